@@ -1,0 +1,15 @@
+//! One-sided memory: processes act on each other's memory without the owner's CPU.
+//!
+//! [`contract`] says what every backend promises; [`ring`] is the one way in which records travel through a lane.
+//! The backends are `shm` (processes on one host) and `sim` (virtual time, one seed).
+//!
+//! `unsafe` stands only in the backends that map memory, each with the argument why it is sound.
+
+pub mod contract;
+pub mod primitive;
+pub mod ring;
+
+pub use contract::{
+    Completion, Fabric, Identity, Incarnation, Local, LocalRegion, Memory, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region,
+    RegionName, RegionSpec, Remote, Token,
+};

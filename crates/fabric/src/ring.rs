@@ -1,0 +1,278 @@
+//! Records in a lane: one writer, one reader, sealed entries at absolute positions (TRAPS 4, 14 and 17).
+//!
+//! A lane is a header of [`HEADER_BYTES`] followed by a power of two of data bytes. The writer appends records at ever-growing *absolute*
+//! positions; the byte of position `p` lies at `p % capacity`. A record is
+//!
+//! ```text
+//! word 0   length of the payload in bytes (low 32) | position / 16 + 1, low 32 bits (high 32)
+//! word 1   seal: crc32 of the payload, mixed with the length and the whole position
+//! ...      payload, zero-padded to a multiple of 16
+//! ```
+//!
+//! Nothing is ever zeroed: bytes of an earlier lap carry another position and so identify themselves as stale; a record that is only partly
+//! there, or torn, fails its seal and is simply not there yet. A record never crosses the end of the data: a filler record covers the rest.
+//!
+//! | word of the header | who writes | meaning | may move |
+//! |---|---|---|---|
+//! | 0 | the owner (reader) | position up to which records have been consumed | upwards |
+
+use crate::contract::{Fabric, Memory, Remote, Token};
+use crate::invariant;
+use crate::primitive::Ordering;
+
+/// The part of a lane before its data.
+pub const HEADER_BYTES: usize = 64;
+/// What a record costs beside its payload.
+pub const RECORD_HEADER_BYTES: usize = 16;
+/// The length that marks a filler record.
+const FILLER: u32 = u32::MAX;
+
+/// The bytes a record of this payload takes in the ring.
+pub const fn record_bytes(payload: usize) -> usize {
+    RECORD_HEADER_BYTES + payload.next_multiple_of(16)
+}
+
+/// The length of a lane whose ring holds `capacity` bytes (a power of two, at least 256).
+pub const fn lane_bytes(capacity: usize) -> usize {
+    assert!(capacity.is_power_of_two() && capacity >= 256, "a ring's capacity is a power of two, at least 256");
+    HEADER_BYTES + capacity
+}
+
+/// The longest payload that a ring of this capacity takes: a quarter of it, so that a filler and the record always fit together.
+pub const fn max_payload(capacity: usize) -> usize {
+    capacity / 4 - RECORD_HEADER_BYTES
+}
+
+fn seal(crc: u32, len: u32, position: u64) -> u64 {
+    // The finaliser of splitmix64: every bit of the position and the length reaches every bit of the seal.
+    let mut z = position ^ (u64::from(len) << 32) ^ 0x9e37_79b9_7f4a_7c15;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)) ^ ((u64::from(crc) << 32) | u64::from(crc))
+}
+
+/// Never 0, so that fresh memory claims to be no record.
+fn tag(position: u64) -> u64 {
+    (position / 16 + 1) & 0xffff_ffff
+}
+
+fn word0(len: u32, position: u64) -> u64 {
+    u64::from(len) | (tag(position) << 32)
+}
+
+/// A record being built: its payload is written once and its checksum computed once, however many lanes it goes to.
+#[derive(Debug, Default)]
+pub struct Record {
+    /// 16 bytes of room for the header, the payload, padding.
+    bytes: Vec<u8>,
+    len: usize,
+    crc: u32,
+}
+
+impl Record {
+    /// An empty record with room for a payload of `capacity` bytes.
+    pub fn with_capacity(capacity: usize) -> Record {
+        Record { bytes: Vec::with_capacity(record_bytes(capacity)), len: 0, crc: 0 }
+    }
+
+    /// Replaces the payload by what `fill` appends to the buffer it is given. Nothing may be removed from that buffer.
+    pub fn fill(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
+        self.bytes.clear();
+        self.bytes.resize(RECORD_HEADER_BYTES, 0);
+        fill(&mut self.bytes);
+        self.len = self.bytes.len() - RECORD_HEADER_BYTES;
+        self.crc = crc32fast::hash(&self.bytes[RECORD_HEADER_BYTES..]);
+        self.bytes.resize(record_bytes(self.len), 0);
+    }
+
+    /// The payload.
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + self.len]
+    }
+
+    /// The bytes as they go to `position`.
+    fn sealed_at(&mut self, position: u64) -> &[u8] {
+        let len = u32::try_from(self.len).expect("bounded by the ring");
+        self.bytes[..8].copy_from_slice(&word0(len, position).to_le_bytes());
+        self.bytes[8..16].copy_from_slice(&seal(self.crc, len, position).to_le_bytes());
+        &self.bytes
+    }
+}
+
+/// The writing end of a lane. It lives with the writer; the reader's progress reaches it through [`Writer::note_consumed`].
+#[derive(Debug)]
+pub struct Writer {
+    lane: Remote,
+    capacity: u64,
+    tail: u64,
+    consumed: u64,
+}
+
+impl Writer {
+    /// A writer at the start of a fresh lane, whose offset 0 is `lane` and whose ring holds `capacity` bytes.
+    pub fn new(lane: Remote, capacity: usize) -> Writer {
+        invariant!(capacity.is_power_of_two() && capacity >= 256, "ring capacity {capacity} is no power of two of at least 256");
+        Writer { lane, capacity: capacity as u64, tail: 0, consumed: 0 }
+    }
+
+    /// The position after the last record.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Bytes written and, as far as known here, not consumed.
+    pub fn outstanding(&self) -> u64 {
+        self.tail - self.consumed
+    }
+
+    /// The ring's size in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Where the reader's progress stands: `read_word` it and pass the value to [`Writer::note_consumed`].
+    pub fn consumed_word(&self) -> Remote {
+        self.lane
+    }
+
+    /// Takes the reader's progress as read from its memory. What goes backwards or lies beyond the tail is a peer's mistake and is
+    /// ignored; the return value says whether it made sense.
+    pub fn note_consumed(&mut self, position: u64) -> bool {
+        let sane = position >= self.consumed && position <= self.tail;
+        if sane {
+            self.consumed = position;
+        }
+        sane
+    }
+
+    /// Whether a payload of `len` bytes fits now. If not, refresh the reader's progress and try again.
+    pub fn fits(&self, len: usize) -> bool {
+        let need = record_bytes(len) as u64;
+        let filler = self.filler_before(need);
+        self.outstanding() + filler + need <= self.capacity
+    }
+
+    fn filler_before(&self, need: u64) -> u64 {
+        let to_end = self.capacity - self.tail % self.capacity;
+        if need > to_end { to_end } else { 0 }
+    }
+
+    /// Posts the record at the tail if it fits. The completion of `token` tells that it stands there. A filler, where one is needed, is
+    /// posted under the same token ahead of it, so `token` may complete twice; see the return value.
+    ///
+    /// Returns how many completions of `token` will come, or `None` when there is no room.
+    pub fn push<F: Fabric>(&mut self, fabric: &mut F, record: &mut Record, token: Token) -> Option<u32> {
+        let need = record_bytes(record.len) as u64;
+        invariant!(record.len <= max_payload(self.capacity as usize), "record of {} bytes in a ring of {}", record.len, self.capacity);
+        if !self.fits(record.len) {
+            return None;
+        }
+        let mut posted = 1;
+        let filler = self.filler_before(need);
+        if filler > 0 {
+            let mut header = [0u8; RECORD_HEADER_BYTES];
+            header[..8].copy_from_slice(&word0(FILLER, self.tail).to_le_bytes());
+            header[8..].copy_from_slice(&seal(0, FILLER, self.tail).to_le_bytes());
+            fabric.write(self.at(self.tail), &header, token);
+            self.tail += filler;
+            posted = 2;
+        }
+        let at = self.at(self.tail);
+        fabric.write(at, record.sealed_at(self.tail), token);
+        self.tail += need;
+        Some(posted)
+    }
+
+    fn at(&self, position: u64) -> Remote {
+        Remote { offset: self.lane.offset + HEADER_BYTES + (position % self.capacity) as usize, ..self.lane }
+    }
+}
+
+/// The reading end of a lane. It lives with the owner, who passes the lane's memory to each call.
+#[derive(Debug, Default)]
+pub struct Reader {
+    next: u64,
+    published: u64,
+}
+
+impl Reader {
+    /// A reader at the start of a fresh lane.
+    pub fn new() -> Reader {
+        Reader::default()
+    }
+
+    /// The position after the last record taken.
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+
+    /// Bytes taken but not yet published to the writer.
+    pub fn unpublished(&self) -> u64 {
+        self.next - self.published
+    }
+
+    /// Whether something that claims to be the next record stands there; its seal has not been checked. Two loads, for polling.
+    #[inline]
+    pub fn maybe(&self, lane: &Memory) -> bool {
+        let capacity = capacity_of(lane);
+        let word = lane[index_of(self.next, capacity)].load(Ordering::Acquire);
+        word >> 32 == tag(self.next) && word != 0
+    }
+
+    /// Takes the next record's payload into `into` (cleared first). `false`: none is there, or not yet whole.
+    ///
+    /// The bytes are copied before they are checked, so a writer that goes on writing cannot change what has been vouched for.
+    pub fn next(&mut self, lane: &Memory, into: &mut Vec<u8>) -> bool {
+        let capacity = capacity_of(lane);
+        loop {
+            if !self.maybe(lane) {
+                return false;
+            }
+            let at = index_of(self.next, capacity);
+            let len = lane[at].load(Ordering::Acquire) as u32;
+            let sealed = lane[at + 1].load(Ordering::Acquire);
+            let to_end = capacity - self.next % capacity;
+            if len == FILLER {
+                if sealed != seal(0, FILLER, self.next) {
+                    return false;
+                }
+                self.next += to_end;
+                continue;
+            }
+            let need = record_bytes(len as usize) as u64;
+            if need > to_end {
+                return false; // garbage: no writer of ours crosses the end
+            }
+            into.clear();
+            let words = (len as usize).div_ceil(8);
+            into.reserve(words * 8);
+            for word in &lane[at + 2..at + 2 + words] {
+                into.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+            }
+            into.truncate(len as usize);
+            if sealed != seal(crc32fast::hash(into), len, self.next) {
+                into.clear();
+                return false;
+            }
+            self.next += need;
+            return true;
+        }
+    }
+
+    /// Tells the writer that everything taken so far may be overwritten. Pairs with the writer's `read_word` of
+    /// [`Writer::consumed_word`]; the release keeps our copies ahead of it.
+    pub fn publish(&mut self, lane: &Memory) {
+        if self.published != self.next {
+            self.published = self.next;
+            lane[0].store(self.next, Ordering::Release);
+        }
+    }
+}
+
+fn capacity_of(lane: &Memory) -> u64 {
+    (lane.len() * 8 - HEADER_BYTES) as u64
+}
+
+fn index_of(position: u64, capacity: u64) -> usize {
+    (HEADER_BYTES + (position % capacity) as usize) / 8
+}

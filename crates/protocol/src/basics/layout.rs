@@ -1,0 +1,128 @@
+//! The words in shared memory: which regions a process offers, who writes what there, and which way it may move (STYLE 10).
+
+use martlet_fabric::{RegionName, RegionSpec, Token, ring};
+
+/// The most processes that one view can list, coordinators and others together.
+pub const MAX_MEMBERS: usize = 16;
+/// The most threads of one process that may act for it (DESIGN section 4).
+pub const MAX_ACTING_THREADS: usize = 4;
+/// The most processes that watch one thread's death, each with a word of its own, since the kernel wakes one waiter a word.
+pub const MAX_WATCHERS: usize = MAX_MEMBERS;
+/// Consensus slots kept per acceptor; view `v` uses slot `v % SLOTS`, told apart by the generation in the word.
+pub const SLOTS: usize = 256;
+/// The longest encoded view, header and seal included.
+pub const VIEW_RECORD_BYTES: usize = 4096;
+
+/// Signs of life of a process. Written by its owner (and, when a thread dies, by its kernel); read by all.
+pub const LIFE: RegionName = RegionName(1);
+/// Consensus words of an acceptor: `SLOTS` words, reached by CAS only, from everybody.
+pub const SLOT_WORDS: RegionName = RegionName(2);
+/// Values proposed to an acceptor: `[proposer position][slot][2]` records; each proposer writes only its own (uKharon section 5.3.1).
+pub const PROPOSALS: RegionName = RegionName(3);
+/// The latest decided view that its owner knows: a word with its number, then two sealed records written in turn.
+pub const BOARD: RegionName = RegionName(4);
+/// Where our own bulk reads land. Nobody else writes it.
+pub const SCRATCH: RegionName = RegionName(5);
+/// Lane for a member: the replicated log, from the peer to us. A [`ring`].
+pub const LOG_LANE: RegionName = RegionName(16);
+/// Lane for a client: its requests to us, and its replies from us (each side keeps one for the other). A [`ring`].
+pub const CLIENT_LANE: RegionName = RegionName(17);
+
+/// Words of the [`LIFE`] region, by index.
+pub mod life {
+    use super::{MAX_ACTING_THREADS, MAX_WATCHERS};
+
+    /// Heartbeat counter (uKharon section 4.2, kernel failures). Owner; only upwards; stops when the owner's replication thread makes no
+    /// progress (fate sharing).
+    pub const HEARTBEAT: usize = 0;
+    /// Lease word: the newest view on which the owner may hold a lease; 0 for none. Stored, and fenced, before the owner asks for a lease;
+    /// raised or cleared only after it has stopped acting in older views. Owner.
+    pub const LEASE: usize = 1;
+    /// How many of the threads below are registered. Owner; set before the owner connects to anybody.
+    pub const THREADS: usize = 2;
+    /// 1 once the owner leaves of its own will. Owner.
+    pub const LEFT: usize = 3;
+    /// First of the death words: `[thread][watcher]`, robust futex words in the low 32 bits. The owner stores its thread id and the waiters
+    /// bit; the kernel sets [`OWNER_DIED`] when that thread dies; a clean end of the thread stores 0.
+    pub const DEATH: usize = 8;
+    /// The word of one thread for one watcher. `watcher` is the watcher's node number, modulo [`MAX_WATCHERS`].
+    pub const fn death(thread: usize, watcher: usize) -> usize {
+        DEATH + thread * MAX_WATCHERS + watcher % MAX_WATCHERS
+    }
+    /// Words in the region.
+    pub const WORDS: usize = DEATH + MAX_ACTING_THREADS * MAX_WATCHERS;
+    /// What the kernel sets in a robust futex word when its owner dies: FUTEX_OWNER_DIED.
+    pub const OWNER_DIED: u64 = 0x4000_0000;
+    /// FUTEX_WAITERS: makes the kernel wake a waiter when it sets [`OWNER_DIED`].
+    pub const WAITERS: u64 = 0x8000_0000;
+    /// The thread id in a robust futex word: FUTEX_TID_MASK.
+    pub const TID_MASK: u64 = 0x3fff_ffff;
+}
+
+/// How large the rings are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Data bytes of each log lane; a power of two.
+    pub log_ring_bytes: usize,
+    /// Data bytes of each client lane; a power of two.
+    pub client_ring_bytes: usize,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Sizes { log_ring_bytes: 4 << 20, client_ring_bytes: 256 << 10 }
+    }
+}
+
+/// The regions that every process of a cluster offers.
+pub fn regions(sizes: Sizes) -> RegionSpec {
+    RegionSpec {
+        public: vec![
+            (LIFE, life::WORDS * 8),
+            (SLOT_WORDS, SLOTS * 8),
+            (PROPOSALS, MAX_MEMBERS * SLOTS * 2 * VIEW_RECORD_BYTES),
+            (BOARD, 64 + 2 * VIEW_RECORD_BYTES),
+            (SCRATCH, 2 * MAX_MEMBERS * VIEW_RECORD_BYTES),
+        ],
+        member_lanes: vec![(LOG_LANE, ring::lane_bytes(sizes.log_ring_bytes))],
+        client_lanes: vec![(CLIENT_LANE, ring::lane_bytes(sizes.client_ring_bytes))],
+    }
+}
+
+/// The regions that a client offers to the nodes it connects to: the lane for their replies. It keeps public memory only to read into.
+pub fn client_regions(sizes: Sizes) -> RegionSpec {
+    RegionSpec {
+        public: vec![(SCRATCH, 2 * VIEW_RECORD_BYTES)],
+        member_lanes: vec![(CLIENT_LANE, ring::lane_bytes(sizes.client_ring_bytes))],
+        client_lanes: Vec::new(),
+    }
+}
+
+/// Which part of a process posted an operation: the top byte of its token, by which completions find their way back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Component {
+    /// Detectors, consensus, membership.
+    Membership = 1,
+    /// The replication engine.
+    Engine = 2,
+    /// The application: replies to clients.
+    Application = 3,
+}
+
+impl Component {
+    /// A token of this component. The low 56 bits are its own.
+    pub const fn token(self, rest: u64) -> Token {
+        Token(((self as u64) << 56) | (rest & ((1 << 56) - 1)))
+    }
+
+    /// Whether this component posted the operation.
+    pub const fn owns(self, token: Token) -> bool {
+        token.0 >> 56 == self as u64
+    }
+}
+
+/// The component's own part of a token.
+pub const fn token_rest(token: Token) -> u64 {
+    token.0 & ((1 << 56) - 1)
+}

@@ -1,0 +1,12 @@
+//! Everything that decides: failure detection, consensus, membership and leases, replication engines.
+//!
+//! Pure: nothing here reads a clock, draws chance from the system, starts a thread or does I/O. Time and seeds are arguments; memory is
+//! reached only through [`martlet_fabric::Fabric`]. The node and the simulator therefore run the same state machines.
+//!
+//! Modules depend downward only: `basics` < `detector` < `consensus` < `membership` < `engine` < `replica`.
+
+#![forbid(unsafe_code)]
+
+pub mod basics;
+pub mod membership;
+pub mod replica;

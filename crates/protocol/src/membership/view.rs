@@ -1,0 +1,279 @@
+//! Views: who belongs to the system, from when on and why no longer.
+
+use std::fmt;
+
+use martlet_fabric::{Incarnation, NodeId};
+
+use crate::basics::{ProcessId, ViewNumber, layout};
+
+/// What a member does. A set of bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Roles(pub u8);
+
+impl Roles {
+    /// Keeps consensus slots and may lead the membership service.
+    pub const COORDINATOR: Roles = Roles(1);
+    /// Holds the whole state: may be or become primary.
+    pub const REPLICA: Roles = Roles(2);
+    /// Receives the log and, beside it, the state: a replica to be.
+    pub const LEARNER: Roles = Roles(4);
+    /// Renews leases for others (uKharon section 6.3).
+    pub const LEASE_CACHE: Roles = Roles(8);
+    /// Every bit that means something.
+    const ALL: u8 = 15;
+
+    /// Both sets.
+    #[must_use]
+    pub const fn with(self, other: Roles) -> Roles {
+        Roles(self.0 | other.0)
+    }
+
+    /// This set without the other.
+    #[must_use]
+    pub const fn without(self, other: Roles) -> Roles {
+        Roles(self.0 & !other.0)
+    }
+
+    /// Whether every role of `other` is in this set.
+    pub const fn has(self, other: Roles) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl fmt::Display for Roles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            (Roles::COORDINATOR, "coordinator"),
+            (Roles::REPLICA, "replica"),
+            (Roles::LEARNER, "learner"),
+            (Roles::LEASE_CACHE, "lease-cache"),
+        ];
+        let mut first = true;
+        for (role, name) in names {
+            if self.has(role) {
+                write!(f, "{}{name}", if first { "" } else { "+" })?;
+                first = false;
+            }
+        }
+        if first { f.write_str("none") } else { Ok(()) }
+    }
+}
+
+/// One process of a view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Which life of which node.
+    pub id: ProcessId,
+    /// What it does.
+    pub roles: Roles,
+    /// Where clients that speak the Redis protocol reach it, as `host:port`; at most [`MAX_ADDRESS_BYTES`]. Empty when it serves none.
+    pub address: String,
+}
+
+/// The longest address of a member, in bytes.
+pub const MAX_ADDRESS_BYTES: usize = 96;
+
+/// Why a process is no longer a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Evidence {
+    /// It asked to leave and had stopped acting.
+    Left,
+    /// Its kernel says that all its acting threads are gone: it can hold no lease (DESIGN section 5).
+    Certain,
+    /// Its signs of life stopped: it may still hold a lease.
+    Presumed,
+    /// An operator, or the leader's clique, cut it off: it may still hold a lease.
+    Evicted,
+}
+
+impl Evidence {
+    /// Whether a process that departed so can no longer act, so that nobody need wait for its lease.
+    pub const fn releases_leases(self) -> bool {
+        matches!(self, Evidence::Left | Evidence::Certain)
+    }
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Evidence::Left => "left",
+            Evidence::Certain => "dead",
+            Evidence::Presumed => "presumed dead",
+            Evidence::Evicted => "evicted",
+        })
+    }
+}
+
+/// A process that was a member and is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departed {
+    /// Which life of which node.
+    pub id: ProcessId,
+    /// Why it is gone.
+    pub evidence: Evidence,
+}
+
+/// A decided configuration of the system. Views are totally ordered by number, without gaps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Its place in the order.
+    pub number: ViewNumber,
+    /// How long a lease on this view lasts, in nanoseconds.
+    pub lease_ns: u64,
+    /// Whether it differs from its predecessor in nothing but the lease's length, so that leases carry over (uKharon section 6.3).
+    pub compatible: bool,
+    /// The processes that belong, in order of seniority: the first with role replica is the primary.
+    pub members: Vec<Member>,
+    /// The processes removed by this view, and those removed earlier that may still hold a lease on an older view.
+    pub departed: Vec<Departed>,
+}
+
+impl View {
+    /// The member of that id.
+    pub fn member(&self, id: ProcessId) -> Option<&Member> {
+        self.members.iter().find(|m| m.id == id)
+    }
+
+    /// The primary: the senior replica.
+    pub fn primary(&self) -> Option<&Member> {
+        self.members.iter().find(|m| m.roles.has(Roles::REPLICA))
+    }
+
+    /// Members with all of these roles, senior first.
+    pub fn with_roles(&self, roles: Roles) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(move |m| m.roles.has(roles))
+    }
+
+    /// The acceptors of the next view's slot, senior first; a proposer's position in this list is its number in ballots.
+    pub fn coordinators(&self) -> impl Iterator<Item = &Member> {
+        self.with_roles(Roles::COORDINATOR)
+    }
+
+    /// Appends the encoding to `out`: little-endian, no padding.
+    ///
+    /// `number u64, lease_ns u64, compatible u8, members u8, departed u8`, then per member `node u16, incarnation u64, roles u8, address
+    /// length u8, address`, then per departed `node u16, incarnation u64, evidence u8`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.number.0.to_le_bytes());
+        out.extend_from_slice(&self.lease_ns.to_le_bytes());
+        out.push(u8::from(self.compatible));
+        out.push(self.members.len() as u8);
+        out.push(self.departed.len() as u8);
+        for m in &self.members {
+            encode_id(m.id, out);
+            out.push(m.roles.0);
+            out.push(m.address.len() as u8);
+            out.extend_from_slice(m.address.as_bytes());
+        }
+        for d in &self.departed {
+            encode_id(d.id, out);
+            out.push(match d.evidence {
+                Evidence::Left => 0,
+                Evidence::Certain => 1,
+                Evidence::Presumed => 2,
+                Evidence::Evicted => 3,
+            });
+        }
+    }
+
+    /// Reads what [`View::encode`] wrote. The bytes may come from a peer's memory: everything is checked.
+    pub fn decode(bytes: &[u8]) -> Result<View, ViewError> {
+        let mut r = Cursor { bytes };
+        let number = ViewNumber(r.u64()?);
+        let lease_ns = r.u64()?;
+        let compatible = match r.u8()? {
+            0 => false,
+            1 => true,
+            other => return Err(ViewError::Field("compatible", u64::from(other))),
+        };
+        let members = r.count("members")?;
+        let departed = r.count("departed")?;
+        let mut view = View { number, lease_ns, compatible, members: Vec::with_capacity(members), departed: Vec::with_capacity(departed) };
+        for _ in 0..members {
+            let id = r.id()?;
+            let roles = r.u8()?;
+            if roles & !Roles::ALL != 0 {
+                return Err(ViewError::Field("roles", u64::from(roles)));
+            }
+            let len = usize::from(r.u8()?);
+            if len > MAX_ADDRESS_BYTES {
+                return Err(ViewError::Field("address length", len as u64));
+            }
+            let address = std::str::from_utf8(r.take(len)?).map_err(|_| ViewError::Address)?.to_owned();
+            if view.member(id).is_some() {
+                return Err(ViewError::Twice(id));
+            }
+            view.members.push(Member { id, roles: Roles(roles), address });
+        }
+        for _ in 0..departed {
+            let id = r.id()?;
+            let evidence = match r.u8()? {
+                0 => Evidence::Left,
+                1 => Evidence::Certain,
+                2 => Evidence::Presumed,
+                3 => Evidence::Evicted,
+                other => return Err(ViewError::Field("evidence", u64::from(other))),
+            };
+            view.departed.push(Departed { id, evidence });
+        }
+        if !r.bytes.is_empty() {
+            return Err(ViewError::Trailing(r.bytes.len()));
+        }
+        Ok(view)
+    }
+}
+
+fn encode_id(id: ProcessId, out: &mut Vec<u8>) {
+    out.extend_from_slice(&id.node.0.to_le_bytes());
+    out.extend_from_slice(&id.incarnation.0.to_le_bytes());
+}
+
+struct Cursor<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8], ViewError> {
+        let (head, tail) = self.bytes.split_at_checked(n).ok_or(ViewError::Short)?;
+        self.bytes = tail;
+        Ok(head)
+    }
+
+    fn u8(&mut self) -> Result<u8, ViewError> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn u64(&mut self) -> Result<u64, ViewError> {
+        Ok(u64::from_le_bytes(self.take(8)?.try_into().expect("8 bytes")))
+    }
+
+    fn count(&mut self, what: &'static str) -> Result<usize, ViewError> {
+        let n = usize::from(self.u8()?);
+        if n > layout::MAX_MEMBERS { Err(ViewError::Field(what, n as u64)) } else { Ok(n) }
+    }
+
+    fn id(&mut self) -> Result<ProcessId, ViewError> {
+        let node = NodeId(u16::from_le_bytes(self.take(2)?.try_into().expect("2 bytes")));
+        Ok(ProcessId { node, incarnation: Incarnation(self.u64()?) })
+    }
+}
+
+/// Why bytes are no view.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ViewError {
+    /// They end too early.
+    #[error("the view ends too early")]
+    Short,
+    /// They go on after the end.
+    #[error("{0} bytes follow the view")]
+    Trailing(usize),
+    /// A field has a value that it cannot have.
+    #[error("the view's {0} is {1}, which is not allowed")]
+    Field(&'static str, u64),
+    /// An address is no text.
+    #[error("an address in the view is not UTF-8")]
+    Address,
+    /// A member is listed twice.
+    #[error("the view lists {0} twice")]
+    Twice(ProcessId),
+}

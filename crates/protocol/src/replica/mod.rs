@@ -1,0 +1,109 @@
+//! What stands around every engine: the state machine that the user supplies, and how an application sees its replica.
+
+use martlet_fabric::{Fabric, PeerId};
+
+use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+
+/// The replicated state. Every replica applies the same commands in the same order and so holds the same state.
+///
+/// Under `primary-backup` the primary has already changed its machine when it proposes (speculative execution, uKharon section 7.3): there,
+/// commands are the *effects* of a request, and `apply` runs on backups only.
+pub trait StateMachine {
+    /// Applies one command. Deterministic: neither clock nor chance, nothing but the state and the arguments. A command that it cannot
+    /// read is a broken invariant, since it was proposed by a replica of this cluster and its seal held.
+    fn apply(&mut self, index: LogIndex, command: &[u8]);
+
+    /// Appends to `out` the next part of the state from `cursor` on (0 at the start), about `budget` bytes of it, and returns the cursor
+    /// after it, or `None` when that was the last. Between two calls commands may be applied; a receiver that has applied the same
+    /// commands at the same points between its [`StateMachine::install`] calls ends with the same state. This is how a replica joins
+    /// without stopping the primary: a part is small, and no copy of the whole is made.
+    fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64>;
+
+    /// Takes a part that [`StateMachine::transfer`] produced: it replaces whatever this machine held in the part's range.
+    fn install(&mut self, part: &[u8]);
+
+    /// Forgets everything: a fresh machine.
+    fn clear(&mut self);
+
+    /// A digest of the whole state, equal on replicas that have applied the same commands. For tests and `martlet status`; may be slow.
+    fn digest(&self) -> u64;
+}
+
+/// What a replica is just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It leads: it takes requests, and its replies go out as far as [`Replica::released`] says.
+    Primary,
+    /// It follows, or is on its way in; `primary` leads, as far as it knows.
+    Backup {
+        /// Whom to redirect clients to.
+        primary: Option<ProcessId>,
+    },
+    /// It has been excluded and starts over: everything it held is void.
+    Excluded,
+}
+
+/// The moment a reply waits for. Tickets of one replica only grow; they mean nothing across a change of [`Replica::reign`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// A client on the fabric came or went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientEvent {
+    /// It is connected: its lane may be read, and its reply lane written.
+    Up(PeerId),
+    /// It is gone for good.
+    Gone(PeerId),
+}
+
+/// An application's view of its replica, during one turn of the duty cycle.
+///
+/// The order of a turn: the application takes requests, executes them on [`Replica::machine`] and proposes their effects; the engine writes
+/// them to the backups, fences, and checks `active`; then the application sends the replies whose ticket is released. So every reply, to a
+/// read as to a write, follows an `active` check that is later than the execution (TRAPS 7).
+pub trait Replica {
+    /// The fabric the process runs on.
+    type Fabric: Fabric;
+    /// The application's state.
+    type Machine: StateMachine;
+
+    /// The time at the start of this turn.
+    fn now(&self) -> Time;
+    /// What this replica is.
+    fn standing(&self) -> Standing;
+    /// The newest view that this replica knows.
+    fn view(&self) -> ViewNumber;
+    /// Where clients reach a member, as `host:port`.
+    fn address_of(&self, process: ProcessId) -> Option<&str>;
+    /// Counts the times that this process became or ceased to be primary. When it changes, replies that wait must be dropped and their
+    /// clients told or cut off: whether those requests took effect is unknown.
+    fn reign(&self) -> u64;
+    /// The state, to read.
+    fn machine(&self) -> &Self::Machine;
+    /// The state, to execute a request as primary, at once and before it is replicated.
+    fn machine_mut(&mut self) -> &mut Self::Machine;
+    /// Whether proposals of about `bytes` more would find room; if not, the application takes no further request in this turn.
+    fn has_room(&self, bytes: usize) -> bool;
+    /// Hands the effects of one request to the engine, as primary. Entries of any length are accepted, in order.
+    fn propose(&mut self, effects: &[u8]) -> LogIndex;
+    /// The ticket for replies computed in this turn.
+    fn ticket(&self) -> Ticket;
+    /// Replies with tickets up to this one may go out.
+    fn released(&self) -> Ticket;
+    /// The endpoint, for the application's own lanes.
+    fn fabric(&mut self) -> &mut Self::Fabric;
+    /// The next coming or going of a client on the fabric.
+    fn client_event(&mut self) -> Option<ClientEvent>;
+}
+
+/// What a node serves with its replica. Its methods are called in turn by the node's duty cycle and never block.
+pub trait Application {
+    /// Its state.
+    type Machine: StateMachine;
+
+    /// Takes requests and executes them. Returns how many it took; 0 lets the node idle.
+    fn poll<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R) -> usize;
+
+    /// Sends what has been released. Returns how many replies went out.
+    fn release<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R) -> usize;
+}
