@@ -224,6 +224,10 @@ pub trait Fabric {
     /// Posts the revocation of `writer`'s permission on its lane `name`; see promise 6 for what its completion means.
     fn revoke(&mut self, writer: PeerId, name: RegionName, token: Token);
 
+    /// Asks a peer that may be idle to look at its memory soon. A hint: it costs one load when the peer is awake, and may be lost only
+    /// together with the peer. Post it after [`Fabric::poll`] has fenced what the peer is to see.
+    fn nudge(&mut self, peer: PeerId);
+
     /// Gives up the memory of a peer: its lanes here and our mapping of its regions. Operations still in flight complete with
     /// [`OpError::PeerLost`].
     fn forget(&mut self, peer: PeerId);
