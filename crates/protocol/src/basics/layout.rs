@@ -11,7 +11,7 @@ pub const MAX_WATCHERS: usize = MAX_MEMBERS;
 /// Consensus slots kept per acceptor; view `v` uses slot `v % SLOTS`, told apart by the generation in the word.
 pub const SLOTS: usize = 256;
 /// The longest encoded view, header and seal included.
-pub const VIEW_RECORD_BYTES: usize = 4096;
+pub const VIEW_RECORD_BYTES: usize = 2048;
 
 /// Signs of life of a process. Written by its owner (and, when a thread dies, by its kernel); read by all.
 pub const LIFE: RegionName = RegionName(1);

@@ -120,6 +120,9 @@ pub struct View {
     pub number: ViewNumber,
     /// How long a lease on this view lasts, in nanoseconds.
     pub lease_ns: u64,
+    /// The longest lease that anybody may still hold on an older view, in nanoseconds: how long this view waits for those whose lease it
+    /// cannot see returned.
+    pub fence_ns: u64,
     /// Whether it differs from its predecessor in nothing but the lease's length, so that leases carry over (uKharon section 6.3).
     pub compatible: bool,
     /// The processes that belong, in order of seniority: the first with role replica is the primary.
@@ -151,11 +154,12 @@ impl View {
 
     /// Appends the encoding to `out`: little-endian, no padding.
     ///
-    /// `number u64, lease_ns u64, compatible u8, members u8, departed u8`, then per member `node u16, incarnation u64, roles u8, address
+    /// `number u64, lease_ns u64, fence_ns u64, compatible u8, members u8, departed u8`, then per member `node u16, incarnation u64, roles u8, address
     /// length u8, address`, then per departed `node u16, incarnation u64, evidence u8`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.number.0.to_le_bytes());
         out.extend_from_slice(&self.lease_ns.to_le_bytes());
+        out.extend_from_slice(&self.fence_ns.to_le_bytes());
         out.push(u8::from(self.compatible));
         out.push(self.members.len() as u8);
         out.push(self.departed.len() as u8);
@@ -181,6 +185,7 @@ impl View {
         let mut r = Cursor { bytes };
         let number = ViewNumber(r.u64()?);
         let lease_ns = r.u64()?;
+        let fence_ns = r.u64()?;
         let compatible = match r.u8()? {
             0 => false,
             1 => true,
@@ -188,7 +193,8 @@ impl View {
         };
         let members = r.count("members")?;
         let departed = r.count("departed")?;
-        let mut view = View { number, lease_ns, compatible, members: Vec::with_capacity(members), departed: Vec::with_capacity(departed) };
+        let mut view =
+            View { number, lease_ns, fence_ns, compatible, members: Vec::with_capacity(members), departed: Vec::with_capacity(departed) };
         for _ in 0..members {
             let id = r.id()?;
             let roles = r.u8()?;
