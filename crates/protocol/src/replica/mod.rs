@@ -1,8 +1,9 @@
 //! What stands around every engine: the state machine that the user supplies, and how an application sees its replica.
 
-use martlet_fabric::{Fabric, PeerId};
+use martlet_fabric::{Completion, Fabric, PeerId};
 
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use crate::membership::View;
 
 /// The replicated state. Every replica applies the same commands in the same order and so holds the same state.
 ///
@@ -73,6 +74,10 @@ pub trait Replica {
     fn standing(&self) -> Standing;
     /// The newest view that this replica knows.
     fn view(&self) -> ViewNumber;
+    /// That view itself, for those who report on it; `None` before the first.
+    fn current_view(&self) -> Option<&View> {
+        None
+    }
     /// Where clients reach a member, as `host:port`.
     fn address_of(&self, process: ProcessId) -> Option<&str>;
     /// Counts the times that this process became or ceased to be primary. When it changes, replies that wait must be dropped and their
@@ -106,4 +111,10 @@ pub trait Application {
 
     /// Sends what has been released. Returns how many replies went out.
     fn release<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R) -> usize;
+
+    /// Takes the end of an operation that the application posted on its own lanes, under a token of
+    /// [`Component::Application`](crate::basics::layout::Component::Application).
+    fn complete<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R, completion: Completion) {
+        let _ = (replica, completion);
+    }
 }
