@@ -1,0 +1,169 @@
+//! Everything that has to hold before a change lands, the quick checks first. What cannot be checked here is listed with the reason.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// What came of a step.
+enum Outcome {
+    Passed,
+    Failed(String),
+    Skipped(String),
+}
+
+/// One thing to check about the workspace at the given root.
+type Step = fn(&Path) -> Outcome;
+
+/// The cargo that runs us, in the workspace.
+pub fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    command
+}
+
+/// Runs every step, even after one has failed: one run shows all that is wrong.
+pub fn run(root: &Path) -> ExitCode {
+    let steps: [(&str, Step); 6] = [
+        ("format", |root| finish(cargo(root).args(["fmt", "--all", "--check"]))),
+        ("tidy", |root| match crate::tidy::run(root) {
+            code if code == ExitCode::SUCCESS => Outcome::Passed,
+            _ => Outcome::Failed("see above".into()),
+        }),
+        ("lints", |root| finish(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))),
+        ("docs", |root| finish(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))),
+        ("deny", deny),
+        ("tests", tests),
+    ];
+    let mut summary = Vec::new();
+    let mut failed = false;
+    for (name, step) in steps {
+        println!("== {name}");
+        let start = Instant::now();
+        let outcome = step(root);
+        let seconds = start.elapsed().as_secs_f64();
+        summary.push(match outcome {
+            Outcome::Passed => format!("   passed   {name} ({seconds:.0} s)"),
+            Outcome::Failed(why) => {
+                failed = true;
+                format!("   FAILED   {name} ({seconds:.0} s): {why}")
+            }
+            Outcome::Skipped(why) => format!("   skipped  {name}: {why}"),
+        });
+    }
+    println!("== summary");
+    for line in summary {
+        println!("{line}");
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn finish(command: &mut Command) -> Outcome {
+    match command.status() {
+        Ok(status) if status.success() => Outcome::Passed,
+        Ok(status) => Outcome::Failed(status.to_string()),
+        Err(error) => Outcome::Failed(format!("cannot run {}: {error}", command.get_program().display())),
+    }
+}
+
+/// Advisories and duplicate versions need cargo-deny and its database; licences and dependencies are checked by `tidy` in any case.
+fn deny(root: &Path) -> Outcome {
+    let present = cargo(root).args(["deny", "--version"]).output().is_ok_and(|o| o.status.success());
+    if !present {
+        return Outcome::Skipped(
+            "cargo-deny is not installed (`cargo install cargo-deny --locked`); advisories were not checked, licences were, by tidy".into(),
+        );
+    }
+    finish(cargo(root).args(["deny", "check"]))
+}
+
+/// The tests, with a directory of their own for temporary files, so that what they leave behind is seen.
+fn tests(root: &Path) -> Outcome {
+    let scratch = match Scratch::new() {
+        Ok(scratch) => scratch,
+        Err(error) => return Outcome::Failed(format!("cannot make a directory for temporary files: {error}")),
+    };
+    for (tool, package) in [("redis-server", "redis-server"), ("redis-cli", "redis-tools"), ("redis-benchmark", "redis-tools")] {
+        if !on_path(tool) {
+            println!("   {tool} is not installed (Debian's {package}): tests that need it say so and pass over it");
+        }
+    }
+    // The command's tests start the real binary; it has to be there before them.
+    let built = finish(cargo(root).args(["build", "--workspace", "--bins"]));
+    if !matches!(built, Outcome::Passed) {
+        return built;
+    }
+    let target = target_directory(root);
+    let before = processes_from(&target);
+    let outcome = finish(cargo(root).args(["test", "--workspace", "--no-fail-fast"]).env("TMPDIR", scratch.path()));
+    let mut left: Vec<String> =
+        processes_from(&target).difference(&before).map(|(pid, exe)| format!("process {pid} ({})", exe.display())).collect();
+    left.extend(scratch.entries().into_iter().map(|path| format!("file {}", path.display())));
+    if left.is_empty() {
+        return outcome;
+    }
+    for thing in &left {
+        println!("   left behind: {thing}");
+    }
+    match outcome {
+        Outcome::Passed => Outcome::Failed(format!("the tests left {} thing(s) behind", left.len())),
+        other => other,
+    }
+}
+
+fn on_path(tool: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(tool).is_file()))
+}
+
+/// A directory that goes away with the value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> std::io::Result<Scratch> {
+        let path = std::env::temp_dir().join(format!("martlet-ci-{}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Scratch(path))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn entries(&self) -> Vec<PathBuf> {
+        // Doc tests are compiled in directories of rustdoc's own making, which it does not always remove.
+        fs::read_dir(&self.0)
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok)
+            .map(|entry| entry.path())
+            .filter(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("rustdoctest")))
+            .collect()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nothing better can be done about a directory that will not go away, and the tests' verdict stands without it.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn target_directory(root: &Path) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    fs::canonicalize(&target).unwrap_or(target)
+}
+
+/// The running processes whose executable stands under `target`, ourselves excepted.
+fn processes_from(target: &Path) -> BTreeSet<(u32, PathBuf)> {
+    let own = std::process::id();
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok)
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|&pid| pid != own)
+        .filter_map(|pid| Some((pid, fs::read_link(format!("/proc/{pid}/exe")).ok()?)))
+        .filter(|(_, exe)| exe.starts_with(target))
+        .collect()
+}
