@@ -4,7 +4,7 @@
 //! positions; the byte of position `p` lies at `p % capacity`. A record is
 //!
 //! ```text
-//! word 0   length of the payload in bytes (low 32) | position / 16 + 1, low 32 bits (high 32)
+//! word 0   length of the payload in bytes (low 32) | position / 16, low 31 bits, under a bit that is always set (high 32)
 //! word 1   seal: crc32 of the payload, mixed with the length and the whole position
 //! ...      payload, zero-padded to a multiple of 16
 //! ```
@@ -51,9 +51,9 @@ fn seal(crc: u32, len: u32, position: u64) -> u64 {
     (z ^ (z >> 31)) ^ ((u64::from(crc) << 32) | u64::from(crc))
 }
 
-/// Never 0, so that fresh memory claims to be no record.
+/// Never 0, so that fresh memory claims to be no record, at whatever position.
 fn tag(position: u64) -> u64 {
-    (position / 16 + 1) & 0xffff_ffff
+    (position / 16) & 0x7fff_ffff | 0x8000_0000
 }
 
 fn word0(len: u32, position: u64) -> u64 {
@@ -216,7 +216,7 @@ impl Reader {
     pub fn maybe(&self, lane: &Memory) -> bool {
         let capacity = capacity_of(lane);
         let word = lane[index_of(self.next, capacity)].load(Ordering::Acquire);
-        word >> 32 == tag(self.next) && word != 0
+        word >> 32 == tag(self.next)
     }
 
     /// Takes the next record's payload into `into` (cleared first). `false`: none is there, or not yet whole.
@@ -276,3 +276,6 @@ fn capacity_of(lane: &Memory) -> u64 {
 fn index_of(position: u64, capacity: u64) -> usize {
     (HEADER_BYTES + (position % capacity) as usize) / 8
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
