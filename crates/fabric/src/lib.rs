@@ -5,6 +5,8 @@
 //!
 //! `unsafe` stands only in the backends that map memory, each with the argument why it is sound.
 
+#[cfg(all(any(test, feature = "conformance"), not(loom)))]
+pub mod conformance;
 pub mod contract;
 pub mod primitive;
 pub mod ring;
