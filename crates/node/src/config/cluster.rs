@@ -1,0 +1,242 @@
+//! What all processes of a cluster agree on.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use martlet_protocol::basics::layout::{MAX_MEMBERS, Sizes};
+use martlet_protocol::membership::Roles;
+use martlet_protocol::membership::view::MAX_ADDRESS_BYTES;
+use serde::{Deserialize, Serialize};
+
+use super::Secret;
+use super::error::{Checker, ConfigError};
+
+/// What all processes of a cluster agree on: the same file, or the same words, for each of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// Tells clusters on one host apart: 1 to 48 letters, digits, `-`, `_` or `.`.
+    pub name: String,
+    /// The secret that admits a process to the cluster: 64 hexadecimal digits. This or `key_file`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Secret>,
+    /// A file that holds nothing but the key and is readable by its owner only; relative to this file's directory. This or `key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+    /// How long a lease lasts, in microseconds. A member that stops without dying (SIGSTOP, a hang) costs a failover at least this long;
+    /// a member that dies costs none of it. It must outlast what the scheduler takes from a thread, or the primary pauses with each loss.
+    #[serde(default = "ClusterConfig::default_lease_us")]
+    pub lease_us: u64,
+    /// When a silent process is presumed dead.
+    #[serde(default)]
+    pub detector: DetectorConfig,
+    /// How large the rings are.
+    #[serde(default)]
+    pub sizes: SizesConfig,
+    /// The nodes, senior first: the first replica that is up leads.
+    #[serde(rename = "node")]
+    pub nodes: Vec<NodeEntry>,
+}
+
+/// When a process that shows no sign of life is presumed dead (uKharon section 4.2). It does not touch the detection of certain death,
+/// which knows no timeout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DetectorConfig {
+    /// How often a process reads the heartbeat of the one it monitors, in microseconds.
+    pub check_us: u64,
+    /// After how long without a new heartbeat a process is presumed dead, in microseconds. At least three checks.
+    pub silence_us: u64,
+    /// After how long without a turn of its own a detector distrusts what it saw, in microseconds. At most half of `silence_us`.
+    pub stall_us: u64,
+}
+
+impl Default for DetectorConfig {
+    fn default() -> Self {
+        DetectorConfig { check_us: 1_000, silence_us: 100_000, stall_us: 20_000 }
+    }
+}
+
+/// How large the rings are. Memory is taken only as it is used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SizesConfig {
+    /// Data bytes of each log lane: a power of two.
+    pub log_ring_bytes: u64,
+    /// Data bytes of each client lane: a power of two.
+    pub client_ring_bytes: u64,
+}
+
+impl Default for SizesConfig {
+    fn default() -> Self {
+        let sizes = Sizes::default();
+        SizesConfig { log_ring_bytes: sizes.log_ring_bytes as u64, client_ring_bytes: sizes.client_ring_bytes as u64 }
+    }
+}
+
+/// One node as the cluster knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeEntry {
+    /// Its number, unique in the cluster, below 16.
+    pub number: u16,
+    /// Where clients that speak the Redis protocol reach it, as `host:port`. Empty or absent: nowhere.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub redis: String,
+    /// What it does. Both, when absent.
+    #[serde(default = "NodeEntry::default_roles")]
+    pub roles: Vec<Role>,
+}
+
+/// What a node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Keeps consensus slots and may lead the membership service.
+    Coordinator,
+    /// Holds the state: may be or become primary.
+    Replica,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Coordinator => "coordinator",
+            Role::Replica => "replica",
+        })
+    }
+}
+
+impl NodeEntry {
+    fn default_roles() -> Vec<Role> {
+        vec![Role::Coordinator, Role::Replica]
+    }
+
+    /// The roles as a view writes them.
+    pub fn role_set(&self) -> Roles {
+        self.roles.iter().fold(Roles::default(), |set, role| {
+            set.with(match role {
+                Role::Coordinator => Roles::COORDINATOR,
+                Role::Replica => Roles::REPLICA,
+            })
+        })
+    }
+
+    /// Host and port of the Redis address, if it has one and it is well-formed.
+    pub fn redis_host_port(&self) -> Option<(&str, u16)> {
+        let (host, port) = self.redis.rsplit_once(':')?;
+        let port: u16 = port.parse().ok()?;
+        (!host.is_empty() && port != 0).then_some((host, port))
+    }
+}
+
+impl ClusterConfig {
+    /// The longest name of a cluster, in bytes.
+    pub const MAX_NAME_BYTES: usize = 48;
+
+    fn default_lease_us() -> u64 {
+        20_000
+    }
+
+    /// A cluster of these nodes, everything else as it is by default. It still lacks a key.
+    pub fn new(name: impl Into<String>, nodes: Vec<NodeEntry>) -> ClusterConfig {
+        ClusterConfig {
+            name: name.into(),
+            key: None,
+            key_file: None,
+            lease_us: Self::default_lease_us(),
+            detector: DetectorConfig::default(),
+            sizes: SizesConfig::default(),
+            nodes,
+        }
+    }
+
+    /// The file's text. Reading it gives an equal value.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("plain tables of numbers and texts have a TOML form")
+    }
+
+    /// Ring sizes as the layout takes them. Only after validation.
+    pub(super) fn layout_sizes(&self) -> Sizes {
+        Sizes { log_ring_bytes: self.sizes.log_ring_bytes as usize, client_ring_bytes: self.sizes.client_ring_bytes as usize }
+    }
+
+    /// Everything but the key, which [`super::Cluster`] reads.
+    pub(super) fn validate(&self, file: &Path) -> Result<(), ConfigError> {
+        let check = Checker { file };
+        let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if self.name.is_empty() || self.name.len() > Self::MAX_NAME_BYTES || !self.name.chars().all(good) {
+            return Err(check.refuse(
+                "name",
+                format_args!("{:?}", self.name),
+                format_args!("1 to {} letters, digits, '-', '_' or '.'", Self::MAX_NAME_BYTES),
+            ));
+        }
+        check.range("lease_us", self.lease_us, 50..=60_000_000)?;
+        check.range("detector.check_us", self.detector.check_us, 10..=60_000_000)?;
+        check.range("detector.silence_us", self.detector.silence_us, self.detector.check_us * 3..=600_000_000)?;
+        check.range("detector.stall_us", self.detector.stall_us, 1..=self.detector.silence_us / 2)?;
+        for (key, value, range) in [
+            ("sizes.log_ring_bytes", self.sizes.log_ring_bytes, (64 << 10)..=(1 << 30)),
+            ("sizes.client_ring_bytes", self.sizes.client_ring_bytes, (4 << 10)..=(64 << 20)),
+        ] {
+            if !value.is_power_of_two() || !range.contains(&value) {
+                return Err(check.refuse(key, value, format_args!("a power of two from {} to {}", range.start(), range.end())));
+            }
+        }
+        self.validate_nodes(&check)
+    }
+
+    fn validate_nodes(&self, check: &Checker<'_>) -> Result<(), ConfigError> {
+        if self.nodes.is_empty() || self.nodes.len() > MAX_MEMBERS {
+            return Err(check.refuse(
+                "node",
+                format_args!("a list of {}", self.nodes.len()),
+                format_args!("1 to {MAX_MEMBERS} [[node]] tables"),
+            ));
+        }
+        let mut numbers = BTreeSet::new();
+        let mut addresses = BTreeSet::new();
+        for (i, node) in self.nodes.iter().enumerate() {
+            let highest = MAX_MEMBERS as u16 - 1;
+            if node.number > highest || !numbers.insert(node.number) {
+                return Err(check.refuse(
+                    format_args!("node[{i}].number"),
+                    node.number,
+                    format_args!("0 to {highest}, each number once in the cluster"),
+                ));
+            }
+            let address_ok = node.redis.is_empty()
+                || (node.redis.len() <= MAX_ADDRESS_BYTES && node.redis_host_port().is_some() && addresses.insert(node.redis.as_str()));
+            if !address_ok {
+                return Err(check.refuse(
+                    format_args!("node[{i}].redis"),
+                    format_args!("{:?}", node.redis),
+                    format_args!(
+                        "host:port with a port from 1 to 65535, at most {MAX_ADDRESS_BYTES} bytes, each address once in the cluster"
+                    ),
+                ));
+            }
+            let distinct: BTreeSet<_> = node.roles.iter().collect();
+            if node.roles.is_empty() || distinct.len() != node.roles.len() {
+                let roles: Vec<String> = node.roles.iter().map(|r| format!("{:?}", r.to_string())).collect();
+                return Err(check.refuse(
+                    format_args!("node[{i}].roles"),
+                    format_args!("[{}]", roles.join(", ")),
+                    "\"coordinator\" and \"replica\", at least one of them, each once",
+                ));
+            }
+        }
+        for role in [Role::Coordinator, Role::Replica] {
+            if !self.nodes.iter().any(|n| n.roles.contains(&role)) {
+                return Err(check.refuse(
+                    "node[..].roles",
+                    format_args!("nowhere {:?}", role.to_string()),
+                    "at least one node of each role",
+                ));
+            }
+        }
+        Ok(())
+    }
+}

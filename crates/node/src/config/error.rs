@@ -1,0 +1,54 @@
+//! Why a configuration is refused.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Why a configuration is refused. Each message names the file and, where there is one, the key, its value, and what is allowed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {error}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The file is no TOML, lacks a key, has one too many, or one of the wrong type. The parser's message shows the line and what it expected.
+    #[error("{}: {message}", file.display())]
+    Parse {
+        /// The file.
+        file: PathBuf,
+        /// The parser's words, with line, column and an excerpt.
+        message: String,
+    },
+    /// A key has a value that is not allowed.
+    #[error("{}: {key} is {value}; allowed: {allowed}", file.display())]
+    Value {
+        /// The file.
+        file: PathBuf,
+        /// The key, with the tables it stands in.
+        key: String,
+        /// The value found.
+        value: String,
+        /// What it may be.
+        allowed: String,
+    },
+}
+
+/// Makes [`ConfigError::Value`]s for one file.
+pub(super) struct Checker<'a> {
+    pub(super) file: &'a std::path::Path,
+}
+
+impl Checker<'_> {
+    /// The error for one key.
+    pub(super) fn refuse(&self, key: impl fmt::Display, value: impl fmt::Display, allowed: impl fmt::Display) -> ConfigError {
+        ConfigError::Value { file: self.file.to_owned(), key: key.to_string(), value: value.to_string(), allowed: allowed.to_string() }
+    }
+
+    /// Refuses a number outside of a range.
+    pub(super) fn range(&self, key: impl fmt::Display, value: u64, range: std::ops::RangeInclusive<u64>) -> Result<(), ConfigError> {
+        if range.contains(&value) { Ok(()) } else { Err(self.refuse(key, value, format_args!("{} to {}", range.start(), range.end()))) }
+    }
+}

@@ -1,0 +1,20 @@
+//! Configuration: what a cluster agrees on, apart from what one process does.
+//!
+//! Both files are TOML. A file is read into a plain value ([`ClusterConfig`], [`NodeConfig`]), which may also be built and written by a
+//! program. It is validated once, into [`Cluster`] or [`Settings`], and cannot be changed after that. Every error names the file, the key,
+//! the value, and what is allowed.
+
+mod cluster;
+mod error;
+mod node;
+mod secret;
+mod settings;
+
+pub use cluster::{ClusterConfig, DetectorConfig, NodeEntry, Role, SizesConfig};
+pub use error::ConfigError;
+pub use node::{Bytes, Idle, NodeConfig, Pin, Priority, RedisConfig, ThreadPlan, ThreadsConfig};
+pub use secret::Secret;
+pub use settings::{Cluster, Key, Settings};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,306 @@
+//! What one process does.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::Secret;
+use super::error::{Checker, ConfigError};
+
+/// What one process does. The same node may be given another file at its next start; the cluster does not notice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Which node of the cluster it is.
+    pub number: u16,
+    /// The cluster's file; relative to this file's directory.
+    pub cluster: PathBuf,
+    /// The front end for clients that speak the Redis protocol.
+    #[serde(default)]
+    pub redis: RedisConfig,
+    /// Who runs where, and what it does when there is no work.
+    #[serde(default)]
+    pub threads: ThreadsConfig,
+}
+
+/// The front end for clients that speak the Redis protocol.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RedisConfig {
+    /// The address to listen on.
+    pub listen: String,
+    /// The TCP port to listen on. Absent: the port of this node's `redis` address in the cluster's file; 0: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// A Unix socket to listen on as well; relative to this file's directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unix_socket: Option<PathBuf>,
+    /// The password that clients must give with AUTH. Absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requirepass: Option<Secret>,
+    /// How much memory keys and values may take; 0: no limit. A number of bytes, or a text such as "256mb".
+    pub maxmemory: Bytes,
+    /// How many clients may be connected at once.
+    pub maxclients: u32,
+}
+
+impl Default for RedisConfig {
+    fn default() -> Self {
+        RedisConfig {
+            listen: "127.0.0.1".to_owned(),
+            port: None,
+            unix_socket: None,
+            requirepass: None,
+            maxmemory: Bytes(0),
+            maxclients: 10_000,
+        }
+    }
+}
+
+/// Who runs where, and what it does when there is no work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ThreadsConfig {
+    /// Which part runs on which thread.
+    pub plan: ThreadPlan,
+    /// Which cores the acting threads are bound to.
+    pub pin: Pin,
+    /// What an acting thread does when there is no work.
+    pub idle: Idle,
+    /// With `adaptive`: for how long it spins after the last work before it parks, in microseconds.
+    pub spin_us: u64,
+    /// How the scheduler treats the acting threads.
+    pub priority: Priority,
+}
+
+impl Default for ThreadsConfig {
+    fn default() -> Self {
+        ThreadsConfig { plan: ThreadPlan::Shared, pin: Pin::None, idle: Idle::Adaptive, spin_us: 50, priority: Priority::Auto }
+    }
+}
+
+/// Which part of a node runs on which thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ThreadPlan {
+    /// One thread for all.
+    Shared,
+    /// Membership and leases on a thread of their own.
+    Dedicated,
+}
+
+/// What an acting thread does when there is no work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Idle {
+    /// Looks again at once. For a core of its own.
+    Spin,
+    /// Lets others run, then looks again.
+    Yield,
+    /// Sleeps until somebody nudges it or a deadline comes.
+    Park,
+    /// Spins for a while after the last work, then parks.
+    Adaptive,
+}
+
+/// How the scheduler treats the acting threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Priority {
+    /// The best that the process may have and that cannot freeze the machine.
+    Auto,
+    /// SCHED_FIFO, behind a limit on the time it may run without sleeping. For threads that park; needs the privilege.
+    Fifo,
+    /// The normal class with a short time slice, so that a thread that wakes soon gets the core.
+    Slice,
+    /// Nothing is changed.
+    Normal,
+}
+
+/// Which cores the acting threads are bound to: `"none"`, `"auto"`, or a list of cores, taken in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// The scheduler decides.
+    None,
+    /// Nodes are spread over the cores by their place in the cluster's list.
+    Auto,
+    /// The first acting thread is bound to the first core of the list, and so on, round again when the list ends.
+    Cores(Vec<u16>),
+}
+
+impl Serialize for Pin {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Pin::None => s.serialize_str("none"),
+            Pin::Auto => s.serialize_str("auto"),
+            Pin::Cores(cores) => cores.serialize(s),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Pin {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct PinVisitor;
+        impl<'de> Visitor<'de> for PinVisitor {
+            type Value = Pin;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"none\", \"auto\" or a list of cores such as [0, 1]")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Pin, E> {
+                match text {
+                    "none" => Ok(Pin::None),
+                    "auto" => Ok(Pin::Auto),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Pin, A::Error> {
+                let mut cores = Vec::new();
+                while let Some(core) = seq.next_element()? {
+                    cores.push(core);
+                }
+                Ok(Pin::Cores(cores))
+            }
+        }
+        d.deserialize_any(PinVisitor)
+    }
+}
+
+/// A number of bytes. In a file: a number, or a text with one of Redis's units (`k` and `kb`, `m` and `mb`, `g` and `gb`; the ones that end
+/// in `b` count in powers of 1024).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    fn parse(text: &str) -> Option<Bytes> {
+        let text = text.trim().to_ascii_lowercase();
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let number: u64 = text[..digits].parse().ok()?;
+        let unit: u64 = match &text[digits..] {
+            "" | "b" => 1,
+            "k" => 1_000,
+            "kb" => 1 << 10,
+            "m" => 1_000_000,
+            "mb" => 1 << 20,
+            "g" => 1_000_000_000,
+            "gb" => 1 << 30,
+            _ => return None,
+        };
+        number.checked_mul(unit).map(Bytes)
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        // TOML's integers have a sign.
+        match i64::try_from(self.0) {
+            Ok(n) => s.serialize_i64(n),
+            Err(_) => s.serialize_str(&self.0.to_string()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct BytesVisitor;
+        impl Visitor<'_> for BytesVisitor {
+            type Value = Bytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of bytes, or a text such as \"100kb\", \"256mb\" or \"2gb\"")
+            }
+
+            fn visit_i64<E: de::Error>(self, n: i64) -> Result<Bytes, E> {
+                u64::try_from(n).map(Bytes).map_err(|_| E::invalid_value(de::Unexpected::Signed(n), &self))
+            }
+
+            fn visit_u64<E: de::Error>(self, n: u64) -> Result<Bytes, E> {
+                Ok(Bytes(n))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Bytes, E> {
+                Bytes::parse(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+        }
+        d.deserialize_any(BytesVisitor)
+    }
+}
+
+/// The longest path that a Unix socket can have, in bytes, without its terminating zero.
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+
+impl NodeConfig {
+    /// Node `number` of the cluster in that file, everything else as it is by default.
+    pub fn new(number: u16, cluster: impl Into<PathBuf>) -> NodeConfig {
+        NodeConfig { number, cluster: cluster.into(), redis: RedisConfig::default(), threads: ThreadsConfig::default() }
+    }
+
+    /// The file's text. Reading it gives an equal value.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("plain tables of numbers and texts have a TOML form")
+    }
+
+    pub(super) fn validate(&self, file: &Path) -> Result<(), ConfigError> {
+        let check = Checker { file };
+        if self.redis.listen.parse::<std::net::IpAddr>().is_err() {
+            return Err(check.refuse(
+                "redis.listen",
+                format_args!("{:?}", self.redis.listen),
+                "an IPv4 or IPv6 address, such as \"127.0.0.1\"",
+            ));
+        }
+        if let Some(socket) = &self.redis.unix_socket {
+            let bytes = socket.as_os_str().len();
+            if bytes == 0 || bytes > MAX_SOCKET_PATH_BYTES {
+                return Err(check.refuse(
+                    "redis.unix_socket",
+                    format_args!("{:?}", socket.display().to_string()),
+                    format_args!("a path of 1 to {MAX_SOCKET_PATH_BYTES} bytes"),
+                ));
+            }
+        }
+        if let Some(Secret(password)) = &self.redis.requirepass
+            && (password.is_empty() || password.len() > 512)
+        {
+            // The password itself is not repeated: messages end in logs.
+            return Err(check.refuse(
+                "redis.requirepass",
+                format_args!("a text of {} bytes", password.len()),
+                "1 to 512 bytes; leave it out for none",
+            ));
+        }
+        check.range("redis.maxclients", u64::from(self.redis.maxclients), 1..=1_000_000)?;
+        if self.redis.maxmemory.0 != 0 && self.redis.maxmemory.0 < 1 << 20 {
+            return Err(check.refuse("redis.maxmemory", self.redis.maxmemory, "0 for no limit, or at least 1mb"));
+        }
+        check.range("threads.spin_us", self.threads.spin_us, 0..=1_000_000)?;
+        if let Pin::Cores(cores) = &self.threads.pin {
+            let highest = crate::sched::MAX_CORE;
+            if cores.is_empty() || cores.iter().any(|c| *c > highest) {
+                return Err(check.refuse(
+                    "threads.pin",
+                    format_args!("{cores:?}"),
+                    format_args!("\"none\", \"auto\", or a list of at least one core from 0 to {highest}"),
+                ));
+            }
+        }
+        if self.threads.priority == Priority::Fifo && self.threads.idle != Idle::Park && self.threads.idle != Idle::Adaptive {
+            return Err(check.refuse(
+                "threads.priority",
+                "\"fifo\"",
+                "\"auto\", \"slice\" or \"normal\" where threads.idle is \"spin\" or \"yield\": a spinning thread of that class keeps the core from everybody else",
+            ));
+        }
+        Ok(())
+    }
+}

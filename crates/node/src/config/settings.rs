@@ -1,0 +1,223 @@
+//! Configurations that have been validated, and cannot change any more.
+
+use std::fmt;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use martlet_fabric::NodeId;
+use martlet_protocol::basics::layout::Sizes;
+
+use super::error::{Checker, ConfigError};
+use super::{ClusterConfig, NodeConfig, NodeEntry, Secret};
+
+/// The secret that admits a process to a cluster. It does not show itself in messages.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; 32]);
+
+impl Key {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// A new key from the system's randomness.
+    pub fn generate() -> std::io::Result<Key> {
+        let mut bytes = [0; 32];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+                Ok(n) => filled += n,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(Key(bytes))
+    }
+
+    /// As it stands in a file: 64 hexadecimal digits.
+    pub fn to_hex(&self) -> String {
+        self.0.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    fn from_hex(text: &str) -> Option<Key> {
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        let mut bytes = [0; 32];
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            let digits = &text[2 * i..2 * i + 2];
+            if digits.starts_with('+') {
+                return None; // which from_str_radix would take for a sign
+            }
+            *byte = u8::from_str_radix(digits, 16).ok()?;
+        }
+        Some(Key(bytes))
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// A cluster's configuration, validated, with its key at hand.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    config: ClusterConfig,
+    key: Key,
+}
+
+impl Cluster {
+    /// Reads and validates a cluster's file and its key.
+    pub fn load(file: &Path) -> Result<Cluster, ConfigError> {
+        let config: ClusterConfig = parse(file)?;
+        let base = file.parent().unwrap_or(Path::new("."));
+        Self::validated(config, file, base)
+    }
+
+    /// Validates a cluster's configuration that a program has made. Errors name `<cluster>` as the file; `key_file` is relative to the
+    /// working directory.
+    pub fn new(config: ClusterConfig) -> Result<Cluster, ConfigError> {
+        Self::validated(config, Path::new("<cluster>"), Path::new("."))
+    }
+
+    fn validated(config: ClusterConfig, file: &Path, base: &Path) -> Result<Cluster, ConfigError> {
+        config.validate(file)?;
+        let check = Checker { file };
+        let key = match (&config.key, &config.key_file) {
+            (Some(Secret(key)), None) => Key::from_hex(key)
+                .ok_or_else(|| check.refuse("key", format_args!("a text of {} bytes", key.len()), "64 hexadecimal digits"))?,
+            (None, Some(path)) => read_key(&base.join(path))?,
+            (Some(_), Some(_)) => return Err(check.refuse("key", "given twice, as key and as key_file", "one of key and key_file")),
+            (None, None) => return Err(check.refuse("key", "absent", "one of key and key_file")),
+        };
+        Ok(Cluster { config, key })
+    }
+
+    /// What was configured.
+    pub fn config(&self) -> &ClusterConfig {
+        &self.config
+    }
+
+    /// The cluster's secret.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The node of that number.
+    pub fn node(&self, number: NodeId) -> Option<&NodeEntry> {
+        self.config.nodes.iter().find(|n| n.number == number.0)
+    }
+
+    /// How large the rings are.
+    pub fn sizes(&self) -> Sizes {
+        self.config.layout_sizes()
+    }
+
+    /// The lease's length, in nanoseconds.
+    pub fn lease_ns(&self) -> u64 {
+        self.config.lease_us * 1_000
+    }
+}
+
+/// Everything a process goes by: its cluster's configuration and its own, validated together.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    cluster: Cluster,
+    node: NodeConfig,
+    position: usize,
+}
+
+impl Settings {
+    /// Reads and validates a node's file and the cluster's file that it names.
+    pub fn load(file: &Path) -> Result<Settings, ConfigError> {
+        let mut node: NodeConfig = parse(file)?;
+        node.validate(file)?;
+        let base = file.parent().unwrap_or(Path::new("."));
+        node.cluster = base.join(&node.cluster);
+        if let Some(socket) = &mut node.redis.unix_socket {
+            *socket = base.join(&*socket);
+        }
+        let cluster = Cluster::load(&node.cluster)?;
+        Self::joined(cluster, node, file)
+    }
+
+    /// Validates a node's configuration that a program has made; `node.cluster` is not read. Errors name `<node>` as the file.
+    pub fn new(cluster: Cluster, node: NodeConfig) -> Result<Settings, ConfigError> {
+        let file = Path::new("<node>");
+        node.validate(file)?;
+        Self::joined(cluster, node, file)
+    }
+
+    fn joined(cluster: Cluster, node: NodeConfig, file: &Path) -> Result<Settings, ConfigError> {
+        let numbers: Vec<String> = cluster.config.nodes.iter().map(|n| n.number.to_string()).collect();
+        let Some(position) = cluster.config.nodes.iter().position(|n| n.number == node.number) else {
+            return Err(Checker { file }.refuse("number", node.number, format_args!("the cluster's nodes: {}", numbers.join(", "))));
+        };
+        Ok(Settings { cluster, node, position })
+    }
+
+    /// The cluster's part.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The process's part. Paths in it have been made relative to the working directory.
+    pub fn node(&self) -> &NodeConfig {
+        &self.node
+    }
+
+    /// This node as the cluster knows it.
+    pub fn entry(&self) -> &NodeEntry {
+        &self.cluster.config.nodes[self.position]
+    }
+
+    /// This node's place in the cluster's list, from 0 on.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// This node's number.
+    pub fn id(&self) -> NodeId {
+        NodeId(self.node.number)
+    }
+
+    /// The TCP address to listen on for the Redis protocol, or `None` when the port is 0 or neither file names one.
+    pub fn redis_listen(&self) -> Option<std::net::SocketAddr> {
+        let port = self.node.redis.port.or_else(|| self.entry().redis_host_port().map(|(_, port)| port))?;
+        let ip = self.node.redis.listen.parse().expect("validated");
+        (port != 0).then_some(std::net::SocketAddr::new(ip, port))
+    }
+}
+
+/// Larger files are no configuration of ours.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+fn read_text(file: &Path) -> Result<String, ConfigError> {
+    let failed = |error| ConfigError::Read { file: file.to_owned(), error };
+    let mut text = String::new();
+    let n = std::fs::File::open(file).map_err(failed)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+    if n as u64 > MAX_FILE_BYTES {
+        let error = std::io::Error::other(format!("it is longer than {MAX_FILE_BYTES} bytes, the most that is allowed"));
+        return Err(failed(error));
+    }
+    Ok(text)
+}
+
+fn parse<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T, ConfigError> {
+    let text = read_text(file)?;
+    toml::from_str(&text).map_err(|e| ConfigError::Parse { file: file.to_owned(), message: e.to_string().trim_end().to_owned() })
+}
+
+fn read_key(file: &PathBuf) -> Result<Key, ConfigError> {
+    let check = Checker { file };
+    let mode = std::fs::metadata(file).map_err(|error| ConfigError::Read { file: file.clone(), error })?.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(check.refuse("its mode", format_args!("{mode:o}"), "600 or 400, since whoever reads the key can join the cluster"));
+    }
+    let text = read_text(file)?;
+    let text = text.trim_ascii();
+    Key::from_hex(text).ok_or_else(|| check.refuse("its content", format_args!("a text of {} bytes", text.len()), "64 hexadecimal digits"))
+}

@@ -1,0 +1,246 @@
+//! Files that are right come back as they went; each file that is wrong gives an error that says what is.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// A directory that goes when the test does.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Dir {
+        let path = std::env::temp_dir().join(format!("martlet-config-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).expect("a temporary directory");
+        Dir(path)
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, text).expect("a temporary file");
+        path
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn three() -> ClusterConfig {
+    let nodes = (0..3)
+        .map(|number| NodeEntry { number, redis: format!("127.0.0.1:{}", 7711 + number), roles: vec![Role::Coordinator, Role::Replica] })
+        .collect();
+    ClusterConfig { key: Some(KEY.into()), ..ClusterConfig::new("demo", nodes) }
+}
+
+#[test]
+fn a_cluster_file_that_was_written_is_read_as_it_was() {
+    let mut config = three();
+    config.lease_us = 777;
+    config.detector.silence_us = 50_000;
+    config.sizes.log_ring_bytes = 1 << 20;
+    config.nodes[2].roles = vec![Role::Coordinator];
+    config.nodes[2].redis = String::new();
+    assert_eq!(toml::from_str::<ClusterConfig>(&config.to_toml()).expect("what we wrote"), config);
+    let dir = Dir::new("cluster-round-trip");
+    let cluster = Cluster::load(&dir.file("cluster.toml", &config.to_toml())).expect("valid");
+    assert_eq!(cluster.config(), &config);
+    assert_eq!(cluster.key().to_hex(), KEY);
+    assert_eq!(cluster.key().bytes()[..3], [0, 1, 2]);
+    assert_eq!(cluster.lease_ns(), 777_000);
+    assert_eq!(cluster.sizes().log_ring_bytes, 1 << 20);
+    assert_eq!(cluster.node(martlet_fabric::NodeId(1)).expect("a node").redis_host_port(), Some(("127.0.0.1", 7712)));
+    assert_eq!(cluster.node(martlet_fabric::NodeId(3)), None);
+}
+
+#[test]
+fn a_node_file_that_was_written_is_read_as_it_was() {
+    for (pin, maxmemory) in [(Pin::None, 0), (Pin::Auto, 256 << 20), (Pin::Cores(vec![1, 0]), u64::MAX)] {
+        let mut config = NodeConfig::new(2, "cluster.toml");
+        config.redis.port = Some(0);
+        config.redis.unix_socket = Some("n2.sock".into());
+        config.redis.requirepass = Some("secret \"word\"".into());
+        config.redis.maxmemory = Bytes(maxmemory);
+        config.threads = ThreadsConfig { plan: ThreadPlan::Dedicated, pin, idle: Idle::Park, spin_us: 7, priority: Priority::Slice };
+        assert_eq!(toml::from_str::<NodeConfig>(&config.to_toml()).expect("what we wrote"), config);
+    }
+}
+
+#[test]
+fn little_is_needed_and_the_rest_has_defaults() {
+    let dir = Dir::new("defaults");
+    dir.file("c.toml", &format!("name = \"small\"\nkey = \"{KEY}\"\n[[node]]\nnumber = 4\nredis = \"localhost:7000\"\n"));
+    let settings = Settings::load(&dir.file("n.toml", "number = 4\ncluster = \"c.toml\"\n")).expect("valid");
+    assert_eq!(settings.entry().roles, [Role::Coordinator, Role::Replica]);
+    assert_eq!(settings.redis_listen(), Some("127.0.0.1:7000".parse().expect("an address")));
+    assert_eq!(settings.node().redis, RedisConfig::default());
+    assert_eq!(settings.node().threads, ThreadsConfig::default());
+    assert_eq!(settings.cluster().config().detector, DetectorConfig::default());
+    assert_eq!((settings.position(), settings.id()), (0, martlet_fabric::NodeId(4)));
+}
+
+#[test]
+fn paths_in_a_file_are_relative_to_it() {
+    let dir = Dir::new("relative");
+    let key = dir.file("the.key", &format!("{KEY}\n"));
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("our file");
+    dir.file("c.toml", "name = \"small\"\nkey_file = \"the.key\"\n[[node]]\nnumber = 0\n");
+    let text = "number = 0\ncluster = \"c.toml\"\n[redis]\nunix_socket = \"s\"\nport = 9\nlisten = \"::1\"\n";
+    let settings = Settings::load(&dir.file("n.toml", text)).expect("valid");
+    assert_eq!(settings.node().redis.unix_socket, Some(dir.0.join("s")));
+    assert_eq!(settings.redis_listen(), Some("[::1]:9".parse().expect("an address")));
+    assert_eq!(settings.cluster().key().to_hex(), KEY);
+
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).expect("our file");
+    let error = Cluster::load(&dir.0.join("c.toml")).expect_err("anybody may read the key").to_string();
+    assert!(error.contains("the.key: its mode is 644; allowed: 600 or 400"), "{error}");
+}
+
+/// The error of a cluster's file in which one text has been replaced by another.
+fn cluster_error(from: &str, to: &str) -> String {
+    let text = three().to_toml();
+    assert!(text.contains(from), "{from:?} is not in\n{text}");
+    let dir = Dir::new("bad-cluster");
+    let file = dir.file("cluster.toml", &text.replacen(from, to, 1));
+    let error = Cluster::load(&file).expect_err(to).to_string();
+    assert!(error.starts_with(&format!("{}: ", file.display())), "it names its file: {error}");
+    error.replace(&format!("{}: ", file.display()), "")
+}
+
+#[test]
+fn each_wrong_key_of_a_cluster_file_is_named_with_its_value_and_what_is_allowed() {
+    let key_line = format!("key = \"{KEY}\"");
+    for (from, to, wanted) in [
+        ("name = \"demo\"", "name = \"\"", "name is \"\"; allowed: 1 to 48 letters, digits, '-', '_' or '.'"),
+        ("name = \"demo\"", "name = \"a/b\"", "name is \"a/b\"; allowed: 1 to 48 letters"),
+        (&key_line, "key = \"12\"", "key is a text of 2 bytes; allowed: 64 hexadecimal digits"),
+        (&key_line, &key_line.replace("0001", "+1+1"), "key is a text of 64 bytes; allowed: 64 hexadecimal digits"),
+        (&key_line, "", "key is absent; allowed: one of key and key_file"),
+        (&key_line, &format!("key_file = \"k\"\n{key_line}"), "key is given twice, as key and as key_file; allowed: one of"),
+        ("lease_us = 20000", "lease_us = 10", "lease_us is 10; allowed: 50 to 60000000"),
+        ("check_us = 1000", "check_us = 0", "detector.check_us is 0; allowed: 10 to 60000000"),
+        ("silence_us = 100000", "silence_us = 2999", "detector.silence_us is 2999; allowed: 3000 to"),
+        ("stall_us = 20000", "stall_us = 50001", "detector.stall_us is 50001; allowed: 1 to 50000"),
+        ("log_ring_bytes = 4194304", "log_ring_bytes = 100000", "sizes.log_ring_bytes is 100000; allowed: a power of two from 65536"),
+        ("client_ring_bytes = 262144", "client_ring_bytes = 1024", "sizes.client_ring_bytes is 1024; allowed: a power of two from 4096"),
+        ("number = 1", "number = 0", "node[1].number is 0; allowed: 0 to 15, each number once"),
+        ("number = 1", "number = 16", "node[1].number is 16; allowed: 0 to 15, each number once"),
+        ("127.0.0.1:7712", "127.0.0.1", "node[1].redis is \"127.0.0.1\"; allowed: host:port"),
+        ("127.0.0.1:7712", "127.0.0.1:70000", "node[1].redis is \"127.0.0.1:70000\"; allowed: host:port"),
+        ("127.0.0.1:7712", ":7712", "node[1].redis is \":7712\"; allowed: host:port"),
+        ("127.0.0.1:7712", "127.0.0.1:7711", "node[1].redis is \"127.0.0.1:7711\"; allowed: host:port"),
+        ("[\"coordinator\", \"replica\"]", "[]", "node[0].roles is []; allowed: \"coordinator\" and \"replica\""),
+        ("[\"coordinator\", \"replica\"]", "[\"replica\", \"replica\"]", "node[0].roles is [\"replica\", \"replica\"]; allowed:"),
+    ] {
+        let error = cluster_error(from, to);
+        assert!(error.starts_with(wanted), "{to}: {error}\nwanted: {wanted}");
+    }
+    // What the parser refuses: its words show the line, the value and what it expected.
+    for (from, to, wanted) in [
+        ("lease_us = 20000", "lease_us = \"long\"", ["lease_us = \"long\"", "expected u64"]),
+        ("lease_us = 20000", "lease_us = -1", ["lease_us = -1", "expected u64"]),
+        ("lease_us = 20000", "leese_us = 1", ["leese_us", "lease_us"]),
+        ("name = \"demo\"\n", "", ["missing field `name`", ""]),
+        ("name = \"demo\"", "name = ", ["line 1", ""]),
+        ("[\"coordinator\", \"replica\"]", "[\"king\"]", ["king", "expected `coordinator` or `replica`"]),
+    ] {
+        let error = cluster_error(from, to);
+        assert!(wanted.iter().all(|w| error.contains(w)), "{to}: {error}\nwanted: {wanted:?}");
+    }
+}
+
+#[test]
+fn roles_that_nobody_has_are_missed() {
+    for (role, missing) in [(Role::Coordinator, "replica"), (Role::Replica, "coordinator")] {
+        let mut config = three();
+        config.nodes.iter_mut().for_each(|n| n.roles = vec![role]);
+        let error = Cluster::new(config).expect_err("half a cluster").to_string();
+        assert_eq!(error, format!("<cluster>: node[..].roles is nowhere \"{missing}\"; allowed: at least one node of each role"));
+    }
+    let error = Cluster::new(ClusterConfig { nodes: vec![], ..three() }).expect_err("no nodes").to_string();
+    assert_eq!(error, "<cluster>: node is a list of 0; allowed: 1 to 16 [[node]] tables");
+}
+
+#[test]
+fn each_wrong_key_of_a_node_file_is_named_with_its_value_and_what_is_allowed() {
+    let dir = Dir::new("bad-node");
+    dir.file("c.toml", &three().to_toml());
+    let load = |text: &str| Settings::load(&dir.file("n.toml", text)).expect_err(text).to_string();
+    let start = "number = 1\ncluster = \"c.toml\"\n";
+    for (rest, wanted) in [
+        ("[redis]\nlisten = \"here\"", "redis.listen is \"here\"; allowed: an IPv4 or IPv6 address"),
+        ("[redis]\nunix_socket = \"\"", "redis.unix_socket is \"\"; allowed: a path of 1 to 107 bytes"),
+        ("[redis]\nrequirepass = \"\"", "redis.requirepass is a text of 0 bytes; allowed: 1 to 512 bytes"),
+        ("[redis]\nmaxclients = 0", "redis.maxclients is 0; allowed: 1 to 1000000"),
+        ("[redis]\nmaxmemory = \"1k\"", "redis.maxmemory is 1000; allowed: 0 for no limit, or at least 1mb"),
+        ("[threads]\nspin_us = 1000001", "threads.spin_us is 1000001; allowed: 0 to 1000000"),
+        ("[threads]\npin = []", "threads.pin is []; allowed: \"none\", \"auto\", or a list"),
+        (
+            "[threads]\npin = [0, 1024]",
+            "threads.pin is [0, 1024]; allowed: \"none\", \"auto\", or a list of at least one core from 0 to 1023",
+        ),
+        ("[threads]\npriority = \"fifo\"\nidle = \"spin\"", "threads.priority is \"fifo\"; allowed: \"auto\", \"slice\" or \"normal\""),
+    ] {
+        let error = load(&format!("{start}{rest}\n"));
+        let wanted = format!("{}: {wanted}", dir.0.join("n.toml").display());
+        assert!(error.contains(&wanted), "{rest}: {error}\nwanted: {wanted}");
+    }
+    for (rest, wanted) in [
+        ("[redis]\nmaxmemory = \"lots\"", ["maxmemory = \"lots\"", "expected a number of bytes, or a text such as"]),
+        ("[redis]\nmaxmemory = -5", ["maxmemory = -5", "expected a number of bytes, or a text such as"]),
+        ("[redis]\nport = 65536", ["port = 65536", "expected u16"]),
+        ("[redis]\nprot = 6553", ["prot", "expected one of `listen`, `port`"]),
+        ("[threads]\npin = \"here\"", ["pin = \"here\"", "expected \"none\", \"auto\" or a list of cores"]),
+        ("[threads]\npin = [\"a\"]", ["pin = [\"a\"]", "expected u16"]),
+        ("[threads]\nidle = \"dream\"", ["dream", "expected one of `spin`, `yield`, `park`, `adaptive`"]),
+        ("[threads]\nplan = \"many\"", ["many", "expected `shared` or `dedicated`"]),
+        ("[threads]\npriority = \"high\"", ["high", "expected one of `auto`, `fifo`, `slice`, `normal`"]),
+    ] {
+        let error = load(&format!("{start}{rest}\n"));
+        assert!(wanted.iter().all(|w| error.contains(w)), "{rest}: {error}\nwanted: {wanted:?}");
+    }
+    let error = load("number = 9\ncluster = \"c.toml\"\n");
+    assert!(error.ends_with("n.toml: number is 9; allowed: the cluster's nodes: 0, 1, 2"), "{error}");
+    let error = load("number = 1\ncluster = \"d.toml\"\n");
+    assert!(error.contains("d.toml: cannot be read: No such file"), "{error}");
+    let error = Settings::load(Path::new("/dev/zero")).expect_err("endless").to_string();
+    assert!(error.starts_with("/dev/zero: cannot be read: it is longer than 1048576 bytes"), "{error}");
+    let error = Settings::load(&dir.0).expect_err("a directory").to_string();
+    assert!(error.contains("cannot be read"), "{error}");
+}
+
+#[test]
+fn units_are_those_of_redis() {
+    #[derive(serde::Deserialize)]
+    struct Holder {
+        n: Bytes,
+    }
+    let parse = |text: &str| toml::from_str::<Holder>(&format!("n = {text}")).map(|h| h.n.0).ok();
+    assert_eq!(parse("7"), Some(7));
+    assert_eq!(parse("\"7\""), Some(7));
+    assert_eq!(parse("\"3k\""), Some(3_000));
+    assert_eq!(parse("\"3KB\""), Some(3 << 10));
+    assert_eq!(parse("\"2mb\""), Some(2 << 20));
+    assert_eq!(parse("\"2g\""), Some(2_000_000_000));
+    assert_eq!(parse("\"20000000000gb\""), None);
+    assert_eq!(parse("\"mb\""), None);
+    assert_eq!(parse("\"1tb\""), None);
+    assert_eq!(parse("\"\""), None);
+    assert_eq!(parse("1.5"), None);
+}
+
+#[test]
+fn two_keys_differ_and_none_shows_itself() {
+    let (a, b) = (Key::generate().expect("randomness"), Key::generate().expect("randomness"));
+    assert_ne!(a, b);
+    let cluster = Cluster::new(ClusterConfig { key: Some(a.to_hex().into()), ..three() }).expect("valid");
+    let mut node = NodeConfig::new(1, "");
+    node.redis.requirepass = Some("open sesame".into());
+    let shown = format!("{:?}", Settings::new(cluster, node).expect("valid"));
+    assert!(!shown.contains(&a.to_hex()) && !shown.contains("sesame"), "{shown}");
+}

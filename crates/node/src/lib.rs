@@ -1,0 +1,5 @@
+//! Everything that runs: threads, clocks, process watch, bootstrap, configuration, counters. What is decided, `martlet-protocol` decides.
+
+pub mod clock;
+pub mod config;
+pub mod sched;

@@ -1,0 +1,357 @@
+//! Which core a thread runs on and how the scheduler treats it.
+//!
+//! On a host with as many runnable threads as cores or more, the scheduler decides the failover time: a thread that is woken by a death has to get a core
+//! at once. A thread of the class SCHED_FIFO does; a thread of the normal class with a short time slice usually does (EEVDF: a shorter slice is
+//! an earlier virtual deadline). A runaway thread of SCHED_FIFO could freeze the machine, so RLIMIT_RTTIME stands behind it: a thread that
+//! has run for [`RT_BUDGET_US`] without sleeping is put back into the normal class, and returns when it next parks.
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::config::{Idle, Pin, Priority};
+
+/// The highest core that can be named.
+pub const MAX_CORE: u16 = CpuSet::MAX_CPU as u16 - 1;
+/// The time slice asked for, in nanoseconds: the shortest that the kernel grants.
+pub const SLICE_NS: u64 = 100_000;
+/// How long a thread of SCHED_FIFO may run without sleeping, in microseconds. Under steady load a node never parks; it then runs in the
+/// normal class, where it needs no preference.
+pub const RT_BUDGET_US: u64 = 20_000;
+/// The lowest real-time priority: above every normal thread, below everything else that somebody has made real-time on purpose.
+const FIFO_PRIORITY: u32 = 1;
+
+/// The cores that this thread may run on, in order.
+pub fn allowed_cores() -> io::Result<Vec<u16>> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..=MAX_CORE).filter(|core| set.is_set(usize::from(*core))).collect())
+}
+
+/// Binds the calling thread to one core.
+pub fn pin_current_thread(core: u16) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    if core > MAX_CORE {
+        return Err(io::Error::other(format!("core {core} is not allowed: 0 to {MAX_CORE}")));
+    }
+    set.set(usize::from(core));
+    sched_setaffinity(None, &set)?;
+    Ok(())
+}
+
+/// The core for a node's acting thread `thread`, given the node's `position` among the cluster's nodes and the cores that the process may use.
+/// `None`: the scheduler decides.
+pub fn choose_core(pin: &Pin, position: usize, thread: usize, allowed: &[u16]) -> Option<u16> {
+    match pin {
+        Pin::None => None,
+        Pin::Auto if allowed.is_empty() => None,
+        Pin::Auto => Some(allowed[(position + thread) % allowed.len()]),
+        Pin::Cores(cores) => Some(cores[thread % cores.len()]),
+    }
+}
+
+/// The class that a thread got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// SCHED_FIFO behind RLIMIT_RTTIME.
+    Fifo,
+    /// The normal class with a short slice.
+    Slice,
+    /// The normal class.
+    Normal,
+}
+
+/// What was done for a thread, to be printed: a figure without its placement means little.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The core it is bound to.
+    pub core: Option<u16>,
+    /// Its class.
+    pub class: Class,
+    /// What was asked for and could not be had, and why.
+    pub refused: Option<String>,
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.core {
+            Some(core) => write!(f, "core {core}, ")?,
+            None => f.write_str("any core, ")?,
+        }
+        match self.class {
+            Class::Fifo => write!(f, "SCHED_FIFO {FIFO_PRIORITY}, at most {RT_BUDGET_US} us at a stretch")?,
+            Class::Slice => write!(f, "normal class, slice {} us", SLICE_NS / 1_000)?,
+            Class::Normal => f.write_str("normal class")?,
+        }
+        match &self.refused {
+            Some(why) => write!(f, " ({why})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Places the calling thread as configured. What cannot be had is left out and named in the result, since a node on the wrong core still
+/// serves; only a core that was named and does not exist is an error.
+///
+/// # Errors
+/// When the thread cannot be bound to its core.
+pub fn place_current_thread(core: Option<u16>, priority: Priority, idle: Idle) -> io::Result<Placement> {
+    if let Some(core) = core {
+        pin_current_thread(core).map_err(|e| {
+            let allowed = allowed_cores().map(|cores| format!("{cores:?}")).unwrap_or_default();
+            io::Error::new(e.kind(), format!("threads.pin: core {core}: {e}; allowed: {allowed}"))
+        })?;
+    }
+    let parks = matches!(idle, Idle::Park | Idle::Adaptive);
+    let mut refused = None;
+    let class = match priority {
+        Priority::Normal => Class::Normal,
+        Priority::Fifo if parks => match enter_fifo() {
+            Ok(()) => Class::Fifo,
+            Err(e) => {
+                refused = Some(format!("SCHED_FIFO refused: {e}"));
+                slice_or_normal(&mut refused)
+            }
+        },
+        Priority::Fifo | Priority::Auto | Priority::Slice => slice_or_normal(&mut refused),
+    };
+    Ok(Placement { core, class, refused })
+}
+
+fn slice_or_normal(refused: &mut Option<String>) -> Class {
+    match set_attributes(0, &Attributes::normal_with_slice(SLICE_NS)) {
+        Ok(()) => Class::Slice,
+        Err(e) => {
+            let why = format!("time slice refused: {e}");
+            *refused = Some(match refused.take() {
+                Some(before) => format!("{before}; {why}"),
+                None => why,
+            });
+            Class::Normal
+        }
+    }
+}
+
+/// `struct sched_attr` of sched_setattr(2), first version.
+#[repr(C)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+impl Attributes {
+    const fn new(policy: u32, priority: u32, runtime: u64) -> Attributes {
+        Attributes {
+            size: size_of::<Attributes>() as u32,
+            policy,
+            // Threads and processes started by this one do not inherit its class.
+            flags: libc::SCHED_FLAG_RESET_ON_FORK as u64,
+            nice: 0,
+            priority,
+            runtime,
+            deadline: 0,
+            period: 0,
+        }
+    }
+
+    const fn fifo() -> Attributes {
+        Attributes::new(libc::SCHED_FIFO as u32, FIFO_PRIORITY, 0)
+    }
+
+    const fn normal_with_slice(slice_ns: u64) -> Attributes {
+        Attributes::new(libc::SCHED_OTHER as u32, 0, slice_ns)
+    }
+}
+
+/// sched_setattr(2) for a thread, 0 for the caller.
+fn set_attributes(tid: i32, attributes: &Attributes) -> io::Result<()> {
+    // SAFETY: the pointer is to a live, initialised sched_attr whose size field is its size; the kernel only reads it.
+    let rc = unsafe { libc::syscall(libc::SYS_sched_setattr, tid, std::ptr::from_ref(attributes), 0) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Threads in SCHED_FIFO, by thread id; 0: free. Read by the signal handler.
+static FIFO_THREADS: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
+/// How often the guard has stepped in.
+static DEMOTIONS: AtomicU64 = AtomicU64::new(0);
+
+/// RLIMIT_RTTIME ran out: some thread of ours has had a core for too long. All of ours go back to the normal class.
+extern "C" fn on_budget_spent(_signal: libc::c_int) {
+    // A signal handler: atomics and system calls only, and errno as it was.
+    // SAFETY: __errno_location points to the thread's errno for as long as the thread lives.
+    let errno = unsafe { *libc::__errno_location() };
+    for slot in &FIFO_THREADS {
+        let tid = slot.load(Ordering::Relaxed);
+        if tid != 0 {
+            let _ = set_attributes(tid, &Attributes::normal_with_slice(SLICE_NS));
+        }
+    }
+    DEMOTIONS.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+fn enter_fifo() -> io::Result<()> {
+    // SAFETY: an all-zero sigaction is a valid value; the handler is set below and does only what a handler may.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_budget_spent as extern "C" fn(libc::c_int) as usize;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: the action is initialised and outlives the call; the old action is not asked for.
+    if unsafe { libc::sigaction(libc::SIGXCPU, &action, std::ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    set_budget()?;
+    let tid = rustix::thread::gettid().as_raw_nonzero().get();
+    let free = FIFO_THREADS.iter().find(|slot| slot.compare_exchange(0, tid, Ordering::Relaxed, Ordering::Relaxed).is_ok());
+    let Some(slot) = free else {
+        return Err(io::Error::other(format!("{} threads have that class already, the most that are guarded", FIFO_THREADS.len())));
+    };
+    set_attributes(0, &Attributes::fifo()).inspect_err(|_| slot.store(0, Ordering::Relaxed))
+}
+
+/// Sets the soft limit, which brings the signal. The hard one would kill, so it stays where it is.
+fn set_budget() -> io::Result<()> {
+    let (_, hard) = limits(libc::RLIMIT_RTTIME)?;
+    set_limit(libc::RLIMIT_RTTIME, RT_BUDGET_US.min(hard), hard)
+}
+
+/// Notices that the guard has put a thread back, so that it can return to its class before it parks.
+#[derive(Debug)]
+pub struct FifoWatch {
+    seen: u64,
+}
+
+impl Default for FifoWatch {
+    fn default() -> Self {
+        FifoWatch { seen: DEMOTIONS.load(Ordering::Relaxed) }
+    }
+}
+
+impl FifoWatch {
+    /// To be called by a thread of class [`Class::Fifo`] that is about to sleep: puts it back into its class if the guard has taken it out.
+    /// Returns whether it had.
+    pub fn before_sleep(&mut self) -> bool {
+        let now = DEMOTIONS.load(Ordering::Relaxed);
+        if now == self.seen {
+            return false;
+        }
+        self.seen = now;
+        // With each signal the kernel raises the soft limit by a second, so it has to be set again.
+        if let Err(error) = set_budget().and_then(|()| set_attributes(0, &Attributes::fifo())) {
+            tracing::warn!(%error, "cannot return to SCHED_FIFO");
+        }
+        true
+    }
+}
+
+fn limits(resource: libc::__rlimit_resource_t) -> io::Result<(u64, u64)> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is to a live rlimit, which the kernel fills.
+    if unsafe { libc::getrlimit(resource, &mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((limit.rlim_cur, limit.rlim_max))
+}
+
+fn set_limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: the pointer is to a live rlimit, which the kernel only reads.
+    if unsafe { libc::setrlimit(resource, &limit) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// No core dump for this process: writing one would delay the news of its death by as long as it takes (TRAPS 33).
+pub fn forbid_core_dumps() -> io::Result<()> {
+    let (_, hard) = limits(libc::RLIMIT_CORE)?;
+    set_limit(libc::RLIMIT_CORE, 0, hard)?;
+    // Where core_pattern names a pipe the limit does not count: this does.
+    // SAFETY: PR_SET_DUMPABLE takes a plain number.
+    if unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// How many file descriptors the process may have, after the soft limit has been raised to the hard one.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    let (soft, hard) = limits(libc::RLIMIT_NOFILE)?;
+    if soft < hard {
+        set_limit(libc::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(hard)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_spread_over_the_cores_and_lists_are_taken_in_order() {
+        assert_eq!(choose_core(&Pin::None, 1, 0, &[0, 1]), None);
+        assert_eq!(choose_core(&Pin::Auto, 2, 0, &[4, 6]), Some(4));
+        assert_eq!(choose_core(&Pin::Auto, 2, 1, &[4, 6]), Some(6));
+        assert_eq!(choose_core(&Pin::Auto, 2, 1, &[]), None);
+        assert_eq!(choose_core(&Pin::Cores(vec![3, 5]), 2, 0, &[0]), Some(3));
+        assert_eq!(choose_core(&Pin::Cores(vec![3, 5]), 2, 3, &[0]), Some(5));
+    }
+
+    #[test]
+    fn a_core_that_is_not_there_is_refused_by_name() {
+        let error = place_current_thread(Some(MAX_CORE), Priority::Normal, Idle::Spin).expect_err("no such core").to_string();
+        assert!(error.contains(&format!("threads.pin: core {MAX_CORE}")) && error.contains("allowed: [0"), "{error}");
+    }
+
+    /// The class of this thread, as the kernel has it.
+    fn class() -> i32 {
+        // SAFETY: a plain system call about the calling thread.
+        unsafe { libc::sched_getscheduler(0) }
+    }
+
+    #[test]
+    fn a_spinning_thread_never_becomes_real_time_and_a_short_slice_needs_no_privilege() {
+        std::thread::spawn(|| {
+            for idle in [Idle::Spin, Idle::Yield] {
+                let placement = place_current_thread(None, Priority::Fifo, idle).expect("no core was named");
+                assert_ne!(placement.class, Class::Fifo);
+            }
+            let placement = place_current_thread(None, Priority::Slice, Idle::Spin).expect("no core was named");
+            assert_eq!((placement.class, placement.refused.clone()), (Class::Slice, None));
+            assert_eq!(placement.to_string(), "any core, normal class, slice 100 us");
+        })
+        .join()
+        .expect("the thread ends well");
+    }
+
+    #[test]
+    fn the_guard_puts_a_runaway_thread_back_and_it_returns_before_it_sleeps() {
+        std::thread::spawn(|| {
+            let mut watch = FifoWatch::default();
+            let placement = place_current_thread(None, Priority::Fifo, Idle::Park).expect("no core was named");
+            if placement.class != Class::Fifo {
+                let why = placement.refused.expect("a reason");
+                assert!(why.contains("SCHED_FIFO refused"), "{why}");
+                return; // without the privilege there is nothing to guard
+            }
+            let fifo = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+            assert_eq!(class(), fifo);
+            for _ in 0..3 {
+                assert!(!watch.before_sleep());
+                // A runaway: it ends only when the guard steps in.
+                while class() == fifo {
+                    std::hint::spin_loop();
+                }
+                assert!(watch.before_sleep());
+                assert_eq!(class(), fifo);
+                std::thread::sleep(std::time::Duration::from_micros(1)); // the sleep that begins a new budget
+            }
+        })
+        .join()
+        .expect("the thread ends well");
+    }
+}
