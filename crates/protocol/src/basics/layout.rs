@@ -23,6 +23,10 @@ pub const PROPOSALS: RegionName = RegionName(3);
 pub const BOARD: RegionName = RegionName(4);
 /// Where our own bulk reads land. Nobody else writes it.
 pub const SCRATCH: RegionName = RegionName(5);
+/// Counters and events for outside readers, of [`COUNTERS_BYTES`]. Owner only; the node's `counters` module says what stands there.
+pub const COUNTERS: RegionName = RegionName(6);
+/// The length of [`COUNTERS`].
+pub const COUNTERS_BYTES: usize = 16 << 10;
 /// Lane for a member: the replicated log, from the peer to us. A [`ring`].
 pub const LOG_LANE: RegionName = RegionName(16);
 /// Lane for a client: its requests to us, and its replies from us (each side keeps one for the other). A [`ring`].
@@ -83,6 +87,7 @@ pub fn regions(sizes: Sizes) -> RegionSpec {
             (PROPOSALS, MAX_MEMBERS * SLOTS * 2 * VIEW_RECORD_BYTES),
             (BOARD, 64 + 2 * VIEW_RECORD_BYTES),
             (SCRATCH, 2 * MAX_MEMBERS * VIEW_RECORD_BYTES),
+            (COUNTERS, COUNTERS_BYTES),
         ],
         member_lanes: vec![(LOG_LANE, ring::lane_bytes(sizes.log_ring_bytes))],
         client_lanes: vec![(CLIENT_LANE, ring::lane_bytes(sizes.client_ring_bytes))],
@@ -92,7 +97,7 @@ pub fn regions(sizes: Sizes) -> RegionSpec {
 /// The regions that a client offers to the nodes it connects to: the lane for their replies. It keeps public memory only to read into.
 pub fn client_regions(sizes: Sizes) -> RegionSpec {
     RegionSpec {
-        public: vec![(SCRATCH, 2 * VIEW_RECORD_BYTES)],
+        public: vec![(SCRATCH, COUNTERS_BYTES.next_multiple_of(VIEW_RECORD_BYTES))],
         member_lanes: vec![(CLIENT_LANE, ring::lane_bytes(sizes.client_ring_bytes))],
         client_lanes: Vec::new(),
     }

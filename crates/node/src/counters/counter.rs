@@ -1,0 +1,73 @@
+//! The counters, each with what it means.
+
+macro_rules! counters {
+    ($($name:ident $text:literal $doc:literal),+ $(,)?) => {
+        /// A number that a node shows. Its place in this list is its place in the region, so new ones go to the end.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(usize)]
+        pub enum Counter {
+            $(#[doc = $doc] $name),+
+        }
+
+        impl Counter {
+            /// All of them, in order.
+            pub const ALL: &[Counter] = &[$(Counter::$name),+];
+
+            /// Its name in listings: lower case, words joined by `_`, the unit last.
+            pub const fn name(self) -> &'static str {
+                match self { $(Counter::$name => $text),+ }
+            }
+
+            /// What it means.
+            pub const fn help(self) -> &'static str {
+                match self { $(Counter::$name => $doc),+ }
+            }
+        }
+    };
+}
+
+counters! {
+    Pid "pid" "The process's number.",
+    Node "node" "The node's number in the cluster.",
+    Incarnation "incarnation" "Which life of the node this is.",
+    StartedNs "started_ns" "When the process started, on the host's monotonic clock.",
+    PublishedNs "published_ns" "When these counters were last published, on the host's monotonic clock.",
+    Standing "standing" "What the node is: 0 joining, 1 backup, 2 primary, 3 excluded, 4 leaving.",
+    View "view" "The newest view that it knows.",
+    ActiveView "active_view" "The newest view that it has found active.",
+    Primary "primary" "The number of the node that leads, plus 1; 0 when unknown.",
+    Members "members" "How many processes the view lists.",
+    Replicas "replicas" "How many of them are replicas; 1 means that the state is in one place only.",
+    Reign "reign" "How often this process became or ceased to be primary.",
+    Resets "resets" "How often it was excluded and started over as a new incarnation.",
+    LeaseNs "lease_ns" "The length of a lease on the view.",
+    ActiveChecks "active_checks" "How often `active` was asked.",
+    InactiveChecks "inactive_checks" "How often it said no.",
+    ProposedIndex "proposed_index" "The index of the last entry proposed here as primary.",
+    CommittedIndex "committed_index" "The index up to which entries are known to be committed.",
+    AppliedIndex "applied_index" "The index up to which entries have been applied.",
+    Requests "requests" "Requests taken.",
+    Replies "replies" "Replies sent.",
+    Clients "clients" "Clients connected over the fabric.",
+    Turns "turns" "Turns of the main thread.",
+    BusyTurns "busy_turns" "Turns that found work.",
+    Parks "parks" "How often the main thread slept.",
+    LongestGapNs "longest_gap_ns" "The longest time between two turns in which the thread did not mean to sleep.",
+    Stalls "stalls" "Such gaps that were longer than the detector's bound.",
+    Demotions "demotions" "How often the guard took a thread out of SCHED_FIFO.",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_listed_once_and_tell_their_unit_last() {
+        let mut names: Vec<_> = Counter::ALL.iter().map(|c| c.name()).collect();
+        assert!(names.iter().all(|n| n.chars().all(|c| c.is_ascii_lowercase() || c == '_')));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Counter::ALL.len());
+        assert!(Counter::ALL.iter().enumerate().all(|(i, c)| *c as usize == i));
+    }
+}
