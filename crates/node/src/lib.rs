@@ -3,4 +3,7 @@
 pub mod clock;
 pub mod config;
 pub mod counters;
+pub mod idle;
 pub mod sched;
+pub mod stop;
+pub mod waker;
