@@ -8,5 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod basics;
+pub mod consensus;
+pub mod consensus;
 pub mod membership;
 pub mod replica;

@@ -21,7 +21,7 @@ pub const SLOT_WORDS: RegionName = RegionName(2);
 pub const PROPOSALS: RegionName = RegionName(3);
 /// The latest decided view that its owner knows: a word with its number, then two sealed records written in turn.
 pub const BOARD: RegionName = RegionName(4);
-/// Where our own bulk reads land. Nobody else writes it.
+/// Where our own bulk reads land: two records for each acceptor, then two for each board. Nobody else writes it.
 pub const SCRATCH: RegionName = RegionName(5);
 /// Counters and events for outside readers, of [`COUNTERS_BYTES`]. Owner only; the node's `counters` module says what stands there.
 pub const COUNTERS: RegionName = RegionName(6);
@@ -86,7 +86,7 @@ pub fn regions(sizes: Sizes) -> RegionSpec {
             (SLOT_WORDS, SLOTS * 8),
             (PROPOSALS, MAX_MEMBERS * SLOTS * 2 * VIEW_RECORD_BYTES),
             (BOARD, 64 + 2 * VIEW_RECORD_BYTES),
-            (SCRATCH, 2 * MAX_MEMBERS * VIEW_RECORD_BYTES),
+            (SCRATCH, 4 * MAX_MEMBERS * VIEW_RECORD_BYTES),
             (COUNTERS, COUNTERS_BYTES),
         ],
         member_lanes: vec![(LOG_LANE, ring::lane_bytes(sizes.log_ring_bytes))],

@@ -1,0 +1,485 @@
+//! One-sided abortable consensus: the proposer (uKharon Algorithm 5).
+//!
+//! A proposer runs one slot. It prepares (one CAS an acceptor), then accepts (the value's WRITE and one CAS an acceptor); each phase ends
+//! when a majority of acceptors agreed, or aborts when a majority cannot agree any more. Aborting is always safe (Lemma A.6): the caller
+//! tries again, after a back-off when it is not alone. A slot can be prepared ahead, with no value at hand (section 5.3.1).
+//!
+//! What differs from the paper, and why:
+//! - A phase succeeds as soon as a majority succeeded, even if another acceptor's CAS failed; the paper aborts when any of the first
+//!   majority failed. The decision rule of Paxos is a majority's acceptance, so waiting for more only costs retries.
+//! - An accepted value is named by its proposer and read from the acceptor's memory. A proposer keeps two records per slot and writes them in
+//!   turn, each sealed with its ballot, so a proposer that dies while it writes never destroys the value that a word refers to; a reader
+//!   takes the record with the lowest ballot at or above the accepted one. That record is safe to adopt: its proposer had completed a
+//!   prepare phase at that later ballot, so it agrees with whatever was decided below.
+//! - What is decided is what [`Outcome::Decided`] carries: the adopted value where one was adopted (TRAPS 1).
+
+use std::collections::VecDeque;
+
+use martlet_fabric::{Completion, Fabric, Local, LocalRegion, OpError, PeerId, Region, Remote, Token, invariant};
+
+use super::rpc::{RpcBody, RpcReply, RpcRequest, RpcVerdict};
+use crate::basics::ballot::{self, FROZEN, LAST_CAS_BALLOT, SlotState, SlotWord};
+use crate::basics::layout::{Component, PROPOSALS, SCRATCH, SLOT_WORDS, SLOTS, VIEW_RECORD_BYTES};
+use crate::basics::{ViewNumber, sealed};
+
+/// What an operation of a proposer was for: part of its token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    /// A CAS of a slot word.
+    Swap = 1,
+    /// A WRITE of a value.
+    Write = 2,
+    /// A READ of an accepted value.
+    Fetch = 3,
+}
+
+/// How far a proposer got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing under way.
+    Idle,
+    /// The prepare phase runs.
+    Preparing,
+    /// A majority has promised; what had been accepted is known and adopted.
+    Prepared,
+    /// A majority has promised; the accepted value is being read from acceptor `from`.
+    Fetching { from: usize, accepted: SlotState },
+    /// The accept phase runs.
+    Accepting,
+    /// The slot is decided.
+    Decided,
+}
+
+/// What a completion led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A majority has promised: the next [`Proposer::propose`] takes one phase.
+    Prepared,
+    /// A majority has accepted this value. It is not always the one that was proposed.
+    Decided(Vec<u8>),
+    /// This attempt failed; what was learned will help the next.
+    Aborted,
+    /// The slot has been used again for a later view: this proposer is hopelessly behind and must learn.
+    Superseded,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Vote {
+    Awaited,
+    Yes,
+    No,
+}
+
+/// A CAS on its way.
+#[derive(Clone, Copy, Debug)]
+struct Swap {
+    expected: u64,
+    new: u64,
+    /// The attempt it belongs to; late completions of older attempts only teach.
+    attempt: u32,
+    for_accept: bool,
+}
+
+#[derive(Debug)]
+struct Acceptor {
+    peer: PeerId,
+    /// The word as we believe it stands: predicted, or as last seen.
+    predicted: u64,
+    in_flight: VecDeque<Swap>,
+    vote: Vote,
+    /// In an RPC prepare phase: what the acceptor had accepted, with the ballot.
+    promised: Option<(u64, Vec<u8>)>,
+}
+
+/// A proposer for one slot. It is driven by:
+/// - *commands*: [`Proposer::prepare`], [`Proposer::propose`], [`Proposer::abandon`], [`Proposer::repeat`];
+/// - *handlers*: [`Proposer::handle_completion`], [`Proposer::handle_reply`];
+/// - *polls*: [`Proposer::poll_request`] for the RPC fallback;
+/// - *queries*: [`Proposer::is_prepared`] and others.
+#[derive(Debug)]
+pub struct Proposer {
+    view: ViewNumber,
+    generation: u32,
+    position: usize,
+    acceptors: Vec<Acceptor>,
+    ballot: u64,
+    attempt: u32,
+    phase: Phase,
+    /// What the caller wants decided; `None` while preparing ahead.
+    value: Option<Vec<u8>>,
+    adopted: Option<Vec<u8>>,
+    /// Acceptors whose record of the accepted value has been tried in this attempt, a bit each.
+    tried: u64,
+    second_buffer: bool,
+    record: Vec<u8>,
+    requests: VecDeque<(usize, RpcRequest)>,
+}
+
+impl Proposer {
+    /// A proposer for the slot of `view`. `acceptors` are the coordinators of the view before, in their order; `position` is this process's
+    /// place among them.
+    pub fn new(view: ViewNumber, acceptors: &[PeerId], position: usize) -> Proposer {
+        invariant!(position < acceptors.len(), "proposer {position} of {}", acceptors.len());
+        let acceptor = |&peer| Acceptor { peer, predicted: 0, in_flight: VecDeque::with_capacity(4), vote: Vote::Awaited, promised: None };
+        Proposer {
+            view,
+            generation: ballot::generation_of(view),
+            position,
+            acceptors: acceptors.iter().map(acceptor).collect(),
+            ballot: 0,
+            attempt: 0,
+            phase: Phase::Idle,
+            value: None,
+            adopted: None,
+            tried: 0,
+            second_buffer: false,
+            record: Vec::with_capacity(VIEW_RECORD_BYTES),
+            requests: VecDeque::new(),
+        }
+    }
+
+    /// The view whose slot this is.
+    pub fn view(&self) -> ViewNumber {
+        self.view
+    }
+
+    /// Whether a majority has promised and nothing is under way.
+    pub fn is_prepared(&self) -> bool {
+        self.phase == Phase::Prepared
+    }
+
+    /// Whether nothing is under way: the next command starts an attempt.
+    pub fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle
+    }
+
+    /// How many attempts have been started.
+    pub fn attempts(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Expects every acceptor's word as the proposer at `position` leaves it when it prepares the slot ahead with its first ballot: what a new
+    /// leader finds after its predecessor's death (section 5.3.1).
+    pub fn predict_prepared_by(&mut self, position: usize) {
+        let first = ballot::next_ballot(position, self.acceptors.len(), 0);
+        let state = SlotState { min: first as u16, ..SlotState::default() };
+        for acceptor in &mut self.acceptors {
+            acceptor.predicted = SlotWord::new(state, self.generation).0;
+        }
+    }
+
+    /// Prepares the slot, if nothing is under way.
+    pub fn prepare<F: Fabric>(&mut self, fabric: &mut F) {
+        if self.phase != Phase::Idle {
+            return;
+        }
+        self.attempt += 1;
+        self.adopted = None;
+        self.tried = 0;
+        self.phase = Phase::Preparing;
+        self.choose_ballot();
+        for i in 0..self.acceptors.len() {
+            self.acceptors[i].vote = Vote::Awaited;
+            self.acceptors[i].promised = None;
+            let Some(state) = SlotWord(self.acceptors[i].predicted).state_in(self.generation) else {
+                self.acceptors[i].vote = Vote::No;
+                continue;
+            };
+            match (self.by_rpc(), state.min == FROZEN) {
+                (true, true) => self.ask(i, RpcBody::Prepare),
+                (true, false) => self.swap(fabric, i, SlotState { min: FROZEN, ..state }, false),
+                (false, false) => self.swap(fabric, i, SlotState { min: self.ballot as u16, ..state }, false),
+                (false, true) => self.acceptors[i].vote = Vote::No,
+            }
+        }
+    }
+
+    /// The next ballot of ours above everything that we know to be promised (lines 15 and 16).
+    fn choose_ballot(&mut self) {
+        let promised = |a: &Acceptor| match SlotWord(a.predicted).state_in(self.generation) {
+            Some(state) if state.min == FROZEN => LAST_CAS_BALLOT,
+            Some(state) => u64::from(state.min),
+            None => 0,
+        };
+        let floor = self.acceptors.iter().map(promised).max().unwrap_or(0).max(self.ballot);
+        self.ballot = ballot::next_ballot(self.position, self.acceptors.len(), floor);
+        if self.ballot > LAST_CAS_BALLOT {
+            // Ballots of RPC proposals lie above everything that a word can hold.
+            self.ballot = self.ballot.max(ballot::next_ballot(self.position, self.acceptors.len(), u64::from(FROZEN)));
+        }
+    }
+
+    /// Wants `value` decided. Takes one phase when the slot is prepared, two otherwise. When an attempt aborts, call it again.
+    pub fn propose<F: Fabric>(&mut self, fabric: &mut F, value: &[u8]) {
+        invariant!(value.len() + sealed::HEADER_BYTES <= VIEW_RECORD_BYTES, "value of {} bytes", value.len());
+        if self.value.as_deref() != Some(value) {
+            self.value = Some(value.to_vec());
+        }
+        match self.phase {
+            Phase::Idle => self.prepare(fabric),
+            Phase::Prepared => self.accept(fabric),
+            Phase::Preparing | Phase::Fetching { .. } | Phase::Accepting | Phase::Decided => {}
+        }
+    }
+
+    /// Gives up what is under way: completions still on their way only teach.
+    pub fn abandon(&mut self) {
+        if self.phase != Phase::Decided {
+            self.phase = Phase::Idle;
+        }
+    }
+
+    fn by_rpc(&self) -> bool {
+        self.ballot > LAST_CAS_BALLOT
+    }
+
+    fn token(&self, op: Op, acceptor: usize) -> Token {
+        Component::Membership.token(((op as u64) << 48) | ((acceptor as u64) << 40) | (self.view.0 & 0xff_ffff_ffff))
+    }
+
+    fn swap<F: Fabric>(&mut self, fabric: &mut F, i: usize, state: SlotState, for_accept: bool) {
+        let new = SlotWord::new(state, self.generation).0;
+        let token = self.token(Op::Swap, i);
+        let acceptor = &mut self.acceptors[i];
+        let expected = acceptor.predicted;
+        let at = Remote { peer: acceptor.peer, region: Region::Public(SLOT_WORDS), offset: ballot::slot_of(self.view) * 8 };
+        fabric.compare_and_swap(at, expected, new, token);
+        acceptor.in_flight.push_back(Swap { expected, new, attempt: self.attempt, for_accept });
+        // Optimistic: a wrong guess only costs an abort (App. A.5).
+        acceptor.predicted = new;
+    }
+
+    fn accept<F: Fabric>(&mut self, fabric: &mut F) {
+        let Some(value) = self.adopted.as_ref().or(self.value.as_ref()) else { return };
+        self.phase = Phase::Accepting;
+        for acceptor in &mut self.acceptors {
+            acceptor.vote = Vote::Awaited;
+        }
+        if self.by_rpc() {
+            let body = RpcBody::Accept(value.clone());
+            (0..self.acceptors.len()).for_each(|i| self.ask(i, body.clone()));
+            return;
+        }
+        sealed::encode(self.view.0, self.ballot, value, &mut self.record);
+        let offset = proposal_offset(self.position, self.view, self.second_buffer);
+        self.second_buffer = !self.second_buffer;
+        let ballot = self.ballot as u16;
+        let accepted = SlotState { min: ballot, accepted: ballot, value: self.position as u8 + 1 };
+        for i in 0..self.acceptors.len() {
+            match SlotWord(self.acceptors[i].predicted).state_in(self.generation) {
+                Some(state) if state.min <= ballot => {
+                    // One queue, in order: whoever sees the word sees the record (section 5.3.1).
+                    let at = Remote { peer: self.acceptors[i].peer, region: Region::Public(PROPOSALS), offset };
+                    let token = self.token(Op::Write, i);
+                    fabric.write(at, &self.record, token);
+                    self.swap(fabric, i, accepted, true);
+                }
+                _ => self.acceptors[i].vote = Vote::No,
+            }
+        }
+    }
+
+    /// Takes the completion of an operation that this proposer posted: `op` and `acceptor` are from its token.
+    pub fn handle_completion<F: Fabric>(&mut self, fabric: &mut F, op: Op, acceptor: usize, completion: Completion) -> Option<Outcome> {
+        match op {
+            // A failed write is followed by the failure of its swap, on the same queue.
+            Op::Write => None,
+            Op::Swap => self.handle_swap(fabric, acceptor, completion.result),
+            Op::Fetch => self.handle_fetch(fabric, acceptor, completion.result),
+        }
+    }
+
+    fn handle_swap<F: Fabric>(&mut self, fabric: &mut F, i: usize, result: Result<u64, OpError>) -> Option<Outcome> {
+        let acceptor = self.acceptors.get_mut(i)?;
+        let swap = acceptor.in_flight.pop_front()?;
+        let mut vote = Vote::No;
+        match result {
+            Ok(found) if found == swap.expected => vote = Vote::Yes,
+            Ok(found) => acceptor.predicted = found,
+            // It may have been applied all the same; the next attempt finds out.
+            Err(_) => {}
+        }
+        if result.is_ok_and(|found| SlotWord(found).generation() > self.generation) {
+            self.phase = Phase::Idle;
+            return Some(Outcome::Superseded);
+        }
+        let current = match self.phase {
+            Phase::Preparing => !swap.for_accept,
+            Phase::Accepting => swap.for_accept,
+            Phase::Idle | Phase::Prepared | Phase::Fetching { .. } | Phase::Decided => false,
+        };
+        if !current || swap.attempt != self.attempt {
+            return None;
+        }
+        if self.by_rpc() && vote == Vote::Yes {
+            // The word is frozen now: the promise itself goes by RPC.
+            self.ask(i, RpcBody::Prepare);
+            return None;
+        }
+        self.acceptors[i].vote = vote;
+        self.count(fabric)
+    }
+
+    /// Ends the phase when its majority is there, or cannot be had.
+    fn count<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
+        let majority = ballot::majority(self.acceptors.len());
+        let votes = |vote| self.acceptors.iter().filter(|a| a.vote == vote).count();
+        if votes(Vote::Yes) >= majority {
+            return match self.phase {
+                Phase::Preparing => self.adopt(fabric),
+                Phase::Accepting => {
+                    self.phase = Phase::Decided;
+                    let value = self.adopted.take().or_else(|| self.value.take());
+                    Some(Outcome::Decided(value.expect("an accept phase has a value")))
+                }
+                Phase::Idle | Phase::Prepared | Phase::Fetching { .. } | Phase::Decided => None,
+            };
+        }
+        if votes(Vote::No) > self.acceptors.len() - majority {
+            self.phase = Phase::Idle;
+            return Some(Outcome::Aborted);
+        }
+        None
+    }
+
+    /// The prepare phase is won: adopts what was accepted at the highest ballot, if anything was.
+    fn adopt<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
+        let promising = |a: &&mut Acceptor| a.vote == Vote::Yes;
+        if self.by_rpc() {
+            // An acceptor that is reached by RPC reports the value itself.
+            let reported = self.acceptors.iter_mut().filter(promising).filter_map(|a| a.promised.take());
+            let highest = reported.filter(|(accepted, _)| *accepted > 0).max_by_key(|(accepted, _)| *accepted);
+            self.adopted = highest.map(|(_, value)| value);
+            return self.prepared(fabric);
+        }
+        let states = self.acceptors.iter().filter(|a| a.vote == Vote::Yes);
+        let highest = states.filter_map(|a| SlotWord(a.predicted).state_in(self.generation)).max_by_key(|s| s.accepted).unwrap_or_default();
+        if highest.accepted == 0 {
+            return self.prepared(fabric);
+        }
+        self.fetch(fabric, highest)
+    }
+
+    fn prepared<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
+        self.phase = Phase::Prepared;
+        if self.value.is_none() {
+            return Some(Outcome::Prepared);
+        }
+        self.accept(fabric);
+        // Acceptors may have been lost for this phase already.
+        self.count(fabric)
+    }
+
+    /// Reads the accepted value from the next acceptor that holds it and has not been tried.
+    fn fetch<F: Fabric>(&mut self, fabric: &mut F, accepted: SlotState) -> Option<Outcome> {
+        let holds = |a: &Acceptor| {
+            let state = SlotWord(a.predicted).state_in(self.generation);
+            state.is_some_and(|s| (s.accepted, s.value) == (accepted.accepted, accepted.value))
+        };
+        let next = (0..self.acceptors.len()).find(|&i| self.tried & (1 << i) == 0 && holds(&self.acceptors[i]));
+        let proposer = usize::from(accepted.value).checked_sub(1).filter(|p| *p < self.acceptors.len());
+        let (Some(i), Some(proposer)) = (next, proposer) else {
+            self.phase = Phase::Idle;
+            return Some(Outcome::Aborted);
+        };
+        self.tried |= 1 << i;
+        self.phase = Phase::Fetching { from: i, accepted };
+        let offset = proposal_offset(proposer, self.view, false);
+        let from = Remote { peer: self.acceptors[i].peer, region: Region::Public(PROPOSALS), offset };
+        let into = Local { region: LocalRegion::Public(SCRATCH), offset: i * 2 * VIEW_RECORD_BYTES };
+        let token = self.token(Op::Fetch, i);
+        fabric.read(from, into, 2 * VIEW_RECORD_BYTES, token);
+        None
+    }
+
+    fn handle_fetch<F: Fabric>(&mut self, fabric: &mut F, i: usize, result: Result<u64, OpError>) -> Option<Outcome> {
+        let Phase::Fetching { from, accepted } = self.phase else { return None };
+        if from != i {
+            return None;
+        }
+        let mut found = None;
+        if result.is_ok() {
+            let scratch = fabric.memory(LocalRegion::Public(SCRATCH)).expect("every process has a scratch region");
+            found = adoptable(&scratch[i * 2 * VIEW_RECORD_BYTES / 8..], self.view, accepted.accepted);
+        }
+        match found {
+            Some(value) => {
+                self.adopted = Some(value);
+                self.prepared(fabric)
+            }
+            None => self.fetch(fabric, accepted),
+        }
+    }
+
+    fn ask(&mut self, i: usize, body: RpcBody) {
+        self.requests.push_back((i, RpcRequest { view: self.view, ballot: self.ballot, body }));
+    }
+
+    /// The next request of the RPC fallback to send, and to which acceptor (its position). Requests may be lost: see [`Proposer::repeat`].
+    pub fn poll_request(&mut self) -> Option<(usize, RpcRequest)> {
+        self.requests.pop_front()
+    }
+
+    /// Asks again whoever has not answered a request of the RPC fallback. Repeating one is harmless.
+    pub fn repeat(&mut self) {
+        if !self.by_rpc() || !self.requests.is_empty() {
+            return;
+        }
+        let body = match self.phase {
+            Phase::Preparing => RpcBody::Prepare,
+            Phase::Accepting => match self.adopted.as_ref().or(self.value.as_ref()) {
+                Some(value) => RpcBody::Accept(value.clone()),
+                None => return,
+            },
+            Phase::Idle | Phase::Prepared | Phase::Fetching { .. } | Phase::Decided => return,
+        };
+        for i in 0..self.acceptors.len() {
+            let a = &self.acceptors[i];
+            let frozen = SlotWord(a.predicted).state_in(self.generation).is_some_and(|s| s.min == FROZEN);
+            if a.vote == Vote::Awaited && frozen && a.in_flight.is_empty() {
+                self.ask(i, body.clone());
+            }
+        }
+    }
+
+    /// Takes an acceptor's answer to a request of the RPC fallback.
+    pub fn handle_reply<F: Fabric>(&mut self, fabric: &mut F, acceptor: usize, reply: RpcReply) -> Option<Outcome> {
+        if reply.view != self.view || reply.ballot != self.ballot {
+            return None;
+        }
+        let a = self.acceptors.get_mut(acceptor)?;
+        match (self.phase, reply.verdict) {
+            (Phase::Preparing, RpcVerdict::Promised { accepted, value }) => {
+                a.vote = Vote::Yes;
+                a.promised = Some((accepted, value));
+            }
+            (Phase::Accepting, RpcVerdict::Accepted) => a.vote = Vote::Yes,
+            (Phase::Preparing | Phase::Accepting, RpcVerdict::Rejected { min }) => {
+                a.vote = Vote::No;
+                self.ballot = self.ballot.max(min);
+            }
+            (Phase::Preparing | Phase::Accepting, RpcVerdict::NotFrozen { word }) => {
+                a.vote = Vote::No;
+                a.predicted = word;
+            }
+            _ => return None,
+        }
+        self.count(fabric)
+    }
+}
+
+/// Where in an acceptor's [`PROPOSALS`] the proposer at `position` keeps its records for `view`; they stand one behind the other.
+pub fn proposal_offset(position: usize, view: ViewNumber, second: bool) -> usize {
+    ((position * SLOTS + ballot::slot_of(view)) * 2 + usize::from(second)) * VIEW_RECORD_BYTES
+}
+
+/// The value that a slot word with this accepted ballot stands for, from the two records of its proposer: see the [module](self) for why it
+/// is the one with the lowest ballot at or above.
+pub(super) fn adoptable(records: &martlet_fabric::Memory, view: ViewNumber, accepted: u16) -> Option<Vec<u8>> {
+    let (first, rest) = records.split_at(VIEW_RECORD_BYTES / 8);
+    let second = &rest[..VIEW_RECORD_BYTES / 8];
+    let whole = [first, second].into_iter().filter_map(sealed::read);
+    let fitting = whole.filter(|r| r.subject == view.0 && r.ballot >= u64::from(accepted));
+    fitting.min_by_key(|r| r.ballot).map(|r| r.payload)
+}

@@ -1,0 +1,142 @@
+//! The fallback when a slot's ballots no longer fit into its word (uKharon appendix A.6): ordinary Paxos by request and reply.
+//!
+//! A proposer whose next ballot would not fit *freezes* the acceptor's word with one last CAS (`min_proposal` = [`FROZEN`]) and asks the
+//! acceptor itself from then on. The word of a frozen slot never changes again: no proposer swaps one. The acceptor starts from what the word
+//! says and keeps the rest in its own memory, with 64-bit ballots that lie above everything a word could hold.
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::{Fabric, LocalRegion};
+
+use super::cas::{adoptable, proposal_offset};
+use crate::basics::ViewNumber;
+use crate::basics::ballot::{self, FROZEN, SlotWord};
+use crate::basics::layout::{MAX_MEMBERS, PROPOSALS, SLOT_WORDS};
+
+/// What a proposer asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RpcBody {
+    /// Promise this ballot.
+    Prepare,
+    /// Accept this value at this ballot.
+    Accept(Vec<u8>),
+}
+
+/// A proposer's request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RpcRequest {
+    /// The slot.
+    pub view: ViewNumber,
+    /// Above [`FROZEN`], always.
+    pub ballot: u64,
+    /// What it asks.
+    pub body: RpcBody,
+}
+
+/// An acceptor's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RpcReply {
+    /// As asked.
+    pub view: ViewNumber,
+    /// As asked.
+    pub ballot: u64,
+    /// The answer.
+    pub verdict: RpcVerdict,
+}
+
+/// What an acceptor says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RpcVerdict {
+    /// It promises, and had accepted `value` at ballot `accepted` (0: nothing).
+    Promised {
+        /// The ballot of the accepted value, 0 for none.
+        accepted: u64,
+        /// The accepted value; empty for none.
+        value: Vec<u8>,
+    },
+    /// It has accepted.
+    Accepted,
+    /// It has promised a higher ballot.
+    Rejected {
+        /// That ballot.
+        min: u64,
+    },
+    /// Its word is not frozen: it is still reached by CAS.
+    NotFrozen {
+        /// The word as it stands.
+        word: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Slot {
+    view: ViewNumber,
+    min: u64,
+    accepted: u64,
+    value: Vec<u8>,
+}
+
+/// The acceptor's side: one state a frozen slot, kept for the latest few views.
+#[derive(Debug, Default)]
+pub struct RpcAcceptor {
+    slots: Vec<Slot>,
+}
+
+/// Slots kept. Views are decided one after the other, and nobody proposes for one whose successor is decided, except to learn.
+const KEPT: usize = 8;
+
+impl RpcAcceptor {
+    /// Answers a request, by the rules of Paxos. `None`: it can't be answered (the value that the word names is not to be read, or the slot
+    /// is long forgotten), so the proposer goes on without this acceptor.
+    pub fn handle<F: Fabric>(&mut self, fabric: &F, request: RpcRequest) -> Option<RpcReply> {
+        let RpcRequest { view, ballot, body } = request;
+        let reply = |verdict| Some(RpcReply { view, ballot, verdict });
+        let at = match self.slots.iter().position(|s| s.view == view) {
+            Some(at) => at,
+            None => match self.open(fabric, view)? {
+                Ok(at) => at,
+                Err(word) => return reply(RpcVerdict::NotFrozen { word }),
+            },
+        };
+        let slot = &mut self.slots[at];
+        match body {
+            RpcBody::Prepare if ballot >= slot.min => {
+                slot.min = ballot;
+                reply(RpcVerdict::Promised { accepted: slot.accepted, value: slot.value.clone() })
+            }
+            RpcBody::Accept(value) if ballot >= slot.min => {
+                (slot.min, slot.accepted, slot.value) = (ballot, ballot, value);
+                reply(RpcVerdict::Accepted)
+            }
+            RpcBody::Prepare | RpcBody::Accept(_) => reply(RpcVerdict::Rejected { min: slot.min }),
+        }
+    }
+
+    /// Takes over a frozen slot from its word. `Err`: it is not frozen, and this is its word.
+    fn open<F: Fabric>(&mut self, fabric: &F, view: ViewNumber) -> Option<Result<usize, u64>> {
+        if view.0 >> 32 != 0 {
+            return None; // beyond what a word can count: no view of ours
+        }
+        let words = fabric.memory(LocalRegion::Public(SLOT_WORDS))?;
+        // Sequentially consistent, as every CAS of the word is: a frozen word is seen frozen.
+        let word = SlotWord(words[ballot::slot_of(view)].load(Ordering::SeqCst));
+        let state = word.state_in(ballot::generation_of(view))?;
+        if state.min != FROZEN {
+            return Some(Err(word.0));
+        }
+        let mut value = Vec::new();
+        if state.accepted != 0 {
+            let position = usize::from(state.value).checked_sub(1).filter(|p| *p < MAX_MEMBERS)?;
+            let proposals = fabric.memory(LocalRegion::Public(PROPOSALS))?;
+            value = adoptable(&proposals[proposal_offset(position, view, false) / 8..], view, state.accepted)?;
+        }
+        if self.slots.len() == KEPT {
+            let oldest = (0..KEPT).min_by_key(|&i| self.slots[i].view).expect("not empty");
+            if self.slots[oldest].view > view {
+                return None;
+            }
+            self.slots.swap_remove(oldest);
+        }
+        self.slots.push(Slot { view, min: u64::from(FROZEN), accepted: u64::from(state.accepted), value });
+        Some(Ok(self.slots.len() - 1))
+    }
+}
