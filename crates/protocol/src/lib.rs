@@ -9,6 +9,6 @@
 
 pub mod basics;
 pub mod consensus;
-pub mod consensus;
+pub mod detector;
 pub mod membership;
 pub mod replica;

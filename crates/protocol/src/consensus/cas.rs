@@ -83,7 +83,8 @@ struct Swap {
 
 #[derive(Debug)]
 struct Acceptor {
-    peer: PeerId,
+    /// `None` while it is not connected: it cannot vote.
+    peer: Option<PeerId>,
     /// The word as we believe it stands: predicted, or as last seen.
     predicted: u64,
     in_flight: VecDeque<Swap>,
@@ -119,7 +120,7 @@ pub struct Proposer {
 impl Proposer {
     /// A proposer for the slot of `view`. `acceptors` are the coordinators of the view before, in their order; `position` is this process's
     /// place among them.
-    pub fn new(view: ViewNumber, acceptors: &[PeerId], position: usize) -> Proposer {
+    pub fn new(view: ViewNumber, acceptors: &[Option<PeerId>], position: usize) -> Proposer {
         invariant!(position < acceptors.len(), "proposer {position} of {}", acceptors.len());
         let acceptor = |&peer| Acceptor { peer, predicted: 0, in_flight: VecDeque::with_capacity(4), vote: Vote::Awaited, promised: None };
         Proposer {
@@ -136,6 +137,15 @@ impl Proposer {
             second_buffer: false,
             record: Vec::with_capacity(VIEW_RECORD_BYTES),
             requests: VecDeque::new(),
+        }
+    }
+
+    /// An acceptor that was missing is connected now.
+    pub fn connect(&mut self, acceptor: usize, peer: PeerId) {
+        if let Some(a) = self.acceptors.get_mut(acceptor)
+            && a.peer.is_none()
+        {
+            a.peer = Some(peer);
         }
     }
 
@@ -169,10 +179,10 @@ impl Proposer {
         }
     }
 
-    /// Prepares the slot, if nothing is under way.
-    pub fn prepare<F: Fabric>(&mut self, fabric: &mut F) {
+    /// Prepares the slot, if nothing is under way. An outcome comes at once only when too few acceptors can be asked.
+    pub fn prepare<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         if self.phase != Phase::Idle {
-            return;
+            return None;
         }
         self.attempt += 1;
         self.adopted = None;
@@ -182,7 +192,8 @@ impl Proposer {
         for i in 0..self.acceptors.len() {
             self.acceptors[i].vote = Vote::Awaited;
             self.acceptors[i].promised = None;
-            let Some(state) = SlotWord(self.acceptors[i].predicted).state_in(self.generation) else {
+            let state = SlotWord(self.acceptors[i].predicted).state_in(self.generation);
+            let Some(state) = state.filter(|_| self.acceptors[i].peer.is_some()) else {
                 self.acceptors[i].vote = Vote::No;
                 continue;
             };
@@ -193,6 +204,7 @@ impl Proposer {
                 (false, true) => self.acceptors[i].vote = Vote::No,
             }
         }
+        self.count(fabric)
     }
 
     /// The next ballot of ours above everything that we know to be promised (lines 15 and 16).
@@ -211,15 +223,19 @@ impl Proposer {
     }
 
     /// Wants `value` decided. Takes one phase when the slot is prepared, two otherwise. When an attempt aborts, call it again.
-    pub fn propose<F: Fabric>(&mut self, fabric: &mut F, value: &[u8]) {
+    /// An outcome comes at once only when too few acceptors can be asked.
+    pub fn propose<F: Fabric>(&mut self, fabric: &mut F, value: &[u8]) -> Option<Outcome> {
         invariant!(value.len() + sealed::HEADER_BYTES <= VIEW_RECORD_BYTES, "value of {} bytes", value.len());
         if self.value.as_deref() != Some(value) {
             self.value = Some(value.to_vec());
         }
         match self.phase {
             Phase::Idle => self.prepare(fabric),
-            Phase::Prepared => self.accept(fabric),
-            Phase::Preparing | Phase::Fetching { .. } | Phase::Accepting | Phase::Decided => {}
+            Phase::Prepared => {
+                self.accept(fabric);
+                self.count(fabric)
+            }
+            Phase::Preparing | Phase::Fetching { .. } | Phase::Accepting | Phase::Decided => None,
         }
     }
 
@@ -243,7 +259,8 @@ impl Proposer {
         let token = self.token(Op::Swap, i);
         let acceptor = &mut self.acceptors[i];
         let expected = acceptor.predicted;
-        let at = Remote { peer: acceptor.peer, region: Region::Public(SLOT_WORDS), offset: ballot::slot_of(self.view) * 8 };
+        let peer = acceptor.peer.expect("only connected acceptors are asked");
+        let at = Remote { peer, region: Region::Public(SLOT_WORDS), offset: ballot::slot_of(self.view) * 8 };
         fabric.compare_and_swap(at, expected, new, token);
         acceptor.in_flight.push_back(Swap { expected, new, attempt: self.attempt, for_accept });
         // Optimistic: a wrong guess only costs an abort (App. A.5).
@@ -267,10 +284,10 @@ impl Proposer {
         let ballot = self.ballot as u16;
         let accepted = SlotState { min: ballot, accepted: ballot, value: self.position as u8 + 1 };
         for i in 0..self.acceptors.len() {
-            match SlotWord(self.acceptors[i].predicted).state_in(self.generation) {
-                Some(state) if state.min <= ballot => {
+            match (self.acceptors[i].peer, SlotWord(self.acceptors[i].predicted).state_in(self.generation)) {
+                (Some(peer), Some(state)) if state.min <= ballot => {
                     // One queue, in order: whoever sees the word sees the record (section 5.3.1).
-                    let at = Remote { peer: self.acceptors[i].peer, region: Region::Public(PROPOSALS), offset };
+                    let at = Remote { peer, region: Region::Public(PROPOSALS), offset };
                     let token = self.token(Op::Write, i);
                     fabric.write(at, &self.record, token);
                     self.swap(fabric, i, accepted, true);
@@ -375,7 +392,7 @@ impl Proposer {
     fn fetch<F: Fabric>(&mut self, fabric: &mut F, accepted: SlotState) -> Option<Outcome> {
         let holds = |a: &Acceptor| {
             let state = SlotWord(a.predicted).state_in(self.generation);
-            state.is_some_and(|s| (s.accepted, s.value) == (accepted.accepted, accepted.value))
+            a.peer.is_some() && state.is_some_and(|s| (s.accepted, s.value) == (accepted.accepted, accepted.value))
         };
         let next = (0..self.acceptors.len()).find(|&i| self.tried & (1 << i) == 0 && holds(&self.acceptors[i]));
         let proposer = usize::from(accepted.value).checked_sub(1).filter(|p| *p < self.acceptors.len());
@@ -386,7 +403,8 @@ impl Proposer {
         self.tried |= 1 << i;
         self.phase = Phase::Fetching { from: i, accepted };
         let offset = proposal_offset(proposer, self.view, false);
-        let from = Remote { peer: self.acceptors[i].peer, region: Region::Public(PROPOSALS), offset };
+        let peer = self.acceptors[i].peer.expect("its word has been seen");
+        let from = Remote { peer, region: Region::Public(PROPOSALS), offset };
         let into = Local { region: LocalRegion::Public(SCRATCH), offset: i * 2 * VIEW_RECORD_BYTES };
         let token = self.token(Op::Fetch, i);
         fabric.read(from, into, 2 * VIEW_RECORD_BYTES, token);

@@ -1,0 +1,89 @@
+//! Presumed death: a counter in the target's memory stopped (uKharon section 4.2, kernel failures; Mu section 5.1).
+//!
+//! A monitor reads its target's heartbeat counter one-sidedly and keeps a score: a read that finds the counter advanced raises it, one that
+//! finds it where it was lowers it. The target is presumed dead when the score falls to the failure threshold and alive again only when it has
+//! risen to the recovery threshold, so that a target on the edge does not flicker. Since it is the *target's* counter that is compared, slow
+//! reads or a slow network cannot cause a suspicion, only a stalled target can (Mu section 5.1, "pull-score").
+
+/// The scale of a score and its thresholds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// The highest score, where a target starts.
+    pub cap: u8,
+    /// At or below it the target is presumed dead.
+    pub failure: u8,
+    /// At or above it a presumed-dead target is alive again. Above `failure`, at most `cap`.
+    pub recovery: u8,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Thresholds { cap: 6, failure: 1, recovery: 4 }
+    }
+}
+
+/// The standing of one target.
+#[derive(Clone, Debug)]
+pub struct Score {
+    thresholds: Thresholds,
+    score: u8,
+    last: Option<u64>,
+    failed: bool,
+}
+
+impl Score {
+    /// A target that nothing is known of yet: presumed alive.
+    pub fn new(thresholds: Thresholds) -> Score {
+        Score { thresholds, score: thresholds.cap, last: None, failed: false }
+    }
+
+    /// Takes a counter as read. Returns whether the target is presumed dead now.
+    pub fn observe(&mut self, counter: u64) -> bool {
+        match self.last {
+            Some(last) if last == counter => self.score = self.score.saturating_sub(1),
+            Some(_) => self.score = (self.score + 1).min(self.thresholds.cap),
+            None => {}
+        }
+        self.last = Some(counter);
+        if self.score <= self.thresholds.failure {
+            self.failed = true;
+        } else if self.score >= self.thresholds.recovery {
+            self.failed = false;
+        }
+        self.failed
+    }
+
+    /// The monitor was itself stalled: what it compares with is too old to blame the target for.
+    pub fn forget_last(&mut self) {
+        self.last = None;
+        if !self.failed {
+            self.score = self.thresholds.cap;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mu_5_1_a_stopped_counter_is_failure_and_recovery_takes_longer() {
+        let mut s = Score::new(Thresholds { cap: 4, failure: 1, recovery: 3 });
+        assert!(!s.observe(7));
+        assert!(!s.observe(7));
+        assert!(!s.observe(7));
+        assert!(s.observe(7), "three reads without progress");
+        assert!(s.observe(8), "one beat is not enough to recover");
+        assert!(!s.observe(9));
+    }
+
+    #[test]
+    fn a_stalled_monitor_blames_nobody() {
+        let mut s = Score::new(Thresholds { cap: 2, failure: 1, recovery: 2 });
+        s.observe(1);
+        for _ in 0..10 {
+            s.forget_last();
+            assert!(!s.observe(1));
+        }
+    }
+}

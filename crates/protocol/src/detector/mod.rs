@@ -1,0 +1,10 @@
+//! Failure detection: small pure judges. Membership feeds them with what it reads, and acts on what they say.
+//!
+//! A suspicion carries its certainty (DESIGN section 4). [`certain`] judges the kernel's word on a process; [`heartbeat`] judges a counter
+//! read from its memory; [`broadcast`] judges silence; [`stall`] tells a detector that it was itself asleep, so that it discards what it
+//! believes to have seen.
+
+pub mod broadcast;
+pub mod certain;
+pub mod heartbeat;
+pub mod stall;
