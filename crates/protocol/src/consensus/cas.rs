@@ -75,7 +75,6 @@ enum Vote {
 #[derive(Clone, Copy, Debug)]
 struct Swap {
     expected: u64,
-    new: u64,
     /// The attempt it belongs to; late completions of older attempts only teach.
     attempt: u32,
     for_accept: bool,
@@ -179,6 +178,13 @@ impl Proposer {
         }
     }
 
+    /// Expects this very word at every acceptor: what an earlier use of the slot left there.
+    pub fn predict_word(&mut self, word: u64) {
+        for acceptor in &mut self.acceptors {
+            acceptor.predicted = word;
+        }
+    }
+
     /// Prepares the slot, if nothing is under way. An outcome comes at once only when too few acceptors can be asked.
     pub fn prepare<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         if self.phase != Phase::Idle {
@@ -262,7 +268,7 @@ impl Proposer {
         let peer = acceptor.peer.expect("only connected acceptors are asked");
         let at = Remote { peer, region: Region::Public(SLOT_WORDS), offset: ballot::slot_of(self.view) * 8 };
         fabric.compare_and_swap(at, expected, new, token);
-        acceptor.in_flight.push_back(Swap { expected, new, attempt: self.attempt, for_accept });
+        acceptor.in_flight.push_back(Swap { expected, attempt: self.attempt, for_accept });
         // Optimistic: a wrong guess only costs an abort (App. A.5).
         acceptor.predicted = new;
     }

@@ -22,6 +22,11 @@ impl Roles {
     /// Every bit that means something.
     const ALL: u8 = 15;
 
+    /// The set of these bits, if each means something.
+    pub const fn from_bits(bits: u8) -> Option<Roles> {
+        if bits & !Roles::ALL == 0 { Some(Roles(bits)) } else { None }
+    }
+
     /// Both sets.
     #[must_use]
     pub const fn with(self, other: Roles) -> Roles {
@@ -87,6 +92,27 @@ pub enum Evidence {
 }
 
 impl Evidence {
+    /// Its byte in a view or a message.
+    pub const fn code(self) -> u8 {
+        match self {
+            Evidence::Left => 0,
+            Evidence::Certain => 1,
+            Evidence::Presumed => 2,
+            Evidence::Evicted => 3,
+        }
+    }
+
+    /// The evidence of a byte.
+    pub const fn from_code(code: u8) -> Option<Evidence> {
+        Some(match code {
+            0 => Evidence::Left,
+            1 => Evidence::Certain,
+            2 => Evidence::Presumed,
+            3 => Evidence::Evicted,
+            _ => return None,
+        })
+    }
+
     /// Whether a process that departed so can no longer act, so that nobody need wait for its lease.
     pub const fn releases_leases(self) -> bool {
         matches!(self, Evidence::Left | Evidence::Certain)
@@ -171,12 +197,7 @@ impl View {
         }
         for d in &self.departed {
             encode_id(d.id, out);
-            out.push(match d.evidence {
-                Evidence::Left => 0,
-                Evidence::Certain => 1,
-                Evidence::Presumed => 2,
-                Evidence::Evicted => 3,
-            });
+            out.push(d.evidence.code());
         }
     }
 
@@ -198,9 +219,7 @@ impl View {
         for _ in 0..members {
             let id = r.id()?;
             let roles = r.u8()?;
-            if roles & !Roles::ALL != 0 {
-                return Err(ViewError::Field("roles", u64::from(roles)));
-            }
+            let roles = Roles::from_bits(roles).ok_or(ViewError::Field("roles", u64::from(roles)))?;
             let len = usize::from(r.u8()?);
             if len > MAX_ADDRESS_BYTES {
                 return Err(ViewError::Field("address length", len as u64));
@@ -209,17 +228,12 @@ impl View {
             if view.member(id).is_some() {
                 return Err(ViewError::Twice(id));
             }
-            view.members.push(Member { id, roles: Roles(roles), address });
+            view.members.push(Member { id, roles, address });
         }
         for _ in 0..departed {
             let id = r.id()?;
-            let evidence = match r.u8()? {
-                0 => Evidence::Left,
-                1 => Evidence::Certain,
-                2 => Evidence::Presumed,
-                3 => Evidence::Evicted,
-                other => return Err(ViewError::Field("evidence", u64::from(other))),
-            };
+            let code = r.u8()?;
+            let evidence = Evidence::from_code(code).ok_or(ViewError::Field("evidence", u64::from(code)))?;
             view.departed.push(Departed { id, evidence });
         }
         if !r.bytes.is_empty() {

@@ -1,0 +1,206 @@
+//! Suspicions, and the leader's work: turning wishes into decided views.
+
+use martlet_fabric::{Fabric, PeerId};
+
+use super::{Core, Milestone, Read, read_token, remote_life};
+use crate::basics::layout::life;
+use crate::basics::{ProcessId, Time};
+use crate::consensus::Outcome;
+use crate::consensus::rpc::RpcReply;
+use crate::detector::broadcast::largest_clique;
+use crate::membership::message::Message;
+use crate::membership::plan::{self, Wishes};
+use crate::membership::view::{Evidence, Roles, View};
+
+impl Core {
+    /// Somebody, or this process itself, holds that `process` is gone.
+    pub(super) fn suspect<F: Fabric>(&mut self, now: Time, fabric: &mut F, process: ProcessId, evidence: Evidence) {
+        let news = self.peers.suspect(process, evidence);
+        if evidence.releases_leases() {
+            self.handover.release(process);
+        }
+        let member = self.view.as_ref().is_some_and(|v| v.member(process).is_some());
+        if !member {
+            return;
+        }
+        self.wishes.remove(process, evidence);
+        if news {
+            self.milestone(Milestone::DeathSeen(process, evidence));
+            if !self.is_leader() {
+                Message::Notice { process, evidence }.encode(&mut self.message);
+                fabric.multicast(&self.message);
+            }
+        }
+        self.lead(now, fabric);
+    }
+
+    /// As leader, gets the next view decided if there is a reason for one.
+    pub(super) fn lead<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        if self.proposer.is_none() || self.excluded || now < self.backoff_until || self.wishes.is_empty() || !self.is_leader() {
+            return;
+        }
+        let Some(view) = &self.view else { return };
+        let over = now >= self.learned.after(self.config.clocks.lengthened(view.fence_ns));
+        let Some(next) = plan::next(view, &self.wishes, over) else {
+            // Fulfilled, or not to be fulfilled; who still wants something says so again.
+            self.wishes = Wishes::default();
+            return;
+        };
+        let proposer = self.proposer.as_mut().expect("checked above");
+        if !proposer.is_idle() && !proposer.is_prepared() {
+            return;
+        }
+        let mut value = Vec::with_capacity(512);
+        next.encode(&mut value);
+        let number = next.number;
+        let first = self.proposing.replace(next).is_none();
+        let outcome = proposer.propose(fabric, &value);
+        if first {
+            self.milestone(Milestone::Proposed(number));
+        }
+        self.handle_outcome(now, fabric, outcome);
+        self.send_requests(now, fabric);
+    }
+
+    pub(super) fn handle_outcome<F: Fabric>(&mut self, now: Time, fabric: &mut F, outcome: Option<Outcome>) {
+        match outcome {
+            None => {}
+            Some(Outcome::Prepared) => self.lead(now, fabric),
+            Some(Outcome::Decided(value)) => {
+                // What was decided, which is not always what was proposed (TRAPS 1).
+                match View::decode(&value) {
+                    Ok(view) => {
+                        self.milestone(Milestone::Decided(view.number));
+                        self.learn(now, fabric, view);
+                        self.push(fabric);
+                        self.lead(now, fabric);
+                    }
+                    Err(why) => martlet_fabric::invariant!(false, "a decided value is no view: {why}"),
+                }
+            }
+            Some(Outcome::Aborted) => {
+                // What was learned usually makes the next attempt succeed. Who keeps failing has company, and backs off at random.
+                self.failures += 1;
+                if self.failures > 2 {
+                    let span = self.config.backoff_ns << (self.failures - 3).min(8);
+                    self.backoff_until = now.after(self.chance.u64(1..=span.max(1)));
+                }
+                self.lead(now, fabric);
+            }
+            Some(Outcome::Superseded) => self.pull(fabric),
+        }
+        self.send_requests(now, fabric);
+    }
+
+    /// Sends what consensus asks by RPC, if it has come to that. Our own acceptor is asked without a detour.
+    fn send_requests<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        while let Some((acceptor, request)) = self.proposer.as_mut().and_then(|p| p.poll_request()) {
+            match self.coordinators.get(acceptor).copied().flatten() {
+                Some(PeerId::SELF) => {
+                    let reply = self.acceptor.handle(fabric, request);
+                    let outcome = match (reply, self.proposer.as_mut()) {
+                        (Some(reply), Some(proposer)) => proposer.handle_reply(fabric, acceptor, reply),
+                        _ => None,
+                    };
+                    if outcome.is_some() {
+                        return self.handle_outcome(now, fabric, outcome);
+                    }
+                }
+                Some(peer) => {
+                    Message::Request(request).encode(&mut self.message);
+                    fabric.send(peer, &self.message);
+                }
+                None => {}
+            }
+        }
+    }
+
+    pub(super) fn handle_reply<F: Fabric>(&mut self, now: Time, fabric: &mut F, from: ProcessId, reply: RpcReply) {
+        let Some(position) = self.view.as_ref().and_then(|v| v.coordinators().position(|m| m.id == from)) else { return };
+        if let Some(proposer) = &mut self.proposer {
+            let outcome = proposer.handle_reply(fabric, position, reply);
+            self.handle_outcome(now, fabric, outcome);
+        }
+    }
+
+    /// A coordinator that was missing is connected now.
+    pub(super) fn connect_coordinator(&mut self, process: ProcessId, peer: PeerId) {
+        let Some(position) = self.view.as_ref().and_then(|v| v.coordinators().position(|m| m.id == process)) else { return };
+        if self.coordinators[position].is_none() {
+            self.coordinators[position] = Some(peer);
+            if let Some(proposer) = &mut self.proposer {
+                proposer.connect(position, peer);
+            }
+        }
+    }
+
+    /// Reads the heartbeat of the next member in the ring, and of the leader, on whose work everybody depends.
+    pub(super) fn monitor<F: Fabric>(&mut self, _now: Time, fabric: &mut F) {
+        let Some(view) = &self.view else { return };
+        let Some(at) = view.members.iter().position(|m| m.id == self.config.me) else { return };
+        let successor = view.members[(at + 1) % view.members.len()].id;
+        let leader = view.coordinators().next().map(|m| m.id);
+        for target in [Some(successor), leader.filter(|l| *l != successor)].into_iter().flatten() {
+            if target != self.config.me
+                && let Some(peer) = self.peers.of(target)
+            {
+                fabric.read_word(remote_life(peer, life::HEARTBEAT), read_token(Read::Heartbeat, 0, peer));
+            }
+        }
+    }
+
+    /// Tells everybody that this process lives and whom it hears; as leader, cuts off who is not heard.
+    pub(super) fn broadcast<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        let Some(view) = &self.view else { return };
+        let timeout = self.config.broadcast_timeout_ns;
+        let heard = self.peers.heard(now, view, timeout);
+        Message::Heartbeat { view: view.number, heard }.encode(&mut self.message);
+        fabric.multicast(&self.message);
+        let Some(me) = view.members.iter().position(|m| m.id == self.config.me) else { return };
+        let everybody = ((1u32 << view.members.len()) - 1) as u16;
+        let links = self.peers.links(now, view, timeout);
+        let clique = largest_clique(&links, me);
+        if heard == everybody && clique == everybody {
+            return;
+        }
+        let cut = |set: u16| view.members.iter().enumerate().filter(move |(i, _)| set >> i & 1 == 0).map(|(_, m)| m.id).collect::<Vec<_>>();
+        // Whoever is not heard here is suspected here, so that the next leader steps up; the cut itself is the leader's.
+        let silent = cut(heard);
+        let apart = if self.is_leader() { cut(clique) } else { Vec::new() };
+        for process in silent {
+            self.suspect(now, fabric, process, Evidence::Presumed);
+        }
+        for process in apart {
+            self.wishes.remove(process, Evidence::Presumed);
+        }
+        self.lead(now, fabric);
+    }
+
+    /// Says again what has had no effect yet.
+    pub(super) fn resend<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        if self.joining && !self.is_member() {
+            let wanted = self.config.roles;
+            let roles = if wanted.has(Roles::REPLICA) { wanted.without(Roles::REPLICA).with(Roles::LEARNER) } else { wanted };
+            Message::Join { roles, address: self.config.address.clone() }.encode(&mut self.message);
+            fabric.multicast(&self.message);
+        }
+        if let Some(proposer) = &mut self.proposer {
+            proposer.repeat();
+            self.send_requests(now, fabric);
+        }
+        if self.is_leader() {
+            return;
+        }
+        // A presumption that was withdrawn is not repeated.
+        let peers = &self.peers;
+        self.wishes.remove.retain(|(p, evidence)| *evidence != Evidence::Presumed || *p == self.config.me || peers.is_suspect(*p));
+        for (process, evidence) in self.wishes.remove.clone() {
+            Message::Notice { process, evidence }.encode(&mut self.message);
+            fabric.multicast(&self.message);
+        }
+        for process in self.wishes.promote.clone() {
+            Message::Promote { process }.encode(&mut self.message);
+            fabric.multicast(&self.message);
+        }
+    }
+}

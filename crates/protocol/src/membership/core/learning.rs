@@ -1,0 +1,194 @@
+//! Learning views: boards, pushes, pulls, and what follows from a new one.
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::{Fabric, Local, LocalRegion, OpError, PeerId, Region, Remote, invariant};
+
+use super::{Core, Event, Leases, Read, read_token};
+use crate::basics::layout::{BOARD, MAX_MEMBERS, SCRATCH, VIEW_RECORD_BYTES};
+use crate::basics::{ProcessId, Time, ViewNumber, ballot, sealed};
+use crate::consensus::Proposer;
+use crate::membership::lease::Handover;
+use crate::membership::message::Message;
+use crate::membership::view::{Evidence, View};
+
+/// A board: the number in word 0, the two records from here on.
+const RECORDS_AT: usize = 64;
+
+impl Core {
+    /// Takes a view that somebody says is decided. Older and known ones change nothing.
+    pub(super) fn learn<F: Fabric>(&mut self, now: Time, fabric: &mut F, view: View) {
+        if self.excluded {
+            return;
+        }
+        match &self.view {
+            Some(known) if known.number > view.number => {}
+            Some(known) if known.number == view.number => {
+                // Agreement is what everything rests on. To go on would be to serve two truths.
+                invariant!(*known == view, "two different views {}: {known:?} and {view:?}", view.number);
+            }
+            _ => self.install(now, fabric, view),
+        }
+    }
+
+    /// A newer decided view is known.
+    pub(super) fn install<F: Fabric>(&mut self, now: Time, fabric: &mut F, view: View) {
+        let me = self.config.me;
+        let before = self.view.take();
+        let was_member = before.as_ref().is_some_and(|v| v.member(me).is_some());
+        let successor = before.as_ref().is_some_and(|v| v.number.next() == view.number);
+        let was_active = successor && before.as_ref().is_some_and(|v| self.lease.view() == v.number);
+        self.learned = now;
+        self.publish(fabric, &view);
+        self.wishes.settle(&view);
+        self.peers.forget_reports();
+        self.proposing = None;
+        self.failures = 0;
+        self.backoff_until = now;
+
+        // Who may hold an older lease. Whoever was active in the view before knows that nobody but its members can.
+        let carries_over = view.compatible && was_active;
+        let old_members: Vec<ProcessId> = match before.as_ref().filter(|_| was_active) {
+            Some(v) => v.members.iter().map(|m| m.id).collect(),
+            None => view.members.iter().map(|m| m.id).collect(),
+        };
+        let departed = view.departed.iter().filter(|d| !d.evidence.releases_leases()).map(|d| d.id);
+        let gone_for_certain = |p: &ProcessId| view.departed.iter().any(|d| d.id == *p && d.evidence.releases_leases());
+        let holders = old_members.iter().copied().filter(|p| !gone_for_certain(p));
+        let known_dead = |p: &ProcessId| self.peers.suspicion(*p).is_some_and(Evidence::releases_leases);
+        let mut awaited: Vec<ProcessId> = holders.chain(departed).filter(|p| *p != me && !carries_over && !known_dead(p)).collect();
+        awaited.sort_unstable();
+        awaited.dedup();
+        self.handover = Handover::new(awaited.into_iter(), now.after(self.config.clocks.lengthened(view.fence_ns)));
+
+        self.coordinators = view.coordinators().map(|m| self.peers.of(m.id)).collect();
+        let position = view.coordinators().position(|m| m.id == me);
+        self.proposer = position.map(|position| {
+            let mut proposer = Proposer::new(view.number.next(), &self.coordinators, position);
+            if position != 0 {
+                proposer.predict_prepared_by(0);
+            } else if let Some(word) = self.word_of_earlier_lap(fabric, view.number.next()) {
+                proposer.predict_word(word);
+            }
+            proposer
+        });
+        if was_active && !carries_over {
+            self.lease.drop_it();
+        }
+        self.renewal.restart(carries_over);
+        let listed = view.member(me).is_some();
+        let departed_me = view.departed.iter().any(|d| d.id == me);
+        if listed {
+            self.joining = false;
+        }
+        {
+            let (handover, view) = (&self.handover, &view);
+            self.peers.prune(|p| view.member(p).is_some() || handover.awaited().any(|a| a == p));
+        }
+        let primary = view.primary().map(|m| m.id);
+        self.view = Some(view.clone());
+        self.events.push_back(Event::View(view));
+        if (was_member && !listed) || departed_me {
+            self.give_back(fabric);
+            self.exclude();
+            return;
+        }
+        if self.is_leader()
+            && let Some(proposer) = &mut self.proposer
+        {
+            // One slot is always prepared ahead (section 5.3.1).
+            let outcome = proposer.prepare(fabric);
+            self.handle_outcome(now, fabric, outcome);
+        }
+        let wanted = match self.config.leases {
+            Leases::Primary => primary == Some(me),
+            Leases::Everybody => listed,
+        };
+        if self.lease_wanted && !wanted {
+            self.give_back(fabric);
+        }
+        self.lease_wanted = wanted && !self.leaving;
+        if self.lease_wanted {
+            self.renew(now, fabric);
+        }
+    }
+
+    /// Our own slot word as an earlier lap left it: a good guess at everybody's.
+    fn word_of_earlier_lap<F: Fabric>(&self, fabric: &F, view: ViewNumber) -> Option<u64> {
+        let words = fabric.memory(LocalRegion::Public(crate::basics::layout::SLOT_WORDS))?;
+        Some(words[ballot::slot_of(view)].load(Ordering::SeqCst))
+    }
+
+    /// Puts the view on our board: the record that is not the newest one first, then the number.
+    fn publish<F: Fabric>(&mut self, fabric: &mut F, view: &View) {
+        let mut bytes = Vec::with_capacity(VIEW_RECORD_BYTES);
+        view.encode(&mut bytes);
+        let mut record = Vec::with_capacity(VIEW_RECORD_BYTES);
+        sealed::encode(view.number.0, 0, &bytes, &mut record);
+        invariant!(record.len() <= VIEW_RECORD_BYTES, "view of {} bytes", record.len());
+        let board = fabric.memory(LocalRegion::Public(BOARD)).expect("every process has a board");
+        let at = (RECORDS_AT + (view.number.0 % 2) as usize * VIEW_RECORD_BYTES) / 8;
+        sealed::store(&board[at..at + VIEW_RECORD_BYTES / 8], &record);
+        // Release: who reads the number (acquire, in the fabric) finds the record. A torn one fails its seal and is read again.
+        board[0].store(view.number.0, Ordering::Release);
+    }
+
+    /// Sends the view to everybody.
+    pub(super) fn push<F: Fabric>(&mut self, fabric: &mut F) {
+        if let Some(view) = &self.view {
+            Message::View(view.clone()).encode(&mut self.message);
+            fabric.multicast(&self.message);
+        }
+    }
+
+    /// Looks at everybody's board.
+    pub(super) fn pull<F: Fabric>(&mut self, fabric: &mut F) {
+        for peer in self.peers.iter() {
+            fabric.read_word(board_word(peer.id), read_token(Read::BoardNumber, 0, peer.id));
+        }
+    }
+
+    pub(super) fn pull_from<F: Fabric>(&mut self, fabric: &mut F, peer: PeerId) {
+        fabric.read_word(board_word(peer), read_token(Read::BoardNumber, 0, peer));
+    }
+
+    pub(super) fn note_board_number<F: Fabric>(&mut self, fabric: &mut F, id: PeerId, result: Result<u64, OpError>) {
+        let known = self.view_number();
+        let Some(peer) = self.peers.get(id) else { return };
+        let Ok(number) = result else { return };
+        peer.board = ViewNumber(number);
+        if number <= known.0 || peer.board_asked {
+            return;
+        }
+        peer.board_asked = true;
+        let from = Remote { peer: id, region: Region::Public(BOARD), offset: RECORDS_AT };
+        let into = Local { region: LocalRegion::Public(SCRATCH), offset: board_scratch(id) };
+        fabric.read(from, into, 2 * VIEW_RECORD_BYTES, read_token(Read::BoardRecords, 0, id));
+    }
+
+    pub(super) fn note_board_records<F: Fabric>(&mut self, now: Time, fabric: &mut F, id: PeerId, result: Result<u64, OpError>) {
+        let Some(peer) = self.peers.get(id) else { return };
+        peer.board_asked = false;
+        if result.is_err() {
+            return;
+        }
+        let scratch = fabric.memory(LocalRegion::Public(SCRATCH)).expect("every process has a scratch region");
+        let at = board_scratch(id) / 8;
+        let words = VIEW_RECORD_BYTES / 8;
+        let newest = (0..2).filter_map(|i| sealed::read(&scratch[at + i * words..at + (i + 1) * words])).max_by_key(|r| r.subject);
+        // No whole record: it is being written. The next pull finds it.
+        let Some(record) = newest else { return };
+        match View::decode(&record.payload) {
+            Ok(view) if view.number.0 == record.subject => self.learn(now, fabric, view),
+            _ => self.malformed += 1,
+        }
+    }
+}
+
+fn board_word(peer: PeerId) -> Remote {
+    Remote { peer, region: Region::Public(BOARD), offset: 0 }
+}
+
+/// Two peers may share a place; a record that the other overwrote fails its seal, or is as good.
+fn board_scratch(peer: PeerId) -> usize {
+    (MAX_MEMBERS + peer.0 as usize % MAX_MEMBERS) * 2 * VIEW_RECORD_BYTES
+}

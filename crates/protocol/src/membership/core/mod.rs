@@ -1,0 +1,538 @@
+//! uKharon Core and the coordinator, as one state machine.
+//!
+//! It is driven by
+//! - *commands*: [`Core::bootstrap`], [`Core::join`], [`Core::leave`], [`Core::promote`], [`Core::evict`],
+//!   [`Core::set_lease_ns`];
+//! - *handlers*: [`Core::handle_peer`], [`Core::handle_completion`], [`Core::handle_datagram`], [`Core::tick`];
+//! - *polls*: [`Core::poll_event`], to be called after each handler, so that whoever stamps the milestones stamps them when they happen;
+//! - *queries*: [`Core::view`], [`Core::lease`], [`Core::can_forget`] and others.
+//!
+//! Rules that hold here and are worth knowing:
+//! - View `k+1` is decided by the coordinators of view `k`. Only coordinators propose: a member that finds slot `k+1` taken does not finish
+//!   the proposal itself (Algorithm 6, line 8) but asks for the view; the leader, or whoever becomes it, finishes it, because its prepare
+//!   phase adopts what stands there.
+//! - The leader is the senior coordinator that is not suspected (section 5.3.1). Two leaders are harmless, and back off.
+//! - A view is pushed by who decided it, and pulled by everybody from everybody's board, so a lost datagram costs time and nothing else.
+
+mod leading;
+mod learning;
+mod peers;
+mod renewing;
+
+use std::collections::VecDeque;
+
+use martlet_fabric::primitive::{Ordering, fence};
+use martlet_fabric::{Completion, Fabric, LocalRegion, PeerEvent, PeerId, invariant};
+
+use super::lease::{ClockBounds, Handover, Lease};
+use super::message::Message;
+use super::plan::Wishes;
+use super::view::{Evidence, Member, Roles, View};
+use crate::basics::layout::{Component, LIFE, life, token_rest};
+use crate::basics::{ProcessId, Time, ViewNumber};
+use crate::consensus::rpc::RpcAcceptor;
+use crate::consensus::{Op, Proposer};
+use crate::detector::heartbeat::Thresholds;
+use crate::detector::stall::StallMeter;
+use peers::Peers;
+use renewing::Renewal;
+
+/// Who takes leases. A failover waits for nobody who takes none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leases {
+    /// The primary of the view: the only one who acts in a replicated store.
+    Primary,
+    /// Every member.
+    Everybody,
+}
+
+/// How a process takes part.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This life of this node.
+    pub me: ProcessId,
+    /// What it wants to do. A replica joins as a learner and is promoted when it has the state.
+    pub roles: Roles,
+    /// Where clients reach it; empty when it serves none.
+    pub address: String,
+    /// Who takes leases; the same throughout a cluster.
+    pub leases: Leases,
+    /// How long leases of a bootstrapped cluster last, in nanoseconds.
+    pub lease_ns: u64,
+    /// How inexact clocks may be.
+    pub clocks: ClockBounds,
+    /// Between two reads of the monitored heartbeat, in nanoseconds. Longer than a healthy node ever goes without a duty cycle.
+    pub heartbeat_interval_ns: u64,
+    /// When a stopped heartbeat is a suspicion.
+    pub thresholds: Thresholds,
+    /// Between two broadcasts, in nanoseconds.
+    pub broadcast_interval_ns: u64,
+    /// How long silence may last before it is a suspicion, in nanoseconds.
+    pub broadcast_timeout_ns: u64,
+    /// Between two looks at the others' boards, in nanoseconds.
+    pub pull_interval_ns: u64,
+    /// Between two sendings of a request or notice that has had no effect yet, in nanoseconds.
+    pub resend_interval_ns: u64,
+    /// The unit of the randomised back-off of contending leaders, in nanoseconds.
+    pub backoff_ns: u64,
+    /// Where back-off gets its chance from.
+    pub seed: u64,
+}
+
+impl Config {
+    /// Settings for a busy host with few cores.
+    pub fn new(me: ProcessId, roles: Roles) -> Config {
+        Config {
+            me,
+            roles,
+            address: String::new(),
+            leases: Leases::Primary,
+            lease_ns: 10_000_000,
+            clocks: ClockBounds::default(),
+            heartbeat_interval_ns: 25_000_000,
+            thresholds: Thresholds::default(),
+            broadcast_interval_ns: 100_000_000,
+            broadcast_timeout_ns: 1_500_000_000,
+            pull_interval_ns: 5_000_000,
+            resend_interval_ns: 5_000_000,
+            backoff_ns: 20_000,
+            seed: me.incarnation.0 ^ u64::from(me.node.0),
+        }
+    }
+}
+
+/// A step of a failover or of another change of views, for the timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Milestone {
+    /// A member is seen to be gone.
+    DeathSeen(ProcessId, Evidence),
+    /// This process has started to propose this view.
+    Proposed(ViewNumber),
+    /// This process has got this view decided.
+    Decided(ViewNumber),
+    /// Nobody can hold a lease on an older view any more.
+    Acknowledged(ViewNumber),
+    /// This process holds a lease on this view, and may act.
+    Active(ViewNumber),
+}
+
+/// What the node and the engine have to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A newer view is known. Numbers only grow, and may skip.
+    View(View),
+    /// This process is no longer a member: whatever it holds is void, and it may join as a new incarnation.
+    Excluded,
+    /// A step for the timeline.
+    Milestone(Milestone),
+}
+
+/// Kinds of operations that membership posts, beside those of a proposer ([`Op`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Read {
+    Threads = 16,
+    Death = 17,
+    Heartbeat = 18,
+    BoardNumber = 19,
+    BoardRecords = 20,
+    Slot = 21,
+    LeaseWord = 22,
+}
+
+/// The state machine; see the [module](self).
+#[derive(Debug)]
+pub struct Core {
+    config: Config,
+    view: Option<View>,
+    /// When the view became known here.
+    learned: Time,
+    peers: Peers,
+    /// Whom the coordinators of the view are, as peers.
+    coordinators: Vec<Option<PeerId>>,
+    proposer: Option<Proposer>,
+    acceptor: RpcAcceptor,
+    wishes: Wishes,
+    proposing: Option<View>,
+    backoff_until: Time,
+    failures: u32,
+    chance: fastrand::Rng,
+    lease: Lease,
+    lease_wanted: bool,
+    handover: Handover,
+    renewal: Renewal,
+    joining: bool,
+    leaving: bool,
+    excluded: bool,
+    stalls: StallMeter,
+    next_monitor: Time,
+    next_broadcast: Time,
+    next_pull: Time,
+    next_resend: Time,
+    heartbeat: u64,
+    events: VecDeque<Event>,
+    message: Vec<u8>,
+    malformed: u64,
+}
+
+impl Core {
+    /// A process that knows nobody and belongs to nothing yet.
+    pub fn new(now: Time, config: Config) -> Core {
+        let chance = fastrand::Rng::with_seed(config.seed);
+        let peers = Peers::new(config.me, config.thresholds);
+        Core {
+            config,
+            view: None,
+            learned: now,
+            peers,
+            coordinators: Vec::new(),
+            proposer: None,
+            acceptor: RpcAcceptor::default(),
+            wishes: Wishes::default(),
+            proposing: None,
+            backoff_until: now,
+            failures: 0,
+            chance,
+            lease: Lease::default(),
+            lease_wanted: false,
+            handover: Handover::default(),
+            renewal: Renewal::default(),
+            joining: false,
+            leaving: false,
+            excluded: false,
+            stalls: StallMeter::new(now),
+            next_monitor: now,
+            next_broadcast: now,
+            next_pull: now,
+            next_resend: now,
+            heartbeat: 0,
+            events: VecDeque::with_capacity(64),
+            message: Vec::with_capacity(4096),
+            malformed: 0,
+        }
+    }
+
+    /// Founds a cluster: view 1, with this process alone. An operator says so, once in a cluster's life; everybody else joins.
+    pub fn bootstrap<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        invariant!(self.view.is_none(), "bootstrap of a process that knows a view already");
+        let me = Member { id: self.config.me, roles: self.config.roles, address: self.config.address.clone() };
+        let view = View {
+            number: ViewNumber(1),
+            lease_ns: self.config.lease_ns,
+            fence_ns: self.config.lease_ns,
+            compatible: false,
+            members: vec![me],
+            departed: Vec::new(),
+        };
+        self.install(now, fabric, view);
+    }
+
+    /// Asks to be taken in, again and again until a view lists this process. A replica asks to be a learner.
+    pub fn join(&mut self, now: Time) {
+        self.joining = true;
+        self.next_resend = now;
+    }
+
+    /// Gives back the lease and asks to be removed. Whoever calls this has stopped acting. [`Event::Excluded`] follows once it has happened;
+    /// a process that is alone has nobody to tell, and is out at once.
+    pub fn leave<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        self.leaving = true;
+        self.joining = false;
+        self.lease_wanted = false;
+        self.give_back(fabric);
+        self.next_resend = now;
+        match &self.view {
+            Some(view) if view.members.len() > 1 && view.member(self.config.me).is_some() => {
+                self.wishes.remove(self.config.me, Evidence::Left);
+                self.lead(now, fabric);
+            }
+            _ => self.exclude(),
+        }
+    }
+
+    /// As primary: this learner has the whole state. Repeat it until a view says so.
+    pub fn promote<F: Fabric>(&mut self, now: Time, fabric: &mut F, process: ProcessId) {
+        self.wishes.promote(process);
+        self.tell_leader(now, fabric, &Message::Promote { process });
+    }
+
+    /// Cuts a process off: an operator's wish, or that of a primary whose learner can't follow.
+    pub fn evict<F: Fabric>(&mut self, now: Time, fabric: &mut F, process: ProcessId) {
+        self.wishes.remove(process, Evidence::Evicted);
+        self.tell_leader(now, fabric, &Message::Notice { process, evidence: Evidence::Evicted });
+    }
+
+    /// Wants leases of another length (uKharon section 6.3).
+    pub fn set_lease_ns<F: Fabric>(&mut self, now: Time, fabric: &mut F, lease_ns: u64) {
+        self.wishes.lease_ns = Some(lease_ns);
+        self.tell_leader(now, fabric, &Message::SetLease { lease_ns });
+    }
+
+    fn tell_leader<F: Fabric>(&mut self, now: Time, fabric: &mut F, message: &Message) {
+        if self.is_leader() {
+            self.lead(now, fabric);
+        } else {
+            message.encode(&mut self.message);
+            fabric.multicast(&self.message);
+        }
+    }
+
+    /// The newest view known here.
+    pub fn view(&self) -> Option<&View> {
+        self.view.as_ref()
+    }
+
+    /// Its number; 0 when none is known.
+    pub fn view_number(&self) -> ViewNumber {
+        self.view.as_ref().map_or(ViewNumber(0), |v| v.number)
+    }
+
+    /// The lease: [`Lease::active`] is the paper's `Active`. Take a copy if it is asked often.
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Whether the newest view lists this process.
+    pub fn is_member(&self) -> bool {
+        !self.excluded && self.view.as_ref().is_some_and(|v| v.member(self.config.me).is_some())
+    }
+
+    /// Whether this process leads the membership service, as far as it can tell.
+    pub fn is_leader(&self) -> bool {
+        let Some(view) = &self.view else { return false };
+        let leader = view.coordinators().find(|m| m.id == self.config.me || !self.peers.is_suspect(m.id));
+        leader.is_some_and(|m| m.id == self.config.me)
+    }
+
+    /// Who leads the membership service, as far as this process can tell.
+    pub fn leader(&self) -> Option<ProcessId> {
+        let view = self.view.as_ref()?;
+        view.coordinators().find(|m| m.id == self.config.me || !self.peers.is_suspect(m.id)).map(|m| m.id)
+    }
+
+    /// Whether membership has no use for the memory of this peer, which is gone: it is no member, and nobody waits for its lease.
+    pub fn can_forget(&self, peer: PeerId) -> bool {
+        let Some(process) = self.peers.process(peer) else { return true };
+        self.view.as_ref().is_none_or(|v| v.member(process).is_none()) && self.handover.awaited().all(|p| p != process)
+    }
+
+    /// The peer that a process is connected as.
+    pub fn peer_of(&self, process: ProcessId) -> Option<PeerId> {
+        self.peers.of(process)
+    }
+
+    /// Whether this process believes a member to be gone, and how it knows.
+    pub fn suspicion(&self, process: ProcessId) -> Option<Evidence> {
+        self.peers.suspicion(process)
+    }
+
+    /// The longest this state machine went without a tick, in nanoseconds.
+    pub fn longest_stall_ns(&self) -> u64 {
+        self.stalls.longest_ns()
+    }
+
+    /// Datagrams and records that made no sense.
+    pub fn malformed(&self) -> u64 {
+        self.malformed
+    }
+
+    /// The next event. Ask after each handler.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn milestone(&mut self, milestone: Milestone) {
+        self.events.push_back(Event::Milestone(milestone));
+    }
+
+    /// One duty cycle. `progress` says whether the part of the process that acts under the lease is alive: it has made progress, or has
+    /// nothing to do. Without it neither the lease is renewed nor the heart beats (TRAPS 9, fate sharing).
+    pub fn tick<F: Fabric>(&mut self, now: Time, fabric: &mut F, progress: bool) {
+        let gap = self.stalls.tick(now);
+        if gap > self.config.heartbeat_interval_ns / 2 {
+            self.peers.forgive(now);
+            self.next_monitor = now.after(self.config.heartbeat_interval_ns);
+        }
+        if progress {
+            self.heartbeat += 1;
+            let life = own_life(fabric);
+            // Relaxed: the count alone carries meaning.
+            life[life::HEARTBEAT].store(self.heartbeat, Ordering::Relaxed);
+        }
+        if self.excluded {
+            return;
+        }
+        self.peers.watch(fabric);
+        if now >= self.next_monitor {
+            self.next_monitor = now.after(self.config.heartbeat_interval_ns);
+            self.monitor(now, fabric);
+        }
+        if now >= self.next_broadcast {
+            self.next_broadcast = now.after(self.config.broadcast_interval_ns);
+            self.broadcast(now, fabric);
+        }
+        if now >= self.next_pull {
+            self.next_pull = now.after(self.config.pull_interval_ns);
+            self.pull(fabric);
+        }
+        if now >= self.next_resend {
+            self.next_resend = now.after(self.config.resend_interval_ns);
+            self.resend(now, fabric);
+        }
+        if self.lease_wanted && progress {
+            self.renew(now, fabric);
+        }
+        self.lead(now, fabric);
+    }
+
+    /// When the next duty cycle is due, for a node that would rather sleep.
+    pub fn deadline(&self) -> Time {
+        let mut next = self.next_monitor.min(self.next_broadcast).min(self.next_pull).min(self.next_resend);
+        if self.lease_wanted {
+            next = next.min(self.renewal_due());
+        }
+        if self.proposing.is_some() {
+            next = next.min(self.backoff_until);
+        }
+        next
+    }
+
+    /// A peer came or went. Clients are none of membership's business.
+    pub fn handle_peer<F: Fabric>(&mut self, now: Time, fabric: &mut F, event: PeerEvent) {
+        match event {
+            PeerEvent::Up { peer, identity } => {
+                if let Some(process) = self.peers.add(now, peer, identity) {
+                    fabric.read_word(remote_life(peer, life::THREADS), read_token(Read::Threads, 0, peer));
+                    self.connect_coordinator(process, peer);
+                    self.pull_from(fabric, peer);
+                }
+            }
+            PeerEvent::Gone { peer, certain } => {
+                if let Some(process) = self.peers.gone(peer, certain) {
+                    let evidence = if certain { Evidence::Certain } else { Evidence::Presumed };
+                    self.suspect(now, fabric, process, evidence);
+                }
+            }
+        }
+    }
+
+    /// An operation of membership has completed.
+    pub fn handle_completion<F: Fabric>(&mut self, now: Time, fabric: &mut F, completion: Completion) {
+        let rest = token_rest(completion.token);
+        let (kind, a, b) = ((rest >> 48) as u8, (rest >> 40) as u8 as usize, rest & 0xff_ffff_ffff);
+        let op = match kind {
+            1 => Some(Op::Swap),
+            2 => Some(Op::Write),
+            3 => Some(Op::Fetch),
+            _ => None,
+        };
+        if let Some(op) = op {
+            if let Some(proposer) = self.proposer.as_mut().filter(|p| p.view().0 & 0xff_ffff_ffff == b) {
+                let outcome = proposer.handle_completion(fabric, op, a, completion);
+                self.handle_outcome(now, fabric, outcome);
+            }
+            return;
+        }
+        let peer = PeerId(b as u32);
+        let result = completion.result;
+        match kind {
+            k if k == Read::Threads as u8 => self.peers.note_threads(peer, result),
+            k if k == Read::Death as u8 => {
+                if let Some((process, evidence)) = self.peers.note_death_word(peer, a, result) {
+                    self.suspect(now, fabric, process, evidence);
+                }
+            }
+            k if k == Read::Heartbeat as u8 => {
+                if let Some(process) = self.peers.note_heartbeat(peer, result) {
+                    self.suspect(now, fabric, process, Evidence::Presumed);
+                }
+            }
+            k if k == Read::BoardNumber as u8 => self.note_board_number(fabric, peer, result),
+            k if k == Read::BoardRecords as u8 => self.note_board_records(now, fabric, peer, result),
+            k if k == Read::Slot as u8 => self.note_slot(now, fabric, a, b, result),
+            k if k == Read::LeaseWord as u8 => self.note_lease_word(now, a, peer, result),
+            _ => invariant!(false, "a completion of membership with kind {kind}"),
+        }
+    }
+
+    /// A datagram has arrived.
+    pub fn handle_datagram<F: Fabric>(&mut self, now: Time, fabric: &mut F, from: PeerId, bytes: &[u8]) {
+        let (Some(message), Some(process)) = (Message::decode(bytes), self.peers.process(from)) else {
+            self.malformed += 1;
+            return;
+        };
+        match message {
+            Message::Heartbeat { view, heard } => {
+                let number = self.view_number();
+                self.peers.hear(now, from, (view == number).then_some(heard));
+                if view > number {
+                    self.pull_from(fabric, from);
+                }
+            }
+            Message::Notice { process, evidence } => {
+                if process != self.config.me {
+                    self.suspect(now, fabric, process, evidence);
+                } else if evidence == Evidence::Evicted {
+                    self.wishes.remove(process, evidence);
+                }
+            }
+            Message::Join { roles, address } => {
+                self.wishes.join(Member { id: process, roles, address });
+                self.lead(now, fabric);
+            }
+            Message::Promote { process } => {
+                self.wishes.promote(process);
+                self.lead(now, fabric);
+            }
+            Message::SetLease { lease_ns } => {
+                self.wishes.lease_ns = Some(lease_ns);
+                self.lead(now, fabric);
+            }
+            Message::View(view) => self.learn(now, fabric, view),
+            Message::Request(request) => {
+                if let Some(reply) = self.acceptor.handle(fabric, request) {
+                    Message::Reply(reply).encode(&mut self.message);
+                    fabric.send(from, &self.message);
+                }
+            }
+            Message::Reply(reply) => self.handle_reply(now, fabric, process, reply),
+        }
+    }
+
+    fn exclude(&mut self) {
+        if !self.excluded {
+            self.excluded = true;
+            self.lease.drop_it();
+            self.proposer = None;
+            self.events.push_back(Event::Excluded);
+        }
+    }
+
+    fn give_back<F: Fabric>(&mut self, fabric: &mut F) {
+        self.lease.drop_it();
+        self.renewal.cancel();
+        self.store_lease_word(fabric, ViewNumber(0));
+    }
+
+    /// Stores the lease word. The fence keeps the reads of the slot behind it; it pairs with the proposer's CAS of that slot, which comes before
+    /// the reading of the word.
+    fn store_lease_word<F: Fabric>(&mut self, fabric: &mut F, view: ViewNumber) {
+        let life = own_life(fabric);
+        if life[life::LEASE].load(Ordering::Relaxed) != view.0 {
+            life[life::LEASE].store(view.0, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+fn own_life<F: Fabric>(fabric: &F) -> &martlet_fabric::Memory {
+    fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life")
+}
+
+fn remote_life(peer: PeerId, word: usize) -> martlet_fabric::Remote {
+    martlet_fabric::Remote { peer, region: martlet_fabric::Region::Public(LIFE), offset: word * 8 }
+}
+
+fn read_token(kind: Read, a: usize, peer: PeerId) -> martlet_fabric::Token {
+    Component::Membership.token(((kind as u64) << 48) | ((a as u64) << 40) | u64::from(peer.0))
+}

@@ -1,0 +1,215 @@
+//! The processes this one is connected to, and the signs of life it has of them.
+
+use martlet_fabric::{Fabric, Identity, OpError, PeerId, PeerKind};
+
+use super::{Read, read_token, remote_life};
+use crate::basics::layout::{MAX_ACTING_THREADS, life};
+use crate::basics::{ProcessId, Time, ViewNumber};
+use crate::detector::broadcast::Silence;
+use crate::detector::certain::{self, Sign};
+use crate::detector::heartbeat::{Score, Thresholds};
+use crate::membership::view::{Evidence, View};
+
+/// One connected member.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub id: PeerId,
+    pub process: ProcessId,
+    /// Acting threads, once read; at least 1.
+    threads: usize,
+    words: [u64; MAX_ACTING_THREADS],
+    /// Death words asked for and not answered, a bit each.
+    asked: u8,
+    score: Score,
+    silence: Silence,
+    /// Whom it hears, as its last broadcast said: bits by place in the view.
+    heard: Option<u16>,
+    suspicion: Option<Evidence>,
+    /// The newest view that its board was seen to name.
+    pub board: ViewNumber,
+    /// Whether its board is being read.
+    pub board_asked: bool,
+}
+
+/// All of them. Small: at most a few dozen, searched linearly.
+#[derive(Debug)]
+pub(super) struct Peers {
+    me: ProcessId,
+    thresholds: Thresholds,
+    list: Vec<Peer>,
+}
+
+impl Peers {
+    pub fn new(me: ProcessId, thresholds: Thresholds) -> Peers {
+        Peers { me, thresholds, list: Vec::with_capacity(32) }
+    }
+
+    pub fn add(&mut self, now: Time, id: PeerId, identity: Identity) -> Option<ProcessId> {
+        if identity.kind != PeerKind::Member {
+            return None;
+        }
+        let process = ProcessId { node: identity.node, incarnation: identity.incarnation };
+        self.list.retain(|p| p.process != process);
+        self.list.push(Peer {
+            id,
+            process,
+            threads: 0,
+            words: [0; MAX_ACTING_THREADS],
+            asked: 0,
+            score: Score::new(self.thresholds),
+            silence: Silence::new(now),
+            heard: None,
+            suspicion: None,
+            board: ViewNumber(0),
+            board_asked: false,
+        });
+        Some(process)
+    }
+
+    /// The peer's process ended (`certain`) or its connection did. Returns whose suspicion that is.
+    pub fn gone(&mut self, id: PeerId, certain: bool) -> Option<ProcessId> {
+        let peer = self.get(id)?;
+        if peer.suspicion == Some(Evidence::Left) && certain {
+            return None;
+        }
+        Some(peer.process)
+    }
+
+    pub fn get(&mut self, id: PeerId) -> Option<&mut Peer> {
+        self.list.iter_mut().find(|p| p.id == id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Peer> {
+        self.list.iter()
+    }
+
+    pub fn process(&self, id: PeerId) -> Option<ProcessId> {
+        self.list.iter().find(|p| p.id == id).map(|p| p.process)
+    }
+
+    pub fn of(&self, process: ProcessId) -> Option<PeerId> {
+        if process == self.me {
+            return Some(PeerId::SELF);
+        }
+        self.list.iter().find(|p| p.process == process).map(|p| p.id)
+    }
+
+    pub fn suspicion(&self, process: ProcessId) -> Option<Evidence> {
+        self.list.iter().find(|p| p.process == process).and_then(|p| p.suspicion)
+    }
+
+    pub fn is_suspect(&self, process: ProcessId) -> bool {
+        self.suspicion(process).is_some()
+    }
+
+    /// Notes a suspicion. Returns whether it is news, or stronger than what was known.
+    pub fn suspect(&mut self, process: ProcessId, evidence: Evidence) -> bool {
+        let Some(peer) = self.list.iter_mut().find(|p| p.process == process) else { return false };
+        match peer.suspicion {
+            Some(known) if known.releases_leases() || !evidence.releases_leases() => false,
+            _ => {
+                peer.suspicion = Some(evidence);
+                true
+            }
+        }
+    }
+
+    /// Forgets who is no longer of interest: gone for certain, and neither a member nor waited for.
+    pub fn prune(&mut self, keep: impl Fn(ProcessId) -> bool) {
+        self.list.retain(|p| !p.suspicion.is_some_and(Evidence::releases_leases) || keep(p.process));
+    }
+
+    /// This process was itself stalled: whatever seemed to stand still may have been itself.
+    pub fn forgive(&mut self, now: Time) {
+        for peer in &mut self.list {
+            peer.score.forget_last();
+            peer.silence.reset(now);
+        }
+    }
+
+    /// Asks for the death words of everybody who is not known to be gone.
+    pub fn watch<F: Fabric>(&mut self, fabric: &mut F) {
+        let watcher = usize::from(self.me.node.0);
+        for peer in &mut self.list {
+            if peer.suspicion.is_some_and(Evidence::releases_leases) {
+                continue;
+            }
+            for thread in 0..peer.threads {
+                if peer.asked & 1 << thread == 0 {
+                    peer.asked |= 1 << thread;
+                    fabric.read_word(remote_life(peer.id, life::death(thread, watcher)), read_token(Read::Death, thread, peer.id));
+                }
+            }
+        }
+    }
+
+    pub fn note_threads(&mut self, id: PeerId, result: Result<u64, OpError>) {
+        if let (Some(peer), Ok(threads)) = (self.get(id), result) {
+            // A peer's word: what it can't be is taken as the nearest that it can.
+            peer.threads = (threads as usize).clamp(1, MAX_ACTING_THREADS);
+            peer.words = [life::TID_MASK; MAX_ACTING_THREADS];
+        }
+    }
+
+    /// Takes a death word. Returns what it proves, if that is news.
+    pub fn note_death_word(&mut self, id: PeerId, thread: usize, result: Result<u64, OpError>) -> Option<(ProcessId, Evidence)> {
+        let peer = self.get(id)?;
+        peer.asked &= !(1 << thread);
+        let word = result.ok()?;
+        if thread >= peer.threads || peer.words[thread] == word {
+            return None;
+        }
+        peer.words[thread] = word;
+        match certain::judge(&peer.words[..peer.threads]) {
+            Sign::Alive => None,
+            Sign::Dead => Some((peer.process, Evidence::Certain)),
+            Sign::Ended => Some((peer.process, Evidence::Left)),
+        }
+    }
+
+    /// Takes a heartbeat. Returns who is presumed dead because of it.
+    pub fn note_heartbeat(&mut self, id: PeerId, result: Result<u64, OpError>) -> Option<ProcessId> {
+        let peer = self.get(id)?;
+        let failed = peer.score.observe(result.ok()?);
+        if failed {
+            return Some(peer.process);
+        }
+        if peer.suspicion == Some(Evidence::Presumed) {
+            peer.suspicion = None;
+        }
+        None
+    }
+
+    pub fn hear(&mut self, now: Time, id: PeerId, heard: Option<u16>) {
+        if let Some(peer) = self.get(id) {
+            peer.silence.reset(now);
+            if heard.is_some() {
+                peer.heard = heard;
+            }
+        }
+    }
+
+    /// Whom of `view` this process hears: bits by place.
+    pub fn heard(&self, now: Time, view: &View, timeout_ns: u64) -> u16 {
+        let hears = |process: ProcessId| {
+            process == self.me || self.list.iter().any(|p| p.process == process && !p.silence.is_suspicious(now, timeout_ns))
+        };
+        view.members.iter().enumerate().filter(|(_, m)| hears(m.id)).map(|(i, _)| 1 << i).sum()
+    }
+
+    /// What everybody in `view` hears, by place; who has not said yet is taken to hear everybody.
+    pub fn links(&self, now: Time, view: &View, timeout_ns: u64) -> Vec<u16> {
+        let row = |process: ProcessId| {
+            if process == self.me {
+                return self.heard(now, view, timeout_ns);
+            }
+            self.list.iter().find(|p| p.process == process).and_then(|p| p.heard).unwrap_or(u16::MAX)
+        };
+        view.members.iter().map(|m| row(m.id)).collect()
+    }
+
+    /// A new view: what was said about places in the old one means nothing any more.
+    pub fn forget_reports(&mut self) {
+        self.list.iter_mut().for_each(|p| p.heard = None);
+    }
+}

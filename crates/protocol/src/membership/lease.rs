@@ -1,0 +1,155 @@
+//! Leases on views and `active` (uKharon section 6, Algorithms 2 and 6; DESIGN section 5).
+//!
+//! A lease on view `v` is taken when slot `v+1` is empty at a majority of the coordinators of `v`, and lasts from the moment *before* they were
+//! asked. While it lasts, [`Lease::active`] is two comparisons. A first lease on a view starts only when nobody can hold one on an older view:
+//! - everybody who might has given it back, as their lease words show, or is certainly dead; or
+//! - the longest lease that can be out there has run its time since this process learned that the view is decided. (The paper waits
+//!   as long after its first check of the slots, which comes later still.)
+//!
+//! Why the words suffice: a holder stores its word, fences, and then reads the slot; the proposer swaps the slot before the view is decided,
+//! and the word is read after that. So either the word is seen, or the slot was seen to be taken (as in Dekker's algorithm).
+
+use crate::basics::{ProcessId, Time, ViewNumber};
+
+/// How inexact clocks are allowed to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockBounds {
+    /// How far durations of two processes may differ, in parts per million (uKharon App. C measured 10).
+    pub drift_ppm: u64,
+    /// How far the clocks of two cores may differ, in nanoseconds (App. C).
+    pub skew_ns: u64,
+}
+
+impl Default for ClockBounds {
+    fn default() -> Self {
+        ClockBounds { drift_ppm: 200, skew_ns: 500 }
+    }
+}
+
+impl ClockBounds {
+    /// What a holder may use of a lease of `ns`: a little less.
+    pub fn shortened(self, ns: u64) -> u64 {
+        ns.saturating_sub(ns / 1_000_000 * self.drift_ppm + ns % 1_000_000 * self.drift_ppm / 1_000_000 + 2 * self.skew_ns)
+    }
+
+    /// What others wait for a lease of `ns`: a little more.
+    pub fn lengthened(self, ns: u64) -> u64 {
+        ns.saturating_add(ns / 100).saturating_add(2 * self.skew_ns)
+    }
+}
+
+/// The lease of one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lease {
+    view: ViewNumber,
+    start: Time,
+    end: Time,
+}
+
+impl Lease {
+    /// Whether `view` is active at `now`: nobody acts in an older or a newer one. Read `now` after the effects that it guards are in place,
+    /// and before they become visible (TRAPS 7).
+    #[inline]
+    pub fn active(&self, view: ViewNumber, now: Time) -> bool {
+        self.view == view && now >= self.start && now < self.end
+    }
+
+    /// When the lease ends; in the past when there is none. An effect that becomes visible later has to be fenced by other means.
+    pub fn end(&self) -> Time {
+        self.end
+    }
+
+    /// The view it is on; 0 for none.
+    pub fn view(&self) -> ViewNumber {
+        self.view
+    }
+
+    /// Gives it back.
+    pub(super) fn drop_it(&mut self) {
+        *self = Lease::default();
+    }
+
+    /// A first lease on a view, usable from `start` on.
+    pub(super) fn begin(&mut self, view: ViewNumber, start: Time, end: Time) {
+        *self = Lease { view, start, end };
+    }
+
+    /// Lengthens it.
+    pub(super) fn extend(&mut self, end: Time) {
+        self.end = self.end.max(end);
+    }
+}
+
+/// The state of getting the first lease on a view: who might still hold an older one.
+#[derive(Clone, Debug, Default)]
+pub struct Handover {
+    holders: Vec<(ProcessId, bool)>,
+    /// When the longest older lease is over in any case.
+    over: Time,
+}
+
+impl Handover {
+    /// Starts waiting for `holders`, at most until `over`.
+    pub fn new(holders: impl Iterator<Item = ProcessId>, over: Time) -> Handover {
+        Handover { holders: holders.map(|p| (p, false)).collect(), over }
+    }
+
+    /// `process` can hold no older lease any more. Returns whether that was news.
+    pub fn release(&mut self, process: ProcessId) -> bool {
+        match self.holders.iter_mut().find(|(p, _)| *p == process) {
+            Some((_, released)) => !std::mem::replace(released, true),
+            None => false,
+        }
+    }
+
+    /// Who is still waited for.
+    pub fn awaited(&self) -> impl Iterator<Item = ProcessId> + '_ {
+        self.holders.iter().filter(|(_, released)| !released).map(|(p, _)| *p)
+    }
+
+    /// Whether nobody can hold an older lease at `now`.
+    pub fn is_over(&self, now: Time) -> bool {
+        now >= self.over || self.holders.iter().all(|(_, released)| *released)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use martlet_fabric::{Incarnation, NodeId};
+
+    #[test]
+    fn algorithm_2_a_lease_holds_from_its_start_to_before_its_end() {
+        let mut lease = Lease::default();
+        lease.begin(ViewNumber(3), Time(100), Time(200));
+        let at = |t| lease.active(ViewNumber(3), Time(t));
+        assert_eq!([99, 100, 199, 200].map(at), [false, true, true, false]);
+        assert!(!lease.active(ViewNumber(2), Time(150)) && !lease.active(ViewNumber(4), Time(150)));
+    }
+
+    #[test]
+    fn trap_8_holders_use_less_and_others_wait_longer() {
+        let c = ClockBounds { drift_ppm: 1000, skew_ns: 64 };
+        assert_eq!(c.shortened(1_000_000), 1_000_000 - 1000 - 128);
+        assert!(c.lengthened(1_000_000) >= 1_010_000);
+        assert_eq!(c.shortened(100), 0, "a lease shorter than the clocks' error is none");
+    }
+
+    #[test]
+    fn certain_death_and_returned_leases_end_the_wait_at_once() {
+        let p = |n| ProcessId { node: NodeId(n), incarnation: Incarnation(1) };
+        let mut h = Handover::new([p(1), p(2)].into_iter(), Time(1000));
+        assert!(!h.is_over(Time(10)));
+        h.release(p(1));
+        assert!(!h.is_over(Time(10)));
+        h.release(p(2));
+        assert!(h.is_over(Time(10)));
+    }
+
+    #[test]
+    fn silence_ends_the_wait_after_a_whole_lease() {
+        let p = ProcessId { node: NodeId(1), incarnation: Incarnation(1) };
+        let h = Handover::new([p].into_iter(), Time(1000));
+        assert!(!h.is_over(Time(999)) && h.is_over(Time(1000)));
+    }
+}

@@ -1,0 +1,182 @@
+//! What the next view looks like: the leader's wishes applied to the view that stands.
+
+use super::view::{Departed, Evidence, Member, Roles, View};
+use crate::basics::ProcessId;
+use crate::basics::layout::MAX_MEMBERS;
+
+/// What a leader has been asked for and has not yet got into a view.
+#[derive(Clone, Debug, Default)]
+pub struct Wishes {
+    /// Members to remove, with the evidence against them.
+    pub remove: Vec<(ProcessId, Evidence)>,
+    /// Processes to take in.
+    pub join: Vec<Member>,
+    /// Learners that have the whole state.
+    pub promote: Vec<ProcessId>,
+    /// A new length of leases.
+    pub lease_ns: Option<u64>,
+}
+
+impl Wishes {
+    /// Whether nothing is wished for.
+    pub fn is_empty(&self) -> bool {
+        self.remove.is_empty() && self.join.is_empty() && self.promote.is_empty() && self.lease_ns.is_none()
+    }
+
+    /// Wishes that `process` be removed. Stronger evidence replaces weaker.
+    pub fn remove(&mut self, process: ProcessId, evidence: Evidence) {
+        match self.remove.iter_mut().find(|(p, _)| *p == process) {
+            Some((_, known)) if evidence.releases_leases() && !known.releases_leases() => *known = evidence,
+            Some(_) => {}
+            None => self.remove.push((process, evidence)),
+        }
+    }
+
+    /// Wishes that `member` be taken in.
+    pub fn join(&mut self, member: Member) {
+        match self.join.iter_mut().find(|m| m.id.node == member.id.node) {
+            Some(known) if known.id.incarnation <= member.id.incarnation => *known = member,
+            Some(_) => {}
+            None => self.join.push(member),
+        }
+    }
+
+    /// Wishes that a learner be counted as a replica.
+    pub fn promote(&mut self, process: ProcessId) {
+        if !self.promote.contains(&process) {
+            self.promote.push(process);
+        }
+    }
+
+    /// Drops what `view` has fulfilled or made pointless.
+    pub fn settle(&mut self, view: &View) {
+        self.remove.retain(|(p, _)| view.member(*p).is_some());
+        self.join.retain(|m| view.member(m.id).is_none() && !view.members.iter().any(|o| o.id.node == m.id.node && o.id > m.id));
+        self.promote.retain(|p| view.member(*p).is_some_and(|m| m.roles.has(Roles::LEARNER)));
+        self.lease_ns = self.lease_ns.filter(|ns| *ns != view.lease_ns);
+    }
+}
+
+/// The view after `view` that fulfils the wishes, or `None` when they change nothing.
+///
+/// `old_leases_over`: the leader has known `view` for so long that no lease on an older view can be left.
+pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool) -> Option<View> {
+    let mut members = view.members.clone();
+    let mut departed = view.departed.clone();
+    if old_leases_over {
+        departed.clear();
+    } else {
+        departed.retain(|d| !d.evidence.releases_leases());
+    }
+    for (process, evidence) in &wishes.remove {
+        if let Some(at) = members.iter().position(|m| m.id == *process) {
+            departed.push(Departed { id: members.remove(at).id, evidence: *evidence });
+        }
+    }
+    for newcomer in &wishes.join {
+        if let Some(at) = members.iter().position(|m| m.id.node == newcomer.id.node) {
+            if members[at].id >= newcomer.id {
+                continue;
+            }
+            // A new life of a node says nothing certain about the old one: it may be paused.
+            departed.push(Departed { id: members.remove(at).id, evidence: Evidence::Evicted });
+        }
+        if members.len() < MAX_MEMBERS {
+            members.push(newcomer.clone());
+        }
+    }
+    for process in &wishes.promote {
+        if let Some(m) = members.iter_mut().find(|m| m.id == *process && m.roles.has(Roles::LEARNER)) {
+            m.roles = m.roles.without(Roles::LEARNER).with(Roles::REPLICA);
+        }
+    }
+    // The list has a fixed room; who departed first is the first whose lease is over.
+    let excess = departed.len().saturating_sub(MAX_MEMBERS);
+    departed.drain(..excess);
+    let lease_ns = wishes.lease_ns.unwrap_or(view.lease_ns);
+    let changed = members != view.members;
+    if !changed && lease_ns == view.lease_ns {
+        return None;
+    }
+    let fence_ns = if old_leases_over { view.lease_ns } else { view.lease_ns.max(view.fence_ns) };
+    let compatible = !changed;
+    // Leases carry over a compatible view, so those on it must be waited for as well.
+    Some(View { number: view.number.next(), lease_ns, fence_ns, compatible, members, departed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::basics::ViewNumber;
+    use martlet_fabric::{Incarnation, NodeId};
+
+    fn id(node: u16, life: u64) -> ProcessId {
+        ProcessId { node: NodeId(node), incarnation: Incarnation(life) }
+    }
+
+    fn member(node: u16, life: u64, roles: Roles) -> Member {
+        Member { id: id(node, life), roles, address: String::new() }
+    }
+
+    fn three() -> View {
+        let roles = Roles::COORDINATOR.with(Roles::REPLICA);
+        let members = (0..3).map(|n| member(n, 1, roles)).collect();
+        View { number: ViewNumber(7), lease_ns: 10, fence_ns: 30, compatible: false, members, departed: vec![] }
+    }
+
+    #[test]
+    fn a_dead_primary_makes_the_next_in_seniority_primary() {
+        let mut wishes = Wishes::default();
+        wishes.remove(id(0, 1), Evidence::Presumed);
+        wishes.remove(id(0, 1), Evidence::Certain);
+        let next = next(&three(), &wishes, false).unwrap();
+        assert_eq!((next.number, next.primary().unwrap().id), (ViewNumber(8), id(1, 1)));
+        assert_eq!(next.departed, [Departed { id: id(0, 1), evidence: Evidence::Certain }]);
+        assert_eq!(next.fence_ns, 30, "older and longer leases are still waited for");
+        wishes.settle(&next);
+        assert!(wishes.remove.is_empty());
+    }
+
+    #[test]
+    fn trap_28_a_restarted_process_replaces_its_old_life_as_a_learner_at_the_end() {
+        let mut wishes = Wishes::default();
+        wishes.join(member(0, 2, Roles::LEARNER));
+        let next = next(&three(), &wishes, true).unwrap();
+        assert_eq!(next.members.last().unwrap().id, id(0, 2));
+        assert_eq!(next.departed, [Departed { id: id(0, 1), evidence: Evidence::Evicted }]);
+        assert_eq!(next.primary().unwrap().id, id(1, 1));
+    }
+
+    #[test]
+    fn an_older_life_never_replaces_a_newer_one() {
+        let mut wishes = Wishes::default();
+        wishes.join(member(0, 0, Roles::LEARNER));
+        assert_eq!(next(&three(), &wishes, true), None);
+    }
+
+    #[test]
+    fn ukharon_6_3_only_a_new_lease_length_is_compatible() {
+        let wishes = Wishes { lease_ns: Some(99), ..Wishes::default() };
+        let longer = next(&three(), &wishes, true).unwrap();
+        assert!(longer.compatible);
+        let after = next(&longer, &Wishes { promote: vec![], lease_ns: Some(1), ..Wishes::default() }, false).unwrap();
+        assert_eq!(after.fence_ns, 99);
+    }
+
+    #[test]
+    fn who_may_still_hold_a_lease_stays_listed_until_it_can_not() {
+        let mut view = three();
+        view.departed =
+            vec![Departed { id: id(8, 1), evidence: Evidence::Presumed }, Departed { id: id(9, 1), evidence: Evidence::Certain }];
+        let mut wishes = Wishes::default();
+        wishes.remove(id(2, 1), Evidence::Left);
+        let kept = next(&view, &wishes, false).unwrap().departed;
+        assert_eq!(kept.iter().map(|d| d.id.node.0).collect::<Vec<_>>(), [8, 2]);
+        assert_eq!(next(&view, &wishes, true).unwrap().departed.len(), 1);
+    }
+
+    #[test]
+    fn no_wish_no_view() {
+        assert_eq!(next(&three(), &Wishes::default(), true), None);
+    }
+}
