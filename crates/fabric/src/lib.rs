@@ -10,6 +10,8 @@ pub mod conformance;
 pub mod contract;
 pub mod primitive;
 pub mod ring;
+#[cfg(all(any(test, feature = "sim"), not(loom)))]
+pub mod sim;
 
 pub use contract::{
     Completion, Fabric, Identity, Incarnation, Local, LocalRegion, Memory, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region,

@@ -1,0 +1,115 @@
+//! How long things take in a simulated world, and how often they go wrong.
+
+use fastrand::Rng;
+
+/// From the least to the most, both included. Nanoseconds, unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub u64, pub u64);
+
+impl Span {
+    pub(super) fn draw(self, chance: &mut Rng) -> u64 {
+        if self.0 >= self.1 { self.0 } else { chance.u64(self.0..=self.1) }
+    }
+}
+
+/// The temper of a world. Rates are per thousand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// From posting to effect, and from effect to completion.
+    pub latency: Span,
+    /// How often one of those takes up to `spike_ns` more.
+    pub spikes: u32,
+    /// The longest spike.
+    pub spike_ns: u64,
+    /// How often a transfer of several words lands in pieces.
+    pub tears: u32,
+    /// Between two pieces.
+    pub tear_gap: Span,
+    /// How long a datagram takes; each by itself, so they overtake each other.
+    pub datagram: Span,
+    /// How often a datagram is lost.
+    pub drops: u32,
+    /// How often a datagram comes once more.
+    pub repeats: u32,
+    /// From something happening at a process to its turn.
+    pub turn: Span,
+    /// How often a turn comes up to `stall_ns` later: the scheduler took the core away.
+    pub stalls: u32,
+    /// The longest stall.
+    pub stall_ns: u64,
+    /// From the start of a process to its connection with another.
+    pub connect: Span,
+    /// For how long after a kill operations of the dead process can still take effect.
+    pub last_gasp: Span,
+    /// From the last gasp to each thread's death words (host only).
+    pub death_words: Span,
+    /// From the last gasp to the event that the process is gone: a pidfd, or a connection that times out.
+    pub gone: Span,
+    /// How long an operation on an unreachable peer is retried before it completes as lost. A partition shorter than this only delays.
+    pub peer_lost_after_ns: u64,
+}
+
+impl Faults {
+    /// A host or network in which nothing goes wrong.
+    pub fn calm() -> Faults {
+        Faults {
+            latency: Span(100, 300),
+            spikes: 0,
+            spike_ns: 0,
+            tears: 0,
+            tear_gap: Span(10, 100),
+            datagram: Span(500, 2_000),
+            drops: 0,
+            repeats: 0,
+            turn: Span(50, 150),
+            stalls: 0,
+            stall_ns: 0,
+            connect: Span(1_000, 5_000),
+            last_gasp: Span(0, 300),
+            death_words: Span(3_000, 10_000),
+            gone: Span(60_000, 300_000),
+            peer_lost_after_ns: 100_000,
+        }
+    }
+
+    /// A temper drawn at random. Each kind of trouble is absent in some worlds, since troubles hide each other.
+    pub fn drawn(chance: &mut Rng) -> Faults {
+        let mut rate = |most: u32| if chance.bool() { 0 } else { chance.u32(1..=most) };
+        let (spikes, tears, drops, repeats, stalls) = (rate(100), rate(1000), rate(400), rate(300), rate(30));
+        let most = |chance: &mut Rng, limits: Span| Span(0, limits.draw(chance));
+        let calm = Faults::calm();
+        Faults {
+            latency: most(chance, Span(200, 4_000)),
+            spikes,
+            spike_ns: Span(1_000, 60_000).draw(chance),
+            tears,
+            tear_gap: most(chance, Span(10, 2_000)),
+            datagram: most(chance, Span(1_000, 50_000)),
+            drops,
+            repeats,
+            turn: most(chance, Span(100, 2_000)),
+            stalls,
+            stall_ns: Span(1_000, 200_000).draw(chance),
+            connect: most(chance, Span(2_000, 50_000)),
+            last_gasp: most(chance, Span(0, 5_000)),
+            death_words: most(chance, Span(100, 30_000)),
+            gone: Span(calm.gone.0, calm.gone.0 + Span(1_000, 1_000_000).draw(chance)),
+            peer_lost_after_ns: Span(50_000, 500_000).draw(chance),
+        }
+    }
+
+    pub(super) fn travel(&self, chance: &mut Rng) -> u64 {
+        let spike = if happens(chance, self.spikes) { chance.u64(0..=self.spike_ns) } else { 0 };
+        self.latency.draw(chance) + spike
+    }
+
+    pub(super) fn until_turn(&self, chance: &mut Rng) -> u64 {
+        let stall = if happens(chance, self.stalls) { chance.u64(0..=self.stall_ns) } else { 0 };
+        self.turn.draw(chance) + stall
+    }
+}
+
+/// Whether something of this rate, per thousand, happens now. Draws nothing where it never does.
+pub(super) fn happens(chance: &mut Rng, rate: u32) -> bool {
+    rate > 0 && chance.u32(..1000) < rate
+}

@@ -1,0 +1,105 @@
+//! A simulated process, as the world keeps it.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use super::memory::Block;
+use crate::contract::{Completion, Identity, PeerEvent, PeerId, Region, RegionName, RegionSpec};
+
+/// Where a process keeps its robust futex words, for its simulated kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeathWords {
+    /// The public region they stand in.
+    pub region: RegionName,
+    /// For each thread, the indexes of its words. The kernel sets all of one thread's at once; threads die one by one (TRAPS 32).
+    pub threads: Vec<Vec<usize>>,
+}
+
+/// The lane that a process keeps for one writer.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) writer: PeerId,
+    pub(super) name: RegionName,
+    pub(super) memory: Rc<Block>,
+    pub(super) granted: bool,
+    /// Counts grants and revocations.
+    pub(super) epoch: u64,
+}
+
+/// What a process may address at a peer.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) region: Region,
+    pub(super) memory: Rc<Block>,
+    /// For a lane: its number in its owner's table.
+    pub(super) lane: Option<u32>,
+    pub(super) writable: bool,
+}
+
+/// A peer, as one process sees it.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) process: u32,
+    /// Our operations on it.
+    pub(super) link: u32,
+    pub(super) targets: Vec<Target>,
+    pub(super) is_member: bool,
+    pub(super) gone: bool,
+    pub(super) forgotten: bool,
+}
+
+/// One life of one node.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) identity: Identity,
+    pub(super) spec: RegionSpec,
+    pub(super) alive: bool,
+    pub(super) paused: bool,
+    pub(super) nic_dead: bool,
+    pub(super) public: Vec<(RegionName, Rc<Block>)>,
+    pub(super) lanes: Vec<Lane>,
+    /// Peers by their number here; 0 is the process itself.
+    pub(super) slots: Vec<Slot>,
+    pub(super) completions: VecDeque<Completion>,
+    pub(super) events: VecDeque<PeerEvent>,
+    /// Datagrams that have arrived: slots of the world's table.
+    pub(super) inbox: VecDeque<u32>,
+    pub(super) death: Option<DeathWords>,
+    pub(super) turn_entered: bool,
+    pub(super) timer_at: u64,
+    /// Something happened while the process was paused.
+    pub(super) missed: bool,
+}
+
+impl Process {
+    pub(super) fn new(identity: Identity, spec: RegionSpec) -> Process {
+        let public = spec.public.iter().map(|(name, bytes)| (*name, Block::zeroed(*bytes))).collect();
+        Process {
+            identity,
+            spec,
+            alive: true,
+            paused: false,
+            nic_dead: false,
+            public,
+            lanes: Vec::new(),
+            slots: Vec::new(),
+            completions: VecDeque::new(),
+            events: VecDeque::new(),
+            inbox: VecDeque::new(),
+            death: None,
+            turn_entered: false,
+            timer_at: u64::MAX,
+            missed: false,
+        }
+    }
+
+    /// The number under which this process knows `process`, newest first.
+    pub(super) fn peer_of(&self, process: u32) -> Option<PeerId> {
+        self.slots.iter().rposition(|slot| slot.process == process).map(|at| PeerId(at as u32))
+    }
+
+    /// Writer's lane of that name: its number in the table.
+    pub(super) fn lane_of(&self, writer: PeerId, name: RegionName) -> Option<u32> {
+        self.lanes.iter().position(|lane| lane.writer == writer && lane.name == name).map(|at| at as u32)
+    }
+}

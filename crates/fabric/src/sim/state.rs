@@ -1,0 +1,160 @@
+//! The state of a world, and how it goes on.
+
+use fastrand::Rng;
+
+use super::agenda::{Agenda, Due};
+use super::faults::{Faults, happens};
+use super::link::{Link, Op};
+use super::process::Process;
+use super::slab::Slab;
+use super::trace::Trace;
+use crate::contract::{MAX_DATAGRAM_BYTES, PeerId};
+use crate::invariant;
+
+/// A datagram on its way or in an inbox.
+#[derive(Debug, Default)]
+pub(super) struct Datagram {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The most datagrams that wait at a process; more are lost.
+const INBOX: usize = 1024;
+
+/// Everything in a world. The modules `lifecycle` and `transfer` hold the rest of its methods.
+#[derive(Debug)]
+pub(super) struct State {
+    /// Whether this is a host, with memory that outlives its process, or a network.
+    pub(super) host: bool,
+    pub(super) now: u64,
+    pub(super) faults: Faults,
+    pub(super) chance: Rng,
+    pub(super) agenda: Agenda,
+    pub(super) trace: Trace,
+    pub(super) processes: Vec<Process>,
+    pub(super) links: Vec<Link>,
+    pub(super) ops: Slab<Op>,
+    pub(super) datagrams: Slab<Datagram>,
+    /// Pairs between which nothing travels, in this direction.
+    pub(super) blocked: Vec<(u32, u32)>,
+    /// Operations posted so far, of all processes.
+    pub(super) operations: u64,
+}
+
+impl State {
+    pub(super) fn new(seed: u64, faults: Faults, host: bool) -> State {
+        State {
+            host,
+            now: 0,
+            faults,
+            chance: Rng::with_seed(seed),
+            agenda: Agenda::default(),
+            trace: Trace::default(),
+            processes: Vec::new(),
+            links: Vec::new(),
+            ops: Slab::new(),
+            datagrams: Slab::new(),
+            blocked: Vec::new(),
+            operations: 0,
+        }
+    }
+
+    /// Whether nothing travels from one process to the other at present, because of the ways between them.
+    pub(super) fn cut_off(&self, from: u32, to: u32) -> bool {
+        let nic_dead = |p: u32| self.processes[p as usize].nic_dead;
+        nic_dead(from) || nic_dead(to) || self.blocked.contains(&(from, to))
+    }
+
+    /// Lets the next thing on the agenda happen. Returns the process whose turn it is, if that was it.
+    pub(super) fn step(&mut self) -> Option<u32> {
+        let (at, due) = self.agenda.pop()?;
+        invariant!(at >= self.now, "time goes backwards, from {} to {at}", self.now);
+        self.now = at;
+        match due {
+            Due::Effect { link, plan } => {
+                if self.links[link as usize].plan == plan {
+                    self.effect(link);
+                }
+            }
+            Due::Completion { link } => self.bring_home(link),
+            Due::Cut { link } => self.cut(link),
+            Due::Datagram { slot } => self.deliver(slot),
+            Due::Connect { one, other } => self.connect(one, other),
+            Due::Gone { at, peer, certain } => self.report_gone(at, PeerId(peer), certain),
+            Due::Death { process, thread } => self.set_death_words(process, thread),
+            Due::Wake { process } => {
+                let woken = &mut self.processes[process as usize];
+                if woken.timer_at <= at {
+                    woken.timer_at = u64::MAX;
+                }
+                self.wake(process);
+            }
+            Due::Turn { process } => {
+                let due = &mut self.processes[process as usize];
+                due.turn_entered = false;
+                if due.paused {
+                    due.missed = true;
+                } else if due.alive {
+                    self.trace.note(at, b'T', u64::from(process), 0);
+                    return Some(process);
+                }
+            }
+        }
+        None
+    }
+
+    /// Something happened at a process: it gets a turn soon, if it has none coming.
+    pub(super) fn wake(&mut self, process: u32) {
+        let woken = &mut self.processes[process as usize];
+        if woken.paused {
+            woken.missed = true;
+        } else if woken.alive && !woken.turn_entered {
+            woken.turn_entered = true;
+            let at = self.now + self.faults.until_turn(&mut self.chance);
+            self.agenda.enter(at, Due::Turn { process });
+        }
+    }
+
+    pub(super) fn wake_at(&mut self, process: u32, at: u64) {
+        let woken = &mut self.processes[process as usize];
+        if at < woken.timer_at {
+            woken.timer_at = at;
+            self.agenda.enter(at.max(self.now), Due::Wake { process });
+        }
+    }
+
+    /// Sends a datagram towards a process.
+    pub(super) fn send(&mut self, from: u32, to: u32, bytes: &[u8]) {
+        invariant!(bytes.len() <= MAX_DATAGRAM_BYTES, "a datagram of {} bytes; {MAX_DATAGRAM_BYTES} are allowed", bytes.len());
+        if self.cut_off(from, to) || happens(&mut self.chance, self.faults.drops) {
+            return;
+        }
+        loop {
+            let slot = self.datagrams.take();
+            let datagram = &mut self.datagrams[slot];
+            (datagram.from, datagram.to) = (from, to);
+            datagram.bytes.clear();
+            datagram.bytes.extend_from_slice(bytes);
+            let at = self.now + self.faults.datagram.draw(&mut self.chance);
+            self.agenda.enter(at, Due::Datagram { slot });
+            if !happens(&mut self.chance, self.faults.repeats) {
+                return;
+            }
+        }
+    }
+
+    fn deliver(&mut self, slot: u32) {
+        let (from, to) = (self.datagrams[slot].from, self.datagrams[slot].to);
+        let receiver = &self.processes[to as usize];
+        // Only from peers: one that is not connected here, or no more, is a stranger.
+        let known = receiver.peer_of(from).is_some_and(|peer| !receiver.slots[peer.0 as usize].forgotten);
+        if receiver.alive && known && receiver.inbox.len() < INBOX && !self.cut_off(from, to) {
+            self.trace.note(self.now, b'D', u64::from(from) << 32 | u64::from(to), self.datagrams[slot].bytes.len() as u64);
+            self.processes[to as usize].inbox.push_back(slot);
+            self.wake(to);
+        } else {
+            self.datagrams.give_back(slot);
+        }
+    }
+}

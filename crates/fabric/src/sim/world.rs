@@ -1,0 +1,158 @@
+//! The world, as a driver sees it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::endpoint::Endpoint;
+use super::faults::Faults;
+use super::process::DeathWords;
+use super::state::State;
+use crate::contract::{Identity, RegionSpec};
+
+/// A process of a world: the first spawned is 0, the next 1. A restarted node is a new process.
+pub type ProcessIndex = usize;
+
+/// A simulated world; see the [module](super) for the parameter. A clone is another handle on the same world.
+///
+/// A driver spawns processes, each with its [`Endpoint`], then calls [`World::next_turn`] again and again and lets the process that it names
+/// take one turn of its duty cycle. Between turns it injects what faults it likes.
+#[derive(Clone, Debug)]
+pub struct World<const HOST: bool> {
+    state: Rc<RefCell<State>>,
+}
+
+impl<const HOST: bool> World<HOST> {
+    /// A world at time 0, without processes. All its chance comes from `seed`.
+    pub fn new(seed: u64, faults: Faults) -> Self {
+        World { state: Rc::new(RefCell::new(State::new(seed, faults, HOST))) }
+    }
+
+    /// Virtual nanoseconds since the beginning.
+    pub fn now(&self) -> u64 {
+        self.state.borrow().now
+    }
+
+    /// Operations posted so far by all processes.
+    pub fn operations(&self) -> u64 {
+        self.state.borrow().operations
+    }
+
+    /// Starts a process. It connects with all others that live, now or later, in its own time; clients do not connect with clients.
+    ///
+    /// # Panics
+    /// If there has been a process of the same identity.
+    pub fn spawn(&mut self, identity: Identity, spec: &RegionSpec) -> (ProcessIndex, Endpoint<HOST>) {
+        let process = self.state.borrow_mut().spawn(identity, spec.clone());
+        (process as usize, Endpoint::new(self.state.clone(), process))
+    }
+
+    /// Ends a process as SIGKILL does. What it has posted may still take effect for a moment, up to some point in each queue; then its
+    /// kernel sets the death words, if it has any, and later the others hear that it is gone.
+    pub fn kill(&mut self, process: ProcessIndex, death: Option<DeathWords>) {
+        self.state.borrow_mut().kill(process as u32, death);
+    }
+
+    /// Whether a process has not been killed.
+    pub fn is_alive(&self, process: ProcessIndex) -> bool {
+        self.state.borrow().processes[process].alive
+    }
+
+    /// Whether a process has been paused.
+    pub fn is_paused(&self, process: ProcessIndex) -> bool {
+        self.state.borrow().processes[process].paused
+    }
+
+    /// Stops a process as SIGSTOP does: it gets no turn, and on a host its stores stop half way.
+    pub fn pause(&mut self, process: ProcessIndex) {
+        self.state.borrow_mut().pause(process as u32);
+    }
+
+    /// Lets a paused process go on.
+    pub fn resume(&mut self, process: ProcessIndex) {
+        self.state.borrow_mut().resume(process as u32);
+    }
+
+    /// Stops all that travels from one process to the other: requests one way, completions the other, datagrams. What is not let pass again
+    /// before [`Faults::peer_lost_after_ns`] have gone by is lost, and the poster with it its peer, for good.
+    pub fn block(&mut self, from: ProcessIndex, to: ProcessIndex) {
+        self.state.borrow_mut().block(from as u32, to as u32, true);
+    }
+
+    /// Undoes [`World::block`].
+    pub fn unblock(&mut self, from: ProcessIndex, to: ProcessIndex) {
+        self.state.borrow_mut().block(from as u32, to as u32, false);
+    }
+
+    /// Blocks both ways between all of one side and all of the other.
+    pub fn partition(&mut self, one: &[ProcessIndex], other: &[ProcessIndex]) {
+        for a in one {
+            for b in other {
+                self.block(*a, *b);
+                self.block(*b, *a);
+            }
+        }
+    }
+
+    /// Lets everything pass again, dead NICs excepted.
+    pub fn heal(&mut self) {
+        let blocked = self.state.borrow().blocked.clone();
+        for (from, to) in blocked {
+            self.state.borrow_mut().block(from, to, false);
+        }
+    }
+
+    /// Breaks a process's NIC for good; the process lives on. Its operations on itself go the same way, so they fail too.
+    pub fn kill_nic(&mut self, process: ProcessIndex) {
+        self.state.borrow_mut().processes[process].nic_dead = true;
+    }
+
+    /// Makes the world as calm as `faults` from now on, or as wild.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.state.borrow_mut().faults = faults;
+    }
+
+    /// Gives a process a turn soon.
+    pub fn wake(&mut self, process: ProcessIndex) {
+        self.state.borrow_mut().wake(process as u32);
+    }
+
+    /// Gives a process a turn soon after `at`, if it has not asked for an earlier one; with that turn the request is used up.
+    pub fn wake_at(&mut self, process: ProcessIndex, at: u64) {
+        self.state.borrow_mut().wake_at(process as u32, at);
+    }
+
+    /// Goes on until a process has its turn, but not beyond `limit`. A process has a turn after whatever may concern it: a completion, a
+    /// datagram, an event, a store into its memory, a nudge, or a moment that it asked for. `None` when nothing more is due until `limit`:
+    /// it is `limit` then.
+    pub fn next_turn(&mut self, limit: u64) -> Option<ProcessIndex> {
+        let mut state = self.state.borrow_mut();
+        while state.agenda.next_at().is_some_and(|at| at <= limit) {
+            if let Some(process) = state.step() {
+                return Some(process as usize);
+            }
+        }
+        state.now = state.now.max(limit);
+        None
+    }
+
+    /// Goes on for so many nanoseconds, turns unheeded.
+    pub fn run_for(&mut self, ns: u64) {
+        let limit = self.now() + ns;
+        while self.next_turn(limit).is_some() {}
+    }
+
+    /// A digest of all that has happened: equal for equal lives.
+    pub fn digest(&self) -> u64 {
+        self.state.borrow().trace.digest()
+    }
+
+    /// Keeps the whole trace from now on; see [`World::trace`].
+    pub fn keep_trace(&mut self) {
+        self.state.borrow_mut().trace.keep_all();
+    }
+
+    /// All that has happened since [`World::keep_trace`]: for each event a byte for its kind and three words (time, two particulars).
+    pub fn trace(&self) -> Vec<u8> {
+        self.state.borrow().trace.full().to_vec()
+    }
+}
