@@ -1,0 +1,270 @@
+//! The replicated state: keys, sessions and the seed.
+
+use martlet_fabric::invariant;
+use martlet_protocol::basics::LogIndex;
+use martlet_protocol::replica::StateMachine;
+
+use super::effects::{Decoder, Effect};
+use super::entry::Entry;
+use super::expiry::ExpiryIndex;
+use super::hash::{Hasher, Position, Seed};
+use super::sessions::Sessions;
+use super::table::{Keyed, Table};
+use super::transfer;
+
+/// The key-value state machine. Its commands are [effects](super::effects): a backup applies them, and the primary, which has executed the
+/// request on its own machine, proposes them (uKharon section 7.3).
+///
+/// Nothing here looks at a clock: that a key has expired is for the primary to decide, and reaches the others as a deletion.
+#[derive(Debug)]
+pub struct KvMachine {
+    pub(super) table: Table,
+    pub(super) expiry: ExpiryIndex,
+    pub(super) sessions: Sessions,
+}
+
+impl Default for KvMachine {
+    fn default() -> KvMachine {
+        KvMachine { table: Table::new(Seed::default()), expiry: ExpiryIndex::default(), sessions: Sessions::default() }
+    }
+}
+
+impl KvMachine {
+    /// An empty machine, without a seed.
+    pub fn new() -> KvMachine {
+        KvMachine::default()
+    }
+
+    /// Whether somebody has drawn the seed that keys are hashed under.
+    pub fn is_seeded(&self) -> bool {
+        self.table.seed() != Seed::default()
+    }
+
+    /// Hashes keys under `seed` from now on. Costs a rebuild of the table when it holds keys, so it is meant for an empty one.
+    pub fn set_seed(&mut self, seed: Seed) {
+        if self.table.seed() == seed {
+            return;
+        }
+        let old = std::mem::replace(&mut self.table, Table::new(seed));
+        self.expiry = ExpiryIndex::default();
+        for entry in old.iter() {
+            self.adopt(entry.clone());
+        }
+    }
+
+    /// Puts an entry into the table whose key is not there.
+    pub(super) fn adopt(&mut self, entry: Entry) {
+        let hash = self.table.keyed(entry.key()).hash;
+        self.expiry.moved(hash, None, entry.expiry());
+        self.table.insert_new(hash, entry);
+    }
+
+    /// The key with its hash, for the calls below. It is void when the seed changes.
+    #[inline]
+    pub fn keyed<'a>(&self, key: &'a [u8]) -> Keyed<'a> {
+        self.table.keyed(key)
+    }
+
+    /// The entry of a key, expired or not.
+    #[inline]
+    pub fn get(&self, k: Keyed<'_>) -> Option<&Entry> {
+        self.table.get(k)
+    }
+
+    /// Gives a key this value and expiry.
+    pub fn put(&mut self, k: Keyed<'_>, value: &[u8], expiry: Option<u64>) {
+        let old = self.table.update(k, |e| {
+            let old = e.expiry();
+            e.replace(value, expiry);
+            old
+        });
+        if old.is_none() {
+            self.table.insert_new(k.hash, Entry::new(k.key, value, expiry));
+        }
+        self.expiry.moved(k.hash, old.flatten(), expiry);
+    }
+
+    /// Removes a key. Returns whether it was there.
+    pub fn delete(&mut self, k: Keyed<'_>) -> bool {
+        match self.table.remove(k) {
+            Some(entry) => {
+                self.expiry.moved(k.hash, entry.expiry(), None);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Gives a key another expiry. Returns whether the key was there.
+    pub fn set_expiry(&mut self, k: Keyed<'_>, expiry: Option<u64>) -> bool {
+        let old = self.table.update(k, |e| {
+            let old = e.expiry();
+            e.set_expiry(expiry);
+            old
+        });
+        match old {
+            Some(old) => {
+                self.expiry.moved(k.hash, old, expiry);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Writes into a key's value from `offset` on, zeros before it where there was nothing; an absent key counts as empty. Returns the
+    /// value's length after it.
+    pub fn write_at(&mut self, k: Keyed<'_>, offset: usize, bytes: &[u8]) -> usize {
+        let after = self.table.update(k, |e| {
+            e.write_at(offset, bytes);
+            e.value().len()
+        });
+        after.unwrap_or_else(|| {
+            let mut value = vec![0; offset];
+            value.extend_from_slice(bytes);
+            self.table.insert_new(k.hash, Entry::new(k.key, &value, None));
+            value.len()
+        })
+    }
+
+    /// Appends to a key's value; an absent key counts as empty. Returns the value's length after it.
+    pub fn append(&mut self, k: Keyed<'_>, suffix: &[u8]) -> usize {
+        let len = self.get(k).map_or(0, |e| e.value().len());
+        self.write_at(k, len, suffix)
+    }
+
+    /// Removes every key. Sessions stay: their clients are still there.
+    pub fn flush(&mut self) {
+        self.table = Table::new(self.table.seed());
+        self.expiry = ExpiryIndex::default();
+    }
+
+    /// How many keys there are, those that have expired unseen among them.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// How many keys expire some day.
+    pub fn expiring(&self) -> usize {
+        self.expiry.len()
+    }
+
+    /// The mean time to live of the keys that expire next, in milliseconds.
+    pub fn mean_ttl_ms(&self, now_ms: u64) -> u64 {
+        self.expiry.mean_ttl_ms(now_ms)
+    }
+
+    /// About what the state takes of the heap, in bytes: what `maxmemory` limits.
+    pub fn used_bytes(&self) -> usize {
+        self.table.heap_bytes() + self.expiry.heap_bytes() + self.sessions.heap_bytes()
+    }
+
+    /// The entry that is due first, if its expiry is not after `now_ms`.
+    pub fn first_due(&mut self, now_ms: u64) -> Option<&Entry> {
+        loop {
+            let (when, hash) = self.expiry.first_due(now_ms)?;
+            // Two keys with the same hash and expiry share one place in the index. The second then waits until somebody asks for it.
+            if self.table.find_expiring(hash, when).is_some() {
+                return self.table.find_expiring(hash, when);
+            }
+            self.expiry.moved(hash, Some(when), None);
+        }
+    }
+
+    /// Every entry, in no order that means anything.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.table.iter()
+    }
+
+    /// Visits entries in the order of their positions; see [`Table::walk`].
+    pub fn walk<'a>(&'a self, from: Position, visit: impl FnMut(Position, &'a Entry) -> bool) -> Option<Position> {
+        self.table.walk(from, visit)
+    }
+
+    /// One entry, chosen by `chance`.
+    pub fn any(&self, chance: u64) -> Option<&Entry> {
+        self.table.any(chance)
+    }
+
+    /// The clients' sessions.
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// Executes one effect.
+    pub fn perform(&mut self, effect: Effect<'_>) {
+        match effect {
+            Effect::Put { key, value, expiry } => self.put(self.keyed(key), value, expiry),
+            Effect::Delete { key } => {
+                self.delete(self.keyed(key));
+            }
+            Effect::Expire { key, expiry } => {
+                self.set_expiry(self.keyed(key), expiry);
+            }
+            Effect::Append { key, suffix } => {
+                self.append(self.keyed(key), suffix);
+            }
+            Effect::WriteAt { key, offset, bytes } => {
+                self.write_at(self.keyed(key), offset, bytes);
+            }
+            Effect::Flush => self.flush(),
+            Effect::Seed(seed) => self.set_seed(seed),
+            Effect::Answer { session, seq, lowest, reply } => self.sessions.answer(session, seq, lowest, reply),
+            Effect::End { session } => self.sessions.end(session),
+        }
+    }
+}
+
+impl StateMachine for KvMachine {
+    fn apply(&mut self, index: LogIndex, command: &[u8]) {
+        for effect in Decoder::new(command) {
+            match effect {
+                Ok(effect) => self.perform(effect),
+                Err(error) => invariant!(false, "entry {index} of the log cannot be read: {error}"),
+            }
+        }
+    }
+
+    fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
+        transfer::transfer(self, cursor, budget, out)
+    }
+
+    fn install(&mut self, part: &[u8]) {
+        if let Err(error) = transfer::install(self, part) {
+            invariant!(false, "a part of the state cannot be read: {error}");
+        }
+    }
+
+    fn clear(&mut self) {
+        *self = KvMachine::default();
+    }
+
+    fn digest(&self) -> u64 {
+        // Sums, so that no order matters: tables that grew differently hold the same entries in different places.
+        let h = Hasher::new(Seed(0x6d61_7274_6c65_7421, self.table.seed().0 ^ self.table.seed().1.rotate_left(32)));
+        let mut sum = h.hash(&(self.len() as u64).to_le_bytes());
+        for entry in self.table.iter() {
+            let parts = [h.hash(entry.key()), h.hash(entry.value()), entry.expiry().map_or(0, |e| e.wrapping_add(1))];
+            sum = sum.wrapping_add(hash_words(&h, &parts));
+        }
+        for (id, session) in self.sessions.from(Default::default()) {
+            sum = sum.wrapping_add(hash_words(&h, &[1, id.0, session.lowest()]));
+            for (seq, reply) in session.replies() {
+                sum = sum.wrapping_add(hash_words(&h, &[2, id.0, seq, h.hash(reply)]));
+            }
+        }
+        sum
+    }
+}
+
+fn hash_words(h: &Hasher, words: &[u64]) -> u64 {
+    let mut bytes = [0u8; 32];
+    for (into, word) in bytes.chunks_exact_mut(8).zip(words) {
+        into.copy_from_slice(&word.to_le_bytes());
+    }
+    h.hash(&bytes[..words.len() * 8])
+}

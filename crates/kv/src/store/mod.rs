@@ -1,0 +1,18 @@
+//! The store: an extendible hash table of single-allocation entries, the index of what expires, the clients' sessions, and the effects by
+//! which all of it is replicated.
+
+pub mod effects;
+pub mod entry;
+pub mod expiry;
+pub mod hash;
+pub mod machine;
+pub mod sessions;
+pub mod table;
+mod transfer;
+
+pub use effects::{Decoder, Effect, EffectError, Effects, MAX_VALUE_BYTES};
+pub use entry::Entry;
+pub use hash::Seed;
+pub use machine::KvMachine;
+pub use sessions::{Known, SessionId, Sessions};
+pub use table::Keyed;
