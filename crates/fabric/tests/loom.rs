@@ -1,0 +1,363 @@
+//! The memory orders that shared memory rests on, under loom: every interleaving, and every value that the memory model lets a load return.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p martlet-fabric --test loom --release` runs them; without that flag there is nothing here.
+//!
+//! Each rule has a canary beside it: the same code without one of its fences, in which loom must find the violation. A rule whose canary
+//! stays silent would prove nothing.
+#![cfg(loom)]
+
+use std::collections::VecDeque;
+
+use loom::sync::Arc;
+use loom::thread;
+use martlet_fabric::primitive::{AtomicU64, Ordering, fence};
+use martlet_fabric::ring::{HEADER_BYTES, Reader, Record, Writer, lane_bytes};
+use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, OpError, PeerEvent, PeerId, Region, RegionName, Remote, Token};
+
+/// The smallest ring there is.
+const CAPACITY: usize = 256;
+/// What a grant word says while the writer may write.
+const GRANTED: u64 = 1;
+const REVOKED: u64 = 2;
+
+/// Explores every execution of a model, without a bound on preemptions: these models are small.
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let executions = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counter = executions.clone();
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = None;
+    builder.check(move || {
+        counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        model();
+    });
+    let executions = executions.load(std::sync::atomic::Ordering::Relaxed);
+    println!("{executions} executions");
+    assert!(executions > 2, "a model without a race proves nothing");
+}
+
+/// A lane and its grant word, as two processes map them.
+struct Shared {
+    lane: Vec<AtomicU64>,
+    grant: AtomicU64,
+}
+
+impl Shared {
+    fn new() -> Arc<Shared> {
+        let words = |n| (0..n).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Shared { lane: words(lane_bytes(CAPACITY) / 8), grant: AtomicU64::new(GRANTED) })
+    }
+}
+
+/// The writer's endpoint as the shared-memory backend has it: relaxed stores behind a release fence when a write is posted; one full fence
+/// and then a look at the grant word before it completes.
+struct LaneWriter {
+    shared: Arc<Shared>,
+    /// What a canary leaves out.
+    fenced: bool,
+    posted: VecDeque<Completion>,
+}
+
+impl LaneWriter {
+    fn new(shared: &Arc<Shared>) -> LaneWriter {
+        LaneWriter { shared: shared.clone(), fenced: true, posted: VecDeque::new() }
+    }
+}
+
+impl Fabric for LaneWriter {
+    const ZOMBIES_REACHABLE: bool = true;
+
+    fn write(&mut self, at: Remote, bytes: &[u8], token: Token) {
+        fence(Ordering::Release);
+        for (i, word) in bytes.chunks_exact(8).enumerate() {
+            self.shared.lane[at.offset / 8 + i].store(u64::from_le_bytes(word.try_into().unwrap()), Ordering::Relaxed);
+        }
+        self.posted.push_back(Completion { token, result: Ok(0) });
+    }
+    fn read_word(&mut self, from: Remote, token: Token) {
+        let word = self.shared.lane[from.offset / 8].load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        self.posted.push_back(Completion { token, result: Ok(word) });
+    }
+    fn poll(&mut self) -> Option<Completion> {
+        let mut done = self.posted.pop_front()?;
+        if self.fenced {
+            fence(Ordering::SeqCst);
+        }
+        if self.shared.grant.load(Ordering::Relaxed) != GRANTED {
+            done.result = Err(OpError::AccessLost);
+        }
+        Some(done)
+    }
+    fn memory(&self, _: LocalRegion) -> Option<&Memory> {
+        None
+    }
+    fn read(&mut self, _: Remote, _: Local, _: usize, _: Token) {
+        unreachable!("a ring does not")
+    }
+    fn compare_and_swap(&mut self, _: Remote, _: u64, _: u64, _: Token) {
+        unreachable!("a ring does not")
+    }
+    fn send(&mut self, _: PeerId, _: &[u8]) {}
+    fn multicast(&mut self, _: &[u8]) {}
+    fn receive(&mut self, _: &mut Vec<u8>) -> Option<PeerId> {
+        None
+    }
+    fn event(&mut self) -> Option<PeerEvent> {
+        None
+    }
+    fn grant(&mut self, _: PeerId, _: RegionName) {}
+    fn revoke(&mut self, _: PeerId, _: RegionName, _: Token) {}
+    fn nudge(&mut self, _: PeerId) {}
+    fn forget(&mut self, _: PeerId) {}
+}
+
+fn lane() -> Remote {
+    Remote { peer: PeerId(1), region: Region::Lane(RegionName(1)), offset: 0 }
+}
+
+fn record(payload: &[u8]) -> Record {
+    let mut record = Record::default();
+    record.fill(|bytes| bytes.extend_from_slice(payload));
+    record
+}
+
+/// The seal of a record vouches for its payload, whatever subset of the writer's stores the reader sees; records come in order.
+#[test]
+fn a_reader_takes_whole_records_in_order() {
+    explore(|| {
+        let shared = Shared::new();
+        let mut fabric = LaneWriter::new(&shared);
+        let writer = thread::spawn(move || {
+            let mut writer = Writer::new(lane(), CAPACITY);
+            writer.push(&mut fabric, &mut record(b"the first"), Token(0)).expect("room");
+            writer.push(&mut fabric, &mut record(b"second"), Token(1)).expect("room");
+        });
+        let (mut reader, mut got, mut taken) = (Reader::new(), Vec::new(), 0);
+        let expected = [&b"the first"[..], b"second"];
+        for _ in 0..2 {
+            if reader.next(&shared.lane, &mut got) {
+                assert_eq!(got, expected[taken]);
+                taken += 1;
+            }
+        }
+        writer.join().unwrap();
+        while taken < 2 {
+            assert!(reader.next(&shared.lane, &mut got), "written, joined, and not there");
+            assert_eq!(got, expected[taken]);
+            taken += 1;
+        }
+    });
+}
+
+/// `maybe` is a hint that is never wrong for good: once the record is known to be written, it says so.
+#[test]
+fn a_finished_record_is_announced() {
+    explore(|| {
+        let shared = Shared::new();
+        let mut fabric = LaneWriter::new(&shared);
+        let writer = thread::spawn(move || {
+            Writer::new(lane(), CAPACITY).push(&mut fabric, &mut record(b"x"), Token(0)).expect("room");
+        });
+        let (mut reader, mut got) = (Reader::new(), Vec::new());
+        if !reader.maybe(&shared.lane) {
+            writer.join().unwrap();
+            assert!(reader.maybe(&shared.lane));
+        } else {
+            writer.join().unwrap();
+        }
+        assert!(reader.next(&shared.lane, &mut got));
+        assert_eq!(got, b"x");
+    });
+}
+
+/// Fills the ring before the race begins; the next record can go only where the first one stands.
+fn full_ring(shared: &Arc<Shared>) -> (Writer, LaneWriter) {
+    let (mut writer, mut fabric) = (Writer::new(lane(), CAPACITY), LaneWriter::new(shared));
+    for i in 0..4u8 {
+        writer.push(&mut fabric, &mut record(&[i + 1; 48]), Token(0)).expect("room");
+    }
+    assert!(!writer.fits(48));
+    (writer, fabric)
+}
+
+/// The writer overwrites what the reader has published, never what it is still copying.
+#[test]
+fn a_record_is_overwritten_only_after_it_has_been_copied() {
+    explore(|| {
+        let shared = Shared::new();
+        let (mut writer, mut fabric) = full_ring(&shared);
+        let overwriting = thread::spawn(move || {
+            fabric.posted.clear();
+            fabric.read_word(writer.consumed_word(), Token(1));
+            let consumed = fabric.poll().expect("posted").result.expect("granted");
+            assert!(writer.note_consumed(consumed));
+            writer.push(&mut fabric, &mut record(&[9; 48]), Token(2)).is_some()
+        });
+        let (mut reader, mut got) = (Reader::new(), Vec::new());
+        assert!(reader.next(&shared.lane, &mut got), "it has been overwritten before it was published");
+        assert_eq!(got, [1; 48]);
+        reader.publish(&shared.lane);
+        let overwritten = overwriting.join().unwrap();
+        for i in [2, 3, 4] {
+            assert!(reader.next(&shared.lane, &mut got));
+            assert_eq!(got, [i; 48]);
+        }
+        assert_eq!(reader.next(&shared.lane, &mut got), overwritten);
+    });
+}
+
+/// Publishing with a relaxed store would let the overwriting pass the copying.
+#[test]
+#[should_panic(expected = "overwritten before")]
+fn canary_progress_published_without_release() {
+    explore(|| {
+        let shared = Shared::new();
+        let (mut writer, mut fabric) = full_ring(&shared);
+        let overwriting = thread::spawn(move || {
+            fabric.posted.clear();
+            fabric.read_word(writer.consumed_word(), Token(1));
+            let consumed = fabric.poll().expect("posted").result.expect("granted");
+            writer.note_consumed(consumed);
+            writer.push(&mut fabric, &mut record(&[9; 48]), Token(2));
+        });
+        // As if the reader published ahead of its copy, which is what a reader without the release may amount to.
+        shared.lane[0].store(64, Ordering::Relaxed);
+        let mut got = Vec::new();
+        assert!(Reader::new().next(&shared.lane, &mut got), "overwritten before it was copied");
+        overwriting.join().unwrap();
+    });
+}
+
+/// The owner revokes as the shared-memory backend does: new grant word, full fence; then it drains the lane.
+fn revocation(writer_fenced: bool, owner_fenced: bool) {
+    explore(move || {
+        let shared = Shared::new();
+        let mut fabric = LaneWriter::new(&shared);
+        fabric.fenced = writer_fenced;
+        let writing = thread::spawn(move || {
+            let mut writer = Writer::new(lane(), CAPACITY);
+            writer.push(&mut fabric, &mut record(b"entry"), Token(0)).expect("room");
+            fabric.poll().expect("posted").result.is_ok()
+        });
+        shared.grant.store(REVOKED, Ordering::Relaxed);
+        if owner_fenced {
+            fence(Ordering::SeqCst);
+        }
+        let (mut reader, mut got) = (Reader::new(), Vec::new());
+        let there = reader.next(&shared.lane, &mut got);
+        assert!(!there || got == b"entry");
+        let acknowledged = writing.join().unwrap();
+        assert!(there || !acknowledged, "an acknowledged entry is lost");
+    });
+}
+
+/// Promise 6 (DESIGN section 3): either the writer sees the revocation, or the owner, who reads after it, sees the entry.
+#[test]
+fn what_is_acknowledged_is_seen_after_the_revocation() {
+    revocation(true, true);
+}
+
+#[test]
+#[should_panic(expected = "an acknowledged entry is lost")]
+fn canary_a_writer_without_its_fence() {
+    revocation(false, true);
+}
+
+#[test]
+#[should_panic(expected = "an acknowledged entry is lost")]
+fn canary_an_owner_without_its_fence() {
+    revocation(true, false);
+}
+
+/// A writer asks for a lease on view 1 while a proposer decides view 2 and wants to act in it. `fences` are the asker's and the proposer's.
+///
+/// The asker stores its lease word, then looks whether slot 2 is empty: if so, it has its lease. The proposer swaps slot 2, then reads the
+/// lease words of those who might act in view 1: if they are clear, it acts. Both at once would be two active views (uKharon section 6).
+fn lease_against_decision(fences: [bool; 2]) {
+    explore(move || {
+        let words = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let shared = words.clone();
+        let asking = thread::spawn(move || {
+            let (lease, slot) = &*shared;
+            lease.store(1, Ordering::Relaxed);
+            if fences[0] {
+                fence(Ordering::SeqCst);
+            }
+            slot.load(Ordering::Acquire) == 0
+        });
+        let (lease, slot) = &*words;
+        slot.compare_exchange(0, 2, Ordering::AcqRel, Ordering::Acquire).expect("the only proposer");
+        if fences[1] {
+            fence(Ordering::SeqCst);
+        }
+        let nobody_acts = lease.load(Ordering::Acquire) == 0;
+        let leased = asking.join().unwrap();
+        assert!(!(leased && nobody_acts), "two views are active at once");
+    });
+}
+
+/// The Dekker pair between lease words and slots, in both directions.
+#[test]
+fn a_lease_and_a_newer_view_exclude_each_other() {
+    lease_against_decision([true, true]);
+}
+
+#[test]
+#[should_panic(expected = "two views are active at once")]
+fn canary_a_lease_word_without_its_fence() {
+    lease_against_decision([false, true]);
+}
+
+#[test]
+#[should_panic(expected = "two views are active at once")]
+fn canary_a_decision_without_its_fence() {
+    lease_against_decision([true, false]);
+}
+
+/// An owner that goes to sleep announces it, fences, and looks once more; a peer writes, fences, and looks whether to nudge. `fences` are
+/// the sleeper's and the peer's.
+fn sleep_against_nudge(fences: [bool; 2]) {
+    explore(move || {
+        let words = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let shared = words.clone();
+        let sleeping = thread::spawn(move || {
+            let (bell, work) = &*shared;
+            bell.store(1, Ordering::Relaxed);
+            if fences[0] {
+                fence(Ordering::SeqCst);
+            }
+            work.load(Ordering::Relaxed) == 0
+        });
+        let (bell, work) = &*words;
+        work.store(1, Ordering::Relaxed);
+        if fences[1] {
+            fence(Ordering::SeqCst);
+        }
+        let nudged = bell.load(Ordering::Relaxed) == 1;
+        let sleeps = sleeping.join().unwrap();
+        assert!(nudged || !sleeps, "asleep beside work");
+    });
+}
+
+#[test]
+fn nobody_sleeps_beside_work() {
+    sleep_against_nudge([true, true]);
+}
+
+#[test]
+#[should_panic(expected = "asleep beside work")]
+fn canary_a_sleeper_without_its_fence() {
+    sleep_against_nudge([false, true]);
+}
+
+#[test]
+#[should_panic(expected = "asleep beside work")]
+fn canary_a_nudge_without_its_fence() {
+    sleep_against_nudge([true, false]);
+}
+
+/// The layout that the models above rely on.
+#[test]
+fn four_records_of_48_bytes_fill_the_smallest_ring() {
+    assert_eq!(lane_bytes(CAPACITY), HEADER_BYTES + 4 * martlet_fabric::ring::record_bytes(48));
+}
