@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use martlet_protocol::basics::ProcessId;
 use martlet_protocol::basics::layout::{MAX_MEMBERS, Sizes};
-use martlet_protocol::membership::Roles;
 use martlet_protocol::membership::view::MAX_ADDRESS_BYTES;
+use martlet_protocol::membership::{self, Roles};
 use serde::{Deserialize, Serialize};
 
 use super::Secret;
@@ -44,17 +45,33 @@ pub struct ClusterConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DetectorConfig {
-    /// How often a process reads the heartbeat of the one it monitors, in microseconds.
-    pub check_us: u64,
-    /// After how long without a new heartbeat a process is presumed dead, in microseconds. At least three checks.
-    pub silence_us: u64,
-    /// After how long without a turn of its own a detector distrusts what it saw, in microseconds. At most half of `silence_us`.
-    pub stall_us: u64,
+    /// How often a process reads the heartbeat of the one it monitors, in microseconds. Longer than a healthy node ever goes without a
+    /// turn: a node that finds itself stalled for half of it distrusts what it saw.
+    pub heartbeat_us: u64,
+    /// The highest score of a heartbeat, where it starts: a read that finds it advanced adds 1, another one takes 1.
+    pub cap: u8,
+    /// The score at which its process is presumed dead.
+    pub failure: u8,
+    /// The score at which a process presumed dead is alive again.
+    pub recovery: u8,
+    /// How often a process broadcasts that it lives, in microseconds.
+    pub broadcast_us: u64,
+    /// After how long without a broadcast a process is presumed dead, in microseconds.
+    pub broadcast_timeout_us: u64,
 }
 
 impl Default for DetectorConfig {
     fn default() -> Self {
-        DetectorConfig { check_us: 1_000, silence_us: 100_000, stall_us: 20_000 }
+        // Membership's own values, for a busy host with few cores.
+        let core = membership::Config::new(ProcessId::default(), Roles::default());
+        DetectorConfig {
+            heartbeat_us: core.heartbeat_interval_ns / 1_000,
+            cap: core.thresholds.cap,
+            failure: core.thresholds.failure,
+            recovery: core.thresholds.recovery,
+            broadcast_us: core.broadcast_interval_ns / 1_000,
+            broadcast_timeout_us: core.broadcast_timeout_ns / 1_000,
+        }
     }
 }
 
@@ -113,6 +130,11 @@ impl NodeEntry {
         vec![Role::Coordinator, Role::Replica]
     }
 
+    /// Whether it may found the cluster.
+    pub fn may_found(&self) -> bool {
+        self.role_set().has(Roles::COORDINATOR.with(Roles::REPLICA))
+    }
+
     /// The roles as a view writes them.
     pub fn role_set(&self) -> Roles {
         self.roles.iter().fold(Roles::default(), |set, role| {
@@ -136,7 +158,7 @@ impl ClusterConfig {
     pub const MAX_NAME_BYTES: usize = 48;
 
     fn default_lease_us() -> u64 {
-        20_000
+        membership::Config::new(ProcessId::default(), Roles::default()).lease_ns / 1_000
     }
 
     /// A cluster of these nodes, everything else as it is by default. It still lacks a key.
@@ -174,9 +196,13 @@ impl ClusterConfig {
             ));
         }
         check.range("lease_us", self.lease_us, 50..=60_000_000)?;
-        check.range("detector.check_us", self.detector.check_us, 10..=60_000_000)?;
-        check.range("detector.silence_us", self.detector.silence_us, self.detector.check_us * 3..=600_000_000)?;
-        check.range("detector.stall_us", self.detector.stall_us, 1..=self.detector.silence_us / 2)?;
+        let detector = &self.detector;
+        check.range("detector.heartbeat_us", detector.heartbeat_us, 100..=60_000_000)?;
+        check.range("detector.cap", detector.cap.into(), 2..=255)?;
+        check.range("detector.failure", detector.failure.into(), 0..=u64::from(detector.cap) - 2)?;
+        check.range("detector.recovery", detector.recovery.into(), u64::from(detector.failure) + 1..=detector.cap.into())?;
+        check.range("detector.broadcast_us", detector.broadcast_us, 100..=60_000_000)?;
+        check.range("detector.broadcast_timeout_us", detector.broadcast_timeout_us, detector.broadcast_us * 3..=600_000_000)?;
         for (key, value, range) in [
             ("sizes.log_ring_bytes", self.sizes.log_ring_bytes, (64 << 10)..=(1 << 30)),
             ("sizes.client_ring_bytes", self.sizes.client_ring_bytes, (4 << 10)..=(64 << 20)),
@@ -228,14 +254,13 @@ impl ClusterConfig {
                 ));
             }
         }
-        for role in [Role::Coordinator, Role::Replica] {
-            if !self.nodes.iter().any(|n| n.roles.contains(&role)) {
-                return Err(check.refuse(
-                    "node[..].roles",
-                    format_args!("nowhere {:?}", role.to_string()),
-                    "at least one node of each role",
-                ));
-            }
+        // Who founds a cluster decides its first view, as coordinator, and leads it, as replica.
+        if !self.nodes.iter().any(NodeEntry::may_found) {
+            return Err(check.refuse(
+                "node[..].roles",
+                "nowhere both",
+                "at least one node that is coordinator and replica: it founds the cluster",
+            ));
         }
         Ok(())
     }

@@ -87,7 +87,7 @@ impl Default for ThreadsConfig {
 pub enum ThreadPlan {
     /// One thread for all.
     Shared,
-    /// Membership and leases on a thread of their own.
+    /// Membership and leases on a thread of their own. This version refuses it.
     Dedicated,
 }
 
@@ -282,6 +282,9 @@ impl NodeConfig {
         check.range("redis.maxclients", u64::from(self.redis.maxclients), 1..=1_000_000)?;
         if self.redis.maxmemory.0 != 0 && self.redis.maxmemory.0 < 1 << 20 {
             return Err(check.refuse("redis.maxmemory", self.redis.maxmemory, "0 for no limit, or at least 1mb"));
+        }
+        if self.threads.plan == ThreadPlan::Dedicated {
+            return Err(check.refuse("threads.plan", "\"dedicated\"", "\"shared\", the one plan of this version"));
         }
         check.range("threads.spin_us", self.threads.spin_us, 0..=1_000_000)?;
         if let Pin::Cores(cores) = &self.threads.pin {
