@@ -15,6 +15,7 @@
 //! | word of the header | who writes | meaning | may move |
 //! |---|---|---|---|
 //! | 0 | the owner (reader) | position up to which records have been consumed | upwards |
+//! | 1 | the owner (reader) | [`ATTENDED`] once the owner's program reads this lane; for its users, the ring itself doesn't look | from 0 to that |
 
 use crate::contract::{Fabric, Memory, Remote, Token};
 use crate::invariant;
@@ -22,6 +23,10 @@ use crate::primitive::Ordering;
 
 /// The part of a lane before its data.
 pub const HEADER_BYTES: usize = 64;
+/// The header's word by which the owner can say that it reads the lane, in bytes from the lane's start.
+pub const ATTENDED_OFFSET: usize = 8;
+/// What the owner stores there.
+pub const ATTENDED: u64 = 1;
 /// What a record costs beside its payload.
 pub const RECORD_HEADER_BYTES: usize = 16;
 /// The length that marks a filler record.
