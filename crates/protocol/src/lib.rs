@@ -10,5 +10,6 @@
 pub mod basics;
 pub mod consensus;
 pub mod detector;
+pub mod engine;
 pub mod membership;
 pub mod replica;

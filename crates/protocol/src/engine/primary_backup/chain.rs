@@ -1,0 +1,199 @@
+//! A backup's log: what it has applied, what it holds beyond that, and whose word it follows.
+
+use crate::basics::{LogIndex, ViewNumber};
+use crate::replica::StateMachine;
+
+use super::layout::{Header, Kind, LaneFault};
+use super::queue::EntryQueue;
+
+/// Where the state that a replica holds comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The empty state before the first entry.
+    Genesis,
+    /// A transfer that has not ended: a part of the state, of no use to anybody.
+    Learning,
+    /// The whole state as of what has been applied.
+    Whole,
+}
+
+/// The log as far as this replica holds it: applied entries are only a number, the rest wait for their commit.
+///
+/// Entries up to [`Chain::applied`] are committed, save on a learner. So no entry that a backup has applied is ever taken back.
+#[derive(Debug)]
+pub(super) struct Chain {
+    /// The view in which the primary that wrote the end of this log took over; 0 before any did.
+    view: ViewNumber,
+    origin: Origin,
+    pending: EntryQueue,
+    committed: LogIndex,
+    part: Vec<u8>,
+    part_open: bool,
+}
+
+impl Chain {
+    pub fn new() -> Chain {
+        Chain {
+            view: ViewNumber(0),
+            origin: Origin::Genesis,
+            pending: EntryQueue::new(LogIndex(1)),
+            committed: LogIndex(0),
+            part: Vec::new(),
+            part_open: false,
+        }
+    }
+
+    pub fn view(&self) -> ViewNumber {
+        self.view
+    }
+
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// The last whole entry held.
+    pub fn last(&self) -> LogIndex {
+        self.pending.last()
+    }
+
+    pub fn applied(&self) -> LogIndex {
+        LogIndex(self.pending.first().0 - 1)
+    }
+
+    /// The highest index known to be committed. What a replica applied while it learned was committed before it was promoted.
+    pub fn committed(&self) -> LogIndex {
+        if self.origin == Origin::Whole { self.committed.max(self.applied()) } else { self.committed }
+    }
+
+    /// Applies what may be applied: the committed entries; of a learner everything, since the parts of the state that it gets stand between
+    /// the entries and include all of those before them.
+    pub fn apply_ready<S: StateMachine>(&mut self, machine: &mut S) {
+        let limit = match self.origin {
+            // A part replaces its range with a state older than the entries that stand between its fragments: those wait for its end.
+            Origin::Learning if self.part_open => return,
+            Origin::Learning => self.last(),
+            Origin::Genesis | Origin::Whole => self.committed,
+        };
+        while self.pending.first() <= limit {
+            let Some(entry) = self.pending.front() else { return };
+            machine.apply(self.pending.first(), entry);
+            self.pending.pop_front();
+        }
+    }
+
+    /// A primary's log takes the place of what stands behind its base: `staged` holds the entries that it replicated again.
+    pub fn adopt<S: StateMachine>(
+        &mut self,
+        base: LogIndex,
+        view: ViewNumber,
+        staged: &EntryQueue,
+        machine: &mut S,
+    ) -> Result<(), LaneFault> {
+        if self.origin == Origin::Learning {
+            return Err(LaneFault::NotWhole);
+        }
+        if base > self.last() {
+            return Err(LaneFault::Gap { base, last: self.last() });
+        }
+        if staged.last() < self.applied() {
+            return Err(LaneFault::Behind { end: staged.last(), applied: self.applied() });
+        }
+        let keep = base.max(self.applied());
+        self.pending.truncate_after(keep);
+        for (index, entry) in staged.iter() {
+            // What has been applied is committed, so the primary's copy of it is the same.
+            if index > keep {
+                self.pending.push(entry, false);
+            }
+        }
+        self.view = view;
+        self.origin = Origin::Whole;
+        self.committed = self.committed.max(base);
+        self.apply_ready(machine);
+        Ok(())
+    }
+
+    /// A transfer begins: everything held so far is void.
+    pub fn begin_transfer<S: StateMachine>(&mut self, start: Header, machine: &mut S) -> Result<(), LaneFault> {
+        if start.committed > start.index {
+            return Err(LaneFault::Commit { committed: start.committed, last: start.index });
+        }
+        machine.clear();
+        self.pending.restart(start.index.next());
+        self.committed = start.committed;
+        self.view = start.view;
+        self.origin = Origin::Learning;
+        self.part.clear();
+        self.part_open = false;
+        Ok(())
+    }
+
+    /// Takes a record of the lane that this log follows, other than a start.
+    pub fn take<S: StateMachine>(&mut self, header: Header, content: &[u8], machine: &mut S) -> Result<(), LaneFault> {
+        let last = self.last();
+        if header.committed > last {
+            return Err(LaneFault::Commit { committed: header.committed, last });
+        }
+        let expected = if header.kind == Kind::Entry { last.next() } else { last };
+        if header.index != expected {
+            return Err(LaneFault::Index { expected, found: header.index });
+        }
+        if header.kind != Kind::Entry && self.pending.is_open() {
+            return Err(LaneFault::Transfer(header.kind));
+        }
+        if header.committed > self.committed {
+            self.committed = header.committed;
+            self.apply_ready(machine);
+        }
+        match header.kind {
+            Kind::Start => return Err(LaneFault::Order(Kind::Start)),
+            Kind::Flush => {}
+            Kind::Entry => {
+                let at_once = self.origin == Origin::Learning && !self.part_open && !header.more && !self.pending.is_open();
+                if at_once {
+                    machine.apply(header.index, content);
+                    self.pending.skip();
+                } else {
+                    self.pending.push(content, header.more);
+                    if !header.more && self.origin == Origin::Learning {
+                        self.apply_ready(machine);
+                    }
+                }
+            }
+            Kind::Part => {
+                if self.origin != Origin::Learning {
+                    return Err(LaneFault::Transfer(Kind::Part));
+                }
+                self.part.extend_from_slice(content);
+                self.part_open = header.more;
+                if !header.more {
+                    machine.install(&self.part);
+                    self.part.clear();
+                    self.apply_ready(machine);
+                }
+            }
+            Kind::End => {
+                if self.origin != Origin::Learning || self.part_open {
+                    return Err(LaneFault::Transfer(Kind::End));
+                }
+                self.origin = Origin::Whole;
+                self.part = Vec::new();
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of this log as a primary needs it: everything is applied, and what is not known to be committed is handed out, with the
+    /// index before it.
+    pub fn take_over<S: StateMachine>(&mut self, machine: &mut S) -> (LogIndex, EntryQueue) {
+        self.apply_ready(machine);
+        let base = self.committed();
+        let mut uncommitted = EntryQueue::new(base.next());
+        std::mem::swap(&mut uncommitted, &mut self.pending);
+        uncommitted.discard_open();
+        for (index, entry) in uncommitted.iter() {
+            machine.apply(index, entry);
+        }
+        (base, uncommitted)
+    }
+}

@@ -1,0 +1,95 @@
+//! What can be set about the engine.
+
+use martlet_fabric::ring;
+
+use super::layout::HEADER_BYTES;
+
+/// The smallest ring that the engine works with.
+pub const MIN_RING_BYTES: usize = 512;
+
+/// Settings of the engine; the same at every replica, as far as `log_ring_bytes` is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Data bytes of each log lane: a power of two, at least [`MIN_RING_BYTES`]. See `layout::Sizes`.
+    pub log_ring_bytes: usize,
+    /// Bytes proposed and not yet committed beyond which [`has_room`](super::PrimaryBackup::has_room) says no.
+    pub backlog_bytes: usize,
+    /// A backup that leaves this many entries untouched is nudged, since on small hosts backups sleep. At least 1.
+    pub nudge_entries: u32,
+    /// The least time between two nudges of one peer, in nanoseconds.
+    pub nudge_gap_ns: u64,
+    /// When nothing has been posted for this long, the commit index travels by itself. In nanoseconds.
+    pub flush_idle_ns: u64,
+    /// Bytes that a backup takes from one lane in one turn. At least 1.
+    pub drain_budget_bytes: usize,
+    /// Bytes of state sent to one learner in one turn. At least 1.
+    pub transfer_budget_bytes: usize,
+    /// How often a learner that was overrun by the log may begin anew before it is given up.
+    pub learner_restarts: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            log_ring_bytes: 4 << 20,
+            backlog_bytes: 4 << 20,
+            nudge_entries: 64,
+            nudge_gap_ns: 20_000,
+            flush_idle_ns: 20_000,
+            drain_budget_bytes: 256 << 10,
+            transfer_budget_bytes: 32 << 10,
+            learner_restarts: 4,
+        }
+    }
+}
+
+impl Config {
+    /// Whether the engine can work with these settings.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if !self.log_ring_bytes.is_power_of_two() || self.log_ring_bytes < MIN_RING_BYTES {
+            return Err(ConfigError { key: "log_ring_bytes", value: self.log_ring_bytes as u64, allowed: "a power of two, at least 512" });
+        }
+        for (key, value) in [
+            ("backlog_bytes", self.backlog_bytes as u64),
+            ("nudge_entries", u64::from(self.nudge_entries)),
+            ("drain_budget_bytes", self.drain_budget_bytes as u64),
+            ("transfer_budget_bytes", self.transfer_budget_bytes as u64),
+        ] {
+            if value == 0 {
+                return Err(ConfigError { key, value, allowed: "at least 1" });
+            }
+        }
+        Ok(())
+    }
+
+    /// The most bytes of an entry or part that one record carries.
+    pub(super) fn fragment_bytes(&self) -> usize {
+        ring::max_payload(self.log_ring_bytes) - HEADER_BYTES
+    }
+}
+
+/// A setting that the engine cannot work with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} is {value}; allowed is {allowed}")]
+pub struct ConfigError {
+    /// Which setting.
+    pub key: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// What it may be.
+    pub allowed: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_setting_is_named_with_its_value_and_what_is_allowed() {
+        assert_eq!(Config::default().validate(), Ok(()));
+        let odd = Config { log_ring_bytes: 1000, ..Config::default() }.validate().expect_err("not a power of two");
+        assert_eq!(odd.to_string(), "log_ring_bytes is 1000; allowed is a power of two, at least 512");
+        let none = Config { nudge_entries: 0, ..Config::default() }.validate().expect_err("zero");
+        assert_eq!(none.to_string(), "nudge_entries is 0; allowed is at least 1");
+    }
+}

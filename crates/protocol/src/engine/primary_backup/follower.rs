@@ -1,0 +1,257 @@
+//! One process that a primary writes to.
+
+use std::collections::VecDeque;
+
+use martlet_fabric::ring::{Record, Writer};
+use martlet_fabric::{Fabric, OpError, PeerId, Region, Remote, Token};
+
+use crate::basics::layout::{Component, LOG_LANE, token_rest};
+use crate::basics::{LogIndex, ProcessId, Time};
+
+use super::config::Config;
+
+/// What an operation on a follower's lane was, as its token says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Op {
+    /// A record, or a filler before one.
+    Write,
+    /// The word that tells what the reader has consumed.
+    Consumed,
+    /// The word that tells whether its owner attends to the lane.
+    Attended,
+}
+
+/// The token of an operation on a peer's lane: the peer, whose number is never used again, and what it is.
+pub(super) fn token(op: Op, peer: PeerId) -> Token {
+    Component::Engine.token(((op as u64) << 32) | u64::from(peer.0))
+}
+
+/// What [`token`] packed.
+pub(super) fn parse_token(token: Token) -> (Op, PeerId) {
+    let rest = token_rest(token);
+    let op = match rest >> 32 {
+        0 => Op::Write,
+        1 => Op::Consumed,
+        _ => Op::Attended,
+    };
+    (op, PeerId(rest as u32))
+}
+
+/// How far a follower is on its way to hold the whole state.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// A replica when its primary took over: its lane gets the start as soon as it is connected.
+    Unstarted,
+    /// It holds the whole state, or will once it has read its lane: every entry goes there.
+    Following,
+    /// It is to learn: a transfer begins as soon as its lane is connected and empty.
+    Unlearned,
+    /// It gets every entry, and parts of the state between them.
+    Learning(Transfer),
+    /// It was given up; nothing more is written.
+    Dropped,
+}
+
+/// The state's way to a learner.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Transfer {
+    /// Where the next part begins; `None` when the last one has been taken.
+    pub cursor: Option<u64>,
+    /// The part under way, and how much of it has been posted.
+    pub part: Vec<u8>,
+    pub posted: usize,
+    /// The end of the transfer, once posted: the number of its operation, and the last entry before it.
+    pub end: Option<(u64, LogIndex)>,
+}
+
+/// A process that the primary writes to: a replica or a learner of its view.
+#[derive(Debug)]
+pub(super) struct Follower {
+    pub process: ProcessId,
+    pub peer: Option<PeerId>,
+    pub writer: Option<Writer>,
+    pub phase: Phase,
+    /// A replica of the view: nothing is committed that it does not hold.
+    pub replica: bool,
+    /// Reported as caught up. It counts like a replica from then on, since a view may promote it at any time.
+    pub caught_up: bool,
+    /// The lane failed: nothing more can be written.
+    pub broken: Option<OpError>,
+    /// Everything up to here stands in its memory.
+    pub acked: Option<LogIndex>,
+    /// The last committed index that was sent along.
+    pub told: LogIndex,
+    /// Its lane had no room when it was last tried.
+    pub full: bool,
+    /// Transfers that had to begin anew.
+    pub restarts: u32,
+    /// Operations posted and completed, and the indices that completions stand for. They complete in the order in which they were posted.
+    posted_ops: u64,
+    done_ops: u64,
+    marks: VecDeque<(u64, LogIndex)>,
+    refreshing: bool,
+    records_since_refresh: u32,
+    /// The tail when the reader's progress was last asked for.
+    refresh_tail: u64,
+    wants_nudge: bool,
+    nudged: Option<Time>,
+}
+
+impl Follower {
+    pub fn new(process: ProcessId, peer: Option<PeerId>, phase: Phase, config: &Config) -> Follower {
+        let mut follower = Follower {
+            process,
+            peer: None,
+            writer: None,
+            phase,
+            replica: false,
+            caught_up: false,
+            broken: None,
+            acked: None,
+            told: LogIndex(0),
+            full: false,
+            restarts: 0,
+            posted_ops: 0,
+            done_ops: 0,
+            marks: VecDeque::with_capacity(256),
+            refreshing: false,
+            records_since_refresh: 0,
+            refresh_tail: 0,
+            wants_nudge: false,
+            nudged: None,
+        };
+        if let Some(peer) = peer {
+            follower.connect(peer, config);
+        }
+        follower
+    }
+
+    /// Its lane can be written from now on.
+    pub fn connect(&mut self, peer: PeerId, config: &Config) {
+        if self.peer.is_none() {
+            self.peer = Some(peer);
+            self.writer = Some(Writer::new(Remote { peer, region: Region::Lane(LOG_LANE), offset: 0 }, config.log_ring_bytes));
+        }
+    }
+
+    /// Nothing is committed that it does not hold.
+    pub fn counts(&self) -> bool {
+        self.replica || self.caught_up
+    }
+
+    /// Entries go to its lane.
+    pub fn gets_entries(&self) -> bool {
+        self.broken.is_none() && matches!(self.phase, Phase::Following | Phase::Learning(_))
+    }
+
+    pub fn fits(&self, payload: usize) -> bool {
+        self.writer.as_ref().is_some_and(|w| w.fits(payload))
+    }
+
+    /// Bytes written and, as far as known, not taken.
+    pub fn outstanding(&self) -> u64 {
+        self.writer.as_ref().map_or(0, Writer::outstanding)
+    }
+
+    /// Posts a record, for which there has to be room. When it completes, everything up to `mark` stands there.
+    pub fn push<F: Fabric>(&mut self, fabric: &mut F, record: &mut Record, mark: Option<LogIndex>) -> bool {
+        let (Some(peer), Some(writer)) = (self.peer, self.writer.as_mut()) else { return false };
+        let Some(ops) = writer.push(fabric, record, token(Op::Write, peer)) else {
+            self.full = true;
+            return false;
+        };
+        self.full = false;
+        self.posted_ops += u64::from(ops);
+        self.records_since_refresh = self.records_since_refresh.saturating_add(1);
+        if let Some(index) = mark {
+            self.marks.push_back((self.posted_ops, index));
+        }
+        true
+    }
+
+    /// The number of the operation posted last.
+    pub fn last_op(&self) -> u64 {
+        self.posted_ops
+    }
+
+    /// Whether that operation has completed.
+    pub fn is_done(&self, op: u64) -> bool {
+        self.done_ops >= op
+    }
+
+    pub fn handle_completion(&mut self, op: Op, result: Result<u64, OpError>) {
+        match (op, result) {
+            (_, Err(error)) => {
+                // Later operations may be told otherwise, but there is a hole now.
+                self.broken.get_or_insert(error);
+                self.refreshing = false;
+            }
+            (Op::Write, Ok(_)) => {
+                if self.broken.is_some() {
+                    return;
+                }
+                self.done_ops += 1;
+                while let Some(&(op, index)) = self.marks.front() {
+                    if op > self.done_ops {
+                        break;
+                    }
+                    self.acked = Some(index);
+                    self.marks.pop_front();
+                }
+            }
+            (Op::Attended, Ok(_)) => {}
+            (Op::Consumed, Ok(position)) => {
+                self.refreshing = false;
+                if let Some(writer) = self.writer.as_mut() {
+                    writer.note_consumed(position);
+                    // What stood there when we last asked is still untouched: its reader sleeps, or is slow.
+                    let consumed = writer.tail() - writer.outstanding();
+                    self.wants_nudge |= consumed < self.refresh_tail || (self.full && writer.outstanding() > 0);
+                    self.refresh_tail = writer.tail();
+                }
+            }
+        }
+    }
+
+    /// Asks for the reader's progress when it is due, and wakes a reader that does not read.
+    pub fn tend<F: Fabric>(&mut self, now: Time, fabric: &mut F, config: &Config) {
+        let (Some(peer), Some(writer)) = (self.peer, self.writer.as_ref()) else { return };
+        if self.broken.is_some() || self.phase == Phase::Dropped {
+            return;
+        }
+        if self.wants_nudge && self.nudged.is_none_or(|at| now.since(at) >= config.nudge_gap_ns) {
+            fabric.nudge(peer);
+            self.nudged = Some(now);
+            self.wants_nudge = false;
+        }
+        let learns = matches!(self.phase, Phase::Learning(_) | Phase::Unlearned);
+        let due =
+            self.full || self.records_since_refresh >= config.nudge_entries || (learns && writer.outstanding() * 2 > writer.capacity());
+        if due && !self.refreshing {
+            self.refreshing = true;
+            self.records_since_refresh = 0;
+            fabric.read_word(writer.consumed_word(), token(Op::Consumed, peer));
+        }
+    }
+
+    /// A learner is nudged for every part, since nothing else in its life is urgent.
+    pub fn want_nudge(&mut self) {
+        self.wants_nudge = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_name_their_peer_and_operation() {
+        for peer in [PeerId(0), PeerId(1), PeerId(u32::MAX)] {
+            for op in [Op::Write, Op::Consumed, Op::Attended] {
+                let token = token(op, peer);
+                assert!(Component::Engine.owns(token));
+                assert_eq!(parse_token(token), (op, peer));
+            }
+        }
+    }
+}

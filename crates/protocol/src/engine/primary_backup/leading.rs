@@ -1,0 +1,397 @@
+//! What a primary does: entries into every lane, parts of the state to those who learn, and what all that makes committed.
+
+use std::collections::VecDeque;
+
+use martlet_fabric::ring::Record;
+use martlet_fabric::{Fabric, OpError, PeerId, invariant};
+
+use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use crate::membership::{Roles, View};
+use crate::replica::StateMachine;
+
+use super::config::Config;
+use super::event::{DropReason, Event};
+use super::follower::{Follower, Op, Phase, Transfer};
+use super::layout::{HEADER_BYTES, Header, Kind};
+use super::queue::EntryQueue;
+
+/// A primary's reign, from the beginning of its takeover.
+#[derive(Debug)]
+pub(super) struct Leading {
+    me: ProcessId,
+    config: Config,
+    /// The newest view, in which this process is primary.
+    view: ViewNumber,
+    /// The highest index known to be committed when the takeover began.
+    base: LogIndex,
+    /// The last entry taken over; the takeover is complete when all replicas hold it.
+    recovered: LogIndex,
+    pub followers: Vec<Follower>,
+    /// Entries not yet posted, or not whole.
+    queue: EntryQueue,
+    /// How much of the first of them has been posted.
+    head_posted: usize,
+    committed: LogIndex,
+    last_post: Time,
+    record: Record,
+}
+
+impl Leading {
+    /// The takeover begins in `view`: `queue` holds what is not known to be committed, after `base`.
+    pub fn new(
+        me: ProcessId,
+        config: Config,
+        view: &View,
+        base: LogIndex,
+        queue: EntryQueue,
+        peer_of: impl Fn(ProcessId) -> Option<PeerId>,
+    ) -> Leading {
+        let mut leading = Leading {
+            me,
+            config,
+            view: view.number,
+            base,
+            recovered: queue.last(),
+            followers: Vec::new(),
+            queue,
+            head_posted: 0,
+            committed: base,
+            last_post: Time(0),
+            record: Record::with_capacity(config.fragment_bytes().min(64 << 10) + HEADER_BYTES),
+        };
+        for member in view.with_roles(Roles::REPLICA).filter(|m| m.id != me) {
+            leading.followers.push(Follower::new(member.id, peer_of(member.id), Phase::Unstarted, &config));
+        }
+        leading.enter(view, peer_of);
+        leading
+    }
+
+    /// Goes on in a newer view of which this process is still primary: nothing is truncated, whoever left no longer counts.
+    pub fn enter(&mut self, view: &View, peer_of: impl Fn(ProcessId) -> Option<PeerId>) {
+        self.view = view.number;
+        let belongs = |p: ProcessId| view.member(p).is_some_and(|m| m.roles.has(Roles::REPLICA) || m.roles.has(Roles::LEARNER));
+        self.followers.retain(|f| belongs(f.process));
+        for member in view.members.iter().filter(|m| m.id != self.me && belongs(m.id)) {
+            let replica = member.roles.has(Roles::REPLICA);
+            match self.followers.iter_mut().find(|f| f.process == member.id) {
+                Some(follower) => {
+                    follower.replica = replica;
+                    if replica && follower.phase == Phase::Dropped && follower.broken.is_none() {
+                        follower.phase = Phase::Unlearned;
+                    }
+                }
+                None => {
+                    // Also a replica that this primary never saw learn: it cannot know whether that one holds everything.
+                    let mut follower = Follower::new(member.id, peer_of(member.id), Phase::Unlearned, &self.config);
+                    follower.replica = replica;
+                    self.followers.push(follower);
+                }
+            }
+        }
+    }
+
+    pub fn connect(&mut self, process: ProcessId, peer: PeerId) {
+        if let Some(follower) = self.followers.iter_mut().find(|f| f.process == process) {
+            follower.connect(peer, &self.config);
+        }
+    }
+
+    pub fn handle_completion(&mut self, op: Op, peer: PeerId, result: Result<u64, OpError>) {
+        if let Some(follower) = self.followers.iter_mut().find(|f| f.peer == Some(peer)) {
+            follower.handle_completion(op, result);
+        }
+    }
+
+    pub fn last(&self) -> LogIndex {
+        self.queue.last()
+    }
+
+    pub fn committed(&self) -> LogIndex {
+        self.committed
+    }
+
+    /// Entries replicated again by the takeover.
+    pub fn recovered_entries(&self) -> u64 {
+        self.recovered.0 - self.base.0
+    }
+
+    pub fn propose(&mut self, effects: &[u8]) -> LogIndex {
+        self.queue.push(effects, false);
+        self.queue.last()
+    }
+
+    /// Whether everything proposed has been posted.
+    fn drained(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The last entry that has been posted whole.
+    fn posted(&self) -> LogIndex {
+        LogIndex(self.queue.first().0 - 1)
+    }
+
+    fn header(&self, kind: Kind, index: LogIndex) -> Header {
+        Header::new(kind, index, self.view, self.committed)
+    }
+
+    /// Writes what can be written: starts, then entries, then the rest. Returns whether anything was posted.
+    pub fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &S, events: &mut VecDeque<Event>) -> bool {
+        self.post_starts(fabric);
+        let posted = self.post_entries(fabric, events);
+        self.begin_transfers(fabric);
+        let sent = self.transfer(fabric, machine, events);
+        if posted {
+            self.last_post = now;
+        } else if self.drained() && now.since(self.last_post) >= self.config.flush_idle_ns {
+            self.flush(fabric);
+        }
+        for follower in &mut self.followers {
+            follower.tend(now, fabric, &self.config);
+        }
+        posted || sent
+    }
+
+    fn post_starts<F: Fabric>(&mut self, fabric: &mut F) {
+        if self.followers.iter().all(|f| f.phase != Phase::Unstarted) {
+            return;
+        }
+        let count = u32::try_from(self.recovered_entries());
+        invariant!(count.is_ok(), "{} entries to replicate again", self.recovered_entries());
+        let start = Header { count: count.unwrap_or(0), ..Header::new(Kind::Start, self.base, self.view, self.base) };
+        self.record.fill(|out| start.encode(out));
+        for follower in self.followers.iter_mut().filter(|f| f.phase == Phase::Unstarted) {
+            if follower.push(fabric, &mut self.record, Some(self.base)) {
+                follower.phase = Phase::Following;
+                follower.told = self.base;
+            }
+        }
+    }
+
+    /// Each record goes into every lane in one go, or into none; so one buffer holds what waits, whoever it waits for.
+    fn post_entries<F: Fabric>(&mut self, fabric: &mut F, events: &mut VecDeque<Event>) -> bool {
+        let mut any = false;
+        if self.followers.iter().any(|f| f.phase == Phase::Unstarted && f.broken.is_none()) {
+            return any;
+        }
+        let alone = !self.followers.iter().any(Follower::gets_entries);
+        let fragment_bytes = self.config.fragment_bytes();
+        while let Some(entry) = self.queue.front() {
+            let rest = &entry[self.head_posted..];
+            let more = rest.len() > fragment_bytes;
+            let fragment = &rest[..rest.len().min(fragment_bytes)];
+            let payload = HEADER_BYTES + fragment.len();
+            let mut stalled = false;
+            for follower in self.followers.iter_mut().filter(|f| f.counts() && f.gets_entries()) {
+                follower.full = !follower.fits(payload);
+                stalled |= follower.full;
+            }
+            if stalled {
+                break;
+            }
+            let index = self.queue.first();
+            let header = Header { more, ..Header::new(Kind::Entry, index, self.view, self.committed) };
+            if !alone {
+                self.record.fill(|out| {
+                    header.encode(out);
+                    out.extend_from_slice(fragment);
+                });
+            }
+            let mark = (!more).then_some(index);
+            for follower in self.followers.iter_mut().filter(|f| f.gets_entries()) {
+                if follower.push(fabric, &mut self.record, mark) {
+                    follower.told = self.committed;
+                } else {
+                    overrun(follower, &self.config, events);
+                }
+            }
+            if more {
+                self.head_posted += fragment_bytes;
+            } else {
+                self.head_posted = 0;
+                self.queue.pop_front();
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Lets those learn who are to, between two entries and once their lane is empty.
+    fn begin_transfers<F: Fabric>(&mut self, fabric: &mut F) {
+        if self.head_posted != 0 || self.followers.iter().all(|f| f.phase != Phase::Unlearned) {
+            return;
+        }
+        let posted = self.posted();
+        let start = Header { learner: true, ..self.header(Kind::Start, posted) };
+        self.record.fill(|out| start.encode(out));
+        for follower in self.followers.iter_mut().filter(|f| f.phase == Phase::Unlearned && f.broken.is_none()) {
+            if follower.outstanding() > 0 {
+                follower.full = true;
+                continue;
+            }
+            if follower.push(fabric, &mut self.record, Some(posted)) {
+                follower.told = self.committed;
+                follower.phase = Phase::Learning(Transfer { cursor: Some(0), part: Vec::new(), posted: 0, end: None });
+            }
+        }
+    }
+
+    /// Sends learners their next bytes, as far as their lanes are less than half full: entries come first.
+    fn transfer<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &S, events: &mut VecDeque<Event>) -> bool {
+        let mut any = false;
+        if self.head_posted != 0 {
+            return any;
+        }
+        let (drained, posted) = (self.drained(), self.posted());
+        let (part_header, end) = (self.header(Kind::Part, posted), self.header(Kind::End, posted));
+        for follower in &mut self.followers {
+            let broken = follower.broken.is_some();
+            if broken && !follower.counts() && follower.phase != Phase::Dropped {
+                follower.phase = Phase::Dropped;
+                events.push_back(Event::Drop { process: follower.process, reason: DropReason::LaneLost });
+            }
+            // Taken out while the follower is written to; put back below.
+            let Phase::Learning(transfer) = &mut follower.phase else { continue };
+            if broken || transfer.end.is_some() {
+                continue;
+            }
+            let mut transfer = std::mem::replace(transfer, Transfer { cursor: None, part: Vec::new(), posted: 0, end: None });
+            any |= send_parts(follower, &mut transfer, &mut self.record, part_header, drained, &self.config, fabric, machine);
+            if transfer.cursor.is_none() && transfer.part.is_empty() && drained {
+                self.record.fill(|out| end.encode(out));
+                if follower.push(fabric, &mut self.record, None) {
+                    transfer.end = Some((follower.last_op(), posted));
+                    follower.want_nudge();
+                    any = true;
+                }
+            }
+            follower.phase = Phase::Learning(transfer);
+        }
+        any
+    }
+
+    /// The commit index travels by itself when no entry takes it along (TRAPS 13).
+    fn flush<F: Fabric>(&mut self, fabric: &mut F) {
+        let header = self.header(Kind::Flush, self.posted());
+        let mut filled = false;
+        for follower in self.followers.iter_mut().filter(|f| f.gets_entries() && f.told < header.committed) {
+            if !filled {
+                self.record.fill(|out| header.encode(out));
+                filled = true;
+            }
+            if follower.push(fabric, &mut self.record, None) {
+                follower.told = header.committed;
+            }
+        }
+    }
+
+    /// The last entry that stands in the memory of everybody who counts; `None` while one of them has not even started.
+    fn settled(&self) -> Option<LogIndex> {
+        let mut settled = self.posted();
+        for follower in self.followers.iter().filter(|f| f.counts()) {
+            let holds_all = match &follower.phase {
+                Phase::Following => true,
+                Phase::Learning(transfer) => transfer.end.is_some_and(|(op, _)| follower.is_done(op)),
+                Phase::Unstarted | Phase::Unlearned | Phase::Dropped => false,
+            };
+            match follower.acked {
+                Some(acked) if holds_all => settled = settled.min(acked),
+                _ => return None,
+            }
+        }
+        Some(settled)
+    }
+
+    /// Draws the conclusions from what has completed, given that the view was active after it: what is committed, and who has caught up.
+    /// Returns whether the takeover is complete, before which nothing is committed.
+    pub fn conclude(&mut self, events: &mut VecDeque<Event>) -> bool {
+        let Some(settled) = self.settled() else { return false };
+        // A view may make a replica of somebody who does not hold everything yet: then nothing new is committed until it does.
+        if settled < self.recovered || settled < self.committed {
+            return false;
+        }
+        self.committed = settled;
+        for follower in &mut self.followers {
+            let Phase::Learning(transfer) = &follower.phase else { continue };
+            let Some((op, end)) = transfer.end else { continue };
+            // The parts that it was sent hold nothing newer than `end`; with that committed it holds nothing that others may lack, and with
+            // everything committed in its memory it lacks nothing.
+            let whole = follower.is_done(op) && end <= settled && follower.acked >= Some(settled);
+            if whole && follower.broken.is_none() {
+                follower.phase = Phase::Following;
+                if !follower.replica {
+                    follower.caught_up = true;
+                    events.push_back(Event::CaughtUp { process: follower.process, view: self.view });
+                }
+            }
+        }
+        true
+    }
+}
+
+/// The log has overrun a learner: it starts over when it has emptied its lane, or is given up.
+fn overrun(follower: &mut Follower, config: &Config, events: &mut VecDeque<Event>) {
+    invariant!(!follower.counts(), "a lane that had room is full");
+    follower.restarts += 1;
+    follower.acked = None;
+    if follower.restarts > config.learner_restarts {
+        follower.phase = Phase::Dropped;
+        events.push_back(Event::Drop { process: follower.process, reason: DropReason::Overrun });
+    } else {
+        follower.phase = Phase::Unlearned;
+    }
+}
+
+/// Posts up to a turn's worth of parts. Returns whether any was posted.
+#[expect(clippy::too_many_arguments, reason = "one step of `Leading::transfer`, with its parts borrowed one by one")]
+fn send_parts<F: Fabric, S: StateMachine>(
+    follower: &mut Follower,
+    transfer: &mut Transfer,
+    record: &mut Record,
+    header: Header,
+    drained: bool,
+    config: &Config,
+    fabric: &mut F,
+    machine: &S,
+) -> bool {
+    let mut budget = config.transfer_budget_bytes;
+    let mut any = false;
+    loop {
+        if transfer.part.is_empty() {
+            let Some(cursor) = transfer.cursor else { break };
+            // The machine holds everything proposed so far. The lane has to, too, before a part of that state goes there.
+            if !drained || budget == 0 || follower.outstanding() * 2 > config.log_ring_bytes as u64 {
+                break;
+            }
+            transfer.posted = 0;
+            transfer.cursor = machine.transfer(cursor, config.transfer_budget_bytes, &mut transfer.part);
+            if transfer.part.is_empty() {
+                // An empty range of the state costs a part of the budget all the same, so that this ends.
+                budget = budget.saturating_sub(config.transfer_budget_bytes.div_ceil(8));
+                continue;
+            }
+        }
+        let rest = &transfer.part[transfer.posted..];
+        let fragment = &rest[..rest.len().min(config.fragment_bytes())];
+        let room = follower.outstanding() * 2 <= config.log_ring_bytes as u64 && follower.fits(HEADER_BYTES + fragment.len());
+        if budget == 0 || !room {
+            break;
+        }
+        let header = Header { more: fragment.len() < rest.len(), ..header };
+        let len = fragment.len();
+        record.fill(|out| {
+            header.encode(out);
+            out.extend_from_slice(fragment);
+        });
+        if !follower.push(fabric, record, None) {
+            break;
+        }
+        any = true;
+        follower.want_nudge();
+        budget = budget.saturating_sub(len);
+        transfer.posted += len;
+        if transfer.posted == transfer.part.len() {
+            transfer.part.clear();
+        }
+    }
+    any
+}

@@ -1,0 +1,564 @@
+//! The `primary-backup` engine: uKharon-KV's replication (uKharon section 7.3), for any number of failovers in a row.
+//!
+//! The primary executes a request at once, writes its effects into the memory of every backup, and lets the reply go when they stand there
+//! and the view in which it is primary is active after that. A backup applies what it knows to be committed. When a view makes it primary it
+//! waits for that view to be active, applies whatever stands in its memory, and sees to it that every other replica holds the same.
+//!
+//! `docs/primary-backup.md` has the protocol with the argument why nothing acknowledged is lost.
+
+mod chain;
+mod config;
+mod event;
+mod follower;
+mod inbound;
+pub mod layout;
+mod leading;
+mod queue;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+use std::collections::VecDeque;
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::{Completion, Fabric, LocalRegion, Memory, OpError, PeerId, Region, Remote, invariant, ring};
+
+use crate::basics::layout::{LOG_LANE, MAX_MEMBERS};
+use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use crate::membership::{Roles, View};
+use crate::replica::{Standing, StateMachine, Ticket};
+
+pub use config::{Config, ConfigError, MIN_RING_BYTES};
+pub use event::{DropReason, Event};
+pub use layout::LaneFault;
+
+use chain::{Chain, Origin};
+use follower::Op;
+use inbound::{Inbound, Phase};
+use leading::Leading;
+use turns::Turns;
+
+/// A replica's engine. One thread drives it; it never blocks and, in steady state, never allocates.
+///
+/// Its methods are of four kinds:
+/// - *queries* take `&self` and tell how things stand;
+/// - *`handle_*`* take what came from outside: peers, views, completions. They change nothing in memory that others see;
+/// - *commands* make it act: [`propose`](Self::propose), [`post`](Self::post), [`advance`](Self::advance), [`reset`](Self::reset);
+/// - *`poll_event`* hands out what the node has to do.
+///
+/// A turn of the node: the application executes requests on the machine and proposes their effects; [`post`](Self::post); poll the fabric to
+/// the end and [`handle_completion`](Self::handle_completion); read the clock; ask whether [`view`](Self::view) is active;
+/// [`advance`](Self::advance); the application releases the replies up to [`released`](Self::released). The order is what makes a reply safe:
+/// the check comes after everything that the reply depends on (TRAPS 7).
+///
+/// Views have to come from one membership service, which keeps the order of seniority: a member that was behind another stays behind it, and
+/// a process that has once been primary is primary of every view that lists it. A process joins as [`Roles::LEARNER`], except in the first view.
+#[derive(Debug)]
+pub struct PrimaryBackup {
+    me: ProcessId,
+    config: Config,
+    view: Option<View>,
+    role: Role,
+    reign: u64,
+    peers: Vec<Peer>,
+    chain: Chain,
+    turns: Turns,
+    /// Set once a view listed us; then a view that does not excludes us.
+    listed: bool,
+    /// Set once a view listed us as a learner: then the empty state is not ours to lead with.
+    learner: bool,
+    events: VecDeque<Event>,
+    /// The record taken last, kept for its memory.
+    buffer: Vec<u8>,
+    faults: u64,
+    /// When a peer was last asked whether it reads our lane.
+    asked: Time,
+}
+
+#[derive(Debug)]
+enum Role {
+    /// It follows, or waits.
+    Backup,
+    /// The newest view makes it primary, but has not been seen active.
+    Candidate,
+    /// It has applied everything it holds, and the others are being brought level.
+    TakingOver(Box<Leading>),
+    Primary(Box<Leading>),
+    Excluded,
+}
+
+/// A connected process.
+#[derive(Debug)]
+struct Peer {
+    id: PeerId,
+    process: ProcessId,
+    /// A view has listed it.
+    listed: bool,
+    gone: bool,
+    /// It was gone when its lane was last read to the end.
+    read_out: bool,
+    /// What we know of the lane that it keeps for us.
+    outbound: Outbound,
+    /// Its lane's header says that we read it.
+    attended: bool,
+    inbound: Inbound,
+}
+
+/// Whether a peer reads the lane that it keeps for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outbound {
+    /// Not as far as we know; we may ask again at this time.
+    Unknown(Time),
+    /// We have asked.
+    Asked,
+    /// It does.
+    Attended,
+    /// It cannot be reached.
+    Lost,
+}
+
+impl PrimaryBackup {
+    /// The engine of the process `me`, which holds the empty state. Panics when `config` does not [validate](Config::validate).
+    pub fn new(me: ProcessId, config: Config) -> PrimaryBackup {
+        let valid = config.validate();
+        invariant!(valid.is_ok(), "the engine's settings: {valid:?}");
+        PrimaryBackup {
+            me,
+            config,
+            view: None,
+            role: Role::Backup,
+            reign: 0,
+            peers: Vec::with_capacity(MAX_MEMBERS),
+            chain: Chain::new(),
+            turns: Turns::new(),
+            listed: false,
+            learner: false,
+            events: VecDeque::new(),
+            buffer: Vec::new(),
+            faults: 0,
+            asked: Time(0),
+        }
+    }
+
+    // Queries.
+
+    /// What this replica is. A new primary is still [`Standing::Backup`], without a primary to redirect to, until its takeover is complete.
+    pub fn standing(&self) -> Standing {
+        match &self.role {
+            Role::Primary(_) => Standing::Primary,
+            Role::Excluded => Standing::Excluded,
+            Role::Candidate | Role::TakingOver(_) => Standing::Backup { primary: None },
+            Role::Backup => {
+                Standing::Backup { primary: self.view.as_ref().and_then(View::primary).map(|m| m.id).filter(|p| *p != self.me) }
+            }
+        }
+    }
+
+    /// The newest view that it has been told; 0 for none. It is the one whose activity [`advance`](Self::advance) wants to know.
+    pub fn view(&self) -> ViewNumber {
+        self.view.as_ref().map_or(ViewNumber(0), |v| v.number)
+    }
+
+    /// Counts the times that this process became or ceased to be primary. Tickets mean nothing across a change.
+    pub fn reign(&self) -> u64 {
+        self.reign
+    }
+
+    /// The ticket for replies computed in this turn, which lasts until the next [`advance`](Self::advance).
+    pub fn ticket(&self) -> Ticket {
+        self.turns.ticket()
+    }
+
+    /// Replies with tickets up to this one may go out, if they were computed in this reign.
+    pub fn released(&self) -> Ticket {
+        self.turns.released()
+    }
+
+    /// The highest index that this replica knows to be committed.
+    pub fn committed(&self) -> LogIndex {
+        match &self.role {
+            Role::TakingOver(leading) | Role::Primary(leading) => leading.committed(),
+            _ => self.chain.committed(),
+        }
+    }
+
+    /// The last entry that this replica holds, or has proposed.
+    pub fn last(&self) -> LogIndex {
+        match &self.role {
+            Role::TakingOver(leading) | Role::Primary(leading) => leading.last(),
+            _ => self.chain.last(),
+        }
+    }
+
+    /// Up to which entry the machine holds the log's effects.
+    pub fn applied(&self) -> LogIndex {
+        match &self.role {
+            Role::TakingOver(leading) | Role::Primary(leading) => leading.last(),
+            _ => self.chain.applied(),
+        }
+    }
+
+    /// Whether proposals of `bytes` in all would find room now. Always, when nothing waits: an entry may be of any length.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        let backlog = self.turns.backlog_bytes();
+        matches!(self.role, Role::Primary(_)) && (backlog == 0 || backlog + bytes as u64 <= self.config.backlog_bytes as u64)
+    }
+
+    /// Whether it leads and no other replica holds the state: one more crash and the service ends.
+    pub fn is_alone(&self) -> bool {
+        matches!(&self.role, Role::Primary(leading) if !leading.followers.iter().any(|f| f.counts()))
+    }
+
+    /// Replicas that hold up the log: not connected, lane broken, or lane full.
+    pub fn lagging(&self) -> impl Iterator<Item = ProcessId> {
+        let followers = match &self.role {
+            Role::TakingOver(leading) | Role::Primary(leading) => leading.followers.as_slice(),
+            _ => &[],
+        };
+        followers.iter().filter(|f| f.counts() && (f.peer.is_none() || f.broken.is_some() || f.full)).map(|f| f.process)
+    }
+
+    /// Lanes found to make no sense, ever.
+    pub fn lane_faults(&self) -> u64 {
+        self.faults
+    }
+
+    // What comes from outside.
+
+    /// A member's process is connected. Its lanes, in both directions, are fresh. Clients are none of the engine's business.
+    pub fn handle_peer_up(&mut self, peer: PeerId, process: ProcessId) {
+        if self.peers.iter().any(|p| p.id == peer) {
+            return;
+        }
+        let listed = self.view.as_ref().is_some_and(|v| v.member(process).is_some());
+        self.peers.push(Peer {
+            id: peer,
+            process,
+            listed,
+            gone: false,
+            read_out: false,
+            outbound: Outbound::Unknown(Time(0)),
+            attended: false,
+            inbound: Inbound::new(),
+        });
+    }
+
+    /// A peer's process is gone, or its connection. What stands in its lane still counts, and where zombies are reachable so does what is
+    /// written to it, until a view excludes it (TRAPS 20).
+    pub fn handle_peer_gone(&mut self, peer: PeerId) {
+        if let Some(peer) = self.peers.iter_mut().find(|p| p.id == peer) {
+            peer.gone = true;
+        }
+        self.forget_departed();
+    }
+
+    /// A view has been decided. Numbers may skip; what is not newer is ignored.
+    pub fn handle_view(&mut self, view: &View) {
+        if view.number <= self.view() || matches!(self.role, Role::Excluded) {
+            return;
+        }
+        self.view = Some(view.clone());
+        for peer in &mut self.peers {
+            peer.listed |= view.member(peer.process).is_some();
+        }
+        let roles = view.member(self.me).map(|m| m.roles);
+        if roles.is_none() && self.listed {
+            self.exclude();
+        }
+        self.listed |= roles.is_some();
+        self.learner |= roles.is_some_and(|r| r.has(Roles::LEARNER));
+        let first = view.primary().is_some_and(|m| m.id == self.me);
+        let peers = &self.peers;
+        match &mut self.role {
+            Role::Excluded => {}
+            Role::TakingOver(leading) | Role::Primary(leading) if first => leading.enter(view, |p| peer_of(peers, p)),
+            // It has executed what may never have been committed, so its state is void.
+            Role::TakingOver(_) | Role::Primary(_) => self.exclude(),
+            role @ (Role::Backup | Role::Candidate) => *role = if first { Role::Candidate } else { Role::Backup },
+        }
+        self.forget_departed();
+    }
+
+    /// An operation with a token of [`Component::Engine`](crate::basics::layout::Component::Engine) has completed.
+    pub fn handle_completion(&mut self, completion: Completion) {
+        let (op, peer) = follower::parse_token(completion.token);
+        if op == Op::Attended {
+            self.handle_attended(peer, completion.result);
+            return;
+        }
+        if let Role::TakingOver(leading) | Role::Primary(leading) = &mut self.role {
+            leading.handle_completion(op, peer, completion.result);
+        }
+    }
+
+    // Commands.
+
+    /// Takes the effects of one request, which the machine already shows, into the log. They are posted by the next [`post`](Self::post) and
+    /// as soon as there is room; they may be of any length. Panics when this process is not [`Standing::Primary`].
+    pub fn propose(&mut self, effects: &[u8]) -> LogIndex {
+        let Role::Primary(leading) = &mut self.role else {
+            panic!("broken invariant: {} proposed without being primary", self.me);
+        };
+        self.turns.note_proposal((layout::HEADER_BYTES + effects.len()) as u64);
+        leading.propose(effects)
+    }
+
+    /// Does what needs no lease: as primary posts what waits, as backup takes what came and applies what is committed. Returns whether there
+    /// was anything to do.
+    ///
+    /// As primary the machine has to show exactly the effects of everything proposed.
+    pub fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
+        self.attend(now, fabric);
+        match &mut self.role {
+            Role::Excluded => false,
+            Role::TakingOver(leading) | Role::Primary(leading) => leading.post(now, fabric, machine, &mut self.events),
+            Role::Backup | Role::Candidate => {
+                let mut any = self.drain(fabric, machine, self.config.drain_budget_bytes);
+                for at in 0..self.peers.len() {
+                    if self.peers[at].gone && !self.peers[at].read_out {
+                        self.drain_lane(at, fabric, machine, usize::MAX);
+                        self.peers[at].read_out = true;
+                        any = true;
+                    }
+                }
+                self.publish(fabric);
+                if any {
+                    self.forget_departed();
+                }
+                any
+            }
+        }
+    }
+
+    /// Draws the conclusions of a turn. `active` is the view that the lease said to be active at `now`, and `now` was read after every
+    /// completion handed in so far; anything but [`view`](Self::view) counts as no. Takes over where that is due: the first records to the
+    /// other replicas are posted at once.
+    pub fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, active: Option<ViewNumber>, fabric: &mut F, machine: &mut S) {
+        let active = active.is_some_and(|v| v == self.view());
+        if active && matches!(self.role, Role::Candidate) {
+            self.begin_takeover(now, fabric, machine);
+        }
+        if active && let Role::TakingOver(leading) = &mut self.role {
+            if !leading.conclude(&mut self.events) {
+                return;
+            }
+            let recovered = leading.recovered_entries();
+            let Role::TakingOver(leading) = std::mem::replace(&mut self.role, Role::Backup) else { return };
+            self.role = Role::Primary(leading);
+            self.reign += 1;
+            self.turns.break_off();
+            self.events.push_back(Event::TookOver { view: self.view(), recovered });
+            return;
+        }
+        if let Role::Primary(leading) = &mut self.role {
+            self.turns.end(leading.last());
+            if active {
+                leading.conclude(&mut self.events);
+                self.turns.release(leading.committed());
+            }
+        }
+    }
+
+    /// Starts over as the new incarnation `me`, with an empty machine and fresh lanes: every peer has to come up anew. Tickets and
+    /// [`reign`](Self::reign) go on.
+    pub fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S) {
+        machine.clear();
+        self.exclude();
+        let mut fresh = PrimaryBackup::new(me, self.config);
+        fresh.reign = self.reign;
+        std::mem::swap(&mut fresh.turns, &mut self.turns);
+        fresh.faults = self.faults;
+        *self = fresh;
+    }
+
+    // Polling.
+
+    /// The next thing that the node has to know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn exclude(&mut self) {
+        if matches!(self.role, Role::Primary(_)) {
+            self.reign += 1;
+            self.turns.break_off();
+        }
+        self.role = Role::Excluded;
+    }
+
+    /// Tells peers that we read their lanes, and asks whether they read ours.
+    fn attend<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        for peer in &mut self.peers {
+            if !peer.attended
+                && let Some(memory) = lane_of(fabric, peer.id)
+            {
+                // From here on every takeover of ours reads this lane. Pairs with the writer's `read_word` below.
+                memory[ring::ATTENDED_OFFSET / 8].store(ring::ATTENDED, Ordering::Release);
+                peer.attended = true;
+            }
+            if let Outbound::Unknown(due) = peer.outbound
+                && now >= due
+            {
+                let word = Remote { peer: peer.id, region: Region::Lane(LOG_LANE), offset: ring::ATTENDED_OFFSET };
+                fabric.read_word(word, follower::token(Op::Attended, peer.id));
+                peer.outbound = Outbound::Asked;
+                self.asked = now;
+            }
+        }
+    }
+
+    fn handle_attended(&mut self, peer: PeerId, result: Result<u64, OpError>) {
+        let Some(peer) = self.peers.iter_mut().find(|p| p.id == peer) else { return };
+        peer.outbound = match result {
+            Ok(ring::ATTENDED) => Outbound::Attended,
+            Ok(_) => Outbound::Unknown(self.asked.after(self.config.flush_idle_ns)),
+            Err(_) => Outbound::Lost,
+        };
+        if peer.outbound == Outbound::Attended
+            && let Role::TakingOver(leading) | Role::Primary(leading) = &mut self.role
+        {
+            leading.connect(peer.process, peer.id);
+        }
+    }
+
+    /// Takes up to `budget` bytes from each lane, and lets the log switch to the latest primary whose start is effective.
+    fn drain<F: Fabric, S: StateMachine>(&mut self, fabric: &F, machine: &mut S, budget: usize) -> bool {
+        let mut any = false;
+        for at in 0..self.peers.len() {
+            any |= self.drain_lane(at, fabric, machine, budget);
+        }
+        // The log switches from lane to lane in the order of their starts, and only when the older lanes have been read to their end: what a
+        // primary takes for granted below its base stands there. A lane's end is near, since nothing is published before we are through.
+        while let Some(view) = self.peers.iter().filter_map(|p| p.inbound.effective()).min() {
+            for at in 0..self.peers.len() {
+                self.drain_lane(at, fabric, machine, usize::MAX);
+            }
+            let oldest = self.peers.iter().filter_map(|p| p.inbound.effective()).min();
+            if oldest != Some(view) {
+                continue;
+            }
+            let Some(at) = self.peers.iter().position(|p| p.inbound.effective() == Some(view)) else { break };
+            let peer = &mut self.peers[at];
+            let id = peer.id;
+            match peer.inbound.adopt(&mut self.chain, machine) {
+                Ok(()) => {
+                    self.retire_others(id);
+                    self.drain_lane(at, fabric, machine, budget);
+                }
+                Err(fault) => self.fail_lane(id, fault),
+            }
+            any = true;
+        }
+        any
+    }
+
+    fn drain_lane<F: Fabric, S: StateMachine>(&mut self, at: usize, fabric: &F, machine: &mut S, budget: usize) -> bool {
+        let peer = &mut self.peers[at];
+        if !peer.inbound.reads() {
+            return false;
+        }
+        let Some(memory) = lane_of(fabric, peer.id) else { return false };
+        let id = peer.id;
+        let mut taken = 0;
+        while taken < budget && self.peers[at].inbound.reads() {
+            let inbound = &mut self.peers[at].inbound;
+            if !inbound.reader.next(memory, &mut self.buffer) {
+                break;
+            }
+            taken += martlet_fabric::ring::record_bytes(self.buffer.len());
+            match inbound.take(&self.buffer, &mut self.chain, machine) {
+                Ok(false) => {}
+                Ok(true) => self.retire_others(id),
+                Err(fault) => self.fail_lane(id, fault),
+            }
+        }
+        taken > 0
+    }
+
+    /// The log follows this peer's lane now: earlier primaries' lanes are read no further, whatever may still be stored there.
+    fn retire_others(&mut self, id: PeerId) {
+        let view = self.chain.view();
+        for peer in self.peers.iter_mut().filter(|p| p.id != id && p.inbound.is_older_than(view)) {
+            peer.inbound.stop(Phase::Retired);
+        }
+    }
+
+    fn fail_lane(&mut self, id: PeerId, fault: LaneFault) {
+        self.faults += 1;
+        self.events.push_back(Event::LaneFault { peer: id, fault });
+        if let Some(peer) = self.peers.iter_mut().find(|p| p.id == id) {
+            peer.inbound.stop(Phase::Faulty);
+        }
+    }
+
+    /// Lets the writers overwrite what has been taken: it stands in our own memory.
+    fn publish<F: Fabric>(&mut self, fabric: &F) {
+        for peer in self.peers.iter_mut().filter(|p| p.inbound.reader.unpublished() > 0) {
+            if let Some(memory) = lane_of(fabric, peer.id) {
+                peer.inbound.reader.publish(memory);
+            }
+        }
+    }
+
+    /// The view that makes us primary is active, so whatever was acknowledged in an earlier one stands in our memory by now.
+    fn begin_takeover<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
+        let Some(view) = self.view.take() else { return };
+        self.drain(fabric, machine, usize::MAX);
+        let whole = match self.chain.origin() {
+            Origin::Whole => true,
+            Origin::Genesis => !self.learner,
+            Origin::Learning => false,
+        };
+        if whole {
+            let (base, uncommitted) = self.chain.take_over(machine);
+            for peer in &mut self.peers {
+                peer.inbound.stop(Phase::Retired);
+            }
+            let peers = &self.peers;
+            let mut leading = Box::new(Leading::new(self.me, self.config, &view, base, uncommitted, |p| peer_of(peers, p)));
+            leading.post(now, fabric, machine, &mut self.events);
+            self.role = Role::TakingOver(leading);
+        } else {
+            self.events.push_back(Event::Unfit { view: view.number });
+            self.exclude();
+        }
+        self.view = Some(view);
+        self.forget_departed();
+    }
+
+    /// Lets go of peers whose memory will not be needed: their process was a member and is not, and the log has moved on to the present
+    /// primary's lane; or their process is gone without ever having started as primary.
+    fn forget_departed(&mut self) {
+        let Some(view) = &self.view else { return };
+        let primary = view.primary().map(|m| m.id);
+        let leads = matches!(self.role, Role::TakingOver(_) | Role::Primary(_));
+        let settled = match &self.role {
+            Role::TakingOver(_) | Role::Primary(_) => true,
+            Role::Backup => self.peers.iter().any(|p| Some(p.process) == primary && p.inbound.phase == Phase::Current),
+            Role::Candidate | Role::Excluded => false,
+        };
+        if !settled {
+            return;
+        }
+        let events = &mut self.events;
+        self.peers.retain(|peer| {
+            let started = matches!(peer.inbound.phase, Phase::Starting { .. } | Phase::Effective { .. } | Phase::Current);
+            // Of a process that we have not seen in a view, a view that we have not seen may have made a primary.
+            let unused = peer.gone && (leads || (peer.read_out && !started));
+            let keep = view.member(peer.process).is_some() || !(peer.listed || unused);
+            if !keep {
+                events.push_back(Event::Forget(peer.id));
+            }
+            keep
+        });
+    }
+}
+
+fn peer_of(peers: &[Peer], process: ProcessId) -> Option<PeerId> {
+    // The latest connection: an earlier one of the same process is gone.
+    peers.iter().rev().find(|p| p.process == process && p.outbound == Outbound::Attended).map(|p| p.id)
+}
+
+fn lane_of<F: Fabric>(fabric: &F, writer: PeerId) -> Option<&Memory> {
+    fabric.memory(LocalRegion::Lane { writer, name: LOG_LANE })
+}

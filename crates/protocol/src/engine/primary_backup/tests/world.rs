@@ -1,0 +1,611 @@
+//! Processes, their lanes, what is in flight between them, and the views that a membership service would decide.
+//!
+//! Nothing happens by itself: tests deliver writes word by word, let processes take single steps of their turn, decide views and let them
+//! become active. The oracle knows which entry stands at which index once anybody has vouched for it, and what has been acknowledged.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use martlet_fabric::primitive::{AtomicU64, Ordering};
+use martlet_fabric::{
+    Completion, Fabric, Incarnation, Local, LocalRegion, Memory, NodeId, OpError, PeerEvent, PeerId, Region, RegionName, Remote, Token,
+    ring,
+};
+
+use crate::basics::layout::{Component, LOG_LANE};
+use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use crate::engine::primary_backup::{Config, Event, PrimaryBackup};
+use crate::membership::{Member, Roles, View};
+use crate::replica::{Standing, StateMachine, Ticket};
+
+type Lane = Rc<[AtomicU64]>;
+
+enum What {
+    Write { words: Vec<u64>, rotate: usize, done: usize },
+    Read,
+}
+
+struct InFlight {
+    lane: Option<Lane>,
+    at: usize,
+    what: What,
+    token: Token,
+}
+
+/// One process's endpoint. Peer `n` is process `n - 1`, for everybody.
+#[derive(Default)]
+pub struct TestFabric {
+    own: BTreeMap<PeerId, Lane>,
+    theirs: BTreeMap<PeerId, Lane>,
+    in_flight: BTreeMap<PeerId, VecDeque<InFlight>>,
+    completions: VecDeque<Completion>,
+    /// Operations take effect when they are posted, as on shared memory.
+    pub immediate: bool,
+    pub nudges: Vec<PeerId>,
+    pub writes: u64,
+    pub bytes_written: u64,
+}
+
+impl TestFabric {
+    fn post(&mut self, remote: Remote, what: What, token: Token) {
+        assert!(Component::Engine.owns(token));
+        assert_eq!(remote.region, Region::Lane(LOG_LANE));
+        assert_eq!(remote.offset % 8, 0);
+        let lane = self.theirs.get(&remote.peer).cloned();
+        self.in_flight.entry(remote.peer).or_default().push_back(InFlight { lane, at: remote.offset / 8, what, token });
+        if self.immediate {
+            self.deliver(remote.peer, usize::MAX);
+        }
+    }
+
+    /// Lets up to `words` words of what is in flight to `peer` arrive. Returns whether there was any.
+    pub fn deliver(&mut self, peer: PeerId, mut words: usize) -> bool {
+        let Some(queue) = self.in_flight.get_mut(&peer) else { return false };
+        let mut any = false;
+        while words > 0 {
+            let Some(op) = queue.front_mut() else { break };
+            any = true;
+            let Some(lane) = &op.lane else {
+                self.completions.push_back(Completion { token: op.token, result: Err(OpError::PeerLost) });
+                queue.pop_front();
+                continue;
+            };
+            let mut result = 0;
+            match &mut op.what {
+                What::Read => {
+                    result = lane[op.at].load(Ordering::SeqCst);
+                    words -= 1;
+                }
+                What::Write { words: content, rotate, done } => {
+                    while words > 0 && *done < content.len() {
+                        // Words of one write arrive in any order: here from somewhere in the middle on.
+                        let i = (*done + *rotate) % content.len();
+                        lane[op.at + i].store(content[i], Ordering::SeqCst);
+                        *done += 1;
+                        words -= 1;
+                    }
+                    if *done < content.len() {
+                        break;
+                    }
+                }
+            }
+            self.completions.push_back(Completion { token: op.token, result: Ok(result) });
+            queue.pop_front();
+        }
+        any
+    }
+
+    /// What is in flight to `peer` never arrives; operations on it fail from now on.
+    pub fn lose(&mut self, peer: PeerId) {
+        self.theirs.remove(&peer);
+        for op in self.in_flight.entry(peer).or_default() {
+            op.lane = None;
+        }
+    }
+
+    pub fn peers_in_flight(&self) -> Vec<PeerId> {
+        self.in_flight.iter().filter(|(_, q)| !q.is_empty()).map(|(p, _)| *p).collect()
+    }
+
+    pub fn drop_in_flight(&mut self) {
+        self.in_flight.clear();
+    }
+}
+
+impl Fabric for TestFabric {
+    const ZOMBIES_REACHABLE: bool = true;
+
+    fn memory(&self, region: LocalRegion) -> Option<&Memory> {
+        match region {
+            LocalRegion::Lane { writer, name } if name == LOG_LANE => self.own.get(&writer).map(|l| &**l),
+            _ => None,
+        }
+    }
+
+    fn write(&mut self, at: Remote, bytes: &[u8], token: Token) {
+        assert_eq!(bytes.len() % 8, 0);
+        let words: Vec<u64> = bytes.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().expect("8 bytes"))).collect();
+        self.writes += 1;
+        self.bytes_written += bytes.len() as u64;
+        let rotate = (self.writes as usize * 7) % words.len();
+        self.post(at, What::Write { words, rotate, done: 0 }, token);
+    }
+
+    fn read_word(&mut self, from: Remote, token: Token) {
+        self.post(from, What::Read, token);
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    fn nudge(&mut self, peer: PeerId) {
+        self.nudges.push(peer);
+    }
+
+    fn forget(&mut self, peer: PeerId) {
+        self.own.remove(&peer);
+        self.lose(peer);
+    }
+
+    fn read(&mut self, _: Remote, _: Local, _: usize, _: Token) {
+        unreachable!("the engine reads words only");
+    }
+    fn compare_and_swap(&mut self, _: Remote, _: u64, _: u64, _: Token) {
+        unreachable!("the engine swaps nothing");
+    }
+    fn send(&mut self, _: PeerId, _: &[u8]) {
+        unreachable!("the engine sends no datagrams");
+    }
+    fn multicast(&mut self, _: &[u8]) {
+        unreachable!("the engine sends no datagrams");
+    }
+    fn receive(&mut self, _: &mut Vec<u8>) -> Option<PeerId> {
+        None
+    }
+    fn event(&mut self) -> Option<PeerEvent> {
+        None
+    }
+    fn grant(&mut self, _: PeerId, _: RegionName) {
+        unreachable!("the engine grants nothing");
+    }
+    fn revoke(&mut self, _: PeerId, _: RegionName, _: Token) {
+        unreachable!("the engine revokes nothing");
+    }
+}
+
+/// A command: its number, its key, and bytes to make it longer.
+pub fn command(id: u64, key: u8, padding: usize) -> Vec<u8> {
+    let mut bytes = id.to_le_bytes().to_vec();
+    bytes.push(key);
+    bytes.resize(9 + padding, id as u8);
+    bytes
+}
+
+pub fn id_of(command: &[u8]) -> u64 {
+    u64::from_le_bytes(command[..8].try_into().expect("8 bytes"))
+}
+
+/// A machine whose state tells a command that is missing, repeated or out of order: each key holds a hash chain of its commands.
+#[derive(Clone, Debug, Default)]
+pub struct ChainMachine {
+    pub keys: BTreeMap<u8, (u64, u64)>,
+    /// Calls of `apply` since the state was last cleared; no part of the state.
+    pub log: Vec<(LogIndex, u64)>,
+    pub cleared: u64,
+}
+
+impl ChainMachine {
+    pub fn execute(&mut self, command: &[u8]) {
+        let (count, hash) = self.keys.entry(command[8]).or_default();
+        *count += 1;
+        *hash = (*hash ^ id_of(command)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ command.len() as u64;
+    }
+}
+
+impl StateMachine for ChainMachine {
+    fn apply(&mut self, index: LogIndex, command: &[u8]) {
+        if let Some((before, _)) = self.log.last() {
+            assert_eq!(before.next(), index, "entries are applied in order, each once");
+        }
+        self.log.push((index, id_of(command)));
+        self.execute(command);
+    }
+
+    fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
+        // A part is the range of keys that it covers and what they hold.
+        let keys = (budget / 17).max(1) as u64;
+        let end = (cursor + keys).min(256);
+        out.extend_from_slice(&cursor.to_le_bytes());
+        out.extend_from_slice(&end.to_le_bytes());
+        for (key, (count, hash)) in self.keys.iter().filter(|(k, _)| (cursor..end).contains(&u64::from(**k))) {
+            out.push(*key);
+            out.extend_from_slice(&count.to_le_bytes());
+            out.extend_from_slice(&hash.to_le_bytes());
+        }
+        (end < 256).then_some(end)
+    }
+
+    fn install(&mut self, part: &[u8]) {
+        let word = |at: usize| u64::from_le_bytes(part[at..at + 8].try_into().expect("8 bytes"));
+        let range = word(0)..word(8);
+        self.keys.retain(|k, _| !range.contains(&u64::from(*k)));
+        for entry in part[16..].chunks_exact(17) {
+            let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
+            self.keys.insert(entry[0], (word(1), word(9)));
+        }
+    }
+
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.log.clear();
+        self.cleared += 1;
+    }
+
+    fn digest(&self) -> u64 {
+        self.keys
+            .iter()
+            .fold(0, |d, (k, (count, hash))| (d ^ u64::from(*k)).wrapping_mul(0x0100_0000_01b3).wrapping_add(*count).rotate_left(17) ^ hash)
+    }
+}
+
+/// A reply that waits for its ticket.
+struct Reply {
+    reign: u64,
+    ticket: Ticket,
+    /// The write's index, or for a read the last index whose effects it saw, with the state that it saw.
+    index: LogIndex,
+    read: Option<u64>,
+}
+
+pub struct Process {
+    pub id: ProcessId,
+    pub engine: PrimaryBackup,
+    pub fabric: TestFabric,
+    pub machine: ChainMachine,
+    pub alive: bool,
+    /// The next step of its turn.
+    pub step: u8,
+    active: Option<ViewNumber>,
+    now: Time,
+    replies: Vec<Reply>,
+    pub events: Vec<Event>,
+    checked: usize,
+    cleared: u64,
+    /// Entries that somebody had vouched for when it last asked whether its view was active.
+    vouched: usize,
+}
+
+pub struct World {
+    pub processes: Vec<Process>,
+    pub config: Config,
+    pub views: Vec<View>,
+    pub active: ViewNumber,
+    pub clock: u64,
+    /// What stands at each index for good, from 1 on.
+    pub truth: Vec<Vec<u8>>,
+    commands: BTreeMap<u64, Vec<u8>>,
+    pub acknowledged: Vec<LogIndex>,
+    pub reads: u64,
+    pub next_id: u64,
+}
+
+pub fn tiny() -> Config {
+    Config {
+        log_ring_bytes: 1024,
+        backlog_bytes: 2000,
+        nudge_entries: 4,
+        nudge_gap_ns: 3,
+        flush_idle_ns: 5,
+        drain_budget_bytes: 300,
+        transfer_budget_bytes: 200,
+        learner_restarts: 1000,
+    }
+}
+
+pub fn peer(process: usize) -> PeerId {
+    PeerId(process as u32 + 1)
+}
+
+impl World {
+    /// `replicas` processes, connected, in view 1, which is active.
+    pub fn new(replicas: usize, config: Config) -> World {
+        let mut world = World {
+            processes: Vec::new(),
+            config,
+            views: Vec::new(),
+            active: ViewNumber(0),
+            clock: 1000,
+            truth: Vec::new(),
+            commands: BTreeMap::new(),
+            acknowledged: Vec::new(),
+            reads: 0,
+            next_id: 1,
+        };
+        for _ in 0..replicas {
+            world.spawn();
+        }
+        let everybody: Vec<(usize, Roles)> = (0..replicas).map(|p| (p, Roles::REPLICA)).collect();
+        world.decide(&everybody);
+        for p in 0..replicas {
+            for q in 0..replicas {
+                world.connect(p, q);
+            }
+            world.learn(p);
+        }
+        world.activate();
+        world
+    }
+
+    /// A new process, which nobody is connected to. Its lanes stand ready.
+    pub fn spawn(&mut self) -> usize {
+        let n = self.processes.len();
+        let id = ProcessId { node: NodeId(n as u16 % 5), incarnation: Incarnation(n as u64 + 1) };
+        let mut fabric = TestFabric::default();
+        for (p, other) in self.processes.iter_mut().enumerate() {
+            let lane = || (0..ring::lane_bytes(self.config.log_ring_bytes) / 8).map(|_| AtomicU64::new(0)).collect::<Lane>();
+            let (to_us, to_them) = (lane(), lane());
+            fabric.own.insert(peer(p), to_us.clone());
+            fabric.theirs.insert(peer(p), to_them.clone());
+            other.fabric.own.insert(peer(n), to_them);
+            other.fabric.theirs.insert(peer(n), to_us);
+        }
+        self.processes.push(Process {
+            id,
+            engine: PrimaryBackup::new(id, self.config),
+            fabric,
+            machine: ChainMachine::default(),
+            alive: true,
+            step: 0,
+            active: None,
+            now: Time(0),
+            replies: Vec::new(),
+            events: Vec::new(),
+            checked: 0,
+            cleared: 0,
+            vouched: 0,
+        });
+        n
+    }
+
+    /// `p` hears that `q` is connected.
+    pub fn connect(&mut self, p: usize, q: usize) {
+        if p != q {
+            let id = self.processes[q].id;
+            self.processes[p].engine.handle_peer_up(peer(q), id);
+        }
+    }
+
+    /// The membership service decides the next view.
+    pub fn decide(&mut self, members: &[(usize, Roles)]) {
+        let members =
+            members.iter().map(|(p, roles)| Member { id: self.processes[*p].id, roles: *roles, address: String::new() }).collect();
+        let number = ViewNumber(self.views.len() as u64 + 1);
+        self.views.push(View { number, lease_ns: 1, fence_ns: 1, compatible: false, members, departed: Vec::new() });
+    }
+
+    pub fn latest(&self) -> &View {
+        self.views.last().expect("view 1 is there from the start")
+    }
+
+    pub fn index_of(&self, id: ProcessId) -> usize {
+        self.processes.iter().position(|p| p.id == id).expect("all processes are in the list")
+    }
+
+    /// The members of the latest view.
+    pub fn members(&self) -> Vec<(usize, Roles)> {
+        self.latest().members.iter().map(|m| (self.index_of(m.id), m.roles)).collect()
+    }
+
+    /// `p` hears of the latest view.
+    pub fn learn(&mut self, p: usize) {
+        let view = self.latest().clone();
+        self.processes[p].engine.handle_view(&view);
+    }
+
+    /// All leases on older views are gone: the latest view is active, and none before it ever again.
+    pub fn activate(&mut self) {
+        self.active = self.latest().number;
+    }
+
+    pub fn crash(&mut self, p: usize) {
+        self.processes[p].alive = false;
+    }
+
+    /// `p` executes a write of `padding` extra bytes, if it is primary and has room.
+    pub fn write(&mut self, p: usize, key: u8, padding: usize) -> Option<LogIndex> {
+        let process = &mut self.processes[p];
+        if process.engine.standing() != Standing::Primary || !process.engine.has_room(9 + padding) {
+            return None;
+        }
+        let command = command(self.next_id, key, padding);
+        self.next_id += 1;
+        process.machine.execute(&command);
+        let index = process.engine.propose(&command);
+        self.commands.insert(id_of(&command), command);
+        let proposal = (index, self.next_id - 1);
+        process.machine.log.push(proposal);
+        process.replies.push(Reply { reign: process.engine.reign(), ticket: process.engine.ticket(), index, read: None });
+        Some(index)
+    }
+
+    /// `p` executes a read of everything, if it is primary.
+    pub fn read(&mut self, p: usize) {
+        let latest = self.acknowledged.iter().max().copied();
+        let process = &mut self.processes[p];
+        if process.engine.standing() == Standing::Primary {
+            let index = process.engine.last();
+            let reply =
+                Reply { reign: process.engine.reign(), ticket: process.engine.ticket(), index, read: Some(process.machine.digest()) };
+            // What it sees may be stale, as long as it is never released then. So the check's reference is taken here.
+            if Some(index) >= latest {
+                process.replies.push(reply);
+            } else {
+                process.replies.push(Reply { read: None, index: LogIndex(u64::MAX), ..reply });
+            }
+        }
+    }
+
+    /// One of the five steps of a turn of `p`. True when it was the last one.
+    pub fn step(&mut self, p: usize) -> bool {
+        if !self.processes[p].alive {
+            return true;
+        }
+        self.clock += 1;
+        let process = &mut self.processes[p];
+        match process.step {
+            0 => {
+                process.engine.post(Time(self.clock), &mut process.fabric, &mut process.machine);
+                self.check_applied(p);
+            }
+            1 => {
+                while let Some(completion) = process.fabric.poll() {
+                    process.engine.handle_completion(completion);
+                }
+            }
+            2 => {
+                process.now = Time(self.clock);
+                // Whatever is vouched for later may be the word of a later primary, if this one stalls between its check and its use.
+                process.vouched = self.truth.len();
+                process.active = (process.engine.view() == self.active).then_some(self.active);
+            }
+            3 => {
+                let (now, active) = (process.now, process.active);
+                process.engine.advance(now, active, &mut process.fabric, &mut process.machine);
+                self.take_events(p);
+                self.note_committed(p);
+            }
+            _ => self.release(p),
+        }
+        let process = &mut self.processes[p];
+        process.step = (process.step + 1) % 5;
+        process.step == 0
+    }
+
+    /// Whole turns of `p`.
+    pub fn turns(&mut self, p: usize, turns: usize) {
+        for _ in 0..turns {
+            while !self.step(p) {}
+        }
+    }
+
+    /// Everything in flight from `p` arrives.
+    pub fn deliver(&mut self, p: usize) {
+        for to in self.processes[p].fabric.peers_in_flight() {
+            self.processes[p].fabric.deliver(to, usize::MAX);
+        }
+    }
+
+    /// Turns of all that live, with everything delivered, `rounds` times.
+    pub fn run(&mut self, rounds: usize) {
+        for _ in 0..rounds {
+            for p in 0..self.processes.len() {
+                self.turns(p, 1);
+                self.deliver(p);
+            }
+        }
+    }
+
+    pub fn committed_by(&mut self, index: LogIndex, id: u64) {
+        let at = index.0 as usize - 1;
+        assert!(at <= self.truth.len(), "index {index} is vouched for before the one before it");
+        if at == self.truth.len() {
+            self.truth.push(self.commands[&id].clone());
+        } else {
+            assert_eq!(id_of(&self.truth[at]), id, "two commands at index {index}");
+        }
+    }
+
+    /// A replica that follows applies committed entries only; what it applied as a learner was committed before it was promoted.
+    fn check_applied(&mut self, p: usize) {
+        let process = &mut self.processes[p];
+        if process.cleared != process.machine.cleared {
+            process.cleared = process.machine.cleared;
+            process.checked = 0;
+        }
+        if !process.engine.follows_as_whole_replica() {
+            return;
+        }
+        let entries = process.machine.log[process.checked..].to_vec();
+        process.checked += entries.len();
+        for (index, id) in entries {
+            self.committed_by(index, id);
+        }
+    }
+
+    /// What a primary says to be committed is what it proposed.
+    fn note_committed(&mut self, p: usize) {
+        let process = &self.processes[p];
+        if process.engine.standing() != Standing::Primary {
+            return;
+        }
+        let committed = process.engine.committed();
+        let from = process.checked;
+        let entries: Vec<_> = process.machine.log[from..].iter().take_while(|(i, _)| *i <= committed).copied().collect();
+        self.processes[p].checked += entries.len();
+        for (index, id) in entries {
+            self.committed_by(index, id);
+        }
+    }
+
+    fn take_events(&mut self, p: usize) {
+        while let Some(event) = self.processes[p].engine.poll_event() {
+            match event {
+                Event::TookOver { .. } => {
+                    self.note_committed(p);
+                    let process = &self.processes[p];
+                    assert_eq!(process.engine.committed(), process.engine.last());
+                    let last = process.engine.last().0 as usize;
+                    assert!(
+                        last >= process.vouched,
+                        "index {} was vouched for and is lost: the new primary ends at {last}",
+                        process.vouched
+                    );
+                    assert!(self.truth.len() >= last);
+                    assert_eq!(process.machine.digest(), self.replay(last), "the new primary's state is not that of its log");
+                }
+                Event::Forget(peer) => self.processes[p].fabric.forget(peer),
+                Event::CaughtUp { .. } | Event::Drop { .. } | Event::LaneFault { .. } | Event::Unfit { .. } => {}
+            }
+            self.processes[p].events.push(event);
+        }
+    }
+
+    fn release(&mut self, p: usize) {
+        let process = &mut self.processes[p];
+        let (reign, released) = (process.engine.reign(), process.engine.released());
+        process.replies.retain(|r| r.reign == reign);
+        let out: Vec<Reply> = process.replies.extract_if(.., |r| r.ticket <= released).collect();
+        for reply in out {
+            assert_ne!(reply.index, LogIndex(u64::MAX), "a stale read was released");
+            assert!(reply.index.0 as usize <= self.truth.len(), "acknowledged before it was committed");
+            match reply.read {
+                None => self.acknowledged.push(reply.index),
+                Some(digest) => {
+                    assert_eq!(digest, self.replay(reply.index.0 as usize), "a read saw what never was");
+                    self.reads += 1;
+                }
+            }
+        }
+    }
+
+    /// The state after the first `entries` entries.
+    pub fn replay(&self, entries: usize) -> u64 {
+        let mut machine = ChainMachine::default();
+        for entry in &self.truth[..entries] {
+            machine.execute(entry);
+        }
+        machine.digest()
+    }
+
+    /// Every replica of the latest view that lives holds the state of the whole log.
+    pub fn assert_level(&self) {
+        let all = self.replay(self.truth.len());
+        for (p, roles) in self.members() {
+            if roles.has(Roles::REPLICA) && self.processes[p].alive {
+                assert_eq!(self.processes[p].engine.applied().0 as usize, self.truth.len(), "process {p} has not applied everything");
+                assert_eq!(self.processes[p].machine.digest(), all, "process {p} holds another state");
+            }
+        }
+    }
+}
