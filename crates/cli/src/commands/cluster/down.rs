@@ -1,0 +1,84 @@
+//! `martlet cluster down`
+
+use std::time::Duration;
+
+use clap::Args;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::commands::Which;
+use crate::directory::Directory;
+use crate::fail::{Context as _, Outcome};
+use crate::output::Format;
+
+/// Stop all nodes of a cluster. Its data goes with them.
+///
+/// Nodes are asked to end (SIGTERM), and killed if they do not do so in time. Doing it twice does no harm.
+///
+/// Example: martlet cluster down --purge
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Remove the cluster's files too, logs included.
+    #[arg(long)]
+    purge: bool,
+    /// How long a node may take to end, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    grace: u64,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let directory = Directory::new(&arguments.which.dir);
+    if !directory.path().exists() {
+        format.say(format_args!("there is no cluster in {}", directory.path().display()));
+        return Ok(());
+    }
+    let _lock = directory.lock()?;
+    for (node, how) in stop_all(&directory, Duration::from_secs(arguments.grace))? {
+        format.print(format_args!("node {node} {how}"), || json!({"event": "stopped", "node": node, "how": how}));
+    }
+    if arguments.purge {
+        directory.purge()?;
+        let path = directory.path().display().to_string();
+        format.print(format_args!("removed the cluster's files from {path}"), || json!({"event": "purged", "dir": path}));
+    }
+    Ok(())
+}
+
+/// Stops every node that runs and forgets its process. Returns how each of them ended.
+pub fn stop_all(directory: &Directory, grace: Duration) -> Outcome<Vec<(u16, &'static str)>> {
+    let mut running = Vec::new();
+    for node in directory.nodes_with_processes()? {
+        let handle = match directory.process(node)? {
+            Some(process) => process.open().context(format_args!("cannot reach node {node}"))?,
+            None => None,
+        };
+        match handle {
+            Some(handle) => {
+                // All at once: each then leaves without waiting for those before it. A stopped one must go on to hear it.
+                for signal in [Signal::TERM, Signal::CONT] {
+                    handle.signal(signal).context(format_args!("cannot signal node {node}"))?;
+                }
+                running.push((node, handle));
+            }
+            None => directory.forget_process(node)?,
+        }
+    }
+    let until = std::time::Instant::now() + grace;
+    let mut ended = Vec::new();
+    for (node, handle) in running {
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        let doing = format!("cannot wait for node {node}");
+        let how = if handle.wait_gone(left).context(&doing)? {
+            "ended"
+        } else {
+            handle.signal(Signal::KILL).context(format_args!("cannot signal node {node}"))?;
+            while !handle.wait_gone(Duration::from_secs(1)).context(&doing)? {}
+            "did not end in time and was killed"
+        };
+        directory.forget_process(node)?;
+        ended.push((node, how));
+    }
+    Ok(ended)
+}

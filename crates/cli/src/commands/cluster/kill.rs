@@ -1,0 +1,45 @@
+//! `martlet cluster kill`
+
+use clap::Args;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::commands::Which;
+use crate::directory::Directory;
+use crate::fail::{Context as _, Fail, Outcome};
+use crate::output::Format;
+use crate::process::{signal_by_name, signal_name};
+
+/// Send a signal to a node, SIGKILL unless told otherwise.
+///
+/// STOP pauses a node and CONT lets it go on: by then the others have long replaced it.
+///
+/// Example: martlet cluster kill 0 && redis-cli -c -p 7712 get key
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The node's number.
+    node: u16,
+    /// The signal's name, with or without SIG, or its number.
+    #[arg(long, default_value = "KILL", value_parser = signal_by_name)]
+    signal: Signal,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let node = arguments.node;
+    let directory = Directory::new(&arguments.which.dir);
+    directory.existing_node(node)?;
+    let gone = || Fail::absent(format_args!("node {node} is not running"));
+    let process = directory.process(node)?.ok_or_else(gone)?;
+    let handle = process.open().context(format_args!("cannot reach node {node}"))?.ok_or_else(gone)?;
+    if !handle.signal(arguments.signal).context(format_args!("cannot signal node {node}"))? {
+        return Err(gone());
+    }
+    let signal = signal_name(arguments.signal);
+    format.print(
+        format_args!("sent {signal} to node {node} (process {})", process.pid),
+        || json!({"event": "signalled", "node": node, "pid": process.pid, "signal": signal}),
+    );
+    Ok(())
+}

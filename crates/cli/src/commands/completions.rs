@@ -1,0 +1,24 @@
+//! `martlet completions`
+
+use clap::{Args, CommandFactory as _};
+use clap_complete::Shell;
+
+use super::Cli;
+use crate::fail::Outcome;
+use crate::output;
+
+/// Print completions for a shell.
+///
+/// Example: martlet completions bash > ~/.local/share/bash-completion/completions/martlet
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Which shell.
+    shell: Shell,
+}
+
+pub fn run(arguments: &Arguments) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Cli::command(), "martlet", &mut script);
+    output::raw(&script);
+    Ok(())
+}

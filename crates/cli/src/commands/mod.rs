@@ -1,0 +1,93 @@
+//! The commands, a file each.
+
+mod bench;
+mod cluster;
+mod completions;
+mod man;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::fail::{self, Kind, Outcome};
+use crate::output::{BAD, Format, styled};
+
+/// A replicated key-value store that outlives kill -9.
+///
+/// Martlet keeps a service up through crashes, at the speed of the memory it lives in: replicas on one host write into each other's memory,
+/// see a death within microseconds, agree on who is in charge, and answer again.
+#[derive(Debug, Parser)]
+#[command(name = "martlet", version, after_help = fail::EXIT_CODES, max_term_width = 110, propagate_version = true, infer_subcommands = true)]
+pub struct Cli {
+    /// Print one JSON object a line instead of text.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(subcommand)]
+    Cluster(cluster::Command),
+    Bench(bench::Arguments),
+    Completions(completions::Arguments),
+    Man(man::Arguments),
+}
+
+/// Which cluster.
+#[derive(Clone, Debug, Args)]
+pub struct Which {
+    /// The cluster's directory.
+    #[arg(long, value_name = "DIR", env = "MARTLET_DIR", default_value = "martlet-cluster")]
+    pub dir: PathBuf,
+}
+
+/// Runs the command that the process was called with.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let format = if cli.json { Format::Json } else { Format::Text };
+    match dispatch(cli.command, format) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fail) => {
+            if fail.kind() != Kind::Interrupted {
+                anstream::eprintln!("{} {fail}", styled(BAD, "error:"));
+            }
+            fail.code()
+        }
+    }
+}
+
+fn dispatch(command: Command, format: Format) -> Outcome {
+    match command {
+        Command::Cluster(command) => cluster::run(&command, format),
+        Command::Bench(arguments) => bench::run(&arguments, format),
+        Command::Completions(arguments) => completions::run(&arguments),
+        Command::Man(arguments) => man::run(&arguments),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_says_what_it_does() {
+        fn check(command: &clap::Command) {
+            assert!(command.get_about().is_some(), "`{}` says nothing about itself", command.get_name());
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "`{}` of `{}` says nothing about itself", argument.get_id(), command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+}

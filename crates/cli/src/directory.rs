@@ -1,0 +1,327 @@
+//! A cluster's directory: what `martlet cluster up` writes and all other commands read.
+//!
+//! ```text
+//! DIR/cluster.toml   what all nodes agree on; written last, so that its presence says that the rest is complete
+//! DIR/cluster.key    the secret that admits a process
+//! DIR/node-N.toml    what node N does
+//! DIR/node-N.log     what it said
+//! DIR/node-N.pid     which process it is, named so that a recycled number is not taken for it
+//! DIR/lock           held by the one command that changes something
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use martlet_node::config::{Cluster, ClusterConfig, Key, NodeConfig, NodeEntry, Role};
+
+use crate::fail::{Context as _, Fail, Outcome};
+use crate::process::{Activity, ProcessName};
+
+/// What a cluster to be made looks like.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its name; clusters of one host need different ones.
+    pub name: String,
+    /// How many nodes hold the state.
+    pub replicas: u16,
+    /// How many nodes keep consensus slots.
+    pub coordinators: u16,
+    /// Node `i` serves the Redis protocol on this port plus `i`; `None`: nowhere.
+    pub redis_port: Option<u16>,
+    /// Which threads a node has, and where they run.
+    pub threads: martlet_node::config::ThreadsConfig,
+}
+
+impl Plan {
+    /// How many nodes that takes: replicas are coordinators too as far as there are both.
+    pub fn nodes(&self) -> u16 {
+        self.replicas.max(self.coordinators)
+    }
+
+    fn config(&self) -> Outcome<ClusterConfig> {
+        let mut nodes = Vec::new();
+        for number in 0..self.nodes() {
+            let mut roles = Vec::new();
+            if number < self.coordinators {
+                roles.push(Role::Coordinator);
+            }
+            if number < self.replicas {
+                roles.push(Role::Replica);
+            }
+            let redis = match self.redis_port {
+                Some(port) => {
+                    let port = port.checked_add(number).ok_or_else(|| {
+                        Fail::usage(format_args!(
+                            "--redis-port is {port}; node {number} would need {}; allowed are ports up to 65535",
+                            u32::from(port) + u32::from(number)
+                        ))
+                    })?;
+                    format!("127.0.0.1:{port}")
+                }
+                None => String::new(),
+            };
+            nodes.push(NodeEntry { number, redis, roles });
+        }
+        let mut config = ClusterConfig::new(self.name.clone(), nodes);
+        config.key_file = Some("cluster.key".into());
+        Ok(config)
+    }
+}
+
+/// A cluster's directory.
+#[derive(Clone, Debug)]
+pub struct Directory(PathBuf);
+
+/// While it lives, no other command changes the directory.
+#[derive(Debug)]
+pub struct Lock {
+    _file: OwnedFd,
+}
+
+impl Directory {
+    /// The directory at that path; it need not exist.
+    pub fn new(path: &Path) -> Directory {
+        Directory(path.to_path_buf())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The cluster's file.
+    pub fn cluster_file(&self) -> PathBuf {
+        self.0.join("cluster.toml")
+    }
+
+    /// A node's file.
+    pub fn node_file(&self, number: u16) -> PathBuf {
+        self.0.join(format!("node-{number}.toml"))
+    }
+
+    /// A node's log.
+    pub fn log_file(&self, number: u16) -> PathBuf {
+        self.0.join(format!("node-{number}.log"))
+    }
+
+    fn pid_file(&self, number: u16) -> PathBuf {
+        self.0.join(format!("node-{number}.pid"))
+    }
+
+    /// Waits for the directory's lock.
+    pub fn lock(&self) -> Outcome<Lock> {
+        let path = self.0.join("lock");
+        let doing = format!("cannot lock {}", path.display());
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).context(&doing)?;
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).context(&doing)?;
+        Ok(Lock { _file: file.into() })
+    }
+
+    /// The cluster, or `None` when none has been made here.
+    pub fn cluster(&self) -> Outcome<Option<Cluster>> {
+        let file = self.cluster_file();
+        if !file.exists() {
+            return Ok(None);
+        }
+        Cluster::load(&file).map(Some).map_err(Fail::failed)
+    }
+
+    /// The cluster.
+    pub fn existing_cluster(&self) -> Outcome<Cluster> {
+        self.cluster()?.ok_or_else(|| {
+            Fail::absent(format_args!("there is no cluster in {0}; `martlet cluster up --dir {0}` makes one", self.0.display()))
+        })
+    }
+
+    /// The cluster, if that node is one of its.
+    pub fn existing_node(&self, number: u16) -> Outcome<Cluster> {
+        let cluster = self.existing_cluster()?;
+        let numbers: Vec<String> = cluster.config().nodes.iter().map(|node| node.number.to_string()).collect();
+        match cluster.config().nodes.iter().any(|node| node.number == number) {
+            true => Ok(cluster),
+            false => Err(Fail::absent(format_args!("there is no node {number}; the cluster's nodes are {}", numbers.join(", ")))),
+        }
+    }
+
+    /// The nodes that have been started from here and not been forgotten, whether or not they still run.
+    pub fn nodes_with_processes(&self) -> Outcome<Vec<u16>> {
+        let doing = format!("cannot list {}", self.0.display());
+        let mut nodes = Vec::new();
+        for entry in fs::read_dir(&self.0).context(&doing)? {
+            let name = entry.context(&doing)?.file_name();
+            let number: Option<u16> = name.to_str().and_then(|name| name.strip_prefix("node-")?.strip_suffix(".pid")?.parse().ok());
+            nodes.extend(number);
+        }
+        nodes.sort_unstable();
+        Ok(nodes)
+    }
+
+    /// Makes everything a cluster needs, in the directory. Under the lock.
+    pub fn create(&self, plan: &Plan) -> Outcome<Cluster> {
+        let config = plan.config()?;
+        let key = Key::generate().context("cannot draw a key")?;
+        write_private(&self.0.join("cluster.key"), &format!("{}\n", key.to_hex()))?;
+        for node in &config.nodes {
+            let mut own = NodeConfig::new(node.number, "cluster.toml");
+            own.threads = plan.threads.clone();
+            write_whole(&self.node_file(node.number), &own.to_toml())?;
+        }
+        write_whole(&self.cluster_file(), &config.to_toml())?;
+        self.existing_cluster()
+    }
+
+    /// The process of a node, if one has been started from here; it may be gone.
+    pub fn process(&self, number: u16) -> Outcome<Option<ProcessName>> {
+        let file = self.pid_file(number);
+        ProcessName::read(&file).context(format_args!("cannot read {}", file.display()))
+    }
+
+    /// What a node's process is doing.
+    pub fn activity(&self, number: u16) -> Outcome<Activity> {
+        Ok(self.process(number)?.map_or(Activity::Gone, |process| process.activity()))
+    }
+
+    /// Starts a node, which must not be running. Under the lock.
+    pub fn start(&self, number: u16, life: Life) -> Outcome<(ProcessName, Child)> {
+        let log = self.log_file(number);
+        let out = File::options().create(true).append(true).open(&log).context(format_args!("cannot write {}", log.display()))?;
+        let err = out.try_clone().context("cannot duplicate a descriptor")?;
+        let exe = std::env::current_exe().context("cannot find this command's own executable")?;
+        let mut command = Command::new(exe);
+        command.arg("node").arg("--config").arg(self.node_file(number));
+        match life {
+            // A group of its own: Ctrl-C at our terminal is not meant for it.
+            Life::OfItsOwn => command.process_group(0),
+            Life::OfOurs => command.process_group(0).arg("--die-with-parent"),
+        };
+        let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().context(format_args!("cannot start node {number}"))?;
+        let name = ProcessName::of(child.id()).context(format_args!("cannot look at node {number}'s process"))?;
+        let file = self.pid_file(number);
+        name.write(&file).context(format_args!("cannot write {}", file.display()))?;
+        Ok((name, child))
+    }
+
+    /// Forgets a node's process, which must be gone. Under the lock.
+    pub fn forget_process(&self, number: u16) -> Outcome {
+        remove(&self.pid_file(number))
+    }
+
+    /// The last lines of a node's log.
+    pub fn log_tail(&self, number: u16, lines: usize) -> String {
+        let text = fs::read(self.log_file(number)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+        let all: Vec<&str> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// Removes all that [`Directory::create`] and the nodes wrote, and the directory if nothing else is in it. Under the lock.
+    pub fn purge(&self) -> Outcome {
+        // The cluster's file first: without it there is no cluster, whatever else may be left by a crash.
+        remove(&self.cluster_file())?;
+        let entries = fs::read_dir(&self.0).context(format_args!("cannot list {}", self.0.display()))?;
+        for entry in entries {
+            let path = entry.context(format_args!("cannot list {}", self.0.display()))?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+            let of_a_node = name.strip_prefix("node-").and_then(|rest| rest.split_once('.')).is_some_and(|(number, kind)| {
+                number.parse::<u16>().is_ok() && ["toml", "log", "pid", "pid.new", "toml.new"].contains(&kind)
+            });
+            if of_a_node || ["cluster.key", "cluster.toml.new", "lock"].contains(&name) {
+                remove(&path)?;
+            }
+        }
+        match fs::remove_dir(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
+                Err(Fail::failed(format_args!("cannot remove {}: {error}", self.0.display())))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How long a node lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Until it is told to end.
+    OfItsOwn,
+    /// No longer than the thread that started it.
+    OfOurs,
+}
+
+fn remove(path: &Path) -> Outcome {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Fail::failed(format_args!("cannot remove {}: {error}", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A reader finds all of it or the file before it.
+fn write_whole(path: &Path, text: &str) -> Outcome {
+    let fresh = path.with_extension("toml.new");
+    fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, path)).context(format_args!("cannot write {}", path.display()))
+}
+
+/// Readable by its owner only.
+fn write_private(path: &Path, text: &str) -> Outcome {
+    remove(path)?;
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    made.and_then(|mut file| file.write_all(text.as_bytes())).context(format_args!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    fn plan() -> Plan {
+        let threads = martlet_node::config::ThreadsConfig::default();
+        Plan { name: "test".into(), replicas: 2, coordinators: 3, redis_port: Some(7711), threads }
+    }
+
+    #[test]
+    fn a_cluster_made_here_is_found_again_and_purged() {
+        let scratch = Scratch::new("directory").expect("a directory");
+        let directory = Directory::new(&scratch.path().join("c"));
+        fs::create_dir(directory.path()).expect("made");
+        assert!(directory.cluster().expect("readable").is_none());
+        let lock = directory.lock().expect("nobody else has it");
+        let cluster = directory.create(&plan()).expect("made");
+        assert_eq!(cluster.config().nodes.len(), 3);
+        assert_eq!(cluster.config().nodes[2].redis, "127.0.0.1:7713");
+        assert_eq!(cluster.config().nodes[2].roles, [Role::Coordinator]);
+        for number in 0..3 {
+            martlet_node::config::Settings::load(&directory.node_file(number)).expect("a valid node");
+        }
+        let again = directory.existing_cluster().expect("there");
+        assert_eq!(again.key().bytes(), cluster.key().bytes());
+        fs::write(directory.path().join("mine"), "").expect("written");
+        directory.purge().expect("purged");
+        let left: Vec<_> = fs::read_dir(directory.path()).expect("still there").map(|e| e.expect("an entry").file_name()).collect();
+        assert_eq!(left, ["mine"], "what is not ours stays");
+        drop(lock);
+        fs::remove_file(directory.path().join("mine")).expect("removed");
+        directory.purge().expect("purged");
+        assert!(!directory.path().exists());
+    }
+
+    #[test]
+    fn a_port_beyond_the_last_is_refused() {
+        let scratch = Scratch::new("directory").expect("a directory");
+        let directory = Directory::new(scratch.path());
+        let error = directory.create(&Plan { redis_port: Some(65534), ..plan() }).expect_err("three ports do not fit");
+        assert_eq!(error.to_string(), "--redis-port is 65534; node 2 would need 65536; allowed are ports up to 65535");
+    }
+
+    #[test]
+    fn a_missing_cluster_is_said_with_the_way_out() {
+        let scratch = Scratch::new("directory").expect("a directory");
+        let error = Directory::new(scratch.path()).existing_cluster().expect_err("none");
+        assert!(error.to_string().contains("`martlet cluster up --dir "), "{error}");
+        assert_eq!(error.kind(), crate::fail::Kind::Absent);
+    }
+}

@@ -1,0 +1,96 @@
+//! How a command ends when it does not end well.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Why a command ends, and with which exit code.
+#[derive(Debug)]
+pub struct Fail {
+    kind: Kind,
+    message: String,
+}
+
+/// What went wrong, as a script tells it apart by the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Something failed.
+    Failed = 1,
+    /// The command was called wrongly. clap's own errors have this code too.
+    Usage = 2,
+    /// What was asked for is not there: a key, a node, a cluster.
+    Absent = 3,
+    /// A check found the store to be wrong.
+    Wrong = 4,
+    /// The user interrupted it.
+    Interrupted = 130,
+}
+
+/// The codes, for help texts.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0    it worked
+  1    it failed
+  2    wrong usage
+  3    what was asked for is not there: a key, a node, a running cluster
+  4    a check found the store to be wrong
+  130  interrupted by Ctrl-C";
+
+impl Fail {
+    /// Something failed.
+    pub fn failed(message: impl fmt::Display) -> Fail {
+        Fail { kind: Kind::Failed, message: message.to_string() }
+    }
+
+    /// The command was called wrongly.
+    pub fn usage(message: impl fmt::Display) -> Fail {
+        Fail { kind: Kind::Usage, message: message.to_string() }
+    }
+
+    /// What was asked for is not there.
+    pub fn absent(message: impl fmt::Display) -> Fail {
+        Fail { kind: Kind::Absent, message: message.to_string() }
+    }
+
+    /// A check found the store to be wrong.
+    pub fn wrong(message: impl fmt::Display) -> Fail {
+        Fail { kind: Kind::Wrong, message: message.to_string() }
+    }
+
+    /// The user interrupted it.
+    pub fn interrupted() -> Fail {
+        Fail { kind: Kind::Interrupted, message: "interrupted".into() }
+    }
+
+    /// What kind it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The code that the process ends with.
+    pub fn code(&self) -> ExitCode {
+        ExitCode::from(self.kind as u8)
+    }
+}
+
+impl fmt::Display for Fail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Fail {}
+
+/// What a command returns.
+pub type Outcome<T = ()> = Result<T, Fail>;
+
+/// Says what was being done when something failed.
+pub trait Context<T> {
+    /// Puts `doing` before the error's own words.
+    fn context(self, doing: impl fmt::Display) -> Outcome<T>;
+}
+
+impl<T, E: fmt::Display> Context<T> for Result<T, E> {
+    fn context(self, doing: impl fmt::Display) -> Outcome<T> {
+        self.map_err(|error| Fail::failed(format_args!("{doing}: {error}")))
+    }
+}

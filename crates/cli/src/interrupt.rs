@@ -1,0 +1,50 @@
+//! Ctrl-C: a flag that long commands look at, so that they can clean up.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::fail::{Fail, Outcome};
+
+/// Whether the user wants us to end.
+#[derive(Clone, Debug)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// From now on Ctrl-C, SIGTERM and SIGHUP raise the flag, and a second one ends the process at once.
+    pub fn install() -> io::Result<Interrupt> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            // In this order: the first signal finds the flag down, the second one finds it up.
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))?;
+            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+        }
+        Ok(Interrupt(flag))
+    }
+
+    /// Whether it is up, or nobody reads our output any more.
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed) || crate::output::is_reader_gone()
+    }
+
+    /// An error once it is up.
+    pub fn check(&self) -> Outcome {
+        if self.is_raised() { Err(Fail::interrupted()) } else { Ok(()) }
+    }
+
+    /// Waits, and ends early with an error when it is raised.
+    pub fn sleep(&self, duration: Duration) -> Outcome {
+        let until = Instant::now() + duration;
+        loop {
+            self.check()?;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(Duration::from_millis(20)));
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What commands print: text for people, with colours on a terminal, or one JSON object a line.
+
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anstyle::{AnsiColor, Style};
+use serde_json::Value;
+
+/// Whoever read our output has gone.
+static READER_GONE: AtomicBool = AtomicBool::new(false);
+
+/// Whether whoever read our output has gone (`martlet ... | head`). Commands that go on for ever end then.
+pub fn is_reader_gone() -> bool {
+    READER_GONE.load(Ordering::Relaxed)
+}
+
+/// Writes bytes as they are. That nobody reads them any more is no error of the command.
+pub fn raw(bytes: &[u8]) {
+    let mut out = anstream::stdout().lock();
+    if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
+        READER_GONE.store(true, Ordering::Relaxed);
+    }
+}
+
+fn line(text: impl std::fmt::Display) {
+    raw(format!("{text}\n").as_bytes());
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Format {
+    /// Prints `text` for people, or the object for programs.
+    pub fn print(self, text: impl std::fmt::Display, object: impl FnOnce() -> Value) {
+        match self {
+            Format::Text => line(text),
+            Format::Json => line(object()),
+        }
+    }
+
+    /// Prints something that only people want to see.
+    pub fn say(self, text: impl std::fmt::Display) {
+        if self == Format::Text {
+            line(text);
+        }
+    }
+
+    /// Prints an object that only programs want to see.
+    pub fn object(self, object: impl FnOnce() -> Value) {
+        if self == Format::Json {
+            line(object());
+        }
+    }
+}
+
+/// Something that went well.
+pub const GOOD: Style = AnsiColor::Green.on_default().bold();
+/// Something to look at.
+pub const WARN: Style = AnsiColor::Yellow.on_default();
+/// Something that went wrong.
+pub const BAD: Style = AnsiColor::Red.on_default().bold();
+/// A heading.
+pub const HEAD: Style = Style::new().bold();
+/// What matters less.
+pub const DIM: Style = Style::new().dimmed();
+
+/// A text in a style.
+pub fn styled(style: Style, text: impl std::fmt::Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// Rows in aligned columns, numbers to the right.
+#[derive(Debug, Default)]
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these headings.
+    pub fn new<const N: usize>(headings: [&str; N]) -> Table {
+        Table { rows: vec![headings.map(str::to_owned).to_vec()] }
+    }
+
+    /// Adds a row.
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.to_vec());
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let columns = self.rows[0].len();
+        let width = |column: usize| self.rows.iter().map(|row| shown_width(&row[column])).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let numeric = |column: usize| {
+            let mut cells = self.rows[1..].iter().map(|row| plain(&row[column])).filter(|cell| !cell.is_empty()).peekable();
+            cells.peek().is_some() && cells.all(|cell| cell.starts_with(|c: char| c.is_ascii_digit()) && !cell.contains(':'))
+        };
+        let right: Vec<bool> = (0..columns).map(numeric).collect();
+        for (number, row) in self.rows.iter().enumerate() {
+            if number > 0 {
+                writeln!(f)?;
+            }
+            let mut line = String::new();
+            for (column, cell) in row.iter().enumerate() {
+                let gap = " ".repeat(widths[column] - shown_width(cell));
+                let cell = if number == 0 { styled(HEAD, cell) } else { cell.clone() };
+                let last = column + 1 == columns;
+                match (right[column], last) {
+                    (true, _) => line += &format!("{gap}{cell}"),
+                    (false, true) => line += &cell,
+                    (false, false) => line += &format!("{cell}{gap}"),
+                }
+                line += if last { "" } else { "  " };
+            }
+            f.write_str(line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// The text without its colours.
+fn plain(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}
+
+fn shown_width(text: &str) -> usize {
+    plain(text).chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_whatever_their_colours() {
+        let mut table = Table::new(["node", "p50", "state"]);
+        table.row(["0".into(), "1.5".into(), styled(GOOD, "up")]);
+        table.row(["10".into(), "12.5".into(), "down".into()]);
+        assert_eq!(plain(&table.to_string()), "node   p50  state\n   0   1.5  up\n  10  12.5  down");
+    }
+}

@@ -1,0 +1,238 @@
+//! Other processes, named so that a recycled number is never taken for the process that had it before.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// A process of this host: its number, when it started, and which boot of the host that counts from. No two processes share all three.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessName {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in clock ticks since the host's boot.
+    started: u64,
+    /// The host's boot, as the kernel names it.
+    boot: String,
+}
+
+/// What a process is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// It runs, or could.
+    Running,
+    /// It is stopped by a signal.
+    Stopped,
+    /// It is gone, or only waits to be reaped.
+    Gone,
+}
+
+impl ProcessName {
+    /// The name of the process that has this number now.
+    pub fn of(pid: u32) -> io::Result<ProcessName> {
+        let stat = Stat::read(pid)?;
+        Ok(ProcessName { pid, started: stat.started, boot: boot()? })
+    }
+
+    /// Reads what [`ProcessName::write`] wrote; `None` when there is no such file, or nothing that makes sense stands in it (it was cut
+    /// short by a crash: whoever wrote it never got to rely on it).
+    pub fn read(file: &Path) -> io::Result<Option<ProcessName>> {
+        let text = match fs::read_to_string(file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut words = text.split_whitespace();
+        let name = (|| {
+            let (pid, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            Some(ProcessName { pid, started, boot: words.next()?.to_owned() })
+        })();
+        Ok(name)
+    }
+
+    /// Writes it, so that a reader finds all of it or the file before it.
+    pub fn write(&self, file: &Path) -> io::Result<()> {
+        let fresh = file.with_extension("pid.new");
+        fs::write(&fresh, format!("{} {} {}\n", self.pid, self.started, self.boot))?;
+        fs::rename(fresh, file)
+    }
+
+    /// What it is doing.
+    pub fn activity(&self) -> Activity {
+        match (Stat::read(self.pid), boot()) {
+            (Ok(stat), Ok(boot)) if stat.started == self.started && boot == self.boot => match stat.state {
+                'T' | 't' => Activity::Stopped,
+                'Z' | 'X' => Activity::Gone,
+                _ => Activity::Running,
+            },
+            _ => Activity::Gone,
+        }
+    }
+
+    /// A handle on it, or `None` when it is gone.
+    pub fn open(&self) -> io::Result<Option<Handle>> {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+        let fd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => fd,
+            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        // Only now: the handle is on whoever has the number, and the check says who that is.
+        Ok((self.activity() != Activity::Gone).then_some(Handle { fd }))
+    }
+}
+
+/// A process that can be signalled and waited for without a race.
+#[derive(Debug)]
+pub struct Handle {
+    fd: OwnedFd,
+}
+
+impl Handle {
+    /// Sends it a signal. `false`: it is gone.
+    pub fn signal(&self, signal: Signal) -> io::Result<bool> {
+        match pidfd_send_signal(&self.fd, signal) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits until it is gone, at most so long. Returns whether it is.
+    pub fn wait_gone(&self, patience: Duration) -> io::Result<bool> {
+        let until = std::time::Instant::now() + patience;
+        loop {
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(n) => return Ok(n > 0),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+struct Stat {
+    state: char,
+    started: u64,
+}
+
+impl Stat {
+    fn read(pid: u32) -> io::Result<Stat> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        Stat::parse(&text).ok_or_else(|| io::Error::other(format!("cannot read /proc/{pid}/stat")))
+    }
+
+    /// The second field is the program's name in parentheses, which may itself hold blanks and parentheses.
+    fn parse(text: &str) -> Option<Stat> {
+        let mut fields = text[text.rfind(')')? + 1..].split_whitespace();
+        let state = fields.next()?.chars().next()?;
+        // Field 22 of the whole; the state is the third.
+        let started = fields.nth(18)?.parse().ok()?;
+        Some(Stat { state, started })
+    }
+}
+
+fn boot() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// The signals that a node may be sent.
+const NAMED: [(&str, Signal); 10] = [
+    ("HUP", Signal::HUP),
+    ("INT", Signal::INT),
+    ("QUIT", Signal::QUIT),
+    ("ABRT", Signal::ABORT),
+    ("KILL", Signal::KILL),
+    ("SEGV", Signal::SEGV),
+    ("TERM", Signal::TERM),
+    ("STOP", Signal::STOP),
+    ("CONT", Signal::CONT),
+    ("BUS", Signal::BUS),
+];
+
+/// Finds a signal by its name, with or without `SIG`, or its number.
+pub fn signal_by_name(text: &str) -> Result<Signal, String> {
+    let upper = text.to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let named = NAMED.iter().find(|(named, signal)| *named == name || signal.as_raw().to_string() == name);
+    named.map(|(_, signal)| *signal).ok_or_else(|| {
+        let names: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
+        format!("unknown signal; allowed are {} and their numbers", names.join(", "))
+    })
+}
+
+/// A signal's name, with `SIG`.
+pub fn signal_name(signal: Signal) -> String {
+    let named = NAMED.iter().find(|(_, named)| *named == signal);
+    named.map_or_else(|| format!("signal {}", signal.as_raw()), |(name, _)| format!("SIG{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_knows_itself_and_not_its_predecessor() {
+        let own = ProcessName::of(std::process::id()).expect("we run");
+        assert_eq!(own.activity(), Activity::Running);
+        assert!(own.open().expect("may be opened").is_some());
+        let before = ProcessName { started: own.started - 1, ..own.clone() };
+        assert_eq!(before.activity(), Activity::Gone, "the same number, started earlier");
+        assert!(before.open().expect("may be opened").is_none());
+        let other_boot = ProcessName { boot: "another".into(), ..own };
+        assert_eq!(other_boot.activity(), Activity::Gone);
+    }
+
+    #[test]
+    fn a_name_survives_its_file_and_half_a_file_is_none() {
+        let dir = crate::scratch::Scratch::new("pid").expect("a directory");
+        let file = dir.path().join("node-1.pid");
+        assert_eq!(ProcessName::read(&file).expect("no file is fine"), None);
+        let own = ProcessName::of(std::process::id()).expect("we run");
+        own.write(&file).expect("written");
+        assert_eq!(ProcessName::read(&file).expect("there"), Some(own));
+        for half in ["", "12", "12 34", "x 34 b"] {
+            fs::write(&file, half).expect("written");
+            assert_eq!(ProcessName::read(&file).expect("there"), None, "{half:?}");
+        }
+    }
+
+    #[test]
+    fn odd_program_names_do_not_confuse() {
+        let stat = Stat::parse("77 (a) b) (c) T 1 77 77 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1").expect("a stat line");
+        assert_eq!((stat.state, stat.started), ('T', 987_654));
+    }
+
+    #[test]
+    fn a_stopped_and_a_dead_process_are_told_apart() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep is there");
+        let name = ProcessName::of(child.id()).expect("it runs");
+        let handle = name.open().expect("may be opened").expect("it runs");
+        assert!(handle.signal(Signal::STOP).expect("may be signalled"));
+        while name.activity() == Activity::Running {
+            std::thread::yield_now();
+        }
+        assert_eq!(name.activity(), Activity::Stopped);
+        assert!(handle.signal(Signal::KILL).expect("may be signalled"));
+        assert!(handle.wait_gone(Duration::from_secs(600)).expect("may be waited for"));
+        assert_eq!(name.activity(), Activity::Gone, "a zombie counts as gone");
+        child.wait().expect("it is ours");
+        assert!(!handle.signal(Signal::KILL).expect("may be asked"));
+    }
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        assert_eq!(signal_by_name("kill"), Ok(Signal::KILL));
+        assert_eq!(signal_by_name("SIGSTOP"), Ok(Signal::STOP));
+        assert_eq!(signal_by_name("15"), Ok(Signal::TERM));
+        assert!(signal_by_name("nope").is_err_and(|e| e.contains("KILL")));
+        assert_eq!(signal_name(Signal::KILL), "SIGKILL");
+    }
+}

@@ -1,0 +1,169 @@
+//! Failovers as timelines: where each microsecond went, from the kill to the first reply of the next primary.
+
+use martlet_node::counters::{Event, EventKind};
+use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
+use serde_json::{Value, json};
+
+use crate::output::{DIM, HEAD, styled};
+
+/// A moment of a failover.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Nanoseconds since the kill.
+    pub after_ns: u64,
+    /// What happened.
+    pub what: String,
+    /// Where: a node or a client.
+    pub whose: String,
+}
+
+/// One failover.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    /// Who was killed.
+    pub victim: ProcessId,
+    /// The view without it, as far as anybody recorded it.
+    pub view: Option<ViewNumber>,
+    /// In order.
+    pub moments: Vec<Moment>,
+}
+
+/// The steps that a timeline shows, in the order in which a failover goes through them.
+const STEPS: [EventKind; 7] = [
+    EventKind::DeathSeen,
+    EventKind::ViewProposed,
+    EventKind::ViewDecided,
+    EventKind::ViewAcknowledged,
+    EventKind::ViewActive,
+    EventKind::TookOver,
+    EventKind::FirstReply,
+];
+
+impl Timeline {
+    /// Puts together what the nodes recorded about a death. `events` are those of each node; the kill and the client's reply are moments of
+    /// the same clock. The survivors' steps towards the first view without the victim are kept, and nothing after it.
+    pub fn new(victim: ProcessId, killed: Time, events: &[(u16, Vec<Event>)], client_reply: Option<Time>) -> Timeline {
+        let relevant = |event: &&Event| event.at >= killed && STEPS.contains(&event.kind);
+        let proposed = events
+            .iter()
+            .flat_map(|(_, events)| events)
+            .filter(relevant)
+            .filter(|event| event.kind == EventKind::ViewProposed && event.process == Some(victim))
+            .map(|event| event.view)
+            .min();
+        let about_it = |event: &&Event| match event.kind {
+            EventKind::DeathSeen => event.process == Some(victim),
+            _ => Some(event.view) == proposed,
+        };
+        let mut moments: Vec<(u64, usize, Moment)> = Vec::new();
+        for (node, events) in events {
+            for event in events.iter().filter(relevant).filter(about_it) {
+                let after_ns = event.at.since(killed);
+                let step = STEPS.iter().position(|kind| *kind == event.kind).expect("filtered");
+                let what = match event.kind {
+                    EventKind::FirstReply => "first reply sent".to_owned(),
+                    kind => kind.name().to_owned(),
+                };
+                moments.push((after_ns, step, Moment { after_ns, what, whose: format!("n{node}") }));
+            }
+        }
+        if let Some(reply) = client_reply {
+            let after_ns = reply.since(killed);
+            moments.push((after_ns, STEPS.len(), Moment { after_ns, what: "first reply received".into(), whose: "client".into() }));
+        }
+        moments.sort_by(|a, b| (a.0, a.1, &a.2.whose).cmp(&(b.0, b.1, &b.2.whose)));
+        Timeline { victim, view: proposed, moments: moments.into_iter().map(|(_, _, moment)| moment).collect() }
+    }
+
+    /// Nanoseconds from the kill to the first moment of that kind.
+    pub fn first(&self, what: &str) -> Option<u64> {
+        self.moments.iter().find(|moment| moment.what == what).map(|moment| moment.after_ns)
+    }
+
+    /// As one JSON object.
+    pub fn json(&self, number: usize) -> Value {
+        let moments: Vec<Value> =
+            self.moments.iter().map(|m| json!({"after_us": m.after_ns as f64 / 1e3, "what": m.what, "whose": m.whose})).collect();
+        json!({
+            "event": "failover",
+            "number": number,
+            "victim": self.victim.to_string(),
+            "view": self.view.map(|view| view.0),
+            "moments": moments,
+        })
+    }
+}
+
+impl std::fmt::Display for Timeline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let view = self.view.map_or_else(|| "no view without it was recorded".into(), |view| format!("view {view}"));
+        writeln!(f, "{} killed with SIGKILL; {view}", styled(HEAD, self.victim))?;
+        let mut last = 0;
+        for moment in &self.moments {
+            let step = moment.after_ns - last;
+            last = moment.after_ns;
+            writeln!(
+                f,
+                "  {:>10.1} us  {:<22} {:<7} {}",
+                moment.after_ns as f64 / 1e3,
+                moment.what,
+                moment.whose,
+                styled(DIM, format_args!("+{:.1}", step as f64 / 1e3))
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_fabric::{Incarnation, NodeId};
+
+    use super::*;
+
+    fn process(node: u16) -> ProcessId {
+        ProcessId { node: NodeId(node), incarnation: Incarnation(9) }
+    }
+
+    fn event(at: u64, kind: EventKind, view: u64, about: Option<u16>) -> Event {
+        Event { at: Time(at), kind, view: ViewNumber(view), process: about.map(process), detail: 0 }
+    }
+
+    #[test]
+    fn the_steps_of_one_failover_are_picked_from_all_that_was_recorded() {
+        let survivor = vec![
+            event(500, EventKind::DeathSeen, 3, Some(0)),
+            event(1_010_000, EventKind::DeathSeen, 4, Some(0)),
+            event(1_012_000, EventKind::ViewProposed, 5, Some(0)),
+            event(1_015_000, EventKind::ViewDecided, 5, None),
+            event(1_016_000, EventKind::ViewActive, 5, None),
+            event(1_020_000, EventKind::FirstReply, 5, None),
+            event(2_000_000, EventKind::ViewDecided, 6, None),
+            event(2_100_000, EventKind::DeathSeen, 6, Some(2)),
+        ];
+        let other = vec![event(1_018_000, EventKind::ViewAcknowledged, 5, None)];
+        let timeline = Timeline::new(process(0), Time(1_000_000), &[(1, survivor), (2, other)], Some(Time(1_022_000)));
+        assert_eq!(timeline.view, Some(ViewNumber(5)));
+        let told: Vec<_> = timeline.moments.iter().map(|m| (m.after_ns, m.what.as_str(), m.whose.as_str())).collect();
+        assert_eq!(
+            told,
+            [
+                (10_000, "death seen", "n1"),
+                (12_000, "view proposed", "n1"),
+                (15_000, "view decided", "n1"),
+                (16_000, "view active", "n1"),
+                (18_000, "view acknowledged", "n2"),
+                (20_000, "first reply sent", "n1"),
+                (22_000, "first reply received", "client"),
+            ]
+        );
+        assert_eq!(timeline.first("view active"), Some(16_000));
+        assert_eq!(timeline.json(1)["moments"][0]["after_us"], 10.0);
+    }
+
+    #[test]
+    fn a_failover_that_nobody_recorded_is_said_so() {
+        let timeline = Timeline::new(process(0), Time(5), &[(1, vec![])], None);
+        assert!(timeline.to_string().contains("no view without it was recorded"));
+    }
+}
