@@ -3,7 +3,7 @@
 //! Pure: nothing here reads a clock, draws chance from the system, starts a thread or does I/O. Time and seeds are arguments; memory is
 //! reached only through [`martlet_fabric::Fabric`]. The node and the simulator therefore run the same state machines.
 //!
-//! Modules depend downward only: `basics` < `detector` < `consensus` < `membership` < `engine` < `replica`.
+//! Modules depend downward only: `basics` < `detector` < `consensus` < `membership` < `replica` < `engine`.
 
 #![forbid(unsafe_code)]
 
