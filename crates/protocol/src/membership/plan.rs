@@ -70,12 +70,18 @@ pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool) -> Option<View>
     }
     for (process, evidence) in &wishes.remove {
         if let Some(at) = members.iter().position(|m| m.id == *process) {
+            if !evidence.releases_leases() && holds_the_only_state(&members, at) {
+                continue;
+            }
             departed.push(Departed { id: members.remove(at).id, evidence: *evidence });
         }
     }
     for newcomer in &wishes.join {
         if let Some(at) = members.iter().position(|m| m.id.node == newcomer.id.node) {
             if members[at].id >= newcomer.id {
+                continue;
+            }
+            if holds_the_only_state(&members, at) {
                 continue;
             }
             // A new life of a node says nothing certain about the old one: it may be paused.
@@ -102,6 +108,12 @@ pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool) -> Option<View>
     let compatible = !changed;
     // Leases carry over a compatible view, so those on it must be waited for as well.
     Some(View { number: view.number.next(), lease_ns, fence_ns, compatible, members, departed })
+}
+
+/// Whether this member is the last replica. Nobody can take over from it, so it is not cut off while it may still live: the state would be lost
+/// for a mere suspicion.
+fn holds_the_only_state(members: &[Member], at: usize) -> bool {
+    members[at].roles.has(Roles::REPLICA) && members.iter().filter(|m| m.roles.has(Roles::REPLICA)).count() == 1
 }
 
 #[cfg(test)]
@@ -145,6 +157,24 @@ mod tests {
         assert_eq!(next.members.last().unwrap().id, id(0, 2));
         assert_eq!(next.departed, [Departed { id: id(0, 1), evidence: Evidence::Evicted }]);
         assert_eq!(next.primary().unwrap().id, id(1, 1));
+    }
+
+    #[test]
+    fn the_last_replica_is_cut_off_only_when_it_is_certainly_gone() {
+        let mut view = three();
+        view.members[1].roles = Roles::COORDINATOR.with(Roles::LEARNER);
+        view.members[2].roles = Roles::COORDINATOR;
+        for evidence in [Evidence::Presumed, Evidence::Evicted] {
+            let mut wishes = Wishes::default();
+            wishes.remove(id(0, 1), evidence);
+            assert_eq!(next(&view, &wishes, true), None);
+        }
+        let mut wishes = Wishes::default();
+        wishes.join(member(0, 2, Roles::LEARNER));
+        assert_eq!(next(&view, &wishes, true), None, "nor for the sake of its own next life");
+        wishes.remove(id(0, 1), Evidence::Certain);
+        let without = next(&view, &wishes, true).unwrap();
+        assert_eq!((without.primary(), without.members.len()), (None, 3));
     }
 
     #[test]

@@ -476,6 +476,8 @@ impl Core {
                     self.wishes.remove(process, evidence);
                 }
             }
+            // The late words of a process that is known to be dead.
+            Message::Join { .. } if self.peers.suspicion(process).is_some_and(Evidence::releases_leases) => {}
             Message::Join { roles, address } => {
                 self.wishes.join(Member { id: process, roles, address });
                 self.lead(now, fabric);
