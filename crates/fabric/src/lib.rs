@@ -10,6 +10,9 @@ pub mod conformance;
 pub mod contract;
 pub mod primitive;
 pub mod ring;
+// Little-endian only: the kernel's futex words are the low halves of our words.
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub mod shm;
 #[cfg(all(any(test, feature = "sim"), not(loom)))]
 pub mod sim;
 

@@ -1,0 +1,162 @@
+//! The doorbell: how an idle process is woken, at the price of one load while it is awake.
+//!
+//! Every process has one word that its peers can write: [`AWAKE`] or [`PARKED`]. The protocol is Dekker's:
+//!
+//! | sleeper | waker |
+//! |---|---|
+//! | stores `PARKED` | stores what the sleeper is to see |
+//! | full fence | full fence |
+//! | looks for work once more | loads the word; if `PARKED`: stores `AWAKE`, then wakes |
+//! | waits while the word is `PARKED` | |
+//!
+//! Either the waker sees `PARKED` or the sleeper sees the work; and when the waker comes between the sleeper's look and its wait, the wait
+//! finds another value and returns at once.
+
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::thread::futex;
+use rustix::time::{ClockId, Timespec};
+
+use super::memory::Area;
+use crate::primitive::{AtomicU64, Ordering, fence};
+
+const AWAKE: u64 = 0;
+const PARKED: u64 = 1;
+
+/// The most words that a sleeper can watch besides its bell: the kernel takes 128 in all.
+pub const MAX_PARK_WORDS: usize = 127;
+/// How long a sleeper waits at most, on a kernel without `futex_waitv` (before 5.16), when it watches words besides its bell.
+const WITHOUT_WAITV: Duration = Duration::from_millis(1);
+
+/// Why [`super::ShmFabric::park`] returned. Whatever it says, look at everything: it is a hint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WakeReason {
+    /// There was something to do already.
+    Work,
+    /// A peer rang, or the wait ended for no reason.
+    Nudged,
+    /// The word of this index no longer has the value expected.
+    Word(usize),
+    /// The time was up.
+    TimedOut,
+}
+
+/// The low half of a word as the kernel's futex calls want it. Only its address is used.
+fn half(word: &AtomicU64) -> *mut AtomicU32 {
+    // The low half lies first: this module is for little-endian machines.
+    std::ptr::from_ref(word).cast::<AtomicU32>().cast_mut()
+}
+
+/// One end of a doorbell.
+#[derive(Clone, Debug)]
+pub(super) struct Bell(Area);
+
+impl Bell {
+    /// The bell in the first word of `area`.
+    pub(super) fn new(area: Area) -> Bell {
+        Bell(area)
+    }
+
+    fn word(&self) -> &AtomicU64 {
+        &self.0.memory()[0]
+    }
+
+    /// Wakes the owner if it sleeps. The caller has fenced what the owner is to see.
+    #[inline]
+    pub(super) fn ring(&self) {
+        if self.word().load(Ordering::Relaxed) != AWAKE {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if self.word().swap(AWAKE, Ordering::SeqCst) != AWAKE {
+            // SAFETY: `half` points into a word that `self` keeps mapped. The reference only carries the address to the kernel.
+            let word = unsafe { &*half(self.word()) };
+            // A failure would mean that the address is bad, which it is not; and a wake-up that is lost costs the sleeper its timeout.
+            let _ = futex::wake(word, futex::Flags::empty(), 1);
+        }
+    }
+
+    /// Announces that the owner is about to sleep. What it looks at afterwards is newer than the announcement.
+    pub(super) fn announce(&self) {
+        self.word().store(PARKED, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes the announcement back.
+    pub(super) fn awake(&self) {
+        self.word().store(AWAKE, Ordering::SeqCst);
+    }
+
+    /// Sleeps until the bell rings, one of `words` (with the value expected of its low half) changes, or `timeout` has passed. To be called
+    /// between [`Bell::announce`] and [`Bell::awake`].
+    pub(super) fn wait<'a>(
+        &self,
+        words: impl ExactSizeIterator<Item = Option<(&'a AtomicU64, u32)>>,
+        timeout: Option<Duration>,
+    ) -> WakeReason {
+        if words.len() == 0 {
+            return self.wait_alone(timeout);
+        }
+        let mut waits = [futex::Wait::new(); MAX_PARK_WORDS + 1];
+        // Which of the caller's words stands at each place.
+        let mut origin = [0usize; MAX_PARK_WORDS + 1];
+        waits[0] = wait_on(self.word(), PARKED as u32);
+        let mut used = 1;
+        for (index, (word, expected)) in words.enumerate().filter_map(|(i, w)| w.map(|w| (i, w))) {
+            waits[used] = wait_on(word, expected);
+            origin[used] = index;
+            used += 1;
+        }
+        // futex_waitv takes the moment to stop at, not how long to wait.
+        let until = timeout.map(|timeout| {
+            let now = rustix::time::clock_gettime(ClockId::Monotonic);
+            let ns = now.tv_nsec + i64::from(timeout.subsec_nanos());
+            let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4);
+            Timespec { tv_sec: now.tv_sec + seconds + ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 }
+        });
+        match futex::waitv(&waits[..used], futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic) {
+            Ok(place) if (1..used).contains(&place) => WakeReason::Word(origin[place]),
+            Err(Errno::TIMEDOUT) => WakeReason::TimedOut,
+            Err(Errno::NOSYS) => match self.wait_alone(Some(timeout.map_or(WITHOUT_WAITV, |t| t.min(WITHOUT_WAITV)))) {
+                // The caller has not slept as long as it wished; it will look at its words and come back.
+                WakeReason::TimedOut if timeout.is_none_or(|t| t > WITHOUT_WAITV) => WakeReason::Nudged,
+                reason => reason,
+            },
+            // Rung, interrupted, or a word had changed before we slept.
+            _ => WakeReason::Nudged,
+        }
+    }
+
+    fn wait_alone(&self, timeout: Option<Duration>) -> WakeReason {
+        let timeout = timeout.map(|t| Timespec {
+            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4),
+            tv_nsec: i64::from(t.subsec_nanos()),
+        });
+        // SAFETY: as in `wake`.
+        let word = unsafe { &*half(self.word()) };
+        match futex::wait(word, futex::Flags::empty(), PARKED as u32, timeout.as_ref()) {
+            Err(Errno::TIMEDOUT) => WakeReason::TimedOut,
+            _ => WakeReason::Nudged,
+        }
+    }
+}
+
+/// A wait on the low half of a word, shared between processes.
+fn wait_on(word: &AtomicU64, expected: u32) -> futex::Wait {
+    let mut wait = futex::Wait::new();
+    wait.val = u64::from(expected);
+    wait.uaddr = futex::WaitPtr::new(half(word).cast());
+    wait.flags = futex::WaitFlags::SIZE_U32;
+    wait
+}
+
+/// Wakes all who wait on a word.
+pub(super) fn wake_word(word: &AtomicU64) {
+    // SAFETY: `half` points into a live word. The reference only carries the address to the kernel.
+    let _ = futex::wake(unsafe { &*half(word) }, futex::Flags::empty(), i32::MAX as u32);
+}

@@ -1,0 +1,167 @@
+//! How an endpoint is started.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::bootstrap::Bootstrap;
+use super::endpoint::ShmFabric;
+use super::handshake::Ours;
+use super::mail;
+use super::memory::{self, Access, Area, Map, page};
+use super::peer::Own;
+use super::shared::Shared;
+use super::{plan, socket, wire};
+use crate::contract::{Identity, NodeId, PeerKind, RegionSpec};
+
+/// The shortest cluster key.
+pub const MIN_KEY_BYTES: usize = 16;
+/// How many clients a member serves unless told otherwise.
+pub const DEFAULT_MAX_CLIENTS: usize = 256;
+/// How long a start waits for its name. The kernel gives a dead process's name back when it has torn down its memory, so a node that is
+/// started again right after its death may have to wait a little.
+const NAME_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What an endpoint needs to know. [`ShmConfig::new`] fills in the rest.
+#[derive(Clone)]
+pub struct ShmConfig {
+    /// The cluster's name: 1 to 64 of the characters a-z A-Z 0-9 . _ -. It keeps clusters of one host apart.
+    pub cluster: String,
+    /// The cluster's key, at least [`MIN_KEY_BYTES`] long. Processes with different keys refuse each other.
+    pub key: Vec<u8>,
+    /// Who this process is. A member's node number names its socket.
+    pub identity: Identity,
+    /// What every member of the cluster offers.
+    pub members: RegionSpec,
+    /// What every client of the cluster offers. Both must be the same at all processes, which is checked when two meet.
+    pub clients: RegionSpec,
+    /// Whether to listen for others. Members do; clients cannot.
+    pub listen: bool,
+    /// How many clients are served at most, those included that are gone but not yet forgotten.
+    pub max_clients: usize,
+    /// Whether to take all page faults at the start and at connection, so that none is taken later. It makes all declared memory resident.
+    pub prefault: bool,
+}
+
+impl ShmConfig {
+    /// The usual: members listen, [`DEFAULT_MAX_CLIENTS`], memory is prefaulted.
+    pub fn new(cluster: &str, key: &[u8], identity: Identity, members: RegionSpec, clients: RegionSpec) -> ShmConfig {
+        ShmConfig {
+            cluster: cluster.to_owned(),
+            key: key.to_vec(),
+            identity,
+            members,
+            clients,
+            listen: identity.kind == PeerKind::Member,
+            max_clients: DEFAULT_MAX_CLIENTS,
+            prefault: true,
+        }
+    }
+}
+
+impl std::fmt::Debug for ShmConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the key: this may end in a log.
+        f.debug_struct("ShmConfig").field("cluster", &self.cluster).field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+/// Why an endpoint did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The cluster's name is not allowed.
+    #[error("{0}")]
+    Cluster(String),
+    /// The key is too short.
+    #[error("the cluster key has {0} bytes; allowed are {MIN_KEY_BYTES} or more")]
+    Key(usize),
+    /// A region is not allowed.
+    #[error("{whose} regions: {why}")]
+    Regions {
+        /// Whose declaration it is.
+        whose: &'static str,
+        /// What is wrong, and what is allowed.
+        why: String,
+    },
+    /// A client was told to listen.
+    #[error("a client cannot listen: only members do")]
+    ListeningClient,
+    /// Another process has the name.
+    #[error("node {node} of cluster {cluster:?} is running already on this host")]
+    NameInUse {
+        /// The cluster.
+        cluster: String,
+        /// The node's number.
+        node: NodeId,
+    },
+    /// The system refuses something.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
+    move |source| StartError::System { what, source }
+}
+
+impl ShmFabric {
+    /// Makes this process's regions, takes its name (members), and starts the bootstrap thread. Connects to nobody yet: see
+    /// [`ShmFabric::connect`]. Register death words and set the words that others rely on before that.
+    pub fn start(config: ShmConfig) -> Result<ShmFabric, StartError> {
+        wire::check_cluster(&config.cluster).map_err(StartError::Cluster)?;
+        if config.key.len() < MIN_KEY_BYTES {
+            return Err(StartError::Key(config.key.len()));
+        }
+        for (whose, spec) in [("members'", &config.members), ("clients'", &config.clients)] {
+            plan::check(spec).map_err(|why| StartError::Regions { whose, why })?;
+        }
+        if config.listen && config.identity.kind == PeerKind::Client {
+            return Err(StartError::ListeningClient);
+        }
+        let identity = config.identity;
+        // The name first: a second process of a node must not get as far as making memory.
+        let listener = if config.listen { Some(take_name(&config.cluster, identity.node)?) } else { None };
+        let spec = match identity.kind {
+            PeerKind::Member => config.members.clone(),
+            PeerKind::Client => config.clients.clone(),
+        };
+        let own = Arc::new(Own::create(spec, config.prefault).map_err(system("cannot make shared memory"))?);
+        let loopback = loopback().map_err(system("cannot make shared memory"))?;
+        let shared = Arc::new(Shared::new(own.clone()).map_err(system("cannot make an eventfd"))?);
+        let ShmConfig { cluster, key, members, clients, max_clients, prefault, .. } = config;
+        let ours = Ours { identity, cluster, members, clients, key, own: own.clone(), prefault };
+        let bootstrap = Bootstrap::new(ours, shared.clone(), listener, max_clients);
+        let thread = std::thread::Builder::new()
+            .name("martlet-boot".into())
+            .spawn(move || bootstrap.run())
+            .map_err(system("cannot start the bootstrap thread"))?;
+        Ok(ShmFabric::new(identity, shared, own, loopback, thread))
+    }
+}
+
+fn take_name(cluster: &str, node: NodeId) -> Result<std::os::fd::OwnedFd, StartError> {
+    let until = Instant::now() + NAME_PATIENCE;
+    loop {
+        match socket::listen(cluster, node) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                if Instant::now() >= until {
+                    return Err(StartError::NameInUse { cluster: cluster.to_owned(), node });
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(source) => return Err(StartError::System { what: "cannot listen for peers", source }),
+        }
+    }
+}
+
+/// A mail ring to ourselves.
+fn loopback() -> io::Result<Area> {
+    let bytes = mail::BYTES.next_multiple_of(page());
+    let fd = memory::create("martlet-loopback", bytes)?;
+    Ok(Area::new(&Map::new(&fd, 0, bytes, Access::ReadWrite, false)?, 0, mail::BYTES))
+}

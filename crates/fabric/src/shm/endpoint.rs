@@ -1,0 +1,580 @@
+//! The endpoint: the contract's operations on mapped memory.
+//!
+//! # Memory order
+//! An operation takes effect while it is posted. What keeps promise 1 (order), and who it pairs with:
+//!
+//! - Words of a write are relaxed stores behind a release fence, so a write is never seen before an earlier operation; it pairs with the
+//!   acquire loads (relaxed ones and an acquire fence) of reads, here and in [`crate::ring`].
+//! - A read, or a swap, that follows writes which no full fence has followed yet issues that fence first: otherwise the processor could
+//!   load before the earlier stores have left its store buffer.
+//! - A write's completion is decided only after a full fence behind its last store; one fence serves all writes pending at that moment.
+//!   With the owner's fence in `revoke` it is Dekker's algorithm: either the writer sees the new grant word, or the owner sees the
+//!   write. A writer that lost its grant may have stored some or all of its bytes: they lie in its own lane and its completion says so.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::bell::{MAX_PARK_WORDS, WakeReason};
+use super::mail::{self, Popped};
+use super::memory::Area;
+use super::peer::{Lane, Own, Peer};
+use super::robust::OwnRegions;
+use super::shared::{BootstrapCounters, Command, Note, Shared};
+use crate::contract::{
+    Completion, Fabric, Identity, Local, LocalRegion, MAX_DATAGRAM_BYTES, Memory, NodeId, OpError, PeerEvent, PeerId, Region, RegionName,
+    Remote, Token,
+};
+use crate::invariant;
+use crate::primitive::{Ordering, fence};
+
+/// Completions kept before the queue has to grow.
+const QUEUE: usize = 4096;
+
+/// What is known of a posted operation.
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    Done(Result<u64, OpError>),
+    /// A write to the lane of this index, begun under this value of the grant word: decided when it is polled.
+    Lane {
+        lane: u8,
+        grant: u64,
+    },
+    /// A write to public memory: done, but for the fence.
+    Public,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    token: Token,
+    peer: PeerId,
+    outcome: Outcome,
+}
+
+/// What happened to datagrams at this endpoint since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramCounters {
+    /// Sent and handed to the receiver's ring.
+    pub sent: u64,
+    /// Dropped because the receiver's ring was full, or because the receiver is no member, gone or unknown.
+    pub dropped: u64,
+    /// Received.
+    pub received: u64,
+    /// Skipped because no sender of ours produces such a record.
+    pub malformed: u64,
+}
+
+/// A word to be watched while parked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParkWord {
+    /// Where it lies: in a public region of a peer, or of our own ([`PeerId::SELF`]), or in a lane.
+    pub at: Remote,
+    /// What its low 32 bits hold while there is nothing to do. Whoever changes them has to wake the futex: the kernel does so when it sets
+    /// FUTEX_OWNER_DIED in a robust futex word that has its waiters bit set, for one waiter a word.
+    pub expected: u32,
+}
+
+/// A process's endpoint on the shared-memory fabric. It can be moved to another thread; only one uses it at a time.
+///
+/// Dropping it closes all connections (the peers see `Gone` without certainty), unmaps everything and ends the bootstrap thread.
+#[derive(Debug)]
+pub struct ShmFabric {
+    identity: Identity,
+    shared: Arc<Shared>,
+    own: Arc<Own>,
+    thread: Option<JoinHandle<()>>,
+    /// By number; entry 0 is never used.
+    peers: Vec<Option<Box<Peer>>>,
+    /// Members with a mail ring, in order of arrival.
+    members: Vec<PeerId>,
+    /// Where in `members` the next look for mail begins.
+    turn: usize,
+    queue: VecDeque<Posted>,
+    /// How many entries at the front of the queue a full fence has followed.
+    fenced: usize,
+    /// Whether something has been stored that no full fence has followed yet.
+    dirty: bool,
+    /// Mail to ourselves.
+    loopback: (mail::Sender, mail::Receiver),
+    mail: DatagramCounters,
+    #[cfg(debug_assertions)]
+    swapped: std::collections::HashSet<(PeerId, Region, usize)>,
+}
+
+impl ShmFabric {
+    pub(super) fn new(identity: Identity, shared: Arc<Shared>, own: Arc<Own>, loopback: Area, thread: JoinHandle<()>) -> ShmFabric {
+        ShmFabric {
+            identity,
+            shared,
+            own,
+            thread: Some(thread),
+            peers: Vec::with_capacity(64),
+            members: Vec::with_capacity(64),
+            turn: 0,
+            queue: VecDeque::with_capacity(QUEUE),
+            fenced: 0,
+            dirty: false,
+            loopback: (mail::Sender::new(loopback.clone()), mail::Receiver::new(loopback)),
+            mail: DatagramCounters::default(),
+            #[cfg(debug_assertions)]
+            swapped: std::collections::HashSet::new(),
+        }
+    }
+
+    /// Who this process is.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Asks to be connected with a member whenever it is there: now, later, and again after it has restarted (each life comes as an `Up`
+    /// event with a number of its own). Returns at once.
+    pub fn connect(&self, node: NodeId) {
+        self.shared.ask(Command::Connect(node));
+    }
+
+    /// Takes [`ShmFabric::connect`] back: no further attempts. A connection that stands is kept; [`Fabric::forget`] ends it.
+    pub fn disconnect(&self, node: NodeId) {
+        self.shared.ask(Command::Disconnect(node));
+    }
+
+    /// Who a peer is, until it is forgotten. Known from its `Up` event on.
+    pub fn peer_identity(&self, peer: PeerId) -> Option<Identity> {
+        self.peer(peer).map(|p| p.identity)
+    }
+
+    /// Whether a peer that has not been forgotten is known to be gone.
+    pub fn is_gone(&self, peer: PeerId) -> bool {
+        self.peer(peer).is_some_and(|p| p.gone)
+    }
+
+    /// Whether [`Fabric::event`] has nothing. One load.
+    #[inline]
+    pub fn is_empty_of_events(&self) -> bool {
+        self.shared.is_empty()
+    }
+
+    /// Whether [`Fabric::receive`] has nothing. One load a member.
+    #[inline]
+    pub fn is_empty_of_mail(&self) -> bool {
+        self.loopback.1.is_empty()
+            && self.members.iter().all(|id| self.peer(*id).and_then(|p| p.inbound.as_ref()).is_none_or(mail::Receiver::is_empty))
+    }
+
+    /// What has happened at the bootstrap socket.
+    pub fn bootstrap_counters(&self) -> BootstrapCounters {
+        self.shared.counters()
+    }
+
+    /// Why the latest refused handshake was refused, by us or by the other end; names both and what they disagree about.
+    pub fn last_refusal(&self) -> Option<String> {
+        self.shared.last_refusal()
+    }
+
+    /// What has happened to datagrams.
+    pub fn datagram_counters(&self) -> DatagramCounters {
+        self.mail
+    }
+
+    /// Our public regions, for other threads: to register death words, or to read and write counters beside the endpoint's thread.
+    pub fn own_regions(&self) -> OwnRegions {
+        OwnRegions::new(self.own.clone())
+    }
+
+    /// Words of a public region of a peer (or of our own), for reading them directly; `None` when the peer is unknown or forgotten or has
+    /// no such region. Load them relaxed, and follow with an acquire fence where order matters: a client's mapping is read-only.
+    #[inline]
+    pub fn peer_memory(&self, peer: PeerId, name: RegionName) -> Option<&Memory> {
+        if peer == PeerId::SELF {
+            return self.own.public(name).map(Area::memory);
+        }
+        self.peer(peer)?.public(name).map(Area::memory)
+    }
+
+    /// Sleeps until there is something to do: a nudge, a datagram, an event, a change of one of `words`, or the end of `timeout`.
+    ///
+    /// Before it sleeps it announces that it does, issues a full fence, and then looks: at events, mail, completions and `words` itself,
+    /// and at whatever else the caller checks in `has_work` (lanes, above all). A peer that writes, fences and then nudges is therefore
+    /// either seen by the look or wakes the sleep. At most [`MAX_PARK_WORDS`] words. Words of peers that are unknown or forgotten are
+    /// not watched. Give a timeout: a wake-up that a dying peer never sent is noticed by nothing else.
+    pub fn park(&mut self, words: &[ParkWord], timeout: Option<Duration>, has_work: impl FnOnce(&ShmFabric) -> bool) -> WakeReason {
+        invariant!(words.len() <= MAX_PARK_WORDS, "{} words to park on, the kernel takes {MAX_PARK_WORDS} beside the bell", words.len());
+        if !self.queue.is_empty() {
+            return WakeReason::Work;
+        }
+        self.own.bell.announce();
+        self.dirty = false;
+        let reason = if !self.is_empty_of_events() || !self.is_empty_of_mail() || has_work(self) {
+            WakeReason::Work
+        } else if let Some(changed) = words.iter().position(|w| self.word(w.at).is_some_and(|now| now as u32 != w.expected)) {
+            WakeReason::Word(changed)
+        } else {
+            let watched = words.iter().map(|w| self.area_of(w.at).map(|area| (&area.memory()[w.at.offset / 8], w.expected)));
+            self.own.bell.wait(watched, timeout)
+        };
+        self.own.bell.awake();
+        reason
+    }
+
+    #[inline]
+    fn peer(&self, id: PeerId) -> Option<&Peer> {
+        self.peers.get(id.0 as usize)?.as_deref()
+    }
+
+    /// Where a word to be watched lies.
+    fn area_of(&self, at: Remote) -> Option<&Area> {
+        let area = match (at.peer, at.region) {
+            (PeerId::SELF, Region::Public(name)) => self.own.public(name),
+            (PeerId::SELF, Region::Lane(_)) => None,
+            (_, Region::Public(name)) => self.peer(at.peer)?.public(name),
+            (_, Region::Lane(name)) => self.peer(at.peer)?.theirs.iter().find(|l| l.name == name).map(|l| &l.area),
+        }?;
+        check_range(at, 8, area);
+        Some(area)
+    }
+
+    fn word(&self, at: Remote) -> Option<u64> {
+        self.area_of(at).map(|area| load(&area.memory()[at.offset / 8]))
+    }
+
+    /// A full fence behind everything stored so far.
+    #[inline]
+    fn full_fence(&mut self) {
+        fence(Ordering::SeqCst);
+        self.dirty = false;
+        self.fenced = self.queue.len();
+    }
+
+    #[inline]
+    fn post(&mut self, token: Token, peer: PeerId, outcome: Outcome) {
+        self.queue.push_back(Posted { token, peer, outcome });
+    }
+
+    /// Resolves an address, or says why nothing can be done there.
+    #[inline]
+    fn locate(&self, at: Remote, len: usize) -> Result<Place<'_>, OpError> {
+        if at.peer == PeerId::SELF {
+            let Region::Public(name) = at.region else {
+                panic!("broken invariant: we keep no lane for ourselves: {at:?}");
+            };
+            let area = self.own.public(name);
+            invariant!(area.is_some(), "no such region: {at:?}");
+            return Ok(Place::new(at, len, area.expect("just checked"), None, true));
+        }
+        let peer = self.peer(at.peer).ok_or(OpError::PeerLost)?;
+        match at.region {
+            Region::Public(name) => {
+                let area = peer.public(name);
+                invariant!(area.is_some(), "the peer offers no such region: {at:?}");
+                Ok(Place::new(at, len, area.expect("just checked"), None, peer.writable))
+            }
+            Region::Lane(name) => {
+                let lane = peer.theirs.iter().position(|l| l.name == name);
+                invariant!(lane.is_some(), "the peer keeps no such lane for us: {at:?}");
+                let index = lane.expect("just checked");
+                let lane = &peer.theirs[index];
+                let grant = lane.grant();
+                Ok(Place::new(at, len, &lane.area, Some((index as u8, grant)), Lane::allows(grant)))
+            }
+        }
+    }
+
+    fn local(&self, region: LocalRegion) -> Option<&Area> {
+        match region {
+            LocalRegion::Public(name) => self.own.public(name),
+            LocalRegion::Lane { writer, name } => self.peer(writer)?.ours.iter().find(|l| l.name == name).map(|l| &l.area),
+        }
+    }
+
+    fn set_granted(&mut self, writer: PeerId, name: RegionName, granted: bool) {
+        // A writer that is forgotten has no lane, so nobody reads what it writes.
+        if let Some(peer) = self.peer(writer) {
+            let lane = peer.ours.iter().find(|l| l.name == name);
+            invariant!(lane.is_some(), "we keep no lane {} for {writer:?}", name.0);
+            lane.expect("just checked").set_granted(granted);
+        }
+    }
+
+    fn deliver(&mut self, to: PeerId, datagram: &[u8]) {
+        invariant!(datagram.len() <= MAX_DATAGRAM_BYTES, "datagram of {} bytes, at most {MAX_DATAGRAM_BYTES} are allowed", datagram.len());
+        let sender = match to {
+            PeerId::SELF => Some(&mut self.loopback.0),
+            _ => self
+                .peers
+                .get_mut(to.0 as usize)
+                .and_then(Option::as_deref_mut)
+                .filter(|peer| !peer.gone)
+                .and_then(|peer| peer.outbound.as_mut()),
+        };
+        if sender.is_some_and(|sender| sender.push(datagram)) {
+            self.mail.sent += 1;
+        } else {
+            self.mail.dropped += 1;
+        }
+    }
+
+    #[cfg(debug_assertions)]
+    fn check_no_mixing(&self, at: Remote, len: usize) {
+        let mixed = (at.offset..at.offset + len).step_by(8).find(|o| self.swapped.contains(&(at.peer, at.region, *o)));
+        invariant!(mixed.is_none(), "a plain write to a word that has been swapped: {at:?}, offset {mixed:?}");
+    }
+}
+
+/// A resolved address.
+struct Place<'a> {
+    words: &'a Memory,
+    /// Lane index and grant word, for a lane.
+    lane: Option<(u8, u64)>,
+    writable: bool,
+}
+
+impl<'a> Place<'a> {
+    #[inline]
+    fn new(at: Remote, len: usize, area: &'a Area, lane: Option<(u8, u64)>, writable: bool) -> Place<'a> {
+        check_range(at, len, area);
+        Place { words: &area.memory()[at.offset / 8..(at.offset + len) / 8], lane, writable }
+    }
+}
+
+#[inline]
+fn check_range(at: Remote, len: usize, area: &Area) {
+    invariant!(
+        at.offset.is_multiple_of(8) && len.is_multiple_of(8) && at.offset.checked_add(len).is_some_and(|end| end <= area.bytes()),
+        "{len} bytes at {at:?}, a region of {} bytes",
+        area.bytes()
+    );
+}
+
+/// An acquire load that may be used on read-only memory.
+#[inline]
+fn load(word: &crate::primitive::AtomicU64) -> u64 {
+    let value = word.load(Ordering::Relaxed);
+    fence(Ordering::Acquire);
+    value
+}
+
+impl Fabric for ShmFabric {
+    const ZOMBIES_REACHABLE: bool = true;
+
+    #[inline]
+    fn memory(&self, region: LocalRegion) -> Option<&Memory> {
+        self.local(region).map(Area::memory)
+    }
+
+    #[inline]
+    fn write(&mut self, at: Remote, bytes: &[u8], token: Token) {
+        #[cfg(debug_assertions)]
+        self.check_no_mixing(at, bytes.len());
+        let outcome = match self.locate(at, bytes.len()) {
+            Err(error) => Outcome::Done(Err(error)),
+            // Nothing is stored without permission, so what stands in a lane after a revocation was begun before it.
+            Ok(place) if !place.writable => Outcome::Done(Err(OpError::AccessLost)),
+            Ok(place) => {
+                fence(Ordering::Release);
+                let (chunks, _) = bytes.as_chunks::<8>();
+                for (word, chunk) in place.words.iter().zip(chunks) {
+                    word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+                }
+                match place.lane {
+                    Some((lane, grant)) => Outcome::Lane { lane, grant },
+                    None => Outcome::Public,
+                }
+            }
+        };
+        self.dirty |= !matches!(outcome, Outcome::Done(_));
+        self.post(token, at.peer, outcome);
+    }
+
+    fn read(&mut self, from: Remote, into: Local, len: usize, token: Token) {
+        if self.dirty {
+            self.full_fence();
+        }
+        let target = self.local(into.region);
+        invariant!(target.is_some(), "no such region of ours: {into:?}");
+        let target = target.expect("just checked");
+        invariant!(
+            into.offset.is_multiple_of(8) && into.offset.checked_add(len).is_some_and(|end| end <= target.bytes()),
+            "{len} bytes into {into:?}, a region of {} bytes",
+            target.bytes()
+        );
+        let result = self.locate(from, len).map(|place| {
+            for (to, word) in target.memory()[into.offset / 8..].iter().zip(place.words) {
+                to.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            fence(Ordering::Acquire);
+            0
+        });
+        self.post(token, from.peer, Outcome::Done(result));
+    }
+
+    #[inline]
+    fn read_word(&mut self, from: Remote, token: Token) {
+        if self.dirty {
+            self.full_fence();
+        }
+        let result = self.locate(from, 8).map(|place| load(&place.words[0]));
+        self.post(token, from.peer, Outcome::Done(result));
+    }
+
+    fn compare_and_swap(&mut self, at: Remote, expected: u64, new: u64, token: Token) {
+        if self.dirty {
+            self.full_fence();
+        }
+        #[cfg(debug_assertions)]
+        self.swapped.insert((at.peer, at.region, at.offset));
+        let outcome = match self.locate(at, 8) {
+            Err(error) => Outcome::Done(Err(error)),
+            Ok(place) if !place.writable => Outcome::Done(Err(OpError::AccessLost)),
+            Ok(place) => {
+                let found = match place.words[0].compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst) {
+                    Ok(found) | Err(found) => found,
+                };
+                Outcome::Done(Ok(found))
+            }
+        };
+        // Later reads must not pass the swap, on machines where it is no full fence by itself.
+        self.dirty |= !cfg!(target_arch = "x86_64");
+        self.post(token, at.peer, outcome);
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Option<Completion> {
+        let posted = *self.queue.front()?;
+        if self.fenced == 0 && !matches!(posted.outcome, Outcome::Done(_)) {
+            self.full_fence();
+        }
+        self.fenced = self.fenced.saturating_sub(1);
+        self.queue.pop_front();
+        let result = if posted.peer == PeerId::SELF {
+            match posted.outcome {
+                Outcome::Done(result) => result,
+                _ => Ok(0),
+            }
+        } else {
+            match (posted.outcome, self.peer(posted.peer)) {
+                (_, None) => Err(OpError::PeerLost),
+                (Outcome::Done(result), _) => result,
+                (Outcome::Public, _) => Ok(0),
+                // Still the same epoch, after the fence: the owner, when it revokes, will see the write.
+                (Outcome::Lane { lane, grant }, Some(peer)) if peer.theirs[usize::from(lane)].grant() == grant => Ok(0),
+                (Outcome::Lane { .. }, _) => Err(OpError::AccessLost),
+            }
+        };
+        Some(Completion { token: posted.token, result })
+    }
+
+    fn send(&mut self, to: PeerId, datagram: &[u8]) {
+        self.deliver(to, datagram);
+        // A datagram wakes its receiver: it comes without a completion after which the sender could nudge.
+        self.full_fence();
+        self.nudge(to);
+    }
+
+    fn multicast(&mut self, datagram: &[u8]) {
+        for at in 0..self.members.len() {
+            let to = self.members[at];
+            if !self.is_gone(to) {
+                self.deliver(to, datagram);
+            }
+        }
+        self.full_fence();
+        for at in 0..self.members.len() {
+            self.nudge(self.members[at]);
+        }
+    }
+
+    fn receive(&mut self, into: &mut Vec<u8>) -> Option<PeerId> {
+        match self.loopback.1.pop(into) {
+            Popped::Datagram => {
+                self.mail.received += 1;
+                return Some(PeerId::SELF);
+            }
+            Popped::Nothing => {}
+            Popped::Malformed => self.mail.malformed += 1,
+        }
+        // In turn, so that one busy sender does not starve the others.
+        for _ in 0..self.members.len() {
+            self.turn = (self.turn + 1) % self.members.len();
+            let from = self.members[self.turn];
+            let inbound = self.peers[from.0 as usize].as_deref_mut().and_then(|p| p.inbound.as_mut());
+            match inbound.map_or(Popped::Nothing, |ring| ring.pop(into)) {
+                Popped::Datagram => {
+                    self.mail.received += 1;
+                    return Some(from);
+                }
+                Popped::Nothing => {}
+                Popped::Malformed => self.mail.malformed += 1,
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn event(&mut self) -> Option<PeerEvent> {
+        loop {
+            match self.shared.note()? {
+                Note::Up(id, peer) => {
+                    let at = id.0 as usize;
+                    if self.peers.len() <= at {
+                        self.peers.resize_with(at + 1, || None);
+                    }
+                    let identity = peer.identity;
+                    if peer.inbound.is_some() {
+                        self.members.push(id);
+                    }
+                    self.peers[at] = Some(peer);
+                    return Some(PeerEvent::Up { peer: id, identity });
+                }
+                Note::Gone { peer: id, certain } => {
+                    // Forgotten meanwhile: nobody wants to know.
+                    if let Some(Some(peer)) = self.peers.get_mut(id.0 as usize) {
+                        peer.gone = true;
+                        return Some(PeerEvent::Gone { peer: id, certain });
+                    }
+                }
+            }
+        }
+    }
+
+    fn grant(&mut self, writer: PeerId, name: RegionName) {
+        self.set_granted(writer, name, true);
+    }
+
+    fn revoke(&mut self, writer: PeerId, name: RegionName, token: Token) {
+        self.set_granted(writer, name, false);
+        // Pairs with the fence before a writer's last look at its grant, in `poll`.
+        self.full_fence();
+        // Ours to complete, whatever becomes of the writer.
+        self.post(token, PeerId::SELF, Outcome::Done(Ok(0)));
+    }
+
+    #[inline]
+    fn nudge(&mut self, peer: PeerId) {
+        if self.dirty {
+            self.full_fence();
+        }
+        if let Some(peer) = self.peer(peer) {
+            peer.bell.ring();
+        }
+    }
+
+    fn forget(&mut self, peer: PeerId) {
+        let mapped = self.peers.get_mut(peer.0 as usize).and_then(Option::take);
+        self.members.retain(|id| *id != peer);
+        self.turn = 0;
+        #[cfg(debug_assertions)]
+        self.swapped.retain(|(id, _, _)| *id != peer);
+        self.shared.ask(Command::Forget(peer, mapped));
+    }
+}
+
+impl Drop for ShmFabric {
+    fn drop(&mut self) {
+        self.shared.ask(Command::Stop);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the bootstrap thread panicked");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Memory that outlives nobody: sealed memfds and their mappings.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::contract::Memory;
+use crate::invariant;
+use crate::primitive::AtomicU64;
+
+/// The unit in which memory is mapped.
+pub(super) fn page() -> usize {
+    rustix::param::page_size()
+}
+
+/// The seals without which a peer could take memory away under our feet (SIGBUS), and which the last one makes permanent.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// A new, zeroed memfd of `len` bytes that nobody can shrink or grow.
+pub(super) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // A kernel before 6.3 does not know the flag.
+        Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+        other => other?,
+    };
+    rustix::fs::ftruncate(&fd, len as u64)?;
+    rustix::fs::fcntl_add_seals(&fd, SEALS)?;
+    Ok(fd)
+}
+
+/// The same memory, opened for reading only: it cannot be mapped writable through this descriptor.
+///
+/// It guards against mistakes, not against malice: a process of the same user can reopen it or trace us.
+pub(super) fn read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Checks a descriptor that came from a peer: memory of just this length that can neither shrink nor grow.
+pub(super) fn check(fd: &OwnedFd, what: &str, len: usize) -> Result<(), String> {
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|e| format!("its {what} memory is no memfd ({e})"))?;
+    if !seals.contains(SEALS) {
+        return Err(format!("its {what} memory is not sealed against shrinking and growing"));
+    }
+    let stat = rustix::fs::fstat(fd).map_err(|e| format!("its {what} memory cannot be examined ({e})"))?;
+    if u64::try_from(stat.st_size) != Ok(len as u64) {
+        return Err(format!("its {what} memory has {} bytes, {len} were agreed", stat.st_size));
+    }
+    Ok(())
+}
+
+/// How a mapping may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// A shared mapping; unmapped when dropped.
+#[derive(Debug)]
+pub(super) struct Map {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread, and its contents are reached only as atomics.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps `len` bytes of `fd` from `offset` on, both multiples of a page. With `prefault`, later accesses take no page fault.
+    pub(super) fn new(fd: impl AsFd, offset: usize, len: usize, access: Access, prefault: bool) -> io::Result<Arc<Map>> {
+        let prot = match access {
+            Access::Read => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        let flags = if prefault { MapFlags::SHARED | MapFlags::POPULATE } else { MapFlags::SHARED };
+        // SAFETY: the kernel chooses a free range, so that no existing mapping is touched.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, fd, offset as u64)? };
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::Error::from(io::ErrorKind::OutOfMemory))?;
+        Ok(Arc::new(Map { base, len }))
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours alone, and every `Area` in it holds this mapping by an `Arc`, so nobody points into it any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        invariant!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+    }
+}
+
+/// A range of words in a mapping, which it keeps alive.
+///
+/// When the mapping is read-only, only relaxed loads are allowed (an acquire fence may follow).
+#[derive(Clone, Debug)]
+pub(super) struct Area {
+    words: NonNull<AtomicU64>,
+    len: usize,
+    _map: Arc<Map>,
+}
+
+// SAFETY: it is a pointer to atomics in memory that `_map` keeps mapped; any thread may use it.
+unsafe impl Send for Area {}
+// SAFETY: as above.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// The words at `offset..offset + len` bytes of `map`.
+    pub(super) fn new(map: &Arc<Map>, offset: usize, len: usize) -> Area {
+        invariant!(offset.is_multiple_of(8) && len.is_multiple_of(8), "area {offset}+{len} is not made of words");
+        invariant!(offset.checked_add(len).is_some_and(|end| end <= map.len), "area {offset}+{len} in a mapping of {}", map.len);
+        // SAFETY: just checked to lie within the mapping.
+        let words = unsafe { map.base.add(offset) }.cast::<AtomicU64>();
+        Area { words, len: len / 8, _map: map.clone() }
+    }
+
+    /// The words. On a read-only mapping they may only be loaded, and only relaxed.
+    #[inline]
+    pub(super) fn memory(&self) -> &Memory {
+        // SAFETY: `words` is aligned (mappings are to a page, offsets to 8) and points to `len` words in a mapping that lives as long as
+        // `self`. Shrinking is sealed off, so the pages stay. Any bits are a valid AtomicU64, and everybody, in this process and in
+        // others, reaches them as atomics.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len) }
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub(super) fn bytes(&self) -> usize {
+        self.len * 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn memory_cannot_change_its_size() {
+        let fd = create("martlet-test", 8192).expect("memfd");
+        assert!(rustix::fs::ftruncate(&fd, 4096).is_err());
+        assert!(rustix::fs::ftruncate(&fd, 16384).is_err());
+        assert_eq!(check(&fd, "test", 8192), Ok(()));
+        let wrong = check(&fd, "test", 4096).expect_err("size");
+        assert!(wrong.contains("8192") && wrong.contains("4096"), "{wrong}");
+    }
+
+    #[test]
+    fn unsealed_memory_is_refused() {
+        let fd = rustix::fs::memfd_create("martlet-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd");
+        rustix::fs::ftruncate(&fd, 4096).expect("size");
+        assert!(check(&fd, "test", 4096).expect_err("seals").contains("not sealed"));
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        assert!(check(&socket.into(), "test", 4096).expect_err("kind").contains("no memfd"));
+    }
+
+    #[test]
+    fn a_read_only_descriptor_maps_for_reading_only() {
+        let fd = create("martlet-test", 4096).expect("memfd");
+        let reader = read_only(&fd).expect("reopened");
+        assert!(Map::new(&reader, 0, 4096, Access::ReadWrite, false).is_err());
+        let theirs = Area::new(&Map::new(&reader, 0, 4096, Access::Read, false).expect("readable"), 0, 4096);
+        let ours = Area::new(&Map::new(&fd, 0, 4096, Access::ReadWrite, true).expect("writable"), 8, 8);
+        ours.memory()[0].store(7, Ordering::Release);
+        assert_eq!(theirs.memory()[1].load(Ordering::Relaxed), 7);
+        assert_eq!(check(&reader, "test", 4096), Ok(()), "a read-only descriptor shows its seals");
+    }
+}

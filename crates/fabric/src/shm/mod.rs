@@ -1,0 +1,45 @@
+//! The fabric of processes on one host: shared memory.
+//!
+//! Every process makes its regions as sealed memfds and hands them to its peers over a Unix socket with an abstract name, after both have
+//! proved that they have the cluster's key ([`wire`]). From then on operations are loads and stores, and no system call is made on the
+//! way ([`endpoint`]). Nothing is left behind, however a process ends: memfds, sockets and their names go with the last process
+//! that holds them (TRAPS 31).
+//!
+//! | file | what stands there |
+//! |---|---|
+//! | `memory` | memfds, mappings, areas of words |
+//! | `plan` | where regions lie in them |
+//! | `peer` | our memory, lanes with their grant words, a mapped peer |
+//! | `mail` | datagram rings |
+//! | `bell` | parking and waking |
+//! | `socket`, `wire`, `handshake`, `bootstrap` | how processes meet |
+//! | `shared` | between the bootstrap thread and the endpoint |
+//! | `endpoint` | the contract's operations |
+//! | `robust` | death words |
+//! | `process` | what a process sets for itself at its start |
+//!
+//! # Trust
+//! Who holds the cluster's key and runs as the same user (or root) is trusted with memory. Clients get public regions read-only, which
+//! guards against their mistakes; a process of the same user could always trace ours. Whatever a peer writes is data: it is checked where
+//! it is read, and neither a length nor a position of a peer's is ever taken on faith.
+
+mod bell;
+mod bootstrap;
+mod config;
+mod endpoint;
+mod handshake;
+mod mail;
+mod memory;
+mod peer;
+mod plan;
+pub mod process;
+mod robust;
+mod shared;
+mod socket;
+mod wire;
+
+pub use bell::{MAX_PARK_WORDS, WakeReason};
+pub use config::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES, ShmConfig, StartError};
+pub use endpoint::{DatagramCounters, ParkWord, ShmFabric};
+pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, OwnRegions, WAITERS};
+pub use shared::BootstrapCounters;

@@ -1,0 +1,151 @@
+//! The bootstrap socket: messages and descriptors over abstract Unix sockets, and who is at the other end.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType,
+};
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::contract::NodeId;
+
+/// The longest message.
+pub(super) const MAX_MESSAGE: usize = 8192;
+/// The most descriptors that travel with one message.
+pub(super) const MAX_FDS: usize = 3;
+
+/// The abstract name at which a node of a cluster listens. It vanishes with the process.
+fn address(cluster: &str, node: NodeId) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(format!("martlet/{cluster}/{node}").as_bytes())?)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// A listening socket under the name of `node`.
+pub(super) fn listen(cluster: &str, node: NodeId) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::bind(&socket, &address(cluster, node)?)?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket)
+}
+
+/// Connects to `node`, which fails at once when nobody listens there.
+pub(super) fn connect(cluster: &str, node: NodeId) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::connect(&socket, &address(cluster, node)?)?;
+    Ok(socket)
+}
+
+/// The next connection that waits, if any.
+pub(super) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sends one message. Sockets here are fresh and messages few, so a full buffer means a peer that does not read: an error.
+pub(super) fn send(socket: &OwnedFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::other("too many descriptors for one message"));
+    }
+    loop {
+        match rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// What [`receive`] found.
+#[derive(Debug)]
+pub(super) enum Received {
+    /// Nothing yet.
+    Nothing,
+    /// The other end is closed.
+    End,
+    /// Longer than any message of ours.
+    TooLong,
+    /// A message in the buffer, of this length, and what descriptors came with it.
+    Message(usize, Vec<OwnedFd>),
+}
+
+/// Takes the next message into `buffer`.
+pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8; MAX_MESSAGE]) -> Received {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let message = loop {
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+            Ok(message) => break message,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Received::Nothing,
+            Err(_) => return Received::End,
+        }
+    };
+    // Whatever is not taken here is closed when `control` is dropped.
+    let mut fds = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            fds.extend(rights);
+        }
+    }
+    if message.flags.contains(ReturnFlags::TRUNC) {
+        return Received::TooLong;
+    }
+    if message.bytes == 0 { Received::End } else { Received::Message(message.bytes, fds) }
+}
+
+/// Reads a socket option that is a plain value.
+fn option<T: Copy>(socket: &OwnedFd, name: libc::c_int) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `value`, which has that many.
+    let rc = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, value.as_mut_ptr().cast(), &raw mut len) };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed, then filled by the kernel; used with plain C structs and integers only, for which every bit pattern is a value.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// The user at the other end, if it may talk to us: our own user, or root.
+pub(super) fn authorised(socket: &OwnedFd) -> Result<(), String> {
+    let peer: libc::ucred = option(socket, libc::SO_PEERCRED).map_err(|e| format!("cannot tell the peer's user ({e})"))?;
+    let ours = rustix::process::geteuid().as_raw();
+    if peer.uid == ours || peer.uid == 0 {
+        Ok(())
+    } else {
+        Err(format!("process {} belongs to user {}, only user {ours} and root are allowed", peer.pid, peer.uid))
+    }
+}
+
+/// SO_PEERPIDFD, since Linux 6.5.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// A descriptor of the process at the other end: it becomes readable when that process has ended, and never names another.
+///
+/// On a kernel before 6.5 it is opened by pid, which can in theory name a later process if the peer dies meanwhile and its pid is used anew;
+/// the handshake that follows on the same socket then fails, since the socket ends with the peer.
+pub(super) fn pidfd(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    match option::<libc::c_int>(socket, SO_PEERPIDFD) {
+        // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+        Ok(raw) => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
+        Err(_) => {
+            let peer: libc::ucred = option(socket, libc::SO_PEERCRED)?;
+            let pid = Pid::from_raw(peer.pid).ok_or(io::Error::from(io::ErrorKind::NotFound))?;
+            Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! What processes say to each other before they share memory.
+//!
+//! ```text
+//! dialer                                        acceptor
+//!   Hello: version, cluster, identity, regions, nonce ->
+//!      <- Answer: the same of the acceptor, and its proof
+//!   Offer: proof; public, bell and lanes memfds ->
+//!      <- Offer: public, bell and lanes memfds
+//!   Commit, from whichever end is the authority of the pair
+//! ```
+//!
+//! A proof is HMAC-SHA256, under the cluster's key, of the prover's role and both Hellos, nonces included: it can be neither replayed nor
+//! reflected. The **authority** of two members is the one with the lower number; of a member and a client, the member. Only it sends Commit,
+//! and so, when both members dial at once, one of the two connections is kept and it is the same at both ends.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use super::plan;
+use crate::contract::{Identity, Incarnation, NodeId, PeerKind, RegionName, RegionSpec};
+
+/// Stands first in every Hello.
+const MAGIC: &[u8; 8] = b"MARTLET1";
+/// Of the handshake and of the hidden parts of shared memory.
+pub(super) const VERSION: u32 = 1;
+/// Length of a proof, and of a nonce.
+pub(super) const PROOF: usize = 32;
+/// The longest name of a cluster, in bytes.
+pub(super) const MAX_CLUSTER: usize = 64;
+/// The longest text of a refusal, in bytes.
+const MAX_TEXT: usize = 1024;
+
+/// What a process says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) nonce: [u8; PROOF],
+    pub(super) identity: Identity,
+    pub(super) cluster: String,
+    /// What members of this cluster offer.
+    pub(super) members: RegionSpec,
+    /// What clients of this cluster offer.
+    pub(super) clients: RegionSpec,
+}
+
+impl Hello {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&self.nonce);
+        out.push(match self.identity.kind {
+            PeerKind::Member => 0,
+            PeerKind::Client => 1,
+        });
+        out.extend_from_slice(&self.identity.node.0.to_le_bytes());
+        out.extend_from_slice(&self.identity.incarnation.0.to_le_bytes());
+        out.push(self.cluster.len() as u8);
+        out.extend_from_slice(self.cluster.as_bytes());
+        for spec in [&self.members, &self.clients] {
+            for (_, regions) in plan::lists(spec) {
+                out.push(regions.len() as u8);
+                for (name, len) in regions {
+                    out.push(name.0);
+                    out.extend_from_slice(&(*len as u64).to_le_bytes());
+                }
+            }
+        }
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Hello, String> {
+        let mut bytes = Bytes(bytes);
+        if bytes.take(8)? != MAGIC {
+            return Err("it does not speak Martlet's handshake".into());
+        }
+        let version = u32::from_le_bytes(bytes.array()?);
+        if version != VERSION {
+            return Err(format!("it speaks version {version} of the handshake, this process version {VERSION}"));
+        }
+        let nonce = bytes.array()?;
+        let kind = match bytes.u8()? {
+            0 => PeerKind::Member,
+            1 => PeerKind::Client,
+            other => return Err(format!("its kind is {other}; allowed are 0 (member) and 1 (client)")),
+        };
+        let node = NodeId(u16::from_le_bytes(bytes.array()?));
+        let incarnation = Incarnation(u64::from_le_bytes(bytes.array()?));
+        let len = usize::from(bytes.u8()?);
+        let cluster = std::str::from_utf8(bytes.take(len)?).map_err(|_| "its cluster's name is not UTF-8")?.to_owned();
+        check_cluster(&cluster)?;
+        let members = bytes.spec()?;
+        let clients = bytes.spec()?;
+        bytes.end()?;
+        Ok(Hello { nonce, identity: Identity { node, incarnation, kind }, cluster, members, clients })
+    }
+}
+
+/// A cluster's name goes into a socket's name and into messages, so it is kept plain.
+pub(super) fn check_cluster(name: &str) -> Result<(), String> {
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    if name.is_empty() || name.len() > MAX_CLUSTER || !plain {
+        return Err(format!("cluster name {name:?}: allowed are 1 to {MAX_CLUSTER} of the characters a-z A-Z 0-9 . _ -"));
+    }
+    Ok(())
+}
+
+/// Why a connection was turned down, in terms that the other end acts on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Code {
+    /// See the text.
+    Mismatch,
+    /// The two are connected already: nothing is wrong.
+    Duplicate,
+    /// No more connections of that kind are taken for now.
+    Full,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message<'a> {
+    Hello(&'a [u8]),
+    Answer {
+        proof: &'a [u8; PROOF],
+        hello: &'a [u8],
+    },
+    Offer {
+        proof: &'a [u8; PROOF],
+    },
+    Commit,
+    Refuse {
+        code: Code,
+        text: String,
+    },
+    /// The sender closes the connection of its own will.
+    Bye,
+}
+
+impl<'a> Message<'a> {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Message::Hello(hello) => {
+                out.push(1);
+                out.extend_from_slice(hello);
+            }
+            Message::Answer { proof, hello } => {
+                out.push(2);
+                out.extend_from_slice(*proof);
+                out.extend_from_slice(hello);
+            }
+            Message::Offer { proof } => {
+                out.push(3);
+                out.extend_from_slice(*proof);
+            }
+            Message::Commit => out.push(4),
+            Message::Refuse { code, text } => {
+                out.push(5);
+                out.push(*code as u8);
+                out.extend_from_slice(text.as_bytes());
+                out.truncate(MAX_TEXT);
+            }
+            Message::Bye => out.push(6),
+        }
+        out
+    }
+
+    pub(super) fn decode(bytes: &'a [u8]) -> Result<Message<'a>, String> {
+        let mut bytes = Bytes(bytes);
+        let message = match bytes.u8()? {
+            1 => Message::Hello(bytes.rest()),
+            2 => Message::Answer { proof: bytes.take_array()?, hello: bytes.rest() },
+            3 => Message::Offer { proof: bytes.take_array()? },
+            4 => Message::Commit,
+            5 => {
+                let code = match bytes.u8()? {
+                    1 => Code::Duplicate,
+                    2 => Code::Full,
+                    _ => Code::Mismatch,
+                };
+                let text = bytes.rest();
+                let text = String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]);
+                // It goes into our log: nothing that could steer a terminal.
+                Message::Refuse { code, text: text.chars().filter(|c| !c.is_control()).collect() }
+            }
+            6 => Message::Bye,
+            other => return Err(format!("its message is of type {other}; allowed are 1 to 6")),
+        };
+        bytes.end()?;
+        Ok(message)
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Message::Hello(_) => "Hello",
+            Message::Answer { .. } => "Answer",
+            Message::Offer { .. } => "Offer",
+            Message::Commit => "Commit",
+            Message::Refuse { .. } => "Refuse",
+            Message::Bye => "Bye",
+        }
+    }
+}
+
+/// Which end proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prover {
+    Dialer,
+    Acceptor,
+}
+
+fn mac(key: &[u8], prover: Prover, dialer: &[u8], acceptor: &[u8]) -> Hmac<Sha256> {
+    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
+    mac.update(match prover {
+        Prover::Dialer => b"martlet dialer  ",
+        Prover::Acceptor => b"martlet acceptor",
+    });
+    for hello in [dialer, acceptor] {
+        mac.update(&(hello.len() as u64).to_le_bytes());
+        mac.update(hello);
+    }
+    mac
+}
+
+/// The proof that `prover` has the key.
+pub(super) fn prove(key: &[u8], prover: Prover, dialer: &[u8], acceptor: &[u8]) -> [u8; PROOF] {
+    mac(key, prover, dialer, acceptor).finalize().into_bytes().into()
+}
+
+/// Whether `proof` is that proof; takes the same time whatever it is.
+pub(super) fn proven(key: &[u8], prover: Prover, dialer: &[u8], acceptor: &[u8], proof: &[u8; PROOF]) -> bool {
+    mac(key, prover, dialer, acceptor).verify_slice(proof).is_ok()
+}
+
+/// Takes a message apart.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], String> {
+        let (head, tail) = self.0.split_at_checked(len).ok_or("its message ends too early")?;
+        self.0 = tail;
+        Ok(head)
+    }
+
+    fn take_array<const N: usize>(&mut self) -> Result<&'a [u8; N], String> {
+        Ok(self.take(N)?.try_into().expect("N bytes were taken"))
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        self.take_array().copied()
+    }
+
+    fn u8(&mut self) -> Result<u8, String> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    fn end(&self) -> Result<(), String> {
+        if self.0.is_empty() { Ok(()) } else { Err(format!("{} bytes follow its message", self.0.len())) }
+    }
+
+    fn regions(&mut self) -> Result<Vec<(RegionName, usize)>, String> {
+        let count = usize::from(self.u8()?);
+        if count > plan::MAX_REGIONS {
+            return Err(format!("it declares {count} regions, at most {} are allowed", plan::MAX_REGIONS));
+        }
+        let mut out = Vec::with_capacity(count);
+        for _ in 0..count {
+            let name = RegionName(self.u8()?);
+            let len = u64::from_le_bytes(self.array()?);
+            out.push((name, usize::try_from(len).map_err(|_| "a region's length is too large")?));
+        }
+        Ok(out)
+    }
+
+    fn spec(&mut self) -> Result<RegionSpec, String> {
+        let spec = RegionSpec { public: self.regions()?, member_lanes: self.regions()?, client_lanes: self.regions()? };
+        plan::check(&spec)?;
+        Ok(spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        let spec = RegionSpec { public: vec![(RegionName(1), 4096)], member_lanes: vec![(RegionName(9), 64)], client_lanes: vec![] };
+        Hello {
+            nonce: [7; PROOF],
+            identity: Identity { node: NodeId(3), incarnation: Incarnation(99), kind: PeerKind::Member },
+            cluster: "blue-1".into(),
+            members: spec.clone(),
+            clients: spec,
+        }
+    }
+
+    #[test]
+    fn hellos_survive_the_wire() {
+        let encoded = hello().encode();
+        assert_eq!(Hello::decode(&encoded), Ok(hello()));
+        for cut in 0..encoded.len() {
+            assert!(Hello::decode(&encoded[..cut]).is_err(), "cut at {cut}");
+        }
+        let mut longer = encoded.clone();
+        longer.push(0);
+        assert!(Hello::decode(&longer).is_err());
+    }
+
+    #[test]
+    fn any_altered_byte_gives_an_error_or_another_hello() {
+        let encoded = hello().encode();
+        for at in 0..encoded.len() {
+            for bit in 0..8 {
+                let mut altered = encoded.clone();
+                altered[at] ^= 1 << bit;
+                assert_ne!(Hello::decode(&altered), Ok(hello()), "byte {at} bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let mut encoded = hello().encode();
+        encoded[8] = 9;
+        let error = Hello::decode(&encoded).expect_err("version");
+        assert!(error.contains("version 9") && error.contains("version 1"), "{error}");
+    }
+
+    #[test]
+    fn messages_survive_the_wire() {
+        let proof = [3; PROOF];
+        let all = [
+            Message::Hello(b"h"),
+            Message::Answer { proof: &proof, hello: b"h" },
+            Message::Offer { proof: &proof },
+            Message::Commit,
+            Message::Refuse { code: Code::Full, text: "full".into() },
+            Message::Bye,
+        ];
+        for message in all {
+            assert_eq!(Message::decode(&message.encode()), Ok(message.clone()));
+        }
+        assert!(Message::decode(&[]).is_err());
+        assert!(Message::decode(&[7]).is_err());
+        assert!(Message::decode(&[4, 0]).is_err());
+        let shout = Message::decode(b"\x05\x00a\x1b[31mb\n").expect("a refusal");
+        assert_eq!(shout, Message::Refuse { code: Code::Mismatch, text: "a[31mb".into() });
+    }
+
+    #[test]
+    fn a_proof_holds_for_one_key_one_role_and_one_pair_of_hellos() {
+        let proof = prove(b"key", Prover::Dialer, b"d", b"a");
+        assert!(proven(b"key", Prover::Dialer, b"d", b"a", &proof));
+        assert!(!proven(b"kez", Prover::Dialer, b"d", b"a", &proof));
+        assert!(!proven(b"key", Prover::Acceptor, b"d", b"a", &proof), "reflected");
+        assert!(!proven(b"key", Prover::Dialer, b"da", b"", &proof), "cut elsewhere");
+        assert!(!proven(b"key", Prover::Dialer, b"x", b"a", &proof), "replayed");
+    }
+
+    #[test]
+    fn names_of_clusters_are_plain() {
+        assert_eq!(check_cluster("a.B-9_"), Ok(()));
+        for bad in ["", "a b", "a/b", "é", &"x".repeat(65)] {
+            assert!(check_cluster(bad).is_err(), "{bad:?}");
+        }
+    }
+}
