@@ -36,6 +36,8 @@ pub mod process;
 mod robust;
 mod shared;
 mod socket;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 pub use bell::{MAX_PARK_WORDS, WakeReason};
