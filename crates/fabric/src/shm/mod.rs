@@ -16,6 +16,7 @@
 //! | `shared` | between the bootstrap thread and the endpoint |
 //! | `endpoint` | the contract's operations |
 //! | `robust` | death words |
+//! | `probe` | the bare death probe, a reference for measurements |
 //! | `process` | what a process sets for itself at its start |
 //!
 //! # Trust
@@ -32,6 +33,7 @@ mod mail;
 mod memory;
 mod peer;
 mod plan;
+pub mod probe;
 pub mod process;
 mod robust;
 mod shared;

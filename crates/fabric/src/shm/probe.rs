@@ -1,0 +1,166 @@
+//! The bare death probe: two processes, one robust futex word, nothing else. What the machine itself takes to tell of a death, against which
+//! detection and failover of the same run are quoted (it drifts between 5 and 35 microseconds on one machine).
+//!
+//! The prober starts its own executable again as the victim, with whatever hidden arguments the caller's command line understands; the
+//! number of the inherited descriptor ([`DeathProbe::fd_number`]) has to be among them.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+
+use super::memory::{self, Access, Area, Map, page};
+use super::process;
+use super::robust::{DeathWords, OWNER_DIED};
+use crate::primitive::Ordering;
+
+/// The victim's death word.
+const DEATH: usize = 0;
+/// 1 once the victim is ready to be killed. On a cache line of its own.
+const READY: usize = 8;
+/// How long a death may take to be seen before the probe is given up: only a broken kernel needs that long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a victim does until it is killed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VictimPlan {
+    /// Spin in user mode, instead of sleeping in the kernel.
+    pub spin: bool,
+    /// The processor to run on; any, if `None`.
+    pub cpu: Option<usize>,
+    /// Bytes of memory to keep resident: the kernel tears them down at the end.
+    pub resident_bytes: usize,
+}
+
+/// Being the victim: registers the word in the inherited memory `fd`, makes itself ready, and waits for its death. It ends with the thread
+/// that started it, too, so that none is left over. Returns only an error.
+pub fn victim(fd: RawFd, plan: VictimPlan) -> io::Result<std::convert::Infallible> {
+    if rustix::process::getppid().is_none() {
+        return Err(io::Error::other("the prober is gone already"));
+    }
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    process::disable_core_dumps()?;
+    if fd <= 2 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("descriptor {fd}; allowed is an inherited one above 2")));
+    }
+    // SAFETY: the caller says that the prober has left this descriptor to us. A number that is none, or that names something else, fails
+    // the check below; at worst we close a descriptor of this short-lived process.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    memory::check(&fd, "probe", page()).map_err(io::Error::other)?;
+    let area = Area::new(&Map::new(&fd, 0, page(), Access::ReadWrite, true)?, 0, page());
+    if let Some(cpu) = plan.cpu {
+        process::pin_to_cpu(cpu)?;
+    }
+    let mut resident = vec![0u8; plan.resident_bytes];
+    for at in (0..resident.len()).step_by(page()) {
+        resident[at] = 1;
+    }
+    let words = DeathWords::register_in(area.clone(), &[DEATH]).map_err(io::Error::other)?;
+    area.memory()[READY].store(1, Ordering::Release);
+    loop {
+        if plan.spin {
+            std::hint::spin_loop();
+        } else {
+            std::thread::sleep(Duration::from_secs(3600));
+        }
+        std::hint::black_box((&resident, &words));
+    }
+}
+
+/// How long a death took to be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeathTiming {
+    /// From before kill() to its return, in nanoseconds.
+    pub kill_ns: u64,
+    /// From before kill() to the word's change, seen by polling it, in nanoseconds.
+    pub seen_ns: u64,
+}
+
+/// The prober's side. One probe serves many victims, one after another.
+#[derive(Debug)]
+pub struct DeathProbe {
+    fd: OwnedFd,
+    area: Area,
+}
+
+impl DeathProbe {
+    /// Makes the word.
+    pub fn new() -> io::Result<DeathProbe> {
+        let fd = memory::create("martlet-probe", page())?;
+        let area = Area::new(&Map::new(&fd, 0, page(), Access::ReadWrite, true)?, 0, page());
+        Ok(DeathProbe { fd, area })
+    }
+
+    /// The number under which a victim started by [`DeathProbe::spawn`] finds the memory: what it passes to [`victim`].
+    pub fn fd_number(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Starts a victim, which has to call [`victim`], and waits until it is ready.
+    pub fn spawn(&mut self, command: &mut Command) -> io::Result<Victim<'_>> {
+        self.area.memory()[DEATH].store(0, Ordering::Relaxed);
+        self.area.memory()[READY].store(0, Ordering::Release);
+        let fd = self.fd.as_raw_fd();
+        // SAFETY: between fork and exec the closure makes one system call, which is async-signal-safe, and allocates nothing. The
+        // descriptor is open in the child, which is a copy of this process, and `self` outlives the call to `spawn`.
+        let command = unsafe {
+            command.pre_exec(move || match libc::fcntl(fd, libc::F_SETFD, 0) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            })
+        };
+        let mut victim = Victim { child: command.spawn()?, area: &self.area };
+        while self.area.memory()[READY].load(Ordering::Acquire) == 0 {
+            if let Some(status) = victim.child.try_wait()? {
+                return Err(io::Error::other(format!("the victim ended before it was ready: {status}")));
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(victim)
+    }
+}
+
+/// A victim that is ready. Dropping it kills it.
+#[derive(Debug)]
+pub struct Victim<'a> {
+    child: Child,
+    area: &'a Area,
+}
+
+impl Victim<'_> {
+    /// The victim's process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills the victim and polls the word without a break until the kernel has marked it; then waits until the process is gone.
+    pub fn kill(mut self) -> io::Result<DeathTiming> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).ok_or(io::Error::other("a pid that is none"))?;
+        let word = &self.area.memory()[DEATH];
+        let start = Instant::now();
+        rustix::process::kill_process(pid, Signal::KILL)?;
+        let killed = start.elapsed();
+        let mut turns = 0u32;
+        while word.load(Ordering::Acquire) & OWNER_DIED == 0 {
+            std::hint::spin_loop();
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(1 << 20) && start.elapsed() > PATIENCE {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the kernel did not mark the victim's word"));
+            }
+        }
+        let seen = start.elapsed();
+        self.child.wait()?;
+        Ok(DeathTiming { kill_ns: killed.as_nanos() as u64, seen_ns: seen.as_nanos() as u64 })
+    }
+}
+
+impl Drop for Victim<'_> {
+    fn drop(&mut self) {
+        // It may have been killed and waited for already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
