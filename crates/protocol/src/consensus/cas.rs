@@ -80,7 +80,7 @@ struct Swap {
     for_accept: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Acceptor {
     /// `None` while it is not connected: it cannot vote.
     peer: Option<PeerId>,
@@ -97,7 +97,7 @@ struct Acceptor {
 /// - *handlers*: [`Proposer::handle_completion`], [`Proposer::handle_reply`];
 /// - *polls*: [`Proposer::poll_request`] for the RPC fallback;
 /// - *queries*: [`Proposer::is_prepared`] and others.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Proposer {
     view: ViewNumber,
     generation: u32,
