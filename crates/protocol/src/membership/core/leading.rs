@@ -23,6 +23,7 @@ impl Core {
         }
         let member = self.view.as_ref().is_some_and(|v| v.member(process).is_some());
         if !member {
+            self.wishes.join.retain(|m| m.id != process);
             return;
         }
         self.wishes.remove(process, evidence);

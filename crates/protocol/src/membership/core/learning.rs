@@ -40,6 +40,12 @@ impl Core {
         self.learned = now;
         self.publish(fabric, &view);
         self.wishes.settle(&view);
+        for member in &view.members {
+            // A member that is known to be gone was taken in by somebody who did not know yet.
+            if let Some(evidence) = self.peers.suspicion(member.id) {
+                self.wishes.remove(member.id, evidence);
+            }
+        }
         self.peers.forget_reports();
         self.proposing = None;
         self.failures = 0;
@@ -71,7 +77,7 @@ impl Core {
             }
             proposer
         });
-        if was_active && !carries_over {
+        if !carries_over {
             self.lease.drop_it();
         }
         self.renewal.restart(carries_over);

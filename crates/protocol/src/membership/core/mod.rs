@@ -479,8 +479,11 @@ impl Core {
             // The late words of a process that is known to be dead.
             Message::Join { .. } if self.peers.suspicion(process).is_some_and(Evidence::releases_leases) => {}
             Message::Join { roles, address } => {
-                self.wishes.join(Member { id: process, roles, address });
-                self.lead(now, fabric);
+                // Its request can arrive after the news of its death; a view that lists the dead would wait for them.
+                if !self.peers.is_suspect(process) {
+                    self.wishes.join(Member { id: process, roles, address });
+                    self.lead(now, fabric);
+                }
             }
             Message::Promote { process } => {
                 self.wishes.promote(process);

@@ -1,0 +1,370 @@
+//! Membership as a whole, over the simulated fabric: views, leases, failovers, and the property that everything rests on: at no moment
+//! are two views active.
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::sim::{DeathWords, Endpoint, Faults, World};
+use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerKind};
+use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, Sizes, life, regions};
+use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
+use martlet_protocol::membership::{Config, Core, Event, Evidence, Leases, Milestone, Roles, View};
+
+struct Node {
+    index: usize,
+    fabric: Endpoint<true>,
+    core: Core,
+    id: ProcessId,
+    excluded: bool,
+    milestones: Vec<(u64, Milestone)>,
+}
+
+/// A cluster on one host, with a turn of each node as the real one takes it.
+struct Cluster {
+    world: World<true>,
+    nodes: Vec<Node>,
+    leases: Leases,
+    /// Every view that was ever seen decided, by number.
+    decided: Vec<View>,
+    newest_active: ViewNumber,
+}
+
+const LEASE_NS: u64 = 2_000_000;
+const DUTY_NS: u64 = 20_000;
+
+impl Cluster {
+    fn new(seed: u64, faults: Faults, leases: Leases) -> Cluster {
+        Cluster { world: World::new(seed, faults), nodes: Vec::new(), leases, decided: Vec::new(), newest_active: ViewNumber(0) }
+    }
+
+    fn config(&self, id: ProcessId) -> Config {
+        Config {
+            leases: self.leases,
+            lease_ns: LEASE_NS,
+            heartbeat_interval_ns: 500_000,
+            broadcast_interval_ns: 1_000_000,
+            broadcast_timeout_ns: 20_000_000,
+            pull_interval_ns: 200_000,
+            resend_interval_ns: 200_000,
+            ..Config::new(id, Roles::COORDINATOR.with(Roles::REPLICA))
+        }
+    }
+
+    fn start(&mut self, node: u16, incarnation: u64, bootstrap: bool) -> usize {
+        let id = ProcessId { node: NodeId(node), incarnation: Incarnation(incarnation) };
+        let identity = Identity { node: id.node, incarnation: id.incarnation, kind: PeerKind::Member };
+        let sizes = Sizes { log_ring_bytes: 4096, client_ring_bytes: 4096 };
+        let (index, mut fabric) = self.world.spawn(identity, &regions(sizes));
+        let words = fabric.memory(LocalRegion::Public(LIFE)).unwrap();
+        for watcher in 0..MAX_WATCHERS {
+            words[life::death(0, watcher)].store(life::WAITERS | 1000, Ordering::SeqCst);
+        }
+        words[life::THREADS].store(1, Ordering::SeqCst);
+        let now = Time(self.world.now());
+        let mut core = Core::new(now, self.config(id));
+        if bootstrap {
+            core.bootstrap(now, &mut fabric);
+        } else {
+            core.join(now);
+        }
+        self.world.wake(index);
+        self.nodes.push(Node { index, fabric, core, id, excluded: false, milestones: Vec::new() });
+        self.nodes.len() - 1
+    }
+
+    fn kill(&mut self, node: usize) {
+        let words = (0..MAX_WATCHERS).map(|w| life::death(0, w)).collect();
+        self.world.kill(self.nodes[node].index, Some(DeathWords { region: LIFE, threads: vec![words] }));
+    }
+
+    fn run(&mut self, ns: u64) {
+        let until = self.world.now() + ns;
+        while let Some(index) = self.world.next_turn(until) {
+            if let Some(at) = self.nodes.iter().position(|n| n.index == index) {
+                self.turn(at);
+                self.check();
+            }
+        }
+    }
+
+    fn turn(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        let now = Time(self.world.now());
+        while let Some(event) = node.fabric.event() {
+            node.core.handle_peer(now, &mut node.fabric, event);
+        }
+        let mut datagram = Vec::new();
+        while let Some(from) = node.fabric.receive(&mut datagram) {
+            node.core.handle_datagram(now, &mut node.fabric, from, &datagram);
+        }
+        while let Some(completion) = node.fabric.poll() {
+            node.core.handle_completion(now, &mut node.fabric, completion);
+        }
+        node.core.tick(now, &mut node.fabric, true);
+        while let Some(event) = node.core.poll_event() {
+            if let (Event::View(view), Ok(_)) = (&event, std::env::var("MARTLET_TRACE")) {
+                println!("{:>12} {} view {} {:?} departed {:?}", now.0, node.id, view.number, roles(view), view.departed);
+            }
+            match event {
+                Event::View(view) => match self.decided.iter().find(|v| v.number == view.number) {
+                    Some(known) => assert_eq!(*known, view, "two views of one number"),
+                    None => self.decided.push(view),
+                },
+                Event::Excluded => node.excluded = true,
+                Event::Milestone(m) => {
+                    if std::env::var("MARTLET_TRACE").is_ok() {
+                        println!("{:>12} {} {m:?}", now.0, node.id);
+                    }
+                    node.milestones.push((now.0, m));
+                }
+            }
+        }
+        // The memory's owner stores its heart beat plainly, which wakes nobody: the next turn is asked for.
+        self.world.wake_at(node.index, now.0 + DUTY_NS);
+        // Stands in for the engine: the primary counts every learner of its view as soon as it sees it.
+        if let Some(view) = node.core.view().cloned()
+            && view.primary().is_some_and(|p| p.id == node.id)
+        {
+            for learner in view.with_roles(Roles::LEARNER) {
+                node.core.promote(now, &mut node.fabric, learner.id);
+            }
+        }
+    }
+
+    /// Theorem B.1, at this instant, over all processes: the paused ones could wake and act right now.
+    fn check(&mut self) {
+        let now = Time(self.world.now());
+        for node in &self.nodes {
+            let lease = node.core.lease();
+            if self.world.is_alive(node.index) && lease.active(lease.view(), now) {
+                assert!(lease.view() >= self.newest_active, "{} is active in {} after {}", node.id, lease.view(), self.newest_active);
+            }
+        }
+        for node in &self.nodes {
+            let lease = node.core.lease();
+            if self.world.is_alive(node.index) && lease.active(lease.view(), now) {
+                self.newest_active = self.newest_active.max(lease.view());
+            }
+        }
+    }
+
+    fn active(&self) -> Vec<(ProcessId, ViewNumber)> {
+        let now = Time(self.world.now());
+        let alive = self.nodes.iter().filter(|n| self.world.is_alive(n.index) && !self.world.is_paused(n.index));
+        alive.filter(|n| n.core.lease().active(n.core.lease().view(), now)).map(|n| (n.id, n.core.lease().view())).collect()
+    }
+
+    fn newest(&self) -> &View {
+        self.decided.iter().max_by_key(|v| v.number).expect("a view")
+    }
+
+    fn when(&self, node: usize, wanted: impl Fn(&Milestone) -> bool) -> Option<u64> {
+        self.nodes[node].milestones.iter().find(|(_, m)| wanted(m)).map(|(at, _)| *at)
+    }
+
+    fn three(seed: u64, faults: Faults, leases: Leases) -> Cluster {
+        let mut c = Cluster::new(seed, faults, leases);
+        c.start(0, 1, true);
+        c.start(1, 1, false);
+        c.start(2, 1, false);
+        c.run(5_000_000);
+        c
+    }
+}
+
+fn roles(view: &View) -> Vec<(u16, u64, bool)> {
+    view.members.iter().map(|m| (m.id.node.0, m.id.incarnation.0, m.roles.has(Roles::REPLICA))).collect()
+}
+
+#[test]
+fn section_3_1_processes_join_in_totally_ordered_views_and_the_primary_is_active() {
+    let c = Cluster::three(1, Faults::calm(), Leases::Primary);
+    let mut members = roles(c.newest());
+    members.sort_unstable();
+    assert_eq!(members, [(0, 1, true), (1, 1, true), (2, 1, true)]);
+    assert_eq!(c.active(), [(c.nodes[0].id, c.newest().number)]);
+    assert!(c.nodes.iter().all(|n| n.core.view() == Some(c.newest())), "everybody has learned the newest view");
+}
+
+#[test]
+fn design_5_certain_death_releases_the_lease_so_that_failover_waits_for_none() {
+    let mut c = Cluster::three(2, Faults::calm(), Leases::Primary);
+    let killed = c.world.now();
+    c.kill(0);
+    c.run(LEASE_NS / 2);
+    let successor = c.newest().primary().unwrap().id;
+    let at = c.nodes.iter().position(|n| n.id == successor).unwrap();
+    assert_eq!(c.active(), [(successor, c.newest().number)], "active again well within the lease of the dead");
+    let seen = c.when(at, |m| matches!(m, Milestone::DeathSeen(p, Evidence::Certain) if p.node.0 == 0)).unwrap();
+    let active = c.when(at, |m| matches!(m, Milestone::Active(_))).unwrap();
+    assert!(killed < seen && seen <= active && active - seen < 20_000, "seen after {}, active after {}", seen - killed, active - killed);
+}
+
+#[test]
+fn design_5_survivors_that_may_hold_a_lease_are_waited_for_until_they_give_it_back() {
+    let mut c = Cluster::three(3, Faults::calm(), Leases::Everybody);
+    assert_eq!(c.active().len(), 3);
+    // One survivor cannot give its lease back: it is paused. The other waits for the whole lease.
+    let before = c.newest().number;
+    c.kill(0);
+    let sleeper = c.nodes[2].index;
+    c.world.pause(sleeper);
+    c.run(LEASE_NS / 2);
+    assert!(c.newest().number > before, "the view is decided");
+    assert_eq!(c.active(), [], "but not active");
+    c.run(2 * LEASE_NS);
+    assert_eq!(c.active().len(), 1);
+    c.world.resume(sleeper);
+    c.run(20_000_000);
+    assert!(c.active().iter().all(|(_, v)| *v == c.newest().number));
+}
+
+#[test]
+fn section_6_2_a_paused_primary_is_superseded_after_its_lease_and_finds_itself_excluded() {
+    let mut c = Cluster::three(4, Faults::calm(), Leases::Primary);
+    let old = c.nodes[0].id;
+    c.world.pause(c.nodes[0].index);
+    c.run(20_000_000);
+    let primary = c.newest().primary().unwrap().id;
+    assert_ne!(primary, old);
+    assert!(c.newest().departed.iter().any(|d| d.id == old && d.evidence == Evidence::Presumed));
+    assert_eq!(c.active(), [(primary, c.newest().number)]);
+    c.world.resume(c.nodes[0].index);
+    c.run(5_000_000);
+    assert!(c.nodes[0].excluded, "the old primary has learned that it is out");
+    assert_eq!(c.active(), [(primary, c.newest().number)]);
+}
+
+#[test]
+fn trap_28_a_restarted_node_is_another_process_and_joins_at_the_end() {
+    let mut c = Cluster::three(5, Faults::calm(), Leases::Primary);
+    c.kill(0);
+    c.run(1_000_000);
+    c.start(0, 2, false);
+    c.run(5_000_000);
+    assert_eq!(roles(c.newest()).last(), Some(&(0, 2, true)));
+    assert_eq!(c.newest().members.len(), 3);
+}
+
+#[test]
+fn the_last_member_goes_on_alone() {
+    let mut c = Cluster::three(6, Faults::calm(), Leases::Primary);
+    c.kill(0);
+    c.run(1_000_000);
+    c.kill(1);
+    c.run(1_000_000);
+    assert_eq!(roles(c.newest()), [(2, 1, true)]);
+    assert_eq!(c.active(), [(c.nodes[2].id, c.newest().number)]);
+}
+
+#[test]
+fn two_members_that_die_at_once_are_survived_by_the_third() {
+    let mut c = Cluster::three(7, Faults::calm(), Leases::Primary);
+    c.kill(0);
+    c.kill(1);
+    c.run(2_000_000);
+    assert_eq!(c.active(), [(c.nodes[2].id, c.newest().number)]);
+}
+
+#[test]
+fn a_leave_is_a_view_without_the_leaver_and_costs_no_lease() {
+    let mut c = Cluster::three(8, Faults::calm(), Leases::Primary);
+    let now = Time(c.world.now());
+    let node = &mut c.nodes[0];
+    node.core.leave(now, &mut node.fabric);
+    c.run(LEASE_NS / 2);
+    assert!(c.nodes[0].excluded);
+    assert!(c.newest().member(c.nodes[0].id).is_none());
+    assert_eq!(c.active().len(), 1);
+}
+
+#[test]
+fn section_6_3_a_longer_lease_is_a_compatible_view_and_interrupts_nobody() {
+    let mut c = Cluster::three(9, Faults::calm(), Leases::Primary);
+    let now = Time(c.world.now());
+    let node = &mut c.nodes[2];
+    node.core.set_lease_ns(now, &mut node.fabric, 3 * LEASE_NS);
+    c.run(1_000_000);
+    assert!(c.newest().compatible);
+    assert_eq!(c.newest().lease_ns, 3 * LEASE_NS);
+    assert_eq!(c.active(), [(c.nodes[0].id, c.newest().number)]);
+}
+
+#[test]
+fn trap_9_a_process_without_progress_loses_its_lease() {
+    let mut c = Cluster::three(10, Faults::calm(), Leases::Primary);
+    let until = c.world.now() + 2 * LEASE_NS;
+    // The membership part goes on, the acting part hangs.
+    while let Some(index) = c.world.next_turn(until) {
+        let now = Time(c.world.now());
+        if index == c.nodes[0].index {
+            let node = &mut c.nodes[0];
+            while let Some(completion) = node.fabric.poll() {
+                node.core.handle_completion(now, &mut node.fabric, completion);
+            }
+            node.core.tick(now, &mut node.fabric, false);
+            c.world.wake_at(index, now.0 + DUTY_NS);
+        } else if let Some(at) = c.nodes.iter().position(|n| n.index == index) {
+            c.turn(at);
+        }
+    }
+    let now = Time(c.world.now());
+    let lease = c.nodes[0].core.lease();
+    assert!(!lease.active(lease.view(), now));
+}
+
+/// Kills, pauses, restarts at random under random tempers: never two active views, and at the end, healed, one is active.
+#[test]
+fn theorem_b_1_one_active_view_whatever_happens_and_convergence_once_it_is_over() {
+    let seeds = std::env::var("MARTLET_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60u64);
+    let from = std::env::var("MARTLET_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1u64);
+    for seed in from..from + seeds {
+        println!("seed {seed}");
+        let mut chance = fastrand::Rng::with_seed(seed);
+        let faults = Faults::drawn(&mut chance);
+        let leases = if chance.bool() { Leases::Primary } else { Leases::Everybody };
+        let mut c = Cluster::three(seed, faults, leases);
+        c.run(20_000_000);
+        let mut life = 2;
+        for _ in 0..chance.u32(5..25) {
+            let alive: Vec<usize> = (0..c.nodes.len()).filter(|&n| c.world.is_alive(c.nodes[n].index) && !c.nodes[n].excluded).collect();
+            if alive.is_empty() {
+                break; // killed as the last one of its view: nothing survives that
+            }
+            let victim = alive[chance.usize(..alive.len())];
+            match chance.u32(..10) {
+                0..=3 if alive.len() > 1 => c.kill(victim),
+                4 | 5 => c.world.pause(c.nodes[victim].index),
+                6 | 7 => (0..c.nodes.len()).for_each(|n| {
+                    if c.world.is_alive(c.nodes[n].index) {
+                        c.world.resume(c.nodes[n].index);
+                    }
+                }),
+                _ => {
+                    let node = (0..3u16).find(|n| !alive.iter().any(|&a| c.nodes[a].id.node.0 == *n));
+                    if let Some(node) = node {
+                        c.start(node, life, false);
+                        life += 1;
+                    }
+                }
+            }
+            c.run(chance.u64(1_000..10_000_000));
+        }
+        c.world.set_faults(Faults::calm());
+        for n in 0..c.nodes.len() {
+            if c.world.is_alive(c.nodes[n].index) {
+                c.world.resume(c.nodes[n].index);
+                c.world.wake(c.nodes[n].index);
+            }
+        }
+        c.run(60_000_000);
+        // A member that everybody lost, with all who knew its view, can't be healed: that takes a replica alive in the newest view.
+        let newest = c.newest();
+        let survivors = c.nodes.iter().any(|n| c.world.is_alive(n.index) && !n.excluded && newest.member(n.id).is_some());
+        if survivors && newest.primary().is_some_and(|p| c.nodes.iter().any(|n| n.id == p.id && c.world.is_alive(n.index))) {
+            let active = c.active();
+            assert!(
+                active.iter().any(|(p, v)| *p == newest.primary().unwrap().id && *v == newest.number),
+                "seed {seed}: {active:?} of {newest:?}"
+            );
+        }
+    }
+}
