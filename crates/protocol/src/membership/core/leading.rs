@@ -22,8 +22,9 @@ impl Core {
             self.wishes.join.retain(|m| m.id != process);
         }
         let member = self.view.as_ref().is_some_and(|v| v.member(process).is_some());
+        // What it asked for while it lived, perhaps in a datagram that came late, must not bring it back.
+        self.wishes.join.retain(|m| m.id != process);
         if !member {
-            self.wishes.join.retain(|m| m.id != process);
             return;
         }
         self.wishes.remove(process, evidence);

@@ -479,8 +479,10 @@ impl Core {
             // The late words of a process that is known to be dead.
             Message::Join { .. } if self.peers.suspicion(process).is_some_and(Evidence::releases_leases) => {}
             Message::Join { roles, address } => {
-                // Its request can arrive after the news of its death; a view that lists the dead would wait for them.
-                if !self.peers.is_suspect(process) {
+                // Its request can arrive late: after it was taken in, or after the news of its death. A view that lists the dead would wait
+                // for them.
+                let known = self.view.as_ref().is_some_and(|v| v.member(process).is_some() || v.departed.iter().any(|d| d.id == process));
+                if !known && !self.peers.is_suspect(process) {
                     self.wishes.join(Member { id: process, roles, address });
                     self.lead(now, fabric);
                 }
