@@ -147,8 +147,8 @@ impl World {
     /// The states that one step leads to.
     fn successors(&self, max_attempts: [u32; 2]) -> Vec<World> {
         let mut next = Vec::new();
-        for p in 0..self.proposers.len() {
-            if self.proposers[p].0.is_idle() && self.attempts[p] < max_attempts[p] {
+        for (p, most) in (0..self.proposers.len()).zip(max_attempts) {
+            if self.proposers[p].0.is_idle() && self.attempts[p] < most {
                 let mut w = self.clone();
                 w.attempts[p] += 1;
                 let (proposer, endpoint) = &mut w.proposers[p];
