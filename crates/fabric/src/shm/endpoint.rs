@@ -204,10 +204,11 @@ impl ShmFabric {
         }
         self.own.bell.announce();
         self.dirty = false;
-        let reason = if !self.is_empty_of_events() || !self.is_empty_of_mail() || has_work(self) {
-            WakeReason::Work
-        } else if let Some(changed) = words.iter().position(|w| self.word(w.at).is_some_and(|now| now as u32 != w.expected)) {
+        // The words first: a death is marked there before its event comes.
+        let reason = if let Some(changed) = words.iter().position(|w| self.word(w.at).is_some_and(|now| now as u32 != w.expected)) {
             WakeReason::Word(changed)
+        } else if !self.is_empty_of_events() || !self.is_empty_of_mail() || has_work(self) {
+            WakeReason::Work
         } else {
             let watched = words.iter().map(|w| self.area_of(w.at).map(|area| (&area.memory()[w.at.offset / 8], w.expected)));
             self.own.bell.wait(watched, timeout)
