@@ -4,6 +4,7 @@ mod bench;
 mod cluster;
 mod completions;
 mod man;
+mod victim;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ enum Command {
     Bench(bench::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
+    Victim(victim::Arguments),
 }
 
 /// Which cluster.
@@ -65,6 +67,7 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Bench(arguments) => bench::run(&arguments, format),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),
+        Command::Victim(arguments) => victim::run(&arguments),
     }
 }
 

@@ -3,8 +3,11 @@
 //! Where one operation is shorter than a reading of the clock, a sample is the mean of a batch, and the figure says so.
 
 use std::hint::{black_box, spin_loop};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::time::Duration;
 
+use martlet_fabric::shm::probe::DeathProbe;
 use martlet_node::{clock, sched};
 
 use super::placement::two_cores;
@@ -155,6 +158,82 @@ fn round_trip(here: u16, there: u16) -> Outcome<Figure> {
         let figure = asking.join().expect("it does not panic");
         answered.and(figure).context("cannot bind the threads that measure the cross-core round trip")
     })
+}
+
+/// What a victim does until it is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    spin: bool,
+    resident_mib: usize,
+}
+
+impl Victim {
+    /// It spins.
+    pub const SPINNING: Victim = Victim { spin: true, resident_mib: 0 };
+    /// It sleeps.
+    pub const ASLEEP: Victim = Victim { spin: false, resident_mib: 0 };
+    /// It spins, and the kernel has much memory to tear down.
+    pub const LARGE: Victim = Victim { spin: true, resident_mib: 512 };
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Victim { resident_mib: 1.., .. } => "with 512 MiB",
+            Victim { spin: true, .. } => "spinning",
+            Victim { spin: false, .. } => "asleep",
+        }
+    }
+
+    /// The flags by which `martlet victim` becomes it. It runs on the second core, away from whoever measures on the first.
+    pub fn arguments(self, command: &mut Command) {
+        if self.spin {
+            command.arg("--spin");
+        }
+        if self.resident_mib > 0 {
+            command.args(["--resident", &self.resident_mib.to_string()]);
+        }
+        if let Some((_, core)) = two_cores() {
+            command.args(["--core", &core.to_string()]);
+        }
+    }
+}
+
+/// This command's own executable, to be run again.
+pub fn own_command() -> Outcome<Command> {
+    Ok(Command::new(std::env::current_exe().context("cannot find this command's own executable")?))
+}
+
+/// The bare death probe: how soon this machine tells of a death at all. Two processes, one robust futex word, nothing else.
+#[derive(Debug)]
+pub struct Probe(DeathProbe);
+
+impl Probe {
+    /// Makes the word.
+    pub fn new() -> Outcome<Probe> {
+        DeathProbe::new().map(Probe).context("cannot make a death probe")
+    }
+
+    /// Kills one victim and returns the nanoseconds until its death was seen.
+    pub fn kill_one(&mut self, plan: Victim) -> Outcome<u64> {
+        let mut command = own_command()?;
+        command.args(["victim", "--kind", "bare", "--fd", &self.0.fd_number().to_string()]);
+        plan.arguments(&mut command);
+        let victim = self.0.spawn(command.stdin(Stdio::null())).context("cannot start the victim of a death probe")?;
+        // It has just been started: let it reach its loop.
+        std::thread::sleep(Duration::from_millis(1));
+        let timing = victim.kill().context("the death probe failed")?;
+        Ok(timing.seen_ns)
+    }
+}
+
+/// The bare death probe, `kills` times, with a spinning victim.
+pub fn death_probe(kills: u32) -> Outcome<Figure> {
+    let mut figure = Figure::new("reference", "bare death probe", Unit::Microseconds);
+    let mut probe = Probe::new()?;
+    for _ in 0..kills {
+        figure.record(probe.kill_one(Victim::SPINNING)?);
+    }
+    Ok(figure)
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! `martlet bench`
 
+mod detect;
+
 use clap::{Args, Subcommand};
 
-use crate::fail::Outcome;
+use crate::fail::{Context as _, Outcome};
+use crate::interrupt::Interrupt;
 use crate::output::Format;
 use crate::report::{Report, reference};
 
@@ -18,16 +21,23 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
+    Detect(detect::Arguments),
     /// The machine itself: only the reference figures.
     Reference,
 }
 
+/// Kills of the bare death probe in each run.
+const PROBES: u32 = 100;
+
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let mut report = Report::new(format);
     for figure in reference::measure()? {
         report.add(figure);
     }
-    match arguments.bench {
+    report.add(reference::death_probe(PROBES)?);
+    match &arguments.bench {
+        Bench::Detect(arguments) => detect::run(arguments, &mut report, &interrupt)?,
         Bench::Reference => {}
     }
     report.finish();
