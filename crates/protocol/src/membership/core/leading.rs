@@ -18,11 +18,9 @@ impl Core {
         let news = self.peers.suspect(process, evidence);
         if evidence.releases_leases() {
             self.handover.release(process);
-            // It asked to be taken in and died: as a coordinator it could never vote.
-            self.wishes.join.retain(|m| m.id != process);
         }
         let member = self.view.as_ref().is_some_and(|v| v.member(process).is_some());
-        // What it asked for while it lived, perhaps in a datagram that came late, must not bring it back.
+        // What it asked for while it lived, perhaps in a datagram that came late, must not bring it back: a coordinator that is gone never votes.
         self.wishes.join.retain(|m| m.id != process);
         if !member {
             return;

@@ -476,8 +476,6 @@ impl Core {
                     self.wishes.remove(process, evidence);
                 }
             }
-            // The late words of a process that is known to be dead.
-            Message::Join { .. } if self.peers.suspicion(process).is_some_and(Evidence::releases_leases) => {}
             Message::Join { roles, address } => {
                 // Its request can arrive late: after it was taken in, or after the news of its death. A view that lists the dead would wait
                 // for them.
