@@ -10,7 +10,8 @@ use crate::membership::View;
 /// Under `primary-backup` the primary has already changed its machine when it proposes (speculative execution, uKharon section 7.3): there,
 /// commands are the *effects* of a request, and `apply` runs on backups only.
 pub trait StateMachine {
-    /// Applies one command. Deterministic: neither clock nor chance, nothing but the state and the arguments. A command that it cannot
+    /// Applies one command, each once and in order. While a machine is being taught it holds only a part of the state: what a command finds
+    /// or does outside of the ranges installed so far is replaced when they are installed, and must do no harm. Deterministic: neither clock nor chance, nothing but the state and the arguments. A command that it cannot
     /// read is a broken invariant, since it was proposed by a replica of this cluster and its seal held.
     fn apply(&mut self, index: LogIndex, command: &[u8]);
 

@@ -16,7 +16,7 @@ pub struct Config {
     pub backlog_bytes: usize,
     /// A backup that leaves this many entries untouched is nudged, since on small hosts backups sleep. At least 1.
     pub nudge_entries: u32,
-    /// The least time between two nudges of one peer, in nanoseconds.
+    /// The least time between two nudges of one peer, or two questions whether it attends to our lane, in nanoseconds.
     pub nudge_gap_ns: u64,
     /// When nothing has been posted for this long, the commit index travels by itself. In nanoseconds.
     pub flush_idle_ns: u64,

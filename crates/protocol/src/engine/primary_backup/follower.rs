@@ -73,8 +73,11 @@ pub(super) struct Follower {
     pub phase: Phase,
     /// A replica of the view: nothing is committed that it does not hold.
     pub replica: bool,
-    /// Reported as caught up. It counts like a replica from then on, since a view may promote it at any time.
+    /// Its transfer is complete. It counts like a replica from then on, since it is about to be reported as caught up, and then a view may
+    /// promote it at any time.
     pub caught_up: bool,
+    /// Its removal has been asked for.
+    pub given_up: bool,
     /// The lane failed: nothing more can be written.
     pub broken: Option<OpError>,
     /// Everything up to here stands in its memory.
@@ -106,6 +109,7 @@ impl Follower {
             phase,
             replica: false,
             caught_up: false,
+            given_up: false,
             broken: None,
             acked: None,
             told: LogIndex(0),

@@ -245,9 +245,14 @@ impl Leading {
         let (part_header, end) = (self.header(Kind::Part, posted), self.header(Kind::End, posted));
         for follower in &mut self.followers {
             let broken = follower.broken.is_some();
-            if broken && !follower.counts() && follower.phase != Phase::Dropped {
-                follower.phase = Phase::Dropped;
+            if broken && !follower.replica && !follower.given_up {
+                follower.given_up = true;
                 events.push_back(Event::Drop { process: follower.process, reason: DropReason::LaneLost });
+                // Once it has been reported as caught up it counts until a view removes it, since a view may have promoted it.
+                if follower.phase != Phase::Following {
+                    follower.caught_up = false;
+                    follower.phase = Phase::Dropped;
+                }
             }
             // Taken out while the follower is written to; put back below.
             let Phase::Learning(transfer) = &mut follower.phase else { continue };
@@ -302,29 +307,29 @@ impl Leading {
     }
 
     /// Draws the conclusions from what has completed, given that the view was active after it: what is committed, and who has caught up.
-    /// Returns whether the takeover is complete, before which nothing is committed.
+    /// Returns whether all replicas hold what this takeover found, before which nothing is committed.
     pub fn conclude(&mut self, events: &mut VecDeque<Event>) -> bool {
-        let Some(settled) = self.settled() else { return false };
-        // A view may make a replica of somebody who does not hold everything yet: then nothing new is committed until it does.
-        if settled < self.recovered || settled < self.committed {
-            return false;
-        }
-        self.committed = settled;
+        let settled = self.settled().filter(|settled| *settled >= self.recovered);
+        // Who has just begun to count, or was made a replica too early, may hold less than what is committed already.
+        self.committed = self.committed.max(settled.unwrap_or(self.committed));
         for follower in &mut self.followers {
             let Phase::Learning(transfer) = &follower.phase else { continue };
             let Some((op, end)) = transfer.end else { continue };
-            // The parts that it was sent hold nothing newer than `end`; with that committed it holds nothing that others may lack, and with
-            // everything committed in its memory it lacks nothing.
-            let whole = follower.is_done(op) && end <= settled && follower.acked >= Some(settled);
-            if whole && follower.broken.is_none() {
+            // The parts that it was sent show nothing newer than `end`: with that committed it holds nothing that others may lack.
+            if !follower.is_done(op) || end > self.committed || follower.broken.is_some() {
+                continue;
+            }
+            // From here on nothing is committed without it. So it has everything as soon as it has what is committed now, however fast the log
+            // grows; and it goes on to have everything, whichever view promotes it.
+            follower.caught_up = true;
+            if follower.acked >= Some(self.committed) {
                 follower.phase = Phase::Following;
                 if !follower.replica {
-                    follower.caught_up = true;
                     events.push_back(Event::CaughtUp { process: follower.process, view: self.view });
                 }
             }
         }
-        true
+        settled.is_some()
     }
 }
 
@@ -335,6 +340,7 @@ fn overrun(follower: &mut Follower, config: &Config, events: &mut VecDeque<Event
     follower.acked = None;
     if follower.restarts > config.learner_restarts {
         follower.phase = Phase::Dropped;
+        follower.given_up = true;
         events.push_back(Event::Drop { process: follower.process, reason: DropReason::Overrun });
     } else {
         follower.phase = Phase::Unlearned;

@@ -411,7 +411,7 @@ impl PrimaryBackup {
         let Some(peer) = self.peers.iter_mut().find(|p| p.id == peer) else { return };
         peer.outbound = match result {
             Ok(ring::ATTENDED) => Outbound::Attended,
-            Ok(_) => Outbound::Unknown(self.asked.after(self.config.flush_idle_ns)),
+            Ok(_) => Outbound::Unknown(self.asked.after(self.config.nudge_gap_ns)),
             Err(_) => Outbound::Lost,
         };
         if peer.outbound == Outbound::Attended

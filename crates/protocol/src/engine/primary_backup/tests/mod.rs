@@ -1,5 +1,9 @@
 //! The engine in a small world of its own, whose every step the test chooses.
 
+mod commit;
+mod failover;
+mod hostile;
+mod learning;
 mod random;
 mod world;
 

@@ -337,6 +337,57 @@ impl World {
         world
     }
 
+    /// The same, after process 0 has become primary. Only flushes that a test asks for.
+    pub fn led(replicas: usize, config: Config) -> World {
+        let mut world = World::new(replicas, config);
+        world.run(6);
+        assert_eq!(world.processes[0].engine.standing(), Standing::Primary);
+        world
+    }
+
+    /// A new process, connected to all others, whom the next view takes in as a learner. Nobody knows of the view yet.
+    pub fn join(&mut self) -> usize {
+        let p = self.spawn();
+        for q in 0..p {
+            self.connect(p, q);
+            self.connect(q, p);
+        }
+        let mut members = self.members();
+        members.push((p, Roles::LEARNER));
+        self.decide(&members);
+        p
+    }
+
+    /// The next view promotes a learner.
+    pub fn promote(&mut self, p: usize) {
+        let mut members = self.members();
+        members.retain(|(q, _)| *q != p);
+        members.push((p, Roles::REPLICA));
+        self.decide(&members);
+    }
+
+    /// The next view lists these processes as replicas; it is active, and they have heard of it.
+    pub fn replicas(&mut self, replicas: &[usize]) {
+        let members: Vec<_> = replicas.iter().map(|p| (*p, Roles::REPLICA)).collect();
+        self.decide(&members);
+        self.enter();
+    }
+
+    /// All who live hear of the latest view, and it is active.
+    pub fn enter(&mut self) {
+        for p in 0..self.processes.len() {
+            if self.processes[p].alive {
+                self.learn(p);
+            }
+        }
+        self.activate();
+    }
+
+    /// Commands that process `p` has applied as a follower or executed as primary, since it was last cleared.
+    pub fn ids(&self, p: usize) -> Vec<u64> {
+        self.processes[p].machine.log.iter().map(|(_, id)| *id).collect()
+    }
+
     /// A new process, which nobody is connected to. Its lanes stand ready.
     pub fn spawn(&mut self) -> usize {
         let n = self.processes.len();
@@ -607,5 +658,12 @@ impl World {
                 assert_eq!(self.processes[p].machine.digest(), all, "process {p} holds another state");
             }
         }
+    }
+}
+
+impl ChainMachine {
+    /// What a key holds.
+    pub fn digest_of(&self, key: u8) -> Option<(u64, u64)> {
+        self.keys.get(&key).copied()
     }
 }

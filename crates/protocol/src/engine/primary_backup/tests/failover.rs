@@ -1,0 +1,274 @@
+//! Failovers, one after the other, and broken off anywhere.
+
+use super::world::{World, peer, tiny};
+use crate::basics::LogIndex;
+use crate::engine::primary_backup::{Config, Event};
+use crate::membership::Roles;
+use crate::replica::Standing;
+
+fn quiet() -> Config {
+    Config { flush_idle_ns: u64::MAX, nudge_entries: u32::MAX, log_ring_bytes: 4096, ..tiny() }
+}
+
+/// Turns of some processes, with everything they post delivered.
+fn run(world: &mut World, processes: &[usize], rounds: usize) {
+    for _ in 0..rounds {
+        for p in processes {
+            world.turns(*p, 1);
+            world.deliver(*p);
+        }
+    }
+}
+
+fn took_over(world: &World, p: usize) -> Option<u64> {
+    world.processes[p].events.iter().find_map(|e| match e {
+        Event::TookOver { recovered, .. } => Some(*recovered),
+        _ => None,
+    })
+}
+
+#[test]
+fn ukharon_7_3_upon_membership_change_the_backup_waits_for_the_new_membership_to_become_active() {
+    let mut world = World::led(2, quiet());
+    world.write(0, 1, 0);
+    run(&mut world, &[0, 1], 3);
+    world.crash(0);
+    world.decide(&[(1, Roles::REPLICA)]);
+    world.learn(1);
+    world.turns(1, 5);
+    assert_eq!(world.processes[1].engine.standing(), Standing::Backup { primary: None });
+    assert_eq!(world.ids(1), [] as [u64; 0]);
+    world.activate();
+    world.turns(1, 1);
+    assert_eq!(world.processes[1].engine.standing(), Standing::Primary, "within one turn when it is alone");
+    assert_eq!((world.ids(1), took_over(&world, 1)), (vec![1], Some(1)));
+}
+
+#[test]
+fn ukharon_7_3_the_new_primary_applies_all_unprocessed_requests_in_its_buffer() {
+    let mut world = World::led(3, quiet());
+    for _ in 0..10 {
+        world.write(0, 1, 0);
+    }
+    world.turns(0, 1);
+    world.deliver(0);
+    // Nobody was told that they are committed, and nobody has read a thing.
+    world.turns(0, 1);
+    assert_eq!(world.acknowledged.len(), 10);
+    world.crash(0);
+    world.replicas(&[1, 2]);
+    run(&mut world, &[1, 2], 4);
+    assert_eq!(took_over(&world, 1), Some(10));
+    assert_eq!(world.ids(1), (1..=10).collect::<Vec<_>>());
+}
+
+/// A acknowledged 1 and 2; B takes over and replicates 1 again, then dies; C must still have 2.
+#[test]
+fn a_takeover_that_breaks_off_midway_takes_nothing_with_it() {
+    let mut world = World::led(3, quiet());
+    for _ in 0..2 {
+        world.write(0, 1, 60);
+    }
+    run(&mut world, &[0, 1, 2], 2);
+    assert_eq!(world.acknowledged.len(), 2);
+    world.crash(0);
+    world.replicas(&[1, 2]);
+    world.turns(1, 1);
+    // A start and two entries are in flight to C: 48 bytes, 128, 128. The start and the first entry arrive.
+    world.processes[1].fabric.deliver(peer(2), (48 + 128) / 8);
+    run(&mut world, &[2], 2);
+    world.crash(1);
+    world.replicas(&[2]);
+    world.turns(2, 2);
+    assert_eq!((world.ids(2), took_over(&world, 2)), (vec![1, 2], Some(2)));
+}
+
+/// A wrote 3 to C only; B, which never had it, takes over and writes another 3.
+#[test]
+fn what_the_new_primary_does_not_hold_is_cut_off_at_the_others() {
+    let mut world = World::led(3, quiet());
+    for _ in 0..2 {
+        world.write(0, 1, 0);
+        run(&mut world, &[0, 1, 2], 2);
+    }
+    world.write(0, 1, 0);
+    world.turns(0, 1);
+    world.processes[0].fabric.deliver(peer(2), usize::MAX);
+    world.turns(2, 1);
+    assert_eq!((world.processes[1].engine.last(), world.processes[2].engine.last()), (LogIndex(2), LogIndex(3)));
+    world.crash(0);
+    world.replicas(&[1, 2]);
+    run(&mut world, &[1, 2], 4);
+    assert_eq!(world.processes[2].engine.last(), LogIndex(2));
+    world.write(1, 1, 0);
+    run(&mut world, &[1, 2], 3);
+    world.crash(1);
+    world.replicas(&[2]);
+    world.turns(2, 2);
+    assert_eq!(world.ids(2), [1, 2, 4], "3 was never acknowledged, 4 was");
+}
+
+/// The same, but B dies before its start is whole at C: B has acknowledged nothing, so C may keep what it has.
+#[test]
+fn an_ineffective_start_cuts_nothing_off() {
+    let mut world = World::led(3, quiet());
+    world.write(0, 1, 0);
+    run(&mut world, &[0, 1, 2], 2);
+    world.write(0, 1, 0);
+    world.turns(0, 1);
+    world.processes[0].fabric.deliver(peer(2), usize::MAX);
+    world.crash(0);
+    world.replicas(&[1, 2]);
+    world.turns(1, 1);
+    world.processes[1].fabric.deliver(peer(2), 48 / 8);
+    run(&mut world, &[2], 2);
+    world.crash(1);
+    world.replicas(&[2]);
+    world.turns(2, 2);
+    assert_eq!(world.ids(2), [1, 2]);
+}
+
+#[test]
+fn a_late_store_of_a_paused_ex_primary_harms_nobody() {
+    let mut world = World::led(3, quiet());
+    world.write(0, 1, 0);
+    run(&mut world, &[0, 1, 2], 3);
+    // Paused with an entry on its way to both.
+    world.write(0, 1, 0);
+    world.step(0);
+    world.replicas(&[1, 2]);
+    run(&mut world, &[1, 2], 4);
+    world.write(1, 1, 0);
+    run(&mut world, &[1, 2], 2);
+    // Now it arrives, and the ex-primary goes on: first without knowing, then knowing.
+    world.deliver(0);
+    run(&mut world, &[1, 2], 3);
+    world.turns(0, 5);
+    world.write(1, 1, 0);
+    run(&mut world, &[1, 2], 3);
+    for p in [1, 2] {
+        assert_eq!(world.processes[p].engine.last(), LogIndex(3));
+    }
+    world.crash(1);
+    world.replicas(&[2]);
+    world.turns(2, 2);
+    assert_eq!(world.ids(2), [1, 3, 4]);
+    assert_eq!(world.acknowledged.len(), 3, "entry 2 was never acknowledged");
+}
+
+/// A late store can make a start effective that its successor took for ineffective. The successor's own start mends that.
+#[test]
+fn a_late_start_of_a_paused_primary_is_superseded_by_its_successors() {
+    let mut world = World::led(4, quiet());
+    for _ in 0..2 {
+        world.write(0, 1, 0);
+        run(&mut world, &[0, 1, 2, 3], 2);
+    }
+    // Entry 3 reaches 2 and 3, not 1.
+    world.write(0, 1, 0);
+    world.turns(0, 1);
+    world.processes[0].fabric.deliver(peer(2), usize::MAX);
+    world.processes[0].fabric.deliver(peer(3), usize::MAX);
+    run(&mut world, &[2, 3], 1);
+    world.crash(0);
+    // Process 1 starts with entries 1 and 2 only, and is paused before anything has arrived.
+    world.replicas(&[1, 2, 3]);
+    world.turns(1, 1);
+    // Process 2 takes over with 1 to 3.
+    world.replicas(&[2, 3]);
+    world.turns(2, 1);
+    // 1's start arrives at 3, whole, and is believed: entry 3 is cut off there.
+    world.deliver(1);
+    run(&mut world, &[3], 2);
+    assert_eq!(world.processes[3].engine.last(), LogIndex(2));
+    // 2's start arrives, with entry 3.
+    world.deliver(2);
+    run(&mut world, &[3, 2], 3);
+    assert_eq!(world.processes[3].engine.last(), LogIndex(3));
+    assert_eq!(world.processes[2].engine.committed(), LogIndex(3));
+    world.crash(2);
+    world.replicas(&[3]);
+    world.turns(3, 2);
+    assert_eq!(world.ids(3), [1, 2, 3]);
+}
+
+#[test]
+fn a_primary_goes_on_through_views_that_others_join_and_leave_without_a_new_start() {
+    let mut world = World::led(3, quiet());
+    world.write(0, 1, 0);
+    run(&mut world, &[0, 1, 2], 2);
+    let (reign, writes) = (world.processes[0].engine.reign(), world.processes[0].fabric.writes);
+    world.replicas(&[0, 2]);
+    run(&mut world, &[0, 2], 3);
+    assert_eq!(world.processes[0].fabric.writes, writes);
+    assert_eq!(world.processes[0].engine.reign(), reign);
+    world.write(0, 1, 0);
+    run(&mut world, &[0, 2], 2);
+    assert_eq!(world.acknowledged.len(), 2);
+    assert_eq!(world.processes[2].engine.last(), LogIndex(2));
+    assert_eq!(world.processes[1].engine.standing(), Standing::Excluded);
+}
+
+#[test]
+fn trap_28_an_excluded_process_starts_over_as_a_new_one() {
+    let mut world = World::led(2, quiet());
+    world.write(0, 1, 0);
+    run(&mut world, &[0, 1], 2);
+    world.replicas(&[1]);
+    run(&mut world, &[1, 0], 3);
+    let process = &mut world.processes[0];
+    assert_eq!(process.engine.standing(), Standing::Excluded);
+    let (reign, ticket) = (process.engine.reign(), process.engine.ticket());
+    let new = crate::basics::ProcessId { incarnation: martlet_fabric::Incarnation(99), ..process.id };
+    process.engine.reset(new, &mut process.machine);
+    assert_eq!(process.engine.standing(), Standing::Backup { primary: None });
+    assert_eq!((process.engine.last(), process.engine.view().0), (LogIndex(0), 0));
+    assert!(process.machine.keys.is_empty());
+    assert_eq!(process.engine.reign(), reign);
+    assert!(process.engine.ticket() >= ticket, "tickets only grow");
+}
+
+/// Process 0 leads and is killed after each possible number of steps, one word of transfer or one step of a turn each; then process 1
+/// takes over and is killed likewise; then process 2 takes over. The world's oracle watches.
+#[test]
+fn nothing_acknowledged_is_lost_whichever_two_steps_two_primaries_die_at() {
+    let mut recovered = 0;
+    for first in 0..90 {
+        for second in (0..70).step_by(1 + first % 3) {
+            let mut world = World::led(3, quiet());
+            micro_steps(&mut world, 0, first);
+            world.crash(0);
+            world.replicas(&[1, 2]);
+            micro_steps(&mut world, 1, second);
+            world.crash(1);
+            let acknowledged = world.acknowledged.len();
+            world.replicas(&[2]);
+            world.turns(2, 2);
+            assert_eq!(world.processes[2].engine.standing(), Standing::Primary);
+            assert!(world.processes[2].engine.last().0 as usize >= acknowledged);
+            recovered += took_over(&world, 2).unwrap_or(0);
+        }
+    }
+    assert!(recovered > 1000);
+}
+
+/// The primary `p` writes whenever it may, and a word to each other process arrives after every step.
+fn micro_steps(world: &mut World, p: usize, steps: usize) {
+    for step in 0..steps {
+        if world.processes[p].step == 0 && step % 2 == 0 {
+            world.write(p, 1, 0);
+        }
+        match step % 3 {
+            0 => {
+                world.step(p);
+            }
+            1 => {
+                world.processes[p].fabric.deliver(peer(1 - p.min(1)), 9);
+                world.processes[p].fabric.deliver(peer(2), 5);
+            }
+            _ => {
+                world.step(2);
+            }
+        }
+    }
+}
