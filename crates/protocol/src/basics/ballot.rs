@@ -8,10 +8,12 @@
 //! ```
 //!
 //! The paper says that 8 - 2 - 2 bytes leave 6; they leave 4 (TRAPS 4), and four are enough: one byte names the proposer, three count the
-//! laps of the slot ring: 2^24 * [`SLOTS`] views, more than a century of a view a second.
+//! laps of the slot ring, up to view [`LAST_VIEW`].
+
+use martlet_fabric::invariant;
 
 use super::ViewNumber;
-use super::layout::SLOTS;
+use super::layout::{LAST_VIEW, SLOTS};
 
 /// A ballot of a CAS proposal: 1 up to [`LAST_CAS_BALLOT`]. Beyond, proposals go by RPC and have 64 bits.
 pub type Ballot = u16;
@@ -48,11 +50,10 @@ pub const fn slot_of(view: ViewNumber) -> usize {
 /// Which lap of the slot ring a view belongs to.
 ///
 /// # Panics
-/// When the 24 bits of the word cannot count that far: after 2^32 views.
+/// When the 24 bits of the word cannot count that far: after the successor of [`LAST_VIEW`]. Views from elsewhere are checked when they are decoded.
 pub fn generation_of(view: ViewNumber) -> u32 {
-    let generation = view.0 / SLOTS as u64;
-    assert!(generation < 1 << 24, "broken invariant: view {view} is beyond the last that a slot word can tell apart");
-    generation as u32
+    invariant!(view.0 <= LAST_VIEW + 1, "view {view} is beyond the last that a slot word can tell apart");
+    (view.0 / SLOTS as u64) as u32
 }
 
 /// A word as it stands in a slot: the state and the generation it belongs to.

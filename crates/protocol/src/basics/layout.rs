@@ -9,7 +9,9 @@ pub const MAX_ACTING_THREADS: usize = 4;
 /// The most processes that watch one thread's death, each with a word of its own, since the kernel wakes one waiter a word.
 pub const MAX_WATCHERS: usize = MAX_MEMBERS;
 /// Consensus slots kept per acceptor; view `v` uses slot `v % SLOTS`, told apart by the generation in the word.
-pub const SLOTS: usize = 256;
+pub const SLOTS: usize = 32;
+/// The last view number: what the 24 bits of a slot word's generation can count up to. Seventeen years of a view a second.
+pub const LAST_VIEW: u64 = ((SLOTS as u64) << 24) - 2;
 /// The longest encoded view, header and seal included.
 pub const VIEW_RECORD_BYTES: usize = 2048;
 

@@ -10,7 +10,7 @@ use martlet_fabric::{Fabric, LocalRegion};
 use super::cas::{adoptable, proposal_offset};
 use crate::basics::ViewNumber;
 use crate::basics::ballot::{self, FROZEN, SlotWord};
-use crate::basics::layout::{MAX_MEMBERS, PROPOSALS, SLOT_WORDS};
+use crate::basics::layout::{LAST_VIEW, MAX_MEMBERS, PROPOSALS, SLOT_WORDS};
 
 /// What a proposer asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl RpcAcceptor {
 
     /// Takes over a frozen slot from its word. `Err`: it is not frozen, and this is its word.
     fn open<F: Fabric>(&mut self, fabric: &F, view: ViewNumber) -> Option<Result<usize, u64>> {
-        if view.0 >> 32 != 0 {
+        if view.0 > LAST_VIEW {
             return None; // beyond what a word can count: no view of ours
         }
         let words = fabric.memory(LocalRegion::Public(SLOT_WORDS))?;

@@ -204,7 +204,11 @@ impl View {
     /// Reads what [`View::encode`] wrote. The bytes may come from a peer's memory: everything is checked.
     pub fn decode(bytes: &[u8]) -> Result<View, ViewError> {
         let mut r = Cursor { bytes };
-        let number = ViewNumber(r.u64()?);
+        let number = r.u64()?;
+        if number > layout::LAST_VIEW {
+            return Err(ViewError::Field("number", number));
+        }
+        let number = ViewNumber(number);
         let lease_ns = r.u64()?;
         let fence_ns = r.u64()?;
         let compatible = match r.u8()? {
