@@ -1,6 +1,7 @@
 //! `martlet bench`
 
 mod detect;
+mod fabric;
 
 use clap::{Args, Subcommand};
 
@@ -22,6 +23,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Bench {
     Detect(detect::Arguments),
+    Fabric(fabric::Arguments),
     /// The machine itself: only the reference figures.
     Reference,
 }
@@ -38,6 +40,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     report.add(reference::death_probe(PROBES)?);
     match &arguments.bench {
         Bench::Detect(arguments) => detect::run(arguments, &mut report, &interrupt)?,
+        Bench::Fabric(arguments) => fabric::run(arguments, &mut report, &interrupt)?,
         Bench::Reference => {}
     }
     report.finish();
