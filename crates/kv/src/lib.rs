@@ -2,4 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod commands;
+pub mod config;
+pub mod resp;
+pub mod stats;
 pub mod store;
+
+pub use config::{ConfigError, KvConfig};
+pub use stats::KvStats;

@@ -1,0 +1,268 @@
+//! What commands know and keep of each client.
+
+use hashbrown::HashMap;
+
+use crate::resp::{OwnedArgs, Protocol};
+
+/// A place in [`Clients`]. It is used again after its client has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClientSlot(pub usize);
+
+/// Whether a client gets replies (CLIENT REPLY).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplyMode {
+    /// To everything.
+    #[default]
+    On,
+    /// To nothing.
+    Off,
+    /// Not to the next command.
+    SkipNext,
+}
+
+/// A transaction between MULTI and EXEC.
+#[derive(Debug, Default)]
+pub struct Transaction {
+    /// What was queued.
+    pub queue: Vec<OwnedArgs>,
+    /// A command could not be queued, so EXEC will refuse.
+    pub broken: bool,
+    /// Some queued command reads or writes keys.
+    pub has_data: bool,
+    /// Some queued command may need memory.
+    pub deny_oom: bool,
+    /// What the queue takes of the heap, in bytes.
+    pub bytes: usize,
+}
+
+/// One client: everything that commands know of it. What its socket or lane needs, the front end keeps.
+#[derive(Debug)]
+pub struct Client {
+    /// Never used twice.
+    pub id: u64,
+    /// CLIENT SETNAME.
+    pub name: String,
+    /// Where it comes from.
+    pub address: String,
+    /// Where it reached us.
+    pub local_address: String,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Whether it has given the password, or none is needed.
+    pub authenticated: bool,
+    /// The open transaction.
+    pub transaction: Option<Transaction>,
+    /// The keys it watches.
+    pub watched: Vec<Box<[u8]>>,
+    /// A watched key has changed.
+    pub watch_broken: bool,
+    /// Whether it gets replies.
+    pub reply_mode: ReplyMode,
+    /// CLIENT NO-EVICT. Nothing is ever evicted; kept to be shown.
+    pub no_evict: bool,
+    /// CLIENT SETINFO LIB-NAME.
+    pub library: String,
+    /// CLIENT SETINFO LIB-VER.
+    pub library_version: String,
+    /// When it came, in milliseconds of Unix time.
+    pub since_ms: u64,
+    /// When its last command came, in milliseconds of Unix time.
+    pub last_ms: u64,
+    /// Its last command's name.
+    pub last_command: &'static str,
+    /// It wants to be closed after its replies.
+    pub quit: bool,
+    /// It has no connection whose state could last: requests come over the fabric, each for itself.
+    pub stateless: bool,
+    /// Bytes of input that wait to be executed, as the front end last said.
+    pub input_bytes: usize,
+    /// Bytes of output that wait to be sent, as the front end last said.
+    pub output_bytes: usize,
+}
+
+impl Client {
+    /// A client that has just come.
+    pub fn new(address: String, local_address: String, authenticated: bool, now_ms: u64) -> Client {
+        Client {
+            id: 0,
+            name: String::new(),
+            address,
+            local_address,
+            protocol: Protocol::Resp2,
+            authenticated,
+            transaction: None,
+            watched: Vec::new(),
+            watch_broken: false,
+            reply_mode: ReplyMode::On,
+            no_evict: false,
+            library: String::new(),
+            library_version: String::new(),
+            since_ms: now_ms,
+            last_ms: now_ms,
+            last_command: "NULL",
+            quit: false,
+            stateless: false,
+            input_bytes: 0,
+            output_bytes: 0,
+        }
+    }
+
+    /// Its line in CLIENT LIST.
+    pub fn describe(&self, now_ms: u64, out: &mut String) {
+        use std::fmt::Write;
+        let flags = match (&self.transaction, self.watch_broken) {
+            (Some(_), true) => "xd",
+            (Some(_), false) => "x",
+            (None, true) => "d",
+            (None, false) => "N",
+        };
+        let multi = self.transaction.as_ref().map_or(-1, |t| t.queue.len() as i64);
+        let memory = self.transaction.as_ref().map_or(0, |t| t.bytes);
+        let resp = if self.protocol == Protocol::Resp3 { 3 } else { 2 };
+        // Writing to a string cannot fail.
+        let _ = write!(
+            out,
+            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db=0 sub=0 psub=0 ssub=0 multi={multi} qbuf={} qbuf-free=0 \
+             argv-mem=0 multi-mem={memory} rbs=0 rbp=0 obl={} oll=0 omem=0 tot-mem={} events=r cmd={} user=default redir=-1 resp={resp} \
+             lib-name={} lib-ver={}",
+            self.id,
+            self.address,
+            self.local_address,
+            self.name,
+            now_ms.saturating_sub(self.since_ms) / 1000,
+            now_ms.saturating_sub(self.last_ms) / 1000,
+            self.input_bytes,
+            self.output_bytes,
+            size_of::<Client>() + memory + self.input_bytes + self.output_bytes,
+            self.last_command,
+            self.library,
+            self.library_version,
+        );
+    }
+}
+
+/// All clients, and who watches which key.
+#[derive(Debug, Default)]
+pub struct Clients {
+    slots: Vec<Option<Client>>,
+    free: Vec<usize>,
+    watchers: HashMap<Box<[u8]>, Vec<ClientSlot>>,
+    next_id: u64,
+    count: usize,
+}
+
+impl Clients {
+    /// Takes in a client and gives it its id.
+    pub fn add(&mut self, mut client: Client) -> ClientSlot {
+        self.next_id += 1;
+        client.id = self.next_id;
+        self.count += 1;
+        match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot] = Some(client);
+                ClientSlot(slot)
+            }
+            None => {
+                self.slots.push(Some(client));
+                ClientSlot(self.slots.len() - 1)
+            }
+        }
+    }
+
+    /// Forgets a client.
+    pub fn remove(&mut self, slot: ClientSlot) {
+        self.unwatch(slot);
+        if self.slots[slot.0].take().is_some() {
+            self.free.push(slot.0);
+            self.count -= 1;
+        }
+    }
+
+    /// The client of that slot.
+    ///
+    /// # Panics
+    /// When there is none: slots live as long as their connections.
+    #[inline]
+    pub fn get(&self, slot: ClientSlot) -> &Client {
+        self.slots[slot.0].as_ref().expect("a slot lives as long as its connection")
+    }
+
+    /// The client of that slot, to change.
+    ///
+    /// # Panics
+    /// As [`Clients::get`].
+    #[inline]
+    pub fn get_mut(&mut self, slot: ClientSlot) -> &mut Client {
+        self.slots[slot.0].as_mut().expect("a slot lives as long as its connection")
+    }
+
+    /// Every client, by slot.
+    pub fn iter(&self) -> impl Iterator<Item = &Client> {
+        self.slots.iter().flatten()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Lets a client watch a key.
+    pub fn watch(&mut self, slot: ClientSlot, key: &[u8]) {
+        let client = self.get_mut(slot);
+        if client.watched.iter().any(|k| **k == *key) {
+            return;
+        }
+        client.watched.push(key.into());
+        self.watchers.entry(key.into()).or_default().push(slot);
+    }
+
+    /// Ends all watching of a client.
+    pub fn unwatch(&mut self, slot: ClientSlot) {
+        let Some(client) = self.slots[slot.0].as_mut() else { return };
+        client.watch_broken = false;
+        for key in std::mem::take(&mut client.watched) {
+            if let Some(watchers) = self.watchers.get_mut(&key) {
+                watchers.retain(|w| *w != slot);
+                if watchers.is_empty() {
+                    self.watchers.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Takes note that a key has changed.
+    #[inline]
+    pub fn touched(&mut self, key: &[u8]) {
+        if self.watchers.is_empty() {
+            return;
+        }
+        if let Some(watchers) = self.watchers.get(key) {
+            for slot in watchers {
+                self.slots[slot.0].as_mut().expect("whoever watches is there").watch_broken = true;
+            }
+        }
+    }
+
+    /// The watched keys that `is_there` says are there; all of them are about to be removed.
+    pub fn flushed(&mut self, mut is_there: impl FnMut(&[u8]) -> bool) {
+        for (key, watchers) in &self.watchers {
+            if is_there(key) {
+                for slot in watchers {
+                    self.slots[slot.0].as_mut().expect("whoever watches is there").watch_broken = true;
+                }
+            }
+        }
+    }
+
+    /// Takes note that keys may have changed unseen: this node was not primary for a while.
+    pub fn break_all_watches(&mut self) {
+        for client in self.slots.iter_mut().flatten() {
+            client.watch_broken |= !client.watched.is_empty();
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! CLUSTER: this cluster as clients of Redis Cluster see it, one shard that serves every slot.
+
+use martlet_protocol::membership::{Member, Roles};
+
+use super::context::Ctx;
+use super::env::Env;
+use super::info::split_address;
+use super::server::unknown_subcommand;
+use super::slots::{SLOTS, key_slot};
+use crate::resp::{Args, Reply, parse_i64};
+
+/// A node's name: 40 hexadecimal digits, from its number and its life.
+fn name(member: &Member) -> String {
+    format!("{:08x}{:032x}", member.id.node.0, member.id.incarnation.0)
+}
+
+/// The replicas that clients can reach, the primary first.
+fn shard(env: &Env) -> Vec<&Member> {
+    let primary = env.primary;
+    let mut members: Vec<&Member> =
+        env.view.iter().flat_map(|v| &v.members).filter(|m| m.roles.has(Roles::REPLICA) && !m.address.is_empty()).collect();
+    members.sort_by_key(|m| Some(m.id) != primary);
+    members
+}
+
+pub(super) fn cluster(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    if !ctx.env().config.cluster_mode {
+        return reply.error("ERR This instance has cluster support disabled");
+    }
+    let sub = args.at(1).to_ascii_lowercase();
+    let arity = match &sub[..] {
+        b"info" | b"nodes" | b"slots" | b"shards" | b"myid" => 2,
+        b"keyslot" | b"countkeysinslot" => 3,
+        _ => return unknown_subcommand(args, "CLUSTER", reply),
+    };
+    if args.len() != arity {
+        let name = String::from_utf8_lossy(&sub);
+        return reply.error(&format!("ERR wrong number of arguments for 'cluster|{name}' command"));
+    }
+    let env = ctx.env();
+    match &sub[..] {
+        b"info" => info(env, reply),
+        b"nodes" => nodes(env, reply),
+        b"slots" => slots(env, reply),
+        b"shards" => shards(env, reply),
+        b"myid" => match env.view.iter().flat_map(|v| &v.members).find(|m| m.id.node == env.me()) {
+            Some(me) => reply.bulk(name(me).as_bytes()),
+            None => reply.error("ERR this node is no member of the cluster at the moment"),
+        },
+        b"keyslot" => reply.int(i64::from(key_slot(args.at(2)))),
+        _ => match parse_i64(args.at(2)).filter(|n| (0..i64::from(SLOTS)).contains(n)) {
+            None => reply.error("ERR Invalid slot"),
+            Some(_) if !env.is_primary => reply.error(&env.redirection(0)),
+            Some(slot) => {
+                let count = ctx.machine.iter().filter(|e| i64::from(key_slot(e.key())) == slot).count();
+                reply.count(count);
+            }
+        },
+    }
+}
+
+fn info(env: &Env, reply: &mut Reply<'_>) {
+    let up = env.primary_address.is_some();
+    let (state, slots) = if up { ("ok", SLOTS) } else { ("fail", 0) };
+    let (known, view) = (shard(env).len(), env.view_number);
+    reply.verbatim(&format!(
+        "cluster_state:{state}\r\ncluster_slots_assigned:{SLOTS}\r\ncluster_slots_ok:{slots}\r\ncluster_slots_pfail:0\r\n\
+         cluster_slots_fail:{}\r\ncluster_known_nodes:{known}\r\ncluster_size:1\r\ncluster_current_epoch:{view}\r\n\
+         cluster_my_epoch:{view}\r\n",
+        SLOTS - slots
+    ));
+}
+
+fn nodes(env: &Env, reply: &mut Reply<'_>) {
+    let members = shard(env);
+    let mut text = String::new();
+    let primary = members.first().map_or_else(|| "-".to_owned(), |m| name(m));
+    for (i, m) in members.iter().enumerate() {
+        let myself = if m.id.node == env.me() { "myself," } else { "" };
+        let (_, port) = split_address(&m.address);
+        let bus = u32::from(port) + 10_000;
+        let view = env.view_number;
+        let (role, of, slots) = if i == 0 { ("master", "-", " 0-16383") } else { ("slave", primary.as_str(), "") };
+        text.push_str(&format!("{} {}@{bus} {myself}{role} {of} 0 0 {view} connected{slots}\n", name(m), m.address));
+    }
+    reply.verbatim(&text);
+}
+
+fn slots(env: &Env, reply: &mut Reply<'_>) {
+    let members = shard(env);
+    if members.is_empty() {
+        return reply.array(0);
+    }
+    reply.array(1);
+    reply.array(2 + members.len());
+    reply.int(0);
+    reply.int(i64::from(SLOTS) - 1);
+    for m in members {
+        let (host, port) = split_address(&m.address);
+        reply.array(4);
+        reply.bulk(host.as_bytes());
+        reply.int(i64::from(port));
+        reply.bulk(name(m).as_bytes());
+        reply.array(0);
+    }
+}
+
+fn shards(env: &Env, reply: &mut Reply<'_>) {
+    let members = shard(env);
+    reply.array(usize::from(!members.is_empty()));
+    if members.is_empty() {
+        return;
+    }
+    reply.map(2);
+    reply.bulk(b"slots");
+    reply.array(2);
+    reply.int(0);
+    reply.int(i64::from(SLOTS) - 1);
+    reply.bulk(b"nodes");
+    reply.array(members.len());
+    for (i, m) in members.iter().enumerate() {
+        let (host, port) = split_address(&m.address);
+        reply.map(7);
+        for (field, value) in [("id", name(m).as_str()), ("ip", host), ("endpoint", host)] {
+            reply.bulk(field.as_bytes());
+            reply.bulk(value.as_bytes());
+        }
+        reply.bulk(b"port");
+        reply.int(i64::from(port));
+        reply.bulk(b"role");
+        reply.bulk(if i == 0 { b"master" } else { b"replica" });
+        reply.bulk(b"replication-offset");
+        reply.int(0);
+        reply.bulk(b"health");
+        reply.bulk(b"online");
+    }
+}

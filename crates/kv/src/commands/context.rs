@@ -1,0 +1,164 @@
+//! What a command's handler works on.
+
+use super::client::{Client, ClientSlot, Clients};
+use super::env::Env;
+use crate::config::KvConfig;
+use crate::stats::KvStats;
+use crate::store::{Effect, Effects, Entry, Keyed, KvMachine};
+
+/// What outlives a command: the clients, the effects not yet proposed, the counters.
+#[derive(Debug)]
+pub struct Shared {
+    /// The server around.
+    pub env: Env,
+    /// All clients.
+    pub clients: Clients,
+    /// Effects that the engine has not got yet.
+    pub effects: Effects,
+    /// Counters.
+    pub stats: KvStats,
+    /// Chance, for RANDOMKEY only.
+    pub random: fastrand::Rng,
+    /// A client asked the node to leave and end.
+    pub shutdown: bool,
+}
+
+impl Shared {
+    /// A server without clients, at `now_ms` of Unix time. `seed` is for chance.
+    pub fn new(config: KvConfig, now_ms: u64, seed: u64) -> Shared {
+        Shared {
+            env: Env::new(config, now_ms),
+            clients: Clients::default(),
+            effects: Effects::default(),
+            stats: KvStats::default(),
+            random: fastrand::Rng::with_seed(seed),
+            shutdown: false,
+        }
+    }
+}
+
+/// One command's world. Every change of the state goes through its methods, which do four things at once: they change the machine, append
+/// the effect for the backups, break the watches on the key, and count.
+#[derive(Debug)]
+pub struct Ctx<'a> {
+    /// The state. To read: see the type on changes.
+    pub machine: &'a mut KvMachine,
+    /// What outlives the command.
+    pub shared: &'a mut Shared,
+    /// Whose command it is.
+    pub slot: ClientSlot,
+    /// The time, in milliseconds of Unix time; it stands still during a command and a transaction.
+    pub now_ms: u64,
+}
+
+impl Ctx<'_> {
+    /// The client.
+    #[inline]
+    pub fn client(&mut self) -> &mut Client {
+        self.shared.clients.get_mut(self.slot)
+    }
+
+    /// The server.
+    #[inline]
+    pub fn env(&self) -> &Env {
+        &self.shared.env
+    }
+
+    /// The key with its hash.
+    #[inline]
+    pub fn key<'k>(&self, key: &'k [u8]) -> Keyed<'k> {
+        self.machine.keyed(key)
+    }
+
+    /// The entry of a key that is there and not due. One that is due is deleted here.
+    #[inline]
+    pub fn live(&mut self, k: Keyed<'_>) -> Option<&Entry> {
+        if self.machine.expiring() > 0 {
+            let now_ms = self.now_ms;
+            if self.machine.get(k)?.expiry().is_some_and(|at| at <= now_ms) {
+                self.expire(k);
+                return None;
+            }
+        }
+        self.machine.get(k)
+    }
+
+    /// The same, counted as a hit or a miss.
+    #[inline]
+    pub fn look_up(&mut self, k: Keyed<'_>) -> Option<&Entry> {
+        if self.live(k).is_some() {
+            self.shared.stats.keyspace_hits += 1;
+            self.machine.get(k)
+        } else {
+            self.shared.stats.keyspace_misses += 1;
+            None
+        }
+    }
+
+    /// Deletes a key that is due.
+    pub fn expire(&mut self, k: Keyed<'_>) {
+        self.shared.stats.expired_keys += 1;
+        self.delete(k);
+    }
+
+    /// Gives a key this value and expiry.
+    #[inline]
+    pub fn put(&mut self, k: Keyed<'_>, value: &[u8], expiry: Option<u64>) {
+        self.machine.put(k, value, expiry);
+        self.shared.effects.push(Effect::Put { key: k.key, value, expiry });
+        self.shared.clients.touched(k.key);
+    }
+
+    /// Removes a key. Returns whether it was there.
+    pub fn delete(&mut self, k: Keyed<'_>) -> bool {
+        let was_there = self.machine.delete(k);
+        if was_there {
+            self.shared.effects.push(Effect::Delete { key: k.key });
+            self.shared.clients.touched(k.key);
+        }
+        was_there
+    }
+
+    /// Gives a key that is there another expiry; one that is not in the future deletes it.
+    pub fn set_expiry(&mut self, k: Keyed<'_>, expiry: Option<u64>) {
+        if expiry.is_some_and(|at| at <= self.now_ms) {
+            self.delete(k);
+        } else if self.machine.set_expiry(k, expiry) {
+            self.shared.effects.push(Effect::Expire { key: k.key, expiry });
+            self.shared.clients.touched(k.key);
+        }
+    }
+
+    /// Appends to a key's value and returns its length.
+    pub fn append(&mut self, k: Keyed<'_>, suffix: &[u8]) -> usize {
+        let len = self.machine.append(k, suffix);
+        self.shared.effects.push(Effect::Append { key: k.key, suffix });
+        self.shared.clients.touched(k.key);
+        len
+    }
+
+    /// Writes into a key's value and returns its length.
+    pub fn write_at(&mut self, k: Keyed<'_>, offset: usize, bytes: &[u8]) -> usize {
+        let len = self.machine.write_at(k, offset, bytes);
+        self.shared.effects.push(Effect::WriteAt { key: k.key, offset, bytes });
+        self.shared.clients.touched(k.key);
+        len
+    }
+
+    /// Removes every key.
+    pub fn flush(&mut self) {
+        let machine = &*self.machine;
+        self.shared.clients.flushed(|key| machine.get(machine.keyed(key)).is_some());
+        self.machine.flush();
+        self.shared.effects.push(Effect::Flush);
+    }
+
+    /// Deletes up to `most` keys that are due. Returns how many.
+    pub fn expire_some(&mut self, most: usize) -> usize {
+        for n in 0..most {
+            let Some(key) = self.machine.first_due(self.now_ms).map(|e| e.key().to_vec()) else { return n };
+            self.expire(self.machine.keyed(&key));
+        }
+        most
+    }
+}

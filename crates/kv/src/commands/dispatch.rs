@@ -1,0 +1,142 @@
+//! From a request to its reply.
+
+use super::client::ReplyMode;
+use super::context::Ctx;
+use super::errors;
+use super::slots::key_slot;
+use super::table::{self, Command, flag};
+use super::transactions;
+use crate::resp::{Args, Protocol, Reply};
+
+/// What executing a request was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Executed {
+    /// The reply says something of keys: it must wait for its ticket.
+    pub data: bool,
+    /// It may have changed keys: a client that asks again must get the same reply.
+    pub write: bool,
+    /// It was refused because another node leads.
+    pub redirected: bool,
+}
+
+/// Executes one request of `ctx`'s client and appends its reply to `out`.
+pub fn execute(ctx: &mut Ctx<'_>, args: Args<'_>, out: &mut Vec<u8>) -> Executed {
+    let now_ms = ctx.now_ms;
+    let client = ctx.client();
+    client.last_ms = now_ms;
+    let (protocol, mode) = (client.protocol, client.reply_mode);
+    match mode {
+        ReplyMode::On => run(ctx, args, &mut Reply::new(out, protocol)),
+        _ => run_silently(ctx, args, out, protocol, mode),
+    }
+}
+
+/// The same for a client that wants no reply, at least not to this one.
+fn run_silently(ctx: &mut Ctx<'_>, args: Args<'_>, out: &mut Vec<u8>, protocol: Protocol, mode: ReplyMode) -> Executed {
+    let before = out.len();
+    if mode == ReplyMode::SkipNext {
+        ctx.client().reply_mode = ReplyMode::On;
+    }
+    let executed = run(ctx, args, &mut Reply::new(out, protocol));
+    // CLIENT REPLY ON ends the silence with its own reply.
+    if mode == ReplyMode::SkipNext || ctx.client().reply_mode == ReplyMode::Off {
+        out.truncate(before);
+    }
+    executed
+}
+
+fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
+    let Some(command) = table::find(args.at(0)) else {
+        reject(ctx, reply, None, &unknown(args));
+        return Executed::default();
+    };
+    if !command.takes(args.len()) {
+        reject(ctx, reply, Some(command), &format!("ERR wrong number of arguments for '{}' command", command.name));
+        return Executed::default();
+    }
+    let client = ctx.client();
+    client.last_command = command.name;
+    let in_transaction = client.transaction.is_some();
+    if !client.authenticated && !command.has(flag::NO_AUTH) {
+        reject(ctx, reply, Some(command), errors::NOAUTH);
+        return Executed::default();
+    }
+    if client.stateless && command.has(flag::CONNECTION) {
+        let why = format!("ERR '{}' needs a connection, and requests over the fabric have none", command.name);
+        reject(ctx, reply, Some(command), &why);
+        return Executed::default();
+    }
+    if in_transaction && command.has(flag::NO_MULTI) && !command.has(flag::UNQUEUED) {
+        reject(ctx, reply, Some(command), "ERR Command not allowed inside a transaction");
+        return Executed::default();
+    }
+    let is_exec = in_transaction && command.name == "exec";
+    let (data, deny_oom) = match (&ctx.client().transaction, is_exec) {
+        (Some(t), true) => (t.has_data, t.deny_oom),
+        _ => (command.is_data(), command.has(flag::DENY_OOM)),
+    };
+    if data && !ctx.env().is_primary {
+        ctx.shared.stats.redirects += 1;
+        redirect(ctx, args, command, reply);
+        return Executed { redirected: true, ..Executed::default() };
+    }
+    let limit = ctx.env().config.max_memory_bytes;
+    if deny_oom && limit > 0 && ctx.machine.used_bytes() > limit {
+        reject(ctx, reply, Some(command), errors::OUT_OF_MEMORY);
+        return Executed::default();
+    }
+    if in_transaction && !command.has(flag::UNQUEUED) {
+        transactions::queue(ctx, command, args, reply);
+        return Executed::default();
+    }
+    ctx.shared.stats.commands += 1;
+    (command.handler)(ctx, args, reply);
+    Executed { data, write: command.has(flag::WRITE), redirected: false }
+}
+
+/// Answers with an error a command that does not even start; an open transaction will not be executed then.
+fn reject(ctx: &mut Ctx<'_>, reply: &mut Reply<'_>, command: Option<&Command>, error: &str) {
+    ctx.shared.stats.errors += 1;
+    if command.is_some_and(|c| c.name == "exec") && ctx.client().transaction.is_some() {
+        transactions::give_up(ctx);
+        reply.error(&format!("EXECABORT Transaction discarded because of: {error}"));
+        return;
+    }
+    if let Some(transaction) = &mut ctx.client().transaction {
+        transaction.broken = true;
+    }
+    reply.error(error);
+}
+
+fn redirect(ctx: &mut Ctx<'_>, args: Args<'_>, command: &Command, reply: &mut Reply<'_>) {
+    let slot = match &ctx.client().transaction {
+        Some(t) if command.name == "exec" => t.queue.iter().find_map(|q| first_slot(q.args())),
+        _ => first_slot(args),
+    };
+    let error = ctx.env().redirection(slot.unwrap_or(0));
+    if command.name == "exec" && error.starts_with("MOVED") {
+        transactions::give_up(ctx);
+        reply.error(&error);
+    } else {
+        reject(ctx, reply, Some(command), &error);
+    }
+}
+
+fn first_slot(args: Args<'_>) -> Option<u16> {
+    let command = table::find(args.at(0))?;
+    command.key_positions(args.len()).next().map(|i| key_slot(args.at(i)))
+}
+
+/// Redis cuts the name and the arguments at 128 bytes.
+fn unknown(args: Args<'_>) -> String {
+    const SHOWN: usize = 128;
+    let cut = |arg: &[u8], most: usize| String::from_utf8_lossy(&arg[..arg.len().min(most)]).into_owned();
+    let mut list = String::new();
+    for arg in args.from(1) {
+        if list.len() >= SHOWN {
+            break;
+        }
+        list.push_str(&format!("'{}' ", cut(arg, SHOWN - list.len())));
+    }
+    format!("ERR unknown command '{}', with args beginning with: {list}", cut(args.at(0), SHOWN))
+}

@@ -1,0 +1,87 @@
+//! What commands know of the server around them.
+
+use martlet_fabric::NodeId;
+use martlet_protocol::basics::{ProcessId, ViewNumber};
+use martlet_protocol::membership::{Roles, View};
+use martlet_protocol::replica::{Replica, Standing};
+
+use crate::config::KvConfig;
+
+/// The server as commands see it: its configuration, and what the cluster looked like at the start of the turn.
+#[derive(Clone, Debug)]
+pub struct Env {
+    /// The configuration.
+    pub config: KvConfig,
+    /// Whether this node leads.
+    pub is_primary: bool,
+    /// Who leads, as far as this node knows.
+    pub primary: Option<ProcessId>,
+    /// Where the leader is reached by Redis clients.
+    pub primary_address: Option<String>,
+    /// The newest view's number.
+    pub view_number: ViewNumber,
+    /// That view, where the replica shows it.
+    pub view: Option<View>,
+    /// When the server started, in milliseconds of Unix time.
+    pub started_ms: u64,
+    /// Changes of [`Replica::reign`] seen.
+    pub reign: u64,
+    standing: Option<Standing>,
+}
+
+impl Env {
+    /// A server that has not met its replica yet.
+    pub fn new(config: KvConfig, started_ms: u64) -> Env {
+        Env {
+            config,
+            is_primary: false,
+            primary: None,
+            primary_address: None,
+            view_number: ViewNumber::default(),
+            view: None,
+            started_ms,
+            reign: 0,
+            standing: None,
+        }
+    }
+
+    /// Takes over what has changed; cheap when nothing has.
+    #[inline]
+    pub fn refresh<R: Replica>(&mut self, replica: &R) {
+        let (standing, view) = (replica.standing(), replica.view());
+        if self.standing == Some(standing) && self.view_number == view && self.reign == replica.reign() {
+            return;
+        }
+        self.standing = Some(standing);
+        self.reign = replica.reign();
+        self.view_number = view;
+        self.view = replica.current_view().cloned();
+        self.is_primary = standing == Standing::Primary;
+        self.primary = match standing {
+            Standing::Primary => self.view.as_ref().and_then(View::primary).map(|m| m.id),
+            Standing::Backup { primary } => primary,
+            Standing::Excluded => self.view.as_ref().and_then(View::primary).map(|m| m.id),
+        };
+        self.primary_address = self.primary.and_then(|p| replica.address_of(p)).filter(|address| !address.is_empty()).map(str::to_owned);
+    }
+
+    /// This node's number.
+    pub fn me(&self) -> NodeId {
+        self.config.node
+    }
+
+    /// Whether no other replica holds the state: one more death and it is lost.
+    pub fn is_alone(&self) -> bool {
+        self.is_primary && self.view.as_ref().is_some_and(|v| v.with_roles(Roles::REPLICA).count() <= 1)
+    }
+
+    /// What a client is told that must go elsewhere, for a request whose first key lies in `slot`.
+    pub fn redirection(&self, slot: u16) -> String {
+        match (&self.primary_address, self.config.cluster_mode) {
+            (Some(address), true) => format!("MOVED {slot} {address}"),
+            (Some(address), false) => format!("READONLY You can't write against a read only replica. The primary is {address}"),
+            (None, true) => "CLUSTERDOWN The cluster is down".to_owned(),
+            (None, false) => "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.".to_owned(),
+        }
+    }
+}

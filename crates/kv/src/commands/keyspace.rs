@@ -1,0 +1,139 @@
+//! Commands on keys, whatever they hold.
+
+use super::context::Ctx;
+use super::errors;
+use super::glob;
+use crate::resp::{Args, Reply, parse_i64};
+use crate::store::Entry;
+
+pub(super) fn del(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let mut removed = 0;
+    for key in args.from(1) {
+        let k = ctx.key(key);
+        // One that was due was gone before.
+        if ctx.live(k).is_some() {
+            removed += i64::from(ctx.delete(k));
+        }
+    }
+    reply.int(removed);
+}
+
+pub(super) fn exists(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let mut there = 0;
+    for key in args.from(1) {
+        let k = ctx.key(key);
+        there += i64::from(ctx.look_up(k).is_some());
+    }
+    reply.int(there);
+}
+
+pub(super) fn type_of(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let k = ctx.key(args.at(1));
+    reply.simple(if ctx.look_up(k).is_some() { "string" } else { "none" });
+}
+
+pub(super) fn rename(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    rename_generic(ctx, args, false, reply);
+}
+
+pub(super) fn renamenx(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    rename_generic(ctx, args, true, reply);
+}
+
+fn rename_generic(ctx: &mut Ctx<'_>, args: Args<'_>, only_free: bool, reply: &mut Reply<'_>) {
+    let (from, to) = (ctx.key(args.at(1)), ctx.key(args.at(2)));
+    let Some(entry) = ctx.live(from).cloned() else { return reply.error(errors::NO_SUCH_KEY) };
+    if only_free && ctx.live(to).is_some() {
+        return reply.int(0);
+    }
+    if from.key != to.key {
+        ctx.delete(from);
+        ctx.put(to, entry.value(), entry.expiry());
+    }
+    if only_free { reply.int(1) } else { reply.ok() }
+}
+
+pub(super) fn dbsize(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    reply.count(ctx.machine.len());
+}
+
+pub(super) fn flush(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    // When the memory is given back is nothing that a client sees here, so SYNC and ASYNC are one.
+    if args.len() > 2 || (args.len() == 2 && !args.is(1, "SYNC") && !args.is(1, "ASYNC")) {
+        return reply.error(errors::SYNTAX);
+    }
+    ctx.flush();
+    reply.ok();
+}
+
+fn is_live(entry: &Entry, now_ms: u64) -> bool {
+    entry.expiry().is_none_or(|at| at > now_ms)
+}
+
+pub(super) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let (pattern, now_ms) = (args.at(1), ctx.now_ms);
+    let found: Vec<&Entry> = ctx.machine.iter().filter(|e| is_live(e, now_ms) && glob::matches(pattern, e.key())).collect();
+    reply.array(found.len());
+    for entry in found {
+        reply.bulk(entry.key());
+    }
+}
+
+pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    // Redis takes any number, below zero too; one beyond our last position is at the end.
+    let text = std::str::from_utf8(args.at(1)).unwrap_or("");
+    let magnitude = text.strip_prefix('-').unwrap_or(text).parse::<u64>().ok();
+    let Some(cursor) = magnitude.map(|n| if text.starts_with('-') { n.wrapping_neg() } else { n }) else {
+        return reply.error("ERR invalid cursor");
+    };
+    let (mut pattern, mut count, mut strings) = (None, 10usize, true);
+    let mut i = 2;
+    while i < args.len() {
+        let Some(value) = args.get(i + 1) else { return reply.error(errors::SYNTAX) };
+        if args.is(i, "COUNT") {
+            match parse_i64(value) {
+                None => return reply.error(errors::NOT_AN_INTEGER),
+                Some(n) if n < 1 => return reply.error(errors::SYNTAX),
+                Some(n) => count = n as usize,
+            }
+        } else if args.is(i, "MATCH") {
+            pattern = Some(value).filter(|p| *p != b"*");
+        } else if args.is(i, "TYPE") {
+            strings = value.eq_ignore_ascii_case(b"string");
+        } else {
+            return reply.error(errors::SYNTAX);
+        }
+        i += 2;
+    }
+    let now_ms = ctx.now_ms;
+    let (mut seen, mut found) = (0, Vec::new());
+    let next = (cursor >> crate::store::hash::POSITION_BITS == 0)
+        .then(|| {
+            ctx.machine.walk(cursor, |_, entry| {
+                seen += 1;
+                if strings && is_live(entry, now_ms) && pattern.is_none_or(|p| glob::matches(p, entry.key())) {
+                    found.push(entry);
+                }
+                seen < count
+            })
+        })
+        .flatten();
+    reply.array(2);
+    reply.bulk(itoa::Buffer::new().format(next.unwrap_or(0)).as_bytes());
+    reply.array(found.len());
+    for entry in found {
+        reply.bulk(entry.key());
+    }
+}
+
+pub(super) fn randomkey(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    // Each one that is due is deleted on the way, so this ends.
+    loop {
+        let chance = ctx.shared.random.u64(..);
+        let Some(key) = ctx.machine.any(chance).map(|e| e.key().to_vec()) else { return reply.null() };
+        let k = ctx.key(&key);
+        if ctx.live(k).is_some() {
+            return reply.bulk(&key);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The commands: a table, and a small file a family.
+//!
+//! A handler runs on the primary's state and appends the effects for the backups as it goes ([`Ctx`]). The table says which commands touch
+//! keys: only a primary runs those, others answer with a redirection, to reads too, for a backup may lag behind what was acknowledged.
+
+pub mod client;
+mod cluster;
+mod connection;
+mod context;
+pub mod dispatch;
+mod env;
+mod errors;
+mod expiry;
+mod float;
+mod glob;
+mod info;
+mod keyspace;
+mod numbers;
+mod server;
+mod slots;
+mod strings;
+mod table;
+mod transactions;
+
+pub use client::{Client, ClientSlot, Clients};
+pub use context::{Ctx, Shared};
+pub use dispatch::{Executed, execute};
+pub use env::Env;
+pub use slots::key_slot;
+pub use table::{Command, all, find, flag};

@@ -1,0 +1,180 @@
+//! Commands on the server itself.
+
+use super::connection::REDIS_VERSION;
+use super::context::Ctx;
+use super::errors;
+use super::glob;
+use super::table::{self, Command, flag};
+use crate::resp::{Args, Reply};
+
+pub(super) fn time(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    let now_ms = ctx.now_ms;
+    reply.array(2);
+    reply.bulk(itoa::Buffer::new().format(now_ms / 1000).as_bytes());
+    reply.bulk(itoa::Buffer::new().format(now_ms % 1000 * 1000).as_bytes());
+}
+
+pub(super) fn lolwut(_: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    reply.verbatim(&format!("Martlet {}, as Redis {REDIS_VERSION}\n", env!("CARGO_PKG_VERSION")));
+}
+
+pub(super) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let known = ["NOSAVE", "SAVE", "NOW", "FORCE"];
+    let right = (1..args.len()).all(|i| known.iter().any(|word| args.is(i, word)));
+    if !right || ((1..args.len()).any(|i| args.is(i, "SAVE")) && (1..args.len()).any(|i| args.is(i, "NOSAVE"))) {
+        return reply.error(errors::SYNTAX);
+    }
+    // As in Redis there is no reply: the connection ends when the node does. Nothing is saved either way; the others hold the state.
+    ctx.shared.shutdown = true;
+}
+
+/// The settings that CONFIG GET shows, under Redis's names where Redis has them.
+fn settings(ctx: &Ctx<'_>) -> Vec<(&'static str, String)> {
+    let config = &ctx.env().config;
+    let yes = |b: bool| if b { "yes" } else { "no" }.to_owned();
+    vec![
+        ("appendonly", "no".to_owned()),
+        ("bind", config.listen.map_or(String::new(), |a| a.ip().to_string())),
+        ("cluster-enabled", yes(config.cluster_mode)),
+        ("databases", "1".to_owned()),
+        ("maxclients", config.max_clients.to_string()),
+        ("maxmemory", config.max_memory_bytes.to_string()),
+        ("maxmemory-policy", "noeviction".to_owned()),
+        ("port", config.listen.map_or(0, |a| a.port()).to_string()),
+        ("proto-max-bulk-len", config.limits.max_bulk_bytes.to_string()),
+        ("save", String::new()),
+        ("unixsocket", config.unix_socket.as_ref().map_or(String::new(), |p| p.display().to_string())),
+    ]
+}
+
+pub(super) fn config(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    if args.is(1, "GET") {
+        if args.len() < 3 {
+            return reply.error("ERR wrong number of arguments for 'config|get' command");
+        }
+        let mut found = settings(ctx);
+        found.retain(|(name, _)| args.from(2).any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes())));
+        reply.map(found.len());
+        for (name, value) in found {
+            reply.bulk(name.as_bytes());
+            reply.bulk(value.as_bytes());
+        }
+    } else if args.is(1, "SET") {
+        reply.error("ERR settings are fixed while the node runs; change its configuration file and restart it");
+    } else if args.is(1, "RESETSTAT") {
+        let gauges = ctx.shared.stats;
+        ctx.shared.stats = crate::stats::KvStats {
+            connections: gauges.connections,
+            fabric_clients: gauges.fabric_clients,
+            ..crate::stats::KvStats::default()
+        };
+        reply.ok();
+    } else {
+        unknown_subcommand(args, "CONFIG", reply);
+    }
+}
+
+pub(super) fn unknown_subcommand(args: Args<'_>, command: &str, reply: &mut Reply<'_>) {
+    let name = String::from_utf8_lossy(args.at(1));
+    reply.error(&format!("ERR unknown subcommand '{name:.128}'. Try {command} HELP."));
+}
+
+fn describe(command: &Command, reply: &mut Reply<'_>) {
+    let flags = [
+        (flag::WRITE, "write"),
+        (flag::DENY_OOM, "denyoom"),
+        (flag::ADMIN, "admin"),
+        (flag::NO_MULTI, "no_multi"),
+        (flag::NO_AUTH, "no_auth"),
+        (flag::FAST, "fast"),
+    ];
+    let mut names: Vec<&str> = flags.iter().filter(|(bit, _)| command.has(*bit)).map(|(_, name)| *name).collect();
+    if command.has(flag::READ) && !command.has(flag::WRITE) {
+        names.insert(0, "readonly");
+    }
+    let speed = if command.has(flag::FAST) { "@fast" } else { "@slow" };
+    let family = match command.group {
+        "generic" => "@keyspace",
+        "string" => "@string",
+        "connection" => "@connection",
+        "transactions" => "@transaction",
+        _ => "@admin",
+    };
+    reply.array(10);
+    reply.bulk(command.name.as_bytes());
+    reply.int(i64::from(command.arity));
+    reply.set(names.len());
+    for name in names {
+        reply.simple(name);
+    }
+    for n in [command.keys.0, command.keys.1, command.keys.2] {
+        reply.int(i64::from(n));
+    }
+    reply.set(2);
+    reply.simple(family);
+    reply.simple(speed);
+    // Tips, key specifications and subcommands: none that a client needs, as keys stand at fixed positions.
+    reply.array(0);
+    reply.array(0);
+    reply.array(0);
+}
+
+pub(super) fn command(_: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    if args.len() == 1 {
+        reply.array(table::all().len());
+        table::all().iter().for_each(|c| describe(c, reply));
+    } else if args.is(1, "COUNT") {
+        if args.len() != 2 {
+            return reply.error("ERR wrong number of arguments for 'command|count' command");
+        }
+        reply.count(table::all().len());
+    } else if args.is(1, "LIST") && args.len() == 2 {
+        reply.set(table::all().len());
+        table::all().iter().for_each(|c| reply.bulk(c.name.as_bytes()));
+    } else if args.is(1, "INFO") {
+        let all_names: Vec<&[u8]> = table::all().iter().map(|c| c.name.as_bytes()).collect();
+        let names = if args.len() == 2 { all_names } else { args.from(2).collect() };
+        reply.array(names.len());
+        for name in names {
+            match table::find(name) {
+                Some(c) => describe(c, reply),
+                None => reply.null(),
+            }
+        }
+    } else if args.is(1, "DOCS") {
+        let known: Vec<&Command> =
+            if args.len() == 2 { table::all().iter().collect() } else { args.from(2).filter_map(table::find).collect() };
+        reply.map(known.len());
+        for c in known {
+            reply.bulk(c.name.as_bytes());
+            reply.map(2);
+            reply.bulk(b"summary");
+            reply.bulk(c.summary.as_bytes());
+            reply.bulk(b"group");
+            reply.bulk(c.group.as_bytes());
+        }
+    } else if args.is(1, "GETKEYS") {
+        get_keys(args, reply);
+    } else {
+        unknown_subcommand(args, "COMMAND", reply);
+    }
+}
+
+fn get_keys(args: Args<'_>, reply: &mut Reply<'_>) {
+    if args.len() < 4 {
+        return reply.error("ERR wrong number of arguments for 'command|getkeys' command");
+    }
+    let Some(c) = table::find(args.at(2)) else { return reply.error("ERR Invalid command specified") };
+    let arguments = args.len() - 2;
+    if c.keys.0 == 0 {
+        return reply.error("ERR The command has no key arguments");
+    }
+    if !c.takes(arguments) {
+        return reply.error("ERR Invalid number of arguments specified for command");
+    }
+    let positions: Vec<usize> = c.key_positions(arguments).collect();
+    reply.array(positions.len());
+    for i in positions {
+        reply.bulk(args.at(2 + i));
+    }
+}

@@ -1,0 +1,97 @@
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH. The effects of a transaction go into one entry: on every replica all of it happened, or nothing.
+
+use super::client::Transaction;
+use super::context::Ctx;
+use super::table::{self, Command, flag};
+use crate::resp::{Args, OwnedArgs, Reply};
+
+pub(super) fn multi(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    if ctx.client().transaction.is_some() {
+        return reply.error("ERR MULTI calls can not be nested");
+    }
+    ctx.client().transaction = Some(Transaction::default());
+    reply.ok();
+}
+
+/// Keeps a command for EXEC.
+pub(super) fn queue(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>, reply: &mut Reply<'_>) {
+    let limit = ctx.env().config.limits.max_request_bytes;
+    let Some(transaction) = &mut ctx.client().transaction else { return };
+    let args = OwnedArgs::copy(args);
+    let bytes = args.heap_bytes() + size_of::<OwnedArgs>();
+    if transaction.bytes + bytes > limit {
+        transaction.broken = true;
+        transaction.queue.clear();
+        return reply.error(&format!("ERR the transaction exceeds the limit of {limit} bytes"));
+    }
+    // What EXEC will refuse anyway need not be kept.
+    if !transaction.broken {
+        transaction.bytes += bytes;
+        transaction.has_data |= command.is_data();
+        transaction.deny_oom |= command.has(flag::DENY_OOM);
+        transaction.queue.push(args);
+    }
+    reply.simple("QUEUED");
+}
+
+pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    if ctx.client().transaction.is_none() {
+        return reply.error("ERR EXEC without MULTI");
+    }
+    // A watched key that became due since has changed; deleting it breaks the watch.
+    if ctx.env().is_primary {
+        for key in ctx.client().watched.clone() {
+            let k = ctx.key(&key);
+            let _ = ctx.live(k);
+        }
+    }
+    let watch_broken = ctx.client().watch_broken;
+    let Some(transaction) = give_up(ctx) else { return };
+    if transaction.broken {
+        return reply.error("EXECABORT Transaction discarded because of previous errors.");
+    }
+    if watch_broken {
+        return reply.null_array();
+    }
+    reply.array(transaction.queue.len());
+    for queued in &transaction.queue {
+        let args = queued.args();
+        // It was found when it was queued.
+        if let Some(command) = table::find(args.at(0)) {
+            ctx.shared.stats.commands += 1;
+            (command.handler)(ctx, args, reply);
+        }
+    }
+}
+
+pub(super) fn discard(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    match give_up(ctx) {
+        Some(_) => reply.ok(),
+        None => reply.error("ERR DISCARD without MULTI"),
+    }
+}
+
+/// Ends the transaction and all watching.
+pub(super) fn give_up(ctx: &mut Ctx<'_>) -> Option<Transaction> {
+    let transaction = ctx.client().transaction.take()?;
+    ctx.shared.clients.unwatch(ctx.slot);
+    Some(transaction)
+}
+
+pub(super) fn watch(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    if ctx.client().transaction.is_some() {
+        return reply.error("ERR WATCH inside MULTI is not allowed");
+    }
+    for key in args.from(1) {
+        // One that is due is gone before the watching starts, so that its going breaks nothing.
+        let k = ctx.key(key);
+        let _ = ctx.live(k);
+        ctx.shared.clients.watch(ctx.slot, key);
+    }
+    reply.ok();
+}
+
+pub(super) fn unwatch(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    ctx.shared.clients.unwatch(ctx.slot);
+    reply.ok();
+}

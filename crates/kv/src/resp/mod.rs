@@ -1,0 +1,11 @@
+//! The Redis protocol: requests parsed where they lie, replies in RESP2 and RESP3.
+
+pub mod args;
+pub mod number;
+pub mod reply;
+pub mod request;
+
+pub use args::{Args, OwnedArgs, Span};
+pub use number::parse_i64;
+pub use reply::{Protocol, Reply};
+pub use request::{Limits, ProtocolError, RequestParser};

@@ -1,0 +1,465 @@
+//! Requests as clients send them: arrays of bulk strings, or inline commands for people with a terminal.
+//!
+//! # Why this codec is our own
+//! The parser that servers need is small, and what matters about it is what it does *not* do: it copies nothing, allocates nothing for each
+//! request, goes on where it stopped when the rest of a request arrives, and refuses a bulk length at its header. `redis-protocol` 6, the
+//! best-kept codec there is, builds a frame a value and starts over at each attempt. See `examples/codec_bench.rs` for the comparison and
+//! how to repeat it.
+
+use super::args::{Args, Span};
+use super::number::parse_i64;
+
+/// What a client may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest argument, in bytes.
+    pub max_bulk_bytes: usize,
+    /// The most arguments of one request.
+    pub max_args: usize,
+    /// The longest inline command, and the longest line that states a number, in bytes.
+    pub max_inline_bytes: usize,
+    /// The longest request in all, in bytes; below 4 GiB.
+    pub max_request_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { max_bulk_bytes: 64 << 20, max_args: 1 << 20, max_inline_bytes: 64 << 10, max_request_bytes: 256 << 20 }
+    }
+}
+
+impl Limits {
+    /// What a client may send before it has said who it is; Redis's own numbers.
+    #[must_use]
+    pub fn unauthenticated(self) -> Limits {
+        Limits { max_bulk_bytes: self.max_bulk_bytes.min(16 << 10), max_args: self.max_args.min(10), ..self }
+    }
+}
+
+/// Why bytes are no request. The connection cannot go on: nobody knows where the next request starts. The texts are Redis's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// An inline command without end.
+    #[error("Protocol error: too big inline request")]
+    InlineTooLong,
+    /// Quotes that do not close, or text right behind a closing one.
+    #[error("Protocol error: unbalanced quotes in request")]
+    Quotes,
+    /// The number of arguments goes on without end.
+    #[error("Protocol error: too big mbulk count string")]
+    CountTooLong,
+    /// The number of arguments is none, or too large.
+    #[error("Protocol error: invalid multibulk length")]
+    Count,
+    /// The length of an argument goes on without end.
+    #[error("Protocol error: too big bulk count string")]
+    LengthTooLong,
+    /// An argument that does not start with its length.
+    #[error("Protocol error: expected '$', got '{}'", char::from(*.0))]
+    ExpectedBulk(u8),
+    /// The length of an argument is none, or too large.
+    #[error("Protocol error: invalid bulk length")]
+    Length,
+    /// More arguments than a client may send before it has said who it is.
+    #[error("Protocol error: unauthenticated multibulk length")]
+    UnauthenticatedCount,
+    /// A longer argument than a client may send before it has said who it is.
+    #[error("Protocol error: unauthenticated bulk length")]
+    UnauthenticatedLength,
+    /// The arguments together are too long.
+    #[error("Protocol error: request exceeds the limit of {0} bytes")]
+    RequestTooLong(usize),
+}
+
+/// Finds one request after the other at the start of a connection's input.
+///
+/// It remembers how far it came in a request that is not whole yet; so the next call must start with the same bytes.
+#[derive(Debug, Default)]
+pub struct RequestParser {
+    spans: Vec<Span>,
+    /// The unquoted words of an inline command.
+    inline: Vec<u8>,
+    is_inline: bool,
+    /// Where to go on in the input.
+    at: usize,
+    /// How many arguments are still to come; `None` before the header.
+    missing: Option<usize>,
+    /// The length of the argument at `at`, when it is known.
+    bulk: Option<usize>,
+}
+
+/// How many argument places a parser keeps from one request to the next.
+const KEPT_SPANS: usize = 1024;
+
+impl RequestParser {
+    /// A parser at the start of a request.
+    pub fn new() -> RequestParser {
+        RequestParser::default()
+    }
+
+    /// Looks for a whole request at the start of `input`. Returns how many bytes it took, or `None` when more must arrive first. The
+    /// request is then [`RequestParser::args`].
+    #[inline]
+    pub fn parse(&mut self, input: &[u8], limits: &Limits, authenticated: bool) -> Result<Option<usize>, ProtocolError> {
+        if self.missing.is_none() {
+            match input.first() {
+                None => return Ok(None),
+                Some(b'*') => {
+                    self.is_inline = false;
+                    self.spans.clear();
+                    let (count, next) = match line_number(input, 1, limits.max_inline_bytes) {
+                        Line::More => return Ok(None),
+                        Line::Endless => return Err(ProtocolError::CountTooLong),
+                        Line::Number(n, next) => (n, next),
+                    };
+                    let count = count.filter(|n| *n <= limits.max_args as i64).ok_or(ProtocolError::Count)?;
+                    if count > UNAUTHENTICATED_ARGS && !authenticated {
+                        return Err(ProtocolError::UnauthenticatedCount);
+                    }
+                    if count <= 0 {
+                        return Ok(Some(next));
+                    }
+                    self.missing = Some(count as usize);
+                    self.at = next;
+                }
+                Some(_) => return self.parse_inline(input, limits),
+            }
+        }
+        let mut missing = self.missing.unwrap_or(0);
+        while missing > 0 {
+            let len = match self.bulk {
+                Some(len) => len,
+                None => {
+                    match input.get(self.at) {
+                        None => break,
+                        Some(b'$') => {}
+                        Some(&other) => return Err(ProtocolError::ExpectedBulk(other)),
+                    }
+                    let (len, next) = match line_number(input, self.at + 1, limits.max_inline_bytes) {
+                        Line::More => break,
+                        Line::Endless => return Err(ProtocolError::LengthTooLong),
+                        Line::Number(n, next) => (n, next),
+                    };
+                    let len = len.filter(|n| (0..=limits.max_bulk_bytes as i64).contains(n)).ok_or(ProtocolError::Length)?;
+                    if len > UNAUTHENTICATED_BYTES && !authenticated {
+                        return Err(ProtocolError::UnauthenticatedLength);
+                    }
+                    if next + len as usize + 2 > limits.max_request_bytes {
+                        return Err(ProtocolError::RequestTooLong(limits.max_request_bytes));
+                    }
+                    self.at = next;
+                    self.bulk = Some(len as usize);
+                    len as usize
+                }
+            };
+            if input.len() < self.at + len + 2 {
+                break;
+            }
+            self.spans.push(Span::new(self.at, len));
+            self.at += len + 2;
+            self.bulk = None;
+            missing -= 1;
+        }
+        if missing > 0 {
+            self.missing = Some(missing);
+            return Ok(None);
+        }
+        self.missing = None;
+        Ok(Some(self.at))
+    }
+
+    /// The request that [`RequestParser::parse`] just found at the start of `input`.
+    #[inline]
+    pub fn args<'a>(&'a self, input: &'a [u8]) -> Args<'a> {
+        Args::new(if self.is_inline { &self.inline } else { input }, &self.spans)
+    }
+
+    /// How long the input will be, at the least, once the request is whole. For whoever makes room for it.
+    pub fn wants(&self) -> usize {
+        self.at + self.bulk.map_or(0, |len| len + 2)
+    }
+
+    /// Gives back what a large request needed.
+    pub fn shrink(&mut self) {
+        self.spans.clear();
+        self.spans.shrink_to(KEPT_SPANS);
+        self.inline.clear();
+        self.inline.shrink_to(KEPT_SPANS);
+    }
+
+    fn parse_inline(&mut self, input: &[u8], limits: &Limits) -> Result<Option<usize>, ProtocolError> {
+        self.is_inline = true;
+        self.spans.clear();
+        self.inline.clear();
+        let Some(end) = memchr::memchr(b'\n', input) else {
+            return if input.len() > limits.max_inline_bytes { Err(ProtocolError::InlineTooLong) } else { Ok(None) };
+        };
+        if end > limits.max_inline_bytes {
+            return Err(ProtocolError::InlineTooLong);
+        }
+        let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
+        split_words(line, &mut self.inline, &mut self.spans)?;
+        Ok(Some(end + 1))
+    }
+}
+
+const UNAUTHENTICATED_ARGS: i64 = 10;
+const UNAUTHENTICATED_BYTES: i64 = 16 << 10;
+
+enum Line {
+    /// The line does not end yet.
+    More,
+    /// It should have.
+    Endless,
+    /// The number on it, if it is one, and where the next line starts.
+    Number(Option<i64>, usize),
+}
+
+/// Reads the number between `from` and the end of the line.
+#[inline]
+fn line_number(input: &[u8], from: usize, longest: usize) -> Line {
+    // The usual case: one to six digits, then the end of the line.
+    let mut n = 0i64;
+    for (i, &byte) in input[from..].iter().take(7).enumerate() {
+        match byte {
+            b'0'..=b'9' => n = n * 10 + i64::from(byte - b'0'),
+            b'\r' if i > 0 && (i == 1 || input[from] != b'0') => {
+                return if input.len() < from + i + 2 { Line::More } else { Line::Number(Some(n), from + i + 2) };
+            }
+            _ => break,
+        }
+    }
+    match memchr::memchr(b'\r', &input[from..]) {
+        None if input.len() - from > longest => Line::Endless,
+        None => Line::More,
+        Some(end) if end > longest => Line::Endless,
+        Some(end) if input.len() < from + end + 2 => Line::More,
+        Some(end) => Line::Number(parse_i64(&input[from..from + end]), from + end + 2),
+    }
+}
+
+/// Splits a line into words as Redis does: double quotes with escapes, single quotes with `\'` only.
+fn split_words(line: &[u8], words: &mut Vec<u8>, spans: &mut Vec<Span>) -> Result<(), ProtocolError> {
+    let mut rest = line;
+    loop {
+        rest = rest.trim_space_start();
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let start = words.len();
+        rest = split_word(rest, words)?;
+        spans.push(Span::new(start, words.len() - start));
+    }
+}
+
+fn split_word<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
+    loop {
+        match rest {
+            [] => return Ok(rest),
+            [c, ..] if is_space(*c) => return Ok(rest),
+            [b'"', tail @ ..] => return closed(double_quoted(tail, word)?),
+            [b'\'', tail @ ..] => return closed(single_quoted(tail, word)?),
+            // Redis takes a zero byte for the end of the line.
+            [0, ..] => return Ok(&[]),
+            [c, tail @ ..] => {
+                word.push(*c);
+                rest = tail;
+            }
+        }
+    }
+}
+
+/// A closing quote must be followed by a space or nothing.
+fn closed(rest: &[u8]) -> Result<&[u8], ProtocolError> {
+    if rest.first().is_none_or(|c| is_space(*c)) { Ok(rest) } else { Err(ProtocolError::Quotes) }
+}
+
+fn double_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
+    loop {
+        match rest {
+            [] => return Err(ProtocolError::Quotes),
+            [b'\\', b'x', a, b, tail @ ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => {
+                word.push(hex(*a) << 4 | hex(*b));
+                rest = tail;
+            }
+            [b'\\', c, tail @ ..] => {
+                word.push(match c {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 8,
+                    b'a' => 7,
+                    other => *other,
+                });
+                rest = tail;
+            }
+            [b'"', tail @ ..] => return Ok(tail),
+            [c, tail @ ..] => {
+                word.push(*c);
+                rest = tail;
+            }
+        }
+    }
+}
+
+fn single_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
+    loop {
+        match rest {
+            [] => return Err(ProtocolError::Quotes),
+            [b'\\', b'\'', tail @ ..] => {
+                word.push(b'\'');
+                rest = tail;
+            }
+            [b'\'', tail @ ..] => return Ok(tail),
+            [c, tail @ ..] => {
+                word.push(*c);
+                rest = tail;
+            }
+        }
+    }
+}
+
+fn hex(digit: u8) -> u8 {
+    char::from(digit).to_digit(16).unwrap_or(0) as u8
+}
+
+/// C's `isspace`, which counts the vertical tab.
+fn is_space(c: u8) -> bool {
+    c == b' ' || (9..=13).contains(&c)
+}
+
+trait TrimStart {
+    fn trim_space_start(&self) -> &Self;
+}
+
+impl TrimStart for [u8] {
+    fn trim_space_start(&self) -> &[u8] {
+        let spaces = self.iter().take_while(|c| is_space(**c)).count();
+        &self[spaces..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Outcome = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
+
+    /// What a connection makes of `chunks` that arrive one after the other.
+    fn feed<'a>(chunks: impl IntoIterator<Item = &'a [u8]>, limits: &Limits) -> Outcome {
+        let (mut parser, mut input, mut requests) = (RequestParser::new(), Vec::new(), Vec::new());
+        for chunk in chunks {
+            input.extend_from_slice(chunk);
+            loop {
+                match parser.parse(&input, limits, true) {
+                    Err(error) => return (requests, Some(error)),
+                    Ok(None) => break,
+                    Ok(Some(n)) => {
+                        let args = parser.args(&input);
+                        if !args.is_empty() {
+                            requests.push(args.from(0).map(<[u8]>::to_vec).collect());
+                        }
+                        input.drain(..n);
+                    }
+                }
+            }
+        }
+        (requests, None)
+    }
+
+    fn one(input: &[u8]) -> Outcome {
+        feed([input], &Limits::default())
+    }
+
+    fn words(list: &[&str]) -> Vec<Vec<u8>> {
+        list.iter().map(|w| w.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn arrays_and_inline_commands() {
+        assert_eq!(
+            one(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nPING\r\n\r\n*0\r\n*-1\r\nPING x\n").0,
+            [words(&["GET", "k"]), words(&["PING"]), words(&["PING", "x"])]
+        );
+        assert_eq!(one(b"SET a \"b\\x41\\n\\\"c\" 'd\\'e'\r\n").0, [words(&["SET", "a", "bA\n\"c", "d'e"])]);
+    }
+
+    #[test]
+    fn mistakes_have_redis_names() {
+        let small = Limits { max_inline_bytes: 100, max_args: 4, max_bulk_bytes: 50, max_request_bytes: 110 };
+        for (input, error) in [
+            (&b"*3\r\n:1\r\n"[..], ProtocolError::ExpectedBulk(b':')),
+            (b"*1\r\n$3000000000\r\n", ProtocolError::Length),
+            (b"*1\r\n$-1\r\n", ProtocolError::Length),
+            (b"*1\r\n$x\r\n", ProtocolError::Length),
+            (b"*1\r\n$007\r\n", ProtocolError::Length),
+            (b"*1\r\n$51\r\n", ProtocolError::Length),
+            (b"*5\r\n", ProtocolError::Count),
+            (b"*x\r\n", ProtocolError::Count),
+            (b"*\r\n", ProtocolError::Count),
+            (b"SET \"a\r\n", ProtocolError::Quotes),
+            (b"SET 'a'b\r\n", ProtocolError::Quotes),
+            (b"*3\r\n$50\r\n01234567890123456789012345678901234567890123456789\r\n$50\r\n", ProtocolError::RequestTooLong(110)),
+        ] {
+            assert_eq!(feed([input], &small).1, Some(error), "{}", input.escape_ascii());
+        }
+        assert_eq!(feed([&[b'a'; 101][..]], &small).1, Some(ProtocolError::InlineTooLong));
+        assert_eq!(feed([&[&b"*"[..], &[b'1'; 101]].concat()[..]], &small).1, Some(ProtocolError::CountTooLong));
+        assert_eq!(feed([&[&b"*1\r\n$"[..], &[b'1'; 101]].concat()[..]], &small).1, Some(ProtocolError::LengthTooLong));
+    }
+
+    #[test]
+    fn strangers_may_say_little() {
+        let limits = Limits::default();
+        assert_eq!(RequestParser::new().parse(b"*11\r\n", &limits, false), Err(ProtocolError::UnauthenticatedCount));
+        assert_eq!(RequestParser::new().parse(b"*1\r\n$16385\r\n", &limits, false), Err(ProtocolError::UnauthenticatedLength));
+        assert_eq!(RequestParser::new().parse(b"*10\r\n$16384\r\n", &limits, false), Ok(None));
+    }
+
+    #[test]
+    fn a_huge_length_is_refused_at_its_header() {
+        assert_eq!(one(b"*2\r\n$3\r\nSET\r\n$3221225472\r\n").1, Some(ProtocolError::Length));
+    }
+
+    fn piece() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..12),
+            prop::collection::vec(prop::sample::select(&b"*$\r\n0123456789-\"'\\x az"[..]), 0..12),
+            prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..5).prop_map(|args| {
+                let mut out = format!("*{}\r\n", args.len()).into_bytes();
+                for arg in args {
+                    out.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+                    out.extend_from_slice(&arg);
+                    out.extend_from_slice(b"\r\n");
+                }
+                out
+            }),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Trusted for: no bytes panic, and where the network cuts the stream changes nothing.
+        #[test]
+        fn any_cut_of_any_stream_gives_the_same_requests(
+            pieces in prop::collection::vec(piece(), 0..6),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        ) {
+            let stream = pieces.concat();
+            let limits = Limits { max_inline_bytes: 40, max_args: 6, max_bulk_bytes: 30, max_request_bytes: 100 };
+            let mut cuts: Vec<usize> = cuts.iter().map(|i| i.index(stream.len() + 1)).collect();
+            cuts.extend([0, stream.len()]);
+            cuts.sort_unstable();
+            let (whole, whole_error) = feed([&stream[..]], &limits);
+            let (cut, cut_error) = feed(cuts.windows(2).map(|w| &stream[w[0]..w[1]]), &limits);
+            prop_assert_eq!(&whole, &cut);
+            prop_assert_eq!(whole_error, cut_error);
+            let (bytewise, bytewise_error) = feed(stream.chunks(1), &limits);
+            prop_assert_eq!(&whole, &bytewise);
+            prop_assert_eq!(whole_error, bytewise_error);
+        }
+    }
+}

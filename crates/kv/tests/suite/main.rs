@@ -1,0 +1,4 @@
+//! The store from outside.
+
+mod redis;
+mod side_by_side;
