@@ -198,16 +198,34 @@ impl ShmFabric {
     /// either seen by the look or wakes the sleep. At most [`MAX_PARK_WORDS`] words. Words of peers that are unknown or forgotten are
     /// not watched. Give a timeout: a wake-up that a dying peer never sent is noticed by nothing else.
     pub fn park(&mut self, words: &[ParkWord], timeout: Option<Duration>, has_work: impl FnOnce(&ShmFabric) -> bool) -> WakeReason {
-        invariant!(words.len() <= MAX_PARK_WORDS, "{} words to park on, the kernel takes {MAX_PARK_WORDS} beside the bell", words.len());
-        if !self.queue.is_empty() {
-            return WakeReason::Work;
-        }
+        self.announce();
+        self.look_and_sleep(words, timeout, has_work)
+    }
+
+    /// The first half of [`ShmFabric::park`], for those whose look for work needs the endpoint itself: announces the sleep and fences. Then
+    /// look, and either [`ShmFabric::sleep`] or [`ShmFabric::stay_awake`]. Meanwhile a peer that nudges pays a system call.
+    pub fn announce(&mut self) {
         self.own.bell.announce();
         self.dirty = false;
+    }
+
+    /// Takes [`ShmFabric::announce`] back: the look has found work.
+    pub fn stay_awake(&mut self) {
+        self.own.bell.awake();
+    }
+
+    /// The second half of [`ShmFabric::park`]: sleeps, unless a peer has rung since [`ShmFabric::announce`], one of `words` has changed, or
+    /// there are completions, events or mail.
+    pub fn sleep(&mut self, words: &[ParkWord], timeout: Option<Duration>) -> WakeReason {
+        self.look_and_sleep(words, timeout, |_| false)
+    }
+
+    fn look_and_sleep(&mut self, words: &[ParkWord], timeout: Option<Duration>, has_work: impl FnOnce(&ShmFabric) -> bool) -> WakeReason {
+        invariant!(words.len() <= MAX_PARK_WORDS, "{} words to park on, the kernel takes {MAX_PARK_WORDS} beside the bell", words.len());
         // The words first: a death is marked there before its event comes.
         let reason = if let Some(changed) = words.iter().position(|w| self.word(w.at).is_some_and(|now| now as u32 != w.expected)) {
             WakeReason::Word(changed)
-        } else if !self.is_empty_of_events() || !self.is_empty_of_mail() || has_work(self) {
+        } else if !self.queue.is_empty() || !self.is_empty_of_events() || !self.is_empty_of_mail() || has_work(self) {
             WakeReason::Work
         } else {
             let watched = words.iter().map(|w| self.area_of(w.at).map(|area| (&area.memory()[w.at.offset / 8], w.expected)));

@@ -47,3 +47,4 @@ pub use config::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES, ShmConfig, StartError};
 pub use endpoint::{DatagramCounters, ParkWord, ShmFabric};
 pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, OwnRegions, WAITERS};
 pub use shared::BootstrapCounters;
+pub use socket::is_running;

@@ -43,6 +43,20 @@ pub(super) fn connect(cluster: &str, node: NodeId) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Whether a process holds the name of `node`, or has died so recently that the kernel has not yet taken it back. A process takes its
+/// name before it does anything else.
+///
+/// # Errors
+/// When the system can't tell.
+pub fn is_running(cluster: &str, node: NodeId) -> io::Result<bool> {
+    match rustix::net::connect(&socket()?, &address(cluster, node)?) {
+        // AGAIN: so many want to connect that it has no room for us.
+        Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS) => Ok(true),
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// The next connection that waits, if any.
 pub(super) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -147,5 +161,23 @@ pub(super) fn pidfd(socket: &OwnedFd) -> io::Result<OwnedFd> {
             let pid = Pid::from_raw(peer.pid).ok_or(io::Error::from(io::ErrorKind::NotFound))?;
             Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_running_while_somebody_holds_it() {
+        let cluster = format!("socket-test-{}", std::process::id());
+        let is_running = || is_running(&cluster, NodeId(3)).expect("a socket");
+        assert!(!is_running());
+        let held = listen(&cluster, NodeId(3)).expect("a free name");
+        assert!(is_running());
+        // Also when it does not accept: it may be paused.
+        assert!((0..300).all(|_| is_running()));
+        drop(held);
+        assert!(!is_running());
     }
 }
