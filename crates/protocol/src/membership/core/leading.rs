@@ -155,12 +155,12 @@ impl Core {
     pub(super) fn broadcast<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let Some(view) = &self.view else { return };
         let timeout = self.config.broadcast_timeout_ns;
-        let heard = self.peers.heard(now, view, timeout);
+        let heard = self.peers.heard(now, view, self.learned, timeout);
         Message::Heartbeat { view: view.number, heard }.encode(&mut self.message);
         fabric.multicast(&self.message);
         let Some(me) = view.members.iter().position(|m| m.id == self.config.me) else { return };
         let everybody = ((1u32 << view.members.len()) - 1) as u16;
-        let links = self.peers.links(now, view, timeout);
+        let links = self.peers.links(now, view, self.learned, timeout);
         let clique = largest_clique(&links, me);
         if heard == everybody && clique == everybody {
             return;

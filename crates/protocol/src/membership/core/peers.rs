@@ -189,19 +189,21 @@ impl Peers {
         }
     }
 
-    /// Whom of `view` this process hears: bits by place.
-    pub fn heard(&self, now: Time, view: &View, timeout_ns: u64) -> u16 {
+    /// Whom of `view`, known since `learned`, this process hears: bits by place. Who is listed and not yet connected gets as long as
+    /// who has fallen silent: connections of a newcomer take their time, here and there.
+    pub fn heard(&self, now: Time, view: &View, learned: Time, timeout_ns: u64) -> u16 {
         let hears = |process: ProcessId| {
-            process == self.me || self.list.iter().any(|p| p.process == process && !p.silence.is_suspicious(now, timeout_ns))
+            let known = self.list.iter().find(|p| p.process == process).map_or(Silence::new(learned), |p| p.silence);
+            process == self.me || !known.is_suspicious(now, timeout_ns)
         };
         view.members.iter().enumerate().filter(|(_, m)| hears(m.id)).map(|(i, _)| 1 << i).sum()
     }
 
     /// What everybody in `view` hears, by place; who has not said yet is taken to hear everybody.
-    pub fn links(&self, now: Time, view: &View, timeout_ns: u64) -> Vec<u16> {
+    pub fn links(&self, now: Time, view: &View, learned: Time, timeout_ns: u64) -> Vec<u16> {
         let row = |process: ProcessId| {
             if process == self.me {
-                return self.heard(now, view, timeout_ns);
+                return self.heard(now, view, learned, timeout_ns);
             }
             self.list.iter().find(|p| p.process == process).and_then(|p| p.heard).unwrap_or(u16::MAX)
         };
@@ -211,5 +213,25 @@ impl Peers {
     /// A new view: what was said about places in the old one means nothing any more.
     pub fn forget_reports(&mut self) {
         self.list.iter_mut().for_each(|p| p.heard = None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_fabric::{Incarnation, NodeId};
+
+    use super::*;
+    use crate::membership::view::{Member, Roles};
+
+    #[test]
+    fn a_member_that_is_not_yet_connected_is_not_silent_at_once() {
+        let id = |node| ProcessId { node: NodeId(node), incarnation: Incarnation(1) };
+        let members = (0..3).map(|n| Member { id: id(n), roles: Roles::REPLICA, address: String::new() }).collect();
+        let view = View { number: ViewNumber(4), lease_ns: 1, fence_ns: 1, compatible: false, members, departed: Vec::new() };
+        let mut peers = Peers::new(id(0), Thresholds::default());
+        let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
+        peers.add(Time(900), PeerId(1), identity);
+        assert_eq!(peers.heard(Time(1_100), &view, Time(1_000), 100), 0b101, "1 has been silent since it was connected, 2 has time left");
+        assert_eq!(peers.heard(Time(1_101), &view, Time(1_000), 100), 0b001, "2 has not been connected in time");
     }
 }
