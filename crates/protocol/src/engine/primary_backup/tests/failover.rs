@@ -133,27 +133,50 @@ fn a_late_store_of_a_paused_ex_primary_harms_nobody() {
     let mut world = World::led(3, quiet());
     world.write(0, 1, 0);
     run(&mut world, &[0, 1, 2], 3);
-    // Paused with an entry on its way to both.
+    // Paused with entry 2 on its way to both.
     world.write(0, 1, 0);
     world.step(0);
     world.replicas(&[1, 2]);
     run(&mut world, &[1, 2], 4);
-    world.write(1, 1, 0);
-    run(&mut world, &[1, 2], 2);
-    // Now it arrives, and the ex-primary goes on: first without knowing, then knowing.
+    // Now it arrives, where it would just continue the log, and the ex-primary goes on.
     world.deliver(0);
     run(&mut world, &[1, 2], 3);
     world.turns(0, 5);
-    world.write(1, 1, 0);
-    run(&mut world, &[1, 2], 3);
     for p in [1, 2] {
-        assert_eq!(world.processes[p].engine.last(), LogIndex(3));
+        assert_eq!(world.processes[p].engine.last(), LogIndex(1));
+    }
+    for _ in 0..2 {
+        world.write(1, 1, 0);
+        run(&mut world, &[1, 2], 3);
     }
     world.crash(1);
     world.replicas(&[2]);
     world.turns(2, 2);
-    assert_eq!(world.ids(2), [1, 3, 4]);
-    assert_eq!(world.acknowledged.len(), 3, "entry 2 was never acknowledged");
+    assert_eq!(world.ids(2), [1, 3, 4], "command 2 was never acknowledged");
+    assert_eq!(world.acknowledged.len(), 3);
+    assert_eq!(world.processes[1].engine.lane_faults() + world.processes[2].engine.lane_faults(), 0);
+}
+
+/// The new primary takes for granted what its base covers; a backup that has slept finds it in the old primary's lane.
+#[test]
+fn a_backup_reads_the_older_lanes_to_their_ends_before_it_follows_the_new_primary() {
+    let mut world = World::led(3, Config { drain_budget_bytes: 1, ..quiet() });
+    for _ in 0..5 {
+        world.write(0, 1, 0);
+        run(&mut world, &[0, 1], 3);
+    }
+    world.write(0, 1, 0);
+    run(&mut world, &[0, 1], 8);
+    assert_eq!(world.processes[1].engine.committed(), LogIndex(5));
+    assert_eq!(world.processes[2].engine.last(), LogIndex(0), "asleep");
+    world.crash(0);
+    world.replicas(&[1, 2]);
+    run(&mut world, &[1], 2);
+    run(&mut world, &[2], 3);
+    assert_eq!(world.processes[2].engine.last(), LogIndex(6));
+    assert_eq!(world.processes[2].engine.lane_faults(), 0);
+    run(&mut world, &[1, 2], 3);
+    assert_eq!(took_over(&world, 1), Some(1));
 }
 
 /// A late store can make a start effective that its successor took for ineffective. The successor's own start mends that.

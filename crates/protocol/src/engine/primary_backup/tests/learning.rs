@@ -259,3 +259,32 @@ fn a_learner_whose_lane_is_lost_is_given_up_and_holds_up_nothing() {
     let said = world.processes[0].events.iter().filter(|e| **e == Event::Drop { process: id, reason: DropReason::LaneLost }).count();
     assert_eq!(said, 1);
 }
+
+/// The machine shows what waits in the queue as well; a part of it would make the learner see that twice.
+#[test]
+fn no_part_of_the_state_is_sent_while_proposals_wait() {
+    let mut world = World::led(2, Config { log_ring_bytes: 512, ..quiet() });
+    // The backup sleeps, its lane is full, and proposals wait.
+    for key in 0..20 {
+        world.write(0, key, 0);
+        world.turns(0, 1);
+        world.deliver(0);
+    }
+    let learner = world.join();
+    world.enter();
+    for _ in 0..20 {
+        for p in [0, learner] {
+            world.turns(p, 1);
+            world.deliver(p);
+        }
+    }
+    assert!(world.processes[0].engine.lagging().count() == 1);
+    assert!(world.processes[learner].engine.last() > LogIndex(0), "its transfer has begun");
+    assert!(world.processes[learner].machine.keys.is_empty(), "but it got no part");
+    world.run(60);
+    assert!(caught_up(&world, 0, learner));
+    world.promote(learner);
+    world.enter();
+    world.run(60);
+    world.assert_level();
+}
