@@ -10,7 +10,8 @@ pub const MIN_RING_BYTES: usize = 512;
 /// Settings of the engine; the same at every replica, as far as `log_ring_bytes` is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Data bytes of each log lane: a power of two, at least [`MIN_RING_BYTES`]. See `layout::Sizes`.
+    /// Data bytes of each log lane: a power of two, at least [`MIN_RING_BYTES`]. See `layout::Sizes`. Half of it should hold what the primary
+    /// writes while a learner's progress is on its way back, or the log overruns learners.
     pub log_ring_bytes: usize,
     /// Bytes proposed and not yet committed beyond which [`has_room`](super::PrimaryBackup::has_room) says no.
     pub backlog_bytes: usize,

@@ -5,6 +5,7 @@ mod failover;
 mod hostile;
 mod learning;
 mod random;
+mod simulated;
 mod world;
 
 use super::*;
