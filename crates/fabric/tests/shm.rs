@@ -40,7 +40,9 @@ fn spec() -> RegionSpec {
 fn start(cluster: &str, node: u16, kind: PeerKind) -> ShmFabric {
     let identity = Identity { node: NodeId(node), incarnation: Incarnation(u64::from(std::process::id())), kind };
     let clients = RegionSpec { public: vec![(LIFE, 64)], member_lanes: vec![(LANE, 64)], client_lanes: vec![] };
-    ShmFabric::start(ShmConfig::new(cluster, KEY, identity, spec(), clients)).expect("started")
+    // A member opens when it has said what it has to say.
+    let closed = kind == PeerKind::Member;
+    ShmFabric::start(ShmConfig { closed, ..ShmConfig::new(cluster, KEY, identity, spec(), clients) }).expect("started")
 }
 
 fn unique_cluster() -> String {
@@ -139,6 +141,7 @@ fn mortal(cluster: &str, node: u16, others: u16, spin: bool) {
     let mut fabric = start(cluster, node, PeerKind::Member);
     let _held = DeathWords::register(&fabric.own_regions(), LIFE, &DEATH).expect("registered");
     fabric.memory(LocalRegion::Public(LIFE)).expect("declared")[1].store(4711, Ordering::Release);
+    fabric.open();
     for other in (0..others).filter(|other| *other != node) {
         fabric.connect(NodeId(other));
     }
@@ -237,6 +240,7 @@ fn nothing_is_left_when_all_are_killed() {
     for _ in 0..3 {
         let cluster = unique_cluster();
         let mut watcher = start(&cluster, 3, PeerKind::Member);
+        watcher.open();
         let children: Vec<_> = (0..3).map(|node| Process::start(&format!("mortal {cluster} {node} 4 sleep"))).collect();
         let peers: Vec<_> = (0..3).map(|_| up(&mut watcher).0).collect();
         // Each is connected with everybody before the end comes.
@@ -353,6 +357,7 @@ fn revocations_under_a_running_writer_lose_nothing_that_was_confirmed() {
     let _alone = alone();
     let cluster = unique_cluster();
     let mut owner = start(&cluster, 0, PeerKind::Member);
+    owner.open();
     let child = Process::start(&format!("writer {cluster} 1 0"));
     let (peer, _) = up(&mut owner);
     let region = LocalRegion::Lane { writer: peer, name: LANE };

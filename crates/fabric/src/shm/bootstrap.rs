@@ -89,12 +89,14 @@ pub(super) struct Bootstrap {
     handshakes: Vec<Handshake>,
     connections: Vec<Connection>,
     next_peer: u32,
+    /// Whether connections are accepted; until then they wait in the listener.
+    open: bool,
     accept_again: Option<Instant>,
     buffer: Box<[u8; MAX_MESSAGE]>,
 }
 
 impl Bootstrap {
-    pub(super) fn new(ours: Ours, shared: Arc<Shared>, listener: Option<OwnedFd>, max_clients: usize) -> Bootstrap {
+    pub(super) fn new(ours: Ours, shared: Arc<Shared>, listener: Option<OwnedFd>, max_clients: usize, open: bool) -> Bootstrap {
         Bootstrap {
             ours,
             shared,
@@ -104,6 +106,7 @@ impl Bootstrap {
             handshakes: Vec::new(),
             connections: Vec::new(),
             next_peer: 1,
+            open,
             accept_again: None,
             buffer: Box::new([0; MAX_MESSAGE]),
         }
@@ -149,7 +152,7 @@ impl Bootstrap {
         let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
         let mut due: Option<Instant> = None;
         let mut at_latest = |when: Instant| due = Some(due.map_or(when, |d| d.min(when)));
-        if let Some(listener) = &self.listener {
+        if let Some(listener) = self.listener.as_ref().filter(|_| self.open) {
             match self.accept_again {
                 Some(when) => at_latest(when),
                 None => {
@@ -207,7 +210,9 @@ impl Bootstrap {
     fn obey(&mut self) -> bool {
         for command in self.shared.commands() {
             match command {
+                Command::Open => self.open = true,
                 Command::Connect(node) => {
+                    self.open = true;
                     self.targets.entry(node).or_insert(Target { next: Instant::now(), pause: FIRST_PAUSE });
                 }
                 Command::Disconnect(node) => {

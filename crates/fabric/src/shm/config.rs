@@ -37,6 +37,9 @@ pub struct ShmConfig {
     pub clients: RegionSpec,
     /// Whether to listen for others. Members do; clients cannot.
     pub listen: bool,
+    /// Whether to accept nobody until [`ShmFabric::open`] or [`ShmFabric::connect`] is called. Those who come earlier wait. For a process
+    /// that has something to store, such as death words, before anybody may look.
+    pub closed: bool,
     /// How many clients are served at most, those included that are gone but not yet forgotten.
     pub max_clients: usize,
     /// Whether to take all page faults at the start and at connection, so that none is taken later. It makes all declared memory resident.
@@ -53,6 +56,7 @@ impl ShmConfig {
             members,
             clients,
             listen: identity.kind == PeerKind::Member,
+            closed: false,
             max_clients: DEFAULT_MAX_CLIENTS,
             prefault: true,
         }
@@ -109,8 +113,9 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
 }
 
 impl ShmFabric {
-    /// Makes this process's regions, takes its name (members), and starts the bootstrap thread. Connects to nobody yet: see
-    /// [`ShmFabric::connect`]. Register death words and set the words that others rely on before that.
+    /// Makes this process's regions, takes its name (members), and starts the bootstrap thread. Dials
+    /// nobody yet: see [`ShmFabric::connect`]. But others may connect from now on, unless it is told to stay [`ShmConfig::closed`] until
+    /// death words are registered and whatever else they rely on is stored.
     pub fn start(config: ShmConfig) -> Result<ShmFabric, StartError> {
         wire::check_cluster(&config.cluster).map_err(StartError::Cluster)?;
         if config.key.len() < MIN_KEY_BYTES {
@@ -132,9 +137,9 @@ impl ShmFabric {
         let own = Arc::new(Own::create(spec, config.prefault).map_err(system("cannot make shared memory"))?);
         let loopback = loopback().map_err(system("cannot make shared memory"))?;
         let shared = Arc::new(Shared::new(own.clone()).map_err(system("cannot make an eventfd"))?);
-        let ShmConfig { cluster, key, members, clients, max_clients, prefault, .. } = config;
+        let ShmConfig { cluster, key, members, clients, closed, max_clients, prefault, .. } = config;
         let ours = Ours { identity, cluster, members, clients, key, own: own.clone(), prefault };
-        let bootstrap = Bootstrap::new(ours, shared.clone(), listener, max_clients);
+        let bootstrap = Bootstrap::new(ours, shared.clone(), listener, max_clients, !closed);
         let thread = std::thread::Builder::new()
             .name("martlet-boot".into())
             .spawn(move || bootstrap.run())

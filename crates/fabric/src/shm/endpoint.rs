@@ -127,6 +127,12 @@ impl ShmFabric {
         self.identity
     }
 
+    /// Accepts connections from now on, where [`super::ShmConfig::closed`] was set; those that came earlier have waited.
+    /// [`ShmFabric::connect`] opens too, so that only a process that dials nobody needs this call.
+    pub fn open(&self) {
+        self.shared.ask(Command::Open);
+    }
+
     /// Asks to be connected with a member whenever it is there: now, later, and again after it has restarted (each life comes as an `Up`
     /// event with a number of its own). Returns at once.
     pub fn connect(&self, node: NodeId) {

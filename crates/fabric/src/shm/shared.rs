@@ -21,6 +21,8 @@ pub(super) enum Note {
 /// What the endpoint asks of the bootstrap thread.
 #[derive(Debug)]
 pub(super) enum Command {
+    /// Accept connections from now on.
+    Open,
     Connect(NodeId),
     Disconnect(NodeId),
     /// Close the connection and unmap what there is: unmapping takes long, so the endpoint's thread does not do it.

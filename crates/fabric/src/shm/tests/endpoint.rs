@@ -23,6 +23,20 @@ fn a_second_process_of_a_node_is_refused_and_the_name_comes_free() {
 }
 
 #[test]
+fn nobody_is_let_in_before_the_door_is_open() {
+    let cluster = unique_cluster();
+    let mut node = ShmFabric::start(ShmConfig { closed: true, ..config(&cluster, 1, PeerKind::Member) }).expect("started");
+    let mut user = client(&cluster, 1);
+    user.connect(NodeId(1));
+    // Long enough for a handshake, were there one.
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!((user.event(), node.event()), (None, None));
+    node.open();
+    assert_eq!(next_up(&mut user).1.node, NodeId(1));
+    assert_eq!(next_up(&mut node).1.kind, PeerKind::Client);
+}
+
+#[test]
 fn bad_configurations_are_named() {
     let good = config("c", 1, PeerKind::Member);
     let error = ShmFabric::start(ShmConfig { cluster: "a b".into(), ..good.clone() }).expect_err("name");
