@@ -4,12 +4,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod caller;
 pub mod commands;
 pub mod directory;
 pub mod fail;
 pub mod interrupt;
+pub mod leftovers;
 pub mod output;
 pub mod process;
+pub mod redis;
 pub mod report;
 pub mod scratch;
 pub mod timeline;

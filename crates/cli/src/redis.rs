@@ -1,0 +1,282 @@
+//! A small client of the Redis protocol, for workloads: it follows redirections, and tells requests that cannot have taken effect from those
+//! that may have.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::time::{Duration, Instant};
+
+use martlet_sim::linearizability::kv::{Action, Bytes, Input, Output};
+
+use crate::caller::{Caller, Reply};
+
+/// A reply in RESP2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// `+text`
+    Simple(String),
+    /// `-text`
+    Error(String),
+    /// `:number`
+    Integer(i64),
+    /// `$bytes`; `None` is nil.
+    Bulk(Option<Vec<u8>>),
+    /// `*values`; `None` is nil.
+    Array(Option<Vec<Value>>),
+}
+
+/// The longest bulk or array that we take for one.
+const MAX_LENGTH: i64 = 64 << 20;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    stream: BufReader<TcpStream>,
+    request: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects. No call takes longer than `patience`.
+    pub fn open(address: SocketAddr, patience: Duration) -> io::Result<Connection> {
+        let stream = TcpStream::connect_timeout(&address, patience)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        Ok(Connection { stream: BufReader::new(stream), request: Vec::new() })
+    }
+
+    /// Sends one command and reads its reply.
+    pub fn command(&mut self, words: &[&[u8]]) -> io::Result<Value> {
+        self.request.clear();
+        write!(self.request, "*{}\r\n", words.len())?;
+        for word in words {
+            write!(self.request, "${}\r\n", word.len())?;
+            self.request.extend_from_slice(word);
+            self.request.extend_from_slice(b"\r\n");
+        }
+        self.stream.get_mut().write_all(&self.request)?;
+        self.value(0)
+    }
+
+    fn value(&mut self, depth: u32) -> io::Result<Value> {
+        let mut line = Vec::new();
+        self.stream.read_until(b'\n', &mut line)?;
+        let broken = || io::Error::new(io::ErrorKind::InvalidData, "the reply is not RESP");
+        let Some((kind, text)) = line.strip_suffix(b"\r\n").and_then(|line| line.split_first()) else {
+            return Err(if line.is_empty() { io::ErrorKind::UnexpectedEof.into() } else { broken() });
+        };
+        let text = std::str::from_utf8(text).map_err(|_| broken())?;
+        let number = || text.parse::<i64>().map_err(|_| broken());
+        let length = || number().and_then(|n| if (-1..=MAX_LENGTH).contains(&n) { Ok(n) } else { Err(broken()) });
+        match kind {
+            b'+' => Ok(Value::Simple(text.to_owned())),
+            b'-' => Ok(Value::Error(text.to_owned())),
+            b':' => Ok(Value::Integer(number()?)),
+            b'$' => match usize::try_from(length()?) {
+                Err(_) => Ok(Value::Bulk(None)),
+                Ok(length) => {
+                    let mut bytes = vec![0; length + 2];
+                    self.stream.read_exact(&mut bytes)?;
+                    if !bytes.ends_with(b"\r\n") {
+                        return Err(broken());
+                    }
+                    bytes.truncate(length);
+                    Ok(Value::Bulk(Some(bytes)))
+                }
+            },
+            b'*' if depth < 8 => match usize::try_from(length()?) {
+                Err(_) => Ok(Value::Array(None)),
+                Ok(length) => {
+                    (0..length).map(|_| self.value(depth + 1)).collect::<io::Result<_>>().map(|values| Value::Array(Some(values)))
+                }
+            },
+            _ => Err(broken()),
+        }
+    }
+}
+
+/// A client of a whole cluster: it finds who leads.
+#[derive(Debug)]
+pub struct ClusterClient {
+    addresses: Vec<SocketAddr>,
+    at: usize,
+    connection: Option<Connection>,
+    patience: Duration,
+}
+
+impl ClusterClient {
+    /// A client of the nodes with these addresses. A call gives up after `patience`.
+    pub fn new(addresses: &[&str], patience: Duration) -> io::Result<ClusterClient> {
+        let addresses = addresses.iter().map(|address| resolve(address)).collect::<io::Result<_>>()?;
+        Ok(ClusterClient { addresses, at: 0, connection: None, patience })
+    }
+
+    fn next_node(&mut self) {
+        self.connection = None;
+        self.at = (self.at + 1) % self.addresses.len();
+    }
+
+    fn go_to(&mut self, address: &str) {
+        self.connection = None;
+        match resolve(address).ok().and_then(|address| self.addresses.iter().position(|known| *known == address)) {
+            Some(at) => self.at = at,
+            None => self.next_node(),
+        }
+    }
+}
+
+fn resolve(address: &str) -> io::Result<SocketAddr> {
+    let unknown = || io::Error::new(io::ErrorKind::NotFound, format!("{address:?} is no address; allowed is host:port"));
+    address.to_socket_addrs()?.next().ok_or_else(unknown)
+}
+
+/// Errors that say that another node, or a later moment, may do better. Nothing has been executed.
+const TRY_AGAIN: [&str; 6] = ["READONLY", "CLUSTERDOWN", "LOADING", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"];
+
+impl Caller for ClusterClient {
+    fn call(&mut self, input: &Input) -> Reply {
+        let until = Instant::now() + self.patience;
+        let mut why = "no node could be reached".to_owned();
+        while Instant::now() < until {
+            let connection = match &mut self.connection {
+                Some(connection) => connection,
+                none => match Connection::open(self.addresses[self.at], self.patience) {
+                    Ok(connection) => none.insert(connection),
+                    Err(error) => {
+                        why = error.to_string();
+                        self.next_node();
+                        // All of them may be busy electing.
+                        std::thread::sleep(Duration::from_micros(200));
+                        continue;
+                    }
+                },
+            };
+            let Ok(value) = send(connection, input) else {
+                // It was on its way.
+                self.next_node();
+                return Reply::Unknown;
+            };
+            match value {
+                Value::Error(error) => {
+                    let mut words = error.split_whitespace();
+                    match (words.next(), words.nth(1)) {
+                        (Some("MOVED" | "ASK"), Some(address)) => self.go_to(address),
+                        (Some(code), _) if TRY_AGAIN.contains(&code) => {
+                            self.next_node();
+                            std::thread::sleep(Duration::from_micros(200));
+                        }
+                        _ if matches!(input.action, Action::Add(_)) && error.contains("integer") => return Reply::Output(Output::Refused),
+                        _ => return Reply::Refused(error),
+                    }
+                    why = error;
+                }
+                value => return output(&input.action, value),
+            }
+        }
+        Reply::Refused(why)
+    }
+}
+
+fn send(connection: &mut Connection, input: &Input) -> io::Result<Value> {
+    let key: &[u8] = &input.key.0;
+    match &input.action {
+        Action::Get => connection.command(&[b"GET", key]),
+        Action::Put(value) => connection.command(&[b"SET", key, &value.0]),
+        Action::Delete => connection.command(&[b"DEL", key]),
+        Action::CompareAndSwap { expected, new } => match expected {
+            Some(expected) => connection.command(&[b"CAS", key, &expected.0, &new.0]),
+            None => connection.command(&[b"SETNX", key, &new.0]),
+        },
+        Action::Add(by) => connection.command(&[b"INCRBY", key, by.to_string().as_bytes()]),
+        Action::Append(more) => connection.command(&[b"APPEND", key, &more.0]),
+    }
+}
+
+fn output(action: &Action, value: Value) -> Reply {
+    match (action, value) {
+        (Action::Get, Value::Bulk(held)) => Reply::Output(Output::Value(held.map(|held| Bytes::from(&held)))),
+        (Action::Put(_), Value::Simple(_)) => Reply::Output(Output::Done),
+        (Action::Delete | Action::CompareAndSwap { .. }, Value::Integer(n)) => Reply::Output(Output::Changed(n != 0)),
+        (Action::Add(_), Value::Integer(n)) => Reply::Output(Output::Number(n)),
+        (Action::Append(_), Value::Integer(n)) => Reply::Output(Output::Length(n as u64)),
+        // A wrong kind of reply must not pass for a right one: no model returns it.
+        (_, value) => Reply::Refused(format!("an unfit reply: {value:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A server that answers each request on each connection with the next of these bytes.
+    fn scripted(answers: Vec<&'static [u8]>) -> (SocketAddr, std::thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let thread = std::thread::spawn(move || {
+            let mut answers = answers.into_iter().peekable();
+            while answers.peek().is_some() {
+                let (mut stream, _) = listener.accept().expect("a client");
+                let mut buffer = [0; 512];
+                while answers.peek().is_some() && stream.read(&mut buffer).is_ok_and(|n| n > 0) {
+                    let answer = answers.next().expect("peeked");
+                    if answer.is_empty() || stream.write_all(answer).is_err() {
+                        break;
+                    }
+                }
+            }
+        });
+        (address, thread)
+    }
+
+    fn input(action: Action) -> Input {
+        Input { key: "k".into(), action }
+    }
+
+    fn client(addresses: &[SocketAddr]) -> ClusterClient {
+        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        ClusterClient::new(&texts.iter().map(String::as_str).collect::<Vec<_>>(), Duration::from_secs(20)).expect("addresses")
+    }
+
+    #[test]
+    fn replies_are_understood() {
+        let (address, server) = scripted(vec![
+            b"+OK\r\n",
+            b"$2\r\nv1\r\n",
+            b"$-1\r\n",
+            b":1\r\n",
+            b":8\r\n",
+            b"-ERR value is not an integer or out of range\r\n",
+        ]);
+        let mut client = client(&[address]);
+        assert_eq!(client.call(&input(Action::Put("v1".into()))), Reply::Output(Output::Done));
+        assert_eq!(client.call(&input(Action::Get)), Reply::Output(Output::Value(Some("v1".into()))));
+        assert_eq!(client.call(&input(Action::Get)), Reply::Output(Output::Value(None)));
+        assert_eq!(client.call(&input(Action::Delete)), Reply::Output(Output::Changed(true)));
+        assert_eq!(client.call(&input(Action::Add(1))), Reply::Output(Output::Number(8)));
+        assert_eq!(client.call(&input(Action::Add(1))), Reply::Output(Output::Refused));
+        server.join().expect("done");
+    }
+
+    #[test]
+    fn a_redirection_is_followed_and_a_cut_connection_is_unknown() {
+        let (leader, leading) = scripted(vec![b"+OK\r\n", b""]);
+        let moved: &'static [u8] = format!("-MOVED 1 {leader}\r\n").leak().as_bytes();
+        let (follower, following) = scripted(vec![moved]);
+        let mut client = client(&[follower, leader]);
+        assert_eq!(client.call(&input(Action::Put("v".into()))), Reply::Output(Output::Done));
+        assert_eq!(client.call(&input(Action::Put("w".into()))), Reply::Unknown);
+        following.join().expect("done");
+        leading.join().expect("done");
+    }
+
+    #[test]
+    fn what_is_no_resp_is_unknown_and_what_cannot_be_sent_is_refused() {
+        let (address, server) = scripted(vec![b"hello\r\n"]);
+        assert_eq!(client(&[address]).call(&input(Action::Get)), Reply::Unknown);
+        server.join().expect("done");
+        let nobody = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+        let mut hopeless = ClusterClient { patience: Duration::from_millis(5), ..client(&[nobody]) };
+        assert!(matches!(hopeless.call(&input(Action::Get)), Reply::Refused(_)));
+    }
+}
