@@ -16,5 +16,6 @@ pub mod redis;
 pub mod report;
 pub mod scratch;
 pub mod timeline;
+pub mod workload;
 
 pub use commands::run;
