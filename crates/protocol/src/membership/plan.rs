@@ -68,12 +68,14 @@ pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool) -> Option<View>
     } else {
         departed.retain(|d| !d.evidence.releases_leases());
     }
-    for (process, evidence) in &wishes.remove {
-        if let Some(at) = members.iter().position(|m| m.id == *process) {
+    // Who is certainly gone first: who is only presumed so may then hold the only state that is left.
+    let (certain, doubtful): (Vec<_>, Vec<_>) = wishes.remove.iter().partition(|(_, evidence)| evidence.releases_leases());
+    for (process, evidence) in certain.into_iter().chain(doubtful) {
+        if let Some(at) = members.iter().position(|m| m.id == process) {
             if !evidence.releases_leases() && holds_the_only_state(&members, at) {
                 continue;
             }
-            departed.push(Departed { id: members.remove(at).id, evidence: *evidence });
+            departed.push(Departed { id: members.remove(at).id, evidence });
         }
     }
     for newcomer in &wishes.join {
@@ -169,6 +171,12 @@ mod tests {
             wishes.remove(id(0, 1), evidence);
             assert_eq!(next(&view, &wishes, true), None);
         }
+        view.members[1].roles = Roles::COORDINATOR.with(Roles::REPLICA);
+        let mut wishes = Wishes::default();
+        wishes.remove(id(0, 1), Evidence::Presumed);
+        wishes.remove(id(1, 1), Evidence::Left);
+        assert_eq!(next(&view, &wishes, true).unwrap().primary().unwrap().id, id(0, 1), "whatever the order of the wishes");
+        view.members[1].roles = Roles::COORDINATOR.with(Roles::LEARNER);
         let mut wishes = Wishes::default();
         wishes.join(member(0, 2, Roles::LEARNER));
         assert_eq!(next(&view, &wishes, true), None, "nor for the sake of its own next life");
