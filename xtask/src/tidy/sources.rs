@@ -120,7 +120,9 @@ fn argued_unsafe(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
 
 /// Debug code that must not stay. Only commands print; libraries return values or log through `tracing`.
 fn debug_code(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
-    let prints = path.starts_with("xtask/") || crate_of(path) == Some("cli") || path.contains("/tests/") || path.contains("/examples/");
+    let prints = path.starts_with("xtask/")
+        || crate_of(path) == Some("cli")
+        || ["/tests/", "/examples/", "/src/bin/"].iter().any(|part| path.contains(part));
     for (at, line) in lines.iter().enumerate() {
         for name in ["dbg!", "todo!", "unimplemented!"] {
             if word(&line.code, name) {

@@ -1,0 +1,96 @@
+//! Lives of simulated clusters, one seed after the other: `martlet-sim [--seeds N] [--seed S] [--verbose]`.
+
+#![forbid(unsafe_code)]
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+const USAGE: &str = "\
+Usage: martlet-sim [--seeds N] [--seed S] [--verbose]
+
+  --seeds N   how many lives to run [default: 1000]
+  --seed S    the seed of the first [default: 0]
+  --verbose   a line for each life";
+
+fn main() -> ExitCode {
+    let (mut seeds, mut first, mut verbose) = (1000, 0, false);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut number = || {
+            let value = args.next().unwrap_or_default();
+            value.parse::<u64>().map_err(|_| format!("{arg} is {value:?}; allowed is a whole number"))
+        };
+        let parsed = match arg.as_str() {
+            "--seeds" => number().map(|n| seeds = n),
+            "--seed" => number().map(|n| first = n),
+            "--verbose" => {
+                verbose = true;
+                Ok(())
+            }
+            "--help" | "-h" => {
+                println!("{USAGE}");
+                return ExitCode::SUCCESS;
+            }
+            other => Err(format!("{other:?} is not an option of martlet-sim")),
+        };
+        if let Err(why) = parsed {
+            eprintln!("martlet-sim: {why}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    }
+    lives(first, seeds, verbose)
+}
+
+fn lives(first: u64, seeds: u64, verbose: bool) -> ExitCode {
+    let started = Instant::now();
+    let progress = !verbose && std::io::stderr().is_terminal();
+    let (mut operations, mut views, mut kills, mut virtual_ns, mut replies, mut ended) = (0, 0, 0, 0, 0, 0);
+    for seed in first..first.saturating_add(seeds) {
+        // A broken invariant panics: the seed has to be known by then.
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| eprintln!("\nseed {seed}: {info}")));
+        let report = martlet_sim::run(seed);
+        std::panic::set_hook(hook);
+        operations += report.operations;
+        views += report.views;
+        kills += report.kills;
+        replies += report.replies;
+        ended += u64::from(report.ended);
+        virtual_ns += report.length_ns;
+        if verbose {
+            println!(
+                "seed {seed}: {} us, {} operations, {} views, {} takeovers, {} kills, {} replies, {} unknown, digest {:016x}",
+                report.length_ns / 1000,
+                report.operations,
+                report.views,
+                report.takeovers,
+                report.kills,
+                report.replies,
+                report.unknown,
+                report.digest
+            );
+        }
+        if let Some(violation) = report.violation {
+            eprintln!("\nseed {seed}: {violation}\nagain: martlet-sim --seeds 1 --seed {seed}");
+            return ExitCode::FAILURE;
+        }
+        if progress && (seed - first).is_multiple_of(16) {
+            let done = seed - first + 1;
+            let _ = write!(std::io::stderr(), "\r{done} of {seeds} lives, {} a second ", per_second(done, started));
+        }
+    }
+    if progress {
+        eprintln!();
+    }
+    println!(
+        "{seeds} lives, {} ms of virtual time, {operations} operations, {views} views, {kills} kills, {replies} replies, {ended} ended early, {} lives a second: nothing violated",
+        virtual_ns / 1_000_000,
+        per_second(seeds, started)
+    );
+    ExitCode::SUCCESS
+}
+
+fn per_second(done: u64, since: Instant) -> u64 {
+    (done as f64 / since.elapsed().as_secs_f64()) as u64
+}

@@ -1,0 +1,94 @@
+//! Simulated clients: each has one request open at a time, and remembers everything.
+
+use fastrand::Rng;
+
+use super::machine::shown;
+use super::server::Request;
+use crate::linearizability::kv::{Action, Bytes, Input, Output};
+use crate::linearizability::{Operation, Outcome};
+
+/// A request that waits for its reply.
+#[derive(Clone, Debug)]
+struct Open {
+    called_ns: u64,
+    request: Request,
+}
+
+/// One client.
+#[derive(Debug)]
+pub struct Client {
+    id: usize,
+    /// The node that it thinks leads.
+    pub target: u16,
+    number: u64,
+    open: Option<Open>,
+    /// The last value it saw at each key, to make swaps that sometimes succeed.
+    seen: Vec<Option<Bytes>>,
+    /// What it will ask for next, if that is not left to chance.
+    pub wanted: Vec<u64>,
+}
+
+impl Client {
+    /// A client that has asked for nothing yet, of keys 1 to `keys`.
+    pub fn new(id: usize, keys: u64, target: u16) -> Client {
+        Client { id, target, number: 0, open: None, seen: vec![None; keys as usize + 1], wanted: Vec::new() }
+    }
+
+    /// Whether a request is open.
+    pub fn is_waiting(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// The number of the open request.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Starts a request. `fresh` is a value that nobody has written.
+    pub fn call(&mut self, now: u64, fresh: u64, chance: &mut Rng) {
+        let keys = self.seen.len() as u64 - 1;
+        let (key, action) = match self.wanted.last() {
+            Some(key) => (*key, Action::Get),
+            None => {
+                let key = chance.u64(1..=keys);
+                let action = match chance.u8(..10) {
+                    0..4 => Action::Get,
+                    4..8 => Action::Put(shown(fresh)),
+                    8 => Action::Delete,
+                    _ => Action::CompareAndSwap { expected: self.seen[key as usize].clone(), new: shown(fresh) },
+                };
+                (key, action)
+            }
+        };
+        self.number += 1;
+        self.open = Some(Open { called_ns: now, request: Request { client: self.id, number: self.number, key, action } });
+    }
+
+    /// The open request, to be sent (again).
+    pub fn request(&self) -> Option<&Request> {
+        self.open.as_ref().map(|open| &open.request)
+    }
+
+    /// A result has come. `None` when the client no longer waits for it.
+    pub fn take(&mut self, now: u64, number: u64, output: Output) -> Option<Operation<Input, Output>> {
+        let open = self.open.take_if(|open| open.request.number == number)?;
+        if let Output::Value(value) = &output {
+            self.seen[open.request.key as usize] = value.clone();
+        }
+        if self.wanted.last() == Some(&open.request.key) {
+            self.wanted.pop();
+        }
+        Some(self.operation(open, Outcome::Returned { at_ns: now, output }))
+    }
+
+    /// The client has waited long enough, or is asked to stop. `None` when it was not waiting for that.
+    pub fn give_up(&mut self, number: u64) -> Option<Operation<Input, Output>> {
+        let open = self.open.take_if(|open| open.request.number == number)?;
+        Some(self.operation(open, Outcome::Unknown))
+    }
+
+    fn operation(&self, open: Open, outcome: Outcome<Output>) -> Operation<Input, Output> {
+        let Request { key, action, .. } = open.request;
+        Operation { client: self.id as u64, called_ns: open.called_ns, input: Input { key: shown(key), action }, outcome }
+    }
+}

@@ -1,0 +1,66 @@
+//! The clocks of processes, which are not the true one.
+
+use fastrand::Rng;
+use martlet_protocol::basics::Time;
+
+/// A process's monotonic clock: it starts anywhere, runs a little fast or slow, and reads differently from core to core.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    /// What it shows at the beginning of the world.
+    offset: u64,
+    /// How much faster than true time it runs, in parts per million.
+    ppm: i64,
+    /// How far behind the furthest core a core can be.
+    skew_ns: u64,
+}
+
+impl Clock {
+    /// A clock whose durations differ from those of every other by at most `drift_ppm`.
+    pub fn drawn(chance: &mut Rng, drift_ppm: u64, skew_ns: u64) -> Clock {
+        let half = drift_ppm as i64 / 2;
+        Clock { offset: chance.u64(1_000_000..1_000_000_000), ppm: chance.i64(-half..=half), skew_ns }
+    }
+
+    fn at(&self, now: u64) -> u64 {
+        (self.offset as i64 + now as i64 + now as i64 * self.ppm / 1_000_000) as u64
+    }
+
+    /// What the process reads at the true time `now`, on whatever core it happens to run.
+    pub fn read(&self, now: u64, chance: &mut Rng) -> Time {
+        Time(self.at(now) - chance.u64(0..=self.skew_ns))
+    }
+
+    /// The least and the most that a core of the process reads at the true time `now`.
+    pub fn bounds(&self, now: u64) -> (Time, Time) {
+        (Time(self.at(now) - self.skew_ns), Time(self.at(now)))
+    }
+
+    /// The true time at which the clock shows `local` on every core, or a little later.
+    pub fn true_time(&self, local: Time) -> u64 {
+        let ahead = local.0.saturating_sub(self.offset).saturating_add(self.skew_ns);
+        let speed = (1_000_000 + self.ppm) as u128;
+        u64::try_from((u128::from(ahead) * 1_000_000).div_ceil(speed) + 1).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_stays_within_its_bounds() {
+        let mut chance = Rng::with_seed(1);
+        for _ in 0..100 {
+            let clock = Clock::drawn(&mut chance, 200, 500);
+            for now in [0, 1_000, 1_000_000, 1_000_000_000] {
+                let (least, most) = clock.bounds(now);
+                let read = clock.read(now, &mut chance);
+                assert!(least <= read && read <= most);
+                let drift = (most.0 - clock.offset).abs_diff(now);
+                assert!(drift <= now / 10_000, "{drift} in {now}");
+                let later = clock.true_time(read);
+                assert!(clock.bounds(later).0 >= read, "woken before it is time");
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! One life of a node: the production state machines, driven as the node's duty cycle drives them.
+
+use fastrand::Rng;
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::sim::{DeathWords, Endpoint};
+use martlet_fabric::{Completion, Fabric, LocalRegion, PeerEvent, PeerId, PeerKind};
+use martlet_protocol::basics::layout::{Component, LIFE, MAX_WATCHERS, life};
+use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
+use martlet_protocol::engine::PrimaryBackup;
+use martlet_protocol::engine::primary_backup;
+use martlet_protocol::membership::{Core, Event};
+use martlet_protocol::replica::Standing;
+
+use super::Canary;
+use super::clock::Clock;
+use super::machine::Machine;
+use super::oracle::Oracle;
+use super::server::Server;
+
+/// Datagrams taken in one turn.
+const DATAGRAMS_A_TURN: usize = 64;
+
+/// A process of the cluster.
+pub struct Node<const HOST: bool> {
+    pub me: ProcessId,
+    pub clock: Clock,
+    pub core: Core,
+    pub engine: PrimaryBackup,
+    pub machine: Machine,
+    pub server: Server,
+    fabric: Endpoint<HOST>,
+    threads: usize,
+    completions: Vec<Completion>,
+    datagram: Vec<u8>,
+    /// Peers that the engine has let go of, but membership perhaps not.
+    let_go: Vec<PeerId>,
+    /// This life is over: membership says that the process is out, or the engine can't go on.
+    pub over: bool,
+    /// It has been asked to leave.
+    pub leaving: bool,
+    canary: Option<Canary>,
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// The true time at which the next is due.
+    pub due: u64,
+    /// The view that was found to be active.
+    pub active: Option<ViewNumber>,
+}
+
+impl<const HOST: bool> Node<HOST> {
+    /// A process whose acting threads have registered with the kernel.
+    pub fn new(
+        me: ProcessId,
+        fabric: Endpoint<HOST>,
+        core: Core,
+        engine: PrimaryBackup,
+        clock: Clock,
+        threads: usize,
+        canary: Option<Canary>,
+    ) -> Self {
+        let words = fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
+        for thread in 0..threads {
+            for watcher in 0..MAX_WATCHERS {
+                let tid = 1000 + thread as u64;
+                words[life::death(thread, watcher)].store(life::WAITERS | tid, Ordering::Release);
+            }
+        }
+        words[life::THREADS].store(threads as u64, Ordering::Release);
+        Node {
+            me,
+            clock,
+            core,
+            engine,
+            machine: Machine::default(),
+            server: Server::default(),
+            fabric,
+            threads,
+            completions: Vec::new(),
+            datagram: Vec::new(),
+            let_go: Vec::new(),
+            over: false,
+            leaving: false,
+            canary,
+        }
+    }
+
+    /// The words that the kernel sets when the process is killed.
+    pub fn death_words(&self) -> DeathWords {
+        let words = |thread| (0..MAX_WATCHERS).map(|watcher| life::death(thread, watcher)).collect();
+        DeathWords { region: LIFE, threads: (0..self.threads).map(words).collect() }
+    }
+
+    /// Stores a death word of every thread for every watcher.
+    pub fn set_death_words(&self, word: u64) {
+        let words = self.fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
+        for thread in 0..self.threads {
+            for watcher in 0..MAX_WATCHERS {
+                words[life::death(thread, watcher)].store(word, Ordering::Release);
+            }
+        }
+    }
+
+    /// Founds the cluster.
+    pub fn bootstrap(&mut self, true_now: u64, chance: &mut Rng, oracle: &mut Oracle) {
+        let now = self.clock.read(true_now, chance);
+        self.core.bootstrap(now, &mut self.fabric);
+        self.take_membership_events(true_now, oracle);
+    }
+
+    /// Asks to be taken in.
+    pub fn join(&mut self, true_now: u64, chance: &mut Rng) {
+        self.core.join(self.clock.read(true_now, chance));
+    }
+
+    /// Asks to be removed, of its own will. It has stopped acting.
+    pub fn leave(&mut self, true_now: u64, chance: &mut Rng, oracle: &mut Oracle) {
+        self.leaving = true;
+        let now = self.clock.read(true_now, chance);
+        self.core.leave(now, &mut self.fabric);
+        self.take_membership_events(true_now, oracle);
+    }
+
+    /// An operator wants leases of another length.
+    pub fn set_lease_ns(&mut self, true_now: u64, chance: &mut Rng, lease_ns: u64) {
+        let now = self.clock.read(true_now, chance);
+        self.core.set_lease_ns(now, &mut self.fabric, lease_ns);
+    }
+
+    /// The view that some core of this process may find active at the true time `true_now`.
+    pub fn may_act_in(&self, true_now: u64) -> Option<ViewNumber> {
+        let (lease, (least, most)) = (self.core.lease(), self.clock.bounds(true_now));
+        // Between the slowest core and the fastest one, somebody finds the lease begun and not ended.
+        let begun = lease.active(lease.view(), most) || (most >= lease.end() && least < lease.end());
+        (lease.view() != ViewNumber(0) && begun).then_some(lease.view())
+    }
+
+    /// One turn of the duty cycle, as the node's agent has it.
+    pub fn turn(&mut self, true_now: u64, idle_ns: u64, chance: &mut Rng, oracle: &mut Oracle) -> Turn {
+        let now = self.clock.read(true_now, chance);
+        self.take_peer_events(now, true_now, oracle);
+        for _ in 0..DATAGRAMS_A_TURN {
+            let Some(from) = self.fabric.receive(&mut self.datagram) else { break };
+            let now = self.clock.read(true_now, chance);
+            self.core.handle_datagram(now, &mut self.fabric, from, &self.datagram);
+            self.take_membership_events(true_now, oracle);
+        }
+        self.core.tick(now, &mut self.fabric, true);
+        self.take_membership_events(true_now, oracle);
+
+        if !self.leaving {
+            self.server.poll(&mut self.engine, &mut self.machine);
+        }
+        self.engine.post(now, &mut self.fabric, &mut self.machine);
+
+        self.completions.clear();
+        while let Some(completion) = self.fabric.poll() {
+            self.completions.push(completion);
+        }
+        // Later than every completion just taken, as membership and the engine ask.
+        let now = self.clock.read(true_now, chance);
+        for at in 0..self.completions.len() {
+            let completion = self.completions[at];
+            if Component::Engine.owns(completion.token) {
+                self.engine.handle_completion(completion);
+            } else {
+                self.core.handle_completion(now, &mut self.fabric, completion);
+                self.take_membership_events(true_now, oracle);
+            }
+        }
+        let view = self.engine.view();
+        let active = self.core.lease().active(view, now) || self.canary == Some(Canary::NoActiveCheck);
+        self.engine.advance(now, active.then_some(view), &mut self.fabric, &mut self.machine);
+        self.take_engine_events(now, true_now, oracle);
+        if !self.leaving {
+            self.server.release(&self.engine);
+        }
+        let (core, fabric) = (&self.core, &mut self.fabric);
+        self.let_go.retain(|peer| {
+            let go = core.can_forget(*peer);
+            if go {
+                fabric.forget(*peer);
+            }
+            !go
+        });
+        let due = self.clock.true_time(self.core.deadline()).min(true_now + idle_ns);
+        Turn { due, active: active.then_some(view) }
+    }
+
+    fn take_peer_events(&mut self, now: Time, true_now: u64, oracle: &mut Oracle) {
+        while let Some(event) = self.fabric.event() {
+            match event {
+                PeerEvent::Up { identity, .. } if identity.kind == PeerKind::Client => continue,
+                PeerEvent::Up { peer, identity } => {
+                    self.engine.handle_peer_up(peer, ProcessId { node: identity.node, incarnation: identity.incarnation });
+                }
+                PeerEvent::Gone { peer, .. } => self.engine.handle_peer_gone(peer),
+            }
+            self.core.handle_peer(now, &mut self.fabric, event);
+            self.take_membership_events(true_now, oracle);
+        }
+    }
+
+    fn take_membership_events(&mut self, true_now: u64, oracle: &mut Oracle) {
+        while let Some(event) = self.core.poll_event() {
+            match event {
+                Event::View(view) => {
+                    oracle.learned(true_now, self.me, &view);
+                    self.engine.handle_view(&view);
+                }
+                Event::Excluded => self.over = true,
+                Event::Milestone(_) => {}
+            }
+        }
+    }
+
+    fn take_engine_events(&mut self, now: Time, true_now: u64, oracle: &mut Oracle) {
+        while let Some(event) = self.engine.poll_event() {
+            match event {
+                primary_backup::Event::CaughtUp { process, .. } => self.core.promote(now, &mut self.fabric, process),
+                primary_backup::Event::Drop { process, .. } => self.core.evict(now, &mut self.fabric, process),
+                primary_backup::Event::Forget(peer) => self.let_go.push(peer),
+                primary_backup::Event::TookOver { .. } => oracle.takeovers += 1,
+                primary_backup::Event::LaneFault { peer, fault } => {
+                    // Nobody here writes nonsense.
+                    oracle.violated(true_now, format!("{} finds a fault in the lane of {peer:?}: {fault:?}", self.me));
+                }
+                primary_backup::Event::Unfit { view } => {
+                    oracle.violated(true_now, format!("view {view} makes {} primary, which does not hold the state", self.me));
+                    self.over = true;
+                }
+            }
+            self.take_membership_events(true_now, oracle);
+        }
+        self.over |= self.engine.standing() == Standing::Excluded;
+    }
+}
