@@ -48,6 +48,11 @@ impl Wishes {
         }
     }
 
+    /// Another primary leads: what its predecessor had seen of learners is void, since they learn anew.
+    pub fn forget_promotions(&mut self) {
+        self.promote.clear();
+    }
+
     /// Drops what `view` has fulfilled or made pointless.
     pub fn settle(&mut self, view: &View) {
         self.remove.retain(|(p, _)| view.member(*p).is_some());
@@ -94,8 +99,11 @@ pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool) -> Option<View>
         }
     }
     for process in &wishes.promote {
-        if let Some(m) = members.iter_mut().find(|m| m.id == *process && m.roles.has(Roles::LEARNER)) {
-            m.roles = m.roles.without(Roles::LEARNER).with(Roles::REPLICA);
+        if let Some(at) = members.iter().position(|m| m.id == *process && m.roles.has(Roles::LEARNER)) {
+            // Behind everybody: whoever has become primary while it learned stays primary.
+            let mut member = members.remove(at);
+            member.roles = member.roles.without(Roles::LEARNER).with(Roles::REPLICA);
+            members.push(member);
         }
     }
     // The list has a fixed room; who departed first is the first whose lease is over.
@@ -199,6 +207,17 @@ mod tests {
         assert!(longer.compatible);
         let after = next(&longer, &Wishes { promote: vec![], lease_ns: Some(1), ..Wishes::default() }, false).unwrap();
         assert_eq!(after.fence_ns, 99);
+    }
+
+    #[test]
+    fn a_learner_that_is_promoted_stands_behind_those_who_were_replicas_before() {
+        let mut view = three();
+        view.members[0].roles = Roles::COORDINATOR.with(Roles::LEARNER);
+        let mut wishes = Wishes::default();
+        wishes.promote(id(0, 1));
+        let next = next(&view, &wishes, true).unwrap();
+        assert_eq!(next.primary().unwrap().id, id(1, 1));
+        assert_eq!(next.members.last().unwrap().id, id(0, 1));
     }
 
     #[test]

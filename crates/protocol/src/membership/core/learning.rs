@@ -40,6 +40,9 @@ impl Core {
         self.learned = now;
         self.publish(fabric, &view);
         self.wishes.settle(&view);
+        if before.as_ref().and_then(View::primary).map(|m| m.id) != view.primary().map(|m| m.id) {
+            self.wishes.forget_promotions();
+        }
         for member in &view.members {
             // A member that is known to be gone was taken in by somebody who did not know yet.
             if let Some(evidence) = self.peers.suspicion(member.id) {

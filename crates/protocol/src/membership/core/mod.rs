@@ -485,9 +485,12 @@ impl Core {
                     self.lead(now, fabric);
                 }
             }
-            Message::Promote { process } => {
-                self.wishes.promote(process);
-                self.lead(now, fabric);
+            Message::Promote { process: learner } => {
+                // Only the primary knows what a learner has, and only of those it taught itself.
+                if self.view.as_ref().and_then(View::primary).is_some_and(|p| p.id == process) {
+                    self.wishes.promote(learner);
+                    self.lead(now, fabric);
+                }
             }
             Message::SetLease { lease_ns } => {
                 self.wishes.lease_ns = Some(lease_ns);
