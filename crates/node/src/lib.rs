@@ -1,9 +1,43 @@
 //! Everything that runs: threads, clocks, process watch, bootstrap, configuration, counters. What is decided, `martlet-protocol` decides.
+//!
+//! # Embedding
+//! A program that wants its state replicated supplies a [`StateMachine`](martlet_protocol::replica::StateMachine) and an
+//! [`Application`](martlet_protocol::replica::Application), and gives a thread to [`run`]:
+//!
+//! ```no_run
+//! use martlet_node::{Hooks, config::Settings, run};
+//! use martlet_protocol::replica::Application;
+//!
+//! fn serve<A: Application>(app: A, empty: A::Machine) -> Result<(), Box<dyn std::error::Error>> {
+//!     let settings = Settings::load("node.toml".as_ref())?;
+//!     let hooks = Hooks::new()?;
+//!     hooks.stop.on_signals()?;
+//!     run(&settings, app, empty, hooks)?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! | module | what stands there |
+//! |---|---|
+//! | [`config`] | what is configured, validated once |
+//! | `runner` | [`run`]: the thread, its sleep, the lives of a node one after another, its orderly end |
+//! | `agent`, `host` | the duty cycle; a node's parts and the application's view of them |
+//! | `founding` | who founds the cluster |
+//! | [`client`] | an endpoint for clients, which reads what nodes show |
+//! | [`counters`] | counters and the timeline of failovers, in shared memory |
+//! | [`clock`], [`idle`], [`sched`], [`waker`], [`stop`] | time, rest, cores and classes, sockets, the end |
 
+mod agent;
+pub mod client;
 pub mod clock;
 pub mod config;
 pub mod counters;
+mod founding;
+mod host;
 pub mod idle;
+mod runner;
 pub mod sched;
 pub mod stop;
 pub mod waker;
+
+pub use runner::{Ended, Hooks, OnStart, RunError, Started, run};

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::config::{Idle, Pin, Priority};
 
@@ -31,13 +31,7 @@ pub fn allowed_cores() -> io::Result<Vec<u16>> {
 
 /// Binds the calling thread to one core.
 pub fn pin_current_thread(core: u16) -> io::Result<()> {
-    let mut set = CpuSet::new();
-    if core > MAX_CORE {
-        return Err(io::Error::other(format!("core {core} is not allowed: 0 to {MAX_CORE}")));
-    }
-    set.set(usize::from(core));
-    sched_setaffinity(None, &set)?;
-    Ok(())
+    martlet_fabric::shm::process::pin_to_cpu(usize::from(core))
 }
 
 /// The core for a node's acting thread `thread`, given the node's `position` among the cluster's nodes and the cores that the process may use.
@@ -264,18 +258,6 @@ fn set_limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> io::R
     let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the pointer is to a live rlimit, which the kernel only reads.
     if unsafe { libc::setrlimit(resource, &limit) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// No core dump for this process: writing one would delay the news of its death by as long as it takes (TRAPS 33).
-pub fn forbid_core_dumps() -> io::Result<()> {
-    let (_, hard) = limits(libc::RLIMIT_CORE)?;
-    set_limit(libc::RLIMIT_CORE, 0, hard)?;
-    // Where core_pattern names a pipe the limit does not count: this does.
-    // SAFETY: PR_SET_DUMPABLE takes a plain number.
-    if unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }
 
 /// How many file descriptors the process may have, after the soft limit has been raised to the hard one.

@@ -8,7 +8,7 @@
 //! | 0 | owner, once | [`MAGIC`]: format and version | |
 //! | 1 | owner | how many events have been recorded | upwards |
 //! | 8.. | owner | one word for each [`Counter`], in its order | as the counter says |
-//! | [`EVENTS_AT`].. | owner | ring of [`EVENTS`] sealed records of 8 words; event `n` (from 0) lies in record `n % EVENTS` | |
+//! | 128.. | owner | ring of [`EVENTS`] sealed records of 8 words; event `n` (from 0) lies in record `n % EVENTS` | |
 //!
 //! A counter is one word and so never torn; two counters may be from different moments. An event's record is sealed over its words and its
 //! number: a reader that comes while it is overwritten sees a broken seal and skips it.

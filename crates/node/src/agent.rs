@@ -1,0 +1,161 @@
+//! The duty cycle of a node that does everything on one thread. It never blocks and knows no thread: the [runner](crate::runner) gives it
+//! its turns, and decides what happens between them.
+//!
+//! One turn:
+//!
+//! 1. take what the fabric says about peers, and datagrams;
+//! 2. membership's tick: it reads the death words of all peers, among other things;
+//! 3. the application takes requests, executes them on the primary's state and proposes their effects;
+//! 4. the engine posts them to the backups, or applies what has come as a backup;
+//! 5. completions, until there are none: each may post further operations. A death seen here goes through proposal, decision and lease
+//!    in this one step, where the fabric completes operations at once;
+//! 6. with a clock that was read after the last completion: is the view active? The engine draws its conclusions;
+//! 7. the application sends the replies that may go out: every one of them follows a check that is later than its execution (TRAPS 7).
+
+use martlet_fabric::{Completion, Fabric};
+use martlet_protocol::basics::Time;
+use martlet_protocol::basics::layout::Component;
+use martlet_protocol::replica::{Application, Replica as _, Standing};
+
+use crate::counters::Counter;
+use crate::host::Host;
+
+/// Datagrams taken in one turn.
+const DATAGRAMS_A_TURN: usize = 64;
+/// Counters are written out every so many turns, and before each sleep.
+const TURNS_A_PUBLICATION: u64 = 1024;
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// When it ended, or a little before.
+    pub now: Time,
+    /// Whether there was anything to do.
+    pub worked: bool,
+}
+
+/// A node's parts, and the application that it serves.
+pub(crate) struct Agent<F: Fabric, A: Application> {
+    pub host: Host<F, A::Machine>,
+    pub app: A,
+    completions: Vec<Completion>,
+    datagram: Vec<u8>,
+    turns: u64,
+    /// Whether requests are still taken.
+    pub serving: bool,
+}
+
+impl<F: Fabric, A: Application> Agent<F, A> {
+    pub fn new(host: Host<F, A::Machine>, app: A) -> Self {
+        Agent { host, app, completions: Vec::with_capacity(4096), datagram: Vec::with_capacity(4096), turns: 0, serving: true }
+    }
+
+    /// One turn.
+    pub fn turn(&mut self) -> Turn {
+        let host = &mut self.host;
+        let mut work = host.take_peer_events();
+        work += self.take_datagrams();
+
+        let host = &mut self.host;
+        // One thread for all: whoever gets here makes progress, and who hangs neither beats nor renews (TRAPS 9).
+        host.core.tick(host.now, &mut host.fabric, true);
+        host.take_membership_events();
+
+        let taken = if self.serving { self.app.poll(host) } else { 0 };
+        let posted = host.engine.post(host.now, &mut host.fabric, &mut host.machine);
+
+        let now = self.take_completions();
+        let host = &mut self.host;
+        let view = host.engine.view();
+        let active = host.core.lease().active(view, now);
+        if host.standing() == Standing::Primary {
+            host.counters.add(Counter::ActiveChecks, 1);
+            host.counters.add(Counter::InactiveChecks, u64::from(!active));
+        }
+        let standing = host.engine.standing();
+        host.engine.advance(now, active.then_some(view), &mut host.fabric, &mut host.machine);
+        host.take_engine_events();
+
+        let sent = self.app.release(host);
+        host.note_replies(sent);
+        host.forget_the_gone();
+
+        host.counters.add(Counter::Requests, taken as u64);
+        host.counters.add(Counter::Replies, sent as u64);
+        let moved = standing != host.engine.standing();
+        let worked = work > 0 || taken > 0 || posted || sent > 0 || moved || self.is_busy();
+        self.turns += 1;
+        let host = &mut self.host;
+        host.counters.add(Counter::Turns, 1);
+        host.counters.add(Counter::BusyTurns, u64::from(worked));
+        if self.turns.is_multiple_of(TURNS_A_PUBLICATION) {
+            host.publish_counters();
+        }
+        Turn { now, worked }
+    }
+
+    /// Whether something is under way that goes on by itself in the next turn: a takeover, or proposals that wait for a backup's lane.
+    fn is_busy(&self) -> bool {
+        let host = &self.host;
+        match host.engine.standing() {
+            Standing::Primary => host.engine.committed() != host.engine.last(),
+            _ => host.core.lease().active(host.engine.view(), host.now),
+        }
+    }
+
+    fn take_datagrams(&mut self) -> usize {
+        let host = &mut self.host;
+        for taken in 0..DATAGRAMS_A_TURN {
+            let Some(from) = host.fabric.receive(&mut self.datagram) else { return taken };
+            // Read after the datagram was there: what it tells was so before this moment.
+            host.now = host.clock();
+            host.core.handle_datagram(host.now, &mut host.fabric, from, &self.datagram);
+            host.take_membership_events();
+        }
+        DATAGRAMS_A_TURN
+    }
+
+    /// Hands out completions until there are none. The time returned was read after the last of them had been there.
+    fn take_completions(&mut self) -> Time {
+        loop {
+            while let Some(completion) = self.host.fabric.poll() {
+                self.completions.push(completion);
+            }
+            // Later than every completion just taken, as membership and the engine ask.
+            let now = self.host.clock();
+            self.host.now = now;
+            if self.completions.is_empty() {
+                return now;
+            }
+            for at in 0..self.completions.len() {
+                let completion = self.completions[at];
+                let host = &mut self.host;
+                if Component::Engine.owns(completion.token) {
+                    host.engine.handle_completion(completion);
+                } else if Component::Application.owns(completion.token) {
+                    self.app.complete(host, completion);
+                } else {
+                    host.core.handle_completion(now, &mut host.fabric, completion);
+                    host.take_membership_events();
+                }
+            }
+            self.completions.clear();
+            let Some(more) = self.host.fabric.poll() else { return now };
+            self.completions.push(more);
+        }
+    }
+
+    /// When the next turn is due at the latest, for who would rather sleep.
+    pub fn deadline(&self) -> Time {
+        self.host.core.deadline()
+    }
+
+    /// The end of this life, before its endpoint goes: the application learns that its clients are gone, and that nothing that waited will
+    /// be released.
+    pub fn end_life(&mut self) {
+        self.host.dismiss_clients();
+        self.app.poll(&mut self.host);
+        self.app.release(&mut self.host);
+        self.host.publish_counters();
+    }
+}

@@ -1,0 +1,346 @@
+//! What one process is made of: its endpoint, its membership, its engine, its state; and the application's view of them.
+
+use std::collections::VecDeque;
+
+use martlet_fabric::{Fabric, Identity, LocalRegion, Memory, PeerEvent, PeerId, PeerKind};
+use martlet_protocol::basics::layout::{COUNTERS, MAX_MEMBERS};
+use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use martlet_protocol::engine::PrimaryBackup;
+use martlet_protocol::engine::primary_backup;
+use martlet_protocol::membership::{self, Core, Milestone, Roles, View};
+use martlet_protocol::replica::{ClientEvent, Replica, Standing, StateMachine, Ticket};
+
+use crate::counters::{Counter, Counters, Event, EventKind};
+
+/// One life of a node, on any fabric. The [`Agent`](crate::agent::Agent) drives it.
+pub(crate) struct Host<F, M> {
+    pub me: ProcessId,
+    pub fabric: F,
+    pub core: Core,
+    pub engine: PrimaryBackup,
+    pub machine: M,
+    pub now: Time,
+    pub counters: Counters,
+    clock: fn() -> Time,
+    /// Connected members that are not gone.
+    pub members: Vec<(PeerId, ProcessId)>,
+    /// Set when that list changes; whoever acts on it clears it.
+    pub members_changed: bool,
+    client_events: VecDeque<ClientEvent>,
+    clients: Vec<PeerId>,
+    /// Clients whose going the application has been told of, or will be in this turn: their memory can go after it.
+    departed_clients: Vec<PeerId>,
+    /// Members that the engine has let go of, but membership perhaps not.
+    let_go: Vec<PeerId>,
+    /// Whether the application has sent a reply in this reign.
+    replied: bool,
+    /// The newest view whose decision stands in the timeline.
+    decided: ViewNumber,
+    /// Membership says that this process is out.
+    pub excluded: bool,
+    /// The engine can't go on in this life.
+    pub unfit: bool,
+    was_alone: bool,
+}
+
+impl<F: Fabric, M: StateMachine> Host<F, M> {
+    /// A process that knows nobody yet.
+    pub fn new(me: ProcessId, fabric: F, core: Core, engine: PrimaryBackup, machine: M, counters: Counters, clock: fn() -> Time) -> Self {
+        let mut host = Host {
+            me,
+            fabric,
+            core,
+            engine,
+            machine,
+            now: clock(),
+            counters,
+            clock,
+            members: Vec::with_capacity(MAX_MEMBERS),
+            members_changed: false,
+            client_events: VecDeque::with_capacity(64),
+            clients: Vec::with_capacity(64),
+            departed_clients: Vec::new(),
+            let_go: Vec::new(),
+            replied: false,
+            decided: ViewNumber(0),
+            excluded: false,
+            unfit: false,
+            was_alone: false,
+        };
+        // What an earlier life was is over.
+        for counter in [Counter::Standing, Counter::View, Counter::ActiveView, Counter::Primary, Counter::Members, Counter::Replicas] {
+            host.counters.set(counter, 0);
+        }
+        host.counters.set(Counter::Node, u64::from(me.node.0));
+        host.counters.set(Counter::Incarnation, me.incarnation.0);
+        if let Some(region) = host.fabric.memory(LocalRegion::Public(COUNTERS)) {
+            host.counters.open(region);
+        }
+        host.record(EventKind::Started, Some(me), 0);
+        host
+    }
+
+    pub fn clock(&self) -> Time {
+        (self.clock)()
+    }
+
+    /// Stamps an event and shows it.
+    pub fn record(&mut self, kind: EventKind, process: Option<ProcessId>, detail: u64) {
+        self.record_in(kind, self.core.view_number(), process, detail);
+    }
+
+    fn record_in(&mut self, kind: EventKind, view: ViewNumber, process: Option<ProcessId>, detail: u64) {
+        let at = self.clock();
+        if let Some(region) = counters_region(&self.fabric) {
+            self.counters.record(region, Event { at, kind, view, process, detail });
+        }
+    }
+
+    /// Takes what the fabric has to say about peers. Returns how much that was.
+    pub fn take_peer_events(&mut self) -> usize {
+        let mut taken = 0;
+        while let Some(event) = self.fabric.event() {
+            taken += 1;
+            self.now = self.clock();
+            match event {
+                PeerEvent::Up { peer, identity: Identity { kind: PeerKind::Client, .. } } => {
+                    self.clients.push(peer);
+                    self.client_events.push_back(ClientEvent::Up(peer));
+                }
+                PeerEvent::Gone { peer, .. } if self.clients.contains(&peer) => {
+                    self.clients.retain(|c| *c != peer);
+                    self.departed_clients.push(peer);
+                    self.client_events.push_back(ClientEvent::Gone(peer));
+                }
+                PeerEvent::Up { peer, identity } => {
+                    let process = ProcessId { node: identity.node, incarnation: identity.incarnation };
+                    self.members.push((peer, process));
+                    self.members_changed = true;
+                    self.record(EventKind::PeerUp, Some(process), 0);
+                    self.engine.handle_peer_up(peer, process);
+                    self.core.handle_peer(self.now, &mut self.fabric, event);
+                }
+                PeerEvent::Gone { peer, .. } => {
+                    self.members.retain(|(p, _)| *p != peer);
+                    self.members_changed = true;
+                    self.engine.handle_peer_gone(peer);
+                    self.core.handle_peer(self.now, &mut self.fabric, event);
+                }
+            }
+            self.take_membership_events();
+        }
+        taken
+    }
+
+    /// Acts on what membership says. To be called after each of its handlers, so that the stamps are true.
+    pub fn take_membership_events(&mut self) {
+        while let Some(event) = self.core.poll_event() {
+            match event {
+                membership::Event::View(view) => self.enter(&view),
+                membership::Event::Excluded => {
+                    self.excluded = true;
+                    self.record(EventKind::Excluded, Some(self.me), 0);
+                }
+                membership::Event::Milestone(Milestone::DeathSeen(process, evidence)) => {
+                    let kind = if evidence.releases_leases() { EventKind::DeathSeen } else { EventKind::Suspected };
+                    self.record(kind, Some(process), evidence as u64);
+                }
+                membership::Event::Milestone(Milestone::Proposed(view)) => self.record_in(EventKind::ViewProposed, view, None, 0),
+                membership::Event::Milestone(Milestone::Decided(view)) => {
+                    self.decided = view;
+                    self.record_in(EventKind::ViewDecided, view, None, 0);
+                }
+                membership::Event::Milestone(Milestone::Acknowledged(view)) => {
+                    self.record_in(EventKind::ViewAcknowledged, view, None, 0);
+                }
+                membership::Event::Milestone(Milestone::Active(view)) => {
+                    self.counters.set(Counter::ActiveView, view.0);
+                    self.record_in(EventKind::ViewActive, view, None, 0);
+                }
+            }
+        }
+    }
+
+    fn enter(&mut self, view: &View) {
+        if self.decided < view.number {
+            self.decided = view.number;
+            self.record_in(EventKind::ViewDecided, view.number, None, 0);
+        }
+        let led = self.engine.standing() == Standing::Primary;
+        self.engine.handle_view(view);
+        if led && self.engine.standing() != Standing::Primary {
+            self.record(EventKind::SteppedDown, Some(self.me), 0);
+        }
+        let primary = view.primary().map(|m| m.id);
+        let count = &mut self.counters;
+        count.set(Counter::View, view.number.0);
+        count.set(Counter::Members, view.members.len() as u64);
+        count.set(Counter::Replicas, view.with_roles(Roles::REPLICA).count() as u64);
+        count.set(Counter::Primary, primary.map_or(0, |p| u64::from(p.node.0) + 1));
+        count.set(Counter::LeaseNs, view.lease_ns);
+        if primary.is_none() {
+            tracing::error!(view = view.number.0, "no replica is left: the state is lost, and the cluster has to be started anew");
+        }
+    }
+
+    /// Acts on what the engine says.
+    pub fn take_engine_events(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            match event {
+                primary_backup::Event::CaughtUp { process, .. } => {
+                    self.record(EventKind::Caught, Some(process), 0);
+                    self.core.promote(self.now, &mut self.fabric, process);
+                }
+                primary_backup::Event::Drop { process, reason } => {
+                    tracing::warn!(%process, ?reason, "a learner cannot follow, and is removed");
+                    self.core.evict(self.now, &mut self.fabric, process);
+                }
+                primary_backup::Event::Forget(peer) => self.let_go.push(peer),
+                primary_backup::Event::TookOver { recovered, .. } => {
+                    self.replied = false;
+                    self.record(EventKind::TookOver, Some(self.me), recovered);
+                }
+                primary_backup::Event::LaneFault { peer, fault } => {
+                    let process = self.process_of(peer);
+                    tracing::error!(?process, ?fault, "a peer wrote what makes no sense");
+                    let primary = self.core.view().and_then(View::primary).map(|m| m.id);
+                    self.unfit |= process.is_some() && process == primary;
+                }
+                primary_backup::Event::Unfit { view } => {
+                    tracing::error!(view = view.0, "made primary without the whole state: starting over");
+                    self.unfit = true;
+                }
+            }
+            self.take_membership_events();
+        }
+        let alone = self.engine.is_alone();
+        if alone && !self.was_alone {
+            self.record(EventKind::Alone, Some(self.me), 0);
+        }
+        self.was_alone = alone;
+        self.unfit |= self.engine.standing() == Standing::Excluded && !self.excluded;
+    }
+
+    fn process_of(&self, peer: PeerId) -> Option<ProcessId> {
+        let view = self.core.view()?;
+        view.members.iter().map(|m| m.id).find(|id| self.core.peer_of(*id) == Some(peer))
+    }
+
+    /// The application has sent replies as primary.
+    pub fn note_replies(&mut self, sent: usize) {
+        if sent > 0 && !self.replied && self.engine.standing() == Standing::Primary {
+            self.replied = true;
+            self.record(EventKind::FirstReply, Some(self.me), 0);
+        }
+    }
+
+    /// Gives up the memory of those whom nobody needs any more.
+    pub fn forget_the_gone(&mut self) {
+        for client in self.departed_clients.drain(..) {
+            self.fabric.forget(client);
+        }
+        if self.let_go.is_empty() {
+            return;
+        }
+        let (core, fabric) = (&self.core, &mut self.fabric);
+        self.let_go.retain(|peer| {
+            let go = core.can_forget(*peer);
+            if go {
+                fabric.forget(*peer);
+            }
+            !go
+        });
+    }
+
+    /// Lets the application know that every client is gone: this life ends.
+    pub fn dismiss_clients(&mut self) {
+        self.client_events.extend(self.clients.drain(..).map(ClientEvent::Gone));
+    }
+
+    /// Writes the counters where others read them.
+    pub fn publish_counters(&mut self) {
+        let standing = match (self.excluded, self.core.is_member(), self.engine.standing()) {
+            (true, ..) | (_, _, Standing::Excluded) => 3,
+            (_, false, _) => 0,
+            (.., Standing::Primary) => 2,
+            (.., Standing::Backup { .. }) => 1,
+        };
+        let count = &mut self.counters;
+        count.set(Counter::Standing, standing);
+        count.set(Counter::Reign, self.engine.reign());
+        count.set(Counter::ProposedIndex, self.engine.last().0);
+        count.set(Counter::CommittedIndex, self.engine.committed().0);
+        count.set(Counter::AppliedIndex, self.engine.applied().0);
+        count.set(Counter::Clients, self.clients.len() as u64);
+        count.set(Counter::PublishedNs, (self.clock)().0);
+        if let Some(region) = counters_region(&self.fabric) {
+            self.counters.publish(region);
+        }
+    }
+}
+
+fn counters_region<F: Fabric>(fabric: &F) -> Option<&Memory> {
+    fabric.memory(LocalRegion::Public(COUNTERS))
+}
+
+impl<F: Fabric, M: StateMachine> Replica for Host<F, M> {
+    type Fabric = F;
+    type Machine = M;
+
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn standing(&self) -> Standing {
+        if self.excluded || self.unfit { Standing::Excluded } else { self.engine.standing() }
+    }
+
+    fn view(&self) -> ViewNumber {
+        self.core.view_number()
+    }
+
+    fn current_view(&self) -> Option<&View> {
+        self.core.view()
+    }
+
+    fn address_of(&self, process: ProcessId) -> Option<&str> {
+        let member = self.core.view()?.member(process)?;
+        (!member.address.is_empty()).then_some(member.address.as_str())
+    }
+
+    fn reign(&self) -> u64 {
+        self.engine.reign()
+    }
+
+    fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    fn machine_mut(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.engine.has_room(bytes)
+    }
+
+    fn propose(&mut self, effects: &[u8]) -> LogIndex {
+        self.engine.propose(effects)
+    }
+
+    fn ticket(&self) -> Ticket {
+        self.engine.ticket()
+    }
+
+    fn released(&self) -> Ticket {
+        self.engine.released()
+    }
+
+    fn fabric(&mut self) -> &mut F {
+        &mut self.fabric
+    }
+
+    fn client_event(&mut self) -> Option<ClientEvent> {
+        self.client_events.pop_front()
+    }
+}

@@ -1,0 +1,506 @@
+//! Runs a node: one acting thread, which gives the agent its turns and sleeps when there is nothing to do.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
+
+use martlet_fabric::primitive::{Ordering, fence};
+use martlet_fabric::shm::{DeathWords, DeathWordsError, ParkWord, ShmConfig, ShmFabric, StartError, WakeReason, process};
+use martlet_fabric::{Fabric as _, Identity, Incarnation, LocalRegion, NodeId, PeerKind, Region, Remote};
+use martlet_protocol::basics::layout::{self, LIFE, MAX_ACTING_THREADS, MAX_WATCHERS, life};
+use martlet_protocol::basics::{ProcessId, Time};
+use martlet_protocol::detector::heartbeat::Thresholds;
+use martlet_protocol::engine::{PrimaryBackup, primary_backup};
+use martlet_protocol::membership::{ClockBounds, Core, Roles, View};
+use martlet_protocol::replica::{Application, Standing, StateMachine as _};
+
+use crate::agent::Agent;
+use crate::clock;
+use crate::config::Settings;
+use crate::counters::{Counter, Counters, EventKind};
+use crate::founding::Founding;
+use crate::host::Host;
+use crate::idle::{Idler, Rest};
+use crate::sched::{self, Class, FifoWatch, Placement};
+use crate::stop::Stop;
+use crate::waker::Waker;
+
+/// The longest sleep, in nanoseconds: a lost wake-up would cost this much and no more.
+const LONGEST_SLEEP_NS: u64 = 20_000_000;
+/// How long a node that ends waits for the others to take note, in nanoseconds. If they don't, its death words tell them.
+const LEAVE_PATIENCE_NS: u64 = 500_000_000;
+/// How long a node that ends while nobody else holds the whole state waits for a learner to have it, in nanoseconds.
+const HAND_OVER_PATIENCE_NS: u64 = 10_000_000_000;
+/// How many trips between two cores measure the difference of their clocks at the start.
+const SKEW_ROUNDS: u32 = 64;
+
+/// Told how a node has been set up.
+pub type OnStart = Box<dyn FnOnce(&Started)>;
+
+/// What a program gives a node beside its configuration and its application.
+pub struct Hooks {
+    /// By which the node is asked to end. Keep a clone.
+    pub stop: Stop,
+    /// Readable when the application has something to do that nobody on the fabric tells it of: the descriptor of its epoll instance, say.
+    /// It wakes a sleeping node. The application polls it itself in each turn.
+    pub wake: Option<OwnedFd>,
+    /// Called once, when the node is on the fabric and before its first turn.
+    pub started: Option<OnStart>,
+}
+
+impl Hooks {
+    /// No wake-ups, no report, a stop handle that nobody else has yet.
+    ///
+    /// # Errors
+    /// When the system has no descriptors left.
+    pub fn new() -> io::Result<Hooks> {
+        Ok(Hooks { stop: Stop::new()?, wake: None, started: None })
+    }
+}
+
+/// How a node has been set up: for its log, since a figure without its placement means little.
+#[derive(Clone, Debug)]
+pub struct Started {
+    /// Which life of which node it is.
+    pub process: ProcessId,
+    /// Where the acting thread runs, and how.
+    pub placement: Placement,
+    /// How far the clocks of two cores may differ, in nanoseconds; it has been subtracted from leases.
+    pub skew_ns: u64,
+}
+
+/// How a node ended that was asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Whether the others had removed it from their view when it ended. If not, they learn it from its death words.
+    pub left: bool,
+    /// How often it had been excluded and started over.
+    pub resets: u64,
+}
+
+/// Why a node did not start, or could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The fabric does not start.
+    #[error("node {node}: {error}")]
+    Fabric {
+        /// Which node.
+        node: NodeId,
+        /// Why.
+        #[source]
+        error: StartError,
+    },
+    /// The kernel does not take the words by which others see this process die.
+    #[error("node {node}: cannot register death words: {error}")]
+    DeathWords {
+        /// Which node.
+        node: NodeId,
+        /// Why.
+        #[source]
+        error: DeathWordsError,
+    },
+    /// The system refuses something else.
+    #[error("node {node}: {what}: {error}")]
+    System {
+        /// Which node.
+        node: NodeId,
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// Runs a node on the calling thread until it is asked to end.
+///
+/// `machine` is the application's state, empty. It is emptied again whenever the node is excluded by the others, which happens to a node
+/// that was paused for too long: it then starts over as a new incarnation and receives the state from them.
+///
+/// The process is taken to belong to the node: core dumps are turned off, and the calling thread must hold no robust pthread mutex.
+///
+/// # Errors
+/// See [`RunError`]. When it returns one, nothing is left behind.
+pub fn run<A: Application>(settings: &Settings, mut app: A, mut machine: A::Machine, hooks: Hooks) -> Result<Ended, RunError> {
+    let node = settings.id();
+    let system = |what| move |error| RunError::System { node, what, error };
+    process::disable_core_dumps().map_err(system("cannot turn core dumps off"))?;
+    sched::raise_descriptor_limit().map_err(system("cannot raise the limit of descriptors"))?;
+    let threads = &settings.node().threads;
+    let allowed = sched::allowed_cores().map_err(system("cannot tell the cores"))?;
+    let skew_ns = match allowed[..] {
+        [first, second, ..] => {
+            clock::cross_core_skew(first, second, SKEW_ROUNDS).map_err(system("cannot compare the cores' clocks"))?.bound_ns()
+        }
+        _ => 0,
+    };
+    let clocks = ClockBounds::default();
+    let clocks = ClockBounds { skew_ns: clocks.skew_ns.max(skew_ns), ..clocks };
+    let core = sched::choose_core(&threads.pin, settings.position(), 0, &allowed);
+    let placement = sched::place_current_thread(core, threads.priority, threads.idle).map_err(system("cannot place the thread"))?;
+    tracing::info!(%placement, skew_ns, "node {node} starts");
+
+    let mut counters = Counters::default();
+    counters.set(Counter::Pid, u64::from(std::process::id()));
+    counters.set(Counter::StartedNs, clock::now().0);
+    let mut engine = None;
+    let mut incarnation = 0;
+    let mut report = hooks.started;
+    let mut resets = 0;
+    loop {
+        incarnation = next_incarnation(incarnation);
+        let me = ProcessId { node, incarnation: Incarnation(incarnation) };
+        let mut life = Life::begin(settings, me, clocks, engine, machine, counters, app)?;
+        if let Some(report) = report.take() {
+            report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns });
+        }
+        let ring = life.agent.host.fabric.own_regions();
+        let descriptors =
+            hooks.wake.iter().map(|fd| fd.as_fd()).chain([hooks.stop.as_fd()]).map(|fd| fd.try_clone_to_owned()).collect::<Result<_, _>>();
+        let waker = descriptors.and_then(|fds| Waker::start(fds, move || ring.nudge())).map_err(system("cannot watch descriptors"))?;
+        let end = life.live(settings, &hooks.stop, &waker, placement.class).map_err(system("cannot tell who runs"))?;
+        drop(waker);
+        let (old, parts) = life.end();
+        (app, machine, counters, incarnation) = (parts.app, parts.machine, parts.counters, incarnation.max(old));
+        engine = Some(parts.engine);
+        match end {
+            End::Stopped { left } => return Ok(Ended { left, resets }),
+            End::StartOver => {
+                resets += 1;
+                counters.set(Counter::Resets, resets);
+                tracing::warn!("node {node} was excluded and starts over as a new incarnation");
+            }
+        }
+    }
+}
+
+/// Larger than every earlier one, as long as the wall clock is not set back between two starts of the process.
+fn next_incarnation(last: u64) -> u64 {
+    (clock::wall_ms() * 1_000_000 + clock::now().0 % 1_000_000).max(last + 1)
+}
+
+enum End {
+    Stopped { left: bool },
+    StartOver,
+}
+
+struct Parts<A: Application> {
+    app: A,
+    machine: A::Machine,
+    counters: Counters,
+    engine: PrimaryBackup,
+}
+
+/// One incarnation: an endpoint, the thread's death words, and the agent.
+struct Life<A: Application> {
+    agent: Agent<ShmFabric, A>,
+    /// `None` once given back.
+    words: Option<DeathWords>,
+    me: ProcessId,
+    watched: Vec<ParkWord>,
+    gaps: Gaps,
+}
+
+impl<A: Application> Life<A> {
+    fn begin(
+        settings: &Settings,
+        me: ProcessId,
+        clocks: ClockBounds,
+        engine: Option<PrimaryBackup>,
+        mut machine: A::Machine,
+        counters: Counters,
+        app: A,
+    ) -> Result<Life<A>, RunError> {
+        let node = me.node;
+        let cluster = settings.cluster();
+        let config = cluster.config();
+        let identity = Identity { node, incarnation: me.incarnation, kind: PeerKind::Member };
+        let config_on_fabric = ShmConfig { closed: true, ..fabric_config(cluster, identity) };
+        let fabric = ShmFabric::start(config_on_fabric).map_err(|error| RunError::Fabric { node, error })?;
+
+        // What others rely on stands before anybody is let in.
+        let indices: Vec<usize> = (0..MAX_WATCHERS).map(|watcher| life::death(0, watcher)).collect();
+        let words = DeathWords::register(&fabric.own_regions(), LIFE, &indices).map_err(|error| RunError::DeathWords { node, error })?;
+        let signs = fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
+        signs[life::THREADS].store(1, Ordering::Release);
+        fabric.open();
+        let others = config.nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != node);
+        others.for_each(|other| fabric.connect(other));
+
+        let now = clock::now();
+        let entry = settings.entry();
+        let mut membership = martlet_protocol::membership::Config::new(me, entry.role_set());
+        membership.address.clone_from(&entry.redis);
+        membership.lease_ns = cluster.lease_ns();
+        membership.clocks = clocks;
+        let detector = &config.detector;
+        membership.heartbeat_interval_ns = detector.heartbeat_us * 1_000;
+        membership.thresholds = Thresholds { cap: detector.cap, failure: detector.failure, recovery: detector.recovery };
+        membership.broadcast_interval_ns = detector.broadcast_us * 1_000;
+        membership.broadcast_timeout_ns = detector.broadcast_timeout_us * 1_000;
+        let stall_ns = membership.heartbeat_interval_ns / 2;
+        let mut core = Core::new(now, membership);
+        core.join(now);
+
+        let engine = match engine {
+            None => {
+                let sizes = cluster.sizes();
+                machine.clear();
+                PrimaryBackup::new(me, primary_backup::Config { log_ring_bytes: sizes.log_ring_bytes, ..primary_backup::Config::default() })
+            }
+            Some(mut engine) => {
+                engine.reset(me, &mut machine);
+                engine
+            }
+        };
+        let host = Host::new(me, fabric, core, engine, machine, counters, clock::now);
+        Ok(Life { agent: Agent::new(host, app), words: Some(words), me, watched: Vec::new(), gaps: Gaps::new(now, stall_ns) })
+    }
+
+    /// Turns, until it is over.
+    fn live(&mut self, settings: &Settings, stop: &Stop, waker: &Waker, class: Class) -> io::Result<End> {
+        let others = settings.cluster().config().nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != self.me.node).collect();
+        let mut founding = settings.entry().may_found().then(|| Founding::new(&settings.cluster().config().name, others));
+        let mut idler = Idler::new(&settings.node().threads, clock::now());
+        let mut fifo = (class == Class::Fifo).then(FifoWatch::default);
+        loop {
+            let turn = self.turn();
+            if founding.is_some() && self.found(&mut founding, turn.now)? {
+                continue;
+            }
+            if stop.requests() > 0 {
+                return Ok(End::Stopped { left: self.leave(stop) });
+            }
+            if self.agent.host.excluded || self.is_outlived() {
+                return Ok(End::StartOver);
+            }
+            if self.agent.host.unfit {
+                // It is still listed, and has stopped acting: the others need not wait for its lease.
+                self.leave(stop);
+                return Ok(End::StartOver);
+            }
+            match idler.after_turn(turn.now, turn.worked) {
+                Rest::None => std::hint::spin_loop(),
+                Rest::Yield => std::thread::yield_now(),
+                Rest::Park => {
+                    let due = founding.as_ref().map_or(Time(u64::MAX), Founding::due);
+                    self.park(due, waker, fifo.as_mut());
+                }
+            }
+        }
+    }
+
+    fn turn(&mut self) -> crate::agent::Turn {
+        let turn = self.agent.turn();
+        let host = &mut self.agent.host;
+        if let Some(gap) = self.gaps.turn(turn.now, &mut host.counters) {
+            host.record(EventKind::Stalled, None, gap);
+        }
+        turn
+    }
+
+    /// A turn of a node that waits for others: they may need this core.
+    fn patient_turn(&mut self) {
+        if !self.turn().worked {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether a later life of this node is listed: then the wall clock was set back since, and this one would never be let in.
+    fn is_outlived(&self) -> bool {
+        let core = &self.agent.host.core;
+        !core.is_member() && core.view().is_some_and(|v| v.members.iter().any(|m| m.id.node == self.me.node && m.id > self.me))
+    }
+
+    /// Founds the cluster if it falls to this process. Returns whether it did.
+    fn found(&mut self, founding: &mut Option<Founding>, now: Time) -> io::Result<bool> {
+        let host = &mut self.agent.host;
+        let Some(looking) = founding else { return Ok(false) };
+        if host.core.view().is_some() {
+            *founding = None;
+            return Ok(false);
+        }
+        if !looking.look(now, &host.fabric, &host.members)? {
+            return Ok(false);
+        }
+        tracing::info!("nobody has a view: {} founds the cluster", self.me);
+        host.now = clock::now();
+        host.core.bootstrap(host.now, &mut host.fabric);
+        host.take_membership_events();
+        *founding = None;
+        Ok(true)
+    }
+
+    /// Sleeps until there is something to do. The look for work between the announcement and the sleep is a whole turn: whatever can wake
+    /// this thread is looked at there.
+    fn park(&mut self, due: Time, waker: &Waker, fifo: Option<&mut FifoWatch>) {
+        self.watch_deaths();
+        self.agent.host.fabric.announce();
+        waker.arm();
+        let turn = self.turn();
+        let until = self.agent.deadline().min(due).min(turn.now.after(LONGEST_SLEEP_NS));
+        let host = &mut self.agent.host;
+        if turn.worked || until <= turn.now || host.members_changed {
+            host.fabric.stay_awake();
+            waker.disarm();
+            return;
+        }
+        host.counters.add(Counter::Parks, 1);
+        host.publish_counters();
+        if fifo.is_some_and(FifoWatch::before_sleep) {
+            host.counters.add(Counter::Demotions, 1);
+        }
+        let reason = host.fabric.sleep(&self.watched, Some(Duration::from_nanos(until.since(turn.now))));
+        waker.disarm();
+        if let WakeReason::Word(at) = reason {
+            // Death words change once: the next turn sees what this one has become.
+            self.watched.swap_remove(at);
+        }
+        // Who slept through its deadline was stalled; who was woken before it was not.
+        self.gaps.slept(clock::now(), until);
+    }
+
+    /// Lists the death words to sleep on, when the list of peers has changed. A word that changes between this and the sleep keeps the
+    /// thread awake, and the turn between the two has seen whatever had changed before.
+    fn watch_deaths(&mut self) {
+        let host = &mut self.agent.host;
+        if !std::mem::take(&mut host.members_changed) {
+            return;
+        }
+        self.watched.clear();
+        for (peer, _) in &host.members {
+            let Some(signs) = host.fabric.peer_memory(*peer, LIFE) else { continue };
+            for thread in 0..MAX_ACTING_THREADS {
+                let index = life::death(thread, usize::from(self.me.node.0));
+                let word = signs[index].load(Ordering::Relaxed);
+                fence(Ordering::Acquire);
+                let alive = word & life::TID_MASK != 0 && word & life::OWNER_DIED == 0;
+                if alive {
+                    let at = Remote { peer: *peer, region: Region::Public(LIFE), offset: index * 8 };
+                    self.watched.push(ParkWord { at, expected: word as u32 });
+                }
+            }
+        }
+    }
+
+    /// Leaves the cluster in order: what was executed is answered, a learner gets the state if nobody else has it, and the others
+    /// remove this process. A second request cuts it short. Returns whether the others have removed it.
+    fn leave(&mut self, stop: &Stop) -> bool {
+        let asked = stop.requests();
+        let start = clock::now();
+        let patient = |patience| stop.requests() <= asked.max(1) && clock::now() < start.after(patience);
+        // The last whole copy is not given up while somebody is about to have it.
+        while patient(HAND_OVER_PATIENCE_NS) && self.is_last_copy() && !self.is_over() {
+            self.patient_turn();
+        }
+        self.agent.serving = false;
+        self.agent.host.record(EventKind::Leaving, Some(self.me), 0);
+        let start = clock::now();
+        let patient = |patience| stop.requests() <= asked.max(1) && clock::now() < start.after(patience);
+        while patient(LEAVE_PATIENCE_NS) && !self.is_over() && self.is_answering() {
+            self.patient_turn();
+        }
+        let host = &mut self.agent.host;
+        if !host.excluded {
+            host.now = clock::now();
+            host.core.leave(host.now, &mut host.fabric);
+            host.take_membership_events();
+        }
+        while patient(LEAVE_PATIENCE_NS) && !self.agent.host.excluded {
+            self.patient_turn();
+        }
+        self.agent.host.excluded
+    }
+
+    fn is_over(&self) -> bool {
+        self.agent.host.excluded || self.agent.host.unfit
+    }
+
+    /// Whether this is the only replica, and there is a learner on its way.
+    fn is_last_copy(&self) -> bool {
+        let host = &self.agent.host;
+        let learner = host.core.view().is_some_and(|v: &View| v.with_roles(Roles::LEARNER).next().is_some());
+        learner && host.engine.is_alone()
+    }
+
+    /// Whether, as primary, replies to what has been executed are still to come.
+    fn is_answering(&self) -> bool {
+        let engine = &self.agent.host.engine;
+        engine.standing() == Standing::Primary && (engine.committed() != engine.last() || engine.released().0 + 1 < engine.ticket().0)
+    }
+
+    /// The end: the application is told, the death words are given back while the memory still stands, and the endpoint goes.
+    fn end(mut self) -> (u64, Parts<A>) {
+        self.agent.end_life();
+        // A clean end: whoever still waits for this process sees that it acts no more.
+        self.words = None;
+        let Agent { host, app, .. } = self.agent;
+        let newest =
+            host.core.view().and_then(|v| v.members.iter().filter(|m| m.id.node == host.me.node).map(|m| m.id.incarnation.0).max());
+        let parts = Parts { app, machine: host.machine, counters: host.counters, engine: host.engine };
+        (newest.unwrap_or(0), parts)
+    }
+}
+
+/// How this process puts itself on the fabric.
+pub(crate) fn fabric_config(cluster: &crate::config::Cluster, identity: Identity) -> ShmConfig {
+    let sizes = cluster.sizes();
+    ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, layout::regions(sizes), layout::client_regions(sizes))
+}
+
+/// The gaps between turns in which the thread did not mean to sleep.
+struct Gaps {
+    /// The end of the last turn, or the moment at which the thread meant to be awake again.
+    last: Time,
+    stall_ns: u64,
+}
+
+impl Gaps {
+    fn new(now: Time, stall_ns: u64) -> Gaps {
+        Gaps { last: now, stall_ns }
+    }
+
+    /// A turn has ended. Returns the gap if it is a stall.
+    fn turn(&mut self, now: Time, counters: &mut Counters) -> Option<u64> {
+        let gap = now.since(self.last);
+        self.last = now;
+        if gap > counters.get(Counter::LongestGapNs) {
+            counters.set(Counter::LongestGapNs, gap);
+        }
+        if gap < self.stall_ns {
+            return None;
+        }
+        counters.add(Counter::Stalls, 1);
+        Some(gap)
+    }
+
+    /// The thread is awake again, and meant to be at `until` at the latest.
+    fn slept(&mut self, now: Time, until: Time) {
+        self.last = now.min(until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_that_was_meant_is_no_stall_and_oversleeping_is() {
+        let mut counters = Counters::default();
+        let mut gaps = Gaps::new(Time(0), 100);
+        assert_eq!(gaps.turn(Time(50), &mut counters), None);
+        gaps.slept(Time(1_000), Time(2_000));
+        assert_eq!(gaps.turn(Time(1_010), &mut counters), None, "woken before its time");
+        gaps.slept(Time(2_150), Time(2_000));
+        assert_eq!(gaps.turn(Time(2_160), &mut counters), Some(160), "overslept");
+        assert_eq!(gaps.turn(Time(2_360), &mut counters), Some(200), "did not run");
+        assert_eq!((counters.get(Counter::LongestGapNs), counters.get(Counter::Stalls)), (200, 2));
+    }
+
+    #[test]
+    fn incarnations_only_grow() {
+        let first = next_incarnation(0);
+        assert!(next_incarnation(first) > first);
+        assert_eq!(next_incarnation(u64::MAX - 1), u64::MAX, "even when the wall clock has been set back");
+    }
+}
