@@ -1,0 +1,238 @@
+//! A tiny application: a counter that clients increment and read, each increment exactly once however often its client repeats it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use martlet_fabric::ring::{Reader, Record, Writer};
+use martlet_fabric::{Completion, Fabric, LocalRegion, PeerId, Region, Remote};
+use martlet_protocol::basics::layout::{CLIENT_LANE, Component, Sizes};
+use martlet_protocol::basics::{LogIndex, ViewNumber};
+use martlet_protocol::replica::{Application, ClientEvent, Replica, Standing, StateMachine, Ticket};
+
+/// What a client wants. `seq` is its own count of increments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub client: u64,
+    pub seq: u64,
+    pub add: bool,
+}
+
+impl Request {
+    pub fn encode(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.client.to_le_bytes());
+        out.extend_from_slice(&self.seq.to_le_bytes());
+        out.push(u8::from(self.add));
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Request> {
+        let (client, rest) = bytes.split_first_chunk::<8>()?;
+        let (seq, rest) = rest.split_first_chunk::<8>()?;
+        let [add] = rest else { return None };
+        Some(Request { client: u64::from_le_bytes(*client), seq: u64::from_le_bytes(*seq), add: *add == 1 })
+    }
+}
+
+/// What comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    pub seq: u64,
+    pub add: bool,
+    /// `None`: ask somebody else, and whether the request took effect is unknown.
+    pub value: Option<u64>,
+    pub view: ViewNumber,
+}
+
+impl Reply {
+    fn encode(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.seq.to_le_bytes());
+        out.push(u8::from(self.add));
+        out.push(u8::from(self.value.is_some()));
+        out.extend_from_slice(&self.value.unwrap_or(0).to_le_bytes());
+        out.extend_from_slice(&self.view.0.to_le_bytes());
+    }
+
+    pub fn decode(bytes: &[u8]) -> Reply {
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        Reply { seq: word(0), add: bytes[8] == 1, value: (bytes[9] == 1).then(|| word(10)), view: ViewNumber(word(18)) }
+    }
+}
+
+/// The state: the count, and for each client its last increment and what that gave.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Counter {
+    value: u64,
+    sessions: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Counter {
+    /// The result of an increment, and whether it is a new one.
+    fn add(&mut self, client: u64, seq: u64) -> (u64, bool) {
+        match self.sessions.get(&client) {
+            Some((last, result)) if *last >= seq => (*result, false),
+            _ => {
+                self.value += 1;
+                self.sessions.insert(client, (seq, self.value));
+                (self.value, true)
+            }
+        }
+    }
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("8 bytes")))
+}
+
+impl StateMachine for Counter {
+    fn apply(&mut self, _index: LogIndex, command: &[u8]) {
+        let mut w = words(command);
+        let (client, seq) = (w.next().expect("a client"), w.next().expect("a number"));
+        self.add(client, seq);
+    }
+
+    fn transfer(&self, cursor: u64, _budget: usize, out: &mut Vec<u8>) -> Option<u64> {
+        // One session a part, so that every join takes several parts with commands between them. The count goes first.
+        if cursor == 0 {
+            out.extend_from_slice(&0u64.to_le_bytes());
+            out.extend_from_slice(&self.value.to_le_bytes());
+        }
+        let (client, (seq, result)) = self.sessions.range(cursor..).next()?;
+        for word in [1, cursor, *client, *seq, *result] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        client.checked_add(1)
+    }
+
+    fn install(&mut self, part: &[u8]) {
+        let mut w = words(part);
+        while let Some(kind) = w.next() {
+            let mut next = || w.next().expect("a whole part");
+            if kind == 0 {
+                self.value = next();
+            } else {
+                let (from, client, seq, result) = (next(), next(), next(), next());
+                self.sessions.retain(|c, _| !(from..=client).contains(c));
+                self.sessions.insert(client, (seq, result));
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        *self = Counter::default();
+    }
+
+    fn digest(&self) -> u64 {
+        self.sessions.iter().fold(self.value, |d, (c, (s, r))| d.wrapping_mul(31).wrapping_add(c ^ s.rotate_left(20) ^ r.rotate_left(40)))
+    }
+}
+
+struct Client {
+    peer: PeerId,
+    reader: Reader,
+    writer: Writer,
+}
+
+/// Serves the counter to clients on the fabric.
+pub struct CounterApp {
+    ring: usize,
+    clients: Vec<Client>,
+    waiting: VecDeque<(Ticket, PeerId, Reply)>,
+    reign: u64,
+    bytes: Vec<u8>,
+    record: Record,
+}
+
+impl CounterApp {
+    pub fn new(sizes: Sizes) -> CounterApp {
+        CounterApp {
+            ring: sizes.client_ring_bytes,
+            clients: Vec::new(),
+            waiting: VecDeque::new(),
+            reign: 0,
+            bytes: Vec::new(),
+            record: Record::default(),
+        }
+    }
+
+    fn send<F: Fabric>(&mut self, fabric: &mut F, to: PeerId, reply: Reply) {
+        let Some(client) = self.clients.iter_mut().find(|c| c.peer == to) else { return };
+        self.record.fill(|out| reply.encode(out));
+        // A client of these tests has one request under way, so there is always room once its progress is known.
+        fabric.read_word(client.writer.consumed_word(), Component::Application.token(u64::from(to.0)));
+        client.writer.push(fabric, &mut self.record, Component::Application.token(1 << 32));
+        fabric.nudge(to);
+    }
+}
+
+impl Application for CounterApp {
+    type Machine = Counter;
+
+    fn poll<R: Replica<Machine = Counter>>(&mut self, replica: &mut R) -> usize {
+        while let Some(event) = replica.client_event() {
+            match event {
+                ClientEvent::Up(peer) => {
+                    let lane = Remote { peer, region: Region::Lane(CLIENT_LANE), offset: 0 };
+                    self.clients.push(Client { peer, reader: Reader::new(), writer: Writer::new(lane, self.ring) });
+                }
+                ClientEvent::Gone(peer) => self.clients.retain(|c| c.peer != peer),
+            }
+        }
+        if self.reign != replica.reign() {
+            self.reign = replica.reign();
+            for (_, peer, reply) in std::mem::take(&mut self.waiting) {
+                self.send(replica.fabric(), peer, Reply { value: None, ..reply });
+            }
+        }
+        let mut taken = 0;
+        for at in 0..self.clients.len() {
+            let peer = self.clients[at].peer;
+            while let Some(lane) = replica.fabric().memory(LocalRegion::Lane { writer: peer, name: CLIENT_LANE }) {
+                let reader = &mut self.clients[at].reader;
+                if !reader.next(lane, &mut self.bytes) {
+                    reader.publish(lane);
+                    break;
+                }
+                taken += 1;
+                let request = Request::decode(&self.bytes).expect("the tests' clients send nothing else");
+                let view = replica.view();
+                let reply = Reply { seq: request.seq, add: request.add, value: None, view };
+                if replica.standing() != Standing::Primary || !replica.has_room(64) {
+                    self.send(replica.fabric(), peer, reply);
+                    continue;
+                }
+                let value = if request.add {
+                    let (value, new) = replica.machine_mut().add(request.client, request.seq);
+                    if new {
+                        let mut effect = Vec::with_capacity(16);
+                        effect.extend_from_slice(&request.client.to_le_bytes());
+                        effect.extend_from_slice(&request.seq.to_le_bytes());
+                        replica.propose(&effect);
+                    }
+                    value
+                } else {
+                    replica.machine().value
+                };
+                self.waiting.push_back((replica.ticket(), peer, Reply { value: Some(value), ..reply }));
+            }
+        }
+        taken
+    }
+
+    fn release<R: Replica<Machine = Counter>>(&mut self, replica: &mut R) -> usize {
+        let mut sent = 0;
+        while let Some((ticket, peer, reply)) = self.waiting.front().copied() {
+            if ticket > replica.released() || self.reign != replica.reign() {
+                break;
+            }
+            self.waiting.pop_front();
+            self.send(replica.fabric(), peer, reply);
+            sent += 1;
+        }
+        sent
+    }
+
+    fn complete<R: Replica<Machine = Counter>>(&mut self, _replica: &mut R, completion: Completion) {
+        let rest = martlet_protocol::basics::layout::token_rest(completion.token);
+        if let (Ok(position), Some(client)) = (completion.result, self.clients.iter_mut().find(|c| u64::from(c.peer.0) == rest)) {
+            client.writer.note_consumed(position);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What a user sees when nodes die, hang and come back.
+
+use martlet_fabric::NodeId;
+use martlet_node::config::Idle;
+use martlet_node::counters::{Counter, EventKind};
+use rustix::process::Signal;
+
+use crate::cluster::Nodes;
+use crate::counter::Request;
+use crate::session::Session;
+
+#[test]
+fn a_killed_primary_is_followed_by_the_next_and_nothing_acknowledged_is_lost() {
+    let mut nodes = Nodes::start("kill", 3);
+    let mut session = Session::open(&nodes.cluster, 1);
+    let mut expected = 0;
+    for round in 0..5 {
+        nodes.settle();
+        for _ in 0..50 {
+            expected += 1;
+            assert_eq!(session.add(), expected);
+        }
+        let primary = nodes.primary();
+        let before = martlet_node::clock::now().0;
+        nodes.kill(primary);
+        expected += 1;
+        assert_eq!(session.add(), expected, "round {round}");
+        assert_eq!(session.get(), expected);
+        nodes.show(before);
+        assert_ne!(nodes.primary(), primary);
+        nodes.spawn(primary);
+    }
+}
+
+#[test]
+fn a_paused_primary_is_replaced_and_answers_nothing_stale_when_it_goes_on() {
+    let mut nodes = Nodes::start_with("pause", 3, |_| {}, |_| {});
+    nodes.settle();
+    let mut session = Session::open(&nodes.cluster, 1);
+    let mut other = Session::open(&nodes.cluster, 2);
+    let mut expected = 0;
+    for _ in 0..3 {
+        nodes.settle();
+        expected += 1;
+        assert_eq!(session.add(), expected);
+        let primary = nodes.primary();
+        let life = nodes.reading(primary).expect("connected").get(Counter::Incarnation);
+        nodes.until("the other session is connected", |_| other.is_connected(NodeId(primary)).then_some(()));
+        let before = martlet_node::clock::now().0;
+        nodes.pause(primary);
+        // In the paused node's memory: a read and a write that it finds first when it goes on.
+        let stale = Request { client: 2, seq: u64::from(primary) + 10 * expected, add: false };
+        other.post_to(NodeId(primary), stale);
+        other.post_to(NodeId(primary), Request { add: true, ..stale });
+        for _ in 0..10 {
+            expected += 1;
+            assert_eq!(session.add(), expected, "the survivors go on");
+        }
+        nodes.signal(primary, Signal::CONT);
+        nodes.until("the old primary has started over", |nodes| {
+            for answer in other.answers_of(NodeId(primary)) {
+                assert_eq!(answer.value, None, "a paused ex-primary answered");
+            }
+            nodes.reading(primary).filter(|r| r.get(Counter::Incarnation) > life)
+        });
+        nodes.settle();
+        nodes.show(before);
+        assert_eq!(session.get(), expected, "what was posted to it took no effect");
+    }
+}
+
+#[test]
+fn the_last_replica_goes_on_alone_and_hands_the_state_to_those_who_come_back() {
+    let mut nodes = Nodes::start("alone", 3);
+    nodes.settle();
+    let mut session = Session::open(&nodes.cluster, 1);
+    let mut expected = 0;
+    for _ in 0..2 {
+        for _ in 0..2 {
+            let primary = nodes.primary();
+            nodes.kill(primary);
+            expected += 1;
+            assert_eq!(session.add(), expected);
+        }
+        let last = nodes.primary();
+        nodes.settle();
+        assert_eq!(nodes.running().collect::<Vec<_>>(), [last]);
+        assert!(nodes.has_event(last, EventKind::Alone), "it says so");
+        nodes.until("its counters say so", |nodes| nodes.reading(last).filter(|r| r.get(Counter::Replicas) == 1));
+        for number in (0..3).filter(|n| *n != last) {
+            nodes.spawn(number);
+        }
+        nodes.settle();
+        // Who came back has the state, and leads with it.
+        nodes.kill(last);
+        expected += 1;
+        assert_eq!(session.add(), expected);
+        nodes.spawn(last);
+        nodes.settle();
+    }
+}
+
+#[test]
+fn a_node_that_is_asked_to_end_leaves_and_ends_well() {
+    let mut nodes = Nodes::start("leave", 3);
+    let mut session = Session::open(&nodes.cluster, 1);
+    let mut expected = 0;
+    for signal in [Signal::TERM, Signal::INT] {
+        nodes.settle();
+        expected += 1;
+        assert_eq!(session.add(), expected);
+        let primary = nodes.primary();
+        nodes.signal(primary, signal);
+        assert!(nodes.reap(primary).success());
+        expected += 1;
+        assert_eq!(session.add(), expected);
+        // Nobody saw a death: a clean end is no crash (TRAPS 28).
+        let next = nodes.primary();
+        let deaths =
+            nodes.reading(next).expect("connected").events.iter().filter(|(_, e)| e.kind == EventKind::DeathSeen && e.detail == 1).count();
+        assert_eq!(deaths, 0);
+        nodes.spawn(primary);
+    }
+    nodes.settle();
+    // All of them at once, and the last one has nobody to tell.
+    for number in 0..3 {
+        nodes.signal(number, Signal::TERM);
+    }
+    for number in 0..3 {
+        assert!(nodes.reap(number).success());
+    }
+    let sockets = std::fs::read_to_string("/proc/net/unix").expect("Linux");
+    let name = &nodes.cluster.config().name;
+    assert!(!sockets.lines().any(|l| l.contains(&format!("@martlet/{name}/"))), "a name is left over");
+}
+
+#[test]
+fn every_idle_strategy_serves() {
+    for idle in [Idle::Spin, Idle::Yield, Idle::Park, Idle::Adaptive] {
+        let mut nodes = Nodes::start_with("idle", 2, Nodes::patient, |node| node.threads.idle = idle);
+        nodes.settle();
+        let mut session = Session::open(&nodes.cluster, 1);
+        for expected in 1..=20 {
+            assert_eq!(session.add(), expected);
+        }
+        let primary = nodes.primary();
+        nodes.kill(primary);
+        assert_eq!(session.add(), 21, "{idle:?}");
+    }
+}

@@ -1,0 +1,13 @@
+//! Real processes on shared memory: a node as users run it, with a tiny application, killed, paused and restarted.
+
+mod cluster;
+mod counter;
+mod failover;
+mod session;
+
+/// Not a test of its own: what the tests' child processes run.
+#[test]
+fn node_process() {
+    let Ok(config) = std::env::var(cluster::CONFIG) else { return };
+    cluster::be_a_node(std::path::Path::new(&config));
+}
