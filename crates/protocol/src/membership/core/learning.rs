@@ -85,6 +85,12 @@ impl Core {
         }
         self.renewal.restart(carries_over);
         let listed = view.member(me).is_some();
+        for member in view.members.iter().filter(|m| m.id != me) {
+            // It was given up while its admission was being decided.
+            if let Some(evidence) = self.peers.suspicion(member.id) {
+                self.wishes.remove(member.id, evidence);
+            }
+        }
         let departed_me = view.departed.iter().any(|d| d.id == me);
         if listed {
             self.joining = false;

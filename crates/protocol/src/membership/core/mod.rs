@@ -313,7 +313,9 @@ impl Core {
     /// Whether membership has no use for the memory of this peer, which is gone: it is no member, and nobody waits for its lease.
     pub fn can_forget(&self, peer: PeerId) -> bool {
         let Some(process) = self.peers.process(peer) else { return true };
-        self.view.as_ref().is_none_or(|v| v.member(process).is_none()) && self.handover.awaited().all(|p| p != process)
+        // A proposal of ours that lists it may be decided yet, and then its memory is an acceptor's.
+        let views = [self.view.as_ref(), self.proposing.as_ref()];
+        views.into_iter().flatten().all(|v| v.member(process).is_none()) && self.handover.awaited().all(|p| p != process)
     }
 
     /// The peer that a process is connected as.
