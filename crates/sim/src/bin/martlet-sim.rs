@@ -1,4 +1,4 @@
-//! Lives of simulated clusters, one seed after the other: `martlet-sim [--seeds N] [--seed S] [--verbose]`.
+//! Lives of simulated clusters, one seed after the other: `martlet-sim [--seeds N] [--seed S] [--verbose] [--tell]`.
 
 #![forbid(unsafe_code)]
 
@@ -7,14 +7,15 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 const USAGE: &str = "\
-Usage: martlet-sim [--seeds N] [--seed S] [--verbose]
+Usage: martlet-sim [--seeds N] [--seed S] [--verbose] [--tell]
 
   --seeds N   how many lives to run [default: 1000]
   --seed S    the seed of the first [default: 0]
-  --verbose   a line for each life";
+  --verbose   a line for each life
+  --tell      the story of each life";
 
 fn main() -> ExitCode {
-    let (mut seeds, mut first, mut verbose) = (1000, 0, false);
+    let (mut seeds, mut first, mut verbose, mut tell) = (1000, 0, false, false);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut number = || {
@@ -28,6 +29,10 @@ fn main() -> ExitCode {
                 verbose = true;
                 Ok(())
             }
+            "--tell" => {
+                tell = true;
+                Ok(())
+            }
             "--help" | "-h" => {
                 println!("{USAGE}");
                 return ExitCode::SUCCESS;
@@ -39,19 +44,20 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    lives(first, seeds, verbose)
+    lives(first, seeds, verbose, tell)
 }
 
-fn lives(first: u64, seeds: u64, verbose: bool) -> ExitCode {
+fn lives(first: u64, seeds: u64, verbose: bool, tell: bool) -> ExitCode {
     let started = Instant::now();
-    let progress = !verbose && std::io::stderr().is_terminal();
+    let progress = !verbose && !tell && std::io::stderr().is_terminal();
     let (mut operations, mut views, mut kills, mut virtual_ns, mut replies, mut ended) = (0, 0, 0, 0, 0, 0);
     for seed in first..first.saturating_add(seeds) {
         // A broken invariant panics: the seed has to be known by then.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| eprintln!("\nseed {seed}: {info}")));
-        let report = martlet_sim::run(seed);
+        let (report, story) = martlet_sim::cluster::tell(martlet_sim::cluster::Ground::Host, seed, tell);
         std::panic::set_hook(hook);
+        print!("{story}");
         operations += report.operations;
         views += report.views;
         kills += report.kills;

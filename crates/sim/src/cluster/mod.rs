@@ -1,6 +1,6 @@
 //! Whole clusters of the production state machines over the simulated fabric: one seed, one life.
 //!
-//! A life has two parts. In the first there is trouble: kills, pauses, partitions, dead NICs, whatever the fabric does. The [`Oracle`] looks
+//! A life has two parts. In the first there is trouble: kills, pauses, partitions, dead NICs, whatever the fabric does. Oracles look
 //! on. In the second everything has healed, and the cluster has to come together again: safety first, then liveness. In the end every key is
 //! read once more, all replicas must be equal, and what the clients saw must be linearizable.
 
@@ -33,8 +33,9 @@ use clock::Clock;
 use node::Node;
 use server::{Reply, Request};
 
-pub use oracle::{Oracle, Violation};
-pub use settings::Settings;
+use oracle::Oracle;
+pub use oracle::Violation;
+use settings::Settings;
 
 /// What one life came to.
 #[derive(Clone, Debug)]
@@ -87,11 +88,19 @@ pub fn run(seed: u64) -> Report {
 /// # Panics
 /// When a state machine finds one of its own invariants broken.
 pub fn run_on(ground: Ground, seed: u64) -> Report {
+    tell(ground, seed, false).0
+}
+
+/// Lives the life of one seed; if `narrate`, tells it as well, a line for each view, kill, pause and so on.
+///
+/// # Panics
+/// When a state machine finds one of its own invariants broken.
+pub fn tell(ground: Ground, seed: u64, narrate: bool) -> (Report, String) {
     let mut chance = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6d61_7274_6c65_7473);
     let settings = Settings::drawn(&mut chance, ground);
     match ground {
-        Ground::Host => Cluster::<true>::new(seed, chance, settings).live(),
-        Ground::Network => Cluster::<false>::new(seed, chance, settings).live(),
+        Ground::Host => Cluster::<true>::new(seed, chance, settings, narrate).live(),
+        Ground::Network => Cluster::<false>::new(seed, chance, settings, narrate).live(),
     }
 }
 
@@ -121,7 +130,7 @@ pub fn run_canary(seed: u64, canary: Canary) -> Report {
         (settings.lease_ns, settings.lease_change_every_ns) = (400_000, None);
         settings.heartbeat_interval_ns = 10_000;
     }
-    Cluster::<true>::new(seed, chance, settings).live()
+    Cluster::<true>::new(seed, chance, settings, false).live().0
 }
 
 /// Something that is going to happen.
@@ -150,7 +159,7 @@ enum Message {
 }
 
 /// A cluster, its world, and who torments it.
-pub struct Cluster<const HOST: bool> {
+struct Cluster<const HOST: bool> {
     seed: u64,
     settings: Settings,
     world: World<HOST>,
@@ -177,7 +186,7 @@ pub struct Cluster<const HOST: bool> {
 
 impl<const HOST: bool> Cluster<HOST> {
     /// A cluster whose first node founds it, and which the others join.
-    pub fn new(seed: u64, mut chance: Rng, settings: Settings) -> Self {
+    fn new(seed: u64, mut chance: Rng, settings: Settings, narrate: bool) -> Self {
         let world = World::new(chance.u64(..), settings.faults.clone());
         let nodes = usize::from(settings.nodes);
         let clients = (0..settings.clients as usize).map(|id| Client::new(id, settings.keys, chance.u16(..settings.nodes))).collect();
@@ -201,6 +210,9 @@ impl<const HOST: bool> Cluster<HOST> {
             replies: 0,
             closing: false,
         };
+        if narrate {
+            cluster.oracle.narrate();
+        }
         for node in 0..nodes {
             cluster.start(node as u16);
         }
@@ -220,13 +232,13 @@ impl<const HOST: bool> Cluster<HOST> {
     }
 
     /// Lives to the end.
-    pub fn live(mut self) -> Report {
+    fn live(mut self) -> (Report, String) {
         self.go_on_until(self.settings.trouble_ns);
         self.heal_all();
         self.recover();
         self.judge();
         let unknown = self.history.len() as u64 - self.replies;
-        Report {
+        let report = Report {
             seed: self.seed,
             violation: self.oracle.violation().cloned(),
             length_ns: self.world.now(),
@@ -239,7 +251,8 @@ impl<const HOST: bool> Cluster<HOST> {
             replies: self.replies,
             unknown,
             digest: self.world.digest(),
-        }
+        };
+        (report, self.oracle.transcript().to_owned())
     }
 
     fn enter(&mut self, at: u64, due: Due) {
@@ -423,6 +436,7 @@ impl<const HOST: bool> Cluster<HOST> {
     /// A process ends, cleanly or by SIGKILL.
     fn end(&mut self, process: usize, cleanly: bool) {
         let Some(node) = self.nodes[process].take() else { return };
+        self.oracle.tell(self.world.now(), || format!("{} ends{}", node.me, if cleanly { "" } else { " by SIGKILL" }));
         if cleanly {
             // The threads give their robust futexes back first, so the kernel has nothing to say (TRAPS 28).
             node.set_death_words(0);
@@ -433,6 +447,7 @@ impl<const HOST: bool> Cluster<HOST> {
 
     fn happen(&mut self, due: Due) {
         let now = self.world.now();
+        self.oracle.tell(now, || format!("{due:?}"));
         match due {
             Due::Kill => {
                 if let Some(process) = self.dispensable() {
@@ -477,6 +492,7 @@ impl<const HOST: bool> Cluster<HOST> {
             }
             Due::Pause => {
                 if let Some(process) = self.anybody() {
+                    self.oracle.tell(now, || format!("{} is paused", self.nodes[process].as_ref().expect("alive").me));
                     self.world.pause(process);
                     let span = self.settings.pause;
                     let until = now + self.chance.u64(span.0..=span.1.max(span.0));

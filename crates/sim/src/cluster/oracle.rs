@@ -1,6 +1,7 @@
 //! What must hold in every life, as somebody sees it who knows the true time and looks into every process at once.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use martlet_protocol::basics::{ProcessId, ViewNumber};
 use martlet_protocol::membership::{Roles, View};
@@ -27,6 +28,8 @@ pub struct Oracle {
     /// Who has been active in which view, with the newest so far.
     newest_active: ViewNumber,
     violation: Option<Violation>,
+    /// A line for everything worth telling, if somebody wants to hear it.
+    transcript: Option<String>,
     /// How many views have been active.
     pub active_views: u64,
     /// How often a replica became primary.
@@ -34,6 +37,23 @@ pub struct Oracle {
 }
 
 impl Oracle {
+    /// Tells the whole life from now on.
+    pub fn narrate(&mut self) {
+        self.transcript.get_or_insert_default();
+    }
+
+    /// What has been told.
+    pub fn transcript(&self) -> &str {
+        self.transcript.as_deref().unwrap_or_default()
+    }
+
+    /// Tells something that has happened.
+    pub fn tell(&mut self, at_ns: u64, what: impl FnOnce() -> String) {
+        if let Some(transcript) = &mut self.transcript {
+            let _ = writeln!(transcript, "{at_ns:>9}  {}", what());
+        }
+    }
+
     /// Notes the first violation; what follows it may be its consequence.
     pub fn violated(&mut self, at_ns: u64, what: String) {
         self.violation.get_or_insert(Violation { at_ns, what });
@@ -72,6 +92,11 @@ impl Oracle {
                 self.violated(at_ns, format!("view {} makes {} a replica that was no member before", view.number, replica.id));
             }
         }
+        self.tell(at_ns, || {
+            let members: Vec<String> = view.members.iter().map(|m| format!("{} {}", m.id, m.roles)).collect();
+            let departed: Vec<String> = view.departed.iter().map(|d| format!("{} {}", d.id, d.evidence)).collect();
+            format!("{by} learns view {} first: {}; departed: {}", view.number, members.join(", "), departed.join(", "))
+        });
         self.views.insert(view.number.0, view.clone());
     }
 
@@ -83,6 +108,7 @@ impl Oracle {
             self.violated(at_ns, format!("view {view} is active at {process} after view {newest} has been active"));
         }
         if view > self.newest_active {
+            self.tell(at_ns, || format!("view {view} is active at {process}"));
             self.newest_active = view;
             self.active_views += 1;
         }
