@@ -1,5 +1,6 @@
 //! `martlet bench`
 
+mod active;
 mod detect;
 mod fabric;
 
@@ -22,6 +23,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
+    Active(active::Arguments),
     Detect(detect::Arguments),
     Fabric(fabric::Arguments),
     /// The machine itself: only the reference figures.
@@ -39,6 +41,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     }
     report.add(reference::death_probe(PROBES)?);
     match &arguments.bench {
+        Bench::Active(arguments) => active::run(arguments, &mut report, &interrupt)?,
         Bench::Detect(arguments) => detect::run(arguments, &mut report, &interrupt)?,
         Bench::Fabric(arguments) => fabric::run(arguments, &mut report, &interrupt)?,
         Bench::Reference => {}
