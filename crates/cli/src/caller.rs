@@ -18,3 +18,9 @@ pub trait Caller {
     /// Makes one request and waits for what comes of it, not for ever.
     fn call(&mut self, input: &Input) -> Reply;
 }
+
+impl<C: Caller + ?Sized> Caller for Box<C> {
+    fn call(&mut self, input: &Input) -> Reply {
+        (**self).call(input)
+    }
+}

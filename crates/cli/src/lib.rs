@@ -10,12 +10,15 @@ pub mod directory;
 pub mod fail;
 pub mod interrupt;
 pub mod leftovers;
+pub mod observer;
 pub mod output;
 pub mod process;
 pub mod redis;
 pub mod report;
 pub mod scratch;
+pub mod testbed;
 pub mod timeline;
+pub mod trial;
 pub mod workload;
 
 pub use commands::run;

@@ -40,20 +40,17 @@ const STEPS: [EventKind; 7] = [
 ];
 
 impl Timeline {
-    /// Puts together what the nodes recorded about a death. `events` are those of each node; the kill and the client's reply are moments of
-    /// the same clock. The survivors' steps towards the first view without the victim are kept, and nothing after it.
-    pub fn new(victim: ProcessId, killed: Time, events: &[(u16, Vec<Event>)], client_reply: Option<Time>) -> Timeline {
+    /// Puts together what the nodes recorded about a death. `events` are those of each node; the kill is a moment of the same clock.
+    /// The survivors' steps towards the first view without the victim are kept, and nothing after it.
+    pub fn new(victim: ProcessId, killed: Time, events: &[(u16, Vec<Event>)]) -> Timeline {
         let relevant = |event: &&Event| event.at >= killed && STEPS.contains(&event.kind);
-        let proposed = events
-            .iter()
-            .flat_map(|(_, events)| events)
-            .filter(relevant)
-            .filter(|event| event.kind == EventKind::ViewProposed && event.process == Some(victim))
-            .map(|event| event.view)
-            .min();
+        let all = || events.iter().flat_map(|(_, events)| events).filter(relevant);
+        let of_kind = |kind| all().filter(move |event| event.kind == kind).map(|event| event.view).min();
+        // Whoever took over did so in the view without the victim. Where nobody has to, it is the first one decided.
+        let view = of_kind(EventKind::TookOver).or_else(|| of_kind(EventKind::ViewDecided));
         let about_it = |event: &&Event| match event.kind {
             EventKind::DeathSeen => event.process == Some(victim),
-            _ => Some(event.view) == proposed,
+            _ => Some(event.view) == view,
         };
         let mut moments: Vec<(u64, usize, Moment)> = Vec::new();
         for (node, events) in events {
@@ -67,12 +64,14 @@ impl Timeline {
                 moments.push((after_ns, step, Moment { after_ns, what, whose: format!("n{node}") }));
             }
         }
-        if let Some(reply) = client_reply {
-            let after_ns = reply.since(killed);
-            moments.push((after_ns, STEPS.len(), Moment { after_ns, what: "first reply received".into(), whose: "client".into() }));
-        }
         moments.sort_by(|a, b| (a.0, a.1, &a.2.whose).cmp(&(b.0, b.1, &b.2.whose)));
-        Timeline { victim, view: proposed, moments: moments.into_iter().map(|(_, _, moment)| moment).collect() }
+        Timeline { victim, view, moments: moments.into_iter().map(|(_, _, moment)| moment).collect() }
+    }
+
+    /// Adds the moment when a client had its first reply from the next primary.
+    pub fn add_reply(&mut self, after_ns: u64) {
+        let at = self.moments.partition_point(|moment| moment.after_ns <= after_ns);
+        self.moments.insert(at, Moment { after_ns, what: "first reply received".into(), whose: "client".into() });
     }
 
     /// Nanoseconds from the kill to the first moment of that kind.
@@ -134,15 +133,17 @@ mod tests {
         let survivor = vec![
             event(500, EventKind::DeathSeen, 3, Some(0)),
             event(1_010_000, EventKind::DeathSeen, 4, Some(0)),
-            event(1_012_000, EventKind::ViewProposed, 5, Some(0)),
+            event(1_012_000, EventKind::ViewProposed, 5, None),
             event(1_015_000, EventKind::ViewDecided, 5, None),
             event(1_016_000, EventKind::ViewActive, 5, None),
+            event(1_017_000, EventKind::TookOver, 5, Some(1)),
             event(1_020_000, EventKind::FirstReply, 5, None),
             event(2_000_000, EventKind::ViewDecided, 6, None),
             event(2_100_000, EventKind::DeathSeen, 6, Some(2)),
         ];
         let other = vec![event(1_018_000, EventKind::ViewAcknowledged, 5, None)];
-        let timeline = Timeline::new(process(0), Time(1_000_000), &[(1, survivor), (2, other)], Some(Time(1_022_000)));
+        let mut timeline = Timeline::new(process(0), Time(1_000_000), &[(1, survivor), (2, other)]);
+        timeline.add_reply(22_000);
         assert_eq!(timeline.view, Some(ViewNumber(5)));
         let told: Vec<_> = timeline.moments.iter().map(|m| (m.after_ns, m.what.as_str(), m.whose.as_str())).collect();
         assert_eq!(
@@ -152,6 +153,7 @@ mod tests {
                 (12_000, "view proposed", "n1"),
                 (15_000, "view decided", "n1"),
                 (16_000, "view active", "n1"),
+                (17_000, "took over", "n1"),
                 (18_000, "view acknowledged", "n2"),
                 (20_000, "first reply sent", "n1"),
                 (22_000, "first reply received", "client"),
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_failover_that_nobody_recorded_is_said_so() {
-        let timeline = Timeline::new(process(0), Time(5), &[(1, vec![])], None);
+        let timeline = Timeline::new(process(0), Time(5), &[(1, vec![])]);
         assert!(timeline.to_string().contains("no view without it was recorded"));
     }
 }

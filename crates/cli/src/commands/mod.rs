@@ -4,6 +4,8 @@ mod bench;
 mod cluster;
 mod completions;
 mod man;
+mod members;
+mod status;
 mod victim;
 
 use std::path::PathBuf;
@@ -32,6 +34,8 @@ pub struct Cli {
 enum Command {
     #[command(subcommand)]
     Cluster(cluster::Command),
+    Status(status::Arguments),
+    Members(members::Arguments),
     Bench(bench::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
@@ -64,6 +68,8 @@ pub fn run() -> ExitCode {
 fn dispatch(command: Command, format: Format) -> Outcome {
     match command {
         Command::Cluster(command) => cluster::run(&command, format),
+        Command::Status(arguments) => status::run(&arguments, format),
+        Command::Members(arguments) => members::run(&arguments, format),
         Command::Bench(arguments) => bench::run(&arguments, format),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),

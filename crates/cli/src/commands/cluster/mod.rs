@@ -5,18 +5,21 @@ mod kill;
 
 use clap::Subcommand;
 
+use super::status;
 use crate::fail::Outcome;
 use crate::output::Format;
 
 /// Run a cluster of nodes in the background.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    Down(down::Arguments),
+    Status(status::Arguments),
     Kill(kill::Arguments),
+    Down(down::Arguments),
 }
 
 pub fn run(command: &Command, format: Format) -> Outcome {
     match command {
+        Command::Status(arguments) => status::run(arguments, format),
         Command::Down(arguments) => down::run(arguments, format),
         Command::Kill(arguments) => kill::run(arguments, format),
     }

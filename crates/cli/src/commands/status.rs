@@ -1,0 +1,139 @@
+//! `martlet status`
+
+use clap::Args;
+use martlet_node::clock;
+use martlet_node::counters::Counter;
+use martlet_protocol::membership::{Roles, View};
+use serde_json::{Value, json};
+
+use super::Which;
+use crate::directory::Directory;
+use crate::fail::{Context as _, Fail, Outcome};
+use crate::interrupt::Interrupt;
+use crate::observer::{self, Observer, Role, Sight};
+use crate::output::{BAD, Format, GOOD, Table, WARN, styled};
+use crate::process::Activity;
+
+/// Show how a cluster is: its view, who leads, and what each node says about itself.
+///
+/// It reads the nodes' memory, so no node is asked. Exit code 3 when no node runs.
+///
+/// Example: martlet status --json | jq 'select(.event == "node")'
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Show every counter of every node.
+    #[arg(long)]
+    counters: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let directory = Directory::new(&arguments.which.dir);
+    let cluster = directory.existing_cluster()?;
+    let mut activities = Vec::new();
+    for node in &cluster.config().nodes {
+        activities.push((node.number, directory.activity(node.number)?));
+    }
+    let running: Vec<u16> = activities.iter().filter(|(_, activity)| *activity != Activity::Gone).map(|(node, _)| *node).collect();
+    let sights = if running.is_empty() { Vec::new() } else { Observer::open(&cluster)?.connect(&running, &interrupt)? };
+    let view = observer::newest_view(&sights);
+    summarise(&directory, &sights, view, format);
+    let mut table = Table::new(["node", "process", "state", "role", "view", "applied", "committed", "redis"]);
+    for ((number, activity), node) in activities.iter().zip(&cluster.config().nodes) {
+        let pid = directory.process(*number)?.filter(|_| *activity != Activity::Gone).map(|process| process.pid);
+        let sight = sights.iter().find(|sight| sight.node == *number).filter(|_| *activity != Activity::Gone);
+        let role = sight.and_then(Sight::role);
+        let (state, colour) = match activity {
+            Activity::Running => ("running", GOOD),
+            Activity::Stopped => ("stopped", WARN),
+            Activity::Gone => ("gone", BAD),
+        };
+        let counter = |counter| sight.map_or_else(|| "-".into(), |sight| sight.counter(counter).to_string());
+        table.row([
+            number.to_string(),
+            pid.map_or_else(|| "-".into(), |pid| pid.to_string()),
+            styled(colour, state),
+            role.map_or("-", Role::name).into(),
+            counter(Counter::View),
+            counter(Counter::AppliedIndex),
+            counter(Counter::CommittedIndex),
+            node.redis.clone(),
+        ]);
+        format.object(|| {
+            json!({
+                "event": "node",
+                "node": number,
+                "pid": pid,
+                "state": state,
+                "role": role.map(Role::name),
+                "redis": node.redis,
+                "counters": sight.and_then(counters),
+            })
+        });
+    }
+    format.say(table);
+    if arguments.counters {
+        for sight in sights.iter().filter(|sight| sight.reading.is_some()) {
+            let mut table = Table::new(["counter", "value", "meaning"]);
+            for counter in Counter::ALL {
+                table.row([counter.name().into(), sight.counter(*counter).to_string(), counter.help().into()]);
+            }
+            format.say(format_args!("\nnode {}\n{table}", sight.node));
+        }
+    }
+    if running.is_empty() {
+        return Err(Fail::absent(format_args!("no node of the cluster in {} runs", directory.path().display())));
+    }
+    Ok(())
+}
+
+fn counters(sight: &Sight) -> Option<Value> {
+    let reading = sight.reading.as_ref()?;
+    Some(
+        Counter::ALL
+            .iter()
+            .map(|counter| (counter.name().to_owned(), json!(reading.get(*counter))))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+    )
+}
+
+fn summarise(directory: &Directory, sights: &[Sight], view: Option<&View>, format: Format) {
+    let Some(view) = view else {
+        format.print(
+            format_args!("cluster in {}: no node shows a view\n", directory.path().display()),
+            || json!({"event": "cluster", "view": null}),
+        );
+        return;
+    };
+    let primary = observer::primary(sights);
+    let replicas = view.with_roles(Roles::REPLICA).count();
+    let learners = view.with_roles(Roles::LEARNER).count();
+    let up_ms = primary.map(|sight| clock::now().0.saturating_sub(sight.counter(Counter::StartedNs)) / 1_000_000);
+    format.print(
+        format_args!(
+            "view {}, lease {} ms; {}; data held by {}{}\n",
+            view.number,
+            view.lease_ns / 1_000_000,
+            primary.map_or_else(|| styled(BAD, "nobody leads"), |sight| format!("node {} leads", sight.node)),
+            match replicas {
+                1 => styled(WARN, "1 node only"),
+                n => format!("{n} nodes"),
+            },
+            if learners > 0 { format!(", {learners} more receiving it") } else { String::new() },
+        ),
+        || {
+            json!({
+                "event": "cluster",
+                "view": view.number.0,
+                "lease_ns": view.lease_ns,
+                "primary": primary.map(|sight| sight.node),
+                "primary_up_ms": up_ms,
+                "replicas": replicas,
+                "learners": learners,
+            })
+        },
+    );
+}

@@ -1,0 +1,169 @@
+//! Looks at a running cluster from outside: what its nodes show in memory, read one-sidedly, so that no hot thread is asked.
+
+use std::time::{Duration, Instant};
+
+use martlet_fabric::NodeId;
+use martlet_node::client::ClientEndpoint;
+use martlet_node::config::Cluster;
+use martlet_node::counters::{Counter, Event, Reading};
+use martlet_protocol::membership::View;
+
+use crate::fail::{Fail, Outcome};
+use crate::interrupt::Interrupt;
+
+/// An outside observer of a cluster.
+pub struct Observer {
+    endpoint: ClientEndpoint,
+}
+
+/// What a node shows at one moment.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    /// Its number.
+    pub node: u16,
+    /// Its counters and events, if it is connected and speaks our version.
+    pub reading: Option<Reading>,
+    /// The newest view that it knows.
+    pub view: Option<View>,
+}
+
+/// What a node is, as its counters say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// On its way in.
+    Joining,
+    /// It follows.
+    Backup,
+    /// It leads.
+    Primary,
+    /// Out, and about to start over.
+    Excluded,
+    /// On its way out.
+    Leaving,
+}
+
+impl Role {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Joining => "joining",
+            Role::Backup => "backup",
+            Role::Primary => "primary",
+            Role::Excluded => "excluded",
+            Role::Leaving => "leaving",
+        }
+    }
+}
+
+impl Sight {
+    /// A counter; 0 when nothing could be read.
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.reading.as_ref().map_or(0, |reading| reading.get(counter))
+    }
+
+    /// What the node is.
+    pub fn role(&self) -> Option<Role> {
+        let reading = self.reading.as_ref()?;
+        match reading.get(Counter::Standing) {
+            0 => Some(Role::Joining),
+            1 => Some(Role::Backup),
+            2 => Some(Role::Primary),
+            3 => Some(Role::Excluded),
+            4 => Some(Role::Leaving),
+            _ => None,
+        }
+    }
+}
+
+impl Observer {
+    /// Begins to connect with all nodes.
+    pub fn open(cluster: &Cluster) -> Outcome<Observer> {
+        ClientEndpoint::open(cluster).map(|endpoint| Observer { endpoint }).map_err(Fail::failed)
+    }
+
+    /// What every node shows now, in the order of the configuration.
+    pub fn look(&mut self) -> Vec<Sight> {
+        while self.endpoint.event().is_some() {}
+        let nodes: Vec<NodeId> = self.endpoint.nodes().map(|(node, _)| node).collect();
+        nodes
+            .into_iter()
+            .map(|node| Sight { node: node.0, reading: self.endpoint.reading(node).ok(), view: self.endpoint.view(node).ok().flatten() })
+            .collect()
+    }
+
+    /// Looks again and again until `enough` is true of what it sees, at most so long. `Err` holds the last look.
+    pub fn wait_for(
+        &mut self,
+        patience: Duration,
+        interrupt: &Interrupt,
+        mut enough: impl FnMut(&[Sight]) -> bool,
+    ) -> Outcome<Result<Vec<Sight>, Vec<Sight>>> {
+        let until = Instant::now() + patience;
+        loop {
+            interrupt.check()?;
+            let sights = self.look();
+            if enough(&sights) {
+                return Ok(Ok(sights));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Err(sights));
+            }
+            // Connections wake it; counters change silently.
+            self.endpoint.wait(left.min(Duration::from_millis(5)));
+        }
+    }
+
+    /// Connects with those nodes that run: for a look at once. `running` are the nodes whose process runs.
+    pub fn connect(&mut self, running: &[u16], interrupt: &Interrupt) -> Outcome<Vec<Sight>> {
+        let connected = |sights: &[Sight]| running.iter().all(|node| sights.iter().any(|s| s.node == *node && s.reading.is_some()));
+        let (Ok(sights) | Err(sights)) = self.wait_for(Duration::from_secs(2), interrupt, connected)?;
+        Ok(sights)
+    }
+}
+
+/// Whether the cluster is whole: all of `nodes` are in one view, every replica among them holds the state, and one of them leads in a view
+/// that it has found active.
+pub fn is_whole(sights: &[Sight], nodes: &[u16]) -> bool {
+    let shown: Vec<&Sight> = sights.iter().filter(|sight| nodes.contains(&sight.node)).collect();
+    let Some(view) = shown.first().and_then(|sight| sight.view.as_ref()) else { return false };
+    let in_view = |node: u16| view.members.iter().any(|member| member.id.node.0 == node);
+    shown.len() == nodes.len()
+        && nodes.iter().all(|node| in_view(*node))
+        && shown.iter().all(|sight| {
+            let same = sight.view.as_ref().is_some_and(|other| other.number == view.number);
+            let current = sight.counter(Counter::View) == view.number.0;
+            // A restarted node is in the view as the process that runs now.
+            let alive = view.members.iter().any(|m| m.id.node.0 == sight.node && m.id.incarnation.0 == sight.counter(Counter::Incarnation));
+            same && current && alive
+        })
+        && view.members.iter().all(|member| !member.roles.has(martlet_protocol::membership::Roles::LEARNER))
+        && shown.iter().any(|sight| sight.role() == Some(Role::Primary) && sight.counter(Counter::ActiveView) == view.number.0)
+}
+
+/// What all nodes recorded.
+pub fn events(sights: &[Sight]) -> Vec<(u16, Vec<Event>)> {
+    sights.iter().filter_map(|sight| Some((sight.node, sight.reading.as_ref()?.events.iter().map(|(_, event)| *event).collect()))).collect()
+}
+
+/// The newest view that anybody shows.
+pub fn newest_view(sights: &[Sight]) -> Option<&View> {
+    sights.iter().filter_map(|sight| sight.view.as_ref()).max_by_key(|view| view.number)
+}
+
+/// The node that leads, as it says itself.
+pub fn primary(sights: &[Sight]) -> Option<&Sight> {
+    sights.iter().filter(|sight| sight.role() == Some(Role::Primary)).max_by_key(|sight| sight.counter(Counter::View))
+}
+
+/// An error that says what was last seen of a cluster that did not get ready.
+pub fn not_ready(what: &str, sights: &[Sight]) -> Fail {
+    let seen: Vec<String> = sights
+        .iter()
+        .map(|sight| match sight.role() {
+            None => format!("node {} cannot be read", sight.node),
+            Some(role) => format!("node {} is {} in view {}", sight.node, role.name(), sight.counter(Counter::View)),
+        })
+        .collect();
+    Fail::failed(format_args!("{what}; last seen: {}", seen.join(", ")))
+}

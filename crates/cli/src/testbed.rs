@@ -1,0 +1,206 @@
+//! A cluster of our own, made to be broken: its nodes are our children, its directory is temporary, and nothing of it outlives us.
+
+use std::process::Child;
+use std::time::Duration;
+
+use martlet_node::clock;
+use martlet_node::config::{Cluster, ThreadsConfig};
+use martlet_protocol::basics::{ProcessId, Time};
+use martlet_protocol::membership::View;
+use rustix::process::Signal;
+
+use crate::directory::{Directory, Life, Plan};
+use crate::fail::{Context as _, Fail, Outcome};
+use crate::interrupt::Interrupt;
+use crate::leftovers;
+use crate::observer::{self, Observer, Sight};
+use crate::process::{Handle, ProcessName};
+use crate::scratch::Scratch;
+
+/// How long a cluster may take to become whole, or a node to end, before something is broken.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A cluster of our own.
+pub struct Testbed {
+    scratch: Scratch,
+    directory: Directory,
+    cluster: Cluster,
+    nodes: Vec<Running>,
+    observer: Observer,
+    interrupt: Interrupt,
+}
+
+/// A node and its process, which may be gone.
+struct Running {
+    number: u16,
+    /// `None` once it is dead and reaped.
+    process: Option<(Child, Handle)>,
+}
+
+impl Running {
+    /// Its number, if its process was there and has ended by itself.
+    fn ended(&mut self) -> Option<u16> {
+        let (child, _) = self.process.as_mut()?;
+        (!matches!(child.try_wait(), Ok(None))).then_some(self.number)
+    }
+}
+
+/// What a cluster of our own looks like.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// What it is for: part of its name.
+    pub purpose: &'static str,
+    /// How many nodes hold the state, and decide about membership.
+    pub nodes: u16,
+    /// The first port of the Redis protocol; `None`: none is served.
+    pub redis_port: Option<u16>,
+    /// Which threads a node has, and where they run.
+    pub threads: ThreadsConfig,
+}
+
+impl Testbed {
+    /// Starts a cluster and waits until it is whole. The calling thread must live as long as the value: the nodes die with it.
+    pub fn start(shape: &Shape, interrupt: &Interrupt) -> Outcome<Testbed> {
+        let scratch = Scratch::new(shape.purpose).context("cannot make a temporary directory")?;
+        let directory = Directory::new(&scratch.path().join("cluster"));
+        std::fs::create_dir(directory.path()).context("cannot make a temporary directory")?;
+        let plan = Plan {
+            name: format!("{}-{}", shape.purpose, std::process::id()),
+            replicas: shape.nodes,
+            coordinators: shape.nodes,
+            redis_port: shape.redis_port,
+            threads: shape.threads.clone(),
+        };
+        let cluster = directory.create(&plan)?;
+        let observer = Observer::open(&cluster)?;
+        let nodes = (0..shape.nodes).map(|number| Running { number, process: None }).collect();
+        let mut testbed = Testbed { scratch, directory, cluster, nodes, observer, interrupt: interrupt.clone() };
+        for number in 0..shape.nodes {
+            testbed.spawn(number)?;
+        }
+        testbed.await_whole()?;
+        Ok(testbed)
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The nodes' numbers.
+    pub fn numbers(&self) -> Vec<u16> {
+        self.nodes.iter().map(|node| node.number).collect()
+    }
+
+    /// Where the nodes serve the Redis protocol.
+    pub fn addresses(&self) -> Vec<&str> {
+        self.cluster.config().nodes.iter().map(|node| node.redis.as_str()).filter(|address| !address.is_empty()).collect()
+    }
+
+    /// Starts a node that does not run.
+    pub fn spawn(&mut self, number: u16) -> Outcome {
+        let (name, child) = self.directory.start(number, Life::OfOurs)?;
+        let handle = name.open().context(format_args!("cannot reach node {number}"))?;
+        let handle = handle.ok_or_else(|| self.ended(number))?;
+        self.node(number).process = Some((child, handle));
+        Ok(())
+    }
+
+    fn ended(&self, number: u16) -> Fail {
+        Fail::failed(format_args!("node {number} ended by itself; the last it said:\n{}", self.directory.log_tail(number, 12)))
+    }
+
+    fn node(&mut self, number: u16) -> &mut Running {
+        self.nodes.iter_mut().find(|node| node.number == number).expect("a number of ours")
+    }
+
+    /// Waits until all nodes that run are in one view, hold the state and follow one primary.
+    pub fn await_whole(&mut self) -> Outcome<Vec<Sight>> {
+        let numbers: Vec<u16> = self.nodes.iter().filter(|node| node.process.is_some()).map(|node| node.number).collect();
+        let mut ended = None;
+        let nodes = &mut self.nodes;
+        let found = self.observer.wait_for(PATIENCE, &self.interrupt, |sights| {
+            ended = nodes.iter_mut().find_map(Running::ended);
+            ended.is_some() || observer::is_whole(sights, &numbers)
+        })?;
+        if let Some(number) = ended {
+            return Err(self.ended(number));
+        }
+        found.map_err(|sights| observer::not_ready(&format!("the cluster was not whole within {} s", PATIENCE.as_secs()), &sights))
+    }
+
+    /// What all nodes show now.
+    pub fn look(&mut self) -> Vec<Sight> {
+        self.observer.look()
+    }
+
+    /// The process that leads in the newest view, and that view.
+    pub fn primary(&mut self) -> Outcome<(ProcessId, View)> {
+        let sights = self.observer.look();
+        let view = observer::newest_view(&sights).cloned().ok_or_else(|| Fail::failed("no node shows a view"))?;
+        let primary =
+            view.primary().map(|member| member.id).ok_or_else(|| Fail::failed(format_args!("view {} has no primary", view.number)))?;
+        Ok((primary, view))
+    }
+
+    /// Sends a signal to a node, and returns the moment just before.
+    pub fn signal(&mut self, number: u16, signal: Signal) -> Outcome<Time> {
+        let doing = format!("cannot signal node {number}");
+        let Some((_, handle)) = &self.node(number).process else {
+            return Err(Fail::failed(format_args!("{doing}: it does not run")));
+        };
+        let at = clock::now();
+        handle.signal(signal).context(doing)?;
+        Ok(at)
+    }
+
+    /// Waits until a node that has been told to end is gone.
+    pub fn await_end(&mut self, number: u16) -> Outcome {
+        let doing = format!("cannot wait for node {number}");
+        let Some((mut child, handle)) = self.node(number).process.take() else { return Ok(()) };
+        let gone = handle.wait_gone(PATIENCE).context(&doing)?;
+        if !gone {
+            child.kill().context(&doing)?;
+        }
+        child.wait().context(&doing)?;
+        if gone {
+            Ok(())
+        } else {
+            Err(Fail::wrong(format_args!("node {number} did not end within {} s of being asked to", PATIENCE.as_secs())))
+        }
+    }
+
+    /// A node's process, as its number and start name it.
+    pub fn process(&self, number: u16) -> Outcome<Option<ProcessName>> {
+        self.directory.process(number)
+    }
+
+    /// Ends all nodes in order and looks for what they left behind.
+    pub fn end(mut self) -> Outcome<Vec<String>> {
+        let running: Vec<u16> = self.nodes.iter().filter(|node| node.process.is_some()).map(|node| node.number).collect();
+        for number in &running {
+            self.signal(*number, Signal::TERM)?;
+        }
+        for number in running {
+            self.await_end(number)?;
+        }
+        let name = self.cluster.config().name.clone();
+        let path = self.directory.path().to_path_buf();
+        // Our own endpoint is a part of it, and the directory is ours to remove.
+        drop(self);
+        Ok(leftovers::of_cluster(&name, &path))
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            if let Some((mut child, _)) = node.process.take() {
+                // What cannot be killed is gone; what cannot be waited for dies with us.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+        let _ = &self.scratch;
+    }
+}
