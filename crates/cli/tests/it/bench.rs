@@ -1,0 +1,55 @@
+//! The benchmarks run, and say all that they have to. How fast they are is no matter of tests.
+
+use serde_json::Value;
+
+use crate::martlet::run;
+
+/// Runs a benchmark and returns the metrics that it measured beside the reference figures.
+#[track_caller]
+fn bench(arguments: &[&str]) -> Vec<String> {
+    let ran = run(&[&["bench", "--json"], arguments].concat()).ok();
+    let objects = ran.objects();
+    let mut reference = Vec::new();
+    let mut own = Vec::new();
+    for object in &objects {
+        let number = |key: &str| object[key].as_f64().unwrap_or_else(|| panic!("{key} is missing: {object}"));
+        let ordered = [number("p50"), number("p90"), number("p99"), number("p999"), number("max")];
+        assert!(ordered.is_sorted(), "{object}");
+        assert!(number("n") > 0.0, "{object}");
+        assert!(["ns", "us", "1/s"].contains(&object["unit"].as_str().expect("a unit")), "{object}");
+        assert!(object["settings"]["cores"].is_array() && object["settings"]["build"].is_string(), "where it ran: {object}");
+        let metric = object["metric"].as_str().expect("a metric").to_owned();
+        match &object["bench"] {
+            Value::String(bench) if bench == "reference" => reference.push(metric),
+            Value::String(bench) => {
+                assert_eq!(bench, arguments[0], "{object}");
+                own.push(metric);
+            }
+            other => panic!("no bench: {other}"),
+        }
+    }
+    for wanted in ["clock read", "raw CAS", "raw write of 64 B to two lanes, with its fence", "bare death probe"] {
+        assert!(reference.iter().any(|metric| metric == wanted), "{wanted} is missing among {reference:?}");
+    }
+    own
+}
+
+#[test]
+fn the_machine_itself() {
+    assert_eq!(bench(&["reference"]), Vec::<String>::new());
+}
+
+#[test]
+fn one_sided_operations() {
+    assert_eq!(bench(&["fabric", "--samples", "200"]).len(), 4);
+}
+
+#[test]
+fn asking_for_a_lease() {
+    assert_eq!(bench(&["active", "--samples", "200"]), ["clock read, in turn", "active, inside a lease"]);
+}
+
+#[test]
+fn seeing_a_death() {
+    assert_eq!(bench(&["detect", "--kills", "2"]).len(), 9);
+}

@@ -1,0 +1,62 @@
+//! What every command has in common.
+
+use crate::martlet::{TempDir, command, ran, run};
+
+#[test]
+fn wrong_usage_has_a_code_of_its_own() {
+    run(&["frobnicate"]).code(2);
+    run(&["bench", "detect", "--kills", "0"]).code(2);
+    run(&["cluster", "kill", "1", "--signal", "LOUD"]).code(2);
+    run(&["--help"]).ok();
+    assert!(run(&["--version"]).ok().out.starts_with("martlet "));
+}
+
+#[test]
+fn a_cluster_that_is_not_there_is_said_to_be_absent() {
+    let dir = TempDir::new();
+    let nowhere = dir.join("nowhere");
+    for arguments in [&["status"][..], &["members"], &["cluster", "kill", "0"], &["cluster", "status"]] {
+        let arguments = [arguments, &["--dir", &nowhere]].concat();
+        let ran = run(&arguments).code(3);
+        assert!(ran.err.contains("there is no cluster in") && ran.err.contains("martlet cluster up"), "{arguments:?}: {}", ran.err);
+        assert_eq!(ran.out, "");
+    }
+    run(&["cluster", "down", "--dir", &nowhere]).ok();
+    assert!(!dir.path().join("nowhere").exists(), "looking makes nothing");
+}
+
+#[test]
+fn colours_are_for_terminals() {
+    let coloured = |variables: &[(&str, &str)]| {
+        let mut command = command(&["status", "--dir", "/nonexistent"]);
+        command.envs(variables.iter().copied());
+        ran(command.output().expect("the command is built")).err.contains('\u{1b}')
+    };
+    assert!(!coloured(&[]), "the output is no terminal");
+    assert!(coloured(&[("CLICOLOR_FORCE", "1")]), "asked for");
+    assert!(!coloured(&[("NO_COLOR", "1")]), "asked against");
+}
+
+#[test]
+fn manual_pages_and_completions_are_generated() {
+    let dir = TempDir::new();
+    run(&["man", &dir.join("man1")]).ok();
+    let page = std::fs::read_to_string(dir.path().join("man1/martlet-cluster-kill.1")).expect("a page for each command");
+    assert!(page.contains("SIGKILL"));
+    assert!(!dir.path().join("man1/martlet-victim.1").exists(), "what is hidden has no page");
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(run(&["completions", shell]).ok().out.contains("martlet"), "{shell}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_crash() {
+    use std::io::Read as _;
+    let mut child =
+        command(&["completions", "zsh"]).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().expect("built");
+    drop(child.stdout.take());
+    let mut complaints = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut complaints).expect("UTF-8");
+    child.wait().expect("ours");
+    assert!(!complaints.contains("panicked"), "{complaints}");
+}

@@ -1,0 +1,5 @@
+//! The command as users run it.
+
+mod bench;
+mod command;
+mod martlet;
