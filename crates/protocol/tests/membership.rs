@@ -3,10 +3,11 @@
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{DeathWords, Endpoint, Faults, World};
-use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerKind};
+use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerEvent, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, Sizes, life, regions};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
-use martlet_protocol::membership::{Config, Core, Event, Evidence, Leases, Milestone, Roles, View};
+use martlet_protocol::membership::message::Message;
+use martlet_protocol::membership::{Config, Core, Event, Evidence, Leases, Member, Milestone, Roles, View};
 
 struct Node {
     index: usize,
@@ -242,6 +243,53 @@ fn trap_28_a_restarted_node_is_another_process_and_joins_at_the_end() {
     c.run(5_000_000);
     assert_eq!(roles(c.newest()).last(), Some(&(0, 2, true)));
     assert_eq!(c.newest().members.len(), 3);
+}
+
+#[test]
+fn a_coordinator_that_connects_late_is_asked_at_once() {
+    // A newcomer's connections come one by one: a failover may find it connected with the dead primary and not yet with the next.
+    let mut c = Cluster::new(11, Faults::calm(), Leases::Primary);
+    let roles = Roles::COORDINATOR.with(Roles::REPLICA);
+    let [a, late, teller] = [0, 1, 2].map(|node| c.start(node, 1, false));
+    let mut held = None;
+    c.world.run_for(1_000_000);
+    let ids = [a, late].map(|n| c.nodes[n].id);
+    let node = &mut c.nodes[a];
+    let now = Time(c.world.now());
+    let mut from = None;
+    while let Some(event) = node.fabric.event() {
+        match event {
+            PeerEvent::Up { identity, .. } if identity.node == NodeId(1) => held = Some(event),
+            PeerEvent::Up { peer, .. } => {
+                from = Some(peer);
+                node.core.handle_peer(now, &mut node.fabric, event);
+            }
+            PeerEvent::Gone { .. } => {}
+        }
+    }
+    let members = ids.map(|id| Member { id, roles, address: String::new() }).to_vec();
+    let view = View { number: ViewNumber(5), lease_ns: LEASE_NS, fence_ns: LEASE_NS, compatible: false, members, departed: vec![] };
+    let mut datagram = Vec::new();
+    Message::View(view).encode(&mut datagram);
+    let from = from.unwrap_or_else(|| panic!("node {teller} is connected"));
+    node.core.handle_datagram(now, &mut node.fabric, from, &datagram);
+    let turns = |node: &mut Node, world: &mut World<true>, ns: u64| {
+        let until = world.now() + ns;
+        while world.now() < until {
+            world.run_for(1_000);
+            let now = Time(world.now());
+            while let Some(completion) = node.fabric.poll() {
+                node.core.handle_completion(now, &mut node.fabric, completion);
+            }
+            node.core.tick(now, &mut node.fabric, true);
+        }
+    };
+    turns(node, &mut c.world, 100_000);
+    let active = |node: &Node, world: &World<true>| node.core.lease().active(ViewNumber(5), Time(world.now()));
+    assert!(!active(node, &c.world), "a majority of two needs both");
+    node.core.handle_peer(Time(c.world.now()), &mut node.fabric, held.expect("it is connected"));
+    turns(node, &mut c.world, 100_000);
+    assert!(active(node, &c.world), "it has answered long before a lease's time");
 }
 
 #[test]

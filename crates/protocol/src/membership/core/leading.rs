@@ -133,6 +133,8 @@ impl Core {
             if let Some(proposer) = &mut self.proposer {
                 proposer.connect(position, peer);
             }
+            // A round of questions that went out without it may lack the majority for ever.
+            self.renewal.ask_anew();
         }
     }
 

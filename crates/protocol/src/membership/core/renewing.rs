@@ -31,6 +31,11 @@ impl Renewal {
         self.confirmed = None;
     }
 
+    /// Gives up the round under way: the next tick asks everybody again.
+    pub fn ask_anew(&mut self) {
+        self.asked = None;
+    }
+
     pub fn restart(&mut self, carries_over: bool) {
         *self = Renewal { serial: self.serial, carries_over, ..Renewal::default() };
     }
