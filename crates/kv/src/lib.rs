@@ -2,11 +2,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod app;
+pub mod client;
 pub mod commands;
 pub mod config;
+pub mod frontend;
 pub mod resp;
 pub mod stats;
 pub mod store;
+mod turn;
 
+pub use app::{KvApp, StartError, WallClock};
 pub use config::{ConfigError, KvConfig};
 pub use stats::KvStats;

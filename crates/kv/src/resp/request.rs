@@ -176,7 +176,7 @@ impl RequestParser {
 
     /// How long the input will be, at the least, once the request is whole. For whoever makes room for it.
     pub fn wants(&self) -> usize {
-        self.at + self.bulk.map_or(0, |len| len + 2)
+        if self.missing.is_some() { self.at + self.bulk.map_or(0, |len| len + 2) } else { 0 }
     }
 
     /// Gives back what a large request needed.

@@ -74,6 +74,11 @@ impl Sessions {
         self.sessions.get(&session).map_or(Known::New, |s| s.look_up(seq))
     }
 
+    /// How many replies are kept for `session`.
+    pub fn unconfirmed(&self, session: SessionId) -> usize {
+        self.sessions.get(&session).map_or(0, |s| s.replies.len())
+    }
+
     /// Keeps the reply to `seq`, and forgets those below `lowest`.
     pub fn answer(&mut self, session: SessionId, seq: u64, lowest: u64, reply: &[u8]) {
         let s = self.sessions.entry(session).or_insert_with(|| {

@@ -1,4 +1,7 @@
 //! The store from outside.
 
+mod fabric;
+mod fake;
 mod redis;
 mod side_by_side;
+mod sockets;

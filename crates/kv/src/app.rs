@@ -1,0 +1,163 @@
+//! The application that a node hosts: the store with both front ends.
+
+use std::os::fd::BorrowedFd;
+
+use martlet_fabric::Completion;
+use martlet_protocol::basics::Time;
+use martlet_protocol::replica::{Application, Replica, Standing, Ticket};
+
+use crate::commands::{Ctx, Shared};
+use crate::config::{ConfigError, KvConfig};
+use crate::frontend::fabric::FabricFront;
+use crate::frontend::redis::{ListenError, RedisFront};
+use crate::stats::KvStats;
+use crate::store::{Effect, KvMachine, Seed};
+use crate::turn::Turn;
+
+/// Tells the time, in milliseconds of Unix time. Only expiry and what is shown to people depend on it.
+pub type WallClock = Box<dyn Fn() -> u64 + Send>;
+
+/// How long one reading of the wall clock serves, in nanoseconds.
+const WALL_NS: u64 = 500_000;
+
+/// Why the application cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration is wrong.
+    #[error("the store's setting {0}")]
+    Config(#[from] ConfigError),
+    /// A socket cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+}
+
+/// The key-value store as a node hosts it.
+pub struct KvApp {
+    shared: Shared,
+    redis: RedisFront,
+    fabric: FabricFront,
+    wall: WallClock,
+    wall_read_at: Time,
+    now_ms: u64,
+    seed: Seed,
+    reign: u64,
+    is_primary: bool,
+    /// Keys may be due that the last turn had no budget for.
+    expiring: bool,
+}
+
+impl std::fmt::Debug for KvApp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KvApp").field("reign", &self.reign).field("stats", &self.shared.stats).finish_non_exhaustive()
+    }
+}
+
+impl KvApp {
+    /// Listens where the configuration says. `chance` must be drawn from the system's secure source: the seed against hash flooding comes
+    /// from it, should this node be the cluster's first primary.
+    pub fn new(config: KvConfig, wall: WallClock, chance: [u64; 2]) -> Result<KvApp, StartError> {
+        config.check()?;
+        let redis = RedisFront::new(&config)?;
+        let now_ms = wall();
+        let mut shared = Shared::new(config, now_ms, chance[0] ^ chance[1].rotate_left(32));
+        // The port that was got is the one to show.
+        if let Some(address) = redis.address() {
+            shared.env.config.listen = Some(address);
+        }
+        let fabric = FabricFront::new(shared.env.config.sizes);
+        // A seed of zeros is none.
+        let seed = Seed(chance[0] | 1, chance[1]);
+        Ok(KvApp { shared, redis, fabric, wall, wall_read_at: Time(0), now_ms, seed, reign: 0, is_primary: false, expiring: false })
+    }
+
+    /// The TCP address it listens on: the port, when 0 was asked for.
+    pub fn address(&self) -> Option<std::net::SocketAddr> {
+        self.redis.address()
+    }
+
+    /// Counters, as of now.
+    pub fn stats(&self) -> KvStats {
+        self.shared.stats
+    }
+
+    /// Whether a client asked the node to leave the cluster and end (SHUTDOWN).
+    pub fn wants_shutdown(&self) -> bool {
+        self.shared.shutdown
+    }
+
+    /// Readable when a socket needs attention: for a node that parks. Call [`KvApp::woken`] when it was.
+    pub fn events(&self) -> BorrowedFd<'_> {
+        self.redis.events()
+    }
+
+    /// Looks at the sockets in the next turn without delay.
+    pub fn woken(&mut self) {
+        self.redis.look_soon();
+    }
+
+    /// Whether nothing is left to do until [`KvApp::events`] is readable, a ticket is released, or a lane of the fabric changes.
+    pub fn is_idle(&self) -> bool {
+        self.redis.is_idle() && self.fabric.is_idle() && !self.expiring
+    }
+
+    /// Takes note of a change of view or reign. Replies that wait are void when the reign changed.
+    fn refresh<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R) {
+        self.shared.env.refresh(replica);
+        if replica.reign() == self.reign {
+            return;
+        }
+        self.reign = replica.reign();
+        self.is_primary = replica.standing() == Standing::Primary;
+        invariant_empty(&self.shared);
+        self.redis.reign_changed(&mut self.shared);
+        self.fabric.reign_changed(replica, &mut self.shared);
+    }
+
+    fn read_wall(&mut self, now: Time) {
+        if self.wall_read_at == Time(0) || now.since(self.wall_read_at) >= WALL_NS {
+            self.now_ms = (self.wall)();
+            self.wall_read_at = now;
+        }
+    }
+}
+
+/// Effects of a turn never outlive it, so none are left over from another reign.
+fn invariant_empty(shared: &Shared) {
+    martlet_fabric::invariant!(shared.effects.is_empty(), "effects of an earlier turn were not proposed");
+}
+
+impl Application for KvApp {
+    type Machine = KvMachine;
+
+    fn poll<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R) -> usize {
+        self.refresh(replica);
+        self.read_wall(replica.now());
+        let ticket = if self.is_primary { replica.ticket() } else { Ticket(0) };
+        let budget = self.shared.env.config.commands_per_turn;
+        let mut turn = Turn { replica, shared: &mut self.shared, now_ms: self.now_ms, budget, ticket, executed: 0 };
+        if self.is_primary && !turn.replica.machine().is_seeded() {
+            turn.perform(Effect::Seed(self.seed));
+        }
+        self.fabric.poll(&mut turn);
+        self.redis.poll(&mut turn);
+        self.expiring = false;
+        if self.is_primary && turn.replica.machine().expiring() > 0 && turn.takes(0) {
+            let most = turn.shared.env.config.expire_per_turn;
+            let slot = self.fabric.slot(turn.shared);
+            let mut ctx = Ctx { machine: turn.replica.machine_mut(), shared: turn.shared, slot, now_ms: self.now_ms };
+            self.expiring = ctx.expire_some(most) == most;
+        }
+        turn.propose();
+        turn.executed
+    }
+
+    fn release<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R) -> usize {
+        self.refresh(replica);
+        let released = if self.is_primary { replica.released() } else { Ticket(0) };
+        self.fabric.release(released, replica) + self.redis.release(released, &mut self.shared)
+    }
+
+    fn complete<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R, completion: Completion) {
+        self.fabric.complete(replica, completion);
+    }
+}

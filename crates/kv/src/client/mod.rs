@@ -1,0 +1,456 @@
+//! The client on the fabric: requests go into the servers' memory, replies come into ours.
+//!
+//! It is connected to every node and sends to the one that leads, as far as it knows. It learns otherwise from a redirection, or from the
+//! notice that each new primary writes to every client; then it sends again, in order, whatever has no reply. Requests are numbered and the
+//! numbers' replies are replicated state, so a repeated write is not executed twice.
+//!
+//! It is pure: time comes in as an argument, memory through [`Fabric`], and it never waits. [`Client::call`] does, in the caller's way.
+
+mod value;
+
+use std::collections::VecDeque;
+
+use martlet_fabric::ring::{Reader, Record, Writer, max_payload};
+use martlet_fabric::{Fabric, LocalRegion, NodeId, PeerEvent, PeerId, PeerKind, Region, Remote};
+use martlet_protocol::basics::layout::{self, Component, Sizes};
+use martlet_protocol::basics::{Time, ViewNumber};
+
+pub use self::value::Value;
+use crate::frontend::fabric::MAX_UNCONFIRMED;
+use crate::frontend::fabric::wire::{self, Answer as Wire};
+
+/// The most arguments of one request, its name included.
+const MAX_ARGS: usize = u16::MAX as usize;
+/// Tokens: what an operation was for.
+const REQUEST: u64 = 0;
+const PROGRESS: u64 = 1;
+
+/// What a client can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// Names it for its life; no other client may use the name, nor an earlier life of this one. Its incarnation serves well.
+    pub session: u64,
+    /// How large the rings are: as at the nodes.
+    pub sizes: Sizes,
+    /// The most requests without reply; at most 4096, which is what a server keeps.
+    pub max_outstanding: usize,
+    /// While nobody is known to lead, how long to wait for a notice before another node is asked, in nanoseconds.
+    pub probe_ns: u64,
+    /// After so long without any word from the node that is believed to lead, another one is asked, in nanoseconds.
+    pub silence_ns: u64,
+}
+
+impl ClientConfig {
+    /// The usual settings for a client of that name.
+    pub fn new(session: u64) -> ClientConfig {
+        ClientConfig { session, sizes: Sizes::default(), max_outstanding: 256, probe_ns: 200_000, silence_ns: 50_000_000 }
+    }
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// As many requests as allowed wait for their replies.
+    #[error("{0} requests wait for their replies already")]
+    Full(usize),
+    /// It does not fit into a lane.
+    #[error("the request takes {bytes} bytes, and a lane takes {limit} at most")]
+    TooLong {
+        /// What it takes.
+        bytes: usize,
+        /// What fits.
+        limit: usize,
+    },
+    /// It has no argument, or too many.
+    #[error("a request has 1 to {MAX_ARGS} arguments, not {0}")]
+    Arguments(usize),
+    /// A call needs all replies for itself, and some are awaited.
+    #[error("{0} requests wait for their replies; a call must be the only one")]
+    Busy(usize),
+    /// The caller gave up. The request may still take effect; its reply will come through [`Client::poll`].
+    #[error("given up; the request may or may not take effect")]
+    GivenUp,
+}
+
+/// The reply to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// The request's number.
+    pub seq: u64,
+    /// The view in which it was answered.
+    pub view: ViewNumber,
+    /// Who answered.
+    pub node: NodeId,
+    /// The reply in RESP3; see [`Value`].
+    pub reply: &'a [u8],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    seq: u64,
+    view: ViewNumber,
+    node: NodeId,
+}
+
+/// A node that we are connected to.
+#[derive(Debug)]
+struct Node {
+    id: NodeId,
+    peer: PeerId,
+    reader: Reader,
+    writer: Writer,
+    /// Writes whose completion has not come.
+    in_flight: u32,
+    asking: bool,
+    /// It sent what is no answer, or its lane is lost.
+    broken: bool,
+}
+
+#[derive(Debug)]
+struct Outstanding {
+    record: Record,
+    answered: bool,
+}
+
+/// The client. See the [module](self).
+#[derive(Debug)]
+pub struct Client<F> {
+    fabric: F,
+    config: ClientConfig,
+    nodes: Vec<Node>,
+    /// Who is believed to lead.
+    primary: Option<NodeId>,
+    /// The newest view heard of.
+    view: ViewNumber,
+    /// The view of the notice or redirection by which the primary was chosen.
+    chosen_in: ViewNumber,
+    /// Requests from this number on, without gaps.
+    outstanding: VecDeque<Outstanding>,
+    /// The number of the first of them.
+    lowest: u64,
+    /// How many of them have been sent to the primary.
+    sent: usize,
+    spares: Vec<Record>,
+    buffer: Vec<u8>,
+    /// When something was last heard, or somebody else was asked.
+    heard_at: Time,
+    probe: usize,
+    /// Where to look for the next answer.
+    turn: usize,
+}
+
+impl<F: Fabric> Client<F> {
+    /// A client on an endpoint whose regions are [`layout::client_regions`] of the same sizes.
+    pub fn new(fabric: F, config: ClientConfig) -> Client<F> {
+        Client {
+            fabric,
+            config: ClientConfig { max_outstanding: config.max_outstanding.clamp(1, MAX_UNCONFIRMED), ..config },
+            nodes: Vec::new(),
+            primary: None,
+            view: ViewNumber(0),
+            chosen_in: ViewNumber(0),
+            outstanding: VecDeque::new(),
+            lowest: 1,
+            sent: 0,
+            spares: Vec::new(),
+            buffer: Vec::new(),
+            heard_at: Time(0),
+            probe: 0,
+            turn: 0,
+        }
+    }
+
+    /// The endpoint.
+    pub fn fabric(&mut self) -> &mut F {
+        &mut self.fabric
+    }
+
+    /// Who is believed to lead.
+    pub fn primary(&self) -> Option<NodeId> {
+        self.primary
+    }
+
+    /// The newest view heard of.
+    pub fn view(&self) -> ViewNumber {
+        self.view
+    }
+
+    /// The nodes that it is connected to.
+    pub fn connected(&self) -> impl Iterator<Item = NodeId> {
+        self.nodes.iter().filter(|n| !n.broken).map(|n| n.id)
+    }
+
+    /// How many requests have no reply.
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.iter().filter(|o| !o.answered).count()
+    }
+
+    /// The longest request, in bytes of its arguments and four for each.
+    pub fn longest_request(&self) -> usize {
+        max_payload(self.config.sizes.client_ring_bytes) - wire::HEADER_BYTES
+    }
+
+    /// Sends a request. Returns its number, by which [`Client::poll`] will name its answer.
+    pub fn post(&mut self, args: &[&[u8]]) -> Result<u64, RequestError> {
+        if self.outstanding.len() >= self.config.max_outstanding {
+            return Err(RequestError::Full(self.outstanding.len()));
+        }
+        if args.is_empty() || args.len() > MAX_ARGS {
+            return Err(RequestError::Arguments(args.len()));
+        }
+        let (bytes, limit) = (wire::call_bytes(args), max_payload(self.config.sizes.client_ring_bytes));
+        if bytes > limit {
+            return Err(RequestError::TooLong { bytes, limit });
+        }
+        let seq = self.lowest + self.outstanding.len() as u64;
+        let mut record = self.spares.pop().unwrap_or_default();
+        record.fill(|out| wire::encode_call(seq, self.lowest, args, out));
+        self.outstanding.push_back(Outstanding { record, answered: false });
+        self.send();
+        Ok(seq)
+    }
+
+    /// Looks for what has come: the next answer, if there is one. Also sends again what must be, so call it while anything is awaited.
+    pub fn poll(&mut self, now: Time) -> Option<Answer<'_>> {
+        let head = self.advance(now)?;
+        Some(self.answer(head))
+    }
+
+    /// Sends a request and waits for its answer. Between two looks `idle` is called, which spins or parks as the caller sees fit, and says
+    /// `false` to give up.
+    pub fn call(
+        &mut self,
+        args: &[&[u8]],
+        mut clock: impl FnMut() -> Time,
+        mut idle: impl FnMut(&mut F) -> bool,
+    ) -> Result<Answer<'_>, RequestError> {
+        if !self.outstanding.is_empty() {
+            return Err(RequestError::Busy(self.outstanding()));
+        }
+        self.post(args)?;
+        loop {
+            if let Some(head) = self.advance(clock()) {
+                return Ok(self.answer(head));
+            }
+            if !idle(&mut self.fabric) {
+                return Err(RequestError::GivenUp);
+            }
+        }
+    }
+
+    /// Gives up every reply that is awaited. Whether those requests take effect is unknown.
+    pub fn abandon(&mut self) {
+        self.lowest += self.outstanding.len() as u64;
+        self.sent = 0;
+        self.spares.extend(self.outstanding.drain(..).map(|o| o.record));
+    }
+
+    fn answer(&self, head: Head) -> Answer<'_> {
+        Answer { seq: head.seq, view: head.view, node: head.node, reply: &self.buffer[wire::HEADER_BYTES..] }
+    }
+
+    fn advance(&mut self, now: Time) -> Option<Head> {
+        while let Some(event) = self.fabric.event() {
+            self.peer_event(event);
+        }
+        self.complete();
+        let head = self.read(now);
+        if head.is_none() && !self.outstanding.is_empty() {
+            self.look_elsewhere(now);
+            if self.sent < self.outstanding.len() {
+                self.send();
+            }
+        }
+        head
+    }
+
+    fn peer_event(&mut self, event: PeerEvent) {
+        match event {
+            PeerEvent::Up { peer, identity } if identity.kind == PeerKind::Member => {
+                let lane = Remote { peer, region: Region::Lane(layout::CLIENT_LANE), offset: 0 };
+                let mut node = Node {
+                    id: identity.node,
+                    peer,
+                    reader: Reader::new(),
+                    writer: Writer::new(lane, self.config.sizes.client_ring_bytes),
+                    in_flight: 0,
+                    asking: false,
+                    broken: false,
+                };
+                let mut hello = Record::with_capacity(wire::HEADER_BYTES);
+                hello.fill(|out| wire::encode_hello(self.config.session, out));
+                node.in_flight = node.writer.push(&mut self.fabric, &mut hello, token(peer, REQUEST)).unwrap_or(0);
+                // A later life of a node takes the place of the earlier.
+                self.nodes.retain(|n| n.id != identity.node);
+                self.nodes.push(node);
+                if self.primary == Some(identity.node) {
+                    self.sent = 0;
+                }
+            }
+            PeerEvent::Up { .. } => {}
+            PeerEvent::Gone { peer, .. } => {
+                if let Some(at) = self.nodes.iter().position(|n| n.peer == peer) {
+                    let node = self.nodes.swap_remove(at);
+                    if self.primary == Some(node.id) {
+                        self.primary = None;
+                    }
+                }
+                self.fabric.forget(peer);
+            }
+        }
+    }
+
+    /// Takes completions; once all that was posted to a node stands in its memory, the node is told to look.
+    fn complete(&mut self) {
+        while let Some(completion) = self.fabric.poll() {
+            if !Component::Application.owns(completion.token) {
+                continue;
+            }
+            let rest = layout::token_rest(completion.token);
+            let peer = PeerId((rest >> 1) as u32);
+            let Some(node) = self.nodes.iter_mut().find(|n| n.peer == peer) else { continue };
+            match (rest & 1, completion.result) {
+                (REQUEST, Ok(_)) => {
+                    node.in_flight -= 1;
+                    if node.in_flight == 0 {
+                        self.fabric.nudge(peer);
+                    }
+                }
+                (PROGRESS, Ok(position)) => {
+                    node.asking = false;
+                    node.broken |= !node.writer.note_consumed(position);
+                }
+                (_, Err(_)) => node.broken = true,
+                _ => {}
+            }
+        }
+    }
+
+    /// Sends the primary what it has not been sent, as far as there is room.
+    fn send(&mut self) {
+        let Some(primary) = self.primary else { return };
+        let Some(node) = self.nodes.iter_mut().find(|n| n.id == primary && !n.broken) else { return };
+        while let Some(request) = self.outstanding.get_mut(self.sent) {
+            if !request.answered {
+                match node.writer.push(&mut self.fabric, &mut request.record, token(node.peer, REQUEST)) {
+                    Some(posted) => node.in_flight += posted,
+                    None => {
+                        if !node.asking {
+                            node.asking = true;
+                            self.fabric.read_word(node.writer.consumed_word(), token(node.peer, PROGRESS));
+                        }
+                        break;
+                    }
+                }
+            }
+            self.sent += 1;
+        }
+        self.complete();
+    }
+
+    /// Believes that `node` leads, and sends it everything that has no reply.
+    fn follow(&mut self, node: Option<NodeId>, view: ViewNumber) {
+        self.primary = node;
+        self.chosen_in = view;
+        self.sent = 0;
+        self.send();
+    }
+
+    /// Takes records until one is the answer to a request; its bytes are then in the buffer.
+    fn read(&mut self, now: Time) -> Option<Head> {
+        for _ in 0..self.nodes.len() {
+            self.turn = (self.turn + 1) % self.nodes.len();
+            loop {
+                let node = &mut self.nodes[self.turn];
+                let region = LocalRegion::Lane { writer: node.peer, name: layout::CLIENT_LANE };
+                let Some(memory) = self.fabric.memory(region).filter(|_| !node.broken) else { break };
+                if !node.reader.next(memory, &mut self.buffer) {
+                    break;
+                }
+                // Rarely, as each telling costs the server a cache miss; before a quarter is exceeded, so that it always has room.
+                if node.reader.unpublished() >= node.writer.capacity() / 4 {
+                    node.reader.publish(memory);
+                }
+                let id = node.id;
+                let Ok(answer) = wire::decode_answer(&self.buffer) else {
+                    node.broken = true;
+                    break;
+                };
+                if self.primary == Some(id) || matches!(answer, Wire::Notice { .. }) {
+                    self.heard_at = now;
+                }
+                match answer {
+                    Wire::Reply { seq, view } => {
+                        self.view = self.view.max(view);
+                        if self.settle(seq) {
+                            // The next look starts here: where one answer is, there are more.
+                            self.turn = (self.turn + self.nodes.len() - 1) % self.nodes.len();
+                            return Some(Head { seq, view, node: id });
+                        }
+                    }
+                    Wire::Redirect { view, node, .. } => self.redirected(id, view, node, now),
+                    Wire::Notice { view } => {
+                        // A notice for the view in which the node was chosen tells nothing new.
+                        if view >= self.view && (self.primary != Some(id) || view > self.chosen_in) {
+                            self.view = view;
+                            self.follow(Some(id), view);
+                        }
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes note of an answer. Returns whether it was awaited.
+    fn settle(&mut self, seq: u64) -> bool {
+        let awaited = seq
+            .checked_sub(self.lowest)
+            .and_then(|i| self.outstanding.get_mut(usize::try_from(i).ok()?))
+            .is_some_and(|o| !std::mem::replace(&mut o.answered, true));
+        while self.outstanding.front().is_some_and(|o| o.answered) {
+            self.spares.extend(self.outstanding.pop_front().map(|o| o.record));
+            self.lowest += 1;
+            self.sent = self.sent.saturating_sub(1);
+        }
+        awaited
+    }
+
+    fn redirected(&mut self, from: NodeId, view: ViewNumber, to: Option<NodeId>, now: Time) {
+        // Each request that was sent is redirected; the first of them has told, and what an older view says is past.
+        if self.primary != Some(from) || view < self.view {
+            return;
+        }
+        self.view = view;
+        match to {
+            Some(to) if to != from && (view > self.chosen_in || self.chosen_in == ViewNumber(0)) => self.follow(Some(to), view),
+            // Two nodes point at each other, or nobody knows: the new primary will tell, or we ask around, but not in a tight circle.
+            _ => {
+                self.primary = None;
+                self.sent = 0;
+                self.heard_at = now;
+            }
+        }
+    }
+
+    /// Asks the next node, when nobody is known to lead or who is said nothing for long.
+    fn look_elsewhere(&mut self, now: Time) {
+        if self.nodes.is_empty() {
+            return;
+        }
+        let unreachable = self.primary.is_none_or(|p| !self.nodes.iter().any(|n| n.id == p && !n.broken));
+        let patience = if unreachable { self.config.probe_ns } else { self.config.silence_ns };
+        let never = self.primary.is_none() && self.view == ViewNumber(0) && self.chosen_in == ViewNumber(0) && self.probe == 0;
+        if never || now.since(self.heard_at) >= patience {
+            self.heard_at = now;
+            self.probe += 1;
+            let node = self.nodes[self.probe % self.nodes.len()].id;
+            // Chosen by chance, so any word of a view is newer.
+            self.follow(Some(node), ViewNumber(0));
+        }
+    }
+}
+
+fn token(peer: PeerId, what: u64) -> martlet_fabric::Token {
+    Component::Application.token(u64::from(peer.0) << 1 | what)
+}

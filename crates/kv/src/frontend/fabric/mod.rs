@@ -1,0 +1,259 @@
+//! Requests written into the server's memory, in the manner of HERD: each client has a lane here that only it writes, and keeps one for our
+//! replies. No system call is made on the way.
+//!
+//! Requests are executed exactly once. A client numbers them, and repeats what it has no reply to when the primary changes; the reply to a
+//! write is kept in the replicated state, in the same entry as the write's effects, so whoever becomes primary either has both or neither
+//! (TRAPS 19). A client that learns of its reply says so with its next request, and the reply is forgotten.
+
+mod lane;
+pub(crate) mod wire;
+
+use martlet_fabric::{Completion, Fabric, LocalRegion, PeerId};
+use martlet_protocol::basics::layout::{self, Component, Sizes};
+use martlet_protocol::basics::{Time, ViewNumber};
+use martlet_protocol::replica::{ClientEvent, Replica, Ticket};
+
+use self::lane::Lane;
+use self::wire::{Answer, Request};
+use crate::commands::{Client, ClientSlot, Shared, find, flag};
+use crate::resp::{Args, Protocol, Reply, Span};
+use crate::store::{Effect, Known, KvMachine, SessionId};
+use crate::turn::Turn;
+
+/// How many requests of one client are taken in one turn.
+const REQUESTS_PER_LANE: usize = 64;
+/// How many replies are kept for one client that confirms none.
+pub const MAX_UNCONFIRMED: usize = 4096;
+
+/// What an operation on a client's lane was for: the low bits of its token.
+const REPLY: u64 = 0;
+const PROGRESS: u64 = 1;
+
+fn token(peer: PeerId, what: u64) -> martlet_fabric::Token {
+    Component::Application.token(u64::from(peer.0) << 1 | what)
+}
+
+/// The front end.
+#[derive(Debug)]
+pub struct FabricFront {
+    sizes: Sizes,
+    lanes: Vec<Lane>,
+    /// The client that commands see: one for all, since requests over the fabric leave nothing behind on a connection.
+    slot: Option<ClientSlot>,
+    record: Vec<u8>,
+    spans: Vec<Span>,
+    /// While primary: when sessions that nobody has claimed are ended.
+    orphans_end_at: Option<Time>,
+}
+
+impl FabricFront {
+    /// A front end without clients.
+    pub fn new(sizes: Sizes) -> FabricFront {
+        FabricFront { sizes, lanes: Vec::new(), slot: None, record: Vec::new(), spans: Vec::new(), orphans_end_at: None }
+    }
+
+    /// Whether nothing is left to do until a lane changes, an operation completes or a ticket is released.
+    pub fn is_idle(&self) -> bool {
+        self.lanes.iter().all(|lane| !lane.unfinished && !lane.is_waiting_for_room())
+    }
+
+    /// The client in whose name requests without connection are executed.
+    pub(crate) fn slot(&mut self, shared: &mut Shared) -> ClientSlot {
+        *self.slot.get_or_insert_with(|| {
+            let mut client = Client::new("fabric".to_owned(), "fabric".to_owned(), true, shared.env.started_ms);
+            client.protocol = Protocol::Resp3;
+            client.stateless = true;
+            shared.clients.add(client)
+        })
+    }
+
+    /// Takes and executes requests.
+    pub(crate) fn poll<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
+        while let Some(event) = turn.replica.client_event() {
+            self.client_event(event, turn);
+        }
+        if self.lanes.is_empty() && self.orphans_end_at.is_none() {
+            return;
+        }
+        let slot = self.slot(turn.shared);
+        for lane in &mut self.lanes {
+            serve(lane, slot, &mut self.record, &mut self.spans, turn);
+        }
+        self.end_orphans(turn);
+    }
+
+    fn client_event<R: Replica<Machine = KvMachine>>(&mut self, event: ClientEvent, turn: &mut Turn<'_, R>) {
+        match event {
+            ClientEvent::Up(peer) => self.lanes.push(Lane::new(peer, self.sizes.client_ring_bytes)),
+            ClientEvent::Gone(peer) => {
+                let Some(at) = self.lanes.iter().position(|lane| lane.peer == peer) else { return };
+                let lane = self.lanes.swap_remove(at);
+                if let (true, Some(session)) = (turn.shared.env.is_primary, lane.session) {
+                    turn.perform(Effect::End { session });
+                }
+            }
+        }
+        turn.shared.stats.fabric_clients = self.lanes.len() as u64;
+    }
+
+    /// Ends the sessions of clients that went away while another node led: nobody else will.
+    fn end_orphans<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
+        let now = turn.replica.now();
+        if !turn.shared.env.is_primary || self.orphans_end_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.orphans_end_at = None;
+        let orphans: Vec<SessionId> = turn
+            .replica
+            .machine()
+            .sessions()
+            .from(SessionId(0))
+            .map(|(id, _)| id)
+            .filter(|id| !self.lanes.iter().any(|lane| lane.session == Some(*id)))
+            .collect();
+        for session in orphans {
+            turn.perform(Effect::End { session });
+        }
+    }
+
+    /// Sends what may go. Returns how many replies went.
+    pub(crate) fn release<R: Replica<Machine = KvMachine>>(&mut self, released: Ticket, replica: &mut R) -> usize {
+        self.lanes.iter_mut().map(|lane| lane.send(released, replica.fabric())).sum()
+    }
+
+    /// Takes the end of an operation on a client's lane.
+    pub(crate) fn complete<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R, completion: Completion) {
+        let rest = layout::token_rest(completion.token);
+        let peer = PeerId((rest >> 1) as u32);
+        let Some(lane) = self.lanes.iter_mut().find(|lane| lane.peer == peer) else { return };
+        match (rest & 1, completion.result) {
+            (REPLY, Ok(_)) if lane.reply_stands() => replica.fabric().nudge(peer),
+            (PROGRESS, Ok(position)) => lane.progress(position),
+            // Its end will be told by an event.
+            (_, Err(error)) => {
+                tracing::debug!(?peer, %error, "a client's lane is lost");
+                lane.broken = true;
+            }
+            _ => {}
+        }
+    }
+
+    /// This node became or ceased to be primary: replies that wait are void. A new primary tells its clients, so that they repeat what they
+    /// wait for at once.
+    pub(crate) fn reign_changed<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R, shared: &mut Shared) {
+        self.orphans_end_at = shared.env.is_primary.then(|| replica.now().after(shared.env.config.session_grace_ns));
+        let elsewhere = shared.env.primary.map(|p| p.node).filter(|_| !shared.env.is_primary);
+        for lane in &mut self.lanes {
+            shared.stats.voided_connections += u64::from(lane.void(shared.env.view_number, elsewhere));
+            if shared.env.is_primary {
+                lane.answer(Answer::Notice { view: shared.env.view_number }, None, |_| {});
+            }
+        }
+    }
+}
+
+/// Takes a client's requests, as many as there are and the turn allows.
+fn serve<R: Replica<Machine = KvMachine>>(
+    lane: &mut Lane,
+    slot: ClientSlot,
+    record: &mut Vec<u8>,
+    spans: &mut Vec<Span>,
+    turn: &mut Turn<'_, R>,
+) {
+    lane.unfinished = false;
+    let region = LocalRegion::Lane { writer: lane.peer, name: layout::CLIENT_LANE };
+    for _ in 0..REQUESTS_PER_LANE {
+        let Some(memory) = turn.replica.fabric().memory(region) else { return };
+        if lane.broken || !lane.reader.maybe(memory) {
+            lane.publish(memory, false);
+            return;
+        }
+        if !lane.has_reply_room() || !turn.takes(layout_max(lane)) {
+            break;
+        }
+        let Some(memory) = turn.replica.fabric().memory(region) else { return };
+        if !lane.reader.next(memory, record) {
+            return;
+        }
+        lane.publish(memory, false);
+        match wire::decode_request(record, spans) {
+            Ok(Request::Hello { session }) => {
+                lane.session = Some(SessionId(session));
+                if turn.shared.env.is_primary {
+                    lane.answer(Answer::Notice { view: turn.shared.env.view_number }, None, |_| {});
+                }
+            }
+            Ok(Request::Call { seq, lowest }) => {
+                turn.shared.stats.fabric_requests += 1;
+                call(lane, slot, seq, lowest, Args::new(record, spans), turn);
+            }
+            Err(error) => {
+                turn.shared.stats.protocol_errors += 1;
+                tracing::warn!(peer = ?lane.peer, %error, "a client broke the protocol; its lane is no longer read");
+                lane.broken = true;
+            }
+        }
+    }
+    lane.unfinished = true;
+}
+
+/// The longest request of a lane.
+fn layout_max(lane: &Lane) -> usize {
+    martlet_fabric::ring::max_payload(lane.capacity())
+}
+
+fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq: u64, lowest: u64, args: Args<'_>, turn: &mut Turn<'_, R>) {
+    let view: ViewNumber = turn.shared.env.view_number;
+    let is_write = find(args.at(0)).is_some_and(|c| c.has(flag::WRITE));
+    let Some(session) = lane.session else {
+        lane.answer(Answer::Reply { seq, view }, None, |out| {
+            Reply::new(out, Protocol::Resp3).error("ERR the first record on a lane must say whose it is");
+        });
+        return;
+    };
+    if is_write && turn.shared.env.is_primary {
+        let sessions = turn.replica.machine().sessions();
+        match sessions.look_up(session, seq) {
+            Known::New => {}
+            Known::Settled => {
+                turn.shared.stats.fabric_repeats += 1;
+                return;
+            }
+            Known::Answered(reply) => {
+                turn.shared.stats.fabric_repeats += 1;
+                lane.answer(Answer::Reply { seq, view }, Some(turn.ticket), |out| out.extend_from_slice(reply));
+                return;
+            }
+        }
+        if sessions.unconfirmed(session) >= MAX_UNCONFIRMED {
+            lane.answer(Answer::Reply { seq, view }, None, |out| {
+                let error = format!("ERR {MAX_UNCONFIRMED} replies wait for confirmation already");
+                Reply::new(out, Protocol::Resp3).error(&error);
+            });
+            return;
+        }
+    }
+    let limit = layout_max(lane) - wire::HEADER_BYTES;
+    let frame = lane.open(Answer::Reply { seq, view });
+    let text_at = lane.buffer().len();
+    let executed = turn.execute(slot, args, lane.buffer());
+    if executed.redirected {
+        let node = turn.shared.env.primary.map(|p| p.node);
+        lane.reopen(frame, Answer::Redirect { seq, view, node });
+        lane.close(None);
+        return;
+    }
+    let len = lane.buffer().len() - text_at;
+    if len > limit {
+        lane.buffer().truncate(text_at);
+        let error = format!("ERR the reply of {len} bytes exceeds what fits into a lane of the fabric, {limit} bytes");
+        Reply::new(lane.buffer(), Protocol::Resp3).error(&error);
+    }
+    if executed.write {
+        // In one entry with what the request did.
+        let reply = &lane.buffer()[text_at..];
+        turn.perform(Effect::Answer { session, seq, lowest, reply });
+    }
+    lane.close(executed.data.then_some(turn.ticket));
+    turn.finish_request();
+}

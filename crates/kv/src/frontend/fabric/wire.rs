@@ -1,0 +1,195 @@
+//! What travels in the lanes between clients and servers: one record a request, one record a reply. Little-endian.
+//!
+//! ```text
+//! hello    1 u8, version u8, 6 bytes of 0, session u64, 0 u64
+//! call     2 u8, version u8, arguments u16, 0 u32, seq u64, lowest u64, then a u32 length for each argument, then their bytes
+//!
+//! reply    1 u8, version u8, 0 u16, 0 u32, seq u64, view u64, then the reply in RESP3
+//! redirect 2 u8, version u8, node u16, 0 u32, seq u64, view u64          node 0xffff: nobody leads
+//! notice   3 u8, version u8, 0 u16, 0 u32, 0 u64, view u64               the sender leads
+//! ```
+//!
+//! `lowest` is the lowest request number that the client has no reply to: the server forgets the replies below it.
+
+use martlet_fabric::NodeId;
+use martlet_protocol::basics::ViewNumber;
+
+use crate::resp::Span;
+
+/// The version spoken here.
+const VERSION: u8 = 1;
+/// Bytes before the arguments, and before a reply's text.
+pub(crate) const HEADER_BYTES: usize = 24;
+/// Says "nobody" where a node's number stands.
+const NOBODY: u16 = u16::MAX;
+
+/// A client's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Who it is; the first on each lane.
+    Hello { session: u64 },
+    /// A request. Its arguments lie where [`decode_request`] said.
+    Call { seq: u64, lowest: u64 },
+}
+
+/// A server's record, without a reply's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The reply to a request, from that view.
+    Reply { seq: u64, view: ViewNumber },
+    /// That request was not executed; this node leads, if any does.
+    Redirect { seq: u64, view: ViewNumber, node: Option<NodeId> },
+    /// The sender leads in that view.
+    Notice { view: ViewNumber },
+}
+
+/// Why a record is none of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WireError {
+    /// It ends too early, or goes on too long.
+    #[error("the record's length of {0} does not fit its content")]
+    Length(usize),
+    /// Another version, or a kind that there is not.
+    #[error("a record of kind {0}, version {1}")]
+    Kind(u8, u8),
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}
+
+pub(crate) fn encode_hello(session: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[1, VERSION, 0, 0, 0, 0, 0, 0]);
+    out.extend_from_slice(&session.to_le_bytes());
+    out.extend_from_slice(&[0; 8]);
+}
+
+/// How long the record of a call is.
+pub(crate) fn call_bytes(args: &[&[u8]]) -> usize {
+    HEADER_BYTES + args.iter().map(|a| 4 + a.len()).sum::<usize>()
+}
+
+/// Appends a call. The caller bounds the number and the lengths of the arguments.
+pub(crate) fn encode_call(seq: u64, lowest: u64, args: &[&[u8]], out: &mut Vec<u8>) {
+    out.extend_from_slice(&[2, VERSION]);
+    out.extend_from_slice(&(args.len() as u16).to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&seq.to_le_bytes());
+    out.extend_from_slice(&lowest.to_le_bytes());
+    for arg in args {
+        out.extend_from_slice(&(arg.len() as u32).to_le_bytes());
+    }
+    for arg in args {
+        out.extend_from_slice(arg);
+    }
+}
+
+/// Reads a client's record. `spans` is cleared, and then says where the arguments of a call lie in `bytes`.
+pub(crate) fn decode_request(bytes: &[u8], spans: &mut Vec<Span>) -> Result<Request, WireError> {
+    spans.clear();
+    if bytes.len() < HEADER_BYTES {
+        return Err(WireError::Length(bytes.len()));
+    }
+    match (bytes[0], bytes[1]) {
+        (1, VERSION) if bytes.len() == HEADER_BYTES => Ok(Request::Hello { session: word(bytes, 8) }),
+        (1, VERSION) => Err(WireError::Length(bytes.len())),
+        (2, VERSION) => {
+            let count = usize::from(u16::from_le_bytes([bytes[2], bytes[3]]));
+            let mut at = HEADER_BYTES + 4 * count;
+            let lengths = bytes.get(HEADER_BYTES..at).ok_or(WireError::Length(bytes.len()))?;
+            for len in lengths.chunks_exact(4) {
+                let len = u32::from_le_bytes(len.try_into().expect("4 bytes")) as usize;
+                spans.push(Span::new(at, len));
+                at += len;
+            }
+            if at != bytes.len() || count == 0 {
+                return Err(WireError::Length(bytes.len()));
+            }
+            Ok(Request::Call { seq: word(bytes, 8), lowest: word(bytes, 16) })
+        }
+        (kind, version) => Err(WireError::Kind(kind, version)),
+    }
+}
+
+/// Appends the head of an answer; a reply's text follows it.
+pub(crate) fn encode_answer(answer: Answer, out: &mut Vec<u8>) {
+    let (kind, node, seq, view) = match answer {
+        Answer::Reply { seq, view } => (1, 0, seq, view),
+        Answer::Redirect { seq, view, node } => (2, node.map_or(NOBODY, |n| n.0), seq, view),
+        Answer::Notice { view } => (3, 0, 0, view),
+    };
+    out.extend_from_slice(&[kind, VERSION]);
+    out.extend_from_slice(&node.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&seq.to_le_bytes());
+    out.extend_from_slice(&view.0.to_le_bytes());
+}
+
+/// Reads a server's record; a reply's text stands behind [`HEADER_BYTES`].
+pub(crate) fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
+    if bytes.len() < HEADER_BYTES {
+        return Err(WireError::Length(bytes.len()));
+    }
+    let (seq, view) = (word(bytes, 8), ViewNumber(word(bytes, 16)));
+    match (bytes[0], bytes[1]) {
+        (1, VERSION) => Ok(Answer::Reply { seq, view }),
+        (2 | 3, VERSION) if bytes.len() != HEADER_BYTES => Err(WireError::Length(bytes.len())),
+        (2, VERSION) => {
+            let node = u16::from_le_bytes([bytes[2], bytes[3]]);
+            Ok(Answer::Redirect { seq, view, node: (node != NOBODY).then_some(NodeId(node)) })
+        }
+        (3, VERSION) => Ok(Answer::Notice { view }),
+        (kind, version) => Err(WireError::Kind(kind, version)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::resp::Args;
+
+    proptest! {
+        #[test]
+        fn calls_come_back(args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..6), seq: u64, lowest: u64) {
+            let parts: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+            let (mut out, mut spans) = (Vec::new(), Vec::new());
+            encode_call(seq, lowest, &parts, &mut out);
+            prop_assert_eq!(out.len(), call_bytes(&parts));
+            prop_assert_eq!(decode_request(&out, &mut spans), Ok(Request::Call { seq, lowest }));
+            prop_assert_eq!(Args::new(&out, &spans).from(0).collect::<Vec<_>>(), parts);
+            for cut in 0..out.len() {
+                prop_assert!(decode_request(&out[..cut], &mut spans).is_err());
+            }
+        }
+
+        #[test]
+        fn answers_come_back(seq: u64, view: u64, node: Option<u8>) {
+            let view = ViewNumber(view);
+            for answer in [
+                Answer::Reply { seq, view },
+                Answer::Redirect { seq, view, node: node.map(|n| NodeId(n.into())) },
+                Answer::Notice { view },
+            ] {
+                let mut out = Vec::new();
+                encode_answer(answer, &mut out);
+                prop_assert_eq!(decode_answer(&out), Ok(answer));
+            }
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..60), head in prop::option::of((1u8..4, 1u8..3))) {
+            let mut bytes = bytes;
+            if let (Some((kind, version)), true) = (head, bytes.len() > 1) {
+                (bytes[0], bytes[1]) = (kind, version);
+            }
+            let mut spans = Vec::new();
+            if decode_request(&bytes, &mut spans).is_ok() {
+                let args = Args::new(&bytes, &spans);
+                prop_assert!(args.from(0).map(<[u8]>::len).sum::<usize>() <= bytes.len());
+            }
+            let _ = decode_answer(&bytes);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! One connection: what has arrived and is not executed, what is executed and has not gone.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::output::Output;
+use crate::commands::ClientSlot;
+use crate::resp::RequestParser;
+
+/// Above so many bytes an emptied input buffer is given back.
+const KEPT_BYTES: usize = 16 << 10;
+
+/// What a read found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing at the moment.
+    Nothing,
+    /// The client will send no more.
+    End,
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    fd: OwnedFd,
+    /// What commands know of it.
+    pub(super) slot: ClientSlot,
+    pub(super) parser: RequestParser,
+    /// What arrived and is not executed yet. Usually empty: what is read whole is executed where it was read.
+    pub(super) input: Vec<u8>,
+    pub(super) output: Output,
+    /// Something may be there to read; the event set tells only once.
+    pub(super) readable: bool,
+    /// It waits in the queue of those to serve.
+    pub(super) queued: bool,
+    /// It is on the list of those with output.
+    pub(super) listed: bool,
+    /// The socket took no more; the event set will tell.
+    pub(super) blocked: bool,
+    /// Too many replies wait for the client; it is not served until they have gone.
+    pub(super) paused: bool,
+    /// Whole requests may stand in its input: the turn's budget, or the client's reading, ended before they did.
+    pub(super) unfinished: bool,
+    /// No more requests; it ends when its output has gone.
+    pub(super) closing: bool,
+}
+
+impl Connection {
+    pub(super) fn new(fd: OwnedFd, slot: ClientSlot) -> Connection {
+        Connection {
+            fd,
+            slot,
+            parser: RequestParser::new(),
+            input: Vec::new(),
+            output: Output::default(),
+            readable: true,
+            queued: false,
+            listed: false,
+            blocked: false,
+            paused: false,
+            unfinished: false,
+            closing: false,
+        }
+    }
+
+    /// Reads once into `into`. An error is an end.
+    pub(super) fn read(&self, into: &mut [u8]) -> Arrival {
+        loop {
+            return match recv(&self.fd, &mut *into, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => Arrival::End,
+                Ok((_, n)) => Arrival::Bytes(n),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => Arrival::Nothing,
+                Err(_) => Arrival::End,
+            };
+        }
+    }
+
+    /// Sends what may go, as far as the socket takes it. Returns how many bytes went.
+    pub(super) fn write(&mut self) -> io::Result<usize> {
+        let mut total = 0;
+        while !self.blocked && !self.output.sendable().is_empty() {
+            // The other end may be gone: an error, not a signal.
+            match send(&self.fd, self.output.sendable(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(n) => {
+                    self.output.sent(n);
+                    total += n;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.blocked = true,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(total)
+    }
+
+    /// Drops the first `n` bytes of the input.
+    pub(super) fn consume(&mut self, n: usize) {
+        if n == self.input.len() {
+            self.input.clear();
+            self.input.shrink_to(KEPT_BYTES);
+            self.parser.shrink();
+        } else {
+            self.input.drain(..n);
+        }
+    }
+
+    /// Whether everything is done that can be done.
+    pub(super) fn is_finished(&self) -> bool {
+        self.closing && self.output.pending() == 0
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,132 @@
+//! Listening sockets: TCP, and Unix sockets by path or, with a leading `@`, by abstract name.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, getsockname, listen, socket_with, sockopt,
+};
+
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Why a socket cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The TCP address is not to be had.
+    #[error("cannot listen on {address}: {source}")]
+    Tcp {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The Unix socket is not to be had.
+    #[error("cannot listen on the Unix socket {path}: {source}")]
+    Unix {
+        /// Which.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The set of events is not to be had.
+    #[error("cannot wait for sockets: {0}")]
+    Events(#[source] io::Error),
+}
+
+/// One listening socket.
+#[derive(Debug)]
+pub(super) struct Listener {
+    fd: OwnedFd,
+    /// The file to remove at the end.
+    path: Option<PathBuf>,
+    pub(super) is_tcp: bool,
+    pub(super) name: String,
+}
+
+impl Listener {
+    pub(super) fn tcp(address: SocketAddr) -> Result<Listener, ListenError> {
+        let open = || -> io::Result<OwnedFd> {
+            let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+            let fd = socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
+            // So that a restarted node gets its port back while old connections linger.
+            sockopt::set_socket_reuseaddr(&fd, true)?;
+            bind(&fd, &address)?;
+            listen(&fd, BACKLOG)?;
+            Ok(fd)
+        };
+        let fd = open().map_err(|source| ListenError::Tcp { address, source })?;
+        let name = local_address(&fd).map_or_else(|| address.to_string(), |a| a.to_string());
+        Ok(Listener { fd, path: None, is_tcp: true, name })
+    }
+
+    pub(super) fn unix(path: &Path) -> Result<Listener, ListenError> {
+        let name = path.display().to_string();
+        let is_abstract = name.starts_with('@');
+        let open = || -> io::Result<OwnedFd> {
+            let address = match name.strip_prefix('@') {
+                Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+                None => {
+                    remove_stale(path)?;
+                    SocketAddrUnix::new(path)?
+                }
+            };
+            let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
+            bind(&fd, &address)?;
+            listen(&fd, BACKLOG)?;
+            Ok(fd)
+        };
+        let fd = open().map_err(|source| ListenError::Unix { path: name.clone(), source })?;
+        Ok(Listener { fd, path: (!is_abstract).then(|| path.to_owned()), is_tcp: false, name })
+    }
+
+    /// The next connection and where it comes from.
+    pub(super) fn accept(&self) -> io::Result<(OwnedFd, String)> {
+        let (fd, from) = acceptfrom_with(&self.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
+        if !self.is_tcp {
+            return Ok((fd, format!("{}:0", self.name)));
+        }
+        // Replies are small and whole: waiting for more to send with them would only be delay.
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        // A client whose host has gone is noticed some day, as in Redis.
+        sockopt::set_socket_keepalive(&fd, true)?;
+        sockopt::set_tcp_keepidle(&fd, std::time::Duration::from_secs(300))?;
+        let from = from.and_then(|a| SocketAddr::try_from(a).ok()).map_or_else(|| "?:0".to_owned(), |a| a.to_string());
+        Ok((fd, from))
+    }
+
+    /// The TCP address that it has got: the port, when 0 was asked for.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        local_address(&self.fd)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn local_address(fd: &OwnedFd) -> Option<SocketAddr> {
+    let address: SocketAddrAny = getsockname(fd).ok()?;
+    SocketAddr::try_from(address).ok()
+}
+
+/// Removes the socket file that a killed process has left. One that somebody listens on stays, and then `bind` fails.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        _ => Ok(()),
+    }
+}

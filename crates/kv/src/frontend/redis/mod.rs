@@ -1,0 +1,411 @@
+//! The Redis protocol over TCP and Unix sockets, on one thread that never waits.
+//!
+//! A turn looks at the sockets (one system call, and none while the fabric's clients keep the node busy and the last look found nothing),
+//! reads each ready connection once, executes what has arrived whole, and keeps the replies until the turn's ticket is released. Then each
+//! connection's replies leave in one write. So a request costs two system calls, however many were pipelined into one.
+//!
+//! A connection is bounded at both ends: an argument by its stated length, a request by its sum, replies by the client's reading them. Who
+//! sends without reading is not read from; whom a single reply overwhelms is cut off.
+
+mod connection;
+mod listener;
+mod output;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use martlet_protocol::basics::Time;
+use martlet_protocol::replica::{Replica, Ticket};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
+use self::connection::{Arrival, Connection};
+pub use self::listener::ListenError;
+use self::listener::Listener;
+use crate::commands::{Client, ClientSlot, Shared};
+use crate::config::KvConfig;
+use crate::resp::{Limits, Reply};
+use crate::store::KvMachine;
+use crate::turn::Turn;
+
+/// How much one read takes at most.
+const READ_BYTES: usize = 256 << 10;
+/// How many events one look at the sockets takes at most.
+const EVENTS: usize = 512;
+/// How many connections are accepted in one turn.
+const ACCEPTS: usize = 128;
+/// Event data from here on names a listener.
+const LISTENERS: u64 = 1 << 40;
+/// After an accept that failed for lack of descriptors, when to try again, in nanoseconds.
+const ACCEPT_RETRY_NS: u64 = 10_000_000;
+
+/// The front end.
+pub struct RedisFront {
+    events: OwnedFd,
+    found: Vec<epoll::Event>,
+    listeners: Vec<Listener>,
+    /// Listeners that may have connections waiting.
+    accepting: Vec<usize>,
+    accept_again_at: Time,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    /// Connections with something to read or to execute.
+    ready: VecDeque<usize>,
+    /// Connections with output.
+    writers: Vec<usize>,
+    /// What one read takes; shared, as nothing stays in it.
+    scratch: Box<[u8]>,
+    next_look: Time,
+}
+
+impl std::fmt::Debug for RedisFront {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisFront").field("listeners", &self.listeners).field("ready", &self.ready.len()).finish_non_exhaustive()
+    }
+}
+
+impl RedisFront {
+    /// Listens where the configuration says.
+    pub fn new(config: &KvConfig) -> Result<RedisFront, ListenError> {
+        let mut listeners = Vec::new();
+        if let Some(address) = config.listen {
+            listeners.push(Listener::tcp(address)?);
+        }
+        if let Some(path) = &config.unix_socket {
+            listeners.push(Listener::unix(path)?);
+        }
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| ListenError::Events(e.into()))?;
+        for (i, listener) in listeners.iter().enumerate() {
+            epoll::add(&events, listener, epoll::EventData::new_u64(LISTENERS + i as u64), epoll::EventFlags::IN | epoll::EventFlags::ET)
+                .map_err(|e| ListenError::Events(e.into()))?;
+        }
+        Ok(RedisFront {
+            events,
+            found: Vec::with_capacity(EVENTS),
+            listeners,
+            accepting: Vec::new(),
+            accept_again_at: Time(0),
+            connections: Vec::new(),
+            free: Vec::new(),
+            ready: VecDeque::new(),
+            writers: Vec::new(),
+            scratch: vec![0; READ_BYTES].into_boxed_slice(),
+            next_look: Time(0),
+        })
+    }
+
+    /// The TCP address it listens on.
+    pub fn address(&self) -> Option<std::net::SocketAddr> {
+        self.listeners.iter().find(|l| l.is_tcp).and_then(Listener::address)
+    }
+
+    /// Readable when a socket needs attention: for a node that parks.
+    pub fn events(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// Whether nothing is left to do until [`RedisFront::events`] is readable or a ticket is released.
+    pub fn is_idle(&self) -> bool {
+        self.ready.is_empty() && self.accepting.is_empty()
+    }
+
+    /// Looks again at the sockets in the next turn, whenever the last look was: the node has been told that something is there.
+    pub fn look_soon(&mut self) {
+        self.next_look = Time(0);
+    }
+
+    /// Takes and executes requests.
+    pub(crate) fn poll<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
+        let now = turn.replica.now();
+        if now >= self.next_look {
+            let found = self.look();
+            if !found && self.ready.is_empty() {
+                self.next_look = now.after(turn.shared.env.config.socket_poll_ns);
+            }
+        }
+        if !self.accepting.is_empty() && now >= self.accept_again_at {
+            self.accept(turn.shared, now, turn.now_ms);
+        }
+        for _ in 0..self.ready.len() {
+            if !turn.takes(0) {
+                break;
+            }
+            let Some(at) = self.ready.pop_front() else { break };
+            let Some(mut connection) = self.connections[at].take() else { continue };
+            connection.queued = false;
+            serve(&mut connection, &mut self.scratch, turn);
+            self.put_back(at, connection, turn.shared);
+        }
+    }
+
+    /// One look at the event set. Returns whether there was anything.
+    fn look(&mut self) -> bool {
+        self.found.clear();
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match epoll::wait(&self.events, spare_capacity(&mut self.found), Some(&at_once)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => {
+                tracing::error!(%error, "cannot look at the sockets");
+                return false;
+            }
+        }
+        for i in 0..self.found.len() {
+            let (data, flags) = (self.found[i].data.u64(), self.found[i].flags);
+            if data >= LISTENERS {
+                let listener = (data - LISTENERS) as usize;
+                if !self.accepting.contains(&listener) {
+                    self.accepting.push(listener);
+                }
+                continue;
+            }
+            let at = data as usize;
+            let Some(connection) = self.connections.get_mut(at).and_then(Option::as_mut) else { continue };
+            if flags.contains(epoll::EventFlags::OUT) && connection.blocked {
+                connection.blocked = false;
+                if !connection.listed {
+                    connection.listed = true;
+                    self.writers.push(at);
+                }
+            }
+            if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR | epoll::EventFlags::RDHUP) {
+                connection.readable = true;
+                if !connection.queued && !connection.paused {
+                    connection.queued = true;
+                    self.ready.push_back(at);
+                }
+            }
+        }
+        !self.found.is_empty()
+    }
+
+    fn accept(&mut self, shared: &mut Shared, now: Time, now_ms: u64) {
+        let mut left = ACCEPTS;
+        while let Some(&listener) = self.accepting.last() {
+            if left == 0 {
+                return;
+            }
+            left -= 1;
+            match self.listeners[listener].accept() {
+                Ok((fd, from)) => self.admit(fd, from, listener, shared, now_ms),
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::INTR | Errno::CONNABORTED) => {}
+                    Some(Errno::AGAIN) => {
+                        self.accepting.pop();
+                    }
+                    _ => {
+                        // Most likely no descriptor is left. The connection stays in the queue until one is.
+                        shared.stats.connections_rejected += 1;
+                        tracing::warn!(%error, listener = %self.listeners[listener].name, "cannot accept a connection");
+                        self.accept_again_at = now.after(ACCEPT_RETRY_NS);
+                        return;
+                    }
+                },
+            }
+        }
+    }
+
+    fn admit(&mut self, fd: OwnedFd, from: String, listener: usize, shared: &mut Shared, now_ms: u64) {
+        if shared.stats.connections as usize >= shared.env.config.max_clients {
+            shared.stats.connections_rejected += 1;
+            // Best effort: it fits into the empty buffer of a fresh socket.
+            let _ = send(&fd, b"-ERR max number of clients reached\r\n", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            return;
+        }
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        if let Err(error) = epoll::add(&self.events, &fd, epoll::EventData::new_u64(at as u64), flags) {
+            tracing::warn!(%error, "cannot watch a connection");
+            shared.stats.connections_rejected += 1;
+            self.free.push(at);
+            return;
+        }
+        shared.stats.connections_received += 1;
+        shared.stats.connections += 1;
+        let authenticated = shared.env.config.password.is_none();
+        let slot = shared.clients.add(Client::new(from, self.listeners[listener].name.clone(), authenticated, now_ms));
+        let mut connection = Connection::new(fd, slot);
+        connection.queued = true;
+        self.connections[at] = Some(connection);
+        self.ready.push_back(at);
+    }
+
+    /// Puts a connection back that has been served, on the lists where it belongs, or ends it.
+    fn put_back(&mut self, at: usize, mut connection: Connection, shared: &mut Shared) {
+        let over = connection.output.pending() > shared.env.config.output_limit_bytes;
+        if over {
+            shared.stats.output_limit_disconnections += 1;
+        }
+        if over || connection.is_finished() {
+            self.connections[at] = Some(connection);
+            self.close(at, shared);
+            return;
+        }
+        if connection.output.pending() > 0 && !connection.listed {
+            connection.listed = true;
+            self.writers.push(at);
+        }
+        let more = !connection.closing && !connection.paused && (connection.readable || connection.unfinished);
+        if more && !connection.queued {
+            connection.queued = true;
+            self.ready.push_back(at);
+        }
+        self.connections[at] = Some(connection);
+    }
+
+    fn close(&mut self, at: usize, shared: &mut Shared) {
+        if let Some(connection) = self.connections[at].take() {
+            shared.clients.remove(connection.slot);
+            shared.stats.connections -= 1;
+            self.free.push(at);
+            // A descriptor is free again.
+            self.accept_again_at = Time(0);
+        }
+    }
+
+    /// Sends what may go. Returns how many connections sent something.
+    pub(crate) fn release(&mut self, released: Ticket, shared: &mut Shared) -> usize {
+        let mut sent = 0;
+        let mut kept = 0;
+        for i in 0..self.writers.len() {
+            let at = self.writers[i];
+            let Some(connection) = self.connections[at].as_mut() else { continue };
+            connection.output.release(released);
+            match connection.write() {
+                Ok(n) => {
+                    shared.stats.output_bytes += n as u64;
+                    sent += usize::from(n > 0);
+                }
+                Err(_) => {
+                    self.close(at, shared);
+                    continue;
+                }
+            }
+            if connection.is_finished() {
+                self.close(at, shared);
+                continue;
+            }
+            if connection.paused && connection.output.pending() <= shared.env.config.output_pause_bytes / 2 {
+                connection.paused = false;
+                if !connection.queued {
+                    connection.queued = true;
+                    self.ready.push_back(at);
+                }
+            }
+            // Who waits for the socket is listed again when the event set tells; who waits for a ticket stays.
+            connection.listed = connection.output.is_held() || !connection.output.sendable().is_empty() && !connection.blocked;
+            if connection.listed {
+                self.writers[kept] = at;
+                kept += 1;
+            }
+        }
+        self.writers.truncate(kept);
+        sent
+    }
+
+    /// This node became or ceased to be primary: replies that wait are void, and their clients, who must learn that the outcome is unknown,
+    /// are cut off. The others stay.
+    pub(crate) fn reign_changed(&mut self, shared: &mut Shared) {
+        for at in 0..self.connections.len() {
+            if self.connections[at].as_ref().is_some_and(|c| c.output.is_held()) {
+                shared.stats.voided_connections += 1;
+                self.close(at, shared);
+            }
+        }
+        shared.clients.break_all_watches();
+    }
+}
+
+/// Reads a connection once and executes what has arrived whole.
+fn serve<R: Replica<Machine = KvMachine>>(connection: &mut Connection, scratch: &mut [u8], turn: &mut Turn<'_, R>) {
+    if connection.closing {
+        return;
+    }
+    if connection.unfinished {
+        connection.unfinished = false;
+        let input = std::mem::take(&mut connection.input);
+        let taken = execute_all(connection, &input, turn);
+        connection.input = input;
+        connection.consume(taken);
+    }
+    if connection.readable && !connection.unfinished && !connection.paused && !connection.closing {
+        match connection.read(scratch) {
+            Arrival::Nothing => connection.readable = false,
+            Arrival::End => {
+                // What it asked before it ended is answered still.
+                connection.readable = false;
+                connection.closing = true;
+            }
+            Arrival::Bytes(n) => {
+                turn.shared.stats.input_bytes += n as u64;
+                // A short read has emptied the socket: the event set will tell of more.
+                connection.readable = n == scratch.len();
+                if connection.input.is_empty() {
+                    let taken = execute_all(connection, &scratch[..n], turn);
+                    connection.input.extend_from_slice(&scratch[taken..n]);
+                } else {
+                    connection.input.extend_from_slice(&scratch[..n]);
+                    let input = std::mem::take(&mut connection.input);
+                    let taken = execute_all(connection, &input, turn);
+                    connection.input = input;
+                    connection.consume(taken);
+                }
+            }
+        }
+    }
+    let client = turn.shared.clients.get_mut(connection.slot);
+    client.input_bytes = connection.input.len();
+    client.output_bytes = connection.output.pending();
+}
+
+/// Executes the requests that stand whole at the start of `input`. Returns how many bytes they took.
+fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, input: &[u8], turn: &mut Turn<'_, R>) -> usize {
+    let limits: Limits = turn.shared.env.config.limits;
+    let pause = turn.shared.env.config.output_pause_bytes;
+    let slot: ClientSlot = connection.slot;
+    let mut taken = 0;
+    let mut data = false;
+    while taken < input.len() {
+        if connection.output.pending() > pause {
+            (connection.paused, connection.unfinished) = (true, true);
+            break;
+        }
+        let rest = &input[taken..];
+        let authenticated = turn.shared.clients.get(slot).authenticated;
+        match connection.parser.parse(rest, &limits, authenticated) {
+            Ok(None) => break,
+            // It will be found again in the next turn.
+            Ok(Some(n)) if !turn.takes(n) => {
+                connection.unfinished = true;
+                break;
+            }
+            Ok(Some(n)) => {
+                let args = connection.parser.args(rest);
+                taken += n;
+                if args.is_empty() {
+                    continue;
+                }
+                let executed = turn.execute(slot, args, connection.output.buffer());
+                turn.finish_request();
+                data |= executed.data;
+                if turn.shared.clients.get(slot).quit || turn.shared.shutdown {
+                    connection.closing = true;
+                    taken = input.len();
+                }
+            }
+            Err(error) => {
+                turn.shared.stats.protocol_errors += 1;
+                let protocol = turn.shared.clients.get(slot).protocol;
+                Reply::new(connection.output.buffer(), protocol).error(&format!("ERR {error}"));
+                connection.closing = true;
+                taken = input.len();
+            }
+        }
+    }
+    connection.output.hold(data.then_some(turn.ticket));
+    taken
+}

@@ -1,0 +1,70 @@
+//! One turn of the duty cycle, as both front ends see it.
+
+use martlet_protocol::replica::{Replica, Ticket};
+
+use crate::commands::{ClientSlot, Ctx, Executed, Shared, execute};
+use crate::resp::Args;
+use crate::store::{Effect, KvMachine};
+
+/// What a request may add to the log beside its own bytes: names, lengths, a reply to keep.
+const OVERHEAD_BYTES: usize = 512;
+
+/// Room for so many bytes is room for any request.
+const ENOUGH_BYTES: usize = 64 << 10;
+
+/// A turn: the replica, what outlives it, and the budget.
+pub(crate) struct Turn<'a, R> {
+    pub(crate) replica: &'a mut R,
+    pub(crate) shared: &'a mut Shared,
+    pub(crate) now_ms: u64,
+    /// How many more requests may be executed.
+    pub(crate) budget: usize,
+    /// What the replies of this turn wait for.
+    pub(crate) ticket: Ticket,
+    pub(crate) executed: usize,
+}
+
+impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
+    /// Whether a request of so many bytes may be executed in this turn. The engine takes entries of any length; what is asked of it is
+    /// only whether it keeps up, so one that is larger than its rings is not kept waiting for a room that will never be.
+    #[inline]
+    pub(crate) fn takes(&self, bytes: usize) -> bool {
+        self.budget > 0
+            && (!self.shared.env.is_primary
+                || self.replica.has_room(self.shared.effects.bytes().len() + bytes.min(ENOUGH_BYTES) + OVERHEAD_BYTES))
+    }
+
+    /// Executes a request; its effects wait for [`Turn::finish_request`].
+    #[inline]
+    pub(crate) fn execute(&mut self, slot: ClientSlot, args: Args<'_>, out: &mut Vec<u8>) -> Executed {
+        self.budget = self.budget.saturating_sub(1);
+        self.executed += 1;
+        let mut ctx = Ctx { machine: self.replica.machine_mut(), shared: self.shared, slot, now_ms: self.now_ms };
+        execute(&mut ctx, args, out)
+    }
+
+    /// Changes the state apart from any command.
+    pub(crate) fn perform(&mut self, effect: Effect<'_>) {
+        self.replica.machine_mut().perform(effect);
+        self.shared.effects.push(effect);
+    }
+
+    /// Ends a request: what it did is now one whole, and goes to the engine if enough has come together.
+    #[inline]
+    pub(crate) fn finish_request(&mut self) {
+        if self.shared.effects.bytes().len() > self.shared.env.config.batch_bytes {
+            self.propose();
+        }
+    }
+
+    /// Hands all effects to the engine.
+    pub(crate) fn propose(&mut self) {
+        if self.shared.effects.is_empty() {
+            return;
+        }
+        self.shared.stats.proposals += 1;
+        self.shared.stats.proposed_bytes += self.shared.effects.bytes().len() as u64;
+        self.replica.propose(self.shared.effects.bytes());
+        self.shared.effects.clear();
+    }
+}

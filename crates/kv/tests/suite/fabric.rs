@@ -1,0 +1,1 @@
+//! The front end over the fabric, and its client.

@@ -1,0 +1,174 @@
+//! A replica for tests: it replicates by handing each entry to the other machines at once, and releases replies when the test says so.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use martlet_fabric::{Completion, Fabric, Incarnation, Local, LocalRegion, Memory, NodeId, PeerEvent, PeerId, RegionName, Remote, Token};
+use martlet_kv::store::KvMachine;
+use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use martlet_protocol::membership::{Member, Roles, View};
+use martlet_protocol::replica::{ClientEvent, Replica, Standing, StateMachine, Ticket};
+
+/// A fabric without anybody on it.
+#[derive(Debug, Default)]
+pub struct NoFabric;
+
+impl Fabric for NoFabric {
+    const ZOMBIES_REACHABLE: bool = true;
+
+    fn memory(&self, _: LocalRegion) -> Option<&Memory> {
+        None
+    }
+    fn write(&mut self, at: Remote, _: &[u8], _: Token) {
+        panic!("nobody is there to write to: {at:?}");
+    }
+    fn read(&mut self, from: Remote, _: Local, _: usize, _: Token) {
+        panic!("nobody is there to read from: {from:?}");
+    }
+    fn read_word(&mut self, from: Remote, _: Token) {
+        panic!("nobody is there to read from: {from:?}");
+    }
+    fn compare_and_swap(&mut self, at: Remote, _: u64, _: u64, _: Token) {
+        panic!("nobody is there to swap at: {at:?}");
+    }
+    fn poll(&mut self) -> Option<Completion> {
+        None
+    }
+    fn send(&mut self, _: PeerId, _: &[u8]) {}
+    fn multicast(&mut self, _: &[u8]) {}
+    fn receive(&mut self, _: &mut Vec<u8>) -> Option<PeerId> {
+        None
+    }
+    fn event(&mut self) -> Option<PeerEvent> {
+        None
+    }
+    fn grant(&mut self, _: PeerId, _: RegionName) {}
+    fn revoke(&mut self, _: PeerId, _: RegionName, _: Token) {}
+    fn nudge(&mut self, _: PeerId) {}
+    fn forget(&mut self, _: PeerId) {}
+}
+
+/// The process of node `n`.
+pub fn process(n: u16) -> ProcessId {
+    ProcessId { node: NodeId(n), incarnation: Incarnation(100 + u64::from(n)) }
+}
+
+/// Entries in order, which every replica applies that has not made them itself.
+pub type Log = Rc<RefCell<Vec<Vec<u8>>>>;
+
+/// The replica.
+pub struct FakeReplica<F> {
+    pub fabric: F,
+    pub machine: KvMachine,
+    pub now: Time,
+    pub standing: Standing,
+    pub view: View,
+    pub reign: u64,
+    pub ticket: Ticket,
+    pub released: Ticket,
+    pub room: bool,
+    /// All entries of the cluster.
+    pub log: Log,
+    /// How many of them this machine has.
+    pub applied: usize,
+    pub clients: VecDeque<ClientEvent>,
+}
+
+impl<F: Fabric> FakeReplica<F> {
+    /// Node `n` of three, following node 0.
+    pub fn new(fabric: F, log: Log) -> FakeReplica<F> {
+        let members = (0..3)
+            .map(|n| Member { id: process(n), roles: Roles::COORDINATOR.with(Roles::REPLICA), address: format!("127.0.0.1:{}", 7711 + n) })
+            .collect();
+        FakeReplica {
+            fabric,
+            machine: KvMachine::new(),
+            now: Time(1_000_000),
+            standing: Standing::Backup { primary: Some(process(0)) },
+            view: View { number: ViewNumber(1), lease_ns: 1_000_000, fence_ns: 0, compatible: false, members, departed: Vec::new() },
+            reign: 0,
+            ticket: Ticket(1),
+            released: Ticket(0),
+            room: true,
+            log,
+            applied: 0,
+            clients: VecDeque::new(),
+        }
+    }
+
+    /// Makes it primary, with everything applied that is in the log.
+    pub fn lead(&mut self) {
+        self.catch_up();
+        self.standing = Standing::Primary;
+        self.reign += 1;
+    }
+
+    /// Makes it a follower of `primary`.
+    pub fn follow(&mut self, primary: Option<ProcessId>) {
+        if self.standing == Standing::Primary {
+            self.reign += 1;
+        }
+        self.standing = Standing::Backup { primary };
+    }
+
+    /// Applies what the log has more.
+    pub fn catch_up(&mut self) {
+        for entry in &self.log.borrow()[self.applied..] {
+            self.applied += 1;
+            self.machine.apply(LogIndex(self.applied as u64), entry);
+        }
+    }
+}
+
+impl<F: Fabric> Replica for FakeReplica<F> {
+    type Fabric = F;
+    type Machine = KvMachine;
+
+    fn now(&self) -> Time {
+        self.now
+    }
+    fn standing(&self) -> Standing {
+        self.standing
+    }
+    fn view(&self) -> ViewNumber {
+        self.view.number
+    }
+    fn current_view(&self) -> Option<&View> {
+        Some(&self.view)
+    }
+    fn address_of(&self, process: ProcessId) -> Option<&str> {
+        self.view.member(process).map(|m| m.address.as_str())
+    }
+    fn reign(&self) -> u64 {
+        self.reign
+    }
+    fn machine(&self) -> &KvMachine {
+        &self.machine
+    }
+    fn machine_mut(&mut self) -> &mut KvMachine {
+        &mut self.machine
+    }
+    fn has_room(&self, _: usize) -> bool {
+        self.room
+    }
+    fn propose(&mut self, effects: &[u8]) -> LogIndex {
+        assert_eq!(self.standing, Standing::Primary, "only a primary proposes");
+        assert_eq!(self.applied, self.log.borrow().len(), "the primary has everything");
+        self.log.borrow_mut().push(effects.to_vec());
+        self.applied += 1;
+        LogIndex(self.applied as u64)
+    }
+    fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+    fn released(&self) -> Ticket {
+        self.released
+    }
+    fn fabric(&mut self) -> &mut F {
+        &mut self.fabric
+    }
+    fn client_event(&mut self) -> Option<ClientEvent> {
+        self.clients.pop_front()
+    }
+}

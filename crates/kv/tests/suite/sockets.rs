@@ -1,0 +1,593 @@
+//! The front end over sockets, with real ones.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use martlet_fabric::NodeId;
+use martlet_kv::resp::Limits;
+use martlet_kv::{KvApp, KvConfig};
+use martlet_protocol::replica::{Application, StateMachine, Ticket};
+
+use crate::fake::{FakeReplica, NoFabric, process};
+
+/// How many turns without the expected outcome make a test fail. A turn looks at the sockets, so only a hang comes near it.
+const PATIENCE: usize = 3_000_000;
+
+/// A node: the application, its replica, and a duty cycle that the test turns.
+struct Rig {
+    app: KvApp,
+    replica: FakeReplica<NoFabric>,
+    wall: Arc<AtomicU64>,
+    /// Replies are released at the end of their turn.
+    releasing: bool,
+}
+
+impl Rig {
+    fn new(config: KvConfig) -> Rig {
+        let wall = Arc::new(AtomicU64::new(1_700_000_000_000));
+        let config = KvConfig { listen: config.listen.or(Some("127.0.0.1:0".parse().expect("an address"))), socket_poll_ns: 0, ..config };
+        let clock = wall.clone();
+        let app = KvApp::new(config, Box::new(move || clock.load(Ordering::Relaxed)), [7, 11]).expect("a good configuration");
+        let mut rig = Rig { app, replica: FakeReplica::new(NoFabric, Default::default()), wall, releasing: true };
+        rig.replica.lead();
+        rig.turn();
+        rig
+    }
+
+    fn turn(&mut self) -> usize {
+        self.replica.now = self.replica.now.after(1_000_000);
+        self.replica.ticket = Ticket(self.replica.ticket.0 + 1);
+        let executed = self.app.poll(&mut self.replica);
+        if self.releasing {
+            self.replica.released = self.replica.ticket;
+        }
+        self.app.release(&mut self.replica);
+        executed
+    }
+
+    fn connect(&self) -> Client<TcpStream> {
+        let stream = TcpStream::connect(self.app.address().expect("it listens")).expect("it accepts");
+        stream.set_nonblocking(true).expect("a socket");
+        Client { stream, received: Vec::new(), ended: false }
+    }
+
+    /// Sends a request and turns until its reply has come.
+    fn call<S: Read + Write>(&mut self, client: &mut Client<S>, request: &str) -> String {
+        client.send(self, request.as_bytes());
+        client.send(self, b"\r\n");
+        self.reply(client)
+    }
+
+    fn reply<S: Read + Write>(&mut self, client: &mut Client<S>) -> String {
+        for _ in 0..PATIENCE {
+            if let Some(reply) = client.take_reply() {
+                return String::from_utf8_lossy(&reply).into_owned();
+            }
+            self.turn();
+            client.receive();
+            assert!(!client.ended || has_whole(&client.received), "the connection ended: {}", client.received.escape_ascii());
+        }
+        panic!("no reply in {PATIENCE} turns");
+    }
+
+    /// Turns until the connection has ended. Returns what came before.
+    fn end<S: Read + Write>(&mut self, client: &mut Client<S>) -> String {
+        for _ in 0..PATIENCE {
+            self.turn();
+            client.receive();
+            if client.ended {
+                return String::from_utf8_lossy(&std::mem::take(&mut client.received)).into_owned();
+            }
+        }
+        panic!("the connection did not end in {PATIENCE} turns");
+    }
+
+    /// A machine that has applied every entry holds what the primary holds.
+    fn check_backup(&self) {
+        let mut backup = FakeReplica::new(NoFabric, self.replica.log.clone());
+        backup.catch_up();
+        assert_eq!(backup.machine.digest(), self.replica.machine.digest());
+    }
+}
+
+struct Client<S> {
+    stream: S,
+    received: Vec<u8>,
+    ended: bool,
+}
+
+fn has_whole(bytes: &[u8]) -> bool {
+    split(bytes).is_some()
+}
+
+/// The length of the first whole reply.
+fn split(bytes: &[u8]) -> Option<usize> {
+    fn go(bytes: &[u8], at: usize) -> Option<usize> {
+        let end = at + bytes.get(at..)?.iter().position(|&c| c == b'\n')? + 1;
+        let number = || std::str::from_utf8(&bytes[at + 1..end - 2]).ok()?.parse::<i64>().ok();
+        match bytes[at] {
+            b'$' | b'=' if number()? >= 0 => {
+                let whole = end + number()? as usize + 2;
+                (whole <= bytes.len()).then_some(whole)
+            }
+            b'*' | b'~' | b'%' => {
+                let n = number()?.max(0) * if bytes[at] == b'%' { 2 } else { 1 };
+                (0..n).try_fold(end, |at, _| go(bytes, at))
+            }
+            _ => Some(end),
+        }
+    }
+    go(bytes, 0)
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Sends all of it, turning the node while its socket is full.
+    fn send(&mut self, rig: &mut Rig, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    rig.turn();
+                }
+                Err(error) => panic!("cannot send: {error}"),
+            }
+        }
+    }
+
+    fn receive(&mut self) {
+        let mut chunk = [0; 65536];
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => {
+                    self.ended = true;
+                    return;
+                }
+                Ok(n) => self.received.extend_from_slice(&chunk[..n]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // Closed with bytes of ours unread.
+                Err(_) => {
+                    self.ended = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take_reply(&mut self) -> Option<Vec<u8>> {
+        split(&self.received).map(|n| self.received.drain(..n).collect())
+    }
+}
+
+#[test]
+fn requests_are_answered_and_replicated() {
+    let mut rig = Rig::new(KvConfig::default());
+    let mut client = rig.connect();
+    assert_eq!(rig.call(&mut client, "PING"), "+PONG\r\n");
+    assert_eq!(rig.call(&mut client, "SET k v"), "+OK\r\n");
+    assert_eq!(rig.call(&mut client, "GET k"), "$1\r\nv\r\n");
+    assert_eq!(rig.call(&mut client, "APPEND k w"), ":2\r\n");
+    assert_eq!(rig.call(&mut client, "SETRANGE k 5 x"), ":6\r\n");
+    assert_eq!(rig.call(&mut client, "CAS k v w"), ":0\r\n");
+    assert_eq!(rig.call(&mut client, "CAS new NX w"), ":1\r\n");
+    assert_eq!(rig.call(&mut client, "CAS new NX x"), ":0\r\n");
+    assert_eq!(rig.call(&mut client, "CAS new w x"), ":1\r\n");
+    assert_eq!(rig.call(&mut client, "EXPIRE new 100"), ":1\r\n");
+    assert_eq!(rig.call(&mut client, "CAS new x y"), ":1\r\n");
+    assert_eq!(rig.call(&mut client, "TTL new"), ":100\r\n");
+    assert_eq!(rig.call(&mut client, "PERSIST new"), ":1\r\n");
+    assert_eq!(rig.call(&mut client, "DEL k"), ":1\r\n");
+    rig.check_backup();
+}
+
+#[test]
+fn no_reply_leaves_before_its_ticket_to_reads_either() {
+    let mut rig = Rig::new(KvConfig::default());
+    let (mut asker, mut other) = (rig.connect(), rig.connect());
+    rig.releasing = false;
+    asker.send(&mut rig, b"GET k\r\nPING\r\n");
+    assert_eq!(rig.call(&mut other, "PING"), "+PONG\r\n", "what says nothing of keys need not wait");
+    for _ in 0..1000 {
+        rig.turn();
+        asker.receive();
+        assert_eq!(asker.received.escape_ascii().to_string(), "");
+    }
+    rig.releasing = true;
+    assert_eq!(rig.reply(&mut asker), "$-1\r\n");
+    assert_eq!(rig.reply(&mut asker), "+PONG\r\n");
+}
+
+#[test]
+fn a_change_of_reign_cuts_off_those_who_wait_and_nobody_else() {
+    let mut rig = Rig::new(KvConfig::default());
+    let (mut waiting, mut idle, mut watching) = (rig.connect(), rig.connect(), rig.connect());
+    rig.call(&mut idle, "PING");
+    rig.call(&mut watching, "WATCH k");
+    rig.releasing = false;
+    let before = rig.app.stats().commands;
+    waiting.send(&mut rig, b"SET k v\r\n");
+    while rig.app.stats().commands == before {
+        rig.turn();
+    }
+    rig.replica.follow(Some(process(1)));
+    rig.releasing = true;
+    assert_eq!(rig.end(&mut waiting), "");
+    assert_eq!(rig.call(&mut idle, "GET k"), "-READONLY You can't write against a read only replica. The primary is 127.0.0.1:7712\r\n");
+    assert_eq!(rig.call(&mut idle, "PING"), "+PONG\r\n");
+    assert_eq!(rig.app.stats().voided_connections, 1);
+    rig.replica.lead();
+    assert_eq!(rig.call(&mut watching, "MULTI"), "+OK\r\n");
+    assert_eq!(rig.call(&mut watching, "PING"), "+QUEUED\r\n");
+    assert_eq!(rig.call(&mut watching, "EXEC"), "*-1\r\n", "the key may have changed unseen");
+}
+
+#[test]
+fn who_does_not_lead_says_who_does() {
+    let mut rig = Rig::new(KvConfig { node: NodeId(1), ..KvConfig::default() });
+    rig.replica.follow(Some(process(0)));
+    let mut client = rig.connect();
+    let readonly = "-READONLY You can't write against a read only replica. The primary is 127.0.0.1:7711\r\n";
+    for request in ["SET k v", "GET k", "DBSIZE", "KEYS *", "SCAN 0", "FLUSHALL", "MGET a b"] {
+        assert_eq!(rig.call(&mut client, request), readonly, "{request}");
+    }
+    for request in ["PING", "INFO", "COMMAND COUNT", "CONFIG GET save", "SELECT 0", "CLIENT ID", "TIME"] {
+        assert!(!rig.call(&mut client, request).starts_with('-'), "{request}");
+    }
+    assert!(rig.call(&mut client, "INFO replication").contains("role:slave\r\nmaster_host:127.0.0.1\r\nmaster_port:7711"));
+    assert!(rig.call(&mut client, "INFO martlet").contains("node:n1\r\nview:1\r\nprimary:n0.64\r\n"));
+    rig.call(&mut client, "MULTI");
+    assert_eq!(rig.call(&mut client, "GET k"), readonly);
+    assert_eq!(rig.call(&mut client, "EXEC"), "-EXECABORT Transaction discarded because of previous errors.\r\n");
+    rig.replica.follow(None);
+    assert!(rig.call(&mut client, "GET k").starts_with("-MASTERDOWN "));
+
+    let mut rig = Rig::new(KvConfig { node: NodeId(1), cluster_mode: true, ..KvConfig::default() });
+    rig.replica.follow(Some(process(2)));
+    let mut client = rig.connect();
+    assert_eq!(rig.call(&mut client, "GET foo"), "-MOVED 12182 127.0.0.1:7713\r\n");
+    rig.replica.follow(None);
+    assert_eq!(rig.call(&mut client, "GET foo"), "-CLUSTERDOWN The cluster is down\r\n");
+    assert!(rig.call(&mut client, "CLUSTER SLOTS").starts_with("*1\r\n*5\r\n:0\r\n:16383\r\n"));
+    assert!(rig.call(&mut client, "CLUSTER NODES").contains("myself,"));
+    assert_eq!(rig.call(&mut client, "CLUSTER KEYSLOT foo"), ":12182\r\n");
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let mut rig = Rig::new(KvConfig { commands_per_turn: 100, ..KvConfig::default() });
+    let mut client = rig.connect();
+    let mut all = String::new();
+    for i in 0..20_000 {
+        all.push_str(&format!(
+            "*3\r\n$3\r\nSET\r\n$4\r\nk{:03}\r\n${}\r\n{i}\r\n*2\r\n$3\r\nGET\r\n$4\r\nk{:03}\r\n",
+            i % 1000,
+            i.to_string().len(),
+            i % 1000
+        ));
+    }
+    // The client does not read before it has sent everything: neither side may wait for the other for ever.
+    let mut sent = 0;
+    let mut stalled = 0;
+    while sent < all.len() && stalled < 1000 {
+        match client.stream.write(&all.as_bytes()[sent..]) {
+            Ok(n) => (sent, stalled) = (sent + n, 0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                rig.turn();
+                stalled += 1;
+            }
+            Err(error) => panic!("cannot send: {error}"),
+        }
+    }
+    let rest = all.as_bytes()[sent..].to_vec();
+    let mut unsent = &rest[..];
+    for i in 0..20_000 {
+        if !unsent.is_empty() {
+            client.receive();
+            if let Ok(n) = client.stream.write(unsent) {
+                unsent = &unsent[n..];
+            }
+        }
+        assert_eq!(rig.reply(&mut client), "+OK\r\n");
+        assert_eq!(rig.reply(&mut client), format!("${}\r\n{i}\r\n", i.to_string().len()));
+    }
+    rig.check_backup();
+}
+
+#[test]
+fn mistakes_in_the_stream_are_told_and_end_the_connection() {
+    for (bytes, error) in [
+        (&b"*2\r\n$3\r\nGET\r\n$3221225472\r\n"[..], "-ERR Protocol error: invalid bulk length\r\n"),
+        (b"*2\r\n:3\r\n", "-ERR Protocol error: expected '$', got ':'\r\n"),
+        (b"*9999999999\r\n", "-ERR Protocol error: invalid multibulk length\r\n"),
+        (b"GET \"k\r\n", "-ERR Protocol error: unbalanced quotes in request\r\n"),
+    ] {
+        let mut rig = Rig::new(KvConfig::default());
+        let mut client = rig.connect();
+        client.send(&mut rig, b"PING\r\n");
+        client.send(&mut rig, bytes);
+        assert_eq!(rig.end(&mut client), format!("+PONG\r\n{error}"));
+        let mut next = rig.connect();
+        assert_eq!(rig.call(&mut next, "PING"), "+PONG\r\n", "the node stays up");
+    }
+}
+
+#[test]
+fn a_truncated_stream_leaves_nothing_behind() {
+    let mut rig = Rig::new(KvConfig::default());
+    let mut client = rig.connect();
+    client.send(&mut rig, b"SET a 1\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100\r\nabc");
+    client.stream.shutdown(std::net::Shutdown::Write).expect("a socket");
+    assert_eq!(rig.end(&mut client), "+OK\r\n", "what was whole is executed and answered");
+    assert_eq!(rig.app.stats().connections, 0);
+    let mut next = rig.connect();
+    assert_eq!(rig.call(&mut next, "EXISTS k a"), ":1\r\n");
+}
+
+#[test]
+fn strangers_must_give_the_password() {
+    let mut rig = Rig::new(KvConfig { password: Some("secret".to_owned()), ..KvConfig::default() });
+    let mut client = rig.connect();
+    assert_eq!(rig.call(&mut client, "GET k"), "-NOAUTH Authentication required.\r\n");
+    assert_eq!(rig.call(&mut client, "AUTH wrong"), "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+    assert_eq!(rig.call(&mut client, "AUTH secret"), "+OK\r\n");
+    assert_eq!(rig.call(&mut client, "GET k"), "$-1\r\n");
+    assert_eq!(rig.call(&mut client, "RESET"), "+RESET\r\n");
+    assert_eq!(rig.call(&mut client, "GET k"), "-NOAUTH Authentication required.\r\n");
+    assert!(rig.call(&mut client, "HELLO 3").starts_with("-NOAUTH HELLO must be called"));
+    assert!(rig.call(&mut client, "HELLO 3 AUTH default secret").starts_with("%7\r\n"));
+    assert_eq!(rig.call(&mut client, "GET k"), "_\r\n");
+    let mut client = rig.connect();
+    client.send(&mut rig, b"*11\r\n");
+    assert_eq!(rig.end(&mut client), "-ERR Protocol error: unauthenticated multibulk length\r\n");
+}
+
+#[test]
+fn connections_are_limited_and_thousands_are_served() {
+    let mut rig = Rig::new(KvConfig { max_clients: 2000, ..KvConfig::default() });
+    let mut clients = Vec::new();
+    for _ in 0..2000 {
+        clients.push(rig.connect());
+        rig.turn();
+    }
+    for client in &mut clients {
+        client.send(&mut rig, b"INCR n\r\n");
+    }
+    for (i, client) in clients.iter_mut().enumerate() {
+        let reply = rig.reply(client);
+        assert!(reply.starts_with(':'), "client {i}: {reply}");
+    }
+    let mut one_more = rig.connect();
+    assert_eq!(rig.end(&mut one_more), "-ERR max number of clients reached\r\n");
+    drop(clients.pop());
+    for _ in 0..10 {
+        rig.turn();
+    }
+    let mut again = rig.connect();
+    assert_eq!(rig.call(&mut again, "GET n"), "$4\r\n2000\r\n");
+    rig.check_backup();
+}
+
+#[test]
+fn who_does_not_read_is_not_read_from() {
+    let config = KvConfig { output_pause_bytes: 64 << 10, ..KvConfig::default() };
+    let mut rig = Rig::new(config);
+    let mut client = rig.connect();
+    let value = "x".repeat(50_000);
+    assert_eq!(rig.call(&mut client, &format!("SET k {value}")), "+OK\r\n");
+    let asked = 2000;
+    client.send(&mut rig, "GET k\r\n".repeat(asked).as_bytes());
+    let mut last = 0;
+    let mut still = 0;
+    while still < 2000 {
+        rig.turn();
+        let commands = rig.app.stats().commands;
+        still = if commands == last { still + 1 } else { 0 };
+        last = commands;
+    }
+    assert!(last < asked as u64 / 2, "{last} of {asked} requests were executed for a client that reads nothing");
+    for _ in 0..asked {
+        assert_eq!(rig.reply(&mut client).len(), value.len() + 10);
+    }
+    assert_eq!(rig.call(&mut client, "PING"), "+PONG\r\n");
+}
+
+#[test]
+fn a_reply_beyond_the_output_limit_ends_the_connection() {
+    let config = KvConfig { output_pause_bytes: 1024, output_limit_bytes: 100_000, ..KvConfig::default() };
+    let mut rig = Rig::new(config);
+    let mut client = rig.connect();
+    rig.call(&mut client, &format!("SET k {}", "x".repeat(50_000)));
+    client.send(&mut rig, b"MGET k k k\r\n");
+    rig.end(&mut client);
+    assert_eq!(rig.app.stats().output_limit_disconnections, 1);
+}
+
+#[test]
+fn a_full_memory_refuses_what_adds_to_it_and_nothing_else() {
+    let mut rig = Rig::new(KvConfig { max_memory_bytes: 1 << 20, ..KvConfig::default() });
+    let mut client = rig.connect();
+    let value = "x".repeat(10_000);
+    let mut stored = 0;
+    loop {
+        let reply = rig.call(&mut client, &format!("SET k{stored} {value}"));
+        if reply == "-OOM command not allowed when used memory > 'maxmemory'.\r\n" {
+            break;
+        }
+        assert_eq!(reply, "+OK\r\n");
+        stored += 1;
+        assert!(stored < 110, "{stored} values of 10000 bytes in a mebibyte");
+    }
+    assert!(stored > 80, "only {stored} values of 10000 bytes in a mebibyte");
+    assert_eq!(rig.call(&mut client, "GET k0").len(), value.len() + 10);
+    rig.call(&mut client, "MULTI");
+    assert!(rig.call(&mut client, "SET a b").starts_with("-OOM "));
+    assert!(rig.call(&mut client, "EXEC").starts_with("-EXECABORT "));
+    assert_eq!(rig.call(&mut client, "DEL k0 k1 k2 k3 k4"), ":5\r\n");
+    assert_eq!(rig.call(&mut client, "SET a b"), "+OK\r\n");
+    rig.check_backup();
+}
+
+#[test]
+fn keys_expire_by_the_primarys_clock_and_are_deleted_unasked() {
+    let mut rig = Rig::new(KvConfig { expire_per_turn: 10, ..KvConfig::default() });
+    let mut client = rig.connect();
+    for i in 0..100 {
+        rig.call(&mut client, &format!("SET k{i} v PX {}", 1000 + i));
+    }
+    rig.call(&mut client, "SET asked v PX 5000");
+    assert_eq!(rig.call(&mut client, "DBSIZE"), ":101\r\n");
+    rig.check_backup();
+    rig.wall.fetch_add(1050, Ordering::Relaxed);
+    rig.replica.room = false;
+    rig.turn();
+    assert_eq!(rig.app.stats().expired_keys, 0, "nothing can be told to the others now");
+    rig.replica.room = true;
+    rig.turn();
+    assert_eq!(rig.app.stats().expired_keys, 10, "a bounded number in a turn");
+    assert!(!rig.app.is_idle());
+    for _ in 0..10 {
+        rig.turn();
+    }
+    assert_eq!(rig.app.stats().expired_keys, 51);
+    assert!(rig.app.is_idle());
+    assert_eq!(rig.call(&mut client, "DBSIZE"), ":50\r\n");
+    rig.check_backup();
+    // A follower does nothing by itself.
+    rig.replica.follow(Some(process(1)));
+    rig.wall.fetch_add(100_000, Ordering::Relaxed);
+    for _ in 0..10 {
+        rig.turn();
+    }
+    assert_eq!(rig.replica.machine.len(), 50);
+}
+
+#[test]
+fn a_transaction_is_one_entry_of_the_log() {
+    let mut rig = Rig::new(KvConfig { batch_bytes: 0, ..KvConfig::default() });
+    let mut client = rig.connect();
+    client.send(&mut rig, b"MULTI\r\nSET a 1\r\nINCR a\r\nDEL b\r\nSET c x\r\n");
+    for _ in 0..5 {
+        rig.reply(&mut client);
+    }
+    let before = rig.replica.log.borrow().len();
+    assert_eq!(rig.call(&mut client, "EXEC"), "*4\r\n+OK\r\n:2\r\n:0\r\n+OK\r\n");
+    assert_eq!(rig.replica.log.borrow().len(), before + 1);
+    rig.check_backup();
+}
+
+#[test]
+fn unix_sockets_are_served_and_survive_a_kill() {
+    let path = std::env::temp_dir().join(format!("martlet-kv-unix-{}", std::process::id()));
+    // What a killed node leaves behind.
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
+    assert!(path.exists());
+    let mut rig = Rig::new(KvConfig { unix_socket: Some(path.clone()), ..KvConfig::default() });
+    let stream = UnixStream::connect(&path).expect("it listens");
+    stream.set_nonblocking(true).expect("a socket");
+    let mut client = Client { stream, received: Vec::new(), ended: false };
+    assert_eq!(rig.call(&mut client, "SET k v"), "+OK\r\n");
+    let taken = KvApp::new(KvConfig { unix_socket: Some(path.clone()), ..KvConfig::default() }, Box::new(|| 0), [1, 2]);
+    let error = taken.expect_err("another node listens there").to_string();
+    assert!(error.contains(&path.display().to_string()) && error.contains("in use"), "{error}");
+    let taken = KvApp::new(KvConfig { listen: rig.app.address(), ..KvConfig::default() }, Box::new(|| 0), [1, 2]);
+    let error = taken.expect_err("another node listens there").to_string();
+    assert!(error.contains(&rig.app.address().unwrap().to_string()) && error.contains("in use"), "{error}");
+    drop(rig);
+    assert!(!path.exists(), "a clean end leaves nothing");
+}
+
+#[test]
+fn shutdown_is_passed_on_to_the_node() {
+    let mut rig = Rig::new(KvConfig::default());
+    let mut client = rig.connect();
+    assert!(!rig.app.wants_shutdown());
+    client.send(&mut rig, b"SHUTDOWN NOSAVE\r\n");
+    assert_eq!(rig.end(&mut client), "");
+    assert!(rig.app.wants_shutdown());
+}
+
+#[test]
+fn silence_can_be_asked_for() {
+    let mut rig = Rig::new(KvConfig::default());
+    let mut client = rig.connect();
+    client
+        .send(&mut rig, b"CLIENT REPLY SKIP\r\nSET a 1\r\nGET a\r\nCLIENT REPLY OFF\r\nSET a 2\r\nNOSUCH\r\nCLIENT REPLY ON\r\nGET a\r\n");
+    assert_eq!(rig.reply(&mut client), "$1\r\n1\r\n");
+    assert_eq!(rig.reply(&mut client), "+OK\r\n");
+    assert_eq!(rig.reply(&mut client), "$1\r\n2\r\n");
+    assert_eq!(rig.call(&mut client, "QUIT"), "+OK\r\n");
+    rig.end(&mut client);
+}
+
+/// Runs a program of the Redis family against the node, which goes on turning meanwhile. `None` when there is no such program.
+fn run_against(rig: &mut Rig, program: &str, args: &[&str]) -> Option<String> {
+    let port = rig.app.address().expect("it listens").port().to_string();
+    let child = Command::new(program).args(["-p", &port]).args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => {
+            eprintln!("SKIPPED: {program} could not be started: {error}");
+            return None;
+        }
+    };
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("our own child") {
+            break status;
+        }
+        rig.turn();
+    };
+    let mut output = String::new();
+    for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
+        output.push_str(&line.expect("text"));
+        output.push('\n');
+    }
+    assert!(status.success(), "{program} {args:?} failed: {output}");
+    Some(output)
+}
+
+#[test]
+fn redis_cli_works_unchanged() {
+    let mut rig = Rig::new(KvConfig::default());
+    for (args, expected) in [
+        (&["SET", "k", "a value"][..], "OK\n"),
+        (&["GET", "k"], "a value\n"),
+        (&["-3", "GET", "nope"], "\n"),
+        (&["DEL", "k"], "1\n"),
+        (&["--scan"], ""),
+    ] {
+        let Some(output) = run_against(&mut rig, "redis-cli", args) else { return };
+        assert_eq!(output, expected, "{args:?}");
+    }
+}
+
+#[test]
+fn redis_benchmark_works_unchanged() {
+    let mut rig = Rig::new(KvConfig::default());
+    for args in
+        [&["-n", "20000", "-c", "50", "-P", "16", "-t", "set,get,incr,mset", "-q"][..], &["-n", "3000", "-c", "50", "-t", "set,get", "-q"]]
+    {
+        let Some(output) = run_against(&mut rig, "redis-benchmark", args) else { return };
+        assert!(output.contains("SET") && output.contains("GET") && !output.contains("rror"), "{output}");
+    }
+    rig.check_backup();
+}
+
+#[test]
+fn a_large_value_goes_in_and_out() {
+    let mut rig = Rig::new(KvConfig::default());
+    let mut client = rig.connect();
+    let value = "0123456789abcdef".repeat(1 << 18);
+    client.send(&mut rig, format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n{value}\r\n", value.len()).as_bytes());
+    assert_eq!(rig.reply(&mut client), "+OK\r\n");
+    assert_eq!(rig.call(&mut client, "STRLEN k"), format!(":{}\r\n", value.len()));
+    let reply = rig.call(&mut client, "GET k");
+    assert!(reply.ends_with(&format!("{value}\r\n")));
+    let limits = Limits { max_bulk_bytes: 1024, ..Limits::default() };
+    let mut rig = Rig::new(KvConfig { limits, ..KvConfig::default() });
+    let mut client = rig.connect();
+    client.send(&mut rig, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1025\r\n");
+    assert_eq!(rig.end(&mut client), "-ERR Protocol error: invalid bulk length\r\n");
+}
