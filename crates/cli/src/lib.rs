@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod caller;
+pub mod clients;
 pub mod commands;
 pub mod directory;
 pub mod fail;

@@ -182,10 +182,8 @@ fn send(connection: &mut Connection, input: &Input) -> io::Result<Value> {
         Action::Get => connection.command(&[b"GET", key]),
         Action::Put(value) => connection.command(&[b"SET", key, &value.0]),
         Action::Delete => connection.command(&[b"DEL", key]),
-        Action::CompareAndSwap { expected, new } => match expected {
-            Some(expected) => connection.command(&[b"CAS", key, &expected.0, &new.0]),
-            None => connection.command(&[b"SETNX", key, &new.0]),
-        },
+        Action::CompareAndSwap { expected: Some(expected), new } => connection.command(&[b"CAS", key, b"=", &expected.0, &new.0]),
+        Action::CompareAndSwap { expected: None, new } => connection.command(&[b"CAS", key, b"NX", &new.0]),
         Action::Add(by) => connection.command(&[b"INCRBY", key, by.to_string().as_bytes()]),
         Action::Append(more) => connection.command(&[b"APPEND", key, &more.0]),
     }

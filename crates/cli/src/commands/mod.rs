@@ -3,9 +3,13 @@
 mod bench;
 mod cluster;
 mod completions;
+mod demo;
+mod key;
 mod man;
 mod members;
+mod node;
 mod status;
+mod torture;
 mod victim;
 
 use std::path::PathBuf;
@@ -32,11 +36,17 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Arguments),
     #[command(subcommand)]
     Cluster(cluster::Command),
     Status(status::Arguments),
     Members(members::Arguments),
+    Get(key::Get),
+    Set(key::Set),
+    Del(key::Del),
+    Node(node::Arguments),
     Bench(bench::Arguments),
+    Torture(torture::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
     Victim(victim::Arguments),
@@ -67,6 +77,12 @@ pub fn run() -> ExitCode {
 
 fn dispatch(command: Command, format: Format) -> Outcome {
     match command {
+        Command::Demo(arguments) => demo::run(&arguments, format),
+        Command::Get(arguments) => key::get(&arguments, format),
+        Command::Set(arguments) => key::set(&arguments, format),
+        Command::Del(arguments) => key::del(&arguments, format),
+        Command::Node(arguments) => node::run(&arguments),
+        Command::Torture(arguments) => torture::run(&arguments, format),
         Command::Cluster(command) => cluster::run(&command, format),
         Command::Status(arguments) => status::run(&arguments, format),
         Command::Members(arguments) => members::run(&arguments, format),

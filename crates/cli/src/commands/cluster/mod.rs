@@ -2,6 +2,8 @@
 
 mod down;
 mod kill;
+mod restart;
+mod up;
 
 use clap::Subcommand;
 
@@ -12,14 +14,18 @@ use crate::output::Format;
 /// Run a cluster of nodes in the background.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Up(up::Arguments),
     Status(status::Arguments),
     Kill(kill::Arguments),
+    Restart(restart::Arguments),
     Down(down::Arguments),
 }
 
 pub fn run(command: &Command, format: Format) -> Outcome {
     match command {
+        Command::Up(arguments) => up::run(arguments, format),
         Command::Status(arguments) => status::run(arguments, format),
+        Command::Restart(arguments) => restart::run(arguments, format),
         Command::Down(arguments) => down::run(arguments, format),
         Command::Kill(arguments) => kill::run(arguments, format),
     }

@@ -1,0 +1,160 @@
+//! The clients of workloads and commands, and how the nodes they talk to are set up.
+
+use std::time::{Duration, Instant};
+
+use martlet_fabric::shm::ShmFabric;
+use martlet_kv::client::{Answer, Client, ClientConfig, Value};
+use martlet_node::client::ClientEndpoint;
+use martlet_node::clock;
+use martlet_node::config::{Cluster, ThreadsConfig};
+use martlet_protocol::basics::ViewNumber;
+use martlet_sim::linearizability::kv::{Action, Bytes, Input, Output};
+
+use crate::caller::{Caller, Reply};
+use crate::fail::{Context as _, Fail, Outcome};
+use crate::redis::ClusterClient;
+use crate::testbed::Testbed;
+use crate::trial::AnyCaller;
+
+/// How a client reaches the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// Requests written into the nodes' memory.
+    Fabric,
+    /// The Redis protocol on TCP.
+    Redis,
+}
+
+/// How long a workload's client waits for a reply before it counts the request as one without.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest sleep of a client: a lost wake-up would cost this much and no more.
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// So many clients of a cluster.
+pub fn open(testbed: &Testbed, count: u16, via: Via) -> Outcome<Vec<AnyCaller>> {
+    let one = || -> Outcome<AnyCaller> {
+        Ok(match via {
+            Via::Fabric => Box::new(FabricClient::open(testbed.cluster(), Waiting::PATIENT, PATIENCE)?),
+            Via::Redis => Box::new(ClusterClient::new(&testbed.addresses(), PATIENCE).context("cannot resolve the nodes' addresses")?),
+        })
+    };
+    (0..count).map(|_| one()).collect()
+}
+
+/// What a client does while it waits for a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// For how long it spins before it sleeps.
+    pub spin: Duration,
+}
+
+impl Waiting {
+    /// Spins a little, then leaves the core to others.
+    pub const PATIENT: Waiting = Waiting { spin: Duration::from_micros(20) };
+    /// Spins until the reply is there: for a core of its own.
+    pub const SPINNING: Waiting = Waiting { spin: Duration::MAX };
+}
+
+/// A client on the fabric.
+pub struct FabricClient {
+    client: Client<ShmFabric>,
+    waiting: Waiting,
+    patience: Duration,
+    /// The view in which the latest reply was given.
+    pub answered_in: ViewNumber,
+}
+
+impl FabricClient {
+    /// A client of that cluster. A call gives up after `patience`.
+    pub fn open(cluster: &Cluster, waiting: Waiting, patience: Duration) -> Outcome<FabricClient> {
+        let fabric = ClientEndpoint::open(cluster).map_err(Fail::failed)?.into_fabric();
+        let config = ClientConfig { sizes: cluster.sizes(), ..ClientConfig::new(fabric.identity().incarnation.0) };
+        Ok(FabricClient { client: Client::new(fabric, config), waiting, patience, answered_in: ViewNumber(0) })
+    }
+
+    /// Makes one request. `None`: no reply came in time, and whether it takes effect is unknown.
+    ///
+    /// # Errors
+    /// When the request cannot be sent at all: it is too long, say.
+    pub fn request<T>(&mut self, args: &[&[u8]], reply: impl FnOnce(&Answer<'_>) -> T) -> Outcome<Option<T>> {
+        self.client.post(args).map_err(Fail::usage)?;
+        let start = Instant::now();
+        let mut turns = 0u32;
+        loop {
+            if let Some(answer) = self.client.poll(clock::now()) {
+                self.answered_in = answer.view;
+                return Ok(Some(reply(&answer)));
+            }
+            turns = turns.wrapping_add(1);
+            if !turns.is_multiple_of(64) {
+                std::hint::spin_loop();
+                continue;
+            }
+            let waited = start.elapsed();
+            if waited >= self.patience {
+                self.client.abandon();
+                return Ok(None);
+            }
+            if waited < self.waiting.spin {
+                continue;
+            }
+            // The look between the announcement and the sleep is the client's own.
+            self.client.fabric().announce();
+            if let Some(answer) = self.client.poll(clock::now()) {
+                self.answered_in = answer.view;
+                let reply = reply(&answer);
+                self.client.fabric().stay_awake();
+                return Ok(Some(reply));
+            }
+            self.client.fabric().sleep(&[], Some(LONGEST_SLEEP));
+        }
+    }
+}
+
+impl Caller for FabricClient {
+    fn call(&mut self, input: &Input) -> Reply {
+        let key: &[u8] = &input.key.0;
+        let number;
+        let args: &[&[u8]] = match &input.action {
+            Action::Get => &[b"GET", key],
+            Action::Put(value) => &[b"SET", key, &value.0],
+            Action::Delete => &[b"DEL", key],
+            Action::CompareAndSwap { expected: Some(expected), new } => &[b"CAS", key, b"=", &expected.0, &new.0],
+            Action::CompareAndSwap { expected: None, new } => &[b"CAS", key, b"NX", &new.0],
+            Action::Add(by) => {
+                number = by.to_string();
+                &[b"INCRBY", key, number.as_bytes()]
+            }
+            Action::Append(more) => &[b"APPEND", key, &more.0],
+        };
+        match self.request(args, |answer| output(&input.action, answer.reply)) {
+            Ok(Some(reply)) => reply,
+            Ok(None) => Reply::Unknown,
+            Err(refused) => Reply::Refused(refused.to_string()),
+        }
+    }
+}
+
+fn output(action: &Action, reply: &[u8]) -> Reply {
+    match (action, Value::parse(reply)) {
+        (Action::Get, Some(Value::Null)) => Reply::Output(Output::Value(None)),
+        (Action::Get, Some(Value::Bulk(held))) => Reply::Output(Output::Value(Some(Bytes::from(held)))),
+        (Action::Put(_), Some(Value::Simple(_))) => Reply::Output(Output::Done),
+        (Action::Delete | Action::CompareAndSwap { .. }, Some(Value::Int(n))) => Reply::Output(Output::Changed(n != 0)),
+        (Action::Add(_), Some(Value::Int(n))) => Reply::Output(Output::Number(n)),
+        (Action::Append(_), Some(Value::Int(n))) => Reply::Output(Output::Length(n as u64)),
+        (Action::Add(_), Some(Value::Error(text))) if text.windows(7).any(|part| part == b"integer") => Reply::Output(Output::Refused),
+        // A wrong kind of reply must not pass for a right one: no model returns it.
+        _ => Reply::Refused(format!("an unfit reply: {}", reply.escape_ascii())),
+    }
+}
+
+/// How nodes run that are measured on this host: nothing is pinned, and who has no work leaves the core to others after a short spin.
+pub fn measured_threads() -> ThreadsConfig {
+    ThreadsConfig::default()
+}
+
+/// How nodes run unless somebody says otherwise.
+pub fn default_threads() -> ThreadsConfig {
+    ThreadsConfig::default()
+}

@@ -1,0 +1,61 @@
+//! `martlet cluster restart`
+
+use std::time::Duration;
+
+use clap::Args;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::commands::Which;
+use crate::directory::{Directory, Life};
+use crate::fail::{Context as _, Fail, Outcome};
+use crate::interrupt::Interrupt;
+use crate::output::Format;
+
+/// Start a node again. One that runs is asked to end first.
+///
+/// It comes back as a new incarnation and receives the data from the others.
+///
+/// Example: martlet cluster kill 0 && martlet cluster restart 0
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The node's number.
+    node: u16,
+    /// How long the node may take to end, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    grace: u64,
+    /// How long to wait until the cluster is whole again, in seconds; 0: not at all.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    patience: u64,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let node = arguments.node;
+    let directory = Directory::new(&arguments.which.dir);
+    let cluster = directory.existing_node(node)?;
+    let _lock = directory.lock()?;
+    if let Some(handle) = directory.process(node)?.map(|process| process.open()).transpose().context("cannot reach the node")?.flatten() {
+        let doing = format!("cannot stop node {node}");
+        for signal in [Signal::TERM, Signal::CONT] {
+            handle.signal(signal).context(&doing)?;
+        }
+        if !handle.wait_gone(Duration::from_secs(arguments.grace)).context(&doing)? {
+            handle.signal(Signal::KILL).context(&doing)?;
+            if !handle.wait_gone(Duration::from_secs(60)).context(&doing)? {
+                return Err(Fail::failed(format_args!("node {node} does not end")));
+            }
+        }
+    }
+    let (process, _child) = directory.start(node, Life::OfItsOwn)?;
+    if arguments.patience > 0 {
+        super::up::await_whole(&directory, &cluster, Duration::from_secs(arguments.patience), &interrupt)?;
+    }
+    format.print(
+        format_args!("node {node} started (process {})", process.pid),
+        || json!({"event": "restarted", "node": node, "pid": process.pid}),
+    );
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! `martlet cluster up`
+
+use std::fs;
+use std::time::Duration;
+
+use clap::Args;
+use martlet_node::config::{Cluster, Role, ThreadsConfig};
+use serde_json::json;
+
+use crate::commands::Which;
+use crate::directory::{Directory, Life, Plan};
+use crate::fail::{Context as _, Fail, Outcome};
+use crate::interrupt::Interrupt;
+use crate::observer::{self, Observer};
+use crate::output::{Format, GOOD, styled};
+use crate::process::Activity;
+
+/// Start a cluster in the background, or what of it does not run.
+///
+/// The first time, a cluster is made in the directory; later, and after a crash, its nodes that do not run are started again. The command
+/// returns when every node is in the view and holds the data.
+///
+/// Example: martlet cluster up --dir /tmp/c && redis-cli -c -p 7711 set greeting hello
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// How many nodes hold the data [default: 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
+    replicas: Option<u16>,
+    /// How many nodes decide about membership [default: 3]. A majority of them has to survive.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
+    coordinators: Option<u16>,
+    /// Node I serves the Redis protocol on this port plus I [default: 7711].
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    redis_port: Option<u16>,
+    /// How long to wait until the cluster is ready, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    patience: u64,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let directory = Directory::new(&arguments.which.dir);
+    fs::create_dir_all(directory.path()).context(format_args!("cannot make {}", directory.path().display()))?;
+    let _lock = directory.lock()?;
+    let cluster = match directory.cluster()? {
+        Some(cluster) => as_asked(arguments, cluster, &directory)?,
+        None => {
+            // Every process that a cluster before this one left here belongs to it no more.
+            super::down::stop_all(&directory, Duration::from_secs(1))?;
+            directory.create(&plan(arguments)?)?
+        }
+    };
+    let mut started = Vec::new();
+    for node in &cluster.config().nodes {
+        let number = node.number;
+        match directory.activity(number)? {
+            Activity::Running => {}
+            Activity::Stopped => {
+                format
+                    .say(format_args!("node {number} is stopped by a signal; `martlet cluster kill {number} --signal CONT` lets it go on"));
+            }
+            Activity::Gone => {
+                directory.start(number, Life::OfItsOwn)?;
+                started.push(number);
+            }
+        }
+    }
+    await_whole(&directory, &cluster, Duration::from_secs(arguments.patience), &interrupt)?;
+    report(&directory, &cluster, &started, format)
+}
+
+fn plan(arguments: &Arguments) -> Outcome<Plan> {
+    let random: String = martlet_node::config::Key::generate().context("cannot draw a name")?.to_hex().chars().take(12).collect();
+    Ok(Plan {
+        // Clusters of one host need different names, wherever their directories are.
+        name: format!("cluster-{random}"),
+        replicas: arguments.replicas.unwrap_or(3),
+        coordinators: arguments.coordinators.unwrap_or(3),
+        redis_port: Some(arguments.redis_port.unwrap_or(7711)),
+        threads: ThreadsConfig::default(),
+    })
+}
+
+/// The cluster that is there, if it is the one asked for.
+fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> Outcome<Cluster> {
+    let nodes = &cluster.config().nodes;
+    let count = |role| nodes.iter().filter(|node| node.roles.contains(&role)).count() as u64;
+    let port = nodes.first().and_then(|node| node.redis_host_port()).map_or(0, |(_, port)| u64::from(port));
+    for (flag, asked, there) in [
+        ("--replicas", arguments.replicas, count(Role::Replica)),
+        ("--coordinators", arguments.coordinators, count(Role::Coordinator)),
+        ("--redis-port", arguments.redis_port, port),
+    ] {
+        if asked.is_some_and(|asked| u64::from(asked) != there) {
+            let path = directory.path().display();
+            return Err(Fail::usage(format_args!(
+                "{flag} is {}, but the cluster in {path} has {there}; leave the flag out to start that one, or remove it with `martlet \
+                 cluster down --purge --dir {path}`",
+                asked.unwrap_or_default()
+            )));
+        }
+    }
+    Ok(cluster)
+}
+
+/// Waits until the cluster is whole, and says what is in the way if it does not get there.
+pub fn await_whole(directory: &Directory, cluster: &Cluster, patience: Duration, interrupt: &Interrupt) -> Outcome {
+    let nodes: Vec<u16> = cluster.config().nodes.iter().map(|node| node.number).collect();
+    let mut observer = Observer::open(cluster)?;
+    let mut died = None;
+    let found = observer.wait_for(patience, interrupt, |sights| {
+        died = nodes.iter().copied().find(|node| matches!(directory.activity(*node), Ok(Activity::Gone)));
+        died.is_some() || observer::is_whole(sights, &nodes)
+    })?;
+    match (died, found) {
+        (Some(node), _) => {
+            let log = directory.log_file(node);
+            Err(Fail::failed(format_args!("node {node} ended; the last of {}:\n{}", log.display(), directory.log_tail(node, 8))))
+        }
+        (None, Ok(_)) => Ok(()),
+        (None, Err(sights)) => Err(observer::not_ready(&format!("the cluster was not ready within {} s", patience.as_secs()), &sights)),
+    }
+}
+
+fn report(directory: &Directory, cluster: &Cluster, started: &[u16], format: Format) -> Outcome {
+    for node in &cluster.config().nodes {
+        let pid = directory.process(node.number)?.map(|process| process.pid);
+        let fresh = started.contains(&node.number);
+        let roles: Vec<String> = node.roles.iter().map(ToString::to_string).collect();
+        let how = if fresh { styled(GOOD, "started") } else { "was running".into() };
+        let pid_text = pid.map_or_else(String::new, |pid| format!("process {pid}, "));
+        format.print(
+            format_args!("node {}  {how}  {pid_text}{}, Redis protocol on {}", node.number, roles.join(" and "), node.redis),
+            || json!({"event": "up", "node": node.number, "pid": pid, "started": fresh, "roles": roles, "redis": node.redis}),
+        );
+    }
+    if let Some((host, port)) = cluster.config().nodes.first().and_then(|node| node.redis_host_port()) {
+        let dir = directory.path().display();
+        format.say(format_args!(
+            "\ntry it:   redis-cli -c -h {host} -p {port} set greeting hello\nbreak it: martlet cluster kill 0 --dir {dir}\nsee it:   martlet status \
+             --dir {dir}\nend it:   martlet cluster down --dir {dir}"
+        ));
+    }
+    Ok(())
+}

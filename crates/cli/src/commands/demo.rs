@@ -1,0 +1,97 @@
+//! `martlet demo`
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::clients::{self, Via};
+use crate::fail::{Context as _, Outcome};
+use crate::interrupt::Interrupt;
+use crate::output::{Format, GOOD, HEAD, styled};
+use crate::report::{Figure, Report, Unit, reference};
+use crate::testbed::{Shape, Testbed};
+use crate::trial::{Fault, Trial};
+use crate::workload::Mix;
+
+/// Watch a cluster outlive kill -9: three replicas, load, the primary killed three times, and proof that nothing was lost.
+///
+/// Everything runs in processes of its own on this host and is gone at the end. The clients keep a history of all requests and replies, and
+/// a checker searches for an order that explains it: if an acknowledged write were lost or a stale value read, there would be none.
+///
+/// Example: martlet demo --json | jq 'select(.event == "failover")'
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// How often to kill the primary.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    kills: u64,
+    /// Where the load gets its chance from; drawn anew if not given.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// Kills of the bare death probe, for comparison.
+const PROBES: u32 = 50;
+const CLIENTS: u16 = 2;
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
+    let shape = Shape { purpose: "demo", nodes: 3, redis_port: None, threads: clients::measured_threads() };
+    let mix = Mix { keys: 64, reads: 50, pause: Duration::from_micros(20), value_bytes: 64 };
+    let start = Instant::now();
+    format.say(styled(HEAD, "Three processes, each replica and coordinator, and no other memory than their own"));
+    let testbed = Testbed::start(&shape, &interrupt)?;
+    let callers = clients::open(&testbed, CLIENTS, Via::Fabric)?;
+    for number in testbed.numbers() {
+        let pid = testbed.process(number)?.map(|process| process.pid);
+        format.print(
+            format_args!("  node {number}  process {}", pid.unwrap_or_default()),
+            || json!({"event": "started", "node": number, "pid": pid}),
+        );
+    }
+    let load = format!("{CLIENTS} clients, {} keys, half reads and half changes of {} bytes", mix.keys, mix.value_bytes);
+    format.say(format_args!("  ready after {:.2} s; {load}, seed {seed}\n", start.elapsed().as_secs_f64()));
+    let mut trial = Trial::new(testbed, callers, mix, seed, &interrupt);
+    for kill in 1..=arguments.kills {
+        let (primary, _) = trial.testbed().primary()?;
+        let round = trial.round(Fault::Kill, primary.node.0, Duration::from_millis(1200), Duration::from_millis(600))?;
+        let Some(timeline) = round.timeline else { continue };
+        format.print(format_args!("{}", timeline), || timeline.json(kill as usize));
+        format.print(
+            format_args!(
+                "  {} {} requests around it, {} of them without a reply: linearizable\n",
+                styled(GOOD, "nothing lost, nothing stale:"),
+                round.operations,
+                round.unknown
+            ),
+            || json!({"event": "checked", "round": round.number, "operations": round.operations, "unknown": round.unknown, "linearizable": true}),
+        );
+    }
+    let totals = trial.end()?;
+    format.say(styled(HEAD, "What it took, failovers included, beside what the machine itself takes"));
+    let mut report = Report::new(format);
+    report.set("clients", CLIENTS);
+    report.set("seed", seed);
+    for (metric, samples) in [("GET, replicated three ways", &totals.reads), ("change, replicated three ways", &totals.changes)] {
+        let mut figure = Figure::new("demo", metric, Unit::Microseconds);
+        figure.merge(samples);
+        report.add(figure);
+    }
+    for figure in reference::measure()? {
+        report.add(figure);
+    }
+    report.add(reference::death_probe(PROBES)?);
+    report.finish();
+    let operations = totals.operations;
+    format.print(
+        format_args!(
+            "\n{} {} kills, {operations} requests judged, nothing left behind, {:.1} s",
+            styled(GOOD, "done:"),
+            arguments.kills,
+            start.elapsed().as_secs_f64()
+        ),
+        || json!({"event": "done", "kills": arguments.kills, "operations": operations, "unknown": totals.unknown, "left_behind": 0}),
+    );
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! `martlet get`, `martlet set` and `martlet del`
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
+
+use clap::Args;
+use martlet_kv::client::Value;
+use serde_json::{Value as Json, json};
+
+use super::Which;
+use crate::clients::{FabricClient, Waiting};
+use crate::directory::Directory;
+use crate::fail::{Fail, Outcome};
+use crate::output::{self, Format};
+use crate::process::Activity;
+
+/// Print what a key holds. Exit code 3 when it holds nothing.
+///
+/// Example: martlet get greeting
+#[derive(Debug, Args)]
+pub struct Get {
+    /// The key.
+    key: OsString,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+/// Let a key hold a value.
+///
+/// Example: martlet set greeting hello
+#[derive(Debug, Args)]
+pub struct Set {
+    /// The key.
+    key: OsString,
+    /// The value.
+    value: OsString,
+    /// Only if the key holds nothing. Exit code 3 when it does.
+    #[arg(long, conflicts_with = "if_holds")]
+    if_absent: bool,
+    /// Only if the key holds this. Exit code 3 when it does not.
+    #[arg(long, value_name = "VALUE")]
+    if_holds: Option<OsString>,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+/// Remove keys. Exit code 3 when none of them was there.
+///
+/// Example: martlet del greeting farewell
+#[derive(Debug, Args)]
+pub struct Del {
+    /// The keys.
+    #[arg(required = true)]
+    keys: Vec<OsString>,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+#[derive(Debug, Args)]
+struct Patience {
+    /// How long to wait for a reply, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 5000)]
+    timeout: u64,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// A reply that owns what it holds.
+enum Replied {
+    Nothing,
+    Done,
+    Number(i64),
+    Bytes(Vec<u8>),
+}
+
+pub fn get(arguments: &Get, format: Format) -> Outcome {
+    let key = arguments.key.as_bytes();
+    match request(&arguments.patience, &[b"GET", key])? {
+        Replied::Bytes(value) => {
+            match format {
+                Format::Text => output::raw(&[&value, &b"\n"[..]].concat()),
+                Format::Json => format.object(|| json!({"key": text(key), "value": text(&value)})),
+            }
+            Ok(())
+        }
+        _ => {
+            format.object(|| json!({"key": text(key), "value": null}));
+            Err(Fail::absent(format_args!("the key {} holds nothing", shown(key))))
+        }
+    }
+}
+
+pub fn set(arguments: &Set, format: Format) -> Outcome {
+    let (key, value) = (arguments.key.as_bytes(), arguments.value.as_bytes());
+    let args: &[&[u8]] = match &arguments.if_holds {
+        Some(expected) => &[b"CAS", key, b"=", expected.as_bytes(), value],
+        None if arguments.if_absent => &[b"CAS", key, b"NX", value],
+        None => &[b"SET", key, value],
+    };
+    let changed = !matches!(request(&arguments.patience, args)?, Replied::Number(0) | Replied::Nothing);
+    format.print(if changed { "OK" } else { "not set" }, || json!({"key": text(key), "changed": changed}));
+    let why = if arguments.if_absent { "holds something already" } else { "does not hold what was expected" };
+    if changed { Ok(()) } else { Err(Fail::absent(format_args!("the key {} {why}", shown(key)))) }
+}
+
+pub fn del(arguments: &Del, format: Format) -> Outcome {
+    let mut args: Vec<&[u8]> = vec![b"DEL"];
+    args.extend(arguments.keys.iter().map(|key| key.as_bytes()));
+    let Replied::Number(removed) = request(&arguments.patience, &args)? else {
+        return Err(Fail::failed("the node's reply is none for DEL"));
+    };
+    format.print(removed, || json!({"removed": removed}));
+    if removed > 0 { Ok(()) } else { Err(Fail::absent("none of the keys was there")) }
+}
+
+fn request(patience: &Patience, args: &[&[u8]]) -> Outcome<Replied> {
+    let directory = Directory::new(&patience.which.dir);
+    let cluster = directory.existing_cluster()?;
+    let mut running = false;
+    for node in &cluster.config().nodes {
+        running |= directory.activity(node.number)? == Activity::Running;
+    }
+    if !running {
+        return Err(Fail::absent(format_args!("no node of the cluster in {} runs", directory.path().display())));
+    }
+    let timeout = Duration::from_millis(patience.timeout);
+    let mut client = FabricClient::open(&cluster, Waiting::PATIENT, timeout)?;
+    let replied = client.request(args, |answer| match Value::parse(answer.reply) {
+        Some(Value::Null) => Ok(Replied::Nothing),
+        Some(Value::Simple(_)) => Ok(Replied::Done),
+        Some(Value::Int(number)) => Ok(Replied::Number(number)),
+        Some(Value::Bulk(bytes)) => Ok(Replied::Bytes(bytes.to_vec())),
+        Some(Value::Error(error)) => Err(Fail::failed(String::from_utf8_lossy(error))),
+        _ => Err(Fail::failed(format_args!("the node's reply makes no sense: {}", answer.reply.escape_ascii()))),
+    })?;
+    replied.unwrap_or_else(|| {
+        Err(Fail::failed(format_args!("no reply within {} ms; whether the request takes effect is unknown", timeout.as_millis())))
+    })
+}
+
+/// As text where it is text; otherwise as an array of bytes.
+fn text(bytes: &[u8]) -> Json {
+    std::str::from_utf8(bytes).map_or_else(|_| json!(bytes), |text| json!(text))
+}
+
+fn shown(bytes: &[u8]) -> String {
+    format!("\"{}\"", bytes.escape_ascii())
+}

@@ -1,0 +1,138 @@
+//! `martlet torture`
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::json;
+
+use crate::clients::{self, Via};
+use crate::fail::{Context as _, Outcome};
+use crate::interrupt::Interrupt;
+use crate::output::{Format, GOOD, styled};
+use crate::report::{Figure, Report, Unit};
+use crate::testbed::{Shape, Testbed};
+use crate::trial::{Fault, Trial};
+use crate::workload::Mix;
+
+/// Kill, pause and restart nodes under load, and check that no client ever saw anything wrong.
+///
+/// Faults come in random order and strike random nodes, the primary as often as not. Around each one the clients' history is checked for
+/// linearizability; at the end nothing of the cluster may be left: no process, file, segment or socket. Exit code 4 when a check fails; the
+/// seed repeats the load and the order of the faults.
+///
+/// Example: martlet torture --kills 500 --pauses 200 --restarts 100
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// How many SIGKILLs, each with a new start.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    kills: u32,
+    /// How many SIGSTOPs, most of them longer than a lease, each with a SIGCONT.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pauses: u32,
+    /// How many orderly ends, each with a new start.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    restarts: u32,
+    /// How many nodes, replicas and coordinators each.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(3..=7))]
+    nodes: u16,
+    /// How many clients on the fabric.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=64))]
+    clients: u16,
+    /// How many clients that speak the Redis protocol.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=64))]
+    redis_clients: u16,
+    /// The first port of the Redis protocol, for such clients.
+    #[arg(long, value_name = "PORT", default_value_t = 27711, value_parser = clap::value_parser!(u16).range(1..=65000))]
+    redis_port: u16,
+    /// Where load and faults get their chance from; drawn anew if not given.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    if arguments.clients + arguments.redis_clients == 0 {
+        return Err(crate::fail::Fail::usage("--clients and --redis-clients are both 0; without clients nothing is checked"));
+    }
+    let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let redis_port = (arguments.redis_clients > 0).then_some(arguments.redis_port);
+    let shape = Shape { purpose: "torture", nodes: arguments.nodes, redis_port, threads: clients::default_threads() };
+    let start = Instant::now();
+    let testbed = Testbed::start(&shape, &interrupt)?;
+    let numbers = testbed.numbers();
+    let lease = Duration::from_nanos(testbed.cluster().lease_ns());
+    let mut callers = clients::open(&testbed, arguments.clients, Via::Fabric)?;
+    callers.extend(clients::open(&testbed, arguments.redis_clients, Via::Redis)?);
+    let mix = Mix { keys: 24, reads: 50, pause: Duration::from_micros(50), value_bytes: 32 };
+    let mut trial = Trial::new(testbed, callers, mix, seed, &interrupt);
+    let mut failover = Figure::new("torture", "kill of the primary to the next acknowledged request", Unit::Microseconds);
+
+    let counted = [(Fault::Kill, arguments.kills), (Fault::Pause(lease), arguments.pauses), (Fault::Restart, arguments.restarts)];
+    let mut faults: Vec<Fault> = counted.iter().flat_map(|(fault, count)| (0..*count).map(|_| *fault)).collect();
+    rng.shuffle(&mut faults);
+    let count = faults.len();
+    format.print(format_args!("{count} faults, seed {seed}"), || json!({"event": "begin", "faults": count, "seed": seed}));
+    for (done, fault) in faults.into_iter().enumerate() {
+        let (primary, _) = trial.testbed().primary()?;
+        let target = if rng.bool() { primary.node.0 } else { numbers[rng.usize(..numbers.len())] };
+        let fault = match fault {
+            // From much shorter than a lease to many of them.
+            Fault::Pause(lease) => Fault::Pause(lease.mul_f64(0.2 + rng.f64() * 20.0)),
+            fault => fault,
+        };
+        let before = Duration::from_millis(rng.u64(10..60));
+        let round = trial.round(fault, target, before, Duration::from_millis(20))?;
+        let took = round.timeline.as_ref().and_then(|timeline| timeline.first("first reply received"));
+        took.into_iter().for_each(|ns| failover.record(ns));
+        let who = if primary.node.0 == target { "the primary" } else { "a backup" };
+        let took_text = took.map_or_else(String::new, |ns| format!(", answered after {:.1} us", ns as f64 / 1e3));
+        format.print(
+            format_args!(
+                "{:>5}/{count} {:<7} node {target} ({who}): {} requests, {} without a reply, linearizable{took_text}",
+                done + 1,
+                fault.name(),
+                round.operations,
+                round.unknown
+            ),
+            || {
+                json!({
+                    "event": "fault",
+                    "number": done + 1,
+                    "fault": fault.name(),
+                    "node": target,
+                    "primary": primary.node.0 == target,
+                    "operations": round.operations,
+                    "unknown": round.unknown,
+                    "answered_after_us": took.map(|ns| ns as f64 / 1e3),
+                })
+            },
+        );
+    }
+    let totals = trial.end()?;
+    let mut report = Report::new(format);
+    report.set("seed", seed);
+    report.set("clients", arguments.clients);
+    report.set("redis_clients", arguments.redis_clients);
+    if failover.n() > 0 {
+        report.add(failover);
+    }
+    for (metric, samples) in [("GET under faults", &totals.reads), ("change under faults", &totals.changes)] {
+        let mut figure = Figure::new("torture", metric, Unit::Microseconds);
+        figure.merge(samples);
+        report.add(figure);
+    }
+    report.finish();
+    let (operations, unknown) = (totals.operations, totals.unknown);
+    let (refused, why) = totals.refused;
+    let refused_text = why.map_or_else(String::new, |why| format!(", {refused} refused (the last one: {why})"));
+    format.print(
+        format_args!(
+            "\n{} {count} faults, {operations} requests, {unknown} without a reply{refused_text}; all linearizable, nothing left behind, {:.0} s",
+            styled(GOOD, "passed:"),
+            start.elapsed().as_secs_f64()
+        ),
+        || json!({"event": "passed", "faults": count, "operations": operations, "unknown": unknown, "refused": refused, "seed": seed}),
+    );
+    Ok(())
+}
