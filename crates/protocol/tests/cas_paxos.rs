@@ -418,3 +418,27 @@ fn section_5_1_a_lost_peer_is_a_lost_vote_and_a_majority_still_decides() {
     world.complete(0, 2);
     assert_eq!(run_alone(&mut world, 0), Some(value(0)));
 }
+
+#[test]
+fn a_rejection_never_lends_its_ballot() {
+    let worn = SlotWord::new(SlotState { min: LAST_CAS_BALLOT as u16, accepted: 0, value: 0 }, 0).0;
+    let mut world = World::new(2, worn);
+    run_alone(&mut world, 0);
+    let (proposer, endpoint) = &mut world.proposers[0];
+    let asked: Vec<(usize, RpcRequest)> = std::iter::from_fn(|| proposer.poll_request()).collect();
+    let own = asked.first().expect("the words are frozen, so the acceptors are asked").1.ballot;
+    assert!(asked.iter().all(|(_, request)| request.ballot == own));
+    // One acceptor has promised a higher ballot to the other proposer. The others are asked again, at our ballot and not at that one: two
+    // proposers of one ballot can get two values decided.
+    let rejected = RpcReply { view: ViewNumber(1), ballot: own, verdict: RpcVerdict::Rejected { min: own + 1 } };
+    assert_eq!(proposer.handle_reply(endpoint, 0, rejected), None);
+    proposer.repeat();
+    let again: Vec<u64> = std::iter::from_fn(|| proposer.poll_request()).map(|(_, request)| request.ballot).collect();
+    assert_eq!(again, [own, own]);
+    // The next attempt goes beyond what has been heard of.
+    proposer.abandon();
+    proposer.prepare(endpoint);
+    run_alone(&mut world, 0);
+    let next = world.proposers[0].0.poll_request().expect("asked anew").1.ballot;
+    assert!(next > own + 1);
+}

@@ -104,6 +104,8 @@ pub struct Proposer {
     position: usize,
     acceptors: Vec<Acceptor>,
     ballot: u64,
+    /// The highest ballot of others that we have been told of. It is never ours to use, only to go beyond.
+    outbid: u64,
     attempt: u32,
     phase: Phase,
     /// What the caller wants decided; `None` while preparing ahead.
@@ -128,6 +130,7 @@ impl Proposer {
             position,
             acceptors: acceptors.iter().map(acceptor).collect(),
             ballot: 0,
+            outbid: 0,
             attempt: 0,
             phase: Phase::Idle,
             value: None,
@@ -220,7 +223,7 @@ impl Proposer {
             Some(state) => u64::from(state.min),
             None => 0,
         };
-        let floor = self.acceptors.iter().map(promised).max().unwrap_or(0).max(self.ballot);
+        let floor = self.acceptors.iter().map(promised).max().unwrap_or(0).max(self.ballot).max(self.outbid);
         self.ballot = ballot::next_ballot(self.position, self.acceptors.len(), floor);
         if self.ballot > LAST_CAS_BALLOT {
             // Ballots of RPC proposals lie above everything that a word can hold.
@@ -481,7 +484,7 @@ impl Proposer {
             (Phase::Accepting, RpcVerdict::Accepted) => a.vote = Vote::Yes,
             (Phase::Preparing | Phase::Accepting, RpcVerdict::Rejected { min }) => {
                 a.vote = Vote::No;
-                self.ballot = self.ballot.max(min);
+                self.outbid = self.outbid.max(min);
             }
             (Phase::Preparing | Phase::Accepting, RpcVerdict::NotFrozen { word }) => {
                 a.vote = Vote::No;
