@@ -109,6 +109,7 @@ struct Node {
 #[derive(Debug)]
 struct Outstanding {
     record: Record,
+    epoch: u32,
     answered: bool,
 }
 
@@ -130,6 +131,10 @@ pub struct Client<F> {
     lowest: u64,
     /// How many of them have been sent to the primary.
     sent: usize,
+    /// How often everything was sent again.
+    epoch: u32,
+    /// A request whose epoch is being changed.
+    scratch: Vec<u8>,
     spares: Vec<Record>,
     buffer: Vec<u8>,
     /// When something was last heard, or somebody else was asked.
@@ -152,6 +157,8 @@ impl<F: Fabric> Client<F> {
             outstanding: VecDeque::new(),
             lowest: 1,
             sent: 0,
+            epoch: 0,
+            scratch: Vec::new(),
             spares: Vec::new(),
             buffer: Vec::new(),
             heard_at: Time(0),
@@ -204,8 +211,8 @@ impl<F: Fabric> Client<F> {
         }
         let seq = self.lowest + self.outstanding.len() as u64;
         let mut record = self.spares.pop().unwrap_or_default();
-        record.fill(|out| wire::encode_call(seq, self.lowest, args, out));
-        self.outstanding.push_back(Outstanding { record, answered: false });
+        record.fill(|out| wire::encode_call(self.epoch, seq, self.lowest, args, out));
+        self.outstanding.push_back(Outstanding { record, epoch: self.epoch, answered: false });
         self.send();
         Ok(seq)
     }
@@ -284,7 +291,7 @@ impl<F: Fabric> Client<F> {
                 self.nodes.retain(|n| n.id != identity.node);
                 self.nodes.push(node);
                 if self.primary == Some(identity.node) {
-                    self.sent = 0;
+                    self.start_over();
                 }
             }
             PeerEvent::Up { .. } => {}
@@ -332,6 +339,12 @@ impl<F: Fabric> Client<F> {
         let Some(node) = self.nodes.iter_mut().find(|n| n.id == primary && !n.broken) else { return };
         while let Some(request) = self.outstanding.get_mut(self.sent) {
             if !request.answered {
+                if request.epoch != self.epoch {
+                    self.scratch.clear();
+                    wire::with_epoch(request.record.payload(), self.epoch, &mut self.scratch);
+                    request.record.fill(|out| out.extend_from_slice(&self.scratch));
+                    request.epoch = self.epoch;
+                }
                 match node.writer.push(&mut self.fabric, &mut request.record, token(node.peer, REQUEST)) {
                     Some(posted) => node.in_flight += posted,
                     None => {
@@ -348,11 +361,17 @@ impl<F: Fabric> Client<F> {
         self.complete();
     }
 
+    /// Everything without reply is to be sent again, from the first on.
+    fn start_over(&mut self) {
+        self.sent = 0;
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
     /// Believes that `node` leads, and sends it everything that has no reply.
     fn follow(&mut self, node: Option<NodeId>, view: ViewNumber) {
         self.primary = node;
         self.chosen_in = view;
-        self.sent = 0;
+        self.start_over();
         self.send();
     }
 
@@ -388,7 +407,9 @@ impl<F: Fabric> Client<F> {
                             return Some(Head { seq, view, node: id });
                         }
                     }
-                    Wire::Redirect { view, node, .. } => self.redirected(id, view, node, now),
+                    Wire::Redirect { epoch, view, node, .. } if epoch == self.epoch => self.redirected(id, view, node, now),
+                    // It was sent before we started over, and has been sent again.
+                    Wire::Redirect { .. } => {}
                     Wire::Notice { view } => {
                         // A notice for the view in which the node was chosen tells nothing new.
                         if view >= self.view && (self.primary != Some(id) || view > self.chosen_in) {
@@ -417,17 +438,16 @@ impl<F: Fabric> Client<F> {
     }
 
     fn redirected(&mut self, from: NodeId, view: ViewNumber, to: Option<NodeId>, now: Time) {
-        // Each request that was sent is redirected; the first of them has told, and what an older view says is past.
-        if self.primary != Some(from) || view < self.view {
+        if self.primary != Some(from) {
             return;
         }
-        self.view = view;
+        self.view = self.view.max(view);
         match to {
-            Some(to) if to != from && (view > self.chosen_in || self.chosen_in == ViewNumber(0)) => self.follow(Some(to), view),
-            // Two nodes point at each other, or nobody knows: the new primary will tell, or we ask around, but not in a tight circle.
+            Some(to) if to != from && view >= self.view && view > self.chosen_in => self.follow(Some(to), view),
+            // It has not yet heard that it leads, or two nodes point at each other, or nobody knows: the new primary will tell, or we ask
+            // around, but not in a tight circle.
             _ => {
                 self.primary = None;
-                self.sent = 0;
                 self.heard_at = now;
             }
         }

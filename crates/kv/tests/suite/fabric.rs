@@ -1,1 +1,408 @@
-//! The front end over the fabric, and its client.
+//! The front end over the fabric and its client, in simulated worlds where primaries die.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use fastrand::Rng;
+use martlet_fabric::sim::{Endpoint, Faults, ProcessIndex, World};
+use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionSpec, ring};
+use martlet_kv::client::{Client, ClientConfig, RequestError, Value};
+use martlet_kv::{KvApp, KvConfig};
+use martlet_protocol::basics::layout::{self, Component, Sizes};
+use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
+use martlet_protocol::membership::{Member, Roles};
+use martlet_protocol::replica::{Application, StateMachine, Ticket};
+
+use crate::fake::{FakeReplica, Log};
+
+/// Small, so that every test wraps and fills them.
+const SIZES: Sizes = Sizes { log_ring_bytes: 4096, client_ring_bytes: 4096 };
+const PATIENCE: usize = 2_000_000;
+
+fn lanes() -> Vec<(martlet_fabric::RegionName, usize)> {
+    vec![(layout::CLIENT_LANE, ring::lane_bytes(SIZES.client_ring_bytes))]
+}
+
+type End = Endpoint<true>;
+
+struct Server {
+    index: ProcessIndex,
+    id: ProcessId,
+    app: KvApp,
+    replica: FakeReplica<End>,
+    /// The view that it has not heard of yet, and who leads there.
+    news: Option<(ViewNumber, Vec<ProcessId>)>,
+}
+
+impl Server {
+    /// Hears of the newest view.
+    fn learn(&mut self) {
+        let Some((number, ids)) = self.news.take() else { return };
+        let members = ids.iter().map(|id| Member { id: *id, roles: Roles::REPLICA, address: String::new() });
+        self.replica.view.members = members.collect();
+        self.replica.view.number = number;
+        if ids[0] == self.id { self.replica.lead() } else { self.replica.follow(Some(ids[0])) }
+    }
+}
+
+/// One client that increments a key of its own, and checks each reply: the n-th increment answers n, whatever happened to primaries.
+struct Caller {
+    index: ProcessIndex,
+    client: Client<End>,
+    key: String,
+    posted: u64,
+    answered: u64,
+    /// What is awaited: its number, and the count of increments before it, for a read.
+    awaited: VecDeque<(u64, Option<u64>)>,
+    views: Vec<ViewNumber>,
+}
+
+struct Cluster {
+    world: World<true>,
+    chance: Rng,
+    servers: Vec<Server>,
+    callers: Vec<Caller>,
+    log: Log,
+    view: u64,
+    primary: usize,
+    /// How much of the log the primary's released replies rest on: no failover loses it.
+    committed: usize,
+    /// What the log held at the end of each turn whose replies are not released.
+    turns: VecDeque<(Ticket, usize)>,
+    lives: u64,
+    repeats: u64,
+}
+
+impl Cluster {
+    fn new(seed: u64, servers: u16, callers: u16, faults: impl FnOnce(&mut Rng) -> Faults) -> Cluster {
+        let mut chance = Rng::with_seed(seed);
+        let faults = faults(&mut chance);
+        let mut cluster = Cluster {
+            world: World::new(chance.u64(..), faults),
+            chance,
+            servers: Vec::new(),
+            callers: Vec::new(),
+            log: Rc::default(),
+            view: 0,
+            primary: 0,
+            committed: 0,
+            turns: VecDeque::new(),
+            lives: 0,
+            repeats: 0,
+        };
+        for n in 0..servers {
+            cluster.start_server(n);
+        }
+        for n in 0..callers {
+            let incarnation = Incarnation(1_000_000 + u64::from(n));
+            let identity = Identity { node: NodeId(n), incarnation, kind: PeerKind::Client };
+            let spec = RegionSpec { member_lanes: lanes(), ..RegionSpec::default() };
+            let (index, endpoint) = cluster.world.spawn(identity, &spec);
+            let config = ClientConfig { sizes: SIZES, max_outstanding: 20, ..ClientConfig::new(incarnation.0) };
+            cluster.callers.push(Caller {
+                index,
+                client: Client::new(endpoint, config),
+                key: format!("counter:{n}"),
+                posted: 0,
+                answered: 0,
+                awaited: VecDeque::new(),
+                views: Vec::new(),
+            });
+            cluster.world.wake(index);
+        }
+        cluster.fail_over(0);
+        cluster
+    }
+
+    fn start_server(&mut self, n: u16) {
+        self.lives += 1;
+        let id = ProcessId { node: NodeId(n), incarnation: Incarnation(self.lives) };
+        let identity = Identity { node: id.node, incarnation: id.incarnation, kind: PeerKind::Member };
+        let spec = RegionSpec { client_lanes: lanes(), ..RegionSpec::default() };
+        let (index, endpoint) = self.world.spawn(identity, &spec);
+        let config = KvConfig { node: id.node, sizes: SIZES, ..KvConfig::default() };
+        let app = KvApp::new(config, Box::new(|| 1_700_000_000_000), [id.incarnation.0, 5]).expect("a good configuration");
+        let mut replica = FakeReplica::new(endpoint, self.log.clone());
+        replica.catch_up(self.committed);
+        self.servers.push(Server { index, id, app, replica, news: None });
+        self.world.wake(index);
+    }
+
+    /// A new view whose primary is `servers[primary]`. What the old primary had not released may be lost, from some entry on.
+    fn fail_over(&mut self, primary: usize) {
+        self.view += 1;
+        self.primary = primary;
+        let kept = self.chance.usize(self.committed..=self.log.borrow().len());
+        self.log.borrow_mut().truncate(kept);
+        self.committed = kept;
+        self.turns.clear();
+        let leader = self.servers[primary].id;
+        let mut ids: Vec<_> = self.servers.iter().map(|s| s.id).collect();
+        ids.sort_by_key(|id| *id != leader);
+        for server in &mut self.servers {
+            server.news = Some((ViewNumber(self.view), ids.clone()));
+            self.world.wake(server.index);
+        }
+    }
+
+    fn kill_primary(&mut self) {
+        let dead = self.servers.remove(self.primary);
+        self.repeats += dead.app.stats().fabric_repeats;
+        self.world.kill(dead.index, None);
+        let next = self.chance.usize(..self.servers.len());
+        self.fail_over(next);
+        self.start_server(dead.id.node.0);
+        let ids = self.servers[self.primary].id;
+        let newcomer = self.servers.last_mut().expect("just started");
+        newcomer.news = Some((ViewNumber(self.view), vec![ids]));
+    }
+
+    /// Gives the next process its turn.
+    fn step(&mut self, goal: u64) {
+        let limit = self.world.now() + 10_000_000;
+        let Some(index) = self.world.next_turn(limit) else { return };
+        if let Some(at) = self.servers.iter().position(|s| s.index == index) {
+            self.serve(at);
+        } else if let Some(at) = self.callers.iter().position(|c| c.index == index) {
+            self.call(at, goal);
+        }
+    }
+
+    fn serve(&mut self, at: usize) {
+        let server = &mut self.servers[at];
+        if self.chance.u8(..) < 100 {
+            server.learn();
+        }
+        let leads = at == self.primary && server.news.is_none();
+        let Server { index, app, replica, news, .. } = server;
+        replica.now = Time(self.world.now());
+        replica.take_events();
+        if !leads {
+            replica.catch_up(self.committed);
+        }
+        replica.ticket = Ticket(replica.ticket.0 + 1);
+        app.poll(replica);
+        if leads {
+            self.turns.push_back((replica.ticket, self.log.borrow().len()));
+            // Sometimes nothing is released for a while.
+            if self.chance.u8(..) < 200 {
+                let upto = self.chance.usize(0..=self.turns.len());
+                for (ticket, committed) in self.turns.drain(..upto) {
+                    (replica.released, self.committed) = (ticket, committed);
+                }
+            }
+            if !self.turns.is_empty() {
+                self.world.wake(*index);
+            }
+        }
+        app.release(replica);
+        while let Some(completion) = martlet_fabric::Fabric::poll(&mut replica.fabric) {
+            assert!(Component::Application.owns(completion.token));
+            app.complete(replica, completion);
+        }
+        if !app.is_idle() || news.is_some() {
+            self.world.wake(*index);
+        }
+    }
+
+    fn call(&mut self, at: usize, goal: u64) {
+        let now = Time(self.world.now());
+        let Caller { index, client, key, posted, answered, awaited, views } = &mut self.callers[at];
+        while let Some(answer) = client.poll(now) {
+            let place = awaited.iter().position(|(seq, _)| *seq == answer.seq).expect("an answer to what was asked, once");
+            let (_, before) = awaited.remove(place).expect("just found");
+            let value = Value::parse(answer.reply);
+            match (before, value) {
+                (None, Some(Value::Int(n))) => {
+                    *answered += 1;
+                    assert_eq!(n as u64, *answered, "increment {answered} of {key} was executed {n} times");
+                }
+                (Some(before), Some(Value::Bulk(text))) => {
+                    let n: u64 = std::str::from_utf8(text).expect("digits").parse().expect("a number");
+                    assert!(before <= n && n <= *posted, "{key} read {n} when it stood between {before} and {posted}");
+                }
+                (Some(0), Some(Value::Null)) => {}
+                (_, other) => panic!("{key}: {other:?} is no reply to what was asked"),
+            }
+            views.push(answer.view);
+        }
+        while *posted < goal {
+            let read = self.chance.u8(..) < 80;
+            let posting = if read { client.post(&[b"GET", key.as_bytes()]) } else { client.post(&[b"INCR", key.as_bytes()]) };
+            match posting {
+                Ok(seq) => {
+                    awaited.push_back((seq, read.then_some(*posted)));
+                    *posted += u64::from(!read);
+                }
+                Err(RequestError::Full(_)) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if !awaited.is_empty() || *posted < goal {
+            self.world.wake_at(*index, now.0 + 50_000);
+        }
+    }
+
+    fn run_to(&mut self, goal: u64) {
+        for caller in &self.callers {
+            self.world.wake(caller.index);
+        }
+        for _ in 0..PATIENCE {
+            if self.callers.iter().all(|c| c.answered == goal && c.awaited.is_empty()) {
+                return;
+            }
+            self.step(goal);
+        }
+        let left: Vec<_> = self.callers.iter().map(|c| (&c.key, c.posted, c.answered, c.client.primary(), c.client.view())).collect();
+        panic!("no end after {PATIENCE} turns; the view is {}, led by {}; {left:?}", self.view, self.servers[self.primary].id);
+    }
+
+    /// Every replica that applies the log holds the same.
+    fn check_replicas(&mut self) {
+        let expected = self.servers[self.primary].replica.machine.digest();
+        for server in &mut self.servers {
+            server.learn();
+            server.replica.catch_up(usize::MAX);
+            assert_eq!(server.replica.machine.digest(), expected, "{} differs", server.id);
+        }
+    }
+}
+
+#[test]
+fn requests_are_answered_in_a_calm_world() {
+    let mut cluster = Cluster::new(1, 3, 2, |_| Faults::calm());
+    cluster.run_to(500);
+    for caller in &cluster.callers {
+        assert!(caller.views.iter().all(|v| *v == ViewNumber(1)));
+    }
+    cluster.check_replicas();
+    // Whoever confirms leaves nothing to repeat but the last window.
+    let sessions = cluster.servers[cluster.primary].replica.machine.sessions();
+    assert_eq!(sessions.len(), 2);
+    assert!(sessions.heap_bytes() < 2 * 41 * 100, "{} bytes of sessions", sessions.heap_bytes());
+}
+
+#[test]
+fn nothing_is_executed_twice_whatever_dies() {
+    let mut repeats = 0;
+    for seed in 0..60 {
+        eprintln!("seed {seed}");
+        let mut cluster = Cluster::new(seed, 3, 3, Faults::drawn);
+        for round in 1..=8 {
+            // The primary dies somewhere within what is asked.
+            for caller in &cluster.callers {
+                cluster.world.wake(caller.index);
+            }
+            for _ in 0..cluster.chance.usize(0..400) {
+                cluster.step(round * 30);
+            }
+            cluster.kill_primary();
+            if cluster.chance.bool() {
+                cluster.run_to(round * 30);
+            }
+        }
+        cluster.run_to(300);
+        cluster.check_replicas();
+        repeats += cluster.repeats + cluster.servers.iter().map(|s| s.app.stats().fabric_repeats).sum::<u64>();
+        for caller in &cluster.callers {
+            assert!(caller.views.last() <= Some(&ViewNumber(cluster.view)));
+        }
+    }
+    assert!(repeats > 100, "only {repeats} requests were repeated: the test tests too little");
+}
+
+#[test]
+fn a_change_of_primary_without_a_death_is_followed() {
+    for seed in 0..60 {
+        let mut cluster = Cluster::new(seed, 3, 2, Faults::drawn);
+        for round in 1..=10 {
+            for _ in 0..cluster.chance.usize(0..200) {
+                cluster.step(round * 20);
+            }
+            // The old primary lives, and forgets what it speculated.
+            let old = cluster.primary;
+            let next = (old + 1) % cluster.servers.len();
+            cluster.fail_over(next);
+            let server = &mut cluster.servers[old];
+            server.learn();
+            server.replica.machine.clear();
+            server.replica.applied = 0;
+        }
+        cluster.run_to(250);
+        cluster.check_replicas();
+    }
+}
+
+#[test]
+fn sessions_end_with_their_clients() {
+    let mut cluster = Cluster::new(3, 2, 3, |_| Faults::calm());
+    cluster.run_to(10);
+    let session_count = |c: &Cluster| c.servers[c.primary].replica.machine.sessions().len();
+    assert_eq!(session_count(&cluster), 3);
+    // One goes while the primary sees it, one just before the primary dies too.
+    let gone = cluster.callers.remove(0);
+    cluster.world.kill(gone.index, None);
+    for _ in 0..PATIENCE {
+        if session_count(&cluster) == 2 {
+            break;
+        }
+        cluster.step(10);
+    }
+    assert_eq!(session_count(&cluster), 2);
+    let gone = cluster.callers.remove(0);
+    cluster.world.kill(gone.index, None);
+    cluster.kill_primary();
+    cluster.run_to(20);
+    for _ in 0..100 {
+        let (index, now) = (cluster.servers[cluster.primary].index, cluster.world.now());
+        cluster.world.wake_at(index, now + 1_000_000_000);
+        cluster.world.run_for(999_999_000);
+        for _ in 0..50 {
+            cluster.step(20);
+        }
+    }
+    assert_eq!(session_count(&cluster), 1);
+    cluster.check_replicas();
+}
+
+#[test]
+fn requests_that_cannot_be_sent_are_refused_with_reasons() {
+    let mut cluster = Cluster::new(4, 1, 1, |_| Faults::calm());
+    cluster.run_to(5);
+    let client = &mut cluster.callers[0].client;
+    let longest = client.longest_request();
+    assert_eq!(client.post(&[]), Err(RequestError::Arguments(0)));
+    let error = client.post(&[&b"SET"[..], b"k", &vec![b'x'; longest]]).expect_err("too long");
+    assert_eq!(error.to_string(), format!("the request takes {} bytes, and a lane takes {} at most", longest + 40, longest + 24));
+    assert_eq!(client.post(&vec![&b"a"[..]; 70_000]), Err(RequestError::Arguments(70_000)));
+}
+
+#[test]
+fn replies_that_do_not_fit_are_errors_and_state_needs_a_connection() {
+    let mut cluster = Cluster::new(5, 1, 1, |_| Faults::calm());
+    cluster.run_to(5);
+    let ask = |cluster: &mut Cluster, args: &[&[u8]]| -> Vec<u8> {
+        let seq = cluster.callers[0].client.post(args).expect("room");
+        for _ in 0..PATIENCE {
+            cluster.world.wake(cluster.callers[0].index);
+            let Some(index) = cluster.world.next_turn(u64::MAX) else { panic!("nothing is due") };
+            if index != cluster.callers[0].index {
+                cluster.serve(0);
+                continue;
+            }
+            let now = Time(cluster.world.now());
+            if let Some(answer) = cluster.callers[0].client.poll(now) {
+                assert_eq!(answer.seq, seq);
+                return answer.reply.to_vec();
+            }
+        }
+        panic!("no answer");
+    };
+    assert_eq!(ask(&mut cluster, &[b"SET", b"k", &[b'x'; 700]]), b"+OK\r\n");
+    let error = ask(&mut cluster, &[b"MGET", b"k", b"k"]);
+    assert!(error.starts_with(b"-ERR the reply of 1420 bytes exceeds"), "{}", error.escape_ascii());
+    assert_eq!(ask(&mut cluster, &[b"MULTI"]), b"-ERR 'multi' needs a connection, and requests over the fabric have none\r\n");
+    assert_eq!(ask(&mut cluster, &[b"NOSUCH"]), b"-ERR unknown command 'NOSUCH', with args beginning with: \r\n");
+    assert_eq!(ask(&mut cluster, &[b"CAS", b"k", b"y", b"z"]), b":0\r\n");
+    assert_eq!(ask(&mut cluster, &[b"GET", b"nope"]), b"_\r\n");
+}

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use martlet_fabric::{Completion, Fabric, Incarnation, Local, LocalRegion, Memory, NodeId, PeerEvent, PeerId, RegionName, Remote, Token};
+use martlet_fabric::{
+    Completion, Fabric, Incarnation, Local, LocalRegion, Memory, NodeId, PeerEvent, PeerId, PeerKind, RegionName, Remote, Token,
+};
 use martlet_kv::store::KvMachine;
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::membership::{Member, Roles, View};
@@ -99,7 +101,7 @@ impl<F: Fabric> FakeReplica<F> {
 
     /// Makes it primary, with everything applied that is in the log.
     pub fn lead(&mut self) {
-        self.catch_up();
+        self.catch_up(usize::MAX);
         self.standing = Standing::Primary;
         self.reign += 1;
     }
@@ -112,11 +114,24 @@ impl<F: Fabric> FakeReplica<F> {
         self.standing = Standing::Backup { primary };
     }
 
-    /// Applies what the log has more.
-    pub fn catch_up(&mut self) {
-        for entry in &self.log.borrow()[self.applied..] {
+    /// Applies what the log has more, up to so many entries in all.
+    pub fn catch_up(&mut self, upto: usize) {
+        for entry in self.log.borrow().iter().take(upto).skip(self.applied) {
             self.applied += 1;
             self.machine.apply(LogIndex(self.applied as u64), entry);
+        }
+    }
+}
+
+impl<F: Fabric> FakeReplica<F> {
+    /// Takes the fabric's events for clients.
+    pub fn take_events(&mut self) {
+        while let Some(event) = self.fabric.event() {
+            match event {
+                PeerEvent::Up { peer, identity } if identity.kind == PeerKind::Client => self.clients.push_back(ClientEvent::Up(peer)),
+                PeerEvent::Gone { peer, .. } => self.clients.push_back(ClientEvent::Gone(peer)),
+                PeerEvent::Up { .. } => {}
+            }
         }
     }
 }

@@ -18,6 +18,10 @@ pub(super) struct Lane {
     pub(super) reader: Reader,
     writer: Writer,
     pub(super) session: Option<SessionId>,
+    /// The epoch of the last request.
+    pub(super) epoch: u32,
+    /// The last epoch of which a request was refused: no later one of it may be executed.
+    pub(super) refused: Option<u32>,
     /// Encoded answers, one behind the other.
     bytes: Vec<u8>,
     /// Where each ends, and what it waits for.
@@ -43,6 +47,8 @@ impl Lane {
             reader: Reader::new(),
             writer: Writer::new(remote, capacity),
             session: None,
+            epoch: 0,
+            refused: None,
             bytes: Vec::new(),
             frames: VecDeque::new(),
             start: 0,
@@ -109,13 +115,15 @@ impl Lane {
         if self.frames.iter().all(|(ticket, _)| ticket.is_none()) {
             return false;
         }
+        let epoch = self.epoch;
+        self.refused = Some(epoch);
         let (bytes, frames) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.frames));
         let mut start = std::mem::take(&mut self.start);
         for (ticket, end) in frames {
             let frame = &bytes[start..end];
             match (ticket, wire::decode_answer(frame)) {
                 (Some(_), Ok(Answer::Reply { seq, .. })) => {
-                    self.open(Answer::Redirect { seq, view, node });
+                    self.open(Answer::Redirect { epoch, seq, view, node });
                 }
                 _ => self.bytes.extend_from_slice(frame),
             }

@@ -183,8 +183,9 @@ fn serve<R: Replica<Machine = KvMachine>>(
                     lane.answer(Answer::Notice { view: turn.shared.env.view_number }, None, |_| {});
                 }
             }
-            Ok(Request::Call { seq, lowest }) => {
+            Ok(Request::Call { epoch, seq, lowest }) => {
                 turn.shared.stats.fabric_requests += 1;
+                lane.epoch = epoch;
                 call(lane, slot, seq, lowest, Args::new(record, spans), turn);
             }
             Err(error) => {
@@ -204,6 +205,10 @@ fn layout_max(lane: &Lane) -> usize {
 
 fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq: u64, lowest: u64, args: Args<'_>, turn: &mut Turn<'_, R>) {
     let view: ViewNumber = turn.shared.env.view_number;
+    // It sent this before it knew of the refusal, and will send it again, behind what was refused: the notice has told it, or will.
+    if lane.refused == Some(lane.epoch) && turn.shared.env.is_primary {
+        return;
+    }
     let is_write = find(args.at(0)).is_some_and(|c| c.has(flag::WRITE));
     let Some(session) = lane.session else {
         lane.answer(Answer::Reply { seq, view }, None, |out| {
@@ -239,7 +244,9 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
     let executed = turn.execute(slot, args, lane.buffer());
     if executed.redirected {
         let node = turn.shared.env.primary.map(|p| p.node);
-        lane.reopen(frame, Answer::Redirect { seq, view, node });
+        let epoch = lane.epoch;
+        lane.refused = Some(epoch);
+        lane.reopen(frame, Answer::Redirect { epoch, seq, view, node });
         lane.close(None);
         return;
     }

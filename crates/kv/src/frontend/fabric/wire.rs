@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! hello    1 u8, version u8, 6 bytes of 0, session u64, 0 u64
-//! call     2 u8, version u8, arguments u16, 0 u32, seq u64, lowest u64, then a u32 length for each argument, then their bytes
+//! call     2 u8, version u8, arguments u16, epoch u32, seq u64, lowest u64, then a u32 length for each argument, then their bytes
 //!
 //! reply    1 u8, version u8, 0 u16, 0 u32, seq u64, view u64, then the reply in RESP3
-//! redirect 2 u8, version u8, node u16, 0 u32, seq u64, view u64          node 0xffff: nobody leads
+//! redirect 2 u8, version u8, node u16, epoch u32, seq u64, view u64      node 0xffff: nobody leads
 //! notice   3 u8, version u8, 0 u16, 0 u32, 0 u64, view u64               the sender leads
 //! ```
 //!
-//! `lowest` is the lowest request number that the client has no reply to: the server forgets the replies below it.
+//! `lowest` is the lowest request number that the client has no reply to: the server forgets the replies below it. The client counts its
+//! `epoch` up each time it sends everything again, from the start. A server that has refused one request of an epoch executes none of the
+//! later ones of that epoch, should it become primary in between: so a client's requests take effect in the order in which it sent them.
 
 use martlet_fabric::NodeId;
 use martlet_protocol::basics::ViewNumber;
@@ -29,7 +31,7 @@ pub(crate) enum Request {
     /// Who it is; the first on each lane.
     Hello { session: u64 },
     /// A request. Its arguments lie where [`decode_request`] said.
-    Call { seq: u64, lowest: u64 },
+    Call { epoch: u32, seq: u64, lowest: u64 },
 }
 
 /// A server's record, without a reply's text.
@@ -38,7 +40,7 @@ pub(crate) enum Answer {
     /// The reply to a request, from that view.
     Reply { seq: u64, view: ViewNumber },
     /// That request was not executed; this node leads, if any does.
-    Redirect { seq: u64, view: ViewNumber, node: Option<NodeId> },
+    Redirect { epoch: u32, seq: u64, view: ViewNumber, node: Option<NodeId> },
     /// The sender leads in that view.
     Notice { view: ViewNumber },
 }
@@ -52,6 +54,10 @@ pub(crate) enum WireError {
     /// Another version, or a kind that there is not.
     #[error("a record of kind {0}, version {1}")]
     Kind(u8, u8),
+}
+
+fn half_word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -70,10 +76,10 @@ pub(crate) fn call_bytes(args: &[&[u8]]) -> usize {
 }
 
 /// Appends a call. The caller bounds the number and the lengths of the arguments.
-pub(crate) fn encode_call(seq: u64, lowest: u64, args: &[&[u8]], out: &mut Vec<u8>) {
+pub(crate) fn encode_call(epoch: u32, seq: u64, lowest: u64, args: &[&[u8]], out: &mut Vec<u8>) {
     out.extend_from_slice(&[2, VERSION]);
     out.extend_from_slice(&(args.len() as u16).to_le_bytes());
-    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&epoch.to_le_bytes());
     out.extend_from_slice(&seq.to_le_bytes());
     out.extend_from_slice(&lowest.to_le_bytes());
     for arg in args {
@@ -82,6 +88,13 @@ pub(crate) fn encode_call(seq: u64, lowest: u64, args: &[&[u8]], out: &mut Vec<u
     for arg in args {
         out.extend_from_slice(arg);
     }
+}
+
+/// The bytes of a call, in another epoch.
+pub(crate) fn with_epoch(call: &[u8], epoch: u32, out: &mut Vec<u8>) {
+    let at = out.len();
+    out.extend_from_slice(call);
+    out[at + 4..at + 8].copy_from_slice(&epoch.to_le_bytes());
 }
 
 /// Reads a client's record. `spans` is cleared, and then says where the arguments of a call lie in `bytes`.
@@ -105,7 +118,7 @@ pub(crate) fn decode_request(bytes: &[u8], spans: &mut Vec<Span>) -> Result<Requ
             if at != bytes.len() || count == 0 {
                 return Err(WireError::Length(bytes.len()));
             }
-            Ok(Request::Call { seq: word(bytes, 8), lowest: word(bytes, 16) })
+            Ok(Request::Call { epoch: half_word(bytes, 4), seq: word(bytes, 8), lowest: word(bytes, 16) })
         }
         (kind, version) => Err(WireError::Kind(kind, version)),
     }
@@ -113,14 +126,14 @@ pub(crate) fn decode_request(bytes: &[u8], spans: &mut Vec<Span>) -> Result<Requ
 
 /// Appends the head of an answer; a reply's text follows it.
 pub(crate) fn encode_answer(answer: Answer, out: &mut Vec<u8>) {
-    let (kind, node, seq, view) = match answer {
-        Answer::Reply { seq, view } => (1, 0, seq, view),
-        Answer::Redirect { seq, view, node } => (2, node.map_or(NOBODY, |n| n.0), seq, view),
-        Answer::Notice { view } => (3, 0, 0, view),
+    let (kind, node, epoch, seq, view) = match answer {
+        Answer::Reply { seq, view } => (1, 0, 0, seq, view),
+        Answer::Redirect { epoch, seq, view, node } => (2, node.map_or(NOBODY, |n| n.0), epoch, seq, view),
+        Answer::Notice { view } => (3, 0, 0, 0, view),
     };
     out.extend_from_slice(&[kind, VERSION]);
     out.extend_from_slice(&node.to_le_bytes());
-    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&epoch.to_le_bytes());
     out.extend_from_slice(&seq.to_le_bytes());
     out.extend_from_slice(&view.0.to_le_bytes());
 }
@@ -136,7 +149,7 @@ pub(crate) fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
         (2 | 3, VERSION) if bytes.len() != HEADER_BYTES => Err(WireError::Length(bytes.len())),
         (2, VERSION) => {
             let node = u16::from_le_bytes([bytes[2], bytes[3]]);
-            Ok(Answer::Redirect { seq, view, node: (node != NOBODY).then_some(NodeId(node)) })
+            Ok(Answer::Redirect { epoch: half_word(bytes, 4), seq, view, node: (node != NOBODY).then_some(NodeId(node)) })
         }
         (3, VERSION) => Ok(Answer::Notice { view }),
         (kind, version) => Err(WireError::Kind(kind, version)),
@@ -152,12 +165,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn calls_come_back(args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..6), seq: u64, lowest: u64) {
+        fn calls_come_back(args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..6), epoch: u32, seq: u64, lowest: u64) {
             let parts: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
             let (mut out, mut spans) = (Vec::new(), Vec::new());
-            encode_call(seq, lowest, &parts, &mut out);
+            encode_call(!epoch, seq, lowest, &parts, &mut out);
+            let first = std::mem::take(&mut out);
+            with_epoch(&first, epoch, &mut out);
             prop_assert_eq!(out.len(), call_bytes(&parts));
-            prop_assert_eq!(decode_request(&out, &mut spans), Ok(Request::Call { seq, lowest }));
+            prop_assert_eq!(decode_request(&out, &mut spans), Ok(Request::Call { epoch, seq, lowest }));
             prop_assert_eq!(Args::new(&out, &spans).from(0).collect::<Vec<_>>(), parts);
             for cut in 0..out.len() {
                 prop_assert!(decode_request(&out[..cut], &mut spans).is_err());
@@ -165,11 +180,11 @@ mod tests {
         }
 
         #[test]
-        fn answers_come_back(seq: u64, view: u64, node: Option<u8>) {
+        fn answers_come_back(epoch: u32, seq: u64, view: u64, node: Option<u8>) {
             let view = ViewNumber(view);
             for answer in [
                 Answer::Reply { seq, view },
-                Answer::Redirect { seq, view, node: node.map(|n| NodeId(n.into())) },
+                Answer::Redirect { epoch, seq, view, node: node.map(|n| NodeId(n.into())) },
                 Answer::Notice { view },
             ] {
                 let mut out = Vec::new();
