@@ -1,5 +1,7 @@
 //! The command as users run it.
 
 mod bench;
+mod cluster;
 mod command;
 mod martlet;
+mod trial;

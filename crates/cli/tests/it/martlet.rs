@@ -84,3 +84,28 @@ impl Drop for TempDir {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
+
+/// A port with enough free ones behind it. Another process may take it yet; nodes then say so.
+pub fn free_ports(count: u16) -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        // Tests of one process take turns; processes are told apart by their number. Below what the kernel hands out by itself.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) + std::process::id() * 7;
+        let first = 10_000 + (number % 1_000) as u16 * 16;
+        let free = |port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if (first..first + count).all(free) {
+            return first;
+        }
+    }
+}
+
+/// The processes whose command line names that path.
+pub fn processes_about(path: &Path) -> Vec<u32> {
+    let needle = path.to_str().expect("UTF-8").as_bytes();
+    let pids = std::fs::read_dir("/proc").expect("there").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.windows(needle.len()).any(|window| window == needle)
+    })
+    .collect()
+}

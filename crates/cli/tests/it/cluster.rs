@@ -1,0 +1,188 @@
+//! Clusters in the background: made, broken, mended, ended; each step twice.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::martlet::{Ran, TempDir, free_ports, processes_about, run};
+
+/// A cluster in a directory of its own; its nodes end with the value.
+struct Cluster {
+    temp: TempDir,
+    dir: String,
+    port: u16,
+}
+
+impl Cluster {
+    fn new() -> Cluster {
+        let temp = TempDir::new();
+        Cluster { dir: temp.join("c"), temp, port: free_ports(3) }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        run(&[arguments, &["--dir", &self.dir, "--json"]].concat())
+    }
+
+    fn up(&self) -> Ran {
+        self.run(&["cluster", "up", "--redis-port", &self.port.to_string(), "--patience", "120"])
+    }
+
+    /// What each node is doing, with its process.
+    fn nodes(&self) -> BTreeMap<u64, (String, Option<u64>)> {
+        let ran = self.run(&["status"]);
+        let nodes = ran.objects().into_iter().filter(|object| object["event"] == "node");
+        nodes
+            .map(|node| {
+                let state = node["state"].as_str().expect("a state").to_owned();
+                (node["node"].as_u64().expect("a number"), (state, node["pid"].as_u64()))
+            })
+            .collect()
+    }
+
+    fn pids(&self) -> Vec<Option<u64>> {
+        self.nodes().into_values().map(|(_, pid)| pid).collect()
+    }
+
+    fn primary(&self) -> String {
+        let objects = self.run(&["status"]).ok().objects();
+        objects.iter().find_map(|object| object["primary"].as_u64()).expect("somebody leads").to_string()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.run(&["cluster", "down", "--purge", "--grace", "0"]);
+        assert!(std::thread::panicking() || processes_about(self.temp.path()).is_empty(), "processes were left");
+    }
+}
+
+#[test]
+fn a_cluster_outlives_its_primary_and_all_steps_may_be_repeated() {
+    let cluster = Cluster::new();
+    let started = |ran: Ran| ran.ok().objects().iter().filter(|node| node["started"] == Value::Bool(true)).count();
+    assert_eq!(started(cluster.up()), 3);
+    let before = cluster.pids();
+    assert_eq!(started(cluster.up()), 0, "it runs already");
+    assert_eq!(cluster.pids(), before);
+
+    cluster.run(&["set", "greeting", "hello"]).ok();
+    let primary = cluster.primary();
+    cluster.run(&["cluster", "kill", &primary]).ok();
+    assert_eq!(cluster.run(&["get", "greeting"]).ok().objects()[0]["value"], "hello");
+    cluster.run(&["cluster", "kill", &primary]).code(3);
+    assert_eq!(cluster.nodes()[&primary.parse().expect("a number")].0, "gone");
+    assert_eq!(started(cluster.up()), 1);
+
+    let next = cluster.primary();
+    assert_ne!(next, primary);
+    let before = cluster.pids();
+    cluster.run(&["cluster", "restart", &next, "--patience", "120"]).ok();
+    let changed = cluster.pids().iter().zip(&before).filter(|(now, before)| now != before).count();
+    assert_eq!(changed, 1, "one node is another process now");
+    assert_eq!(cluster.run(&["get", "greeting"]).ok().objects()[0]["value"], "hello");
+
+    cluster.run(&["cluster", "down"]).ok();
+    assert_eq!(processes_about(cluster.temp.path()), Vec::<u32>::new());
+    cluster.run(&["cluster", "down"]).ok();
+    cluster.run(&["get", "greeting"]).code(3);
+    cluster.run(&["status"]).code(3);
+    cluster.run(&["cluster", "down", "--purge"]).ok();
+    assert!(!std::path::Path::new(&cluster.dir).exists());
+}
+
+#[test]
+fn a_cluster_that_died_in_whole_is_started_anew() {
+    let cluster = Cluster::new();
+    cluster.up().ok();
+    cluster.run(&["set", "k", "v"]).ok();
+    for node in ["0", "1", "2"] {
+        cluster.run(&["cluster", "kill", node]).ok();
+    }
+    cluster.up().ok();
+    cluster.run(&["get", "k"]).code(3);
+    assert_eq!(cluster.run(&["members"]).ok().objects()[0]["members"].as_array().map(Vec::len), Some(3));
+}
+
+#[test]
+fn a_paused_node_is_shown_as_such_and_goes_on() {
+    let cluster = Cluster::new();
+    cluster.up().ok();
+    cluster.run(&["set", "k", "v"]).ok();
+    let primary = cluster.primary();
+    cluster.run(&["cluster", "kill", &primary, "--signal", "STOP"]).ok();
+    assert_eq!(cluster.nodes()[&primary.parse().expect("a number")].0, "stopped");
+    // The others wait out its lease, and go on.
+    assert_eq!(cluster.run(&["get", "k", "--timeout", "120000"]).ok().objects()[0]["value"], "v");
+    cluster.run(&["cluster", "kill", &primary, "--signal", "CONT"]).ok();
+    cluster.up().ok();
+    assert!(cluster.nodes().values().all(|(state, _)| state == "running"));
+}
+
+#[test]
+fn keys_are_set_conditionally_and_removed() {
+    let cluster = Cluster::new();
+    cluster.up().ok();
+    cluster.run(&["get", "k"]).code(3);
+    cluster.run(&["set", "k", "1", "--if-absent"]).ok();
+    cluster.run(&["set", "k", "2", "--if-absent"]).code(3);
+    cluster.run(&["set", "k", "2", "--if-holds", "3"]).code(3);
+    cluster.run(&["set", "k", "2", "--if-holds", "1"]).ok();
+    assert_eq!(cluster.run(&["get", "k"]).ok().objects()[0]["value"], "2");
+    assert_eq!(run(&["get", "k", "--dir", &cluster.dir]).ok().out, "2\n");
+    cluster.run(&["del", "k", "other"]).ok();
+    cluster.run(&["del", "k"]).code(3);
+}
+
+#[test]
+fn flags_that_contradict_the_cluster_are_refused() {
+    let cluster = Cluster::new();
+    cluster.up().ok();
+    let ran = cluster.run(&["cluster", "up", "--replicas", "5"]).code(2);
+    assert!(ran.err.contains("--replicas is 5") && ran.err.contains("has 3"), "{}", ran.err);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let cluster = Cluster::new();
+    let _taken = TcpListener::bind(("127.0.0.1", cluster.port + 1)).expect("free a moment ago");
+    let ran = cluster.up().code(1);
+    assert!(ran.err.contains("node 1 ended"), "{}", ran.err);
+    assert!(ran.err.contains(&format!("127.0.0.1:{}", cluster.port + 1)), "{}", ran.err);
+}
+
+#[test]
+fn a_bad_configuration_is_refused_with_key_value_and_what_is_allowed() {
+    let temp = TempDir::new();
+    let file = temp.join("node.toml");
+    let ran = run(&["node", "--config", &file]).code(2);
+    assert!(ran.err.contains("node.toml"), "{}", ran.err);
+    std::fs::write(&file, "number = 0\ncluster = \"cluster.toml\"\n[redis]\nmaxclients = 0\n").expect("written");
+    let ran = run(&["node", "--config", &file]).code(2);
+    assert!(ran.err.contains("redis.maxclients is 0; allowed: 1 to"), "{}", ran.err);
+}
+
+#[test]
+fn redis_cli_follows_a_failover() {
+    if Command::new("redis-cli").arg("--version").output().is_err() {
+        eprintln!("skipped: redis-cli is not installed");
+        return;
+    }
+    let cluster = Cluster::new();
+    cluster.up().ok();
+    let redis = |port: u16, words: &[&str]| {
+        let output = Command::new("redis-cli").args(["-c", "-p", &port.to_string()]).args(words).output().expect("it runs");
+        String::from_utf8(output.stdout).expect("UTF-8").trim().to_owned()
+    };
+    let port = |node: &str| cluster.port + node.parse::<u16>().expect("a number");
+    let primary = cluster.primary();
+    assert_eq!(redis(port(&primary), &["SET", "k", "v"]), "OK");
+    cluster.run(&["cluster", "kill", &primary]).ok();
+    // Through our own client first: it waits until somebody leads.
+    cluster.run(&["get", "k"]).ok();
+    let next = cluster.primary();
+    let backup = (0..3).map(|node| node.to_string()).find(|node| *node != primary && *node != next).expect("three nodes");
+    assert_eq!(redis(port(&next), &["GET", "k"]), "v");
+    assert_eq!(redis(port(&backup), &["GET", "k"]), "v", "redirected");
+}

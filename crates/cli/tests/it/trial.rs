@@ -1,0 +1,102 @@
+//! The demonstration and the trials, in small; and that they leave nothing behind, however they end.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::martlet::{Ran, TempDir, command, free_ports, processes_about, ran};
+
+fn run_in(temp: &TempDir, arguments: &[&str]) -> Ran {
+    let mut command = command(arguments);
+    ran(command.env("TMPDIR", temp.path()).output().expect("the command is built"))
+}
+
+fn nothing_left(temp: &TempDir) {
+    assert_eq!(processes_about(temp.path()), Vec::<u32>::new());
+    let files: Vec<_> = std::fs::read_dir(temp.path()).expect("there").map(|entry| entry.expect("an entry").path()).collect();
+    assert_eq!(files, Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn the_demonstration_shows_a_failover_and_proves_that_nothing_was_lost() {
+    let temp = TempDir::new();
+    let objects = run_in(&temp, &["demo", "--kills", "1", "--json"]).ok().objects();
+    let of = |event: &str| objects.iter().filter(|object| object["event"] == event).collect::<Vec<_>>();
+    assert_eq!(of("started").len(), 3);
+    let [failover] = of("failover")[..] else { panic!("one failover: {objects:?}") };
+    let moments = failover["moments"].as_array().expect("moments");
+    let steps: Vec<&str> = moments.iter().filter_map(|moment| moment["what"].as_str()).collect();
+    for step in [
+        "death seen",
+        "view proposed",
+        "view decided",
+        "view acknowledged",
+        "view active",
+        "took over",
+        "first reply sent",
+        "first reply received",
+    ] {
+        assert!(steps.contains(&step), "{step} is missing: {steps:?}");
+    }
+    assert_eq!(of("checked")[0]["linearizable"], Value::Bool(true));
+    assert!(of("checked")[0]["operations"].as_u64() > Some(100));
+    assert_eq!(of("done")[0]["left_behind"], 0);
+    nothing_left(&temp);
+}
+
+#[test]
+fn a_trial_strikes_in_every_way() {
+    let temp = TempDir::new();
+    let port = free_ports(3).to_string();
+    let objects =
+        run_in(&temp, &["torture", "--kills", "3", "--pauses", "2", "--restarts", "2", "--redis-port", &port, "--seed", "7", "--json"]);
+    let objects = objects.ok().objects();
+    let struck = |fault: &str| objects.iter().filter(|object| object["fault"] == fault).count();
+    assert_eq!([struck("kill"), struck("pause"), struck("restart")], [3, 2, 2]);
+    let passed = objects.last().expect("a verdict");
+    assert_eq!((&passed["event"], &passed["seed"]), (&Value::from("passed"), &Value::from(7)));
+    nothing_left(&temp);
+}
+
+/// A demonstration that has come to its load.
+fn begun(temp: &TempDir) -> Child {
+    let mut child = command(&["demo", "--kills", "1000", "--json"])
+        .env("TMPDIR", temp.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command is built");
+    let mut lines = BufReader::new(child.stdout.as_mut().expect("piped")).lines();
+    for _ in 0..3 {
+        let line = lines.next().expect("a line").expect("UTF-8");
+        assert!(line.contains("started"), "{line}");
+    }
+    assert_eq!(processes_about(temp.path()).len(), 3);
+    child
+}
+
+#[test]
+fn ctrl_c_ends_it_and_leaves_nothing() {
+    let temp = TempDir::new();
+    let mut child = begun(&temp);
+    let told = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill is there");
+    assert!(told.success());
+    // Its output goes on until it notices: take it, or it could wait for us.
+    let output = child.stdout.take().map(|out| BufReader::new(out).lines().count());
+    assert!(output.is_some());
+    assert_eq!(child.wait().expect("ours").code(), Some(130));
+    nothing_left(&temp);
+}
+
+#[test]
+fn no_node_outlives_a_demonstration_that_is_killed() {
+    let temp = TempDir::new();
+    let mut child = begun(&temp);
+    child.kill().expect("ours");
+    child.wait().expect("ours");
+    // The kernel ends them with their parent; that takes it a moment.
+    while !processes_about(temp.path()).is_empty() {
+        std::thread::yield_now();
+    }
+}
