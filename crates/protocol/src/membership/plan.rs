@@ -77,7 +77,7 @@ pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool) -> Option<View>
     let (certain, doubtful): (Vec<_>, Vec<_>) = wishes.remove.iter().partition(|(_, evidence)| evidence.releases_leases());
     for (process, evidence) in certain.into_iter().chain(doubtful) {
         if let Some(at) = members.iter().position(|m| m.id == process) {
-            if !evidence.releases_leases() && holds_the_only_state(&members, at) {
+            if !evidence.releases_leases() && is_the_last(&members, at) {
                 continue;
             }
             departed.push(Departed { id: members.remove(at).id, evidence });
@@ -88,7 +88,7 @@ pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool) -> Option<View>
             if members[at].id >= newcomer.id {
                 continue;
             }
-            if holds_the_only_state(&members, at) {
+            if is_the_last(&members, at) {
                 continue;
             }
             // A new life of a node says nothing certain about the old one: it may be paused.
@@ -120,10 +120,11 @@ pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool) -> Option<View>
     Some(View { number: view.number.next(), lease_ns, fence_ns, compatible, members, departed })
 }
 
-/// Whether this member is the last replica. Nobody can take over from it, so it is not cut off while it may still live: the state would be lost
-/// for a mere suspicion.
-fn holds_the_only_state(members: &[Member], at: usize) -> bool {
-    members[at].roles.has(Roles::REPLICA) && members.iter().filter(|m| m.roles.has(Roles::REPLICA)).count() == 1
+/// Whether this member is the last replica or the last coordinator. Nobody can take over from it, so it is not cut off while it may still
+/// live: the state, or the means to decide another view, would be lost for a mere suspicion.
+fn is_the_last(members: &[Member], at: usize) -> bool {
+    let last = |role| members[at].roles.has(role) && members.iter().filter(|m| m.roles.has(role)).count() == 1;
+    last(Roles::REPLICA) || last(Roles::COORDINATOR)
 }
 
 #[cfg(test)]
@@ -191,6 +192,16 @@ mod tests {
         wishes.remove(id(0, 1), Evidence::Certain);
         let without = next(&view, &wishes, true).unwrap();
         assert_eq!((without.primary(), without.members.len()), (None, 3));
+    }
+
+    #[test]
+    fn the_last_coordinator_is_cut_off_only_when_it_is_certainly_gone() {
+        let mut view = three();
+        view.members[1].roles = Roles::REPLICA;
+        view.members[2].roles = Roles::REPLICA;
+        let mut wishes = Wishes::default();
+        wishes.remove(id(0, 1), Evidence::Presumed);
+        assert_eq!(next(&view, &wishes, true), None, "no view would ever follow");
     }
 
     #[test]
