@@ -110,6 +110,57 @@ impl ClusterClient {
         Ok(ClusterClient { addresses, at: 0, connection: None, patience })
     }
 
+    /// Repeats a command until it is acknowledged, whatever happens to connections meanwhile: only for commands that may be executed twice.
+    /// Returns the number of the node that acknowledged it, counted as the addresses were.
+    pub fn acknowledged(&mut self, words: &[&[u8]]) -> Result<u16, String> {
+        let until = Instant::now() + self.patience;
+        let mut why = "no node could be reached".to_owned();
+        while Instant::now() < until {
+            let Some(connection) = self.connected() else { continue };
+            match connection.command(words) {
+                Ok(Value::Error(error)) => {
+                    self.redirected(&error);
+                    why = error;
+                }
+                Ok(_) => return Ok(self.at as u16),
+                Err(error) => {
+                    why = error.to_string();
+                    self.next_node();
+                }
+            }
+        }
+        Err(why)
+    }
+
+    /// The connection to the present node; `None` when it cannot be reached, and it is the next one's turn.
+    fn connected(&mut self) -> Option<&mut Connection> {
+        if self.connection.is_none() {
+            match Connection::open(self.addresses[self.at], self.patience) {
+                Ok(connection) => self.connection = Some(connection),
+                Err(_) => {
+                    self.next_node();
+                    // All of them may be busy electing.
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+        self.connection.as_mut()
+    }
+
+    /// Acts on an error that says that another node, or a later moment, may do better. `false`: it is none.
+    fn redirected(&mut self, error: &str) -> bool {
+        let mut words = error.split_whitespace();
+        match (words.next(), words.nth(1)) {
+            (Some("MOVED" | "ASK"), Some(address)) => self.go_to(address),
+            (Some(code), _) if TRY_AGAIN.contains(&code) => {
+                self.next_node();
+                std::thread::sleep(PAUSE);
+            }
+            _ => return false,
+        }
+        true
+    }
+
     fn next_node(&mut self) {
         self.connection = None;
         self.at = (self.at + 1) % self.addresses.len();
@@ -129,6 +180,8 @@ fn resolve(address: &str) -> io::Result<SocketAddr> {
     address.to_socket_addrs()?.next().ok_or_else(unknown)
 }
 
+/// Between two attempts, when nobody leads.
+const PAUSE: Duration = Duration::from_micros(100);
 /// Errors that say that another node, or a later moment, may do better. Nothing has been executed.
 const TRY_AGAIN: [&str; 6] = ["READONLY", "CLUSTERDOWN", "LOADING", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS"];
 
@@ -137,39 +190,23 @@ impl Caller for ClusterClient {
         let until = Instant::now() + self.patience;
         let mut why = "no node could be reached".to_owned();
         while Instant::now() < until {
-            let connection = match &mut self.connection {
-                Some(connection) => connection,
-                none => match Connection::open(self.addresses[self.at], self.patience) {
-                    Ok(connection) => none.insert(connection),
-                    Err(error) => {
-                        why = error.to_string();
-                        self.next_node();
-                        // All of them may be busy electing.
-                        std::thread::sleep(Duration::from_micros(200));
-                        continue;
+            let Some(connection) = self.connected() else { continue };
+            match send(connection, input) {
+                Ok(Value::Error(error)) => {
+                    if matches!(input.action, Action::Add(_)) && error.contains("integer") {
+                        return Reply::Output(Output::Refused);
                     }
-                },
-            };
-            let Ok(value) = send(connection, input) else {
-                // It was on its way.
-                self.next_node();
-                return Reply::Unknown;
-            };
-            match value {
-                Value::Error(error) => {
-                    let mut words = error.split_whitespace();
-                    match (words.next(), words.nth(1)) {
-                        (Some("MOVED" | "ASK"), Some(address)) => self.go_to(address),
-                        (Some(code), _) if TRY_AGAIN.contains(&code) => {
-                            self.next_node();
-                            std::thread::sleep(Duration::from_micros(200));
-                        }
-                        _ if matches!(input.action, Action::Add(_)) && error.contains("integer") => return Reply::Output(Output::Refused),
-                        _ => return Reply::Refused(error),
+                    if !self.redirected(&error) {
+                        return Reply::Refused(error);
                     }
                     why = error;
                 }
-                value => return output(&input.action, value),
+                Ok(value) => return output(&input.action, value),
+                Err(_) => {
+                    // It was on its way.
+                    self.next_node();
+                    return Reply::Unknown;
+                }
             }
         }
         Reply::Refused(why)

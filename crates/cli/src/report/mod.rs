@@ -120,6 +120,11 @@ impl Report {
         Report { format, settings: placement::host(), figures: Vec::new() }
     }
 
+    /// How it is printed.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
     /// Notes a setting of the whole run.
     pub fn set(&mut self, setting: &str, value: impl Into<Value>) {
         self.settings.insert(setting.into(), value.into());

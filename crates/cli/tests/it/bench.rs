@@ -53,3 +53,12 @@ fn asking_for_a_lease() {
 fn seeing_a_death() {
     assert_eq!(bench(&["detect", "--kills", "2"]).len(), 9);
 }
+
+#[test]
+fn failing_over() {
+    let metrics = bench(&["failover", "--failovers", "2"]);
+    assert!(metrics.contains(&"kill to next acknowledged write".to_owned()), "{metrics:?}");
+    let port = crate::martlet::free_ports(3).to_string();
+    let metrics = bench(&["failover", "--failovers", "2", "--redis", "--redis-port", &port]);
+    assert!(metrics.contains(&"kill to took over".to_owned()), "{metrics:?}");
+}

@@ -3,6 +3,8 @@
 mod active;
 mod detect;
 mod fabric;
+mod failover;
+mod threads;
 
 use clap::{Args, Subcommand};
 
@@ -26,6 +28,7 @@ enum Bench {
     Active(active::Arguments),
     Detect(detect::Arguments),
     Fabric(fabric::Arguments),
+    Failover(failover::Arguments),
     /// The machine itself: only the reference figures.
     Reference,
 }
@@ -44,6 +47,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         Bench::Active(arguments) => active::run(arguments, &mut report, &interrupt)?,
         Bench::Detect(arguments) => detect::run(arguments, &mut report, &interrupt)?,
         Bench::Fabric(arguments) => fabric::run(arguments, &mut report, &interrupt)?,
+        Bench::Failover(arguments) => failover::run(arguments, &mut report, &interrupt)?,
         Bench::Reference => {}
     }
     report.finish();

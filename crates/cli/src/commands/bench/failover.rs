@@ -1,0 +1,141 @@
+//! `martlet bench failover`: from SIGKILL of the primary to the next acknowledged write.
+
+use std::time::Duration;
+
+use clap::Args;
+use martlet_node::clock;
+use martlet_protocol::basics::Time;
+use rustix::process::Signal;
+
+use super::threads::Threads;
+use crate::clients::{FabricClient, Waiting};
+use crate::fail::{Fail, Outcome};
+use crate::interrupt::Interrupt;
+use crate::observer;
+use crate::redis::ClusterClient;
+use crate::report::reference::{self, Victim};
+use crate::report::{Figure, Report, Unit};
+use crate::testbed::{Shape, Testbed};
+use crate::timeline::Timeline;
+
+/// From SIGKILL of the primary to the next acknowledged write, and where each microsecond went.
+///
+/// A client writes, kills the primary and writes on; the clock stops at the first reply from another primary, told apart by its view (over
+/// the Redis protocol: by who replied). Each failover is followed by one bare death probe, so that both see the same machine.
+///
+/// Example: martlet bench failover --failovers 200 --json
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// How many failovers.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    failovers: u32,
+    /// Write through the Redis protocol instead of the fabric.
+    #[arg(long)]
+    redis: bool,
+    /// The first port of the Redis protocol.
+    #[arg(long, value_name = "PORT", default_value_t = 28711, value_parser = clap::value_parser!(u16).range(1..=65000))]
+    redis_port: u16,
+    /// For how long the client spins for a reply before it leaves its core to others, in microseconds. On the fabric only.
+    #[arg(long, value_name = "US", default_value_t = 20)]
+    client_spin_us: u64,
+    /// Print the timeline of every failover.
+    #[arg(long)]
+    timelines: bool,
+    #[command(flatten)]
+    threads: Threads,
+}
+
+/// How long a write may take before something is broken.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The moments whose time since the kill is reported, in the order in which they come.
+const MOMENTS: [&str; 7] =
+    ["death seen", "view proposed", "view decided", "view acknowledged", "view active", "took over", "first reply sent"];
+
+pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    report.set("threads", arguments.threads.describe());
+    report.set("client", if arguments.redis { "redis".into() } else { format!("fabric, spins {} us", arguments.client_spin_us) });
+    let redis_port = arguments.redis.then_some(arguments.redis_port);
+    let shape = Shape { purpose: "bench-failover", nodes: 3, redis_port, threads: arguments.threads.config() };
+    let mut testbed = Testbed::start(&shape, interrupt)?;
+    let mut writer = if arguments.redis {
+        let client = ClusterClient::new(&testbed.addresses(), PATIENCE).map_err(Fail::failed)?;
+        Writer::Redis(client)
+    } else {
+        let waiting = Waiting { spin: Duration::from_micros(arguments.client_spin_us) };
+        Writer::Fabric(Box::new(FabricClient::open(testbed.cluster(), waiting, PATIENCE)?))
+    };
+    let mut figures: Vec<Figure> =
+        MOMENTS.iter().map(|moment| Figure::new("failover", format!("kill to {moment}"), Unit::Microseconds)).collect();
+    let mut total = Figure::new("failover", "kill to next acknowledged write", Unit::Microseconds);
+    let mut bare = Figure::new("failover", "bare death probe, in turn", Unit::Microseconds);
+    let mut probe = reference::Probe::new()?;
+    let mut rng = fastrand::Rng::new();
+    for number in 1..=arguments.failovers {
+        interrupt.check()?;
+        let (primary, _) = testbed.primary()?;
+        let node = primary.node.0;
+        // At any moment of its work.
+        let load = clock::now().after(rng.u64(2_000_000..6_000_000));
+        while clock::now() < load {
+            writer.write()?;
+        }
+        let killed = testbed.signal(node, Signal::KILL)?;
+        let answered = writer.write_elsewhere(node)?;
+        testbed.await_end(node)?;
+        let sights = testbed.await_whole()?;
+        let mut timeline = Timeline::new(primary, killed, &observer::events(&sights));
+        timeline.add_reply(answered.since(killed));
+        if arguments.timelines {
+            report.format().print(&timeline, || timeline.json(number as usize));
+        }
+        for (figure, moment) in figures.iter_mut().zip(MOMENTS) {
+            timeline.first(moment).into_iter().for_each(|ns| figure.record(ns));
+        }
+        total.record(answered.since(killed));
+        testbed.spawn(node)?;
+        testbed.await_whole()?;
+        bare.record(probe.kill_one(Victim::SPINNING)?);
+    }
+    let left = testbed.end()?;
+    figures.into_iter().for_each(|figure| report.add(figure));
+    report.add(total);
+    report.add(bare);
+    if left.is_empty() { Ok(()) } else { Err(Fail::wrong(format_args!("left behind: {}", left.join(", ")))) }
+}
+
+/// A client that writes.
+enum Writer {
+    Fabric(Box<FabricClient>),
+    Redis(ClusterClient),
+}
+
+impl Writer {
+    /// One acknowledged write. Returns who acknowledged it.
+    fn write(&mut self) -> Outcome<u16> {
+        const ARGS: [&[u8]; 3] = [b"SET", b"failover", &[b'v'; 64]];
+        match self {
+            Writer::Fabric(client) => {
+                let acknowledged = client.request(&ARGS, |answer| (answer.reply.starts_with(b"+"), answer.node.0))?;
+                match acknowledged {
+                    Some((true, node)) => Ok(node),
+                    Some((false, node)) => Err(Fail::failed(format_args!("node {node} refused a write"))),
+                    None => Err(Fail::failed(format_args!("no reply to a write within {} s", PATIENCE.as_secs()))),
+                }
+            }
+            Writer::Redis(client) => client.acknowledged(&ARGS).map_err(Fail::failed),
+        }
+    }
+
+    /// Writes until one is acknowledged by another node than this one. Returns when that was.
+    fn write_elsewhere(&mut self, dead: u16) -> Outcome<Time> {
+        loop {
+            let node = self.write()?;
+            // A reply of the dead may still have been on its way. The survivors number their views upwards, and a dead node answers in
+            // none of them.
+            if node != dead {
+                return Ok(clock::now());
+            }
+        }
+    }
+}

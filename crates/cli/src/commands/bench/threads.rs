@@ -1,0 +1,79 @@
+//! Flags for how the nodes of a benchmark run.
+
+use clap::{Args, ValueEnum};
+use martlet_node::config::{Idle, Pin, Priority, ThreadsConfig};
+
+/// Which threads do what on which core.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "How nodes run")]
+pub struct Threads {
+    /// What a node does when there is no work.
+    #[arg(long)]
+    idle: Option<IdleFlag>,
+    /// With adaptive idling: how long to spin before parking, in microseconds.
+    #[arg(long, value_name = "US")]
+    spin_us: Option<u64>,
+    /// How the scheduler treats a node's thread.
+    #[arg(long)]
+    priority: Option<PriorityFlag>,
+    /// Which cores nodes are bound to: none, auto, or a list such as 0,1.
+    #[arg(long, value_parser = pin)]
+    pin: Option<Pin>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum IdleFlag {
+    Spin,
+    Yield,
+    Park,
+    Adaptive,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PriorityFlag {
+    Auto,
+    Fifo,
+    Slice,
+    Normal,
+}
+
+fn pin(text: &str) -> Result<Pin, String> {
+    match text {
+        "none" => Ok(Pin::None),
+        "auto" => Ok(Pin::Auto),
+        list => {
+            let cores: Result<Vec<u16>, _> = list.split(',').map(str::parse).collect();
+            cores.map(Pin::Cores).map_err(|_| "allowed are none, auto, or a list of cores such as 0,1".into())
+        }
+    }
+}
+
+impl Threads {
+    /// As a node's file has it: what no flag names stays as it is by default.
+    pub fn config(&self) -> ThreadsConfig {
+        let default = ThreadsConfig::default();
+        ThreadsConfig {
+            idle: self.idle.map_or(default.idle, |idle| match idle {
+                IdleFlag::Spin => Idle::Spin,
+                IdleFlag::Yield => Idle::Yield,
+                IdleFlag::Park => Idle::Park,
+                IdleFlag::Adaptive => Idle::Adaptive,
+            }),
+            spin_us: self.spin_us.unwrap_or(default.spin_us),
+            priority: self.priority.map_or(default.priority, |priority| match priority {
+                PriorityFlag::Auto => Priority::Auto,
+                PriorityFlag::Fifo => Priority::Fifo,
+                PriorityFlag::Slice => Priority::Slice,
+                PriorityFlag::Normal => Priority::Normal,
+            }),
+            pin: self.pin.clone().unwrap_or(default.pin),
+            plan: default.plan,
+        }
+    }
+
+    /// One line of it, for the settings of a report.
+    pub fn describe(&self) -> String {
+        let config = self.config();
+        format!("idle {:?}, spin {} us, priority {:?}, pin {:?}", config.idle, config.spin_us, config.priority, config.pin).to_lowercase()
+    }
+}
