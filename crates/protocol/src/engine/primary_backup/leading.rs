@@ -44,6 +44,7 @@ impl Leading {
         view: &View,
         base: LogIndex,
         queue: EntryQueue,
+        record: Record,
         peer_of: impl Fn(ProcessId) -> Option<PeerId>,
     ) -> Leading {
         let mut leading = Leading {
@@ -57,7 +58,7 @@ impl Leading {
             head_posted: 0,
             committed: base,
             last_post: Time(0),
-            record: Record::with_capacity(config.fragment_bytes().min(64 << 10) + HEADER_BYTES),
+            record,
         };
         for member in view.with_roles(Roles::REPLICA).filter(|m| m.id != me) {
             leading.followers.push(Follower::new(member.id, peer_of(member.id), Phase::Unstarted, &config));

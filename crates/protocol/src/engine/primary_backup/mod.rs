@@ -21,6 +21,7 @@ mod turns;
 use std::collections::VecDeque;
 
 use martlet_fabric::primitive::Ordering;
+use martlet_fabric::ring::Record;
 use martlet_fabric::{Completion, Fabric, LocalRegion, Memory, OpError, PeerId, Region, Remote, invariant, ring};
 
 use crate::basics::layout::{LOG_LANE, MAX_MEMBERS};
@@ -70,6 +71,8 @@ pub struct PrimaryBackup {
     events: VecDeque<Event>,
     /// The record taken last, kept for its memory.
     buffer: Vec<u8>,
+    /// For a reign to come: a takeover must not wait for the kernel to find it memory.
+    spare: Record,
     faults: u64,
     /// When a peer was last asked whether it reads our lane.
     asked: Time,
@@ -135,6 +138,7 @@ impl PrimaryBackup {
             learner: false,
             events: VecDeque::new(),
             buffer: Vec::new(),
+            spare: spare_record(&config),
             faults: 0,
             asked: Time(0),
         }
@@ -515,7 +519,8 @@ impl PrimaryBackup {
                 peer.inbound.stop(Phase::Retired);
             }
             let peers = &self.peers;
-            let mut leading = Box::new(Leading::new(self.me, self.config, &view, base, uncommitted, |p| peer_of(peers, p)));
+            let spare = std::mem::take(&mut self.spare);
+            let mut leading = Box::new(Leading::new(self.me, self.config, &view, base, uncommitted, spare, |p| peer_of(peers, p)));
             leading.post(now, fabric, machine, &mut self.events);
             self.role = Role::TakingOver(leading);
         } else {
@@ -552,6 +557,13 @@ impl PrimaryBackup {
             keep
         });
     }
+}
+
+/// A record with room for all that it usually holds, whose memory has been touched.
+fn spare_record(config: &Config) -> Record {
+    let mut record = Record::with_capacity(config.fragment_bytes().min(64 << 10) + layout::HEADER_BYTES);
+    record.fill(|bytes| bytes.resize(bytes.capacity(), 0));
+    record
 }
 
 fn peer_of(peers: &[Peer], process: ProcessId) -> Option<PeerId> {

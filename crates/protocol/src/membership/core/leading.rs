@@ -74,7 +74,12 @@ impl Core {
                     Ok(view) => {
                         self.milestone(Milestone::Decided(view.number));
                         self.learn(now, fabric, view);
-                        self.push(fabric);
+                        if self.excluded {
+                            self.push(fabric);
+                        } else {
+                            // To wake the others costs more than the whole decision. First comes the lease, and whatever waits for it.
+                            self.unpushed = true;
+                        }
                         self.lead(now, fabric);
                     }
                     Err(why) => martlet_fabric::invariant!(false, "a decided value is no view: {why}"),

@@ -165,6 +165,8 @@ pub struct Core {
     leaving: bool,
     excluded: bool,
     stalls: StallMeter,
+    /// A view was decided here that the others have not been told of.
+    unpushed: bool,
     next_monitor: Time,
     next_broadcast: Time,
     next_pull: Time,
@@ -201,6 +203,7 @@ impl Core {
             leaving: false,
             excluded: false,
             stalls: StallMeter::new(now),
+            unpushed: false,
             next_monitor: now,
             next_broadcast: now,
             next_pull: now,
@@ -364,6 +367,9 @@ impl Core {
         if self.excluded {
             return;
         }
+        if std::mem::take(&mut self.unpushed) {
+            self.push(fabric);
+        }
         self.peers.watch(fabric);
         if now >= self.next_monitor {
             self.next_monitor = now.after(self.config.heartbeat_interval_ns);
@@ -389,6 +395,9 @@ impl Core {
 
     /// When the next duty cycle is due, for a node that would rather sleep.
     pub fn deadline(&self) -> Time {
+        if self.unpushed {
+            return Time(0);
+        }
         let mut next = self.next_monitor.min(self.next_broadcast).min(self.next_pull).min(self.next_resend);
         if self.lease_wanted {
             next = next.min(self.renewal_due());
