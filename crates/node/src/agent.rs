@@ -5,17 +5,20 @@
 //!
 //! 1. take what the fabric says about peers, and datagrams;
 //! 2. membership's tick: it reads the death words of all peers, among other things;
-//! 3. the application takes requests, executes them on the primary's state and proposes their effects;
-//! 4. the engine posts them to the backups, or applies what has come as a backup;
-//! 5. completions, until there are none: each may post further operations. A death seen here goes through proposal, decision and lease
-//!    in this one step, where the fabric completes operations at once;
+//! 3. completions, until there are none: each may post further operations. A death seen here goes through proposal, decision and lease in
+//!    this one step, where the fabric completes operations at once; and a takeover that has become possible is made, before anything else
+//!    is looked at, since all that is cold by then;
+//! 4. the application takes requests, executes them on the primary's state and proposes their effects;
+//! 5. the engine posts them to the backups, or applies what has come as a backup; completions again;
 //! 6. with a clock that was read after the last completion: is the view active? The engine draws its conclusions;
 //! 7. the application sends the replies that may go out: every one of them follows a check that is later than its execution (TRAPS 7).
+//!
+//! What has no effect on anybody's waiting, such as giving up a dead peer's memory, is left for a turn without work.
 
 use martlet_fabric::{Completion, Fabric};
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::Component;
-use martlet_protocol::replica::{Application, Replica as _, Standing};
+use martlet_protocol::replica::{Application, Standing};
 
 use crate::counters::Counter;
 use crate::host::Host;
@@ -61,37 +64,71 @@ impl<F: Fabric, A: Application> Agent<F, A> {
         host.core.tick(host.now, &mut host.fabric, true);
         host.take_membership_events();
 
+        let mut now = self.take_completions();
+        let moved = self.take_over(&mut now);
+
+        let host = &mut self.host;
         let taken = if self.serving { self.app.poll(host) } else { 0 };
         let posted = host.engine.post(host.now, &mut host.fabric, &mut host.machine);
+        now = self.take_completions();
+        self.advance(now);
 
-        let now = self.take_completions();
         let host = &mut self.host;
-        let view = host.engine.view();
-        let active = host.core.lease().active(view, now);
-        if host.standing() == Standing::Primary {
-            host.counters.add(Counter::ActiveChecks, 1);
-            host.counters.add(Counter::InactiveChecks, u64::from(!active));
-        }
-        let standing = host.engine.standing();
-        host.engine.advance(now, active.then_some(view), &mut host.fabric, &mut host.machine);
-        host.take_engine_events();
-
         let sent = self.app.release(host);
         host.note_replies(sent);
-        host.forget_the_gone();
 
         host.counters.add(Counter::Requests, taken as u64);
         host.counters.add(Counter::Replies, sent as u64);
-        let moved = standing != host.engine.standing();
         let worked = work > 0 || taken > 0 || posted || sent > 0 || moved || self.is_busy();
         self.turns += 1;
         let host = &mut self.host;
         host.counters.add(Counter::Turns, 1);
         host.counters.add(Counter::BusyTurns, u64::from(worked));
+        if !worked {
+            host.forget_the_gone();
+        }
         if self.turns.is_multiple_of(TURNS_A_PUBLICATION) {
             host.publish_counters();
         }
         Turn { now, worked }
+    }
+
+    /// Tells the engine whether the view is active at `now`, which was read after all completions so far, and does what follows.
+    fn advance(&mut self, now: Time) {
+        let host = &mut self.host;
+        let view = host.engine.view();
+        let active = host.core.lease().active(view, now);
+        if host.engine.standing() == Standing::Primary {
+            host.counters.add(Counter::ActiveChecks, 1);
+            host.counters.add(Counter::InactiveChecks, u64::from(!active));
+        }
+        host.engine.advance(now, active.then_some(view), &mut host.fabric, &mut host.machine);
+        host.take_engine_events();
+    }
+
+    /// Takes over as primary if that is due, as far as it can be done at once. Returns whether anything has moved.
+    fn take_over(&mut self, now: &mut Time) -> bool {
+        let mut moved = false;
+        // Once to begin; once more when the others' memory has answered; the rest is for later turns.
+        for _ in 0..2 {
+            let host = &self.host;
+            if host.engine.standing() == Standing::Primary || !host.core.lease().active(host.engine.view(), *now) {
+                break;
+            }
+            moved = true;
+            self.advance(*now);
+            if self.has_completions() {
+                *now = self.take_completions();
+            }
+        }
+        moved
+    }
+
+    /// Whether operations have completed that have not been handed out.
+    fn has_completions(&mut self) -> bool {
+        let Some(completion) = self.host.fabric.poll() else { return false };
+        self.completions.push(completion);
+        true
     }
 
     /// Whether something is under way that goes on by itself in the next turn: a takeover, or proposals that wait for a backup's lane.
@@ -140,8 +177,9 @@ impl<F: Fabric, A: Application> Agent<F, A> {
                 }
             }
             self.completions.clear();
-            let Some(more) = self.host.fabric.poll() else { return now };
-            self.completions.push(more);
+            if !self.has_completions() {
+                return now;
+            }
         }
     }
 

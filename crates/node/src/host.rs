@@ -90,7 +90,10 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
     }
 
     fn record_in(&mut self, kind: EventKind, view: ViewNumber, process: Option<ProcessId>, detail: u64) {
-        let at = self.clock();
+        self.record_at(self.clock(), kind, view, process, detail);
+    }
+
+    fn record_at(&mut self, at: Time, kind: EventKind, view: ViewNumber, process: Option<ProcessId>, detail: u64) {
         if let Some(region) = counters_region(&self.fabric) {
             self.counters.record(region, Event { at, kind, view, process, detail });
         }
@@ -143,7 +146,8 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
                 }
                 membership::Event::Milestone(Milestone::DeathSeen(process, evidence)) => {
                     let kind = if evidence.releases_leases() { EventKind::DeathSeen } else { EventKind::Suspected };
-                    self.record(kind, Some(process), evidence as u64);
+                    // It was seen before all that membership has done about it meanwhile.
+                    self.record_at(self.now, kind, self.core.view_number(), Some(process), evidence as u64);
                 }
                 membership::Event::Milestone(Milestone::Proposed(view)) => self.record_in(EventKind::ViewProposed, view, None, 0),
                 membership::Event::Milestone(Milestone::Decided(view)) => {
