@@ -38,6 +38,8 @@ pub(super) struct State {
     pub(super) datagrams: Slab<Datagram>,
     /// Pairs between which nothing travels, in this direction.
     pub(super) blocked: Vec<(u32, u32)>,
+    /// Whether a store into a process's memory gives it a turn.
+    pub(super) stores_wake: bool,
     /// Operations posted so far, of all processes.
     pub(super) operations: u64,
 }
@@ -56,6 +58,7 @@ impl State {
             ops: Slab::new(),
             datagrams: Slab::new(),
             blocked: Vec::new(),
+            stores_wake: true,
             operations: 0,
         }
     }
@@ -113,6 +116,13 @@ impl State {
             woken.turn_entered = true;
             let at = self.now + self.faults.until_turn(&mut self.chance);
             self.agenda.enter(at, Due::Turn { process });
+        }
+    }
+
+    /// Others have changed a process's memory: one that polls sees it soon, one that sleeps does not.
+    pub(super) fn touch(&mut self, process: u32) {
+        if self.stores_wake {
+            self.wake(process);
         }
     }
 

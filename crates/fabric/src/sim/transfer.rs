@@ -108,11 +108,11 @@ impl State {
                     op.landed = op.len;
                 }
                 if op.landed < op.len {
-                    self.wake(to);
+                    self.touch(to);
                     return false;
                 }
                 op.result = Some(if permitted { Ok(0) } else { Err(OpError::AccessLost) });
-                self.wake(to);
+                self.touch(to);
             }
             Kind::Read => {
                 let memory = memory.expect("a read has a place");
@@ -143,7 +143,7 @@ impl State {
                 }
                 op.result = Some(Ok(found));
                 self.trace.note(self.now, b'S', (op.word as u64) << 32 | u64::from(to), found);
-                self.wake(to);
+                self.touch(to);
             }
             Kind::Revoke => {
                 if let Some(lane) = op.lane {

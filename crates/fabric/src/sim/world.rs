@@ -111,6 +111,12 @@ impl<const HOST: bool> World<HOST> {
         self.state.borrow_mut().faults = faults;
     }
 
+    /// Whether a store into a process's memory gives it a turn, as when it polls; it does at first. Otherwise it sleeps until it is nudged, or
+    /// until something of its own happens: a completion, a datagram, an event, a moment that it asked for.
+    pub fn let_stores_wake(&mut self, wake: bool) {
+        self.state.borrow_mut().stores_wake = wake;
+    }
+
     /// Gives a process a turn soon.
     pub fn wake(&mut self, process: ProcessIndex) {
         self.state.borrow_mut().wake(process as u32);

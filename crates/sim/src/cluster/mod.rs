@@ -20,8 +20,8 @@ use std::collections::BinaryHeap;
 use fastrand::Rng;
 use martlet_fabric::sim::{Faults, Span, World};
 use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind};
-use martlet_protocol::basics::ProcessId;
 use martlet_protocol::basics::layout::{Sizes, life, regions};
+use martlet_protocol::basics::{ProcessId, ViewNumber, ballot};
 use martlet_protocol::engine::{PrimaryBackup, primary_backup};
 use martlet_protocol::membership::{Config, Core, Roles};
 use martlet_protocol::replica::{Standing, StateMachine};
@@ -58,6 +58,9 @@ pub struct Report {
     pub kills: u64,
     /// Whether the service ended because no replica was left: one crashed while the others were being cut off for seeming dead.
     pub ended: bool,
+    /// Whether a cluster whose slots were worn out did not come together again. It need not: a slot that has been frozen ahead stops leases
+    /// until a view is decided in it, and the dead cannot be asked by RPC. What it did before has to be right all the same.
+    pub stalled: bool,
     /// Requests of clients that got a reply.
     pub replies: u64,
     /// Requests of clients that got none.
@@ -182,6 +185,7 @@ struct Cluster<const HOST: bool> {
     replies: u64,
     /// Clients start nothing new.
     closing: bool,
+    stalled: bool,
 }
 
 impl<const HOST: bool> Cluster<HOST> {
@@ -209,7 +213,9 @@ impl<const HOST: bool> Cluster<HOST> {
             kills: 0,
             replies: 0,
             closing: false,
+            stalled: false,
         };
+        cluster.world.let_stores_wake(!cluster.settings.sleepers);
         if narrate {
             cluster.oracle.narrate();
         }
@@ -248,6 +254,7 @@ impl<const HOST: bool> Cluster<HOST> {
             takeovers: self.oracle.takeovers,
             kills: self.kills,
             ended: self.has_ended(),
+            stalled: self.stalled,
             replies: self.replies,
             unknown,
             digest: self.world.digest(),
@@ -289,7 +296,8 @@ impl<const HOST: bool> Cluster<HOST> {
             resend_interval_ns: settings.heartbeat_interval_ns,
             backoff_ns: 2_000,
             seed: self.chance.u64(..),
-            ..Config::new(me, Roles::COORDINATOR.with(Roles::REPLICA))
+            leases: settings.leases,
+            ..Config::new(me, settings.roles[usize::from(node)])
         };
         let now = self.world.now();
         let core = Core::new(clock.read(now, &mut self.chance), config);
@@ -305,6 +313,10 @@ impl<const HOST: bool> Cluster<HOST> {
         };
         let engine = PrimaryBackup::new(me, config);
         let mut life = Node::new(me, fabric, core, engine, clock, settings.threads, settings.canary);
+        if settings.worn {
+            let known = self.oracle.newest().map_or(ViewNumber(0), |view| view.number);
+            life.wear_out(known.next(), &mut self.chance);
+        }
         if first {
             life.bootstrap(now, &mut self.chance, &mut self.oracle);
         } else {
@@ -333,7 +345,7 @@ impl<const HOST: bool> Cluster<HOST> {
     fn turn(&mut self, process: usize) {
         let now = self.world.now();
         let Some(node) = &mut self.nodes[process] else { return };
-        let turn = node.turn(now, self.settings.idle_ns, &mut self.chance, &mut self.oracle);
+        let turn = node.turn(now, &self.settings, &mut self.chance, &mut self.oracle);
         let (me, over, replies) = (node.me, node.over, std::mem::take(&mut node.server.outbox));
         self.world.wake_at(process, turn.due.max(now + 1));
         if let Some(view) = turn.active
@@ -450,12 +462,16 @@ impl<const HOST: bool> Cluster<HOST> {
         self.oracle.tell(now, || format!("{due:?}"));
         match due {
             Due::Kill => {
-                if let Some(process) = self.dispensable() {
+                // Sometimes several at once.
+                while let Some(process) = self.dispensable() {
                     self.kills += 1;
                     let node = self.nodes[process].as_ref().expect("alive").me.node.0;
                     self.end(process, false);
                     let at = now + self.draw_restart();
                     self.enter(at, Due::Restart { node });
+                    if self.chance.u8(..4) != 0 {
+                        break;
+                    }
                 }
                 self.enter_after(self.settings.kill_every_ns, Due::Kill);
             }
@@ -537,21 +553,24 @@ impl<const HOST: bool> Cluster<HOST> {
         self.chance.choice(alive).filter(|p| !self.world.is_paused(*p))
     }
 
-    /// A process that may die without ending the service: the newest view lists another replica that runs and that nobody suspects (a
+    /// A process that may die without ending the service: the newest view lists another replica, and another coordinator, that run and that nobody suspects (a
     /// replica that is suspected while the other one dies may be on its way out itself), and every member that runs is connected with every
     /// coordinator, dead or alive. (A newcomer that has not yet met the others can't decide a view with their memory.)
     fn dispensable(&mut self) -> Option<usize> {
         let victim = self.chance.choice(self.alive().collect::<Vec<_>>())?;
         let view = self.oracle.newest()?;
         let others = || self.nodes.iter().enumerate().filter(|(p, _)| *p != victim).filter_map(|(p, n)| Some((p, n.as_ref()?)));
-        let survives = others().any(|(p, n)| {
-            let replica = view.member(n.me).is_some_and(|m| m.roles.has(Roles::REPLICA));
+        let well = |p: usize, n: &Node<HOST>| {
             let suspected = self.nodes.iter().flatten().any(|other| other.core.suspicion(n.me).is_some());
-            replica && !n.leaving && !suspected && !self.world.is_paused(p)
-        });
+            !n.leaving && !suspected && !self.world.is_paused(p)
+        };
+        let left = |role: Roles| others().filter(|(p, n)| view.member(n.me).is_some_and(|m| m.roles.has(role)) && well(*p, n)).count();
+        let survives = left(Roles::REPLICA) > 0 && left(Roles::COORDINATOR) > 0;
         let met =
             others().filter(|(_, n)| view.member(n.me).is_some()).all(|(_, n)| view.coordinators().all(|c| n.core.peer_of(c.id).is_some()));
-        (survives && met).then_some(victim)
+        // Who is asked by RPC has to be there to answer.
+        let answers = !self.settings.worn || left(Roles::COORDINATOR) >= ballot::majority(view.coordinators().count());
+        (survives && met && answers).then_some(victim)
     }
 
     /// Divides the processes in two, both ways or only one.
@@ -634,6 +653,10 @@ impl<const HOST: bool> Cluster<HOST> {
             }
             self.go_on_until(self.world.now() + STEP_NS);
         }
+        if self.settings.worn {
+            self.stalled = true;
+            return false;
+        }
         let mut state = String::new();
         for node in self.nodes.iter().flatten() {
             state += &format!(
@@ -661,7 +684,8 @@ impl<const HOST: bool> Cluster<HOST> {
     }
 
     fn is_equal(&self) -> bool {
-        let mut all = self.nodes.iter().flatten().map(|n| (n.engine.applied(), n.machine.digest()));
+        let replicas = self.nodes.iter().flatten().filter(|n| self.settings.roles[usize::from(n.me.node.0)].has(Roles::REPLICA));
+        let mut all = replicas.map(|n| (n.engine.applied(), n.machine.digest()));
         let first = all.next();
         all.all(|state| Some(state) == first)
     }
@@ -690,10 +714,11 @@ impl<const HOST: bool> Cluster<HOST> {
         let now = self.world.now();
         let Some(view) = self.oracle.newest() else { return false };
         let all_run = self.current.iter().all(Option::is_some);
-        let all_replicas = view.with_roles(Roles::REPLICA).count() == self.current.len();
+        let all_replicas =
+            view.with_roles(Roles::REPLICA).count() == self.settings.roles.iter().filter(|roles| roles.has(Roles::REPLICA)).count();
         let all_know = self.nodes.iter().flatten().all(|n| n.core.view_number() == view.number && view.member(n.me).is_some());
         let acting = self.nodes.iter().flatten().filter(|n| n.may_act_in(now) == Some(view.number)).count();
         let leading = self.nodes.iter().flatten().filter(|n| n.engine.standing() == Standing::Primary).count();
-        all_run && all_replicas && all_know && acting == 1 && leading == 1
+        all_run && all_replicas && all_know && acting >= 1 && leading == 1
     }
 }

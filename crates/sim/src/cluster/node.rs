@@ -4,7 +4,8 @@ use fastrand::Rng;
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{DeathWords, Endpoint};
 use martlet_fabric::{Completion, Fabric, LocalRegion, PeerEvent, PeerId, PeerKind};
-use martlet_protocol::basics::layout::{Component, LIFE, MAX_WATCHERS, life};
+use martlet_protocol::basics::ballot::{self, LAST_CAS_BALLOT, SlotState, SlotWord};
+use martlet_protocol::basics::layout::{Component, LIFE, MAX_WATCHERS, SLOT_WORDS, SLOTS, life};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
 use martlet_protocol::engine::PrimaryBackup;
 use martlet_protocol::engine::primary_backup;
@@ -16,6 +17,7 @@ use super::clock::Clock;
 use super::machine::Machine;
 use super::oracle::Oracle;
 use super::server::Server;
+use super::settings::Settings;
 
 /// Datagrams taken in one turn.
 const DATAGRAMS_A_TURN: usize = 64;
@@ -39,6 +41,20 @@ pub struct Node<const HOST: bool> {
     /// It has been asked to leave.
     pub leaving: bool,
     canary: Option<Canary>,
+    step: Step,
+}
+
+/// The steps of a turn. A process can be stopped between any two of them.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Peers, datagrams, membership's tick, requests, the engine's posts.
+    Take,
+    /// Completions.
+    Collect,
+    /// With a clock read after that: what they mean, and whether the view is active.
+    Judge,
+    /// The engine's conclusions, with the clock and the answer as they were; replies.
+    Conclude(Time, Option<ViewNumber>),
 }
 
 /// What a turn came to.
@@ -84,6 +100,18 @@ impl<const HOST: bool> Node<HOST> {
             over: false,
             leaving: false,
             canary,
+            step: Step::Take,
+        }
+    }
+
+    /// Makes as if proposers had fought for all slots of our acceptor from `next` on, until their ballots hardly fit into its words
+    /// (uKharon App. A.6).
+    pub fn wear_out(&self, next: ViewNumber, chance: &mut Rng) {
+        let words = self.fabric.memory(LocalRegion::Public(SLOT_WORDS)).expect("every process offers slots");
+        for view in (next.0..).take(SLOTS).map(ViewNumber) {
+            let min = (LAST_CAS_BALLOT - chance.u64(..12)) as u16;
+            let word = SlotWord::new(SlotState { min, ..SlotState::default() }, ballot::generation_of(view));
+            words[ballot::slot_of(view)].store(word.0, Ordering::Release);
         }
     }
 
@@ -137,8 +165,44 @@ impl<const HOST: bool> Node<HOST> {
         (lease.view() != ViewNumber(0) && begun).then_some(lease.view())
     }
 
-    /// One turn of the duty cycle, as the node's agent has it.
-    pub fn turn(&mut self, true_now: u64, idle_ns: u64, chance: &mut Rng, oracle: &mut Oracle) -> Turn {
+    /// One turn of the duty cycle, as the node's agent has it, or, if it is broken off between two steps, a part of it.
+    pub fn turn(&mut self, true_now: u64, settings: &Settings, chance: &mut Rng, oracle: &mut Oracle) -> Turn {
+        let mut found = None;
+        loop {
+            self.step = match self.step {
+                Step::Take => {
+                    self.take(true_now, chance, oracle);
+                    Step::Collect
+                }
+                Step::Collect => {
+                    while let Some(completion) = self.fabric.poll() {
+                        self.completions.push(completion);
+                    }
+                    Step::Judge
+                }
+                Step::Judge => {
+                    // Later than every completion just taken, as membership and the engine ask.
+                    let now = self.clock.read(true_now, chance);
+                    self.handle_completions(now, true_now, oracle);
+                    let view = self.engine.view();
+                    let active = self.core.lease().active(view, now) || self.canary == Some(Canary::NoActiveCheck);
+                    found = active.then_some(view);
+                    Step::Conclude(now, found)
+                }
+                Step::Conclude(now, active) => {
+                    self.conclude(now, active, true_now, oracle);
+                    self.step = Step::Take;
+                    let due = self.clock.true_time(self.core.deadline()).min(true_now + settings.idle_ns);
+                    return Turn { due, active: found };
+                }
+            };
+            if chance.u32(..1000) < settings.broken_turns {
+                return Turn { due: true_now + chance.u64(settings.break_ns.0..=settings.break_ns.1), active: found };
+            }
+        }
+    }
+
+    fn take(&mut self, true_now: u64, chance: &mut Rng, oracle: &mut Oracle) {
         let now = self.clock.read(true_now, chance);
         self.take_peer_events(now, true_now, oracle);
         for _ in 0..DATAGRAMS_A_TURN {
@@ -149,18 +213,13 @@ impl<const HOST: bool> Node<HOST> {
         }
         self.core.tick(now, &mut self.fabric, true);
         self.take_membership_events(true_now, oracle);
-
         if !self.leaving {
             self.server.poll(&mut self.engine, &mut self.machine);
         }
         self.engine.post(now, &mut self.fabric, &mut self.machine);
+    }
 
-        self.completions.clear();
-        while let Some(completion) = self.fabric.poll() {
-            self.completions.push(completion);
-        }
-        // Later than every completion just taken, as membership and the engine ask.
-        let now = self.clock.read(true_now, chance);
+    fn handle_completions(&mut self, now: Time, true_now: u64, oracle: &mut Oracle) {
         for at in 0..self.completions.len() {
             let completion = self.completions[at];
             if Component::Engine.owns(completion.token) {
@@ -170,9 +229,11 @@ impl<const HOST: bool> Node<HOST> {
                 self.take_membership_events(true_now, oracle);
             }
         }
-        let view = self.engine.view();
-        let active = self.core.lease().active(view, now) || self.canary == Some(Canary::NoActiveCheck);
-        self.engine.advance(now, active.then_some(view), &mut self.fabric, &mut self.machine);
+        self.completions.clear();
+    }
+
+    fn conclude(&mut self, now: Time, active: Option<ViewNumber>, true_now: u64, oracle: &mut Oracle) {
+        self.engine.advance(now, active, &mut self.fabric, &mut self.machine);
         self.take_engine_events(now, true_now, oracle);
         if !self.leaving {
             self.server.release(&self.engine);
@@ -185,8 +246,6 @@ impl<const HOST: bool> Node<HOST> {
             }
             !go
         });
-        let due = self.clock.true_time(self.core.deadline()).min(true_now + idle_ns);
-        Turn { due, active: active.then_some(view) }
     }
 
     fn take_peer_events(&mut self, now: Time, true_now: u64, oracle: &mut Oracle) {

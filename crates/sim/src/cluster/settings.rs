@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use martlet_fabric::sim::{Faults, Span};
-use martlet_protocol::membership::ClockBounds;
+use martlet_protocol::membership::{ClockBounds, Leases, Roles};
 
 use super::{Canary, Ground};
 
@@ -63,6 +63,18 @@ pub struct Settings {
     pub transfer_budget_bytes: usize,
     /// The longest time that a process lets pass without a turn.
     pub idle_ns: u64,
+    /// What each node does; the first founds the cluster.
+    pub roles: Vec<Roles>,
+    /// Who takes leases.
+    pub leases: Leases,
+    /// How often, per thousand, a turn stops between two of its steps.
+    pub broken_turns: u32,
+    /// How long it stops.
+    pub break_ns: Span,
+    /// Whether processes sleep until they are nudged.
+    pub sleepers: bool,
+    /// Whether the ballots of all slots have been used up before the life begins.
+    pub worn: bool,
     /// A mistake made on purpose.
     pub canary: Option<Canary>,
 }
@@ -82,8 +94,23 @@ impl Settings {
         let partition_every_ns = every(200_000, 2_000_000).filter(|_| ground == Ground::Network);
         let nic_every_ns = every(1_000_000, 3_000_000).filter(|_| ground == Ground::Network);
         let lease_change_every_ns = every(200_000, 2_000_000);
+        let nodes = chance.u16(2..=5);
+        let both = Roles::COORDINATOR.with(Roles::REPLICA);
+        let mixed = chance.u8(..4) == 0;
+        let roles = (0..nodes).map(|node| match chance.u8(..4) {
+            0 if mixed && node > 0 => Roles::COORDINATOR,
+            1 if mixed && node > 0 => Roles::REPLICA,
+            _ => both,
+        });
+        let roles = roles.collect();
         Settings {
-            nodes: chance.u16(2..=5),
+            nodes,
+            roles,
+            leases: if chance.u8(..6) == 0 { Leases::Everybody } else { Leases::Primary },
+            broken_turns: if chance.bool() { 0 } else { chance.u32(1..300) },
+            break_ns: Span(0, chance.u64(1_000..20_000)),
+            sleepers: chance.bool(),
+            worn: chance.u8(..8) == 0,
             trouble_ns: chance.u64(1_000_000..4_000_000),
             lease_ns,
             clocks: ClockBounds { drift_ppm: 200, skew_ns: chance.u64(0..500) },
@@ -105,7 +132,7 @@ impl Settings {
             keys: chance.u64(1..=8),
             patience_ns: chance.u64(100_000..500_000),
             think: Span(0, chance.u64(1_000..50_000)),
-            log_ring_bytes: 1 << chance.u32(9..=13),
+            log_ring_bytes: 1 << chance.u32(10..=14),
             flush_idle_ns: chance.u64(1_000..20_000),
             drain_budget_bytes: chance.usize(1..2_000),
             transfer_budget_bytes: chance.usize(1..2_000),

@@ -363,3 +363,14 @@ fn a_process_is_woken_when_it_asked_to_be() {
     assert_eq!(world.next_turn(15_000), Some(0));
     assert_eq!(world.next_turn(50_000), None, "one request at a time");
 }
+
+#[test]
+fn a_sleeper_is_woken_by_a_nudge_and_not_by_a_store() {
+    let (mut world, mut endpoints, peers) = members::<true>(1, Faults::calm(), 2);
+    world.let_stores_wake(false);
+    endpoints[0].write(public(peers[0][1], 0), &[1; 8], Token(1));
+    assert_eq!(world.next_turn(1_500_000), Some(0), "its completion has come");
+    assert_eq!(world.next_turn(1_500_000), None);
+    endpoints[0].nudge(peers[0][1]);
+    assert_eq!(world.next_turn(1_600_000), Some(1));
+}
