@@ -1,10 +1,12 @@
 //! Requests as clients send them: arrays of bulk strings, or inline commands for people with a terminal.
 //!
 //! # Why this codec is our own
-//! The parser that servers need is small, and what matters about it is what it does *not* do: it copies nothing, allocates nothing for each
-//! request, goes on where it stopped when the rest of a request arrives, and refuses a bulk length at its header. `redis-protocol` 6, the
-//! best-kept codec there is, builds a frame a value and starts over at each attempt. See `examples/codec_bench.rs` for the comparison and
-//! how to repeat it.
+//! A well-kept codec is the better choice unless it costs measurable speed. It does: on pipelined SETs of a 16-byte key, `redis-protocol` 6
+//! takes 101 to 106 ns a command for ranges and 179 to 196 ns for owned frames, and this parser 21 to 22 ns, for values of 3, 64 and 1024
+//! bytes alike (one core of a small virtual machine, best of 200 rounds; `examples/codec_bench.rs` repeats it). With 16 requests to a
+//! system call that is a fifth of what such a SET costs in all. The difference is what is not done here: nothing is copied, nothing is
+//! allocated for a request, and a request that arrives in pieces is not parsed from its start each time. The limits, too, hold at the
+//! header of an argument, before any of it has arrived.
 
 use super::args::{Args, Span};
 use super::number::parse_i64;
