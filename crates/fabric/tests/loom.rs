@@ -48,18 +48,19 @@ impl Shared {
     }
 }
 
-/// The writer's endpoint as the shared-memory backend has it: relaxed stores behind a release fence when a write is posted; one full fence
-/// and then a look at the grant word before it completes.
+/// The writer's endpoint as the shared-memory backend has it: relaxed stores behind a release fence when a write is posted, the first word
+/// last and as a release; one full fence and then a look at the grant word before it completes.
 struct LaneWriter {
     shared: Arc<Shared>,
-    /// What a canary leaves out.
+    /// What canaries leave out.
     fenced: bool,
+    first_word_last: bool,
     posted: VecDeque<Completion>,
 }
 
 impl LaneWriter {
     fn new(shared: &Arc<Shared>) -> LaneWriter {
-        LaneWriter { shared: shared.clone(), fenced: true, posted: VecDeque::new() }
+        LaneWriter { shared: shared.clone(), fenced: true, first_word_last: true, posted: VecDeque::new() }
     }
 }
 
@@ -68,8 +69,16 @@ impl Fabric for LaneWriter {
 
     fn write(&mut self, at: Remote, bytes: &[u8], token: Token) {
         fence(Ordering::Release);
-        for (i, word) in bytes.chunks_exact(8).enumerate() {
-            self.shared.lane[at.offset / 8 + i].store(u64::from_le_bytes(word.try_into().unwrap()), Ordering::Relaxed);
+        let word = |i: usize| u64::from_le_bytes(bytes[i * 8..i * 8 + 8].try_into().unwrap());
+        let lane = &self.shared.lane[at.offset / 8..];
+        if !self.first_word_last {
+            lane[0].store(word(0), Ordering::Release);
+        }
+        for i in 1..bytes.len() / 8 {
+            lane[i].store(word(i), Ordering::Relaxed);
+        }
+        if self.first_word_last {
+            lane[0].store(word(0), Ordering::Release);
         }
         self.posted.push_back(Completion { token, result: Ok(0) });
     }
@@ -168,6 +177,34 @@ fn a_finished_record_is_announced() {
         assert!(reader.next(&shared.lane, &mut got));
         assert_eq!(got, b"x");
     });
+}
+
+/// On shared memory an announced record is whole: nobody has to rely on the seal to find out that it is not.
+fn announcement(first_word_last: bool) {
+    explore(move || {
+        let shared = Shared::new();
+        let mut fabric = LaneWriter::new(&shared);
+        fabric.first_word_last = first_word_last;
+        let writing = thread::spawn(move || {
+            Writer::new(lane(), CAPACITY).push(&mut fabric, &mut record(b"some bytes"), Token(0)).expect("room");
+        });
+        let (mut reader, mut got) = (Reader::new(), Vec::new());
+        if reader.maybe(&shared.lane) {
+            assert!(reader.next(&shared.lane, &mut got), "announced and not whole");
+        }
+        writing.join().unwrap();
+    });
+}
+
+#[test]
+fn an_announced_record_is_whole() {
+    announcement(true);
+}
+
+#[test]
+#[should_panic(expected = "announced and not whole")]
+fn canary_a_record_announced_before_it_is_written() {
+    announcement(false);
 }
 
 /// Fills the ring before the race begins; the next record can go only where the first one stands.

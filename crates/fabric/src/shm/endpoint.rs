@@ -4,7 +4,7 @@
 //! An operation takes effect while it is posted. What keeps promise 1 (order), and who it pairs with:
 //!
 //! - Words of a write are relaxed stores behind a release fence, so a write is never seen before an earlier operation; it pairs with the
-//!   acquire loads (relaxed ones and an acquire fence) of reads, here and in [`crate::ring`].
+//!   acquire loads (relaxed ones and an acquire fence) of reads, here and in [`crate::ring`]. The first word is stored last, as a release.
 //! - A read, or a swap, that follows writes which no full fence has followed yet issues that fence first: otherwise the processor could
 //!   load before the earlier stores have left its store buffer.
 //! - A write's completion is decided only after a full fence behind its last store; one fence serves all writes pending at that moment.
@@ -397,8 +397,15 @@ impl Fabric for ShmFabric {
             Ok(place) => {
                 fence(Ordering::Release);
                 let (chunks, _) = bytes.as_chunks::<8>();
-                for (word, chunk) in place.words.iter().zip(chunks) {
+                let mut words = place.words.iter().zip(chunks);
+                let first = words.next();
+                for (word, chunk) in words {
                     word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+                }
+                // The first word comes last: it announces a ring's record, so whoever finds it finds the rest. A reader that polls would
+                // otherwise see torn records all day, and of those a seal lets one in 2^32 pass. Pairs with the acquire in `Reader::maybe`.
+                if let Some((word, chunk)) = first {
+                    word.store(u64::from_le_bytes(*chunk), Ordering::Release);
                 }
                 match place.lane {
                     Some((lane, grant)) => Outcome::Lane { lane, grant },
