@@ -522,6 +522,34 @@ fn silence_can_be_asked_for() {
     rig.end(&mut client);
 }
 
+#[test]
+fn a_node_that_sleeps_when_told_so_leaves_nothing_unread() {
+    let mut rig = Rig::new(KvConfig { commands_per_turn: 3, ..KvConfig::default() });
+    let mut client = rig.connect();
+    while rig.turn() > 0 {}
+    // More than one read takes, in one event.
+    let value = "x".repeat(700_000);
+    let whole = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n{value}\r\n{}", value.len(), "PING\r\n".repeat(20));
+    client.send(&mut rig, whole.as_bytes());
+    let mut replies = 0;
+    while replies < 21 {
+        // Turns while there is work by the node's own word, then waits for the event set as a parked node does.
+        while rig.turn() > 0 {}
+        client.receive();
+        while client.take_reply().is_some() {
+            replies += 1;
+        }
+        if replies < 21 {
+            let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let told = (0..PATIENCE).any(|_| {
+                let mut events = [rustix::event::PollFd::from_borrowed_fd(rig.app.events(), rustix::event::PollFlags::IN)];
+                rustix::event::poll(&mut events, Some(&at_once)).expect("a poll") > 0
+            });
+            assert!(told, "the node sleeps with {replies} of 21 replies given");
+        }
+    }
+}
+
 /// Runs a program of the Redis family against the node, which goes on turning meanwhile. `None` when there is no such program.
 fn run_against(rig: &mut Rig, program: &str, args: &[&str]) -> Option<String> {
     let port = rig.app.address().expect("it listens").port().to_string();
