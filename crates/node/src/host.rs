@@ -166,6 +166,8 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
     }
 
     fn enter(&mut self, view: &View) {
+        // Whose death to be woken by depends on the view.
+        self.members_changed = true;
         if self.decided < view.number {
             self.decided = view.number;
             self.record_in(EventKind::ViewDecided, view.number, None, 0);
@@ -223,6 +225,18 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
         }
         self.was_alone = alone;
         self.unfit |= self.engine.standing() == Standing::Excluded && !self.excluded;
+    }
+
+    /// Whether this process should be woken by the death of `process`: the leader by anybody's, everybody else by the death of the one before
+    /// it in seniority, whose place it takes. If all were woken at once they would be in each other's way just when it matters; who is not woken
+    /// hears of the death in the next view, and looks at everybody's signs in each turn anyway.
+    pub fn is_ours_to_watch(&self, process: ProcessId) -> bool {
+        let Some(view) = self.core.view() else { return true };
+        let place = |id: ProcessId| view.members.iter().position(|m| m.id == id);
+        match (place(self.me), place(process)) {
+            (Some(mine), Some(theirs)) => self.core.is_leader() || theirs + 1 == mine,
+            _ => true,
+        }
     }
 
     fn process_of(&self, peer: PeerId) -> Option<ProcessId> {

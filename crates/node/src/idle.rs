@@ -29,9 +29,9 @@ impl Idler {
         Idler { idle: threads.idle, spin_ns: threads.spin_us * 1_000, last_work: now }
     }
 
-    /// A turn that began at `now` found work or did not.
+    /// A turn that began at `now` found work or did not. `leads`: requests come to this node, so that the next one may be near.
     #[inline]
-    pub fn after_turn(&mut self, now: Time, worked: bool) -> Rest {
+    pub fn after_turn(&mut self, now: Time, worked: bool, leads: bool) -> Rest {
         if worked {
             self.last_work = now;
             return Rest::None;
@@ -40,7 +40,7 @@ impl Idler {
             Idle::Spin => Rest::None,
             Idle::Yield => Rest::Yield,
             Idle::Park => Rest::Park,
-            Idle::Adaptive if now.since(self.last_work) < self.spin_ns => Rest::None,
+            Idle::Adaptive if leads && now.since(self.last_work) < self.spin_ns => Rest::None,
             Idle::Adaptive => Rest::Park,
         }
     }
@@ -57,24 +57,25 @@ mod tests {
     #[test]
     fn work_is_never_followed_by_rest() {
         for idle in [Idle::Spin, Idle::Yield, Idle::Park, Idle::Adaptive] {
-            assert_eq!(idler(idle).after_turn(Time(1_000_000), true), Rest::None);
+            assert_eq!(idler(idle).after_turn(Time(1_000_000), true, true), Rest::None);
         }
     }
 
     #[test]
     fn each_strategy_rests_in_its_way() {
         for (idle, rest) in [(Idle::Spin, Rest::None), (Idle::Yield, Rest::Yield), (Idle::Park, Rest::Park)] {
-            assert_eq!(idler(idle).after_turn(Time(1_000), false), rest);
+            assert_eq!(idler(idle).after_turn(Time(1_000), false, true), rest);
         }
     }
 
     #[test]
     fn the_adaptive_one_spins_for_a_while_after_the_last_work() {
         let mut idler = idler(Idle::Adaptive);
-        assert_eq!(idler.after_turn(Time(5_999), false), Rest::None, "as at the start");
-        assert_eq!(idler.after_turn(Time(6_000), false), Rest::Park);
-        assert_eq!(idler.after_turn(Time(7_000), true), Rest::None);
-        assert_eq!(idler.after_turn(Time(11_999), false), Rest::None);
-        assert_eq!(idler.after_turn(Time(12_000), false), Rest::Park);
+        assert_eq!(idler.after_turn(Time(5_999), false, true), Rest::None, "as at the start");
+        assert_eq!(idler.after_turn(Time(6_000), false, true), Rest::Park);
+        assert_eq!(idler.after_turn(Time(7_000), true, true), Rest::None);
+        assert_eq!(idler.after_turn(Time(11_999), false, true), Rest::None);
+        assert_eq!(idler.after_turn(Time(11_999), false, false), Rest::Park, "a backup leaves the core to others");
+        assert_eq!(idler.after_turn(Time(12_000), false, true), Rest::Park);
     }
 }

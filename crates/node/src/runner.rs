@@ -279,7 +279,8 @@ impl<A: Application> Life<A> {
                 self.leave(stop);
                 return Ok(End::StartOver);
             }
-            match idler.after_turn(turn.now, turn.worked) {
+            let leads = self.agent.host.engine.standing() == Standing::Primary;
+            match idler.after_turn(turn.now, turn.worked, leads) {
                 Rest::None => std::hint::spin_loop(),
                 Rest::Yield => std::thread::yield_now(),
                 Rest::Park => {
@@ -368,7 +369,10 @@ impl<A: Application> Life<A> {
             return;
         }
         self.watched.clear();
-        for (peer, _) in &host.members {
+        for (peer, process) in &host.members {
+            if !host.is_ours_to_watch(*process) {
+                continue;
+            }
             let Some(signs) = host.fabric.peer_memory(*peer, LIFE) else { continue };
             for thread in 0..MAX_ACTING_THREADS {
                 let index = life::death(thread, usize::from(self.me.node.0));

@@ -40,7 +40,12 @@ pub fn choose_core(pin: &Pin, position: usize, thread: usize, allowed: &[u16]) -
     match pin {
         Pin::None => None,
         Pin::Auto if allowed.is_empty() => None,
-        Pin::Auto => Some(allowed[(position + thread) % allowed.len()]),
+        // The first core is left to clients; from the last on, the others are for nodes. With two cores the nodes of a cluster share one,
+        // which suits them: only the primary has work there, and who waits for its death is woken where it died.
+        Pin::Auto => {
+            let for_nodes = (allowed.len() - 1).max(1);
+            Some(allowed[allowed.len() - 1 - (position + thread) % for_nodes])
+        }
         Pin::Cores(cores) => Some(cores[thread % cores.len()]),
     }
 }
@@ -276,8 +281,10 @@ mod tests {
     #[test]
     fn nodes_are_spread_over_the_cores_and_lists_are_taken_in_order() {
         assert_eq!(choose_core(&Pin::None, 1, 0, &[0, 1]), None);
-        assert_eq!(choose_core(&Pin::Auto, 2, 0, &[4, 6]), Some(4));
-        assert_eq!(choose_core(&Pin::Auto, 2, 1, &[4, 6]), Some(6));
+        assert_eq!(choose_core(&Pin::Auto, 2, 0, &[4, 6]), Some(6));
+        assert_eq!(choose_core(&Pin::Auto, 1, 0, &[4, 5, 6]), Some(5));
+        assert_eq!(choose_core(&Pin::Auto, 2, 0, &[4, 5, 6]), Some(6));
+        assert_eq!(choose_core(&Pin::Auto, 2, 0, &[3]), Some(3));
         assert_eq!(choose_core(&Pin::Auto, 2, 1, &[]), None);
         assert_eq!(choose_core(&Pin::Cores(vec![3, 5]), 2, 0, &[0]), Some(3));
         assert_eq!(choose_core(&Pin::Cores(vec![3, 5]), 2, 3, &[0]), Some(5));

@@ -69,7 +69,8 @@ pub struct ThreadsConfig {
     pub pin: Pin,
     /// What an acting thread does when there is no work.
     pub idle: Idle,
-    /// With `adaptive`: for how long it spins after the last work before it parks, in microseconds.
+    /// With `adaptive`: for how long a primary spins after the last work before it parks, in microseconds. A backup parks at once: the core
+    /// may be the primary's.
     pub spin_us: u64,
     /// How the scheduler treats the acting threads.
     pub priority: Priority,
@@ -77,7 +78,7 @@ pub struct ThreadsConfig {
 
 impl Default for ThreadsConfig {
     fn default() -> Self {
-        ThreadsConfig { plan: ThreadPlan::Shared, pin: Pin::None, idle: Idle::Adaptive, spin_us: 50, priority: Priority::Auto }
+        ThreadsConfig { plan: ThreadPlan::Shared, pin: Pin::Auto, idle: Idle::Adaptive, spin_us: 50, priority: Priority::Auto }
     }
 }
 
@@ -124,7 +125,8 @@ pub enum Priority {
 pub enum Pin {
     /// The scheduler decides.
     None,
-    /// Nodes are spread over the cores by their place in the cluster's list.
+    /// The first core is left to clients; nodes take the others from the last on, by their place in the cluster's list, and share them
+    /// where there are too few.
     Auto,
     /// The first acting thread is bound to the first core of the list, and so on, round again when the list ends.
     Cores(Vec<u16>),

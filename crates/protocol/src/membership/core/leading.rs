@@ -2,7 +2,7 @@
 
 use martlet_fabric::{Fabric, PeerId};
 
-use super::{Core, Milestone, Read, read_token, remote_life};
+use super::{Core, Milestone, PUSH_DELAY_NS, Read, read_token, remote_life};
 use crate::basics::layout::life;
 use crate::basics::{ProcessId, Time};
 use crate::consensus::Outcome;
@@ -77,8 +77,7 @@ impl Core {
                         if self.excluded {
                             self.push(fabric);
                         } else {
-                            // To wake the others costs more than the whole decision. First comes the lease, and whatever waits for it.
-                            self.unpushed = true;
+                            self.push_due = Some(now.after(PUSH_DELAY_NS));
                         }
                         self.lead(now, fabric);
                     }

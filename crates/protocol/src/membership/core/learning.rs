@@ -149,6 +149,7 @@ impl Core {
 
     /// Sends the view to everybody.
     pub(super) fn push<F: Fabric>(&mut self, fabric: &mut F) {
+        self.push_due = None;
         if let Some(view) = &self.view {
             Message::View(view.clone()).encode(&mut self.message);
             fabric.multicast(&self.message);

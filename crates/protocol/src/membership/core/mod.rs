@@ -127,6 +127,10 @@ pub enum Event {
     Milestone(Milestone),
 }
 
+/// How long a decided view waits for its push, in nanoseconds. A push may wake its receivers, which costs a system call each: after a failover
+/// the new primary answers first. Whoever is awake finds the view on the board meanwhile.
+const PUSH_DELAY_NS: u64 = 20_000;
+
 /// Kinds of operations that membership posts, beside those of a proposer ([`Op`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -165,12 +169,12 @@ pub struct Core {
     leaving: bool,
     excluded: bool,
     stalls: StallMeter,
-    /// A view was decided here that the others have not been told of.
-    unpushed: bool,
     next_monitor: Time,
     next_broadcast: Time,
     next_pull: Time,
     next_resend: Time,
+    /// When the view that was decided here is pushed.
+    push_due: Option<Time>,
     heartbeat: u64,
     events: VecDeque<Event>,
     message: Vec<u8>,
@@ -203,11 +207,11 @@ impl Core {
             leaving: false,
             excluded: false,
             stalls: StallMeter::new(now),
-            unpushed: false,
             next_monitor: now,
             next_broadcast: now,
             next_pull: now,
             next_resend: now,
+            push_due: None,
             heartbeat: 0,
             events: VecDeque::with_capacity(64),
             message: Vec::with_capacity(4096),
@@ -367,7 +371,7 @@ impl Core {
         if self.excluded {
             return;
         }
-        if std::mem::take(&mut self.unpushed) {
+        if self.push_due.is_some_and(|due| now >= due) {
             self.push(fabric);
         }
         self.peers.watch(fabric);
@@ -395,15 +399,15 @@ impl Core {
 
     /// When the next duty cycle is due, for a node that would rather sleep.
     pub fn deadline(&self) -> Time {
-        if self.unpushed {
-            return Time(0);
-        }
         let mut next = self.next_monitor.min(self.next_broadcast).min(self.next_pull).min(self.next_resend);
         if self.lease_wanted {
             next = next.min(self.renewal_due());
         }
         if self.proposing.is_some() {
             next = next.min(self.backoff_until);
+        }
+        if let Some(due) = self.push_due {
+            next = next.min(due);
         }
         next
     }
