@@ -25,6 +25,7 @@
 //! | `founding` | who founds the cluster |
 //! | [`client`] | an endpoint for clients, which reads what nodes show |
 //! | [`counters`] | counters and the timeline of failovers, in shared memory |
+//! | `warm` | what is done beforehand so that a failover does not wait for the kernel |
 //! | [`clock`], [`idle`], [`sched`], [`waker`], [`stop`] | time, rest, cores and classes, sockets, the end |
 
 mod agent;
@@ -39,5 +40,6 @@ mod runner;
 pub mod sched;
 pub mod stop;
 pub mod waker;
+mod warm;
 
 pub use runner::{Ended, Hooks, OnStart, RunError, Started, run};

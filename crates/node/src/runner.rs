@@ -24,6 +24,7 @@ use crate::idle::{Idler, Rest};
 use crate::sched::{self, Class, FifoWatch, Placement};
 use crate::stop::Stop;
 use crate::waker::Waker;
+use crate::warm;
 
 /// The longest sleep, in nanoseconds: a lost wake-up would cost this much and no more.
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
@@ -138,7 +139,9 @@ pub fn run<A: Application>(settings: &Settings, mut app: A, mut machine: A::Mach
     let clocks = ClockBounds { skew_ns: clocks.skew_ns.max(skew_ns), ..clocks };
     let core = sched::choose_core(&threads.pin, settings.position(), 0, &allowed);
     let placement = sched::place_current_thread(core, threads.priority, threads.idle).map_err(system("cannot place the thread"))?;
-    tracing::info!(%placement, skew_ns, "node {node} starts");
+    let populated_bytes = warm::populate_code().map_err(system("cannot tell what is mapped"))?;
+    warm::keep_heap();
+    tracing::info!(%placement, skew_ns, populated_bytes, "node {node} starts");
 
     let mut counters = Counters::default();
     counters.set(Counter::Pid, u64::from(std::process::id()));
