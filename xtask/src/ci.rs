@@ -23,9 +23,18 @@ pub fn cargo(root: &Path) -> Command {
     command
 }
 
+/// The model checker for shared memory. Its flag changes how everything is built, so it builds into a directory of its own.
+pub fn loom(root: &Path) -> Command {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let mut command = cargo(root);
+    command.args(["test", "--release", "--package", "martlet-fabric", "--test", "loom"]);
+    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target.join("loom"));
+    command
+}
+
 /// Runs every step, even after one has failed: one run shows all that is wrong.
 pub fn run(root: &Path) -> ExitCode {
-    let steps: [(&str, Step); 6] = [
+    let steps: [(&str, Step); 7] = [
         ("format", |root| finish(cargo(root).args(["fmt", "--all", "--check"]))),
         ("tidy", |root| match crate::tidy::run(root) {
             code if code == ExitCode::SUCCESS => Outcome::Passed,
@@ -34,6 +43,7 @@ pub fn run(root: &Path) -> ExitCode {
         ("lints", |root| finish(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))),
         ("docs", |root| finish(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))),
         ("deny", deny),
+        ("loom", |root| finish(&mut loom(root))),
         ("tests", tests),
     ];
     let mut summary = Vec::new();

@@ -6,7 +6,7 @@ mod ci;
 mod tidy;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
 Usage: cargo xtask <COMMAND>
@@ -15,6 +15,8 @@ Commands:
   ci             Everything that has to hold before a change lands: format, lints, docs, tidiness, licences, tests
   tidy           Dependency direction, purity of `protocol`, unsafe code, leftovers, file sizes, licences
   bench [ARG]... `martlet bench ARG...`, built for release
+  sim [ARG]...   Lives of simulated clusters, built for release; `cargo xtask sim --help` says more
+  loom           The memory orders of shared memory, in every execution that the memory model allows
 ";
 
 fn main() -> ExitCode {
@@ -26,8 +28,13 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::run(&root),
         Some("bench") => {
             rest = args.collect();
-            bench(&root, &rest)
+            exit_of(ci::cargo(&root).args(["run", "--release", "--package", "martlet-cli", "--", "bench"]).args(&rest))
         }
+        Some("sim") => {
+            rest = args.collect();
+            exit_of(ci::cargo(&root).args(["run", "--release", "--package", "martlet-sim", "--"]).args(&rest))
+        }
+        Some("loom") => exit_of(&mut ci::loom(&root)),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
             ExitCode::SUCCESS
@@ -47,8 +54,8 @@ fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask stands in the workspace").to_path_buf()
 }
 
-fn bench(root: &Path, args: &[String]) -> ExitCode {
-    let status = ci::cargo(root).args(["run", "--release", "--package", "martlet-cli", "--", "bench"]).args(args).status();
+fn exit_of(command: &mut Command) -> ExitCode {
+    let status = command.status();
     match status {
         Ok(status) if status.success() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
