@@ -1,4 +1,4 @@
-//! Lives of simulated clusters, one seed after the other: `martlet-sim [--seeds N] [--seed S] [--verbose] [--tell]`.
+//! Lives of simulated clusters, one seed after the other: `martlet-sim [--seeds N] [--seed S] [--network] [--verbose] [--tell]`.
 
 #![forbid(unsafe_code)]
 
@@ -6,16 +6,19 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use martlet_sim::cluster::Ground;
+
 const USAGE: &str = "\
-Usage: martlet-sim [--seeds N] [--seed S] [--verbose] [--tell]
+Usage: martlet-sim [--seeds N] [--seed S] [--network] [--verbose] [--tell]
 
   --seeds N   how many lives to run [default: 1000]
   --seed S    the seed of the first [default: 0]
+  --network   on a network instead of one host
   --verbose   a line for each life
   --tell      the story of each life";
 
 fn main() -> ExitCode {
-    let (mut seeds, mut first, mut verbose, mut tell) = (1000, 0, false, false);
+    let (mut seeds, mut first, mut ground, mut verbose, mut tell) = (1000, 0, Ground::Host, false, false);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut number = || {
@@ -27,6 +30,10 @@ fn main() -> ExitCode {
             "--seed" => number().map(|n| first = n),
             "--verbose" => {
                 verbose = true;
+                Ok(())
+            }
+            "--network" => {
+                ground = Ground::Network;
                 Ok(())
             }
             "--tell" => {
@@ -44,18 +51,18 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    lives(first, seeds, verbose, tell)
+    lives(first, seeds, ground, verbose, tell)
 }
 
-fn lives(first: u64, seeds: u64, verbose: bool, tell: bool) -> ExitCode {
+fn lives(first: u64, seeds: u64, ground: Ground, verbose: bool, tell: bool) -> ExitCode {
     let started = Instant::now();
     let progress = !verbose && !tell && std::io::stderr().is_terminal();
-    let (mut operations, mut views, mut kills, mut virtual_ns, mut replies, mut ended) = (0, 0, 0, 0, 0, 0);
+    let (mut operations, mut views, mut kills, mut virtual_ns, mut replies, mut ended, mut stalled) = (0, 0, 0, 0, 0, 0, 0);
     for seed in first..first.saturating_add(seeds) {
         // A broken invariant panics: the seed has to be known by then.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| eprintln!("\nseed {seed}: {info}")));
-        let (report, story) = martlet_sim::cluster::tell(martlet_sim::cluster::Ground::Host, seed, tell);
+        let (report, story) = martlet_sim::cluster::tell(ground, seed, tell);
         std::panic::set_hook(hook);
         print!("{story}");
         operations += report.operations;
@@ -63,6 +70,7 @@ fn lives(first: u64, seeds: u64, verbose: bool, tell: bool) -> ExitCode {
         kills += report.kills;
         replies += report.replies;
         ended += u64::from(report.ended);
+        stalled += u64::from(report.stalled);
         virtual_ns += report.length_ns;
         if verbose {
             println!(
@@ -90,7 +98,7 @@ fn lives(first: u64, seeds: u64, verbose: bool, tell: bool) -> ExitCode {
         eprintln!();
     }
     println!(
-        "{seeds} lives, {} ms of virtual time, {operations} operations, {views} views, {kills} kills, {replies} replies, {ended} ended early, {} lives a second: nothing violated",
+        "{seeds} lives, {} ms of virtual time, {operations} operations, {views} views, {kills} kills, {replies} replies, {ended} ended early, {stalled} stalled, {} lives a second: nothing violated",
         virtual_ns / 1_000_000,
         per_second(seeds, started)
     );

@@ -58,8 +58,9 @@ pub struct Report {
     pub kills: u64,
     /// Whether the service ended because no replica was left: one crashed while the others were being cut off for seeming dead.
     pub ended: bool,
-    /// Whether a cluster whose slots were worn out did not come together again. It need not: a slot that has been frozen ahead stops leases
-    /// until a view is decided in it, and the dead cannot be asked by RPC. What it did before has to be right all the same.
+    /// Whether a cluster did not come together again that need not: one with worn slots (a slot that has been frozen ahead stops leases until a
+    /// view is decided in it, and the dead cannot be asked by RPC), or one on a network (where a lost connection is lost for good). What it did
+    /// before has to be right all the same.
     pub stalled: bool,
     /// Requests of clients that got a reply.
     pub replies: u64,
@@ -640,8 +641,9 @@ impl<const HOST: bool> Cluster<HOST> {
     /// Goes on until `done`, or until it is clear that it will not be. Returns whether it was.
     fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> bool {
         const STEP_NS: u64 = 50_000;
-        const STEPS: u64 = 400;
-        for _ in 0..STEPS {
+        // Where it is not asked for, it is not waited for long.
+        let steps = if self.must_recover() { 400 } else { 40 };
+        for _ in 0..steps {
             if self.oracle.violation().is_some() {
                 return false;
             }
@@ -653,7 +655,7 @@ impl<const HOST: bool> Cluster<HOST> {
             }
             self.go_on_until(self.world.now() + STEP_NS);
         }
-        if self.settings.worn {
+        if !self.must_recover() {
             self.stalled = true;
             return false;
         }
@@ -675,6 +677,11 @@ impl<const HOST: bool> Cluster<HOST> {
         let newest = self.oracle.newest().cloned();
         self.oracle.violated(self.world.now(), format!("not reached: {what}; newest view {newest:?}{state}"));
         false
+    }
+
+    /// See [`Report::stalled`].
+    fn must_recover(&self) -> bool {
+        HOST && !self.settings.worn
     }
 
     /// Whether no replica is left in the newest view. That takes a crash and a wrong presumption at once: a view drops the last replica only

@@ -2,7 +2,7 @@
 
 use std::panic::catch_unwind;
 
-use super::{Canary, Report, run, run_canary};
+use super::{Canary, Ground, Report, run, run_canary, run_on};
 
 fn assert_clean(report: &Report) {
     if let Some(violation) = &report.violation {
@@ -13,7 +13,7 @@ fn assert_clean(report: &Report) {
 #[test]
 fn no_life_violates_anything() {
     let (mut kills, mut takeovers, mut replies, mut ended) = (0, 0, 0, 0);
-    for seed in 0..250 {
+    for seed in 0..600 {
         let report = catch_unwind(|| run(seed)).unwrap_or_else(|_| panic!("seed {seed} breaks an invariant, as said above"));
         assert_clean(&report);
         kills += report.kills;
@@ -22,14 +22,28 @@ fn no_life_violates_anything() {
         ended += u64::from(report.ended);
     }
     // Lives without failovers would prove little.
-    assert!(kills > 100 && takeovers > 350 && replies > 10_000, "{kills} kills, {takeovers} takeovers, {replies} replies");
-    assert!(ended <= 2, "{ended} services have ended");
+    assert!(kills > 300 && takeovers > 800 && replies > 50_000, "{kills} kills, {takeovers} takeovers, {replies} replies");
+    assert!(ended <= 3, "{ended} services have ended");
+}
+
+#[test]
+fn no_life_on_a_network_violates_anything() {
+    let (mut replies, mut views) = (0, 0);
+    for seed in 0..120 {
+        let report =
+            catch_unwind(|| run_on(Ground::Network, seed)).unwrap_or_else(|_| panic!("seed {seed} breaks an invariant, as said above"));
+        assert_clean(&report);
+        replies += report.replies;
+        views += report.views;
+    }
+    assert!(replies > 20_000 && views > 600, "{replies} replies, {views} views");
 }
 
 #[test]
 fn a_seed_repeats_its_life() {
     for seed in 0..6 {
-        let (one, other) = (run(seed), run(seed));
+        let ground = if seed < 4 { Ground::Host } else { Ground::Network };
+        let (one, other) = (run_on(ground, seed), run_on(ground, seed));
         assert_eq!(
             (one.digest, one.operations, one.views, one.replies, one.unknown),
             (other.digest, other.operations, other.views, other.replies, other.unknown)
