@@ -107,7 +107,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut replica = Alone { fabric: NoFabric, machine: KvMachine::new(), start: Instant::now(), now: Time(1), entries: 0 };
     let spin_ns = if std::env::args().nth(2).as_deref() == Some("spin") { u64::MAX } else { 20_000 };
     let mut busy_at = Time(0);
-    while !app.wants_shutdown() {
+    while !app.wants_end() {
         replica.now = Time(replica.start.elapsed().as_nanos() as u64 + 1);
         let work = app.poll(&mut replica) + app.release(&mut replica);
         if work > 0 {

@@ -80,11 +80,6 @@ impl KvApp {
         self.shared.stats
     }
 
-    /// Whether a client asked the node to leave the cluster and end (SHUTDOWN).
-    pub fn wants_shutdown(&self) -> bool {
-        self.shared.shutdown
-    }
-
     /// Readable when a socket needs attention: for a node that parks. Call [`KvApp::woken`] when it was.
     pub fn events(&self) -> BorrowedFd<'_> {
         self.redis.events()
@@ -156,6 +151,11 @@ impl Application for KvApp {
         self.refresh(replica);
         let released = if self.is_primary { replica.released() } else { Ticket(0) };
         self.fabric.release(released, replica) + self.redis.release(released, &mut self.shared)
+    }
+
+    /// SHUTDOWN.
+    fn wants_end(&self) -> bool {
+        self.shared.shutdown
     }
 
     fn complete<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R, completion: Completion) {

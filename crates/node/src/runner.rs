@@ -271,7 +271,7 @@ impl<A: Application> Life<A> {
             if founding.is_some() && self.found(&mut founding, turn.now)? {
                 continue;
             }
-            if stop.requests() > 0 {
+            if stop.requests() > 0 || self.agent.app.wants_end() {
                 return Ok(End::Stopped { left: self.leave(stop) });
             }
             if self.agent.host.excluded || self.is_outlived() {

@@ -503,10 +503,10 @@ fn unix_sockets_are_served_and_survive_a_kill() {
 fn shutdown_is_passed_on_to_the_node() {
     let mut rig = Rig::new(KvConfig::default());
     let mut client = rig.connect();
-    assert!(!rig.app.wants_shutdown());
+    assert!(!rig.app.wants_end());
     client.send(&mut rig, b"SHUTDOWN NOSAVE\r\n");
     assert_eq!(rig.end(&mut client), "");
-    assert!(rig.app.wants_shutdown());
+    assert!(rig.app.wants_end());
 }
 
 #[test]

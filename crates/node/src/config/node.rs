@@ -37,6 +37,9 @@ pub struct RedisConfig {
     /// A Unix socket to listen on as well; relative to this file's directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unix_socket: Option<PathBuf>,
+    /// Whether to speak as a Redis Cluster does: a node that does not lead answers `-MOVED`, which cluster clients follow. Otherwise it answers
+    /// `-READONLY` and names the primary.
+    pub cluster: bool,
     /// The password that clients must give with AUTH. Absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requirepass: Option<Secret>,
@@ -52,6 +55,7 @@ impl Default for RedisConfig {
             listen: "127.0.0.1".to_owned(),
             port: None,
             unix_socket: None,
+            cluster: true,
             requirepass: None,
             maxmemory: Bytes(0),
             maxclients: 10_000,

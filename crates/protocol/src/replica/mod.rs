@@ -113,6 +113,11 @@ pub trait Application {
     /// Sends what has been released. Returns how many replies went out.
     fn release<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R) -> usize;
 
+    /// Whether somebody whom the application serves has asked for this node's end: it then leaves the cluster in order.
+    fn wants_end(&self) -> bool {
+        false
+    }
+
     /// Takes the end of an operation that the application posted on its own lanes, under a token of
     /// [`Component::Application`](crate::basics::layout::Component::Application).
     fn complete<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R, completion: Completion) {

@@ -61,7 +61,7 @@ impl Core {
             self.milestone(Milestone::Proposed(number));
         }
         self.handle_outcome(now, fabric, outcome);
-        self.send_requests(now, fabric);
+        self.send_requests(fabric);
     }
 
     pub(super) fn handle_outcome<F: Fabric>(&mut self, now: Time, fabric: &mut F, outcome: Option<Outcome>) {
@@ -95,23 +95,15 @@ impl Core {
             }
             Some(Outcome::Superseded) => self.pull(fabric),
         }
-        self.send_requests(now, fabric);
+        self.send_requests(fabric);
     }
 
-    /// Sends what consensus asks by RPC, if it has come to that. Our own acceptor is asked without a detour.
-    fn send_requests<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+    /// Sends what consensus asks by RPC, if it has come to that. Our own acceptor is asked without a detour; its answer is taken in the next
+    /// duty cycle, since a decision may follow from it, and what is known to be decided was decided before the time that goes with it.
+    fn send_requests<F: Fabric>(&mut self, fabric: &mut F) {
         while let Some((acceptor, request)) = self.proposer.as_mut().and_then(|p| p.poll_request()) {
             match self.coordinators.get(acceptor).copied().flatten() {
-                Some(PeerId::SELF) => {
-                    let reply = self.acceptor.handle(fabric, request);
-                    let outcome = match (reply, self.proposer.as_mut()) {
-                        (Some(reply), Some(proposer)) => proposer.handle_reply(fabric, acceptor, reply),
-                        _ => None,
-                    };
-                    if outcome.is_some() {
-                        return self.handle_outcome(now, fabric, outcome);
-                    }
-                }
+                Some(PeerId::SELF) => self.own_replies.extend(self.acceptor.handle(fabric, request)),
                 Some(peer) => {
                     Message::Request(request).encode(&mut self.message);
                     fabric.send(peer, &self.message);
@@ -185,7 +177,7 @@ impl Core {
     }
 
     /// Says again what has had no effect yet.
-    pub(super) fn resend<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+    pub(super) fn resend<F: Fabric>(&mut self, fabric: &mut F) {
         if self.joining && !self.is_member() {
             let wanted = self.config.roles;
             let roles = if wanted.has(Roles::REPLICA) { wanted.without(Roles::REPLICA).with(Roles::LEARNER) } else { wanted };
@@ -194,7 +186,7 @@ impl Core {
         }
         if let Some(proposer) = &mut self.proposer {
             proposer.repeat();
-            self.send_requests(now, fabric);
+            self.send_requests(fabric);
         }
         if self.is_leader() {
             return;

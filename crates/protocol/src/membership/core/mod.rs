@@ -30,7 +30,7 @@ use super::plan::Wishes;
 use super::view::{Evidence, Member, Roles, View};
 use crate::basics::layout::{Component, LIFE, life, token_rest};
 use crate::basics::{ProcessId, Time, ViewNumber};
-use crate::consensus::rpc::RpcAcceptor;
+use crate::consensus::rpc::{RpcAcceptor, RpcReply};
 use crate::consensus::{Op, Proposer};
 use crate::detector::heartbeat::Thresholds;
 use crate::detector::stall::StallMeter;
@@ -156,6 +156,8 @@ pub struct Core {
     coordinators: Vec<Option<PeerId>>,
     proposer: Option<Proposer>,
     acceptor: RpcAcceptor,
+    /// What our own acceptor has answered, for the next duty cycle.
+    own_replies: Vec<RpcReply>,
     wishes: Wishes,
     proposing: Option<View>,
     backoff_until: Time,
@@ -194,6 +196,7 @@ impl Core {
             coordinators: Vec::new(),
             proposer: None,
             acceptor: RpcAcceptor::default(),
+            own_replies: Vec::new(),
             wishes: Wishes::default(),
             proposing: None,
             backoff_until: now,
@@ -374,6 +377,9 @@ impl Core {
         if self.push_due.is_some_and(|due| now >= due) {
             self.push(fabric);
         }
+        for reply in std::mem::take(&mut self.own_replies) {
+            self.handle_reply(now, fabric, self.config.me, reply);
+        }
         self.peers.watch(fabric);
         if now >= self.next_monitor {
             self.next_monitor = now.after(self.config.heartbeat_interval_ns);
@@ -389,7 +395,7 @@ impl Core {
         }
         if now >= self.next_resend {
             self.next_resend = now.after(self.config.resend_interval_ns);
-            self.resend(now, fabric);
+            self.resend(fabric);
         }
         if self.lease_wanted && progress {
             self.renew(now, fabric);
@@ -399,6 +405,9 @@ impl Core {
 
     /// When the next duty cycle is due, for a node that would rather sleep.
     pub fn deadline(&self) -> Time {
+        if !self.own_replies.is_empty() {
+            return Time(0);
+        }
         let mut next = self.next_monitor.min(self.next_broadcast).min(self.next_pull).min(self.next_resend);
         if self.lease_wanted {
             next = next.min(self.renewal_due());
