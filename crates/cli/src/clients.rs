@@ -111,6 +111,42 @@ impl FabricClient {
     }
 }
 
+impl FabricClient {
+    /// Makes the same request `count` times, up to `outstanding` of them at once, and waits for all replies.
+    ///
+    /// # Errors
+    /// When one is refused, or a reply does not come in time.
+    pub fn pipelined(&mut self, args: &[&[u8]], outstanding: u32, count: u32) -> Outcome {
+        let (mut posted, mut answered) = (0, 0);
+        let start = Instant::now();
+        let mut turns = 0u32;
+        while answered < count {
+            while posted < count && posted - answered < outstanding {
+                self.client.post(args).map_err(Fail::usage)?;
+                posted += 1;
+            }
+            if let Some(answer) = self.client.poll(clock::now()) {
+                if answer.reply.starts_with(b"-") {
+                    return Err(Fail::failed(answer.reply.escape_ascii()));
+                }
+                answered += 1;
+                continue;
+            }
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(1024) {
+                if start.elapsed() >= self.patience {
+                    self.client.abandon();
+                    return Err(Fail::failed(format_args!("no reply within {} s", self.patience.as_secs())));
+                }
+                // Whoever is to answer may need this core.
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+}
+
 impl Caller for FabricClient {
     fn call(&mut self, input: &Input) -> Reply {
         let key: &[u8] = &input.key.0;

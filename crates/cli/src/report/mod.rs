@@ -17,6 +17,8 @@ pub enum Unit {
     Microseconds,
     /// Work done a second, one sample for each interval.
     PerSecond,
+    /// Memory.
+    Bytes,
 }
 
 impl Unit {
@@ -25,13 +27,14 @@ impl Unit {
             Unit::Nanoseconds => "ns",
             Unit::Microseconds => "us",
             Unit::PerSecond => "1/s",
+            Unit::Bytes => "B",
         }
     }
 
     fn scaled(self, recorded: u64) -> f64 {
         match self {
             Unit::Microseconds => recorded as f64 / 1e3,
-            Unit::Nanoseconds | Unit::PerSecond => recorded as f64,
+            Unit::Nanoseconds | Unit::PerSecond | Unit::Bytes => recorded as f64,
         }
     }
 }

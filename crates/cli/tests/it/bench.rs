@@ -16,7 +16,7 @@ fn bench(arguments: &[&str]) -> Vec<String> {
         let ordered = [number("p50"), number("p90"), number("p99"), number("p999"), number("max")];
         assert!(ordered.is_sorted(), "{object}");
         assert!(number("n") > 0.0, "{object}");
-        assert!(["ns", "us", "1/s"].contains(&object["unit"].as_str().expect("a unit")), "{object}");
+        assert!(["ns", "us", "1/s", "B"].contains(&object["unit"].as_str().expect("a unit")), "{object}");
         assert!(object["settings"]["cores"].is_array() && object["settings"]["build"].is_string(), "where it ran: {object}");
         let metric = object["metric"].as_str().expect("a metric").to_owned();
         match &object["bench"] {
@@ -61,4 +61,15 @@ fn failing_over() {
     let port = crate::martlet::free_ports(3).to_string();
     let metrics = bench(&["failover", "--failovers", "2", "--redis", "--redis-port", &port]);
     assert!(metrics.contains(&"kill to took over".to_owned()), "{metrics:?}");
+}
+
+#[test]
+fn the_store_beside_others() {
+    let port = crate::martlet::free_ports(4).to_string();
+    let metrics = bench(&["kv", "--requests", "1000", "--repeats", "1", "--memory-keys", "1000", "--redis-port", &port]);
+    for wanted in
+        ["PUT on the fabric, unreplicated", "GET on the fabric, replicated three ways", "SET over TCP, martlet, replicated three ways"]
+    {
+        assert!(metrics.iter().any(|metric| metric == wanted), "{wanted} is missing: {metrics:?}");
+    }
 }

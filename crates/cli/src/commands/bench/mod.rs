@@ -4,6 +4,8 @@ mod active;
 mod detect;
 mod fabric;
 mod failover;
+mod kv;
+mod redis_server;
 mod threads;
 
 use clap::{Args, Subcommand};
@@ -29,6 +31,7 @@ enum Bench {
     Detect(detect::Arguments),
     Fabric(fabric::Arguments),
     Failover(failover::Arguments),
+    Kv(kv::Arguments),
     /// The machine itself: only the reference figures.
     Reference,
 }
@@ -48,6 +51,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         Bench::Detect(arguments) => detect::run(arguments, &mut report, &interrupt)?,
         Bench::Fabric(arguments) => fabric::run(arguments, &mut report, &interrupt)?,
         Bench::Failover(arguments) => failover::run(arguments, &mut report, &interrupt)?,
+        Bench::Kv(arguments) => kv::run(arguments, &mut report, &interrupt)?,
         Bench::Reference => {}
     }
     report.finish();
