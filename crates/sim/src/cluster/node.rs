@@ -47,12 +47,16 @@ pub struct Node<const HOST: bool> {
 /// The steps of a turn. A process can be stopped between any two of them.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Peers, datagrams, membership's tick, requests, the engine's posts.
+    /// Peers, datagrams, membership's tick.
     Take,
-    /// Completions.
-    Collect,
+    /// Completions; before the application has its turn, and once more after it (`served`).
+    Collect { served: bool },
     /// With a clock read after that: what they mean, and whether the view is active.
-    Judge,
+    Judge { served: bool },
+    /// A takeover, if one has become possible.
+    TakeOver(Time, Option<ViewNumber>),
+    /// Requests, the engine's posts.
+    Serve,
     /// The engine's conclusions, with the clock and the answer as they were; replies.
     Conclude(Time, Option<ViewNumber>),
 }
@@ -172,25 +176,40 @@ impl<const HOST: bool> Node<HOST> {
             self.step = match self.step {
                 Step::Take => {
                     self.take(true_now, chance, oracle);
-                    Step::Collect
+                    Step::Collect { served: false }
                 }
-                Step::Collect => {
+                Step::Collect { served } => {
                     while let Some(completion) = self.fabric.poll() {
                         self.completions.push(completion);
                     }
-                    Step::Judge
+                    Step::Judge { served }
                 }
-                Step::Judge => {
+                Step::Judge { served } => {
                     // Later than every completion just taken, as membership and the engine ask.
                     let now = self.clock.read(true_now, chance);
                     self.handle_completions(now, true_now, oracle);
                     let view = self.engine.view();
                     let active = self.core.lease().active(view, now) || self.canary == Some(Canary::NoActiveCheck);
                     found = active.then_some(view);
-                    Step::Conclude(now, found)
+                    if served { Step::Conclude(now, found) } else { Step::TakeOver(now, found) }
+                }
+                Step::TakeOver(now, active) => {
+                    if active.is_some() && self.engine.standing() != Standing::Primary {
+                        self.engine.advance(now, active, &mut self.fabric, &mut self.machine);
+                        self.take_engine_events(now, true_now, oracle);
+                    }
+                    Step::Serve
+                }
+                Step::Serve => {
+                    let now = self.clock.read(true_now, chance);
+                    if !self.leaving {
+                        self.server.poll(&mut self.engine, &mut self.machine);
+                    }
+                    self.engine.post(now, &mut self.fabric, &mut self.machine);
+                    Step::Collect { served: true }
                 }
                 Step::Conclude(now, active) => {
-                    self.conclude(now, active, true_now, oracle);
+                    self.conclude(now, active, true_now, chance, oracle);
                     self.step = Step::Take;
                     let due = self.clock.true_time(self.core.deadline()).min(true_now + settings.idle_ns);
                     return Turn { due, active: found };
@@ -213,10 +232,6 @@ impl<const HOST: bool> Node<HOST> {
         }
         self.core.tick(now, &mut self.fabric, true);
         self.take_membership_events(true_now, oracle);
-        if !self.leaving {
-            self.server.poll(&mut self.engine, &mut self.machine);
-        }
-        self.engine.post(now, &mut self.fabric, &mut self.machine);
     }
 
     fn handle_completions(&mut self, now: Time, true_now: u64, oracle: &mut Oracle) {
@@ -232,11 +247,15 @@ impl<const HOST: bool> Node<HOST> {
         self.completions.clear();
     }
 
-    fn conclude(&mut self, now: Time, active: Option<ViewNumber>, true_now: u64, oracle: &mut Oracle) {
+    fn conclude(&mut self, now: Time, active: Option<ViewNumber>, true_now: u64, chance: &mut Rng, oracle: &mut Oracle) {
         self.engine.advance(now, active, &mut self.fabric, &mut self.machine);
         self.take_engine_events(now, true_now, oracle);
         if !self.leaving {
             self.server.release(&self.engine);
+        }
+        // The node leaves this to turns without work: any turn may be one.
+        if chance.bool() {
+            return;
         }
         let (core, fabric) = (&self.core, &mut self.fabric);
         self.let_go.retain(|peer| {
