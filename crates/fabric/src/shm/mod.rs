@@ -1,8 +1,8 @@
 //! The fabric of processes on one host: shared memory.
 //!
 //! Every process makes its regions as sealed memfds and hands them to its peers over a Unix socket with an abstract name, after both have
-//! proved that they have the cluster's key ([`wire`]). From then on operations are loads and stores, and no system call is made on the
-//! way ([`endpoint`]). Nothing is left behind, however a process ends: memfds, sockets and their names go with the last process
+//! proved that they have the cluster's key (module `wire`). From then on operations are loads and stores, and no system call is made on the
+//! way (module `endpoint`). Nothing is left behind, however a process ends: memfds, sockets and their names go with the last process
 //! that holds them (TRAPS 31).
 //!
 //! | file | what stands there |
