@@ -1,6 +1,6 @@
 //! An extendible hash table: a directory of small tables, by the top bits of the hash.
 //!
-//! A table that doubles as a whole pauses the insert that fills it, for longer the larger it is. Here the hash's top [`SEGMENT_BITS`] choose
+//! A table that doubles as a whole pauses the insert that fills it, for longer the larger it is. Here the hash's top `SEGMENT_BITS` choose
 //! a segment, the bits below them choose, by the segment's directory, a bucket, and a bucket that reaches [`BUCKET_ENTRIES`] splits in two.
 //! The work of one insert is therefore bounded: one split of a bucket, and at most one doubling of one segment's directory, four bytes for
 //! each bucket of a 256th of the table.
