@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use martlet_fabric::shm::ShmFabric;
 use martlet_kv::client::{Answer, Client, ClientConfig, Value};
 use martlet_node::client::ClientEndpoint;
-use martlet_node::clock;
-use martlet_node::config::{Cluster, ThreadsConfig};
+use martlet_node::config::{Cluster, Idle, Priority, ThreadsConfig};
+use martlet_node::{clock, sched};
 use martlet_protocol::basics::ViewNumber;
 use martlet_sim::linearizability::kv::{Action, Bytes, Input, Output};
 
@@ -39,6 +39,14 @@ pub fn open(testbed: &Testbed, count: u16, via: Via) -> Outcome<Vec<AnyCaller>> 
         })
     };
     (0..count).map(|_| one()).collect()
+}
+
+/// Gives the calling thread a short time slice, as nodes have it: a client that is woken then gets a core soon, whatever else runs here.
+/// Returns how it is scheduled from now on, for a report.
+pub fn hurry() -> Outcome<String> {
+    sched::place_current_thread(None, Priority::Slice, Idle::Park)
+        .map(|placement| placement.to_string())
+        .context("cannot place a client's thread")
 }
 
 /// What a client does while it waits for a reply.

@@ -10,6 +10,7 @@ use martlet_sim::linearizability::kv::{Action, Bytes, Input, Store};
 use martlet_sim::linearizability::{Operation, OperationOf, Outcome as Ending, Verdict, check};
 
 use crate::caller::{Caller, Reply};
+use crate::clients;
 use crate::fail::{Fail, Outcome};
 
 /// One client's operation.
@@ -147,6 +148,8 @@ pub fn round<C: Caller + Send, T>(
             .map(|(caller, client)| {
                 let (stop, begin, acknowledged) = (&stop, &begin, &acknowledged);
                 scope.spawn(move || {
+                    // Without it the latencies are worse, and still true.
+                    let _ = clients::hurry();
                     begin.wait();
                     drive(caller, client, round, mix, seed, stop, acknowledged)
                 })

@@ -8,7 +8,7 @@ use martlet_protocol::basics::Time;
 use rustix::process::Signal;
 
 use super::threads::Threads;
-use crate::clients::{FabricClient, Waiting};
+use crate::clients::{self, FabricClient, Waiting};
 use crate::fail::{Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::observer;
@@ -58,6 +58,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     let redis_port = arguments.redis.then_some(arguments.redis_port);
     let shape = Shape { purpose: "bench-failover", nodes: 3, redis_port, threads: arguments.threads.config() };
     let mut testbed = Testbed::start(&shape, interrupt)?;
+    report.set("client thread", clients::hurry()?);
     let mut writer = if arguments.redis {
         let client = ClusterClient::new(&testbed.addresses(), PATIENCE).map_err(Fail::failed)?;
         Writer::Redis(client)

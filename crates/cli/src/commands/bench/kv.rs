@@ -8,7 +8,7 @@ use martlet_node::clock;
 
 use super::redis_server::{self, Load, RedisServer};
 use super::threads::Threads;
-use crate::clients::{FabricClient, Waiting};
+use crate::clients::{self, FabricClient, Waiting};
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::redis::{Connection, Value};
@@ -58,6 +58,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     let shape = |purpose, nodes, redis_port| Shape { purpose, nodes, redis_port, threads: arguments.threads.config() };
     let mut replicated = Testbed::start(&shape("bench-kv", 3, Some(arguments.redis_port)), interrupt)?;
     let alone = Testbed::start(&shape("bench-kv-alone", 1, None), interrupt)?;
+    report.set("client thread", clients::hurry()?);
     fabric(arguments, &alone, &replicated, report, interrupt)?;
     ended(alone)?;
     over_redis(arguments, &mut replicated, report, interrupt)?;
