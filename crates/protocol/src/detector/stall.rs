@@ -23,6 +23,11 @@ impl StallMeter {
         gap
     }
 
+    /// When the latest duty cycle started.
+    pub fn last(&self) -> Time {
+        self.last
+    }
+
     /// The longest gap so far, in nanoseconds.
     pub fn longest_ns(&self) -> u64 {
         self.longest_ns

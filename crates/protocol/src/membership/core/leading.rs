@@ -15,7 +15,7 @@ use crate::membership::view::{Evidence, Roles, View};
 impl Core {
     /// Somebody, or this process itself, holds that `process` is gone.
     pub(super) fn suspect<F: Fabric>(&mut self, now: Time, fabric: &mut F, process: ProcessId, evidence: Evidence) {
-        let news = self.peers.suspect(process, evidence);
+        let news = self.peers.suspect(now, process, evidence);
         if evidence.releases_leases() {
             self.handover.release(process);
         }

@@ -97,7 +97,8 @@ impl Core {
         }
         {
             let (handover, view) = (&self.handover, &view);
-            self.peers.prune(|p| view.member(p).is_some() || handover.awaited().any(|a| a == p));
+            self.peers.note_listed(view);
+            self.peers.prune(now, self.config.broadcast_timeout_ns, |p| view.member(p).is_some() || handover.awaited().any(|a| a == p));
         }
         let primary = view.primary().map(|m| m.id);
         self.view = Some(view.clone());

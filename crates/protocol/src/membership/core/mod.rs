@@ -323,6 +323,10 @@ impl Core {
     /// Whether membership has no use for the memory of this peer, which is gone: it is no member, and nobody waits for its lease.
     pub fn can_forget(&self, peer: PeerId) -> bool {
         let Some(process) = self.peers.process(peer) else { return true };
+        // A survivor that lags behind may yet learn a view that takes this process in.
+        if self.peers.may_be_listed(process, self.stalls.last(), self.config.broadcast_timeout_ns) {
+            return false;
+        }
         // A proposal of ours that lists it may be decided yet, and then its memory is an acceptor's.
         let views = [self.view.as_ref(), self.proposing.as_ref()];
         views.into_iter().flatten().all(|v| v.member(process).is_none()) && self.handover.awaited().all(|p| p != process)

@@ -25,6 +25,10 @@ pub(super) struct Peer {
     /// Whom it hears, as its last broadcast said: bits by place in the view.
     heard: Option<u16>,
     suspicion: Option<Evidence>,
+    /// When it was known to be gone for certain.
+    dead_since: Option<Time>,
+    /// A view has listed it.
+    listed: bool,
     /// The newest view that its board was seen to name.
     pub board: ViewNumber,
     /// Whether its board is being read.
@@ -60,6 +64,8 @@ impl Peers {
             silence: Silence::new(now),
             heard: None,
             suspicion: None,
+            dead_since: None,
+            listed: false,
             board: ViewNumber(0),
             board_asked: false,
         });
@@ -103,20 +109,40 @@ impl Peers {
     }
 
     /// Notes a suspicion. Returns whether it is news, or stronger than what was known.
-    pub fn suspect(&mut self, process: ProcessId, evidence: Evidence) -> bool {
+    pub fn suspect(&mut self, now: Time, process: ProcessId, evidence: Evidence) -> bool {
         let Some(peer) = self.list.iter_mut().find(|p| p.process == process) else { return false };
         match peer.suspicion {
             Some(known) if known.releases_leases() || !evidence.releases_leases() => false,
             _ => {
                 peer.suspicion = Some(evidence);
+                if evidence.releases_leases() {
+                    peer.dead_since.get_or_insert(now);
+                }
                 true
             }
         }
     }
 
-    /// Forgets who is no longer of interest: gone for certain, and neither a member nor waited for.
-    pub fn prune(&mut self, keep: impl Fn(ProcessId) -> bool) {
-        self.list.retain(|p| !p.suspicion.is_some_and(Evidence::releases_leases) || keep(p.process));
+    /// A view lists these.
+    pub fn note_listed(&mut self, view: &View) {
+        for peer in &mut self.list {
+            peer.listed |= view.member(peer.process).is_some();
+        }
+    }
+
+    /// Whether a view that is not known here yet may list this process, although it is dead: none has listed it so far, and it died so
+    /// recently that a leader may have taken it in before it knew.
+    pub fn may_be_listed(&self, process: ProcessId, now: Time, within_ns: u64) -> bool {
+        let peer = self.list.iter().find(|p| p.process == process);
+        peer.is_some_and(|p| !p.listed && p.dead_since.is_some_and(|at| now.since(at) < within_ns))
+    }
+
+    /// Forgets who is no longer of interest: gone for certain, neither a member nor waited for, and not to be listed by a view on its way.
+    pub fn prune(&mut self, now: Time, within_ns: u64, keep: impl Fn(ProcessId) -> bool) {
+        self.list.retain(|p| {
+            let recent = !p.listed && p.dead_since.is_some_and(|at| now.since(at) < within_ns);
+            !p.suspicion.is_some_and(Evidence::releases_leases) || recent || keep(p.process)
+        });
     }
 
     /// This process was itself stalled: whatever seemed to stand still may have been itself.
