@@ -34,6 +34,34 @@ pub fn pin_current_thread(core: u16) -> io::Result<()> {
     martlet_fabric::shm::process::pin_to_cpu(usize::from(core))
 }
 
+/// Binds the calling thread to one core for as long as this value lives; then it may run where it could before. For measurements: processes that
+/// the thread starts meanwhile inherit the binding.
+#[derive(Debug)]
+pub struct OnCore {
+    before: CpuSet,
+    /// A thread's affinity is its own.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl OnCore {
+    /// Binds.
+    ///
+    /// # Errors
+    /// When the thread may not run there.
+    pub fn enter(core: u16) -> io::Result<OnCore> {
+        let before = sched_getaffinity(None)?;
+        pin_current_thread(core)?;
+        Ok(OnCore { before, _not_send: std::marker::PhantomData })
+    }
+}
+
+impl Drop for OnCore {
+    fn drop(&mut self) {
+        // It was allowed before. Should the cores have been taken away meanwhile, the thread stays where it is.
+        let _ = rustix::thread::sched_setaffinity(None, &self.before);
+    }
+}
+
 /// The core for a node's acting thread `thread`, given the node's `position` among the cluster's nodes and the cores that the process may use.
 /// `None`: the scheduler decides.
 pub fn choose_core(pin: &Pin, position: usize, thread: usize, allowed: &[u16]) -> Option<u16> {

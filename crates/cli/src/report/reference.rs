@@ -221,6 +221,8 @@ impl Probe {
         let victim = self.0.spawn(command.stdin(Stdio::null())).context("cannot start the victim of a death probe")?;
         // It has just been started: let it reach its loop.
         std::thread::sleep(Duration::from_millis(1));
+        // Apart from the victim, which is bound to the second core.
+        let _apart = two_cores().map(|(first, _)| sched::OnCore::enter(first)).transpose().context("cannot bind the prober")?;
         let timing = victim.kill().context("the death probe failed")?;
         Ok(timing.seen_ns)
     }

@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use clap::Args;
 use martlet_node::clock;
+use martlet_node::sched::OnCore;
 use martlet_protocol::basics::Time;
 use rustix::process::Signal;
 
 use super::threads::Threads;
 use crate::clients::{self, FabricClient, Waiting};
-use crate::fail::{Fail, Outcome};
+use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::observer;
 use crate::redis::ClusterClient;
+use crate::report::placement::two_cores;
 use crate::report::reference::{self, Victim};
 use crate::report::{Figure, Report, Unit};
 use crate::testbed::{Shape, Testbed};
@@ -36,7 +38,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PORT", default_value_t = 28711, value_parser = clap::value_parser!(u16).range(1..=65000))]
     redis_port: u16,
     /// For how long the client spins for a reply before it leaves its core to others, in microseconds. On the fabric only.
-    #[arg(long, value_name = "US", default_value_t = 20)]
+    #[arg(long, value_name = "US", default_value_t = 1_000_000)]
     client_spin_us: u64,
     /// Print the timeline of every failover.
     #[arg(long)]
@@ -76,6 +78,8 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         interrupt.check()?;
         let (primary, _) = testbed.primary()?;
         let node = primary.node.0;
+        // The core that is left to clients; nodes take the others.
+        let on_core = two_cores().map(|(first, _)| OnCore::enter(first)).transpose().context("cannot bind the client")?;
         // At any moment of its work.
         let load = clock::now().after(rng.u64(2_000_000..6_000_000));
         while clock::now() < load {
@@ -83,6 +87,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         }
         let killed = testbed.signal(node, Signal::KILL)?;
         let answered = writer.write_elsewhere(node)?;
+        drop(on_core);
         testbed.await_end(node)?;
         let sights = testbed.await_whole()?;
         let mut timeline = Timeline::new(primary, killed, &observer::events(&sights));
