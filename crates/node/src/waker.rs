@@ -43,8 +43,10 @@ impl Waker {
         let closed = close.try_clone()?;
         let state = Arc::new(AtomicU32::new(DISARMED));
         let watched = Arc::clone(&state);
-        let thread =
-            std::thread::Builder::new().name("martlet-waker".into()).spawn(move || watch(&watched, &closed, &descriptors, &ring))?;
+        let thread = std::thread::Builder::new().name("martlet-waker".into()).spawn(move || {
+            martlet_fabric::shm::process::stand_aside();
+            watch(&watched, &closed, &descriptors, &ring);
+        })?;
         Ok(Waker { state, close, thread: Some(thread) })
     }
 

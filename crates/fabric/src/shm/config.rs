@@ -142,7 +142,10 @@ impl ShmFabric {
         let bootstrap = Bootstrap::new(ours, shared.clone(), listener, max_clients, !closed);
         let thread = std::thread::Builder::new()
             .name("martlet-boot".into())
-            .spawn(move || bootstrap.run())
+            .spawn(move || {
+                super::process::stand_aside();
+                bootstrap.run()
+            })
             .map_err(system("cannot start the bootstrap thread"))?;
         Ok(ShmFabric::new(identity, shared, own, loopback, thread))
     }

@@ -40,6 +40,10 @@ pub struct Arguments {
     /// For how long the client spins for a reply before it leaves its core to others, in microseconds. On the fabric only.
     #[arg(long, value_name = "US", default_value_t = 1_000_000)]
     client_spin_us: u64,
+    /// From one write to the next before the kill, in microseconds; 0: as fast as replies come. A client that leaves no pause keeps the backups
+    /// so busy that on two cores the primary is often not running when it is killed, and a process that waits for its core dies late.
+    #[arg(long, value_name = "US", default_value_t = 20)]
+    pace_us: u64,
     /// Print the timeline of every failover.
     #[arg(long)]
     timelines: bool,
@@ -56,6 +60,7 @@ const MOMENTS: [&str; 7] =
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     report.set("threads", arguments.threads.describe());
+    report.set("pace_us", arguments.pace_us);
     report.set("client", if arguments.redis { "redis".into() } else { format!("fabric, spins {} us", arguments.client_spin_us) });
     let redis_port = arguments.redis.then_some(arguments.redis_port);
     let shape = Shape { purpose: "bench-failover", nodes: 3, redis_port, threads: arguments.threads.config() };
@@ -83,7 +88,11 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         // At any moment of its work.
         let load = clock::now().after(rng.u64(2_000_000..6_000_000));
         while clock::now() < load {
+            let next = clock::now().after(arguments.pace_us * 1_000);
             writer.write()?;
+            while clock::now() < next {
+                std::hint::spin_loop();
+            }
         }
         let killed = testbed.signal(node, Signal::KILL)?;
         let answered = writer.write_elsewhere(node)?;
