@@ -12,6 +12,9 @@ use martlet_protocol::replica::{ClientEvent, Replica, Standing, StateMachine, Ti
 
 use crate::counters::{Counter, Counters, Event, EventKind};
 
+/// How long memory is kept that nobody needs any more, in nanoseconds.
+const FORGET_AFTER_NS: u64 = 5_000_000;
+
 /// One life of a node, on any fabric. The [`Agent`](crate::agent::Agent) drives it.
 pub(crate) struct Host<F, M> {
     pub me: ProcessId,
@@ -31,7 +34,7 @@ pub(crate) struct Host<F, M> {
     /// Clients whose going the application has been told of, or will be in this turn: their memory can go after it.
     departed_clients: Vec<PeerId>,
     /// Members that the engine has let go of, but membership perhaps not.
-    let_go: Vec<PeerId>,
+    let_go: Vec<(PeerId, Time)>,
     /// Whether the application has sent a reply in this reign.
     replied: bool,
     /// The newest view whose decision stands in the timeline.
@@ -201,7 +204,7 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
                     tracing::warn!(%process, ?reason, "a learner cannot follow, and is removed");
                     self.core.evict(self.now, &mut self.fabric, process);
                 }
-                primary_backup::Event::Forget(peer) => self.let_go.push(peer),
+                primary_backup::Event::Forget(peer) => self.let_go.push((peer, self.now)),
                 primary_backup::Event::TookOver { recovered, .. } => {
                     self.replied = false;
                     self.record(EventKind::TookOver, Some(self.me), recovered);
@@ -252,7 +255,8 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
         }
     }
 
-    /// Gives up the memory of those whom nobody needs any more.
+    /// Gives up the memory of those whom nobody needs any more, once that is not in anybody's way: to unmap it takes tens of microseconds, and
+    /// who has died has usually just been succeeded.
     pub fn forget_the_gone(&mut self) {
         for client in self.departed_clients.drain(..) {
             self.fabric.forget(client);
@@ -260,9 +264,9 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
         if self.let_go.is_empty() {
             return;
         }
-        let (core, fabric) = (&self.core, &mut self.fabric);
-        self.let_go.retain(|peer| {
-            let go = core.can_forget(*peer);
+        let (core, fabric, now) = (&self.core, &mut self.fabric, self.now);
+        self.let_go.retain(|(peer, since)| {
+            let go = now.since(*since) >= FORGET_AFTER_NS && core.can_forget(*peer);
             if go {
                 fabric.forget(*peer);
             }

@@ -27,7 +27,8 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Makes the calling thread one that is never in the way: it may run on every processor, and gives way to every other thread.
+/// Makes the calling thread one that is not in the way: it may run on every processor, and preempts no thread of usual priority. It is not
+/// starved either: on a busy host connections must still be made in milliseconds.
 ///
 /// For helpers of a process whose acting thread is bound to a processor. SIGKILL wakes all threads of a process at once; a helper that was
 /// bound to the same processor would end first, and the death of the acting thread would be seen that much later (20 us a helper, measured).
@@ -36,7 +37,7 @@ pub fn stand_aside() {
     (0..rustix::thread::CpuSet::MAX_CPU).for_each(|cpu| everywhere.set(cpu));
     // Both calls only widen or lower what the thread has, which is always allowed; without them it works as well, only less politely.
     let _ = rustix::thread::sched_setaffinity(None, &everywhere);
-    let _ = rustix::process::nice(19);
+    let _ = rustix::process::nice(5);
 }
 
 #[cfg(test)]

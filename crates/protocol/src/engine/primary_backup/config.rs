@@ -34,8 +34,8 @@ impl Default for Config {
         Config {
             log_ring_bytes: 4 << 20,
             backlog_bytes: 4 << 20,
-            nudge_entries: 64,
-            nudge_gap_ns: 20_000,
+            nudge_entries: 8,
+            nudge_gap_ns: 100_000,
             flush_idle_ns: 20_000,
             drain_budget_bytes: 256 << 10,
             transfer_budget_bytes: 32 << 10,
