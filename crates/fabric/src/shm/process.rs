@@ -37,7 +37,11 @@ pub fn stand_aside() {
     (0..rustix::thread::CpuSet::MAX_CPU).for_each(|cpu| everywhere.set(cpu));
     // Both calls only widen or lower what the thread has, which is always allowed; without them it works as well, only less politely.
     let _ = rustix::thread::sched_setaffinity(None, &everywhere);
-    let _ = rustix::process::nice(5);
+    let _ = rustix::process::nice(10);
+    let no_priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call reads one `sched_param`, which outlives it; 0 names the calling thread. SCHED_BATCH threads preempt nobody when they
+    // wake, yet get their share; the time slice becomes the usual one again.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &no_priority) };
 }
 
 #[cfg(test)]

@@ -54,11 +54,13 @@ impl Core {
         self.failures = 0;
         self.backoff_until = now;
 
-        // Who may hold an older lease. Whoever was active in the view before knows that nobody but its members can.
+        // Who may hold an older lease. Where only primaries take any, no other member has ever had one: a primary stays first in seniority
+        // until it departs. Otherwise, whoever was active in the view before knows that nobody but its members can.
         let carries_over = view.compatible && was_active;
-        let old_members: Vec<ProcessId> = match before.as_ref().filter(|_| was_active) {
-            Some(v) => v.members.iter().map(|m| m.id).collect(),
-            None => view.members.iter().map(|m| m.id).collect(),
+        let old_members: Vec<ProcessId> = match (self.config.leases, before.as_ref().filter(|_| was_active)) {
+            (Leases::Primary, _) => Vec::new(),
+            (Leases::Everybody, Some(v)) => v.members.iter().map(|m| m.id).collect(),
+            (Leases::Everybody, None) => view.members.iter().map(|m| m.id).collect(),
         };
         let departed = view.departed.iter().filter(|d| !d.evidence.releases_leases()).map(|d| d.id);
         let gone_for_certain = |p: &ProcessId| view.departed.iter().any(|d| d.id == *p && d.evidence.releases_leases());
