@@ -21,6 +21,8 @@ use crate::frontend::fabric::wire::{self, Answer as Wire};
 
 /// The most arguments of one request, its name included.
 const MAX_ARGS: usize = u16::MAX as usize;
+/// The most departed nodes whose memory is kept.
+const MAX_DEPARTED: usize = 8;
 /// Tokens: what an operation was for.
 const REQUEST: u64 = 0;
 const PROGRESS: u64 = 1;
@@ -119,6 +121,9 @@ pub struct Client<F> {
     fabric: F,
     config: ClientConfig,
     nodes: Vec<Node>,
+    /// Nodes that are gone and whose memory is still mapped. To give it up takes a while: not while a reply is awaited, since whoever died may
+    /// just have been the one to give it.
+    departed: Vec<PeerId>,
     /// Who is believed to lead.
     primary: Option<NodeId>,
     /// The newest view heard of.
@@ -151,6 +156,7 @@ impl<F: Fabric> Client<F> {
             fabric,
             config: ClientConfig { max_outstanding: config.max_outstanding.clamp(1, MAX_UNCONFIRMED), ..config },
             nodes: Vec::new(),
+            departed: Vec::new(),
             primary: None,
             view: ViewNumber(0),
             chosen_in: ViewNumber(0),
@@ -261,6 +267,9 @@ impl<F: Fabric> Client<F> {
             self.peer_event(event);
         }
         self.complete();
+        if self.outstanding.is_empty() || self.departed.len() > MAX_DEPARTED {
+            self.departed.drain(..).for_each(|peer| self.fabric.forget(peer));
+        }
         let head = self.read(now);
         if head.is_none() && !self.outstanding.is_empty() {
             self.look_elsewhere(now);
@@ -302,7 +311,7 @@ impl<F: Fabric> Client<F> {
                         self.primary = None;
                     }
                 }
-                self.fabric.forget(peer);
+                self.departed.push(peer);
             }
         }
     }
