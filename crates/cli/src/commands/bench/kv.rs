@@ -83,7 +83,10 @@ fn fabric(arguments: &Arguments, alone: &Testbed, replicated: &Testbed, report: 
         let mut latencies: Vec<Figure> = sides.iter().map(|(side, _)| Figure::new("kv", name(side), Unit::Microseconds)).collect();
         let mut rates: Vec<Figure> = sides
             .iter()
-            .map(|(side, _)| Figure::new("kv", name(side), Unit::PerSecond).with("outstanding", arguments.outstanding))
+            .map(|(side, _)| {
+                let metric = format!("{}, {} outstanding", name(side), arguments.outstanding);
+                Figure::new("kv", metric, Unit::PerSecond).with("outstanding", arguments.outstanding)
+            })
             .collect();
         let turns = arguments.requests.div_ceil(TURN);
         for turn in 0..turns + turns.div_ceil(10) {
@@ -151,7 +154,8 @@ fn over_redis(arguments: &Arguments, testbed: &mut Testbed, report: &mut Report,
 fn latency(arguments: &Arguments, sides: &mut [Side], report: &mut Report, interrupt: &Interrupt) -> Outcome {
     let value = vec![b'v'; arguments.value_bytes as usize];
     for (verb, args) in [("SET", &[b"SET", b"key".as_slice(), &value][..]), ("GET", &[b"GET", b"key"])] {
-        let figure = |side: &Side| Figure::new("kv", format!("{verb} over TCP, {}", side.name), Unit::Microseconds).with("clients", 1);
+        let figure =
+            |side: &Side| Figure::new("kv", format!("{verb} over TCP, one client, {}", side.name), Unit::Microseconds).with("clients", 1);
         let mut figures: Vec<Figure> = sides.iter().map(figure).collect();
         let turns = arguments.requests.div_ceil(TURN);
         for turn in 0..turns + turns.div_ceil(10) {
@@ -184,7 +188,8 @@ fn throughput(arguments: &Arguments, sides: &[Side], report: &mut Report, interr
     for pipeline in [1, 16] {
         let load = Load { requests: arguments.requests * pipeline.min(4), clients: 50, pipeline, value_bytes: arguments.value_bytes };
         let figure = |verb, side: &Side| {
-            Figure::new("kv", format!("{verb} over TCP, {}", side.name), Unit::PerSecond).with("clients", 50).with("pipeline", pipeline)
+            let metric = format!("{verb} over TCP, 50 clients, pipeline {pipeline}, {}", side.name);
+            Figure::new("kv", metric, Unit::PerSecond).with("clients", 50).with("pipeline", pipeline)
         };
         let mut sets: Vec<Figure> = sides.iter().map(|side| figure("SET", side)).collect();
         let mut gets: Vec<Figure> = sides.iter().map(|side| figure("GET", side)).collect();
