@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use martlet_node::clock;
+use martlet_node::config::Pin;
+use martlet_node::sched::OnCore;
 
 use super::redis_server::{self, Load, RedisServer};
 use super::threads::Threads;
@@ -12,6 +14,7 @@ use crate::clients::{self, FabricClient, Waiting};
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::redis::{Connection, Value};
+use crate::report::placement::two_cores;
 use crate::report::{Figure, Report, Unit};
 use crate::testbed::{Shape, Testbed};
 
@@ -137,7 +140,16 @@ fn over_redis(arguments: &Arguments, testbed: &mut Testbed, report: &mut Report,
     let pid = testbed.process(primary.node.0)?.map_or(0, |process| process.pid);
     let open = |address| Connection::open(address, PATIENCE).context(format_args!("cannot connect with {address}"));
     let mut sides = vec![Side { name: "martlet, replicated three ways", address: at, pid, connection: open(at)? }];
-    let server = RedisServer::start(arguments.redis_port + 3)?;
+    // Both on the same cores: the servers where nodes are bound to, the clients on the core that is left to them. Where nodes are not bound,
+    // nobody is.
+    let cores = two_cores().filter(|_| arguments.threads.config().pin == Pin::Auto);
+    report.set("cores over TCP", cores.map_or("any".to_owned(), |(clients, servers)| format!("servers {servers}, clients {clients}")));
+    let on = |core: Option<u16>| core.map(OnCore::enter).transpose();
+    let server = {
+        let _servers = on(cores.map(|(_, second)| second)).context("cannot bind redis-server")?;
+        RedisServer::start(arguments.redis_port + 3)?
+    };
+    let _clients = on(cores.map(|(first, _)| first)).context("cannot bind the clients")?;
     match &server {
         Some(server) => {
             let at = server.address();
