@@ -16,6 +16,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use martlet_node::config::{Cluster, ClusterConfig, Key, NodeConfig, NodeEntry, Role};
 
@@ -72,6 +73,9 @@ impl Plan {
         Ok(config)
     }
 }
+
+/// How long a process that was killed may take to give back what it held.
+const RELEASE: Duration = Duration::from_secs(20);
 
 /// A cluster's directory.
 #[derive(Clone, Debug)]
@@ -188,6 +192,12 @@ impl Directory {
 
     /// Starts a node, which must not be running. Under the lock.
     pub fn start(&self, number: u16, life: Life) -> Outcome<(ProcessName, Child)> {
+        // One that was killed a moment ago may still hold its port.
+        if let Some(before) = self.process(number)?
+            && !before.await_release(RELEASE).context(format_args!("cannot wait for node {number}'s earlier process"))?
+        {
+            return Err(Fail::failed(format_args!("node {number}'s earlier process {} has not ended", before.pid)));
+        }
         let log = self.log_file(number);
         let out = File::options().create(true).append(true).open(&log).context(format_args!("cannot write {}", log.display()))?;
         let err = out.try_clone().context("cannot duplicate a descriptor")?;

@@ -73,6 +73,19 @@ impl ProcessName {
         }
     }
 
+    /// Waits until the kernel has taken back all that it held, at most so long. Returns whether that is so. A process counts as gone as soon
+    /// as its first thread is; its ports are free only when its last one is.
+    pub fn await_release(&self, patience: Duration) -> io::Result<bool> {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(true) };
+        let fd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => fd,
+            Err(rustix::io::Errno::SRCH) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        };
+        let is_it = matches!((Stat::read(self.pid), boot()), (Ok(stat), Ok(boot)) if stat.started == self.started && boot == self.boot);
+        if is_it { Handle { fd }.wait_gone(patience) } else { Ok(true) }
+    }
+
     /// A handle on it, or `None` when it is gone.
     pub fn open(&self) -> io::Result<Option<Handle>> {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
@@ -223,6 +236,7 @@ mod tests {
         assert!(handle.signal(Signal::KILL).expect("may be signalled"));
         assert!(handle.wait_gone(Duration::from_secs(600)).expect("may be waited for"));
         assert_eq!(name.activity(), Activity::Gone, "a zombie counts as gone");
+        assert!(name.await_release(Duration::from_secs(600)).expect("may be waited for"));
         child.wait().expect("it is ours");
         assert!(!handle.signal(Signal::KILL).expect("may be asked"));
     }

@@ -1,5 +1,7 @@
 //! `martlet cluster kill`
 
+use std::time::Duration;
+
 use clap::Args;
 use rustix::process::Signal;
 use serde_json::json;
@@ -26,6 +28,9 @@ pub struct Arguments {
     which: Which,
 }
 
+/// How long the kernel may take to end a process.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let node = arguments.node;
     let directory = Directory::new(&arguments.which.dir);
@@ -35,6 +40,14 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let handle = process.open().context(format_args!("cannot reach node {node}"))?.ok_or_else(gone)?;
     if !handle.signal(arguments.signal).context(format_args!("cannot signal node {node}"))? {
         return Err(gone());
+    }
+    // So that whoever looks next sees it gone.
+    if arguments.signal == Signal::KILL && !handle.wait_gone(PATIENCE).context(format_args!("cannot wait for node {node}"))? {
+        return Err(Fail::failed(format_args!(
+            "node {node} (process {}) has not ended {} s after SIGKILL",
+            process.pid,
+            PATIENCE.as_secs()
+        )));
     }
     let signal = signal_name(arguments.signal);
     format.print(
