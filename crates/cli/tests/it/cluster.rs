@@ -186,3 +186,65 @@ fn redis_cli_follows_a_failover() {
     assert_eq!(redis(port(&next), &["GET", "k"]), "v");
     assert_eq!(redis(port(&backup), &["GET", "k"]), "v", "redirected");
 }
+
+/// What a Python program does with the client that everybody uses: values, counters, pipelines, transactions, expiry, and the cluster client
+/// that follows redirections.
+const PYTHON: &str = r#"
+import sys, redis
+host, primary, backup = "127.0.0.1", int(sys.argv[1]), int(sys.argv[2])
+r = redis.Redis(host=host, port=primary, decode_responses=True)
+assert r.ping()
+assert r.set("k", "v") and r.get("k") == "v"
+assert r.set("k", "w", nx=True) is None and r.set("k", "w", xx=True, get=True) == "v"
+assert r.incrby("n", 41) == 41 and r.incr("n") == 42
+assert r.mset({"a": "1", "b": "2"}) and r.mget("a", "b", "c") == ["1", "2", None]
+assert r.set("t", "x", px=60000) and 0 < r.pttl("t") <= 60000 and r.persist("t") == 1
+with r.pipeline(transaction=True) as p:
+    p.watch("k")
+    p.multi()
+    p.append("k", "!").strlen("k")
+    assert p.execute() == [2, 2]
+with r.pipeline(transaction=False) as p:
+    for i in range(1000):
+        p.set(f"key:{i}", i)
+    assert p.execute() == [True] * 1000
+assert len(list(r.scan_iter(match="key:*", count=50))) == 1000
+try:
+    redis.Redis(host=host, port=backup).get("k")
+    sys.exit("a backup answered a read")
+except redis.exceptions.ResponseError as e:
+    assert str(primary) in str(e), e
+three = redis.Redis(host=host, port=primary, protocol=3, decode_responses=True)
+assert three.get("k") == "w!"
+cluster = redis.RedisCluster(host=host, port=backup, decode_responses=True)
+assert cluster.get("k") == "w!" and cluster.set("c", "d") and cluster.get("c") == "d"
+print("redis-py", redis.__version__)
+"#;
+
+/// A Python that has the client: the system's, or else one of our own in `temp`.
+fn python(temp: &TempDir) -> Option<String> {
+    let has_redis = |python: &str| Command::new(python).args(["-c", "import redis"]).output().is_ok_and(|o| o.status.success());
+    if has_redis("python3") {
+        return Some("python3".to_owned());
+    }
+    let venv = temp.join("venv");
+    let made = Command::new("python3").args(["-m", "venv", &venv]).output().is_ok_and(|o| o.status.success());
+    let own = format!("{venv}/bin/python");
+    let got = made && Command::new(&own).args(["-m", "pip", "install", "-q", "redis"]).output().is_ok_and(|o| o.status.success());
+    (got && has_redis(&own)).then_some(own)
+}
+
+#[test]
+fn the_python_client_works_unchanged() {
+    let temp = TempDir::new();
+    let Some(python) = python(&temp) else {
+        eprintln!("skipped: there is no Python with the package redis, and none can be made (python3 -m venv, pip install redis)");
+        return;
+    };
+    let cluster = Cluster::new();
+    cluster.up().ok();
+    let primary = cluster.primary().parse::<u16>().expect("a number");
+    let ports = [primary, (primary + 1) % 3].map(|node| (cluster.port + node).to_string());
+    let output = Command::new(python).args(["-c", PYTHON]).args(&ports).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

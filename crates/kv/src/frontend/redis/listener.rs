@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, getsockname, listen, socket_with, sockopt,
@@ -47,6 +48,22 @@ pub(super) struct Listener {
     pub(super) name: String,
 }
 
+/// How long a port that is in use is waited for: a process that was killed holds it until its last thread is gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Tries again while the address is in use, as long as that may be an earlier life's doing.
+fn patiently(mut open: impl FnMut() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match open() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(5))
+            }
+            done => return done,
+        }
+    }
+}
+
 impl Listener {
     pub(super) fn tcp(address: SocketAddr) -> Result<Listener, ListenError> {
         let open = || -> io::Result<OwnedFd> {
@@ -58,7 +75,7 @@ impl Listener {
             listen(&fd, BACKLOG)?;
             Ok(fd)
         };
-        let fd = open().map_err(|source| ListenError::Tcp { address, source })?;
+        let fd = patiently(open).map_err(|source| ListenError::Tcp { address, source })?;
         let name = local_address(&fd).map_or_else(|| address.to_string(), |a| a.to_string());
         Ok(Listener { fd, path: None, is_tcp: true, name })
     }
