@@ -223,7 +223,9 @@ impl Follower {
         if self.broken.is_some() || self.phase == Phase::Dropped {
             return;
         }
-        if self.wants_nudge && self.nudged.is_none_or(|at| now.since(at) >= config.nudge_gap_ns) {
+        // A new primary leaves the others asleep for a moment: woken on its core they would delay its first reply.
+        let nudged = *self.nudged.get_or_insert(now);
+        if self.wants_nudge && now.since(nudged) >= config.nudge_gap_ns {
             fabric.nudge(peer);
             self.nudged = Some(now);
             self.wants_nudge = false;
