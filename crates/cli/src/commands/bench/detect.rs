@@ -8,7 +8,8 @@ use clap::Args;
 use martlet_fabric::primitive::{Ordering, fence};
 use martlet_fabric::shm::{ParkWord, ShmFabric};
 use martlet_fabric::{Fabric as _, PeerEvent, PeerId, Region, Remote};
-use martlet_node::{clock, sched};
+use martlet_node::clock;
+use martlet_node::sched::OnCore;
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::{LIFE, life};
 use martlet_protocol::detector::certain::{Sign, judge};
@@ -38,9 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     report.set("kills", arguments.kills);
-    if let Some((watcher, _)) = two_cores() {
-        sched::pin_current_thread(watcher).context("cannot bind the watching thread")?;
-    }
     let cluster = format!("bench-detect-{}", std::process::id());
     let mut watcher = victim::bench_fabric(&cluster, martlet_fabric::NodeId(0), 1)?;
     watcher.connect(VICTIM_NODE);
@@ -78,9 +76,12 @@ fn kill_one(watcher: &mut ShmFabric, cluster: &str, incarnation: u64, plan: Vict
     // It has just been started: let it reach its loop.
     std::thread::sleep(Duration::from_millis(1));
 
+    // Apart from the victim, which is bound to the second core.
+    let on_core = two_cores().map(|(first, _)| OnCore::enter(first)).transpose().context("cannot bind the watching thread")?;
     let killed = clock::now();
     handle.signal(Signal::KILL).context("cannot kill the victim")?;
     let seen = if sleeping { sleep_on(watcher, peer) } else { poll(watcher, peer) }?;
+    drop(on_core);
     child.end()?;
     while watcher.peer_identity(peer).is_some() {
         if let Some(PeerEvent::Gone { peer, .. }) = watcher.event() {

@@ -129,7 +129,7 @@ pub enum Event {
 
 /// How long a decided view waits for its push, in nanoseconds. A push may wake its receivers, which costs a system call each: after a failover
 /// the new primary answers first. Whoever is awake finds the view on the board meanwhile.
-const PUSH_DELAY_NS: u64 = 500_000;
+const PUSH_DELAY_NS: u64 = 100_000;
 
 /// Kinds of operations that membership posts, beside those of a proposer ([`Op`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
