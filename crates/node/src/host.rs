@@ -255,7 +255,7 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
         }
     }
 
-    /// Gives up the memory of those whom nobody needs any more, once that is not in anybody's way: to unmap it takes tens of microseconds, and
+    /// Gives up the memory of those whom nobody needs any more, once that is not in anybody's way: to unmap it takes a while, and
     /// who has died has usually just been succeeded.
     pub fn forget_the_gone(&mut self) {
         for client in self.departed_clients.drain(..) {

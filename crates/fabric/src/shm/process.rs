@@ -31,7 +31,7 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
 /// starved either: on a busy host connections must still be made in milliseconds.
 ///
 /// For helpers of a process whose acting thread is bound to a processor. SIGKILL wakes all threads of a process at once; a helper that was
-/// bound to the same processor would end first, and the death of the acting thread would be seen that much later (20 us a helper, measured).
+/// bound to the same processor would end first, and the death of the acting thread would be seen that much later.
 pub fn stand_aside() {
     let mut everywhere = rustix::thread::CpuSet::new();
     (0..rustix::thread::CpuSet::MAX_CPU).for_each(|cpu| everywhere.set(cpu));
