@@ -3,7 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod ci;
+mod deny;
+mod fuzz;
+mod miri;
 mod tidy;
+mod vm;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -12,10 +16,18 @@ const USAGE: &str = "\
 Usage: cargo xtask <COMMAND>
 
 Commands:
-  ci             Everything that has to hold before a change lands: format, lints, docs, tidiness, licences, tests
+  ci             Everything that has to hold before a change lands: format, lints, docs, tidiness, dependencies, loom, fuzzing, tests
   tidy           Dependency direction, purity of `protocol`, unsafe code, leftovers, file sizes, licences
   bench [ARG]... `martlet bench ARG...`, built for release
-  sim [ARG]...   Lives of simulated clusters, built for release; `cargo xtask sim --help` says more
+  sim [ARG]...   Lives of simulated clusters, built to be fast; `cargo xtask sim --help` says more
+  sim --canaries [NAME]...
+                 Known bugs planted one at a time, all or those named: each has to be found
+  vm [OPTION]... -- COMMAND
+                 A command in a virtual machine with two software RDMA devices; `cargo xtask vm --help` says more
+  fuzz [TARGET] [--seconds N]
+                 Arbitrary bytes for every parser and every record that a peer can write, a minute each; one target, or all
+  miri           Undefined behaviour in the parts that Miri can run, where its component is installed
+  rdma           The tests that need RDMA devices, in that machine, on a good link and on bad ones
   loom           The memory orders of shared memory, in every execution that the memory model allows
 ";
 
@@ -32,8 +44,33 @@ fn main() -> ExitCode {
         }
         Some("sim") => {
             rest = args.collect();
-            exit_of(ci::cargo(&root).args(["run", "--release", "--package", "martlet-sim", "--"]).args(&rest))
+            match rest.split_first() {
+                Some((first, names)) if first == "--canaries" => exit_of(ci::canaries(&root).args(names)),
+                _ => exit_of(
+                    ci::cargo(&root).args(["run", "--profile", "sim", "--package", "martlet-sim", "--features", "marks", "--"]).args(&rest),
+                ),
+            }
         }
+        Some("vm") => vm::run(&root, args),
+        Some("rdma") => vm::check::command(&root),
+        Some("fuzz") => match fuzz::Wanted::parse(args).and_then(|wanted| fuzz::run(&root, &wanted)) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("xtask: {why}");
+                ExitCode::FAILURE
+            }
+        },
+        Some("miri") => match miri::run(&root) {
+            ci::Outcome::Failed(why) => {
+                eprintln!("xtask: {why}");
+                ExitCode::FAILURE
+            }
+            ci::Outcome::Skipped(why) | ci::Outcome::Partly(why) => {
+                println!("skipped: {why}");
+                ExitCode::SUCCESS
+            }
+            ci::Outcome::Passed => ExitCode::SUCCESS,
+        },
         Some("loom") => exit_of(&mut ci::loom(&root)),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");

@@ -120,6 +120,28 @@ impl FabricClient {
 }
 
 impl FabricClient {
+    /// Waits until this many nodes are connected. To be called while no reply is awaited.
+    ///
+    /// # Errors
+    /// When they are not in time.
+    pub fn await_nodes(&mut self, count: usize) -> Outcome {
+        let start = Instant::now();
+        loop {
+            // It awaits no reply, and takes note of who came and went.
+            let unasked = self.client.poll(clock::now()).is_some();
+            martlet_fabric::invariant!(!unasked, "a reply to no request");
+            let connected = self.client.connected().count();
+            if connected >= count {
+                return Ok(());
+            }
+            if start.elapsed() >= self.patience {
+                let patience = self.patience.as_secs();
+                return Err(Fail::failed(format_args!("only {connected} of {count} nodes are connected after {patience} s")));
+            }
+            std::thread::yield_now();
+        }
+    }
+
     /// Makes the same request `count` times, up to `outstanding` of them at once, and waits for all replies.
     ///
     /// # Errors

@@ -2,9 +2,25 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-/// Everything that still belongs to the cluster of that name in that directory, in words. Empty when nothing was left behind.
+/// How long what is on its way out may take: the memory of a process that was killed is taken down a little after its end, by a process of
+/// the same command line.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Everything that still belongs to the cluster of that name in that directory, in words, and stays. Empty when nothing was left behind.
 pub fn of_cluster(name: &str, directory: &Path) -> Vec<String> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let left = look(name, directory);
+        if left.is_empty() || Instant::now() >= until {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn look(name: &str, directory: &Path) -> Vec<String> {
     let mut left = Vec::new();
     left.extend(processes(directory));
     left.extend(sockets(name));

@@ -98,6 +98,8 @@ impl Connection {
 #[derive(Debug)]
 pub struct ClusterClient {
     addresses: Vec<SocketAddr>,
+    /// In which order they are tried, by their places in `addresses`.
+    order: Vec<usize>,
     at: usize,
     connection: Option<Connection>,
     patience: Duration,
@@ -106,8 +108,41 @@ pub struct ClusterClient {
 impl ClusterClient {
     /// A client of the nodes with these addresses. A call gives up after `patience`.
     pub fn new(addresses: &[&str], patience: Duration) -> io::Result<ClusterClient> {
-        let addresses = addresses.iter().map(|address| resolve(address)).collect::<io::Result<_>>()?;
-        Ok(ClusterClient { addresses, at: 0, connection: None, patience })
+        let addresses: Vec<SocketAddr> = addresses.iter().map(|address| resolve(address)).collect::<io::Result<_>>()?;
+        Ok(ClusterClient { order: (0..addresses.len()).collect(), addresses, at: 0, connection: None, patience })
+    }
+
+    /// Asks which nodes there are (`CLUSTER SLOTS`), as clients of a cluster do from time to time, and tries them in the order of the answer
+    /// from now on: the primary comes first, and after it whoever would follow. Without a sensible answer the order stays.
+    pub fn learn_order(&mut self) -> io::Result<()> {
+        let Some(connection) = self.connected() else { return Ok(()) };
+        let shards = match connection.command(&[b"CLUSTER", b"SLOTS"])? {
+            Value::Array(Some(shards)) => shards,
+            _ => return Ok(()),
+        };
+        let Some(Value::Array(Some(shard))) = shards.into_iter().next() else { return Ok(()) };
+        // The first two say which slots.
+        let listed = shard.iter().skip(2).filter_map(|node| match node {
+            Value::Array(Some(node)) => match &node[..] {
+                [Value::Bulk(Some(host)), Value::Integer(port), ..] => {
+                    resolve(&format!("{}:{port}", String::from_utf8_lossy(host))).ok().and_then(|address| self.place(address))
+                }
+                _ => None,
+            },
+            _ => None,
+        });
+        let mut order: Vec<usize> = Vec::with_capacity(self.addresses.len());
+        listed.chain(0..self.addresses.len()).for_each(|at| {
+            if !order.contains(&at) {
+                order.push(at);
+            }
+        });
+        self.order = order;
+        Ok(())
+    }
+
+    fn place(&self, address: SocketAddr) -> Option<usize> {
+        self.addresses.iter().position(|known| *known == address)
     }
 
     /// Repeats a command until it is acknowledged, whatever happens to connections meanwhile: only for commands that may be executed twice.
@@ -163,12 +198,13 @@ impl ClusterClient {
 
     fn next_node(&mut self) {
         self.connection = None;
-        self.at = (self.at + 1) % self.addresses.len();
+        let place = self.order.iter().position(|at| *at == self.at).map_or(0, |place| place + 1);
+        self.at = self.order[place % self.order.len()];
     }
 
     fn go_to(&mut self, address: &str) {
         self.connection = None;
-        match resolve(address).ok().and_then(|address| self.addresses.iter().position(|known| *known == address)) {
+        match resolve(address).ok().and_then(|address| self.place(address)) {
             Some(at) => self.at = at,
             None => self.next_node(),
         }
@@ -303,6 +339,30 @@ mod tests {
         assert_eq!(client.call(&input(Action::Put("w".into()))), Reply::Unknown);
         following.join().expect("done");
         leading.join().expect("done");
+    }
+
+    #[test]
+    fn nodes_are_tried_in_the_order_that_a_cluster_lists_them_in() {
+        // Nobody listens where the first one is.
+        let nobody = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+        let (next, following) = scripted(vec![b"+OK\r\n"]);
+        let node = |address: SocketAddr| format!("*2\r\n$9\r\n127.0.0.1\r\n:{}\r\n", address.port());
+        let (unknown, listener) = (SocketAddr::from(([127, 0, 0, 1], 1)), TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let primary = listener.local_addr().expect("an address");
+        let list = format!("*1\r\n*6\r\n:0\r\n:16383\r\n{}{}{}{}", node(primary), node(unknown), node(next), node(nobody));
+        let leading = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut buffer = [0; 512];
+            assert!(stream.read(&mut buffer).is_ok_and(|n| n > 0));
+            stream.write_all(list.as_bytes()).expect("it listens");
+        });
+        let mut client = client(&[nobody, next, primary]);
+        client.at = 2;
+        client.learn_order().expect("a list");
+        assert_eq!(client.order, [2, 1, 0]);
+        leading.join().expect("done");
+        assert_eq!(client.acknowledged(&[b"SET", b"k", b"v"]), Ok(1));
+        following.join().expect("done");
     }
 
     #[test]

@@ -1,20 +1,31 @@
 //! One-sided memory: processes act on each other's memory without the owner's CPU.
 //!
-//! [`contract`] says what every backend promises; [`ring`] is the one way in which records travel through a lane.
-//! The backends are `shm` (processes on one host) and `sim` (virtual time, one seed).
+//! [`contract`] says what every backend promises; [`ring`] is the one way in which records travel through a lane. [`probe`] is for simulators.
+//! The backends are `shm` (processes on one host), `verbs` (RDMA) and `sim` (virtual time, one seed).
 //!
 //! `unsafe` stands only in the backends that map memory, each with the argument why it is sound.
 
+pub mod canary;
 #[cfg(all(any(test, feature = "conformance"), not(loom)))]
 pub mod conformance;
 pub mod contract;
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+mod exchange;
+#[cfg(all(any(test, feature = "fuzzing"), target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub mod fuzz;
+// Who may act on whose memory; for the backends whose processes have to find each other.
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+mod meeting;
 pub mod primitive;
+pub mod probe;
 pub mod ring;
 // Little-endian only: the kernel's futex words are the low halves of our words.
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod shm;
 #[cfg(all(any(test, feature = "sim"), not(loom)))]
 pub mod sim;
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub mod verbs;
 
 pub use contract::{
     Completion, Fabric, Identity, Incarnation, Local, LocalRegion, Memory, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region,

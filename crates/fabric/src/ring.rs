@@ -5,28 +5,31 @@
 //!
 //! ```text
 //! word 0   length of the payload in bytes (low 32) | position / 16, low 31 bits, under a bit that is always set (high 32)
-//! word 1   seal: crc32 of the payload, mixed with the length and the whole position
+//! word 1   seal: crc32 of the payload, mixed with the length, the whole position and the lane's salt
 //! ...      payload, zero-padded to a multiple of 16
 //! ```
 //!
 //! Nothing is ever zeroed: bytes of an earlier lap carry another position and so identify themselves as stale; a record that is only partly
 //! there, or torn, fails its seal and is simply not there yet. A record never crosses the end of the data: a filler record covers the rest.
 //!
+//! What stands in a payload may come from outside, and positions can be guessed: bytes that look like the record of the next lap could be
+//! planted where that record will be. So both ends of a lane that carries such bytes share a *salt*, chance that nobody else knows, without
+//! which a seal cannot be forged: [`Writer::salted`] and [`Reader::salted`]. The owner draws it, and the writer learns it before it writes.
+//!
 //! | word of the header | who writes | meaning | may move |
 //! |---|---|---|---|
 //! | 0 | the owner (reader) | position up to which records have been consumed | upwards |
-//! | 1 | the owner (reader) | [`ATTENDED`] once the owner's program reads this lane; for its users, the ring itself doesn't look | from 0 to that |
+//! | 1 | the owner (reader) | the lane's salt, which is not 0, once the owner's program reads this lane; for its users, the ring itself doesn't look | from 0 to that |
 
+use crate::canary::Canary;
 use crate::contract::{Fabric, Memory, Remote, Token};
 use crate::invariant;
 use crate::primitive::Ordering;
 
 /// The part of a lane before its data.
 pub const HEADER_BYTES: usize = 64;
-/// The header's word by which the owner can say that it reads the lane, in bytes from the lane's start.
+/// The header's word by which the owner can say that it reads the lane, and with which [`salt`], in bytes from the lane's start.
 pub const ATTENDED_OFFSET: usize = 8;
-/// What the owner stores there.
-pub const ATTENDED: u64 = 1;
 /// What a record costs beside its payload.
 pub const RECORD_HEADER_BYTES: usize = 16;
 /// The length that marks a filler record.
@@ -43,17 +46,60 @@ pub const fn lane_bytes(capacity: usize) -> usize {
     HEADER_BYTES + capacity
 }
 
+/// Where the record after one stands that was put behind `position` with a payload of `len` bytes, a filler before it included. The same at
+/// every ring of this capacity, so that logs with the same records have them at the same positions.
+pub fn position_after(position: u64, len: usize, capacity: u64) -> u64 {
+    let need = record_bytes(len) as u64;
+    position + filler_before(position, need, capacity) + need
+}
+
+fn filler_before(position: u64, need: u64, capacity: u64) -> u64 {
+    let to_end = capacity - position % capacity;
+    if need > to_end { to_end } else { 0 }
+}
+
+/// Puts a record, without salt, into a ring of our own, which nobody else writes, behind `position`. Returns [`position_after`] it. Whether what it
+/// overwrites is still needed is the caller's business.
+pub fn place(ring: &Memory, position: u64, record: &mut Record) -> u64 {
+    let capacity = capacity_of(ring);
+    let need = record_bytes(record.len) as u64;
+    invariant!(record.len <= max_payload(capacity as usize), "record of {} bytes in a ring of {capacity}", record.len);
+    let filler = filler_before(position, need, capacity);
+    if filler > 0 {
+        let at = index_of(position, capacity);
+        ring[at + 1].store(seal(0, 0, FILLER, position), Ordering::Relaxed);
+        ring[at].store(word0(FILLER, position), Ordering::Release);
+    }
+    let position = position + filler;
+    let at = index_of(position, capacity);
+    let (words, _) = record.sealed_at(position, 0).as_chunks::<8>();
+    for (word, bytes) in ring[at..].iter().zip(words).skip(1) {
+        word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+    }
+    // Last, as a fabric's write does it: who finds it finds the rest. Pairs with the acquire in `Reader::maybe`.
+    ring[at].store(u64::from_le_bytes(words[0]), Ordering::Release);
+    position + need
+}
+
 /// The longest payload that a ring of this capacity takes: a quarter of it, so that a filler and the record always fit together.
 pub const fn max_payload(capacity: usize) -> usize {
     capacity / 4 - RECORD_HEADER_BYTES
 }
 
-fn seal(crc: u32, len: u32, position: u64) -> u64 {
-    // The finaliser of splitmix64: every bit of the position and the length reaches every bit of the seal.
-    let mut z = position ^ (u64::from(len) << 32) ^ 0x9e37_79b9_7f4a_7c15;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (z ^ (z >> 31)) ^ ((u64::from(crc) << 32) | u64::from(crc))
+/// The finaliser of splitmix64: every bit of the argument reaches every bit of the result.
+fn mix(z: u64) -> u64 {
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+fn seal(salt: u64, crc: u32, len: u32, position: u64) -> u64 {
+    mix(position ^ (u64::from(len) << 32) ^ 0x9e37_79b9_7f4a_7c15 ^ salt) ^ ((u64::from(crc) << 32) | u64::from(crc))
+}
+
+/// The salt of one lane: never 0, and from a secret that was drawn once. `lane` tells the lanes of that secret apart.
+pub fn salt(secret: u64, lane: u64) -> u64 {
+    mix(secret ^ mix(lane.wrapping_add(1))) | 1
 }
 
 /// Never 0, so that fresh memory claims to be no record, at whatever position.
@@ -96,10 +142,10 @@ impl Record {
     }
 
     /// The bytes as they go to `position`.
-    fn sealed_at(&mut self, position: u64) -> &[u8] {
+    fn sealed_at(&mut self, position: u64, salt: u64) -> &[u8] {
         let len = u32::try_from(self.len).expect("bounded by the ring");
         self.bytes[..8].copy_from_slice(&word0(len, position).to_le_bytes());
-        self.bytes[8..16].copy_from_slice(&seal(self.crc, len, position).to_le_bytes());
+        self.bytes[8..16].copy_from_slice(&seal(salt, self.crc, len, position).to_le_bytes());
         &self.bytes
     }
 }
@@ -109,15 +155,28 @@ impl Record {
 pub struct Writer {
     lane: Remote,
     capacity: u64,
+    salt: u64,
     tail: u64,
     consumed: u64,
 }
 
 impl Writer {
-    /// A writer at the start of a fresh lane, whose offset 0 is `lane` and whose ring holds `capacity` bytes.
+    /// A writer at the start of a fresh lane, whose offset 0 is `lane` and whose ring holds `capacity` bytes. Without salt: for payloads in
+    /// which nobody outside has a say.
     pub fn new(lane: Remote, capacity: usize) -> Writer {
+        Writer::salted(lane, capacity, 0)
+    }
+
+    /// The same, of a lane with that salt.
+    pub fn salted(lane: Remote, capacity: usize, salt: u64) -> Writer {
         invariant!(capacity.is_power_of_two() && capacity >= 256, "ring capacity {capacity} is no power of two of at least 256");
-        Writer { lane, capacity: capacity as u64, tail: 0, consumed: 0 }
+        Writer { lane, capacity: capacity as u64, salt, tail: 0, consumed: 0 }
+    }
+
+    /// The same writer, which has written nothing yet, of a lane whose salt has become known.
+    pub fn with_salt(&self, salt: u64) -> Writer {
+        invariant!(self.tail == 0, "a lane's salt changed at position {}", self.tail);
+        Writer::salted(self.lane, self.capacity as usize, salt)
     }
 
     /// The position after the last record.
@@ -153,13 +212,8 @@ impl Writer {
     /// Whether a payload of `len` bytes fits now. If not, refresh the reader's progress and try again.
     pub fn fits(&self, len: usize) -> bool {
         let need = record_bytes(len) as u64;
-        let filler = self.filler_before(need);
-        self.outstanding() + filler + need <= self.capacity
-    }
-
-    fn filler_before(&self, need: u64) -> u64 {
-        let to_end = self.capacity - self.tail % self.capacity;
-        if need > to_end { to_end } else { 0 }
+        let filler = filler_before(self.tail, need, self.capacity);
+        self.outstanding() + filler + need <= self.capacity || Canary::OverwrittenRecord.is_planted()
     }
 
     /// Posts the record at the tail if it fits. The completion of `token` tells that it stands there. A filler, where one is needed, is
@@ -173,17 +227,17 @@ impl Writer {
             return None;
         }
         let mut posted = 1;
-        let filler = self.filler_before(need);
+        let filler = filler_before(self.tail, need, self.capacity);
         if filler > 0 {
             let mut header = [0u8; RECORD_HEADER_BYTES];
             header[..8].copy_from_slice(&word0(FILLER, self.tail).to_le_bytes());
-            header[8..].copy_from_slice(&seal(0, FILLER, self.tail).to_le_bytes());
+            header[8..].copy_from_slice(&seal(self.salt, 0, FILLER, self.tail).to_le_bytes());
             fabric.write(self.at(self.tail), &header, token);
             self.tail += filler;
             posted = 2;
         }
         let at = self.at(self.tail);
-        fabric.write(at, record.sealed_at(self.tail), token);
+        fabric.write(at, record.sealed_at(self.tail, self.salt), token);
         self.tail += need;
         Some(posted)
     }
@@ -196,14 +250,26 @@ impl Writer {
 /// The reading end of a lane. It lives with the owner, who passes the lane's memory to each call.
 #[derive(Debug, Default)]
 pub struct Reader {
+    salt: u64,
     next: u64,
     published: u64,
 }
 
 impl Reader {
-    /// A reader at the start of a fresh lane.
+    /// A reader at the start of a fresh lane without salt.
     pub fn new() -> Reader {
         Reader::default()
+    }
+
+    /// The same, of a lane with that salt.
+    pub fn salted(salt: u64) -> Reader {
+        Reader { salt, ..Reader::default() }
+    }
+
+    /// A reader of a lane without salt that begins at `position`: where the writer has said that a record begins, or will. [`Reader::publish`] then frees what lies
+    /// before it, read or not.
+    pub fn at(position: u64) -> Reader {
+        Reader { next: position, ..Reader::default() }
     }
 
     /// The position after the last record taken.
@@ -238,7 +304,7 @@ impl Reader {
             let sealed = lane[at + 1].load(Ordering::Acquire);
             let to_end = capacity - self.next % capacity;
             if len == FILLER {
-                if sealed != seal(0, FILLER, self.next) {
+                if sealed != seal(self.salt, 0, FILLER, self.next) {
                     return false;
                 }
                 self.next += to_end;
@@ -255,7 +321,7 @@ impl Reader {
                 into.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
             }
             into.truncate(len as usize);
-            if sealed != seal(crc32fast::hash(into), len, self.next) {
+            if sealed != seal(self.salt, crc32fast::hash(into), len, self.next) && !Canary::UnsealedRecord.is_planted() {
                 into.clear();
                 return false;
             }

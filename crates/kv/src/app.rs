@@ -42,6 +42,8 @@ pub struct KvApp {
     seed: Seed,
     reign: u64,
     is_primary: bool,
+    /// Whether the last requests of this reign came over the fabric.
+    heard_in_memory: bool,
     /// Keys may be due that the last turn had no budget for.
     expiring: bool,
 }
@@ -67,7 +69,19 @@ impl KvApp {
         let fabric = FabricFront::new(shared.env.config.sizes);
         // A seed of zeros is none.
         let seed = Seed(chance[0] | 1, chance[1]);
-        Ok(KvApp { shared, redis, fabric, wall, wall_read_at: Time(0), now_ms, seed, reign: 0, is_primary: false, expiring: false })
+        Ok(KvApp {
+            shared,
+            redis,
+            fabric,
+            wall,
+            wall_read_at: Time(0),
+            now_ms,
+            seed,
+            reign: 0,
+            is_primary: false,
+            heard_in_memory: true,
+            expiring: false,
+        })
     }
 
     /// The TCP address it listens on: the port, when 0 was asked for.
@@ -80,14 +94,10 @@ impl KvApp {
         self.shared.stats
     }
 
-    /// Readable when a socket needs attention: for a node that parks. Call [`KvApp::woken`] when it was.
+    /// An epoll instance, readable when a socket needs attention: for a node that parks. What the node puts there itself, under
+    /// [`NODES_OWN`](martlet_protocol::replica::NODES_OWN), ends a sleep and means nothing else.
     pub fn events(&self) -> BorrowedFd<'_> {
         self.redis.events()
-    }
-
-    /// Looks at the sockets in the next turn without delay.
-    pub fn woken(&mut self) {
-        self.redis.look_soon();
     }
 
     /// Whether nothing is left to do until [`KvApp::events`] is readable, a ticket is released, or a lane of the fabric changes.
@@ -103,6 +113,8 @@ impl KvApp {
         }
         self.reign = replica.reign();
         self.is_primary = replica.standing() == Standing::Primary;
+        // Clients of the fabric come to a new primary at once, and are heard then; those of sockets have to connect first.
+        self.heard_in_memory = false;
         invariant_empty(&self.shared);
         self.redis.reign_changed(&mut self.shared);
         self.fabric.reign_changed(replica, &mut self.shared);
@@ -134,7 +146,11 @@ impl Application for KvApp {
             turn.perform(Effect::Seed(self.seed));
         }
         self.fabric.poll(&mut turn);
+        let over_fabric = turn.executed;
         self.redis.poll(&mut turn);
+        if turn.executed > 0 {
+            self.heard_in_memory = over_fabric > 0;
+        }
         self.expiring = false;
         if self.is_primary && turn.replica.machine().expiring() > 0 && turn.takes(0) {
             let most = turn.shared.env.config.expire_per_turn;
@@ -156,6 +172,14 @@ impl Application for KvApp {
     /// SHUTDOWN.
     fn wants_end(&self) -> bool {
         self.shared.shutdown
+    }
+
+    fn sleep(&mut self, at_most_ns: u64) -> bool {
+        self.redis.sleep(at_most_ns)
+    }
+
+    fn is_heard_in_memory(&self) -> bool {
+        self.heard_in_memory
     }
 
     fn complete<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R, completion: Completion) {

@@ -7,6 +7,8 @@ pub mod client;
 pub mod commands;
 pub mod config;
 pub mod frontend;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod resp;
 pub mod stats;
 pub mod store;

@@ -17,6 +17,13 @@ pub fn now() -> Time {
     Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
+/// Since the host started, its suspensions included, in nanoseconds. It only grows, whoever sets the wall clock; so what starts later on this
+/// host has a greater one.
+pub fn since_boot() -> u64 {
+    let t = clock_gettime(ClockId::Boottime);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
 /// The wall clock in milliseconds since 1970. For expiry of keys and for people; it can be set, in both directions, at any time.
 pub fn wall_ms() -> u64 {
     let t = clock_gettime(ClockId::Realtime);

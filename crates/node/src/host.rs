@@ -113,10 +113,10 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
                     self.clients.push(peer);
                     self.client_events.push_back(ClientEvent::Up(peer));
                 }
-                PeerEvent::Gone { peer, .. } if self.clients.contains(&peer) => {
+                PeerEvent::Gone { peer, certain } if self.clients.contains(&peer) => {
                     self.clients.retain(|c| *c != peer);
                     self.departed_clients.push(peer);
-                    self.client_events.push_back(ClientEvent::Gone(peer));
+                    self.client_events.push_back(ClientEvent::Gone { peer, certain });
                 }
                 PeerEvent::Up { peer, identity } => {
                     let process = ProcessId { node: identity.node, incarnation: identity.incarnation };
@@ -276,7 +276,7 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
 
     /// Lets the application know that every client is gone: this life ends.
     pub fn dismiss_clients(&mut self) {
-        self.client_events.extend(self.clients.drain(..).map(ClientEvent::Gone));
+        self.client_events.extend(self.clients.drain(..).map(|peer| ClientEvent::Gone { peer, certain: false }));
     }
 
     /// Writes the counters where others read them.

@@ -29,9 +29,9 @@ impl Idler {
         Idler { idle: threads.idle, spin_ns: threads.spin_us * 1_000, last_work: now }
     }
 
-    /// A turn that began at `now` found work or did not. `leads`: requests come to this node, so that the next one may be near.
+    /// A turn that began at `now` found work or did not. `near`: requests come to this node, and an awake thread finds the next one sooner.
     #[inline]
-    pub fn after_turn(&mut self, now: Time, worked: bool, leads: bool) -> Rest {
+    pub fn after_turn(&mut self, now: Time, worked: bool, near: bool) -> Rest {
         if worked {
             self.last_work = now;
             return Rest::None;
@@ -40,7 +40,7 @@ impl Idler {
             Idle::Spin => Rest::None,
             Idle::Yield => Rest::Yield,
             Idle::Park => Rest::Park,
-            Idle::Adaptive if leads && now.since(self.last_work) < self.spin_ns => Rest::None,
+            Idle::Adaptive if near && now.since(self.last_work) < self.spin_ns => Rest::None,
             Idle::Adaptive => Rest::Park,
         }
     }

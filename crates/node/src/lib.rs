@@ -26,6 +26,7 @@
 //! | [`client`] | an endpoint for clients, which reads what nodes show |
 //! | [`counters`] | counters and the timeline of failovers, in shared memory |
 //! | `warm` | what is done beforehand so that a failover does not wait for the kernel |
+//! | `undertaker` | whoever takes a dead node's memory down, so that its connections end at once |
 //! | [`clock`], [`idle`], [`sched`], [`waker`], [`stop`] | time, rest, cores and classes, sockets, the end |
 
 mod agent;
@@ -39,7 +40,11 @@ pub mod idle;
 mod runner;
 pub mod sched;
 pub mod stop;
+mod undertaker;
 pub mod waker;
 mod warm;
+
+const _: () =
+    assert!(!martlet_fabric::probe::BUILT_IN, "a node must not hold a simulator's canaries or marks: build it without those features");
 
 pub use runner::{Ended, Hooks, OnStart, RunError, Started, run};

@@ -16,22 +16,27 @@ use martlet_protocol::replica::{Application, Standing, StateMachine as _};
 
 use crate::agent::Agent;
 use crate::clock;
-use crate::config::Settings;
+use crate::config::{Key, Settings};
 use crate::counters::{Counter, Counters, EventKind};
 use crate::founding::Founding;
 use crate::host::Host;
 use crate::idle::{Idler, Rest};
 use crate::sched::{self, Class, FifoWatch, Placement};
 use crate::stop::Stop;
-use crate::waker::Waker;
+use crate::undertaker::Undertaker;
+use crate::waker::Watch;
 use crate::warm;
 
 /// The longest sleep, in nanoseconds: a lost wake-up would cost this much and no more.
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
+/// The longest sleep of a node that serves sockets and cannot wait for them, in nanoseconds.
+const WITHOUT_SOCKETS_NS: u64 = 1_000_000;
 /// How long a node that ends waits for the others to take note, in nanoseconds. If they don't, its death words tell them.
 const LEAVE_PATIENCE_NS: u64 = 500_000_000;
 /// How long a node that ends while nobody else holds the whole state waits for a learner to have it, in nanoseconds.
 const HAND_OVER_PATIENCE_NS: u64 = 10_000_000_000;
+/// How long a new role lasts before the thread's schedule is suited to it, in nanoseconds.
+const SETTLE_NS: u64 = 1_000_000;
 /// How many trips between two cores measure the difference of their clocks at the start.
 const SKEW_ROUNDS: u32 = 64;
 
@@ -42,8 +47,9 @@ pub type OnStart = Box<dyn FnOnce(&Started)>;
 pub struct Hooks {
     /// By which the node is asked to end. Keep a clone.
     pub stop: Stop,
-    /// Readable when the application has something to do that nobody on the fabric tells it of: the descriptor of its epoll instance, say.
-    /// It wakes a sleeping node. The application polls it itself in each turn.
+    /// The application's epoll instance: readable when it has something to do that nobody on the fabric tells it of. It wakes a sleeping
+    /// node. The application looks at it itself in each turn, and sleeps there as primary (`Application::sleep`); the node puts descriptors of
+    /// its own there, with [`NODES_OWN`](martlet_protocol::replica::NODES_OWN) as their data.
     pub wake: Option<OwnedFd>,
     /// Called once, when the node is on the fabric and before its first turn.
     pub started: Option<OnStart>,
@@ -142,6 +148,8 @@ pub fn run<A: Application>(settings: &Settings, mut app: A, mut machine: A::Mach
     let populated_bytes = warm::populate_code().map_err(system("cannot tell what is mapped"))?;
     warm::keep_heap();
     tracing::info!(%placement, skew_ns, populated_bytes, "node {node} starts");
+    // Without it everything works, but connections of clients end only after the memory of a dead node has been taken down.
+    let _undertaker = Undertaker::start().inspect_err(|error| tracing::warn!(%error, "no undertaker")).ok();
 
     let mut counters = Counters::default();
     counters.set(Counter::Pid, u64::from(std::process::id()));
@@ -157,12 +165,10 @@ pub fn run<A: Application>(settings: &Settings, mut app: A, mut machine: A::Mach
         if let Some(report) = report.take() {
             report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns });
         }
-        let ring = life.agent.host.fabric.own_regions();
-        let descriptors =
-            hooks.wake.iter().map(|fd| fd.as_fd()).chain([hooks.stop.as_fd()]).map(|fd| fd.try_clone_to_owned()).collect::<Result<_, _>>();
-        let waker = descriptors.and_then(|fds| Waker::start(fds, move || ring.nudge())).map_err(system("cannot watch descriptors"))?;
-        let end = life.live(settings, &hooks.stop, &waker, placement.class).map_err(system("cannot tell who runs"))?;
-        drop(waker);
+        let sockets = hooks.wake.as_ref().map(|fd| fd.as_fd());
+        let mut watch = Watch::start(&life.agent.host.fabric, sockets, hooks.stop.as_fd()).map_err(system("cannot watch descriptors"))?;
+        let end = life.live(settings, &hooks.stop, &mut watch, &placement).map_err(system("cannot tell who runs"))?;
+        drop(watch);
         let (old, parts) = life.end();
         (app, machine, counters, incarnation) = (parts.app, parts.machine, parts.counters, incarnation.max(old));
         engine = Some(parts.engine);
@@ -177,9 +183,10 @@ pub fn run<A: Application>(settings: &Settings, mut app: A, mut machine: A::Mach
     }
 }
 
-/// Larger than every earlier one, as long as the wall clock is not set back between two starts of the process.
+/// Larger than every earlier one of this node, whose processes run on this host one after the other, and than `last`, the newest that the
+/// cluster is known to know. A cluster does not outlive its host, so the clock need not either.
 fn next_incarnation(last: u64) -> u64 {
-    (clock::wall_ms() * 1_000_000 + clock::now().0 % 1_000_000).max(last + 1)
+    clock::since_boot().max(last + 1)
 }
 
 enum End {
@@ -249,7 +256,10 @@ impl<A: Application> Life<A> {
             None => {
                 let sizes = cluster.sizes();
                 machine.clear();
-                PrimaryBackup::new(me, primary_backup::Config { log_ring_bytes: sizes.log_ring_bytes, ..primary_backup::Config::default() })
+                let random = Key::generate().map_err(|error| RunError::System { node, what: "no random numbers", error })?;
+                let secret = u64::from_le_bytes(*random.bytes().first_chunk().expect("32 bytes"));
+                let log_ring_bytes = sizes.log_ring_bytes;
+                PrimaryBackup::new(me, primary_backup::Config { log_ring_bytes, secret, ..primary_backup::Config::default() })
             }
             Some(mut engine) => {
                 engine.reset(me, &mut machine);
@@ -261,11 +271,12 @@ impl<A: Application> Life<A> {
     }
 
     /// Turns, until it is over.
-    fn live(&mut self, settings: &Settings, stop: &Stop, waker: &Waker, class: Class) -> io::Result<End> {
+    fn live(&mut self, settings: &Settings, stop: &Stop, watch: &mut Watch, placement: &Placement) -> io::Result<End> {
         let others = settings.cluster().config().nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != self.me.node).collect();
         let mut founding = settings.entry().may_found().then(|| Founding::new(&settings.cluster().config().name, others));
         let mut idler = Idler::new(&settings.node().threads, clock::now());
-        let mut fifo = (class == Class::Fifo).then(FifoWatch::default);
+        let mut fifo = (placement.class == Class::Fifo).then(FifoWatch::default);
+        let mut posture = Posture { class: placement.class, leads: false, since: clock::now() };
         loop {
             let turn = self.turn();
             if founding.is_some() && self.found(&mut founding, turn.now)? {
@@ -283,12 +294,15 @@ impl<A: Application> Life<A> {
                 return Ok(End::StartOver);
             }
             let leads = self.agent.host.engine.standing() == Standing::Primary;
+            posture.after_turn(&turn, leads);
             match idler.after_turn(turn.now, turn.worked, leads) {
                 Rest::None => std::hint::spin_loop(),
                 Rest::Yield => std::thread::yield_now(),
                 Rest::Park => {
                     let due = founding.as_ref().map_or(Time(u64::MAX), Founding::due);
-                    self.park(due, waker, fifo.as_mut());
+                    // Who is heard of in memory is heard sooner by a sleep there.
+                    let at_sockets = leads && !self.agent.app.is_heard_in_memory() && watch.has_crier();
+                    self.park(due, watch, at_sockets, fifo.as_mut());
                 }
             }
         }
@@ -310,7 +324,7 @@ impl<A: Application> Life<A> {
         }
     }
 
-    /// Whether a later life of this node is listed: then the wall clock was set back since, and this one would never be let in.
+    /// Whether a later life of this node is listed: this one would never be let in.
     fn is_outlived(&self) -> bool {
         let core = &self.agent.host.core;
         !core.is_member() && core.view().is_some_and(|v| v.members.iter().any(|m| m.id.node == self.me.node && m.id > self.me))
@@ -337,16 +351,19 @@ impl<A: Application> Life<A> {
 
     /// Sleeps until there is something to do. The look for work between the announcement and the sleep is a whole turn: whatever can wake
     /// this thread is looked at there.
-    fn park(&mut self, due: Time, waker: &Waker, fifo: Option<&mut FifoWatch>) {
+    fn park(&mut self, due: Time, watch: &mut Watch, at_sockets: bool, fifo: Option<&mut FifoWatch>) {
         self.watch_deaths();
         self.agent.host.fabric.announce();
-        waker.arm();
+        match at_sockets {
+            true => watch.arm_crier(&self.agent.host.fabric, &self.watched),
+            false => watch.arm_waker(),
+        }
         let turn = self.turn();
         let until = self.agent.deadline().min(due).min(turn.now.after(LONGEST_SLEEP_NS));
         let host = &mut self.agent.host;
         if turn.worked || until <= turn.now || host.members_changed {
             host.fabric.stay_awake();
-            waker.disarm();
+            watch.disarm();
             return;
         }
         host.counters.add(Counter::Parks, 1);
@@ -354,14 +371,31 @@ impl<A: Application> Life<A> {
         if fifo.is_some_and(FifoWatch::before_sleep) {
             host.counters.add(Counter::Demotions, 1);
         }
-        let reason = host.fabric.sleep(&self.watched, Some(Duration::from_nanos(until.since(turn.now))));
-        waker.disarm();
-        if let WakeReason::Word(at) = reason {
+        let at_most_ns = until.since(turn.now);
+        let reason = match at_sockets {
+            true => self.rest(watch, at_most_ns),
+            false => Some(host.fabric.sleep(&self.watched, Some(Duration::from_nanos(at_most_ns)))),
+        };
+        watch.disarm();
+        if let Some(WakeReason::Word(at)) = reason {
             // Death words change once: the next turn sees what this one has become.
             self.watched.swap_remove(at);
         }
         // Who slept through its deadline was stalled; who was woken before it was not.
         self.gaps.slept(clock::now(), until);
+    }
+
+    /// Sleeps among the application's sockets, while another thread waits for everything else.
+    fn rest(&mut self, watch: &mut Watch, at_most_ns: u64) -> Option<WakeReason> {
+        let Agent { host, app, .. } = &mut self.agent;
+        let found = host.fabric.find_work(&self.watched);
+        if found.is_none() && !app.sleep(at_most_ns) {
+            // Out of kernel memory, perhaps: until that is over, sockets are looked at often instead of being waited for.
+            return Some(host.fabric.sleep(&self.watched, Some(Duration::from_nanos(at_most_ns.min(WITHOUT_SOCKETS_NS)))));
+        }
+        host.fabric.stay_awake();
+        watch.disarm();
+        found
     }
 
     /// Lists the death words to sleep on, when the list of peers has changed. A word that changes between this and the sleep keeps the
@@ -442,10 +476,9 @@ impl<A: Application> Life<A> {
         // A clean end: whoever still waits for this process sees that it acts no more.
         self.words = None;
         let Agent { host, app, .. } = self.agent;
-        let newest =
-            host.core.view().and_then(|v| v.members.iter().filter(|m| m.id.node == host.me.node).map(|m| m.id.incarnation.0).max());
+        let newest = host.core.newest_life().0;
         let parts = Parts { app, machine: host.machine, counters: host.counters, engine: host.engine };
-        (newest.unwrap_or(0), parts)
+        (newest, parts)
     }
 }
 
@@ -453,6 +486,27 @@ impl<A: Application> Life<A> {
 pub(crate) fn fabric_config(cluster: &crate::config::Cluster, identity: Identity) -> ShmConfig {
     let sizes = cluster.sizes();
     ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, layout::regions(sizes), layout::client_regions(sizes))
+}
+
+/// How the thread is scheduled in its role. What follows from a new role is no matter of haste, and a failover is: it comes a while after.
+struct Posture {
+    class: Class,
+    leads: bool,
+    /// The end of the last turn in which the posture suited the role.
+    since: Time,
+}
+
+impl Posture {
+    fn after_turn(&mut self, turn: &crate::agent::Turn, leads: bool) {
+        if self.leads == leads {
+            self.since = turn.now;
+        } else if !turn.worked && turn.now.since(self.since) >= SETTLE_NS {
+            if let Err(error) = sched::suit_role(self.class, leads) {
+                tracing::debug!(%error, leads, "the thread's schedule stays as it was");
+            }
+            (self.leads, self.since) = (leads, turn.now);
+        }
+    }
 }
 
 /// The gaps between turns in which the thread did not mean to sleep.
@@ -508,6 +562,6 @@ mod tests {
     fn incarnations_only_grow() {
         let first = next_incarnation(0);
         assert!(next_incarnation(first) > first);
-        assert_eq!(next_incarnation(u64::MAX - 1), u64::MAX, "even when the wall clock has been set back");
+        assert_eq!(next_incarnation(u64::MAX - 1), u64::MAX, "beyond what the cluster knows, whatever the clock says");
     }
 }

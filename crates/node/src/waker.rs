@@ -1,120 +1,284 @@
-//! Watches file descriptors for a thread that sleeps on its doorbell.
+//! Who listens for a main thread that sleeps.
 //!
-//! A parked main thread waits on memory: its doorbell, and the death words of its peers. Nothing there changes when a socket becomes readable,
-//! so a thread of its own waits for the sockets, in poll(2), and rings the bell. It does so only while the main thread is parked: an awake
-//! main thread looks at its sockets itself, and a readable socket must then cost nothing beyond it.
+//! A sleeping main thread waits in one place: for words in memory (its doorbell, the death words of its peers), or in epoll, for sockets.
+//! While it is in the one, a thread of its own listens at the other, and passes on what comes:
 //!
-//! | main thread | waker |
+//! - **The waker** waits in poll(2) for sockets, and rings the bell. A backup sleeps on its words, since nothing must come between a death and
+//!   its notice; so does a primary whose clients come by memory.
+//! - **The crier** waits for the words, and makes an eventfd readable among the sockets. A primary whose clients come by sockets sleeps there:
+//!   each request then costs one wake-up, and the scheduler sees who wakes whom and lets a lone client and its server share a core.
+//!
+//! Each listens only while the main thread is parked, and elsewhere: an awake main thread looks at everything itself, and what comes must then
+//! cost nothing beyond it.
+//!
+//! | main thread | listener |
 //! |---|---|
-//! | arms; wakes the waker if that waits for it | waits until armed |
-//! | looks at its sockets once more | waits for a readable descriptor |
-//! | sleeps on its bell | if still armed: disarms, rings the bell |
+//! | arms; wakes the listener if that waits for it | waits until armed |
+//! | looks at everything once more | waits for something to come |
+//! | sleeps | disarms; passes it on |
 //! | disarms | |
 //!
-//! While no socket becomes readable the waker stays in poll(2) across many sleeps of the main thread, and arming is two loads and a store.
+//! While nothing comes the listener stays in its wait across many sleeps of the main thread, and arming is two loads and a store.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use martlet_fabric::shm::{OwnRegions, ParkWord, ShmFabric, Vigil};
+use martlet_protocol::replica::NODES_OWN;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::thread::futex;
 
+/// A listener's state: the lowest two bits; above them a number that changes with what it is to listen for.
+const STATE: u32 = 3;
 const DISARMED: u32 = 0;
 const ARMED: u32 = 1;
-/// Disarmed, and the waker waits for that to change.
+/// Disarmed, and the listener waits for that to change.
 const AWAITED: u32 = 2;
 const CLOSED: u32 = 3;
 
-/// The thread that watches, and the main thread's handle on it. Dropping it ends the thread.
+/// A thread that listens. Dropping it ends the thread, once its wait is over.
 #[derive(Debug)]
-pub struct Waker {
+struct Listener {
     state: Arc<AtomicU32>,
-    close: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Waker {
-    /// Starts watching `descriptors`. `ring` wakes the main thread, from the waker's thread.
-    pub fn start(descriptors: Vec<OwnedFd>, ring: impl Fn() + Send + 'static) -> io::Result<Waker> {
-        let close = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let closed = close.try_clone()?;
+impl Listener {
+    /// Starts a thread that calls `wait` while it is armed, with its state as it was then, and `pass_on` after each: with `true` when it is
+    /// still armed, with `false` when the main thread has disarmed it meanwhile. An error ends it.
+    fn start(
+        name: &str,
+        wait: impl Fn(&AtomicU32, u32) -> io::Result<()> + Send + 'static,
+        pass_on: impl Fn(bool) + Send + 'static,
+    ) -> io::Result<Listener> {
         let state = Arc::new(AtomicU32::new(DISARMED));
-        let watched = Arc::clone(&state);
-        let thread = std::thread::Builder::new().name("martlet-waker".into()).spawn(move || {
+        let its = Arc::clone(&state);
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
             martlet_fabric::shm::process::stand_aside();
-            watch(&watched, &closed, &descriptors, &ring);
+            if let Err(error) = listen(&its, &wait, &pass_on) {
+                // Out of memory, perhaps. The main thread's own deadlines still wake it: what comes is then seen late, not never.
+                tracing::error!(%error, "nobody listens any more for a main thread that sleeps");
+            }
         })?;
-        Ok(Waker { state, close, thread: Some(thread) })
+        Ok(Listener { state, thread: Some(thread) })
     }
 
-    /// To be called by the main thread before it looks at its sockets for the last time and then sleeps.
-    pub fn arm(&self) {
-        // SeqCst: the look at the sockets that follows must not come before this (they are system calls and wouldn't; and the
-        // waker's swap must be ordered against it).
-        if self.state.swap(ARMED, Ordering::SeqCst) == AWAITED {
-            // A lost wake-up is impossible: the waker waits only while the word is AWAITED.
+    /// To be called by the main thread before it looks at everything for the last time and then sleeps. `anew`: there is something else to
+    /// listen for than before.
+    fn arm(&self, anew: bool) {
+        // Only this thread changes the number.
+        let number = (self.state.load(Ordering::Relaxed) & !STATE).wrapping_add(if anew { STATE + 1 } else { 0 });
+        // SeqCst: the look that follows must not come before this, and the listener's exchange must be ordered against it.
+        let before = self.state.swap(number | ARMED, Ordering::SeqCst);
+        // A lost wake-up is impossible: the listener waits only while the word is AWAITED; and who waits for something else finds that the
+        // word has changed, or is woken.
+        if before & STATE == AWAITED || anew {
             let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
         }
     }
 
     /// To be called by the main thread when it is awake again.
-    pub fn disarm(&self) {
-        let _ = self.state.compare_exchange(ARMED, DISARMED, Ordering::SeqCst, Ordering::SeqCst);
+    fn disarm(&self) {
+        let now = self.state.load(Ordering::Relaxed);
+        if now & STATE == ARMED {
+            let _ = self.state.compare_exchange(now, now & !STATE | DISARMED, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+
+    /// Tells the thread to end. It does when its wait is over.
+    fn close(&self) {
+        self.state.store(CLOSED, Ordering::SeqCst);
+        let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.close();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("a listening thread panicked");
+        }
+    }
+}
+
+fn listen(state: &AtomicU32, wait: &dyn Fn(&AtomicU32, u32) -> io::Result<()>, pass_on: &dyn Fn(bool)) -> io::Result<()> {
+    loop {
+        let now = state.load(Ordering::SeqCst);
+        let (number, awaited) = (now & !STATE, now & !STATE | AWAITED);
+        match now & STATE {
+            CLOSED => return Ok(()),
+            ARMED => {
+                wait(state, now)?;
+                pass_on(state.compare_exchange(now, number | DISARMED, Ordering::SeqCst, Ordering::SeqCst).is_ok());
+            }
+            _ => {
+                if now == awaited || state.compare_exchange(now, awaited, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                    let _ = futex::wait(state, futex::Flags::PRIVATE, awaited, None);
+                }
+            }
+        }
+    }
+}
+
+/// Waits for descriptors, and calls somebody: the main thread, by its bell.
+#[derive(Debug)]
+struct Waker {
+    listener: Listener,
+    close: OwnedFd,
+}
+
+impl Waker {
+    fn start(descriptors: Vec<OwnedFd>, ring: impl Fn() + Send + 'static) -> io::Result<Waker> {
+        let close = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let closed = close.try_clone()?;
+        let wait = move |_: &AtomicU32, _| {
+            // A descriptor that is at its end, or broken, counts: the main thread will find out.
+            let mut fds: Vec<PollFd<'_>> =
+                std::iter::once(&closed).chain(&descriptors).map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
+            match poll(&mut fds, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+                Err(error) => Err(error.into()),
+            }
+        };
+        // Who has disarmed it is awake, and looks at the sockets before it sleeps again.
+        let pass_on = move |armed: bool| {
+            if armed {
+                ring();
+            }
+        };
+        Ok(Waker { listener: Listener::start("martlet-waker", wait, pass_on)?, close })
     }
 }
 
 impl Drop for Waker {
     fn drop(&mut self) {
-        self.state.store(CLOSED, Ordering::SeqCst);
-        let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+        self.listener.close();
         let _ = rustix::io::write(&self.close, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the waker thread panicked");
+    }
+}
+
+/// Waits for words, and makes a descriptor readable.
+#[derive(Debug)]
+struct Crier {
+    listener: Listener,
+    vigil: Arc<Mutex<Option<Vigil>>>,
+    /// For which words the vigil is kept.
+    words: Vec<ParkWord>,
+    called: OwnedFd,
+}
+
+impl Crier {
+    /// Of the endpoint that these regions belong to.
+    fn start(endpoint: OwnRegions) -> io::Result<Crier> {
+        let called = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let call = called.try_clone()?;
+        let vigil: Arc<Mutex<Option<Vigil>>> = Arc::default();
+        let its = Arc::clone(&vigil);
+        let wait = move |state: &AtomicU32, armed| {
+            let vigil = its.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if let Some(vigil) = vigil {
+                vigil.keep(state, armed);
+            }
+            Ok(())
+        };
+        let pass_on = move |armed: bool| {
+            // It fails only when the counter is full, and then it is readable as well.
+            let _ = rustix::io::write(&call, &1u64.to_ne_bytes());
+            // The kernel wakes one waiter for a death. It may have been this thread, left over in its wait, while the main one sleeps on
+            // its words.
+            if !armed {
+                endpoint.nudge();
+            }
+        };
+        Ok(Crier { listener: Listener::start("martlet-crier", wait, pass_on)?, vigil, words: Vec::new(), called })
+    }
+
+    /// Listens for the endpoint's bell and these words.
+    fn arm(&mut self, fabric: &ShmFabric, words: &[ParkWord]) {
+        let mut vigil = self.vigil.lock().unwrap_or_else(PoisonError::into_inner);
+        let anew = vigil.is_none() || self.words != words;
+        if anew {
+            *vigil = Some(fabric.vigil(words));
+            words.clone_into(&mut self.words);
+        }
+        drop(vigil);
+        self.listener.arm(anew);
+    }
+}
+
+/// Both listeners, as far as there is something to listen for.
+#[derive(Debug)]
+pub struct Watch {
+    waker: Waker,
+    crier: Option<Crier>,
+}
+
+impl Watch {
+    /// Listens for `stop` and for `sockets`, the application's epoll instance, where the crier makes itself heard.
+    pub fn start(fabric: &ShmFabric, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<Watch> {
+        let ring = fabric.own_regions();
+        let watched = sockets.into_iter().chain([stop]).map(|fd| fd.try_clone_to_owned()).collect::<io::Result<_>>()?;
+        let waker = Waker::start(watched, move || ring.nudge())?;
+        let crier = match sockets {
+            None => None,
+            Some(sockets) => {
+                let crier = Crier::start(fabric.own_regions())?;
+                for own in [crier.called.as_fd(), stop] {
+                    enter(sockets, own)?;
+                }
+                Some(crier)
+            }
+        };
+        Ok(Watch { waker, crier })
+    }
+
+    /// Whether the main thread can sleep in the application's epoll instance.
+    pub fn has_crier(&self) -> bool {
+        self.crier.is_some()
+    }
+
+    /// To be called by the main thread before it looks at everything for the last time and then sleeps on its words.
+    pub fn arm_waker(&self) {
+        self.waker.listener.arm(false);
+    }
+
+    /// To be called by the main thread before it looks at everything for the last time and then sleeps in the application's epoll instance.
+    pub fn arm_crier(&mut self, fabric: &ShmFabric, words: &[ParkWord]) {
+        if let Some(crier) = &mut self.crier {
+            crier.arm(fabric, words);
+        }
+    }
+
+    /// To be called by the main thread when it is awake again.
+    pub fn disarm(&self) {
+        self.waker.listener.disarm();
+        if let Some(crier) = &self.crier {
+            crier.listener.disarm();
         }
     }
 }
 
-fn watch(state: &AtomicU32, close: &OwnedFd, descriptors: &[OwnedFd], ring: &dyn Fn()) {
-    loop {
-        // Until armed.
-        loop {
-            match state.compare_exchange(DISARMED, AWAITED, Ordering::SeqCst, Ordering::SeqCst) {
-                Err(CLOSED) => return,
-                Err(ARMED) => break,
-                // DISARMED: it has just become AWAITED. AWAITED: the wait ended for no reason.
-                _ => {
-                    let _ = futex::wait(state, futex::Flags::PRIVATE, AWAITED, None);
-                }
-            }
-        }
-        // Until readable. A descriptor that is at its end, or broken, counts: the main thread will find out.
-        let mut fds: Vec<PollFd<'_>> = std::iter::once(close)
-            .chain(descriptors)
-            .map(|fd| PollFd::from_borrowed_fd(std::os::fd::AsFd::as_fd(fd), PollFlags::IN))
-            .collect();
-        match poll(&mut fds, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => {
-                // Out of memory, perhaps. The main thread's own deadlines still wake it: sockets are then served late, not never.
-                tracing::error!(%error, "cannot wait for sockets; they will be served with delay");
-                return;
-            }
-        }
-        // Whoever disarms owes nothing: if the main thread has done it, it is awake.
-        if state.compare_exchange(ARMED, DISARMED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-            ring();
-        }
+/// Puts a descriptor of the node's own among the application's. Edge-triggered: nobody reads it, and each new event is one.
+fn enter(sockets: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<()> {
+    match epoll::add(sockets, own, epoll::EventData::new_u64(NODES_OWN), epoll::EventFlags::IN | epoll::EventFlags::ET) {
+        // The node's stop handle stays there from one life to the next.
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU64;
     use std::sync::mpsc::channel;
+
+    use martlet_fabric::shm::ShmConfig;
+    use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionName, RegionSpec};
 
     use super::*;
 
@@ -141,13 +305,13 @@ mod tests {
             // Before it is armed as well as after: no order may lose the wake-up.
             if i % 3 == 0 {
                 make_readable(fd);
-                waker.arm();
+                waker.listener.arm(false);
             } else {
-                waker.arm();
+                waker.listener.arm(false);
                 make_readable(fd);
             }
             bell.recv().expect("the bell rings");
-            waker.disarm();
+            waker.listener.disarm();
             consume(fd);
         }
         // Awake: readable descriptors ring nothing.
@@ -163,14 +327,84 @@ mod tests {
             let (rang, bell) = channel();
             let waker = Waker::start(vec![fd], move || rang.send(()).expect("the test listens")).expect("a thread");
             for _ in 0..1_000 {
-                waker.arm();
-                waker.disarm();
+                waker.listener.arm(false);
+                waker.listener.disarm();
             }
             if armed {
-                waker.arm();
+                waker.listener.arm(false);
             }
             drop(waker);
             assert!(bell.try_recv().is_err());
         }
+    }
+
+    /// An endpoint that nobody is connected with.
+    fn endpoint() -> ShmFabric {
+        let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
+        let regions = RegionSpec { public: vec![(RegionName(0), 64)], member_lanes: Vec::new(), client_lanes: Vec::new() };
+        let cluster = format!("waker-test-{}-{:?}", std::process::id(), std::thread::current().id()).replace(['(', ')'], "");
+        ShmFabric::start(ShmConfig::new(&cluster, &[7; 32], identity, regions.clone(), regions)).expect("an endpoint")
+    }
+
+    #[test]
+    fn nobody_sleeps_through_a_nudge_or_a_socket_wherever_it_sleeps() {
+        const EVENTS: u64 = 6_000;
+        let mut fabric = endpoint();
+        let sockets = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll instance");
+        let socket = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+        epoll::add(&sockets, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN).expect("added");
+        let stop = event();
+        let mut watch = Watch::start(&fabric, Some(sockets.as_fd()), stop.as_fd()).expect("two threads");
+        assert!(watch.has_crier());
+        let ours = fabric.own_regions();
+        let (nudges, seen) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (nudges, seen, other) = (&nudges, &seen, &socket);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut chance = 1u64;
+                for number in 0..EVENTS {
+                    // Each waits for the one before it to have been seen: a lost wake-up is a hang.
+                    while seen.load(Ordering::SeqCst) < number {
+                        std::thread::yield_now();
+                    }
+                    // At any moment of the other's way into its sleep, and sometimes when it is long asleep.
+                    chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    (0..chance >> 33 & [0xff, 0xfff, 0xffff][(number % 3) as usize]).for_each(|_| std::hint::spin_loop());
+                    if chance >> 40 & 1 == 0 {
+                        make_readable(other);
+                    } else {
+                        nudges.fetch_add(1, Ordering::SeqCst);
+                        ours.nudge();
+                    }
+                }
+            });
+            let (mut taken, mut total, mut sleeps) = (0, 0, 0u64);
+            while total < EVENTS {
+                sleeps += 1;
+                // A while here, a while there.
+                let at_sockets = sleeps / 5 % 2 == 0;
+                fabric.announce();
+                if at_sockets {
+                    watch.arm_crier(&fabric, &[]);
+                } else {
+                    watch.arm_waker();
+                }
+                let now = nudges.load(Ordering::SeqCst);
+                let mut count = [0; 8];
+                let arrived = rustix::io::read(&socket, &mut count).map_or(0, |_| u64::from_ne_bytes(count));
+                let new = now - std::mem::replace(&mut taken, now) + arrived;
+                total += new;
+                seen.store(total, Ordering::SeqCst);
+                if new > 0 || at_sockets && fabric.find_work(&[]).is_some() {
+                    fabric.stay_awake();
+                } else if at_sockets {
+                    let _ = epoll::wait(&sockets, rustix::buffer::spare_capacity(&mut Vec::with_capacity(4)), None);
+                    fabric.stay_awake();
+                } else {
+                    fabric.sleep(&[], None);
+                }
+                watch.disarm();
+            }
+        });
     }
 }

@@ -96,6 +96,8 @@ struct World {
     done: Vec<[VecDeque<Completion>; ACCEPTORS]>,
     decided: Option<Vec<u8>>,
     attempts: Vec<u32>,
+    /// A canary: acceptors whose words are swapped without being compared.
+    blind: bool,
 }
 
 fn value(proposer: usize) -> Vec<u8> {
@@ -111,6 +113,7 @@ impl World {
             done: vec![Default::default(); proposers],
             decided: None,
             attempts: vec![0; proposers],
+            blind: false,
         }
     }
 
@@ -183,7 +186,7 @@ impl World {
                 return;
             }
             Posted::Swap(expected, new) => {
-                let found = acceptor.word;
+                let found = if self.blind { expected } else { acceptor.word };
                 if found == expected {
                     acceptor.word = new;
                 }
@@ -260,6 +263,12 @@ fn run_alone(world: &mut World, p: usize) -> Option<Vec<u8>> {
 fn theorem_a_7_no_schedule_of_two_proposers_breaks_agreement_or_validity() {
     let (states, decided) = explore(World::new(2, 0), [1, 1]);
     assert!(states > 1_000 && decided > 0, "{states} states, {decided} with a decision: the exploration is not one");
+}
+
+#[test]
+#[should_panic(expected = "agreement")]
+fn canary_a_swap_that_does_not_compare_is_found() {
+    explore(World { blind: true, ..World::new(2, 0) }, [1, 1]);
 }
 
 /// The moment that matters most: the first proposer has been promised everything and its accept phase is on its way, in any part, when the

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::Problem;
 
 /// Which of our crates a crate may use (`ARCHITECTURE.md`). Tests of all may use the simulator's checkers.
-const MAY_USE: [(&str, &[&str]); 9] = [
+const MAY_USE: [(&str, &[&str]); 10] = [
     ("martlet-fabric", &[]),
     ("martlet-protocol", &["martlet-fabric"]),
     ("martlet-node", &["martlet-protocol", "martlet-fabric"]),
@@ -17,8 +17,13 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("martlet-cli", &["martlet-kv", "martlet-node", "martlet-sim", "martlet-protocol", "martlet-fabric"]),
     ("martlet-preload", &["martlet-node", "martlet-protocol", "martlet-fabric"]),
     ("martlet-capi", &["martlet-kv", "martlet-node", "martlet-protocol", "martlet-fabric"]),
+    ("martlet-fuzz", &["martlet-kv", "martlet-node", "martlet-protocol", "martlet-fabric"]),
     ("xtask", &[]),
 ];
+
+/// Features that put a simulator's probes into production crates, and the crates that may have them. None may turn them on for others.
+const PROBES: [&str; 2] = ["canaries", "marks"];
+const MAY_BE_PROBED: [&str; 3] = ["martlet-fabric", "martlet-protocol", "martlet-sim"];
 
 /// What tests of any crate may use beside that.
 const TESTS_MAY_USE: &str = "martlet-sim";
@@ -49,11 +54,11 @@ impl Member {
     }
 }
 
-/// Finds the members: every directory of `crates` that holds a manifest, and `xtask`.
+/// Finds the members: every directory of `crates` that holds a manifest, `fuzz` and `xtask`.
 pub fn members(root: &Path) -> Result<Vec<Member>, String> {
     let entries = fs::read_dir(root.join("crates")).map_err(|error| format!("cannot list crates: {error}"))?;
     let mut dirs: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    dirs.push(root.join("xtask"));
+    dirs.extend(["fuzz", "xtask"].map(|name| root.join(name)));
     dirs.sort();
     dirs.iter()
         .map(|dir| dir.join("Cargo.toml"))
@@ -75,6 +80,7 @@ pub fn check_workspace(path: &str, text: &str, members: &[Member]) -> Result<Vec
     let mut problems = Vec::new();
     let named = manifest.get("workspace").and_then(|w| w.get("dependencies")).and_then(Value::as_table);
     for (name, value) in named.into_iter().flatten() {
+        problems.extend(turns_on_probes(path, name, value));
         let line = text.lines().position(|line| line.split(['=', '.', ' ']).next() == Some(name)).map_or(0, |at| at + 1);
         let ours = value.get("path").is_some();
         if !ours && !members.iter().any(|member| member.dependencies().any(|(_, used, _)| used == name)) {
@@ -88,6 +94,34 @@ pub fn check_workspace(path: &str, text: &str, members: &[Member]) -> Result<Vec
     Ok(problems)
 }
 
+/// A dependency that asks for probes would put them into every build of the workspace that holds it.
+fn turns_on_probes(path: &str, used: &str, value: &Value) -> Option<Problem> {
+    let features = value.get("features").and_then(Value::as_array)?;
+    let probe = features.iter().filter_map(Value::as_str).find(|feature| PROBES.contains(feature))?;
+    Some(Problem::new(
+        path,
+        0,
+        format!("`{used}` with the feature `{probe}`: ask for it on the command line only, for `martlet-sim` alone"),
+    ))
+}
+
+/// Features that hold probes stand in the crates that have some and in the simulator, and are never on by default.
+fn probes_by_feature(member: &Member) -> Vec<Problem> {
+    let features = member.manifest.get("features").and_then(Value::as_table);
+    let holds_probe = |value: &str| PROBES.contains(&value.rsplit('/').next().unwrap_or(value));
+    let mut problems = Vec::new();
+    for (feature, turns_on) in features.into_iter().flatten() {
+        let named = PROBES.contains(&feature.as_str());
+        let turned_on = turns_on.as_array().into_iter().flatten().filter_map(Value::as_str).any(holds_probe);
+        if (named && !MAY_BE_PROBED.contains(&member.name())) || (turned_on && !named) {
+            let message =
+                format!("the feature `{feature}` puts a simulator's probes where they do not belong: only {MAY_BE_PROBED:?} have them");
+            problems.push(Problem::new(&member.path, 0, message));
+        }
+    }
+    problems
+}
+
 /// Checks one crate's manifest.
 pub fn check_member(member: &Member) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -99,7 +133,9 @@ pub fn check_member(member: &Member) -> Vec<Problem> {
             format!("`{name}` has no place in the order of crates: give it one in ARCHITECTURE.md and here"),
         )];
     };
+    problems.extend(probes_by_feature(member));
     for (section, used, value) in member.dependencies() {
+        problems.extend(turns_on_probes(&member.path, used, value));
         if used.starts_with("martlet-") && !allowed.contains(&used.as_str()) && !(section == "dev-dependencies" && used == TESTS_MAY_USE) {
             let may = if allowed.is_empty() { "none of ours".into() } else { allowed.join(", ") };
             problems.push(Problem::new(&member.path, 0, format!("`{name}` must not use `{used}`; it may use {may}")));
@@ -141,6 +177,21 @@ mod tests {
     fn tests_may_use_the_checkers() {
         assert!(check_member(&member("martlet-kv", "[dev-dependencies]\nmartlet-sim.workspace = true\n")).is_empty());
         assert_eq!(check_member(&member("martlet-kv", "[dependencies]\nmartlet-sim.workspace = true\n")).len(), 1);
+    }
+
+    #[test]
+    fn nobody_turns_probes_on_for_others() {
+        let canaries = "[features]\ncanaries = [\"martlet-fabric/canaries\"]\n";
+        assert!(check_member(&member("martlet-protocol", canaries)).is_empty());
+        assert_eq!(check_member(&member("martlet-node", canaries)).len(), 1);
+        assert_eq!(check_member(&member("martlet-sim", "[features]\ndefault = [\"marks\"]\n")).len(), 1);
+        assert_eq!(check_member(&member("martlet-kv", "[features]\ntest = [\"martlet-protocol/canaries\"]\n")).len(), 1);
+        for section in ["dependencies", "dev-dependencies"] {
+            let dependency = format!("[{section}]\nmartlet-fabric = {{ workspace = true, features = [\"sim\", \"marks\"] }}\n");
+            assert_eq!(check_member(&member("martlet-protocol", &dependency)).len(), 1);
+        }
+        let root = "[workspace.dependencies]\nours = { path = \"ours\", features = [\"canaries\"] }\n";
+        assert_eq!(check_workspace("Cargo.toml", root, &[]).expect("a manifest").len(), 1);
     }
 
     #[test]

@@ -20,21 +20,43 @@ pub fn check(root: &Path) -> Result<Vec<Problem>, String> {
     Ok(judge(&metadata, &allowed))
 }
 
-fn allowed(deny: &str) -> Result<Vec<String>, String> {
-    let deny: toml::Table = deny.parse().map_err(|error| format!("deny.toml: {error}"))?;
-    let list = deny.get("licenses").and_then(|l| l.get("allow")).and_then(toml::Value::as_array);
-    let list = list.ok_or("deny.toml: `licenses.allow` is missing; it lists the licences that a dependency may have")?;
-    Ok(list.iter().filter_map(|licence| licence.as_str().map(str::to_owned)).collect())
+/// What `deny.toml` allows: everybody, and single crates beyond that.
+struct Allowed {
+    everybody: Vec<String>,
+    exceptions: Vec<(String, Vec<String>)>,
 }
 
-fn judge(metadata: &Value, allowed: &[String]) -> Vec<Problem> {
+impl Allowed {
+    /// What the crate of that name may be under.
+    fn of(&self, name: &str) -> Vec<String> {
+        let own = self.exceptions.iter().filter(|(of, _)| of == name).flat_map(|(_, allowed)| allowed);
+        self.everybody.iter().chain(own).cloned().collect()
+    }
+}
+
+fn allowed(deny: &str) -> Result<Allowed, String> {
+    let deny: toml::Table = deny.parse().map_err(|error| format!("deny.toml: {error}"))?;
+    let licences = deny.get("licenses");
+    let texts = |list: &[toml::Value]| list.iter().filter_map(|licence| licence.as_str().map(str::to_owned)).collect();
+    let list = licences.and_then(|l| l.get("allow")).and_then(toml::Value::as_array);
+    let list = list.ok_or("deny.toml: `licenses.allow` is missing; it lists the licences that a dependency may have")?;
+    let exceptions = licences.and_then(|l| l.get("exceptions")).and_then(toml::Value::as_array).map_or(&[][..], Vec::as_slice);
+    let exceptions = exceptions.iter().filter_map(|exception| {
+        let name = exception.get("crate")?.as_str()?;
+        Some((name.to_owned(), texts(exception.get("allow")?.as_array()?)))
+    });
+    Ok(Allowed { everybody: texts(list), exceptions: exceptions.collect() })
+}
+
+fn judge(metadata: &Value, allowed: &Allowed) -> Vec<Problem> {
     let packages = metadata["packages"].as_array().map_or(&[][..], Vec::as_slice);
     packages
         .iter()
         .filter_map(|package| {
             let name = format!("{} {}", package["name"].as_str().unwrap_or("?"), package["version"].as_str().unwrap_or("?"));
             let licence = package["license"].as_str().unwrap_or("");
-            let problem = match permits(licence, allowed) {
+            let allowed = allowed.of(package["name"].as_str().unwrap_or(""));
+            let problem = match permits(licence, &allowed) {
                 _ if licence.is_empty() => format!("{name} names no licence"),
                 Some(true) => return None,
                 Some(false) => format!("{name} is under `{licence}`; deny.toml allows {}", allowed.join(", ")),
@@ -97,13 +119,15 @@ fn one(tokens: &[&str], at: &mut usize, allowed: &[String]) -> Option<bool> {
 mod tests {
     use super::*;
 
-    fn list() -> Vec<String> {
-        allowed("[licenses]\nallow = [\"MIT\", \"Apache-2.0\", \"Apache-2.0 WITH LLVM-exception\", \"Unicode-3.0\"]").expect("a list")
+    fn list() -> Allowed {
+        let text = "[licenses]\nallow = [\"MIT\", \"Apache-2.0\", \"Apache-2.0 WITH LLVM-exception\", \"Unicode-3.0\"]\n\
+            exceptions = [{ crate = \"odd\", allow = [\"NCSA\"] }]";
+        allowed(text).expect("a list")
     }
 
     #[test]
     fn expressions_are_understood() {
-        let permits = |expression: &str| permits(expression, &list());
+        let permits = |expression: &str| permits(expression, &list().everybody);
         assert_eq!(permits("MIT"), Some(true));
         assert_eq!(permits("GPL-3.0"), Some(false));
         assert_eq!(permits("GPL-3.0 OR MIT"), Some(true));
@@ -119,12 +143,15 @@ mod tests {
     fn a_dependency_without_an_allowed_licence_is_named() {
         let metadata = serde_json::json!({"packages": [
             {"name": "good", "version": "1.0.0", "license": "MIT"},
+            {"name": "odd", "version": "1.0.0", "license": "MIT AND NCSA"},
+            {"name": "even", "version": "1.0.0", "license": "MIT AND NCSA"},
             {"name": "bad", "version": "2.0.0", "license": "AGPL-3.0"},
             {"name": "silent", "version": "3.0.0", "license": null},
         ]});
         let found: Vec<String> = judge(&metadata, &list()).into_iter().map(|p| p.message).collect();
-        assert_eq!(found.len(), 2);
-        assert!(found[0].starts_with("bad 2.0.0 is under `AGPL-3.0`"), "{found:?}");
-        assert_eq!(found[1], "silent 3.0.0 names no licence");
+        assert_eq!(found.len(), 3);
+        assert!(found[0].starts_with("even 1.0.0 is under `MIT AND NCSA`"), "an exception is for one crate: {found:?}");
+        assert!(found[1].starts_with("bad 2.0.0 is under `AGPL-3.0`"), "{found:?}");
+        assert_eq!(found[2], "silent 3.0.0 names no licence");
     }
 }

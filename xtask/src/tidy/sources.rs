@@ -87,7 +87,7 @@ fn forbids_unsafe(path: &str, text: &str, problems: &mut Vec<Problem>) {
     let parts: Vec<&str> = path.split('/').collect();
     let root = match parts.as_slice() {
         ["crates", name, "src", "lib.rs" | "main.rs"] => !MAY_BE_UNSAFE.contains(name),
-        ["xtask", "src", "main.rs"] => true,
+        ["xtask", "src", "main.rs"] | ["fuzz", "src", "lib.rs"] => true,
         _ => false,
     };
     if root && !text.contains("#![forbid(unsafe_code)]") {

@@ -119,6 +119,11 @@ fn summarise(directory: &Directory, sights: &[Sight], view: Option<&View>, forma
             view.lease_ns / 1_000_000,
             primary.map_or_else(|| styled(BAD, "nobody leads"), |sight| format!("node {} leads", sight.node)),
             match replicas {
+                // A view drops its last replica only when that one is certainly gone.
+                0 => styled(
+                    BAD,
+                    "nobody: the last replica has died, and the data with it. `martlet cluster down` and `up` start anew, empty"
+                ),
                 1 => styled(WARN, "1 node only"),
                 n => format!("{n} nodes"),
             },

@@ -45,6 +45,14 @@ fn one_sided_operations() {
 }
 
 #[test]
+fn replicating_a_request() {
+    let metrics = bench(&["replicate", "--engine", "mu", "--samples", "200"]);
+    for wanted in ["64 B proposed and committed", "raw write of 64 B to two followers", "128 x 64 B in one record, requests"] {
+        assert!(metrics.iter().any(|metric| metric == wanted), "{wanted} is missing: {metrics:?}");
+    }
+}
+
+#[test]
 fn asking_for_a_lease() {
     assert_eq!(bench(&["active", "--samples", "200"]), ["clock read, in turn", "active, inside a lease"]);
 }

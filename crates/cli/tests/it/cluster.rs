@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::martlet::{Ran, TempDir, free_ports, processes_about, run};
+use crate::martlet::{Ran, TempDir, await_mourners, free_ports, processes_about, run};
 
 /// A cluster in a directory of its own; its nodes end with the value.
 struct Cluster {
@@ -55,6 +55,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.run(&["cluster", "down", "--purge", "--grace", "0"]);
         assert!(std::thread::panicking() || processes_about(self.temp.path()).is_empty(), "processes were left");
+        await_mourners(self.temp.path());
     }
 }
 

@@ -99,13 +99,27 @@ pub fn free_ports(count: u16) -> u16 {
     }
 }
 
-/// The processes whose command line names that path.
+/// The processes whose command line names that path, without those that only keep a node's memory until its connections have ended.
 pub fn processes_about(path: &Path) -> Vec<u32> {
+    every_process_about(path).filter(|pid| !is_mourner(*pid)).collect()
+}
+
+/// Waits for those that keep the memory of dead nodes: they end by themselves, a moment after.
+pub fn await_mourners(path: &Path) {
+    while every_process_about(path).any(is_mourner) {
+        std::thread::yield_now();
+    }
+}
+
+fn is_mourner(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "martlet-mourner")
+}
+
+fn every_process_about(path: &Path) -> impl Iterator<Item = u32> {
     let needle = path.to_str().expect("UTF-8").as_bytes();
     let pids = std::fs::read_dir("/proc").expect("there").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| {
+    pids.filter(move |pid| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         line.windows(needle.len()).any(|window| window == needle)
     })
-    .collect()
 }

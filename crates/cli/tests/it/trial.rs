@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::martlet::{Ran, TempDir, command, free_ports, processes_about, ran};
+use crate::martlet::{Ran, TempDir, await_mourners, command, free_ports, processes_about, ran};
 
 fn run_in(temp: &TempDir, arguments: &[&str]) -> Ran {
     let mut command = command(arguments);
@@ -14,6 +14,7 @@ fn run_in(temp: &TempDir, arguments: &[&str]) -> Ran {
 
 fn nothing_left(temp: &TempDir) {
     assert_eq!(processes_about(temp.path()), Vec::<u32>::new());
+    await_mourners(temp.path());
     let files: Vec<_> = std::fs::read_dir(temp.path()).expect("there").map(|entry| entry.expect("an entry").path()).collect();
     assert_eq!(files, Vec::<std::path::PathBuf>::new());
 }
@@ -99,4 +100,5 @@ fn no_node_outlives_a_demonstration_that_is_killed() {
     while !processes_about(temp.path()).is_empty() {
         std::thread::yield_now();
     }
+    await_mourners(temp.path());
 }

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod datagrams;
+mod handover;
 mod lanes;
 mod lifecycle;
 mod order;
@@ -15,6 +16,7 @@ mod words;
 
 pub use cluster::{LANDING, LANE, LANE_BYTES, PUBLIC, PUBLIC_BYTES, RING, RING_CAPACITY, client_spec, spec};
 pub use datagrams::*;
+pub use handover::*;
 pub use lanes::*;
 pub use lifecycle::*;
 pub use order::*;
@@ -103,6 +105,7 @@ macro_rules! conformance_suite {
             revocation_keeps_whole_writes_and_loses_the_others,
             a_grant_after_a_revocation_opens_the_lane_again,
             revocation_spares_other_writers_and_regions,
+            no_order_of_writes_and_hand_overs_loses_what_succeeded,
             lanes_are_apart_for_each_writer,
             lanes_are_fresh_for_each_life,
             clients_and_members_have_lanes_for_each_other,
@@ -116,6 +119,7 @@ macro_rules! conformance_suite {
             a_nudge_changes_nothing,
             a_ring_carries_records_through_a_lane,
             a_ring_through_a_revocation_keeps_what_completed,
+            a_planted_record_is_no_record,
         }
     };
     (@each $harness:ty; $($promise:ident),+ $(,)?) => {

@@ -4,7 +4,7 @@ use super::cluster::{Cluster, RING, RING_CAPACITY};
 use super::{Harness, Step};
 use crate::contract::{Fabric, LocalRegion, OpError, Region, Remote, Token};
 use crate::primitive::{AtomicU64, Ordering};
-use crate::ring::{Reader, Record, Writer, max_payload};
+use crate::ring::{HEADER_BYTES, Reader, Record, Writer, max_payload};
 
 /// The payload of record `i`: every length from none to the longest comes by, and the bytes follow from `i`.
 fn payload(i: u64, into: &mut Vec<u8>) {
@@ -148,5 +148,56 @@ pub fn a_ring_through_a_revocation_keeps_what_completed<H: Harness>(round: u64) 
             ]);
         }
         assert!(drained >= kept, "{kept} records completed at the writer, {drained} were there after the revocation");
+    }
+}
+
+/// Writes one record from process `of` into the ring that process 0 keeps for it, and waits until it stands there. Whoever reads it is taken to
+/// have read all that was there before.
+fn push<H: Harness>(cluster: &mut Cluster<H>, of: usize, writer: &mut Writer, payload: &[u8]) {
+    let mut record = Record::default();
+    record.fill(|bytes| bytes.extend_from_slice(payload));
+    writer.note_consumed(writer.tail());
+    let token = cluster.token();
+    let completions = writer.push(cluster.harness.fabric(of), &mut record, token).expect("room");
+    for _ in 0..completions {
+        assert_eq!(cluster.complete(of, token), Ok(0));
+    }
+}
+
+/// Whoever has a say in payloads can plant bytes in them that look like a record, where a later record is going to stand. Under a salt that it
+/// does not know it has made none.
+pub fn a_planted_record_is_no_record<H: Harness>(round: u64) {
+    const SALT: u64 = 0x5a17;
+    // The last case shows that the place is right: who knows the salt forges at will.
+    for (guess, is_taken) in [(0, false), (SALT + 1, false), (SALT, true)] {
+        let mut cluster = Cluster::<H>::connected(round, 3);
+        let ring_of = |cluster: &mut Cluster<H>, of| Remote { peer: cluster.peer(of, 0), region: Region::Lane(RING), offset: 0 };
+        let side_of = |cluster: &mut Cluster<H>, of| LocalRegion::Lane { writer: cluster.peer(0, of), name: RING };
+
+        // A ring of its own shows the planter how a record looks that stands in the second lap, 32 bytes from the start.
+        let lane = ring_of(&mut cluster, 2);
+        let mut planter = Writer::salted(lane, RING_CAPACITY, guess);
+        while planter.tail() < RING_CAPACITY as u64 + 32 {
+            push(&mut cluster, 2, &mut planter, &[0; 16]);
+        }
+        push(&mut cluster, 2, &mut planter, b"sixteen bytes it");
+        let side = side_of(&mut cluster, 2);
+        let at = (HEADER_BYTES + 32) / 8;
+        let forgery: Vec<u8> =
+            cluster.memory(0, side)[at..at + 4].iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes()).collect();
+
+        // It stands in the payload of the first record, and the second lap goes on just where it stands.
+        let lane = ring_of(&mut cluster, 1);
+        let side = side_of(&mut cluster, 1);
+        let (mut writer, mut reader, mut got) = (Writer::salted(lane, RING_CAPACITY, SALT), Reader::salted(SALT), Vec::new());
+        let planted = [&[0; 16][..], &forgery].concat();
+        let payloads = std::iter::once(&planted[..]).chain(std::iter::repeat_n(&[1; 48][..], 15)).chain([&[2; 16][..]]);
+        for payload in payloads {
+            push(&mut cluster, 1, &mut writer, payload);
+            assert!(reader.next(cluster.memory(0, side), &mut got));
+            assert_eq!(got, payload);
+        }
+        assert_eq!(writer.tail(), RING_CAPACITY as u64 + 32);
+        assert_eq!(reader.next(cluster.memory(0, side), &mut got), is_taken, "planted under the guess {guess:#x}");
     }
 }

@@ -94,7 +94,7 @@ fn pair_at(position: u64) -> (Writer, Reader) {
     let mut writer = Writer::new(start(), CAPACITY);
     writer.tail = position;
     writer.consumed = position;
-    (writer, Reader { next: position, published: position })
+    (writer, Reader { next: position, published: position, ..Reader::new() })
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_filler_is_taken_once() {
     let lane = words(lane_bytes(CAPACITY) / 8);
     let (at, mut got) = (HEADER_BYTES / 8, Vec::new());
     lane[at].store(word0(FILLER, 0), Ordering::Relaxed);
-    lane[at + 1].store(seal(0, FILLER, 0), Ordering::Relaxed);
+    lane[at + 1].store(seal(0, 0, FILLER, 0), Ordering::Relaxed);
     let mut reader = Reader::new();
     assert!(!reader.next(&lane, &mut got));
     assert_eq!(reader.position(), CAPACITY as u64);
@@ -331,4 +331,45 @@ fn a_record_can_be_filled_again() {
 fn a_record_that_can_never_fit_is_a_mistake() {
     let (mut writer, _) = pair_at(0);
     let _ = writer.push(&mut OneLane::new(), &mut record(&[0; 241]), Token(0));
+}
+
+#[test]
+fn records_placed_in_a_ring_of_ours_stand_where_a_writer_would_have_put_them() {
+    let mut fabric = OneLane::new();
+    let (mut writer, mut reader) = pair_at(0);
+    let ours = words(lane_bytes(CAPACITY) / 8);
+    let (mut tail, mut got) = (0, Vec::new());
+    for n in 0..200u8 {
+        let payload = vec![n; usize::from(n)];
+        let behind = position_after(tail, payload.len(), CAPACITY as u64);
+        writer.push(&mut fabric, &mut record(&payload), Token(0)).expect("room");
+        fabric.land_all();
+        let begin = tail;
+        tail = place(&ours, tail, &mut record(&payload));
+        assert_eq!((tail, tail), (behind, writer.tail()));
+        assert!(reader.next(&fabric.lane, &mut got));
+        reader.publish(&fabric.lane);
+        writer.note_consumed(reader.position());
+        let mut anew = Reader::at(begin);
+        assert!(anew.next(&ours, &mut got), "a reader may begin at any record, or at the filler before it");
+        assert_eq!((&got, anew.position()), (&payload, tail));
+    }
+}
+
+#[test]
+fn a_reader_that_begins_further_on_frees_what_lies_before() {
+    let mut fabric = OneLane::new();
+    let (mut writer, _) = pair_at(0);
+    while writer.push(&mut fabric, &mut record(&[7; 100]), Token(0)).is_some() {}
+    fabric.land_all();
+    let mut reader = Reader::at(writer.tail());
+    reader.publish(&fabric.lane);
+    assert!(writer.note_consumed(fabric.lane[0].load(Ordering::Acquire)));
+    assert_eq!(writer.outstanding(), 0);
+    writer.push(&mut fabric, &mut record(b"new"), Token(0)).expect("room");
+    fabric.land_all();
+    let mut got = Vec::new();
+    assert!(reader.next(&fabric.lane, &mut got), "and finds the next record there");
+    assert_eq!(got, b"new");
+    assert!(!reader.next(&fabric.lane, &mut got), "but nothing stale behind it");
 }

@@ -20,13 +20,14 @@ use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec};
 
 use super::memory::Area;
+use crate::invariant;
 use crate::primitive::{AtomicU64, Ordering, fence};
 
 const AWAKE: u64 = 0;
 const PARKED: u64 = 1;
 
-/// The most words that a sleeper can watch besides its bell: the kernel takes 128 in all.
-pub const MAX_PARK_WORDS: usize = 127;
+/// The most words that a sleeper can watch besides its bell: the kernel takes 128 in all, and a [`Vigil`] needs one for itself.
+pub const MAX_PARK_WORDS: usize = 126;
 /// How long a sleeper waits at most, on a kernel without `futex_waitv` (before 5.16), when it watches words besides its bell.
 const WITHOUT_WAITV: Duration = Duration::from_millis(1);
 
@@ -44,7 +45,7 @@ pub enum WakeReason {
 }
 
 /// The low half of a word as the kernel's futex calls want it. Only its address is used.
-fn half(word: &AtomicU64) -> *mut AtomicU32 {
+fn low_half(word: &AtomicU64) -> *mut AtomicU32 {
     // The low half lies first: this module is for little-endian machines.
     std::ptr::from_ref(word).cast::<AtomicU32>().cast_mut()
 }
@@ -74,10 +75,11 @@ impl Bell {
     #[cold]
     fn wake(&self) {
         if self.word().swap(AWAKE, Ordering::SeqCst) != AWAKE {
-            // SAFETY: `half` points into a word that `self` keeps mapped. The reference only carries the address to the kernel.
-            let word = unsafe { &*half(self.word()) };
-            // A failure would mean that the address is bad, which it is not; and a wake-up that is lost costs the sleeper its timeout.
-            let _ = futex::wake(word, futex::Flags::empty(), 1);
+            // SAFETY: `low_half` points into a word that `self` keeps mapped. The reference only carries the address to the kernel.
+            let word = unsafe { &*low_half(self.word()) };
+            // The owner, and whoever keeps its vigil. A failure would mean that the address is bad, which it is not; and a wake-up that is
+            // lost costs the sleeper its timeout.
+            let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
         }
     }
 
@@ -138,10 +140,43 @@ impl Bell {
             tv_nsec: i64::from(t.subsec_nanos()),
         });
         // SAFETY: as in `wake`.
-        let word = unsafe { &*half(self.word()) };
+        let word = unsafe { &*low_half(self.word()) };
         match futex::wait(word, futex::Flags::empty(), PARKED as u32, timeout.as_ref()) {
             Err(Errno::TIMEDOUT) => WakeReason::TimedOut,
             _ => WakeReason::Nudged,
+        }
+    }
+}
+
+/// What an endpoint's sleep would wait for: its bell and some words. It lets another thread of the process wait in the owner's place, while
+/// that sleeps on something else. It keeps the words' memory mapped.
+#[derive(Clone, Debug)]
+pub struct Vigil {
+    bell: Bell,
+    words: Vec<(Area, usize, u32)>,
+}
+
+impl Vigil {
+    pub(super) fn new(bell: Bell, words: Vec<(Area, usize, u32)>) -> Vigil {
+        invariant!(words.len() <= MAX_PARK_WORDS, "{} words to watch, at most {MAX_PARK_WORDS} beside the bell", words.len());
+        Vigil { bell, words }
+    }
+
+    /// Waits until the owner, having announced its sleep, is rung for, until a word no longer has the value expected, or until somebody wakes
+    /// `state`, a word of this process. Returns at once when the owner is awake, when a word has changed, or when `state` is not `expected`;
+    /// and now and then for no reason. A wait goes on while the owner wakes by itself, and sleeps again.
+    pub fn keep(&self, state: &AtomicU32, expected: u32) {
+        let mut waits = Vec::with_capacity(self.words.len() + 2);
+        waits.push(wait_on(self.bell.word(), PARKED as u32));
+        waits.extend(self.words.iter().map(|(area, at, expected)| wait_on(&area.memory()[*at], *expected)));
+        let mut own = futex::Wait::new();
+        own.val = u64::from(expected);
+        own.uaddr = futex::WaitPtr::new(std::ptr::from_ref(state).cast_mut().cast());
+        own.flags = futex::WaitFlags::SIZE_U32 | futex::WaitFlags::PRIVATE;
+        waits.push(own);
+        if futex::waitv(&waits, futex::WaitvFlags::empty(), None, ClockId::Monotonic) == Err(Errno::NOSYS) {
+            let moment = Timespec { tv_sec: 0, tv_nsec: i64::from(WITHOUT_WAITV.subsec_nanos()) };
+            let _ = futex::wait(state, futex::Flags::PRIVATE, expected, Some(&moment));
         }
     }
 }
@@ -150,13 +185,13 @@ impl Bell {
 fn wait_on(word: &AtomicU64, expected: u32) -> futex::Wait {
     let mut wait = futex::Wait::new();
     wait.val = u64::from(expected);
-    wait.uaddr = futex::WaitPtr::new(half(word).cast());
+    wait.uaddr = futex::WaitPtr::new(low_half(word).cast());
     wait.flags = futex::WaitFlags::SIZE_U32;
     wait
 }
 
 /// Wakes all who wait on a word.
 pub(super) fn wake_word(word: &AtomicU64) {
-    // SAFETY: `half` points into a live word. The reference only carries the address to the kernel.
-    let _ = futex::wake(unsafe { &*half(word) }, futex::Flags::empty(), i32::MAX as u32);
+    // SAFETY: `low_half` points into a live word. The reference only carries the address to the kernel.
+    let _ = futex::wake(unsafe { &*low_half(word) }, futex::Flags::empty(), i32::MAX as u32);
 }

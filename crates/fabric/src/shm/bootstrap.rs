@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::handshake::{Handshake, Ours, Progress, Refusal, describe};
+use super::handshake::{Handshake, Ours, Progress};
 use super::peer::Peer;
 use super::shared::{Command, Note, Shared};
 use super::socket::{self, MAX_MESSAGE, Received};
-use super::wire::{Code, Message};
 use crate::contract::{Identity, NodeId, PeerId, PeerKind};
+use crate::meeting::wire::{Code, Message};
+use crate::meeting::{Refusal, describe};
 
 /// How long a handshake may take in all.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -203,7 +204,7 @@ impl Bootstrap {
     fn wants_dial(&self, node: NodeId) -> bool {
         let connected =
             self.connections.iter().any(|c| c.link == Link::Live && c.identity.kind == PeerKind::Member && c.identity.node == node);
-        !connected && !self.handshakes.iter().any(|h| h.target == Some(node))
+        !connected && !self.handshakes.iter().any(|h| h.meeting.target == Some(node))
     }
 
     /// Carries out commands; `true` to stop.
@@ -249,10 +250,10 @@ impl Bootstrap {
         match socket::accept(listener) {
             Ok(None) => {}
             Ok(Some(socket)) => {
-                if self.handshakes.iter().filter(|h| h.target.is_none()).count() >= MAX_HANDSHAKES {
+                if self.handshakes.iter().filter(|h| h.meeting.target.is_none()).count() >= MAX_HANDSHAKES {
                     // The list is in order of arrival.
                     let silent = self.handshakes.iter().position(Handshake::is_silent);
-                    let oldest = silent.or(self.handshakes.iter().position(|h| h.target.is_none()));
+                    let oldest = silent.or(self.handshakes.iter().position(|h| h.meeting.target.is_none()));
                     if let Some(at) = oldest {
                         self.handshakes[at].deadline = Instant::now();
                     }
@@ -287,7 +288,7 @@ impl Bootstrap {
             PeerKind::Member => (MAX_MEMBERS, "members"),
         };
         if count >= limit {
-            let us = describe(ours.identity);
+            let us = describe(ours.party.identity);
             return Err(Refusal::new(Code::Full, format!("{us} serves {count} {what} already, at most {limit} are allowed")));
         }
         Ok(())
@@ -305,7 +306,7 @@ impl Bootstrap {
                 Ok(None) => going_on.push(handshake),
                 Err(Failure::Refused(refusal)) => {
                     handshake.turn_down(&refusal);
-                    self.refused(&handshake.peer_name(), handshake.target, &refusal);
+                    self.refused(&handshake.meeting.peer_name(), handshake.meeting.target, &refusal);
                 }
                 Err(Failure::HungUp) => self.abandoned(&handshake, "it hung up"),
             }
@@ -363,9 +364,9 @@ impl Bootstrap {
 
     /// A handshake came to nothing without anybody having decided so.
     fn abandoned(&mut self, handshake: &Handshake, why: &str) {
-        tracing::debug!("no connection with {}: {why}", handshake.peer_name());
+        tracing::debug!("no connection with {}: {why}", handshake.meeting.peer_name());
         self.shared.abandoned.fetch_add(1, Ordering::Relaxed);
-        if let Some(node) = handshake.target {
+        if let Some(node) = handshake.meeting.target {
             self.pause(node);
         }
     }
@@ -453,7 +454,7 @@ impl Bootstrap {
         let due: Vec<NodeId> = self.targets.iter().filter(|(_, target)| target.next <= now).map(|(node, _)| *node).collect();
         for node in due {
             if self.wants_dial(node) {
-                match socket::connect(&self.ours.cluster, node) {
+                match socket::connect(&self.ours.party.cluster, node) {
                     Ok(socket) => self.begin(socket, Some(node)),
                     // Nobody is there yet, or too many are knocking.
                     Err(_) => self.pause(node),

@@ -11,8 +11,9 @@ use super::mail;
 use super::memory::{self, Access, Area, Map, page};
 use super::peer::Own;
 use super::shared::Shared;
-use super::{plan, socket, wire};
+use super::socket;
 use crate::contract::{Identity, NodeId, PeerKind, RegionSpec};
+use crate::meeting::{Party, regions, wire};
 
 /// The shortest cluster key.
 pub const MIN_KEY_BYTES: usize = 16;
@@ -122,7 +123,7 @@ impl ShmFabric {
             return Err(StartError::Key(config.key.len()));
         }
         for (whose, spec) in [("members'", &config.members), ("clients'", &config.clients)] {
-            plan::check(spec).map_err(|why| StartError::Regions { whose, why })?;
+            regions::check(spec).map_err(|why| StartError::Regions { whose, why })?;
         }
         if config.listen && config.identity.kind == PeerKind::Client {
             return Err(StartError::ListeningClient);
@@ -138,7 +139,8 @@ impl ShmFabric {
         let loopback = loopback().map_err(system("cannot make shared memory"))?;
         let shared = Arc::new(Shared::new(own.clone()).map_err(system("cannot make an eventfd"))?);
         let ShmConfig { cluster, key, members, clients, closed, max_clients, prefault, .. } = config;
-        let ours = Ours { identity, cluster, members, clients, key, own: own.clone(), prefault };
+        let party = Party { identity, cluster, members, clients, key };
+        let ours = Ours { party, own: own.clone(), prefault };
         let bootstrap = Bootstrap::new(ours, shared.clone(), listener, max_clients, !closed);
         let thread = std::thread::Builder::new()
             .name("martlet-boot".into())

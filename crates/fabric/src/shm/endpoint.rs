@@ -16,16 +16,17 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::bell::{MAX_PARK_WORDS, WakeReason};
+use super::bell::{MAX_PARK_WORDS, Vigil, WakeReason};
 use super::mail::{self, Popped};
 use super::memory::Area;
 use super::peer::{Lane, Own, Peer};
 use super::robust::OwnRegions;
-use super::shared::{BootstrapCounters, Command, Note, Shared};
+use super::shared::{Command, Note, Shared};
 use crate::contract::{
     Completion, Fabric, Identity, Local, LocalRegion, MAX_DATAGRAM_BYTES, Memory, NodeId, OpError, PeerEvent, PeerId, Region, RegionName,
     Remote, Token,
 };
+use crate::exchange::BootstrapCounters;
 use crate::invariant;
 use crate::primitive::{Ordering, fence};
 
@@ -227,18 +228,35 @@ impl ShmFabric {
     }
 
     fn look_and_sleep(&mut self, words: &[ParkWord], timeout: Option<Duration>, has_work: impl FnOnce(&ShmFabric) -> bool) -> WakeReason {
-        invariant!(words.len() <= MAX_PARK_WORDS, "{} words to park on, the kernel takes {MAX_PARK_WORDS} beside the bell", words.len());
-        // The words first: a death is marked there before its event comes.
-        let reason = if let Some(changed) = words.iter().position(|w| self.word(w.at).is_some_and(|now| now as u32 != w.expected)) {
-            WakeReason::Word(changed)
-        } else if !self.queue.is_empty() || !self.is_empty_of_events() || !self.is_empty_of_mail() || has_work(self) {
-            WakeReason::Work
-        } else {
-            let watched = words.iter().map(|w| self.area_of(w.at).map(|area| (&area.memory()[w.at.offset / 8], w.expected)));
-            self.own.bell.wait(watched, timeout)
+        let reason = match self.find_work(words) {
+            Some(reason) => reason,
+            None if has_work(self) => WakeReason::Work,
+            None => {
+                let watched = words.iter().map(|w| self.area_of(w.at).map(|area| (&area.memory()[w.at.offset / 8], w.expected)));
+                self.own.bell.wait(watched, timeout)
+            }
         };
         self.own.bell.awake();
         reason
+    }
+
+    /// What [`ShmFabric::sleep`] would wait for, so that another thread of the process can wait for it. Words of peers that are unknown are not
+    /// watched.
+    pub fn vigil(&self, words: &[ParkWord]) -> Vigil {
+        let areas = words.iter().filter_map(|w| self.area_of(w.at).map(|area| (area.clone(), w.at.offset / 8, w.expected)));
+        Vigil::new(self.own.bell.clone(), areas.collect())
+    }
+
+    /// In place of [`ShmFabric::sleep`], after [`ShmFabric::announce`], for who sleeps elsewhere while another thread keeps a
+    /// [`ShmFabric::vigil`] for these words: a reason not to. Afterwards [`ShmFabric::stay_awake`] must follow either way.
+    pub fn find_work(&self, words: &[ParkWord]) -> Option<WakeReason> {
+        invariant!(words.len() <= MAX_PARK_WORDS, "{} words to park on, at most {MAX_PARK_WORDS} beside the bell", words.len());
+        // The words first: a death is marked there before its event comes.
+        if let Some(changed) = words.iter().position(|w| self.word(w.at).is_some_and(|now| now as u32 != w.expected)) {
+            return Some(WakeReason::Word(changed));
+        }
+        let idle = self.queue.is_empty() && self.is_empty_of_events() && self.is_empty_of_mail();
+        (!idle).then_some(WakeReason::Work)
     }
 
     #[inline]

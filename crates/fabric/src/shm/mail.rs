@@ -104,11 +104,12 @@ impl Receiver {
             return Popped::Malformed;
         }
         let words = len.div_ceil(8);
-        for at in self.head + 1..=self.head + words {
-            into.extend_from_slice(&memory[index(at)].load(Ordering::Relaxed).to_le_bytes());
+        // Where the tail has sent us is the writer's word: near the end of the range, too.
+        for word in 1..=words {
+            into.extend_from_slice(&memory[index(self.head.wrapping_add(word))].load(Ordering::Relaxed).to_le_bytes());
         }
         into.truncate(len as usize);
-        self.advance_to(self.head + 1 + words);
+        self.advance_to(self.head.wrapping_add(1 + words));
         Popped::Datagram
     }
 
@@ -158,6 +159,21 @@ mod tests {
         assert_eq!(receiver.pop(&mut got), Popped::Datagram);
         assert!(sender.push(&datagram));
         assert!(!sender.push(&datagram));
+    }
+
+    #[test]
+    fn positions_at_the_end_of_their_range_wrap() {
+        let (_, mut receiver, area) = ring();
+        let mut got = Vec::new();
+        area.memory()[TAIL].store(u64::MAX - 1, Ordering::Release);
+        assert_eq!(receiver.pop(&mut got), Popped::Malformed);
+        for (i, word) in [16, 0x11, 0x22].into_iter().enumerate() {
+            area.memory()[index((u64::MAX - 1).wrapping_add(i as u64))].store(word, Ordering::Relaxed);
+        }
+        area.memory()[TAIL].store(1, Ordering::Release);
+        assert_eq!(receiver.pop(&mut got), Popped::Datagram);
+        assert_eq!((got.len(), got[0], got[8]), (16, 0x11, 0x22));
+        assert_eq!(receiver.pop(&mut got), Popped::Nothing);
     }
 
     #[test]

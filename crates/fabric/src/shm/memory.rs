@@ -13,7 +13,7 @@ use crate::invariant;
 use crate::primitive::AtomicU64;
 
 /// The unit in which memory is mapped.
-pub(super) fn page() -> usize {
+pub(crate) fn page() -> usize {
     rustix::param::page_size()
 }
 
@@ -21,7 +21,7 @@ pub(super) fn page() -> usize {
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A new, zeroed memfd of `len` bytes that nobody can shrink or grow.
-pub(super) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
+pub(crate) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // A kernel before 6.3 does not know the flag.
@@ -36,13 +36,13 @@ pub(super) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
 /// The same memory, opened for reading only: it cannot be mapped writable through this descriptor.
 ///
 /// It guards against mistakes, not against malice: a process of the same user can reopen it or trace us.
-pub(super) fn read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn read_only(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Checks a descriptor that came from a peer: memory of just this length that can neither shrink nor grow.
-pub(super) fn check(fd: &OwnedFd, what: &str, len: usize) -> Result<(), String> {
+pub(crate) fn check(fd: &OwnedFd, what: &str, len: usize) -> Result<(), String> {
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(|e| format!("its {what} memory is no memfd ({e})"))?;
     if !seals.contains(SEALS) {
         return Err(format!("its {what} memory is not sealed against shrinking and growing"));
@@ -56,14 +56,14 @@ pub(super) fn check(fd: &OwnedFd, what: &str, len: usize) -> Result<(), String> 
 
 /// How a mapping may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub(crate) enum Access {
     Read,
     ReadWrite,
 }
 
 /// A shared mapping; unmapped when dropped.
 #[derive(Debug)]
-pub(super) struct Map {
+pub(crate) struct Map {
     base: NonNull<u8>,
     len: usize,
 }
@@ -75,7 +75,7 @@ unsafe impl Sync for Map {}
 
 impl Map {
     /// Maps `len` bytes of `fd` from `offset` on, both multiples of a page. With `prefault`, later accesses take no page fault.
-    pub(super) fn new(fd: impl AsFd, offset: usize, len: usize, access: Access, prefault: bool) -> io::Result<Arc<Map>> {
+    pub(crate) fn new(fd: impl AsFd, offset: usize, len: usize, access: Access, prefault: bool) -> io::Result<Arc<Map>> {
         let prot = match access {
             Access::Read => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
@@ -100,7 +100,7 @@ impl Drop for Map {
 ///
 /// When the mapping is read-only, only relaxed loads are allowed (an acquire fence may follow).
 #[derive(Clone, Debug)]
-pub(super) struct Area {
+pub(crate) struct Area {
     words: NonNull<AtomicU64>,
     len: usize,
     _map: Arc<Map>,
@@ -113,7 +113,7 @@ unsafe impl Sync for Area {}
 
 impl Area {
     /// The words at `offset..offset + len` bytes of `map`.
-    pub(super) fn new(map: &Arc<Map>, offset: usize, len: usize) -> Area {
+    pub(crate) fn new(map: &Arc<Map>, offset: usize, len: usize) -> Area {
         invariant!(offset.is_multiple_of(8) && len.is_multiple_of(8), "area {offset}+{len} is not made of words");
         invariant!(offset.checked_add(len).is_some_and(|end| end <= map.len), "area {offset}+{len} in a mapping of {}", map.len);
         // SAFETY: just checked to lie within the mapping.
@@ -123,7 +123,7 @@ impl Area {
 
     /// The words. On a read-only mapping they may only be loaded, and only relaxed.
     #[inline]
-    pub(super) fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &Memory {
         // SAFETY: `words` is aligned (mappings are to a page, offsets to 8) and points to `len` words in a mapping that lives as long as
         // `self`. Shrinking is sealed off, so the pages stay. Any bits are a valid AtomicU64, and everybody, in this process and in
         // others, reaches them as atomics.
@@ -132,7 +132,7 @@ impl Area {
 
     /// Length in bytes.
     #[inline]
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.len * 8
     }
 }

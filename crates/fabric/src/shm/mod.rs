@@ -1,7 +1,7 @@
 //! The fabric of processes on one host: shared memory.
 //!
 //! Every process makes its regions as sealed memfds and hands them to its peers over a Unix socket with an abstract name, after both have
-//! proved that they have the cluster's key (module `wire`). From then on operations are loads and stores, and no system call is made on the
+//! proved that they have the cluster's key (module `meeting`). From then on operations are loads and stores, and no system call is made on the
 //! way (module `endpoint`). Nothing is left behind, however a process ends: memfds, sockets and their names go with the last process
 //! that holds them (TRAPS 31).
 //!
@@ -12,7 +12,7 @@
 //! | `peer` | our memory, lanes with their grant words, a mapped peer |
 //! | `mail` | datagram rings |
 //! | `bell` | parking and waking |
-//! | `socket`, `wire`, `handshake`, `bootstrap` | how processes meet |
+//! | `socket`, `handshake`, `bootstrap` | how processes meet |
 //! | `shared` | between the bootstrap thread and the endpoint |
 //! | `endpoint` | the contract's operations |
 //! | `robust` | death words |
@@ -28,11 +28,13 @@ mod bell;
 mod bootstrap;
 mod config;
 mod endpoint;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod handshake;
 mod mail;
-mod memory;
+pub(crate) mod memory;
 mod peer;
-mod plan;
+pub(crate) mod plan;
 pub mod probe;
 pub mod process;
 mod robust;
@@ -40,11 +42,10 @@ mod shared;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod wire;
 
-pub use bell::{MAX_PARK_WORDS, WakeReason};
+pub use crate::exchange::BootstrapCounters;
+pub use bell::{MAX_PARK_WORDS, Vigil, WakeReason};
 pub use config::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES, ShmConfig, StartError};
 pub use endpoint::{DatagramCounters, ParkWord, ShmFabric};
 pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, OwnRegions, WAITERS};
-pub use shared::BootstrapCounters;
 pub use socket::is_running;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use super::bell::Bell;
 use super::mail;
 use super::memory::{self, Access, Area, Map, page};
-use super::plan::{GRANT_STRIDE, LanesPlan, PublicPlan, lanes_for};
+use super::plan::{GRANT_STRIDE, LanesPlan, PublicPlan};
 use crate::contract::{Identity, PeerKind, RegionName, RegionSpec};
+use crate::meeting::regions::lanes_for;
 use crate::primitive::Ordering;
 
 /// A grant word is `epoch << 1 | granted`; a fresh lane is granted, in epoch 1. Only the lane's owner writes it.

@@ -27,16 +27,26 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Makes the calling thread one that is not in the way: it may run on every processor, and preempts no thread of usual priority. It is not
-/// starved either: on a busy host connections must still be made in milliseconds.
+/// Makes the calling thread one that is not in the way: it runs on every processor but the one that it was bound to so far, if there is
+/// another, and preempts no thread of usual priority. It is not starved either: on a busy host connections must still be made in
+/// milliseconds.
 ///
-/// For helpers of a process whose acting thread is bound to a processor. SIGKILL wakes all threads of a process at once; a helper that was
-/// bound to the same processor would end first, and the death of the acting thread would be seen that much later.
+/// For helpers of a process whose acting thread is bound to a processor, from which they inherit the binding. SIGKILL wakes all threads of a
+/// process at once. A helper that ran on the acting thread's processor would end before the acting thread, whose death would be seen that
+/// much later, or before the successor that the death has woken there: the scheduler prefers who has had less, whatever its priority.
 pub fn stand_aside() {
-    let mut everywhere = rustix::thread::CpuSet::new();
-    (0..rustix::thread::CpuSet::MAX_CPU).for_each(|cpu| everywhere.set(cpu));
-    // Both calls only widen or lower what the thread has, which is always allowed; without them it works as well, only less politely.
-    let _ = rustix::thread::sched_setaffinity(None, &everywhere);
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let mut elsewhere = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| elsewhere.set(cpu));
+    let everywhere = elsewhere;
+    if let Ok(bound) = sched_getaffinity(None)
+        && bound.count() == 1
+    {
+        (0..CpuSet::MAX_CPU).filter(|cpu| bound.is_set(*cpu)).for_each(|cpu| elsewhere.unset(cpu));
+    }
+    // To widen or lower what the thread has is always allowed; without it, it works as well, only less politely. The kernel refuses a set
+    // without a processor that this process may use.
+    let _ = sched_setaffinity(None, &elsewhere).or_else(|_| sched_setaffinity(None, &everywhere));
     let _ = rustix::process::nice(10);
     let no_priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the call reads one `sched_param`, which outlives it; 0 names the calling thread. SCHED_BATCH threads preempt nobody when they

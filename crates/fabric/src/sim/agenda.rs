@@ -39,6 +39,10 @@ impl Agenda {
         self.heap.push(Reverse((at, self.entered, due)));
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
     pub(super) fn next_at(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse((at, _, _))| *at)
     }

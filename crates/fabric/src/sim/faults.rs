@@ -45,6 +45,8 @@ pub struct Faults {
     pub death_words: Span,
     /// From the last gasp to the event that the process is gone: a pidfd, or a connection that times out.
     pub gone: Span,
+    /// How often that event is lost: it comes only once the dead connection is found out, far too late (network only; a pidfd is not lost).
+    pub lost_notices: u32,
     /// How long an operation on an unreachable peer is retried before it completes as lost. A partition shorter than this only delays.
     pub peer_lost_after_ns: u64,
 }
@@ -68,6 +70,7 @@ impl Faults {
             last_gasp: Span(0, 300),
             death_words: Span(3_000, 10_000),
             gone: Span(60_000, 300_000),
+            lost_notices: 0,
             peer_lost_after_ns: 100_000,
         }
     }
@@ -76,6 +79,7 @@ impl Faults {
     pub fn drawn(chance: &mut Rng) -> Faults {
         let mut rate = |most: u32| if chance.bool() { 0 } else { chance.u32(1..=most) };
         let (spikes, tears, drops, repeats, stalls) = (rate(100), rate(1000), rate(400), rate(300), rate(30));
+        let lost_notices = rate(500);
         let most = |chance: &mut Rng, limits: Span| Span(0, limits.draw(chance));
         let calm = Faults::calm();
         Faults {
@@ -94,19 +98,43 @@ impl Faults {
             last_gasp: most(chance, Span(0, 5_000)),
             death_words: most(chance, Span(100, 30_000)),
             gone: Span(calm.gone.0, calm.gone.0 + Span(1_000, 1_000_000).draw(chance)),
+            lost_notices,
             peer_lost_after_ns: Span(50_000, 500_000).draw(chance),
         }
     }
 
-    pub(super) fn travel(&self, chance: &mut Rng) -> u64 {
+    pub(super) fn travel(&self, chance: &mut Rng, counts: &mut Counts) -> u64 {
         let spike = if happens(chance, self.spikes) { chance.u64(0..=self.spike_ns) } else { 0 };
+        counts.spikes += u64::from(spike > 0);
         self.latency.draw(chance) + spike
     }
 
-    pub(super) fn until_turn(&self, chance: &mut Rng) -> u64 {
+    pub(super) fn until_turn(&self, chance: &mut Rng, counts: &mut Counts) -> u64 {
         let stall = if happens(chance, self.stalls) { chance.u64(0..=self.stall_ns) } else { 0 };
+        counts.stalls += u64::from(stall > 0);
         self.turn.draw(chance) + stall
     }
+}
+
+/// How often a world has done which harm so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations, or completions, that were held up.
+    pub spikes: u64,
+    /// Transfers that landed in pieces.
+    pub tears: u64,
+    /// Datagrams lost.
+    pub drops: u64,
+    /// Datagrams that came once more.
+    pub repeats: u64,
+    /// Turns that came late.
+    pub stalls: u64,
+    /// Ends of processes that some peer was not told of in time.
+    pub lost_notices: u64,
+    /// Operations that took effect, and whose poster was told that the peer is lost.
+    pub lost_completions: u64,
+    /// Writes that were on their way when their lane was taken from the writer.
+    pub writes_across_revocations: u64,
 }
 
 /// Whether something of this rate, per thousand, happens now. Draws nothing where it never does.

@@ -1,6 +1,7 @@
 //! Processes come and go, meet, and lose sight of each other.
 
 use super::agenda::Due;
+use super::faults::{Span, happens};
 use super::link::Link;
 use super::memory::Block;
 use super::process::{DeathWords, Lane, Process, Slot, Target};
@@ -13,6 +14,9 @@ use crate::primitive::Ordering;
 const OWNER_DIED: u64 = 0x4000_0000;
 const WAITERS: u64 = 0x8000_0000;
 const TID_MASK: u64 = 0x3fff_ffff;
+
+/// A connection over which nothing is posted is found to be dead after so many times what an operation is retried for.
+const KEEPALIVE: u64 = 20;
 
 impl State {
     pub(super) fn spawn(&mut self, identity: Identity, spec: RegionSpec) -> u32 {
@@ -97,6 +101,15 @@ impl State {
         self.processes[of as usize].slots[number.0 as usize].targets = targets;
     }
 
+    /// A whole host stops, and its process with it: nothing that was on its way out leaves any more, and no kernel is left to tell anybody: they
+    /// have to find out.
+    pub(super) fn crash(&mut self, process: u32) {
+        let (gasp, lost_notices) = (self.faults.last_gasp, self.faults.lost_notices);
+        (self.faults.last_gasp, self.faults.lost_notices) = (Span(0, 0), 1000);
+        self.kill(process, None);
+        (self.faults.last_gasp, self.faults.lost_notices) = (gasp, lost_notices);
+    }
+
     pub(super) fn kill(&mut self, process: u32, death: Option<DeathWords>) {
         let victim = &mut self.processes[process as usize];
         if !victim.alive {
@@ -124,7 +137,12 @@ impl State {
         let end = self.now + gasp;
         for other in heard {
             if let Some(peer) = self.processes[other as usize].peer_of(process) {
-                let at = end + self.faults.gone.draw(&mut self.chance);
+                let mut at = end + self.faults.gone.draw(&mut self.chance);
+                if !self.host && happens(&mut self.chance, self.faults.lost_notices) {
+                    // In the end the connection is found to be dead: the contract promises it.
+                    self.counts.lost_notices += 1;
+                    at += KEEPALIVE * self.faults.peer_lost_after_ns;
+                }
                 self.agenda.enter(at, Due::Gone { at: other, peer: peer.0, certain: self.host });
             }
         }

@@ -32,6 +32,6 @@ mod world;
 mod tests;
 
 pub use endpoint::Endpoint;
-pub use faults::{Faults, Span};
+pub use faults::{Counts, Faults, Span};
 pub use process::DeathWords;
 pub use world::{ProcessIndex, World};

@@ -3,7 +3,7 @@
 use fastrand::Rng;
 
 use super::agenda::{Agenda, Due};
-use super::faults::{Faults, happens};
+use super::faults::{Counts, Faults, happens};
 use super::link::{Link, Op};
 use super::process::Process;
 use super::slab::Slab;
@@ -42,6 +42,9 @@ pub(super) struct State {
     pub(super) stores_wake: bool,
     /// Operations posted so far, of all processes.
     pub(super) operations: u64,
+    /// What has happened on the agenda so far, be it void.
+    pub(super) events: u64,
+    pub(super) counts: Counts,
 }
 
 impl State {
@@ -60,6 +63,8 @@ impl State {
             blocked: Vec::new(),
             stores_wake: true,
             operations: 0,
+            events: 0,
+            counts: Counts::default(),
         }
     }
 
@@ -74,6 +79,7 @@ impl State {
         let (at, due) = self.agenda.pop()?;
         invariant!(at >= self.now, "time goes backwards, from {} to {at}", self.now);
         self.now = at;
+        self.events += 1;
         match due {
             Due::Effect { link, plan } => {
                 if self.links[link as usize].plan == plan {
@@ -114,7 +120,7 @@ impl State {
             woken.missed = true;
         } else if woken.alive && !woken.turn_entered {
             woken.turn_entered = true;
-            let at = self.now + self.faults.until_turn(&mut self.chance);
+            let at = self.now + self.faults.until_turn(&mut self.chance, &mut self.counts);
             self.agenda.enter(at, Due::Turn { process });
         }
     }
@@ -137,7 +143,11 @@ impl State {
     /// Sends a datagram towards a process.
     pub(super) fn send(&mut self, from: u32, to: u32, bytes: &[u8]) {
         invariant!(bytes.len() <= MAX_DATAGRAM_BYTES, "a datagram of {} bytes; {MAX_DATAGRAM_BYTES} are allowed", bytes.len());
-        if self.cut_off(from, to) || happens(&mut self.chance, self.faults.drops) {
+        if self.cut_off(from, to) {
+            return;
+        }
+        if happens(&mut self.chance, self.faults.drops) {
+            self.counts.drops += 1;
             return;
         }
         loop {
@@ -151,6 +161,7 @@ impl State {
             if !happens(&mut self.chance, self.faults.repeats) {
                 return;
             }
+            self.counts.repeats += 1;
         }
     }
 

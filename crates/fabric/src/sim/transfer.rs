@@ -12,7 +12,7 @@ impl State {
     /// Posts an operation, filled in as far as it describes what to do.
     pub(super) fn post(&mut self, link: u32, slot: u32) {
         self.operations += 1;
-        let travel = self.faults.travel(&mut self.chance);
+        let travel = self.faults.travel(&mut self.chance, &mut self.counts);
         let queue = &mut self.links[link as usize];
         let op = &mut self.ops[slot];
         op.arrives_at = queue.last_arrival.max(self.now + travel);
@@ -21,6 +21,7 @@ impl State {
         (op.first, op.down) = (0, false);
         if op.len > 1 && happens(&mut self.chance, self.faults.tears) {
             (op.first, op.down) = (self.chance.usize(..op.len), self.chance.bool());
+            self.counts.tears += 1;
         }
         queue.last_arrival = op.arrives_at;
         queue.posted.push_back(slot);
@@ -112,6 +113,7 @@ impl State {
                     return false;
                 }
                 op.result = Some(if permitted { Ok(0) } else { Err(OpError::AccessLost) });
+                self.counts.writes_across_revocations += u64::from(!permitted && op.lane.is_some());
                 self.touch(to);
             }
             Kind::Read => {
@@ -159,7 +161,7 @@ impl State {
 
     /// An operation is done at the peer: its completion sets out.
     fn finish(&mut self, link: u32, slot: u32) {
-        let travel = self.faults.travel(&mut self.chance);
+        let travel = self.faults.travel(&mut self.chance, &mut self.counts);
         let queue = &mut self.links[link as usize];
         let at = queue.last_completion.max(self.now + travel);
         queue.last_completion = at;
@@ -191,6 +193,7 @@ impl State {
                 }
                 // It took effect, and the poster will never know (a CAS, for instance).
                 for done in &self.links[link as usize].done {
+                    self.counts.lost_completions += u64::from(self.ops[*done].result.is_some_and(|result| result.is_ok()));
                     self.ops[*done].result = Some(Err(OpError::PeerLost));
                 }
                 self.lose_peer(link);

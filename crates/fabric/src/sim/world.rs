@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::endpoint::Endpoint;
-use super::faults::Faults;
+use super::faults::{Counts, Faults};
 use super::process::DeathWords;
 use super::state::State;
-use crate::contract::{Identity, RegionSpec};
+use crate::contract::{Identity, Memory, RegionName, RegionSpec};
+use crate::invariant;
 
 /// A process of a world: the first spawned is 0, the next 1. A restarted node is a new process.
 pub type ProcessIndex = usize;
@@ -50,6 +51,13 @@ impl<const HOST: bool> World<HOST> {
     /// kernel sets the death words, if it has any, and later the others hear that it is gone.
     pub fn kill(&mut self, process: ProcessIndex, death: Option<DeathWords>) {
         self.state.borrow_mut().kill(process as u32, death);
+    }
+
+    /// Ends a process together with its host: nothing of it leaves any more, and nobody is told. Only on a network; a host whose memory
+    /// outlives it is none.
+    pub fn crash(&mut self, process: ProcessIndex) {
+        invariant!(!HOST, "process {process} shares its host with all others");
+        self.state.borrow_mut().crash(process as u32);
     }
 
     /// Whether a process has not been killed.
@@ -139,6 +147,49 @@ impl<const HOST: bool> World<HOST> {
         }
         state.now = state.now.max(limit);
         None
+    }
+
+    /// Lets the next thing happen, whatever it is, if it is due by `limit`; [`World::events`] counts them. `None` when nothing is: it is `limit`
+    /// then. Returns the process whose turn it is, if that is what happens.
+    pub fn next_event(&mut self, limit: u64) -> Option<Option<ProcessIndex>> {
+        let mut state = self.state.borrow_mut();
+        if state.agenda.next_at().is_none_or(|at| at > limit) {
+            state.now = state.now.max(limit);
+            return None;
+        }
+        Some(state.step().map(|process| process as usize))
+    }
+
+    /// How many things have happened so far: turns, effects, completions, datagrams, and so on.
+    pub fn events(&self) -> u64 {
+        self.state.borrow().events
+    }
+
+    /// What harm has been done so far.
+    pub fn counts(&self) -> Counts {
+        self.state.borrow().counts
+    }
+
+    /// How much is on its way or waits to be taken: operations, completions, datagrams, events, and what is due.
+    pub fn held(&self) -> usize {
+        let state = self.state.borrow();
+        let waiting = |p: &super::process::Process| p.completions.len() + p.events.len() + p.inbox.len();
+        let posted: usize = state.links.iter().map(|link| link.posted.len() + link.done.len()).sum();
+        posted + state.processes.iter().map(waiting).sum::<usize>() + state.agenda.len()
+    }
+
+    /// Looks at what a process holds, dead or alive, as nobody in the world could.
+    ///
+    /// # Panics
+    /// If the process offers no public region of that name.
+    pub fn look<R>(&self, process: ProcessIndex, region: RegionName, at: impl FnOnce(&Memory) -> R) -> R {
+        let memory = {
+            let state = self.state.borrow();
+            let found = state.processes[process].public.iter().find(|(name, _)| *name == region).map(|(_, memory)| memory.clone());
+            invariant!(found.is_some(), "process {process} offers no {region:?}");
+            found.expect("checked")
+        };
+        at(memory.words())
     }
 
     /// Goes on for so many nanoseconds, turns unheeded.

@@ -10,7 +10,7 @@ mod value;
 
 use std::collections::VecDeque;
 
-use martlet_fabric::ring::{Reader, Record, Writer, max_payload};
+use martlet_fabric::ring::{Reader, Record, Writer, max_payload, salt};
 use martlet_fabric::{Fabric, LocalRegion, NodeId, PeerEvent, PeerId, PeerKind, Region, Remote};
 use martlet_protocol::basics::layout::{self, Component, Sizes};
 use martlet_protocol::basics::{Time, ViewNumber};
@@ -31,6 +31,8 @@ const PROGRESS: u64 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
     /// Names it for its life; no other client may use the name, nor an earlier life of this one. Its incarnation serves well.
+    /// To be drawn from the system's secure source: the salts of the lanes for its replies come from it, which keep others' data from being
+    /// taken for replies.
     pub session: u64,
     /// How large the rings are: as at the nodes.
     pub sizes: Sizes,
@@ -103,9 +105,36 @@ struct Node {
     writer: Writer,
     /// Writes whose completion has not come.
     in_flight: u32,
+    /// The epoch in which it was last told how far we have sent requests elsewhere.
+    told: Option<u32>,
     asking: bool,
     /// It sent what is no answer, or its lane is lost.
     broken: bool,
+}
+
+impl Node {
+    /// Says who we are, and that requests below `next` may have been sent elsewhere. Returns whether there was room for it.
+    fn introduce<F: Fabric>(&mut self, fabric: &mut F, session: u64, next: u64, epoch: u32) -> bool {
+        let mut hello = Record::with_capacity(wire::HELLO_BYTES);
+        hello.fill(|out| wire::encode_hello(epoch, session, next, lane_salt(session, self.peer), out));
+        let posted = self.writer.push(fabric, &mut hello, token(self.peer, REQUEST));
+        self.in_flight += posted.unwrap_or(0);
+        self.told = posted.map(|_| epoch).or(self.told);
+        posted.is_some()
+    }
+
+    /// Asks how far it has taken what we sent.
+    fn ask_progress<F: Fabric>(&mut self, fabric: &mut F) {
+        if !self.asking {
+            self.asking = true;
+            fabric.read_word(self.writer.consumed_word(), token(self.peer, PROGRESS));
+        }
+    }
+}
+
+/// The salt of the lane that we keep for a node's answers.
+fn lane_salt(session: u64, peer: PeerId) -> u64 {
+    salt(session, u64::from(peer.0))
 }
 
 #[derive(Debug)]
@@ -136,6 +165,11 @@ pub struct Client<F> {
     lowest: u64,
     /// How many of them have been sent to the primary.
     sent: usize,
+    /// No request from this number on has been sent to anybody.
+    ever_sent: u64,
+    /// A primary has said that our session stands in the replicated state. Nothing is sent before that: who asks for something again, and is not
+    /// known, has been forgotten, and must not be taken for new.
+    established: bool,
     /// How often everything was sent again.
     epoch: u32,
     /// A request whose epoch is being changed.
@@ -163,6 +197,8 @@ impl<F: Fabric> Client<F> {
             outstanding: VecDeque::new(),
             lowest: 1,
             sent: 0,
+            ever_sent: 1,
+            established: false,
             epoch: 0,
             scratch: Vec::new(),
             spares: Vec::new(),
@@ -287,15 +323,14 @@ impl<F: Fabric> Client<F> {
                 let mut node = Node {
                     id: identity.node,
                     peer,
-                    reader: Reader::new(),
+                    reader: Reader::salted(lane_salt(self.config.session, peer)),
                     writer: Writer::new(lane, self.config.sizes.client_ring_bytes),
                     in_flight: 0,
+                    told: None,
                     asking: false,
                     broken: false,
                 };
-                let mut hello = Record::with_capacity(wire::HEADER_BYTES);
-                hello.fill(|out| wire::encode_hello(self.config.session, out));
-                node.in_flight = node.writer.push(&mut self.fabric, &mut hello, token(peer, REQUEST)).unwrap_or(0);
+                node.introduce(&mut self.fabric, self.config.session, self.ever_sent, self.epoch);
                 // A later life of a node takes the place of the earlier.
                 self.nodes.retain(|n| n.id != identity.node);
                 self.nodes.push(node);
@@ -346,6 +381,16 @@ impl<F: Fabric> Client<F> {
     fn send(&mut self) {
         let Some(primary) = self.primary else { return };
         let Some(node) = self.nodes.iter_mut().find(|n| n.id == primary && !n.broken) else { return };
+        if self.sent < self.outstanding.len() && node.told != Some(self.epoch) {
+            // Ahead of everything else.
+            if !node.introduce(&mut self.fabric, self.config.session, self.ever_sent, self.epoch) {
+                node.ask_progress(&mut self.fabric);
+                return self.complete();
+            }
+        }
+        if !self.established {
+            return self.complete();
+        }
         while let Some(request) = self.outstanding.get_mut(self.sent) {
             if !request.answered {
                 if request.epoch != self.epoch {
@@ -357,15 +402,13 @@ impl<F: Fabric> Client<F> {
                 match node.writer.push(&mut self.fabric, &mut request.record, token(node.peer, REQUEST)) {
                     Some(posted) => node.in_flight += posted,
                     None => {
-                        if !node.asking {
-                            node.asking = true;
-                            self.fabric.read_word(node.writer.consumed_word(), token(node.peer, PROGRESS));
-                        }
+                        node.ask_progress(&mut self.fabric);
                         break;
                     }
                 }
             }
             self.sent += 1;
+            self.ever_sent = self.ever_sent.max(self.lowest + self.sent as u64);
         }
         self.complete();
     }
@@ -404,7 +447,7 @@ impl<F: Fabric> Client<F> {
                     node.broken = true;
                     break;
                 };
-                if self.primary == Some(id) || matches!(answer, Wire::Notice { .. }) {
+                if self.primary == Some(id) || matches!(answer, Wire::Notice { .. } | Wire::Welcome { .. }) {
                     self.heard_at = now;
                 }
                 match answer {
@@ -419,7 +462,8 @@ impl<F: Fabric> Client<F> {
                     Wire::Redirect { epoch, view, node, .. } if epoch == self.epoch => self.redirected(id, view, node, now),
                     // It was sent before we started over, and has been sent again.
                     Wire::Redirect { .. } => {}
-                    Wire::Notice { view } => {
+                    Wire::Notice { view } | Wire::Welcome { view } => {
+                        self.established |= matches!(answer, Wire::Welcome { .. });
                         // A notice for the view in which the node was chosen tells nothing new.
                         if view >= self.view && (self.primary != Some(id) || view > self.chosen_in) {
                             self.view = view;

@@ -70,8 +70,21 @@ fn is_live(entry: &Entry, now_ms: u64) -> bool {
     entry.expiry().is_none_or(|at| at > now_ms)
 }
 
+/// The most keys that `KEYS` goes through. It does so in one turn, since its reply is one moment's, and a turn that is much longer than a lease
+/// looks like the death of the primary.
+const KEYS_MOST: usize = 100_000;
+/// The most entries that one `SCAN` visits, whatever its COUNT.
+const SCAN_MOST: usize = 1_000;
+/// How many keys that are due `RANDOMKEY` deletes on its way.
+const RANDOM_MOST: usize = 64;
+
 pub(super) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let (pattern, now_ms) = (args.at(1), ctx.now_ms);
+    if ctx.machine.len() > KEYS_MOST {
+        let len = ctx.machine.len();
+        return reply
+            .error(&format!("ERR KEYS would go through {len} keys while everybody waits, and goes through {KEYS_MOST} at most: use SCAN"));
+    }
     let found: Vec<&Entry> = ctx.machine.iter().filter(|e| is_live(e, now_ms) && glob::matches(pattern, e.key())).collect();
     reply.array(found.len());
     for entry in found {
@@ -94,7 +107,7 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
             match parse_i64(value) {
                 None => return reply.error(errors::NOT_AN_INTEGER),
                 Some(n) if n < 1 => return reply.error(errors::SYNTAX),
-                Some(n) => count = n as usize,
+                Some(n) => count = (n as usize).min(SCAN_MOST),
             }
         } else if args.is(i, "MATCH") {
             pattern = Some(value).filter(|p| *p != b"*");
@@ -127,13 +140,85 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
 }
 
 pub(super) fn randomkey(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
-    // Each one that is due is deleted on the way, so this ends.
-    loop {
+    // Each one that is due is deleted on the way. Where there are so many, the rest is taken to be due too.
+    for _ in 0..RANDOM_MOST {
         let chance = ctx.shared.random.u64(..);
         let Some(key) = ctx.machine.any(chance).map(|e| e.key().to_vec()) else { return reply.null() };
         let k = ctx.key(&key);
         if ctx.live(k).is_some() {
             return reply.bulk(&key);
         }
+    }
+    reply.null();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::{Client, Shared, execute};
+    use crate::config::KvConfig;
+    use crate::resp::Span;
+    use crate::store::KvMachine;
+
+    /// A server alone, with so many keys, each of which expires at `expiry`.
+    struct Alone {
+        machine: KvMachine,
+        shared: Shared,
+    }
+
+    impl Alone {
+        fn with_keys(keys: usize, expiry: Option<u64>) -> Alone {
+            let mut machine = KvMachine::new();
+            (0..keys).for_each(|i| machine.put(machine.keyed(&i.to_le_bytes()), b"v", expiry));
+            Alone { machine, shared: Shared::new(KvConfig::default(), 0, 1) }
+        }
+
+        fn ask(&mut self, words: &[&str]) -> String {
+            let slot = self.shared.clients.add(Client::new(String::new(), String::new(), true, 0));
+            self.shared.env.is_primary = true;
+            let (mut bytes, mut spans, mut out) = (Vec::new(), Vec::new(), Vec::new());
+            for word in words {
+                spans.push(Span::new(bytes.len(), word.len()));
+                bytes.extend_from_slice(word.as_bytes());
+            }
+            let mut ctx = Ctx { machine: &mut self.machine, shared: &mut self.shared, slot, now_ms: 10 };
+            execute(&mut ctx, Args::new(&bytes, &spans), &mut out);
+            String::from_utf8_lossy(&out).into_owned()
+        }
+    }
+
+    #[test]
+    fn keys_refuses_what_would_take_longer_than_a_turn_may() {
+        let mut server = Alone::with_keys(KEYS_MOST, None);
+        assert!(server.ask(&["KEYS", "*"]).starts_with("*100000\r\n"));
+        server.machine.put(server.machine.keyed(b"one more"), b"v", None);
+        let refusal = server.ask(&["KEYS", "one*"]);
+        assert_eq!(refusal, "-ERR KEYS would go through 100001 keys while everybody waits, and goes through 100000 at most: use SCAN\r\n");
+    }
+
+    #[test]
+    fn scan_visits_a_thousand_at_most_and_all_in_the_end() {
+        let mut server = Alone::with_keys(20_000, None);
+        let (mut cursor, mut found) = ("0".to_owned(), 0);
+        loop {
+            let reply = server.ask(&["SCAN", &cursor, "COUNT", "1000000"]);
+            let mut lines = reply.split("\r\n").skip(2);
+            cursor = lines.next().expect("a cursor").to_owned();
+            let n: usize = lines.next().and_then(|l| l[1..].parse().ok()).expect("a count");
+            // Entries that share a position are visited together, and nowhere near so many do.
+            assert!(n <= SCAN_MOST + 2, "{n} at once");
+            found += n;
+            if cursor == "0" {
+                break;
+            }
+        }
+        assert_eq!(found, 20_000);
+    }
+
+    #[test]
+    fn randomkey_deletes_a_bounded_number_of_keys_that_are_due() {
+        let mut server = Alone::with_keys(1_000, Some(5));
+        assert_eq!(server.ask(&["RANDOMKEY"]), "$-1\r\n");
+        assert_eq!(server.machine.len(), 1_000 - RANDOM_MOST);
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! 1  put       key length, value length, key, value
-//! 2  put       key length, value length, expiry u64, key, value
+//! 2  put       key length, value length, expiry u64 (0: never), key, value
 //! 3  delete    key length, key
 //! 4  expire    key length, expiry u64 (0: never), key
 //! 5  append    key length, suffix length, key, suffix
@@ -95,6 +95,9 @@ pub enum EffectError {
     /// A length or offset beyond what values may have.
     #[error("a length or offset of {0} is beyond the limit of {MAX_VALUE_BYTES}")]
     Length(u64),
+    /// A part of the state that begins behind its end.
+    #[error("a part of the state from {0} to {1} covers nothing")]
+    Range(u64, u64),
 }
 
 /// Appends the encodings of effects to a buffer.
@@ -240,7 +243,8 @@ impl<'a> Decoder<'a> {
         Ok(match self.u8()? {
             kind @ (1 | 2) => {
                 let (key, value) = (self.length()?, self.length()?);
-                let expiry = if kind == 2 { Some(self.u64()?) } else { None };
+                // 0 stands for never here as well, as it does when the state is taught.
+                let expiry = if kind == 2 { Some(self.u64()?).filter(|at| *at != 0) } else { None };
                 Effect::Put { key: self.bytes(key)?, value: self.bytes(value)?, expiry }
             }
             3 => {
@@ -328,6 +332,15 @@ pub(super) mod tests {
     pub fn any_effect(kinds: std::ops::Range<u8>) -> impl Strategy<Value = Owned> {
         (kinds, 0u16..60, prop::collection::vec(any::<u8>(), 0..40), [0u64..6, 0u64..50, 0u64..50], 0usize..50)
             .prop_map(|(kind, key, bytes, n, offset)| Owned { kind, key: key.to_le_bytes().to_vec(), bytes, n, offset })
+    }
+
+    #[test]
+    fn an_expiry_of_zero_is_never() {
+        let mut bytes = vec![2, 1, 1];
+        bytes.extend_from_slice(&[0; 8]);
+        bytes.extend_from_slice(b"kv");
+        let put = Effect::Put { key: b"k", value: b"v", expiry: None };
+        assert_eq!(Decoder::new(&bytes).collect::<Vec<_>>(), [Ok(put)]);
     }
 
     proptest! {

@@ -40,7 +40,8 @@ impl KvMachine {
         self.table.seed() != Seed::default()
     }
 
-    /// Hashes keys under `seed` from now on. Costs a rebuild of the table when it holds keys, so it is meant for an empty one.
+    /// Hashes keys under `seed` from now on. It costs a rebuild of the table when that holds keys, which it never does where the first primary
+    /// has proposed the seed ahead of everything else.
     pub fn set_seed(&mut self, seed: Seed) {
         if self.table.seed() == seed {
             return;
@@ -49,6 +50,20 @@ impl KvMachine {
         self.expiry = ExpiryIndex::default();
         for entry in old.iter() {
             self.adopt(entry.clone());
+        }
+    }
+
+    /// [`StateMachine::install`], for parts that nobody vouches for.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn install_part(&mut self, part: &[u8]) -> Result<(), super::effects::EffectError> {
+        transfer::install(self, part)
+    }
+
+    /// Hashes keys under `seed` from now on, and forgets every key if that is news: each of them is about to be received anew.
+    pub(super) fn take_seed(&mut self, seed: Seed) {
+        if self.table.seed() != seed {
+            self.table = Table::new(seed);
+            self.expiry = ExpiryIndex::default();
         }
     }
 

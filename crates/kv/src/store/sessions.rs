@@ -74,6 +74,11 @@ impl Sessions {
         self.sessions.get(&session).map_or(Known::New, |s| s.look_up(seq))
     }
 
+    /// Whether anything is known of `session`: it has written something, and has not been ended.
+    pub fn is_known(&self, session: SessionId) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
     /// How many replies are kept for `session`.
     pub fn unconfirmed(&self, session: SessionId) -> usize {
         self.sessions.get(&session).map_or(0, |s| s.replies.len())

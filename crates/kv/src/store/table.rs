@@ -17,6 +17,9 @@ use super::hash::{Hasher, POSITION_BITS, Position, Seed, position};
 const SEGMENT_BITS: u32 = 8;
 /// A bucket splits when an insert would take it beyond so many entries: what 512 slots hold at hashbrown's load of 7/8.
 pub const BUCKET_ENTRIES: usize = 448;
+/// How many buckets one call of [`Table::walk`] looks into: a table that was emptied keeps its buckets, and to pass a million of them takes longer
+/// than a turn may.
+const WALK_BUCKETS: usize = 1024;
 /// No bucket is split so often that its range is narrower than a [`Position`].
 const MAX_DEPTH: u32 = POSITION_BITS - SEGMENT_BITS;
 
@@ -42,11 +45,13 @@ struct Segment {
     directory: Vec<u32>,
     depth: u32,
     buckets: Vec<Bucket>,
+    /// Entries in all of them.
+    len: usize,
 }
 
 impl Default for Segment {
     fn default() -> Segment {
-        Segment { directory: vec![0], depth: 0, buckets: vec![Bucket::default()] }
+        Segment { directory: vec![0], depth: 0, buckets: vec![Bucket::default()], len: 0 }
     }
 }
 
@@ -120,6 +125,8 @@ pub struct Table {
     entry_bytes: usize,
     /// Bytes of the buckets' slots and of the directories.
     table_bytes: usize,
+    /// What a segment without entries looks like to who passes it.
+    nothing: Bucket,
 }
 
 impl Table {
@@ -127,7 +134,7 @@ impl Table {
     pub fn new(seed: Seed) -> Table {
         let segments: Box<[Segment]> = (0..1 << SEGMENT_BITS).map(|_| Segment::default()).collect();
         let table_bytes = segments.len() * size_of::<Segment>() + segments.iter().map(Segment::heap_bytes).sum::<usize>();
-        Table { hasher: Hasher::new(seed), segments, len: 0, entry_bytes: 0, table_bytes }
+        Table { hasher: Hasher::new(seed), segments, len: 0, entry_bytes: 0, table_bytes, nothing: Bucket::default() }
     }
 
     /// The seed of its hash.
@@ -189,6 +196,7 @@ impl Table {
                 segment.buckets[at].entries.allocation_size() + segment.buckets.last().expect("just pushed").entries.allocation_size();
             self.table_bytes = self.table_bytes - before + segment.heap_bytes() + halves;
         }
+        segment.len += 1;
         let entries = &mut segment.bucket_mut(hash).entries;
         let before = entries.allocation_size();
         self.entry_bytes += entry.heap_bytes();
@@ -200,8 +208,11 @@ impl Table {
     /// Removes the entry of that key.
     pub fn remove(&mut self, k: Keyed<'_>) -> Option<Entry> {
         let hasher = &self.hasher;
-        let entries = &mut self.segments[segment_of(k.hash)].bucket_mut(k.hash).entries;
+        let segment = &mut self.segments[segment_of(k.hash)];
+        let entries = &mut segment.bucket_mut(k.hash).entries;
         let entry = entries.find_entry(inner(k.hash), |e| e.key() == k.key).ok()?.remove().0;
+        segment.len -= 1;
+        let entries = &mut segment.bucket_mut(k.hash).entries;
         self.len -= 1;
         self.entry_bytes -= entry.heap_bytes();
         if entries.capacity() > 16 && entries.len() < entries.capacity() / 8 {
@@ -218,14 +229,16 @@ impl Table {
     }
 
     /// Visits entries in the order of their positions, from `from` on, until `visit` returns `false`; entries that share the last one's
-    /// position are still visited. Returns where to go on, or `None` at the end.
+    /// position are still visited. Returns where to go on, or `None` at the end. One call passes a bounded number of buckets, so it may end
+    /// before `visit` says so, and may visit nothing.
     pub fn walk<'a>(&'a self, from: Position, mut visit: impl FnMut(Position, &'a Entry) -> bool) -> Option<Position> {
         let mut from = from;
         let mut bucket: Vec<(Position, &Entry)> = Vec::new();
+        let mut passed = 0;
         loop {
             let hash = from << (64 - POSITION_BITS);
             let segment = &self.segments[segment_of(hash)];
-            let Bucket { entries, depth } = segment.bucket(hash);
+            let Bucket { entries, depth } = if segment.len > 0 { segment.bucket(hash) } else { &self.nothing };
             bucket.clear();
             bucket.extend(entries.iter().map(|e| (position(self.hasher.hash(e.key())), e)).filter(|(p, _)| *p >= from));
             bucket.sort_unstable_by_key(|(p, _)| *p);
@@ -244,7 +257,8 @@ impl Table {
             if from >> POSITION_BITS != 0 {
                 return None;
             }
-            if stop_after.is_some() {
+            passed += 1;
+            if stop_after.is_some() || passed == WALK_BUCKETS {
                 return Some(from);
             }
         }
@@ -258,7 +272,13 @@ impl Table {
         let mut from = position(chance);
         loop {
             let hash = from << (64 - POSITION_BITS);
-            let Bucket { entries, depth } = self.segments[segment_of(hash)].bucket(hash);
+            let segment = &self.segments[segment_of(hash)];
+            if segment.len == 0 {
+                let width = 1u64 << (POSITION_BITS - SEGMENT_BITS);
+                from = ((from & !(width - 1)) + width) & ((1 << POSITION_BITS) - 1);
+                continue;
+            }
+            let Bucket { entries, depth } = segment.bucket(hash);
             if !entries.is_empty() {
                 let nth = (chance as usize & 0xffff) % entries.len();
                 return entries.iter().nth(nth);
@@ -372,6 +392,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_walk_over_an_emptied_table_comes_in_small_steps_and_to_the_end() {
+        let mut table = filled(0..500_000);
+        for i in 3_000..500_000u32 {
+            let key = i.to_le_bytes();
+            table.remove(table.keyed(&key));
+        }
+        assert!(table.segments.iter().all(|s| s.len > 0), "no segment is passed at once");
+        let buckets: usize = table.segments.iter().map(|s| s.buckets.len()).sum();
+        let (mut from, mut calls, mut seen) = (Some(0), 0, 0);
+        while let Some(at) = from {
+            calls += 1;
+            from = table.walk(at, |_, _| {
+                seen += 1;
+                true
+            });
+        }
+        assert_eq!((seen, calls), (3_000, buckets.div_ceil(WALK_BUCKETS)));
+        assert!(calls > 1);
+    }
+
     proptest! {
         #[test]
         fn is_a_map(ops in prop::collection::vec((any::<u16>(), any::<Option<u8>>()), 0..2000)) {
@@ -392,6 +433,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(table.len(), model.len());
+            prop_assert_eq!(table.segments.iter().map(|s| s.len).sum::<usize>(), model.len());
             for (key, value) in &model {
                 prop_assert_eq!(table.get(table.keyed(key)).map(Entry::value), Some(&value[..]));
             }

@@ -74,10 +74,13 @@ pub(super) fn install(machine: &mut KvMachine, part: &[u8]) -> Result<(), Effect
     let mut d = Decoder::new(part);
     match d.u8()? {
         1 => {
-            machine.set_seed(Seed(d.u64()?, d.u64()?));
+            machine.take_seed(Seed(d.u64()?, d.u64()?));
             let (first, last) = (d.u64()?, d.u64()?);
             if last >> POSITION_BITS != 0 {
                 return Err(EffectError::Length(last));
+            }
+            if first > last {
+                return Err(EffectError::Range(first, last));
             }
             clear_positions(machine, first, last);
             while !d.rest().is_empty() {
@@ -87,6 +90,9 @@ pub(super) fn install(machine: &mut KvMachine, part: &[u8]) -> Result<(), Effect
         }
         2 => {
             let (first, last) = (SessionId(d.u64()?), SessionId(d.u64()?));
+            if first > last {
+                return Err(EffectError::Range(first.0, last.0));
+            }
             machine.sessions.clear_range(first, last);
             while !d.rest().is_empty() {
                 let (id, lowest, count) = (SessionId(d.u64()?), d.u64()?, d.length()?);
@@ -184,6 +190,21 @@ mod tests {
                 prop_assert!(!error.to_string().is_empty());
             }
         }
+    }
+
+    #[test]
+    fn a_part_that_ends_before_it_begins_is_refused() {
+        let mut machine = KvMachine::new();
+        machine.perform(Effect::Answer { session: SessionId(1), seq: 1, lowest: 1, reply: b"+OK\r\n" });
+        machine.perform(Effect::Put { key: b"k", value: b"v", expiry: None });
+        let part = |words: &[u64], kind: u8| {
+            let mut part = vec![kind];
+            words.iter().for_each(|n| part.extend_from_slice(&n.to_le_bytes()));
+            part
+        };
+        assert_eq!(install(&mut machine, &part(&[0, 0, 7, 6], 1)), Err(EffectError::Range(7, 6)));
+        assert_eq!(install(&mut machine, &part(&[7, 6], 2)), Err(EffectError::Range(7, 6)));
+        assert_eq!((machine.len(), machine.sessions.len()), (1, 1), "nothing of ours is thrown away for it");
     }
 
     #[test]

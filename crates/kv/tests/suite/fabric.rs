@@ -11,7 +11,7 @@ use martlet_kv::{KvApp, KvConfig};
 use martlet_protocol::basics::layout::{self, Component, Sizes};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
 use martlet_protocol::membership::{Member, Roles};
-use martlet_protocol::replica::{Application, StateMachine, Ticket};
+use martlet_protocol::replica::{Application, ClientEvent, StateMachine, Ticket};
 
 use crate::fake::{FakeReplica, Log};
 
@@ -309,6 +309,72 @@ fn nothing_is_executed_twice_whatever_dies() {
         }
     }
     assert!(repeats > 100, "only {repeats} requests were repeated: the test tests too little");
+}
+
+/// A client that its primary loses sight of, while another node never does: neither may execute again what was executed before.
+#[test]
+fn a_session_that_ended_while_its_client_lived_executes_nothing_again() {
+    let mut cluster = Cluster::new(6, 3, 1, |_| Faults::calm());
+    cluster.run_to(1);
+    let key = cluster.callers[0].key.clone();
+    let stored = |c: &mut Cluster| {
+        let machine = &c.servers[c.primary].replica.machine;
+        machine.get(machine.keyed(key.as_bytes())).map(|e| e.value().to_vec())
+    };
+    // The second increment is executed, and its reply is never released.
+    let seq = cluster.callers[0].client.post(&[b"INCR", key.as_bytes()]).expect("room");
+    for _ in 0..PATIENCE {
+        if stored(&mut cluster).as_deref() == Some(b"2") {
+            break;
+        }
+        let Some(index) = cluster.world.next_turn(u64::MAX) else { panic!("nothing is due") };
+        let at = cluster.servers.iter().position(|s| s.index == index);
+        let Some(server) = at.map(|at| &mut cluster.servers[at]) else { continue };
+        server.replica.take_events();
+        server.replica.now = Time(cluster.world.now());
+        server.app.poll(&mut server.replica);
+    }
+    assert_eq!(stored(&mut cluster).as_deref(), Some(&b"2"[..]));
+    cluster.committed = cluster.log.borrow().len();
+    // The next primary loses sight of the client, and keeps its session no longer than it promises.
+    let next = (cluster.primary + 1) % 3;
+    cluster.fail_over(next);
+    let server = &mut cluster.servers[next];
+    server.learn();
+    let peer = *server.replica.clients_seen.last().expect("it is connected");
+    server.replica.clients.push_back(ClientEvent::Gone { peer, certain: false });
+    for (after_ns, sessions) in [(0, 1), (9_000_000_000, 1), (2_000_000_000, 0)] {
+        server.replica.now = server.replica.now.after(after_ns);
+        server.app.poll(&mut server.replica);
+        assert_eq!(server.replica.machine.sessions().len(), sessions, "after {after_ns} ns more");
+    }
+    cluster.committed = cluster.log.borrow().len();
+    // The one after it has been connected all the time, and is asked again.
+    cluster.fail_over((next + 1) % 3);
+    for server in &mut cluster.servers {
+        server.learn();
+    }
+    let mut reply = None;
+    for _ in 0..PATIENCE {
+        let now = Time(cluster.world.now());
+        if let Some(answer) = cluster.callers[0].client.poll(now) {
+            assert_eq!(answer.seq, seq);
+            reply = Some(answer.reply.to_vec());
+            break;
+        }
+        cluster.world.wake_at(cluster.callers[0].index, now.0 + 50_000);
+        let Some(index) = cluster.world.next_turn(u64::MAX) else { panic!("nothing is due") };
+        if let Some(at) = cluster.servers.iter().position(|s| s.index == index) {
+            cluster.serve(at);
+        }
+    }
+    let reply = reply.expect("a reply");
+    assert!(reply.starts_with(b"-ERR the session has ended in your absence"), "{}", reply.escape_ascii());
+    assert_eq!(stored(&mut cluster).as_deref(), Some(&b"2"[..]), "not executed twice");
+    // What it asks from now on is executed.
+    cluster.callers[0].posted = 2;
+    cluster.callers[0].answered = 2;
+    cluster.run_to(5);
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub struct FakeReplica<F> {
     /// How many of them this machine has.
     pub applied: usize,
     pub clients: VecDeque<ClientEvent>,
+    /// Clients that have been connected.
+    pub clients_seen: Vec<PeerId>,
 }
 
 impl<F: Fabric> FakeReplica<F> {
@@ -96,6 +98,7 @@ impl<F: Fabric> FakeReplica<F> {
             log,
             applied: 0,
             clients: VecDeque::new(),
+            clients_seen: Vec::new(),
         }
     }
 
@@ -128,8 +131,11 @@ impl<F: Fabric> FakeReplica<F> {
     pub fn take_events(&mut self) {
         while let Some(event) = self.fabric.event() {
             match event {
-                PeerEvent::Up { peer, identity } if identity.kind == PeerKind::Client => self.clients.push_back(ClientEvent::Up(peer)),
-                PeerEvent::Gone { peer, .. } => self.clients.push_back(ClientEvent::Gone(peer)),
+                PeerEvent::Up { peer, identity } if identity.kind == PeerKind::Client => {
+                    self.clients_seen.push(peer);
+                    self.clients.push_back(ClientEvent::Up(peer));
+                }
+                PeerEvent::Gone { peer, certain } => self.clients.push_back(ClientEvent::Gone { peer, certain }),
                 PeerEvent::Up { .. } => {}
             }
         }

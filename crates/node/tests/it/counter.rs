@@ -172,7 +172,7 @@ impl Application for CounterApp {
                     let lane = Remote { peer, region: Region::Lane(CLIENT_LANE), offset: 0 };
                     self.clients.push(Client { peer, reader: Reader::new(), writer: Writer::new(lane, self.ring) });
                 }
-                ClientEvent::Gone(peer) => self.clients.retain(|c| c.peer != peer),
+                ClientEvent::Gone { peer, .. } => self.clients.retain(|c| c.peer != peer),
             }
         }
         if self.reign != replica.reign() {

@@ -12,8 +12,8 @@
 
 use martlet_fabric::invariant;
 
-use super::ViewNumber;
 use super::layout::{LAST_VIEW, SLOTS};
+use super::{Canary, ViewNumber};
 
 /// A ballot of a CAS proposal: 1 up to [`LAST_CAS_BALLOT`]. Beyond, proposals go by RPC and have 64 bits.
 pub type Ballot = u16;
@@ -37,8 +37,8 @@ pub struct SlotState {
 
 impl SlotState {
     /// Whether nothing has been accepted, and nothing can have been by RPC. Only this is evidence that no view was decided here.
-    pub const fn is_empty(self) -> bool {
-        self.accepted == 0 && self.min != FROZEN
+    pub fn is_empty(self) -> bool {
+        self.accepted == 0 && (self.min != FROZEN || Canary::FrozenIsEmpty.is_planted())
     }
 }
 
@@ -95,8 +95,8 @@ pub fn next_ballot(position: usize, proposers: usize, floor: u64) -> u64 {
 }
 
 /// The smallest majority of `n`: floor(n/2) + 1 (TRAPS 2).
-pub const fn majority(n: usize) -> usize {
-    n / 2 + 1
+pub fn majority(n: usize) -> usize {
+    if Canary::HalfMajority.is_planted() { n.div_ceil(2) } else { n / 2 + 1 }
 }
 
 #[cfg(test)]

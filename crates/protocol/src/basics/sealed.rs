@@ -7,6 +7,8 @@
 use martlet_fabric::Memory;
 use martlet_fabric::primitive::Ordering;
 
+use super::Canary;
+
 /// The bytes before the payload.
 pub const HEADER_BYTES: usize = 40;
 
@@ -56,7 +58,7 @@ pub fn read(words: &Memory) -> Option<Sealed> {
         payload.extend_from_slice(&w.load(Ordering::Relaxed).to_le_bytes());
     }
     payload.truncate(len);
-    (u64::from(crc32fast::hash(&payload)) == crc).then_some(Sealed { subject, ballot, payload })
+    (u64::from(crc32fast::hash(&payload)) == crc || Canary::TornView.is_planted()).then_some(Sealed { subject, ballot, payload })
 }
 
 /// Stores an encoded record into our own memory. A reader may see it torn, and then sees no record.

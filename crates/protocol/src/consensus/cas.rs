@@ -20,7 +20,7 @@ use martlet_fabric::{Completion, Fabric, Local, LocalRegion, OpError, PeerId, Re
 use super::rpc::{RpcBody, RpcReply, RpcRequest, RpcVerdict};
 use crate::basics::ballot::{self, FROZEN, LAST_CAS_BALLOT, SlotState, SlotWord};
 use crate::basics::layout::{Component, PROPOSALS, SCRATCH, SLOT_WORDS, SLOTS, VIEW_RECORD_BYTES};
-use crate::basics::{ViewNumber, sealed};
+use crate::basics::{Canary, Mark, ViewNumber, sealed};
 
 /// What an operation of a proposer was for: part of its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,16 +188,20 @@ impl Proposer {
         }
     }
 
-    /// Prepares the slot, if nothing is under way. An outcome comes at once only when too few acceptors can be asked.
+    /// Prepares the slot, if nothing is under way. An outcome comes at once only when too few acceptors can be asked. Without a value at hand,
+    /// a slot whose ballots have run out is left as it is: frozen, it would let nobody take a lease on the view before it.
     pub fn prepare<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         if self.phase != Phase::Idle {
+            return None;
+        }
+        self.choose_ballot();
+        if self.by_rpc() && self.value.is_none() {
             return None;
         }
         self.attempt += 1;
         self.adopted = None;
         self.tried = 0;
         self.phase = Phase::Preparing;
-        self.choose_ballot();
         for i in 0..self.acceptors.len() {
             self.acceptors[i].vote = Vote::Awaited;
             self.acceptors[i].promised = None;
@@ -207,7 +211,10 @@ impl Proposer {
                 continue;
             };
             match (self.by_rpc(), state.min == FROZEN) {
-                (true, true) => self.ask(i, RpcBody::Prepare),
+                (true, true) => {
+                    Mark::RpcFoundFrozen.reach();
+                    self.ask(i, RpcBody::Prepare);
+                }
                 (true, false) => self.swap(fabric, i, SlotState { min: FROZEN, ..state }, false),
                 (false, false) => self.swap(fabric, i, SlotState { min: self.ballot as u16, ..state }, false),
                 (false, true) => self.acceptors[i].vote = Vote::No,
@@ -225,7 +232,11 @@ impl Proposer {
         };
         let floor = self.acceptors.iter().map(promised).max().unwrap_or(0).max(self.ballot).max(self.outbid);
         self.ballot = ballot::next_ballot(self.position, self.acceptors.len(), floor);
+        if self.ballot > LAST_CAS_BALLOT && Canary::WrappedBallot.is_planted() {
+            self.ballot = ballot::next_ballot(self.position, self.acceptors.len(), self.ballot - LAST_CAS_BALLOT);
+        }
         if self.ballot > LAST_CAS_BALLOT {
+            Mark::RpcBallot.reach();
             // Ballots of RPC proposals lie above everything that a word can hold.
             self.ballot = self.ballot.max(ballot::next_ballot(self.position, self.acceptors.len(), u64::from(FROZEN)));
         }
@@ -322,11 +333,16 @@ impl Proposer {
         let mut vote = Vote::No;
         match result {
             Ok(found) if found == swap.expected => vote = Vote::Yes,
-            Ok(found) => acceptor.predicted = found,
+            Ok(_) if Canary::ReusedPrediction.is_planted() => acceptor.predicted = swap.expected,
+            Ok(found) => {
+                Mark::CasMispredicted.reach();
+                acceptor.predicted = found;
+            }
             // It may have been applied all the same; the next attempt finds out.
-            Err(_) => {}
+            Err(_) => Mark::CasLost.reach(),
         }
         if result.is_ok_and(|found| SlotWord(found).generation() > self.generation) {
+            Mark::CasSuperseded.reach();
             self.phase = Phase::Idle;
             return Some(Outcome::Superseded);
         }
@@ -339,6 +355,7 @@ impl Proposer {
             return None;
         }
         if self.by_rpc() && vote == Vote::Yes {
+            Mark::RpcFroze.reach();
             // The word is frozen now: the promise itself goes by RPC.
             self.ask(i, RpcBody::Prepare);
             return None;
@@ -355,7 +372,11 @@ impl Proposer {
             return match self.phase {
                 Phase::Preparing => self.adopt(fabric),
                 Phase::Accepting => {
+                    Mark::CasDecided.reach();
                     self.phase = Phase::Decided;
+                    if Canary::OwnProposal.is_planted() && self.value.is_some() {
+                        self.adopted = None;
+                    }
                     let value = self.adopted.take().or_else(|| self.value.take());
                     Some(Outcome::Decided(value.expect("an accept phase has a value")))
                 }
@@ -363,6 +384,7 @@ impl Proposer {
             };
         }
         if votes(Vote::No) > self.acceptors.len() - majority {
+            Mark::CasAborted.reach();
             self.phase = Phase::Idle;
             return Some(Outcome::Aborted);
         }
@@ -377,18 +399,25 @@ impl Proposer {
             let reported = self.acceptors.iter_mut().filter(promising).filter_map(|a| a.promised.take());
             let highest = reported.filter(|(accepted, _)| *accepted > 0).max_by_key(|(accepted, _)| *accepted);
             self.adopted = highest.map(|(_, value)| value);
+            if self.adopted.is_some() {
+                Mark::RpcAdopted.reach();
+            }
             return self.prepared(fabric);
         }
         let states = self.acceptors.iter().filter(|a| a.vote == Vote::Yes);
         let highest = states.filter_map(|a| SlotWord(a.predicted).state_in(self.generation)).max_by_key(|s| s.accepted).unwrap_or_default();
-        if highest.accepted == 0 {
+        if highest.accepted == 0 || Canary::SkippedAdoption.is_planted() {
             return self.prepared(fabric);
         }
+        Mark::CasFetching.reach();
         self.fetch(fabric, highest)
     }
 
     fn prepared<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         self.phase = Phase::Prepared;
+        if self.adopted.is_none() {
+            Mark::CasPrepared.reach();
+        }
         if self.value.is_none() {
             return Some(Outcome::Prepared);
         }
@@ -432,10 +461,14 @@ impl Proposer {
         }
         match found {
             Some(value) => {
+                Mark::CasAdopted.reach();
                 self.adopted = Some(value);
                 self.prepared(fabric)
             }
-            None => self.fetch(fabric, accepted),
+            None => {
+                Mark::CasFetchFailed.reach();
+                self.fetch(fabric, accepted)
+            }
         }
     }
 
@@ -465,6 +498,7 @@ impl Proposer {
             let a = &self.acceptors[i];
             let frozen = SlotWord(a.predicted).state_in(self.generation).is_some_and(|s| s.min == FROZEN);
             if a.vote == Vote::Awaited && frozen && a.in_flight.is_empty() {
+                Mark::RpcRepeated.reach();
                 self.ask(i, body.clone());
             }
         }

@@ -8,9 +8,9 @@ use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric, LocalRegion};
 
 use super::cas::{adoptable, proposal_offset};
-use crate::basics::ViewNumber;
 use crate::basics::ballot::{self, FROZEN, SlotWord};
 use crate::basics::layout::{LAST_VIEW, MAX_MEMBERS, PROPOSALS, SLOT_WORDS};
+use crate::basics::{Canary, Mark, ViewNumber};
 
 /// What a proposer asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub enum RpcVerdict {
     },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Slot {
     view: ViewNumber,
     min: u64,
@@ -76,7 +76,7 @@ struct Slot {
 }
 
 /// The acceptor's side: one state a frozen slot, kept for the latest few views.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RpcAcceptor {
     slots: Vec<Slot>,
 }
@@ -94,20 +94,28 @@ impl RpcAcceptor {
             Some(at) => at,
             None => match self.open(fabric, view)? {
                 Ok(at) => at,
-                Err(word) => return reply(RpcVerdict::NotFrozen { word }),
+                Err(word) => {
+                    Mark::RpcNotFrozen.reach();
+                    return reply(RpcVerdict::NotFrozen { word });
+                }
             },
         };
         let slot = &mut self.slots[at];
         match body {
             RpcBody::Prepare if ballot >= slot.min => {
+                Mark::RpcPromised.reach();
                 slot.min = ballot;
                 reply(RpcVerdict::Promised { accepted: slot.accepted, value: slot.value.clone() })
             }
-            RpcBody::Accept(value) if ballot >= slot.min => {
+            RpcBody::Accept(value) if ballot >= slot.min || Canary::ForgottenPromise.is_planted() => {
+                Mark::RpcAccepted.reach();
                 (slot.min, slot.accepted, slot.value) = (ballot, ballot, value);
                 reply(RpcVerdict::Accepted)
             }
-            RpcBody::Prepare | RpcBody::Accept(_) => reply(RpcVerdict::Rejected { min: slot.min }),
+            RpcBody::Prepare | RpcBody::Accept(_) => {
+                Mark::RpcRejected.reach();
+                reply(RpcVerdict::Rejected { min: slot.min })
+            }
         }
     }
 
@@ -125,6 +133,7 @@ impl RpcAcceptor {
         }
         let mut value = Vec::new();
         if state.accepted != 0 {
+            Mark::RpcOpenedAccepted.reach();
             let position = usize::from(state.value).checked_sub(1).filter(|p| *p < MAX_MEMBERS)?;
             let proposals = fabric.memory(LocalRegion::Public(PROPOSALS))?;
             value = adoptable(&proposals[proposal_offset(position, view, false) / 8..], view, state.accepted)?;
@@ -136,6 +145,7 @@ impl RpcAcceptor {
             }
             self.slots.swap_remove(oldest);
         }
+        Mark::RpcOpened.reach();
         self.slots.push(Slot { view, min: u64::from(FROZEN), accepted: u64::from(state.accepted), value });
         Some(Ok(self.slots.len() - 1))
     }

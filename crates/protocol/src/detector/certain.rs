@@ -5,6 +5,7 @@
 //! the process is dead only when every word says so (TRAPS 32). A clean end clears the word first: that is a leave, not a crash (TRAPS 28).
 
 use crate::basics::layout::life::{OWNER_DIED, TID_MASK};
+use crate::basics::{Canary, Mark};
 
 /// What a process's death words say about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,18 +20,30 @@ pub enum Sign {
 
 /// Judges the words of all acting threads of a process, as one watcher reads them.
 pub fn judge(words: &[u64]) -> Sign {
-    let mut died = false;
+    let (mut died, mut lives) = (false, false);
     for word in words {
         if word & OWNER_DIED != 0 {
             died = true;
         } else if word & TID_MASK != 0 {
-            return Sign::Alive;
+            lives = true;
         }
+    }
+    if lives && died {
+        Mark::PartialDeath.reach();
+    }
+    if lives && !(died && Canary::OneThreadDead.is_planted()) {
+        return Sign::Alive;
     }
     match (words.is_empty(), died) {
         (true, _) => Sign::Alive,
-        (false, true) => Sign::Dead,
-        (false, false) => Sign::Ended,
+        (false, true) => {
+            Mark::CertainDeath.reach();
+            Sign::Dead
+        }
+        (false, false) => {
+            Mark::CleanEnd.reach();
+            Sign::Ended
+        }
     }
 }
 

@@ -5,6 +5,8 @@
 //! risen to the recovery threshold, so that a target on the edge does not flicker. Since it is the *target's* counter that is compared, slow
 //! reads or a slow network cannot cause a suspicion, only a stalled target can (Mu section 5.1, "pull-score").
 
+use crate::basics::Mark;
+
 /// The scale of a score and its thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
@@ -46,8 +48,14 @@ impl Score {
         }
         self.last = Some(counter);
         if self.score <= self.thresholds.failure {
+            if !self.failed {
+                Mark::HeartStopped.reach();
+            }
             self.failed = true;
         } else if self.score >= self.thresholds.recovery {
+            if self.failed {
+                Mark::HeartRecovered.reach();
+            }
             self.failed = false;
         }
         self.failed

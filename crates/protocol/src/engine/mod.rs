@@ -1,8 +1,10 @@
 //! Replication engines: how the effects of requests reach the other replicas, and when they count (DESIGN section 6).
 //!
 //! An engine is a pure state machine over a [`Fabric`](martlet_fabric::Fabric) and a [`StateMachine`](crate::replica::StateMachine). It owns the
-//! log lanes ([`LOG_LANE`](crate::basics::layout::LOG_LANE)) and nothing else.
+//! log lanes ([`LOG_LANE`](crate::basics::layout::LOG_LANE)) and, for `mu`, the regions of [`mu::layout`].
 
+pub mod mu;
 pub mod primary_backup;
 
+pub use mu::Mu;
 pub use primary_backup::PrimaryBackup;

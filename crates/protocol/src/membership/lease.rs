@@ -9,7 +9,7 @@
 //! Why the words suffice: a holder stores its word, fences, and then reads the slot; the proposer swaps the slot before the view is decided,
 //! and the word is read after that. So either the word is seen, or the slot was seen to be taken (as in Dekker's algorithm).
 
-use crate::basics::{ProcessId, Time, ViewNumber};
+use crate::basics::{Canary, ProcessId, Time, ViewNumber};
 
 /// How inexact clocks are allowed to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl Handover {
 
     /// Whether nobody can hold an older lease at `now`.
     pub fn is_over(&self, now: Time) -> bool {
-        now >= self.over || self.holders.iter().all(|(_, released)| *released)
+        Canary::NoStartDelay.is_planted() || now >= self.over || self.holders.iter().all(|(_, released)| *released)
     }
 }
 

@@ -5,8 +5,12 @@
 use martlet_fabric::{Incarnation, NodeId};
 
 use super::view::{Evidence, MAX_ADDRESS_BYTES, Roles, View};
+use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{ProcessId, ViewNumber};
 use crate::consensus::rpc::{RpcBody, RpcReply, RpcRequest, RpcVerdict};
+
+/// The most processes that a `Join` names: twice as many as one view can list, since processes come and go.
+const MAX_REACHED: usize = 2 * MAX_MEMBERS;
 
 /// A datagram of the membership service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +35,19 @@ pub enum Message {
         roles: Roles,
         /// Where clients reach it.
         address: String,
+        /// Whom it is connected with.
+        reaches: Vec<ProcessId>,
+    },
+    /// "I am connected with this process, which asks to be taken in": said to everybody after each `Join`.
+    Vouch {
+        /// Who asks.
+        process: ProcessId,
+    },
+    /// "You will never be taken in": the answer to a `Join` of a process that has been a member and was removed, or of a life of a node
+    /// that has a later one.
+    Refuse {
+        /// The least incarnation with which its node may come back.
+        least: Incarnation,
     },
     /// "This learner has the whole state": the primary asks to count it as a replica.
     Promote {
@@ -41,6 +58,11 @@ pub enum Message {
     SetLease {
         /// Nanoseconds.
         lease_ns: u64,
+    },
+    /// "No lease can be taken any more: the slot after this view is frozen." The primary asks for another view (uKharon appendix A.6).
+    Frozen {
+        /// The view whose successor's slot it is.
+        view: ViewNumber,
     },
     /// A decided view.
     View(View),
@@ -65,9 +87,12 @@ impl Message {
                 put_process(out, *process);
                 out.push(evidence.code());
             }
-            Message::Join { roles, address } => {
+            Message::Join { roles, address, reaches } => {
                 out.push(3);
                 out.push(roles.0);
+                let reaches = &reaches[..reaches.len().min(MAX_REACHED)];
+                out.push(reaches.len() as u8);
+                reaches.iter().for_each(|process| put_process(out, *process));
                 out.extend_from_slice(address.as_bytes());
             }
             Message::Promote { process } => {
@@ -77,6 +102,18 @@ impl Message {
             Message::SetLease { lease_ns } => {
                 out.push(5);
                 out.extend_from_slice(&lease_ns.to_le_bytes());
+            }
+            Message::Vouch { process } => {
+                out.push(9);
+                put_process(out, *process);
+            }
+            Message::Refuse { least } => {
+                out.push(10);
+                out.extend_from_slice(&least.0.to_le_bytes());
+            }
+            Message::Frozen { view } => {
+                out.push(11);
+                out.extend_from_slice(&view.0.to_le_bytes());
             }
             Message::View(view) => {
                 out.push(6);
@@ -127,8 +164,10 @@ impl Message {
             2 => Message::Notice { process: process_of(r)?, evidence: Evidence::from_code(u8_of(r)?)? },
             3 => {
                 let roles = Roles::from_bits(u8_of(r)?)?;
+                let count = usize::from(u8_of(r)?);
+                let reaches = (0..count).map(|_| process_of(r)).collect::<Option<Vec<_>>>().filter(|_| count <= MAX_REACHED)?;
                 let address = std::str::from_utf8(std::mem::take(r)).ok().filter(|a| a.len() <= MAX_ADDRESS_BYTES)?;
-                Message::Join { roles, address: address.to_owned() }
+                Message::Join { roles, address: address.to_owned(), reaches }
             }
             4 => Message::Promote { process: process_of(r)? },
             5 => Message::SetLease { lease_ns: u64_of(r)? },
@@ -153,6 +192,9 @@ impl Message {
                 };
                 Message::Reply(RpcReply { view, ballot, verdict })
             }
+            9 => Message::Vouch { process: process_of(r)? },
+            10 => Message::Refuse { least: Incarnation(u64_of(r)?) },
+            11 => Message::Frozen { view: ViewNumber(u64_of(r)?) },
             _ => return None,
         };
         r.is_empty().then_some(message)
@@ -197,7 +239,11 @@ mod tests {
         vec![
             Message::Heartbeat { view: v, heard: 0b101 },
             Message::Notice { process, evidence: Evidence::Certain },
-            Message::Join { roles: Roles::REPLICA, address: "10.0.0.1:7711".into() },
+            Message::Join { roles: Roles::REPLICA, address: "10.0.0.1:7711".into(), reaches: vec![process, process] },
+            Message::Join { roles: Roles::REPLICA, address: String::new(), reaches: Vec::new() },
+            Message::Vouch { process },
+            Message::Refuse { least: Incarnation(78) },
+            Message::Frozen { view: v },
             Message::Promote { process },
             Message::SetLease { lease_ns: 1_000 },
             Message::View(view),

@@ -15,12 +15,14 @@ pub struct Wishes {
     pub promote: Vec<ProcessId>,
     /// A new length of leases.
     pub lease_ns: Option<u64>,
+    /// Any further view: leases on the present one can't be renewed, since the next slot is frozen and never looks empty again.
+    pub renew: bool,
 }
 
 impl Wishes {
     /// Whether nothing is wished for.
     pub fn is_empty(&self) -> bool {
-        self.remove.is_empty() && self.join.is_empty() && self.promote.is_empty() && self.lease_ns.is_none()
+        self.remove.is_empty() && self.join.is_empty() && self.promote.is_empty() && self.lease_ns.is_none() && !self.renew
     }
 
     /// Wishes that `process` be removed. Stronger evidence replaces weaker.
@@ -59,13 +61,15 @@ impl Wishes {
         self.join.retain(|m| view.member(m.id).is_none() && !view.members.iter().any(|o| o.id.node == m.id.node && o.id > m.id));
         self.promote.retain(|p| view.member(*p).is_some_and(|m| m.roles.has(Roles::LEARNER)));
         self.lease_ns = self.lease_ns.filter(|ns| *ns != view.lease_ns);
+        self.renew = false;
     }
 }
 
 /// The view after `view` that fulfils the wishes, or `None` when they change nothing.
 ///
-/// `old_leases_over`: the leader has known `view` for so long that no lease on an older view can be left.
-pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool) -> Option<View> {
+/// `old_leases_over`: the leader has known `view` for so long that no lease on an older view can be left. `have_met`: whether a newcomer and
+/// a member, in this order, can use each other's memory; who has not met all members waits.
+pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool, have_met: impl Fn(ProcessId, ProcessId) -> bool) -> Option<View> {
     let mut members = view.members.clone();
     let mut departed = view.departed.clone();
     if old_leases_over {
@@ -84,6 +88,9 @@ pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool) -> Option<View>
         }
     }
     for newcomer in &wishes.join {
+        if !members.iter().all(|m| m.id.node == newcomer.id.node || have_met(newcomer.id, m.id)) {
+            continue;
+        }
         if let Some(at) = members.iter().position(|m| m.id.node == newcomer.id.node) {
             if members[at].id >= newcomer.id {
                 continue;
@@ -111,7 +118,7 @@ pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool) -> Option<View>
     departed.drain(..excess);
     let lease_ns = wishes.lease_ns.unwrap_or(view.lease_ns);
     let changed = members != view.members;
-    if !changed && lease_ns == view.lease_ns {
+    if !changed && lease_ns == view.lease_ns && !wishes.renew {
         return None;
     }
     let fence_ns = if old_leases_over { view.lease_ns } else { view.lease_ns.max(view.fence_ns) };
@@ -141,6 +148,10 @@ mod tests {
         Member { id: id(node, life), roles, address: String::new() }
     }
 
+    fn all_have_met(_: ProcessId, _: ProcessId) -> bool {
+        true
+    }
+
     fn three() -> View {
         let roles = Roles::COORDINATOR.with(Roles::REPLICA);
         let members = (0..3).map(|n| member(n, 1, roles)).collect();
@@ -152,7 +163,7 @@ mod tests {
         let mut wishes = Wishes::default();
         wishes.remove(id(0, 1), Evidence::Presumed);
         wishes.remove(id(0, 1), Evidence::Certain);
-        let next = next(&three(), &wishes, false).unwrap();
+        let next = next(&three(), &wishes, false, all_have_met).unwrap();
         assert_eq!((next.number, next.primary().unwrap().id), (ViewNumber(8), id(1, 1)));
         assert_eq!(next.departed, [Departed { id: id(0, 1), evidence: Evidence::Certain }]);
         assert_eq!(next.fence_ns, 30, "older and longer leases are still waited for");
@@ -164,7 +175,7 @@ mod tests {
     fn trap_28_a_restarted_process_replaces_its_old_life_as_a_learner_at_the_end() {
         let mut wishes = Wishes::default();
         wishes.join(member(0, 2, Roles::LEARNER));
-        let next = next(&three(), &wishes, true).unwrap();
+        let next = next(&three(), &wishes, true, all_have_met).unwrap();
         assert_eq!(next.members.last().unwrap().id, id(0, 2));
         assert_eq!(next.departed, [Departed { id: id(0, 1), evidence: Evidence::Evicted }]);
         assert_eq!(next.primary().unwrap().id, id(1, 1));
@@ -178,19 +189,19 @@ mod tests {
         for evidence in [Evidence::Presumed, Evidence::Evicted] {
             let mut wishes = Wishes::default();
             wishes.remove(id(0, 1), evidence);
-            assert_eq!(next(&view, &wishes, true), None);
+            assert_eq!(next(&view, &wishes, true, all_have_met), None);
         }
         view.members[1].roles = Roles::COORDINATOR.with(Roles::REPLICA);
         let mut wishes = Wishes::default();
         wishes.remove(id(0, 1), Evidence::Presumed);
         wishes.remove(id(1, 1), Evidence::Left);
-        assert_eq!(next(&view, &wishes, true).unwrap().primary().unwrap().id, id(0, 1), "whatever the order of the wishes");
+        assert_eq!(next(&view, &wishes, true, all_have_met).unwrap().primary().unwrap().id, id(0, 1), "whatever the order of the wishes");
         view.members[1].roles = Roles::COORDINATOR.with(Roles::LEARNER);
         let mut wishes = Wishes::default();
         wishes.join(member(0, 2, Roles::LEARNER));
-        assert_eq!(next(&view, &wishes, true), None, "nor for the sake of its own next life");
+        assert_eq!(next(&view, &wishes, true, all_have_met), None, "nor for the sake of its own next life");
         wishes.remove(id(0, 1), Evidence::Certain);
-        let without = next(&view, &wishes, true).unwrap();
+        let without = next(&view, &wishes, true, all_have_met).unwrap();
         assert_eq!((without.primary(), without.members.len()), (None, 3));
     }
 
@@ -201,22 +212,22 @@ mod tests {
         view.members[2].roles = Roles::REPLICA;
         let mut wishes = Wishes::default();
         wishes.remove(id(0, 1), Evidence::Presumed);
-        assert_eq!(next(&view, &wishes, true), None, "no view would ever follow");
+        assert_eq!(next(&view, &wishes, true, all_have_met), None, "no view would ever follow");
     }
 
     #[test]
     fn an_older_life_never_replaces_a_newer_one() {
         let mut wishes = Wishes::default();
         wishes.join(member(0, 0, Roles::LEARNER));
-        assert_eq!(next(&three(), &wishes, true), None);
+        assert_eq!(next(&three(), &wishes, true, all_have_met), None);
     }
 
     #[test]
     fn ukharon_6_3_only_a_new_lease_length_is_compatible() {
         let wishes = Wishes { lease_ns: Some(99), ..Wishes::default() };
-        let longer = next(&three(), &wishes, true).unwrap();
+        let longer = next(&three(), &wishes, true, all_have_met).unwrap();
         assert!(longer.compatible);
-        let after = next(&longer, &Wishes { promote: vec![], lease_ns: Some(1), ..Wishes::default() }, false).unwrap();
+        let after = next(&longer, &Wishes { promote: vec![], lease_ns: Some(1), ..Wishes::default() }, false, all_have_met).unwrap();
         assert_eq!(after.fence_ns, 99);
     }
 
@@ -226,7 +237,7 @@ mod tests {
         view.members[0].roles = Roles::COORDINATOR.with(Roles::LEARNER);
         let mut wishes = Wishes::default();
         wishes.promote(id(0, 1));
-        let next = next(&view, &wishes, true).unwrap();
+        let next = next(&view, &wishes, true, all_have_met).unwrap();
         assert_eq!(next.primary().unwrap().id, id(1, 1));
         assert_eq!(next.members.last().unwrap().id, id(0, 1));
     }
@@ -238,13 +249,13 @@ mod tests {
             vec![Departed { id: id(8, 1), evidence: Evidence::Presumed }, Departed { id: id(9, 1), evidence: Evidence::Certain }];
         let mut wishes = Wishes::default();
         wishes.remove(id(2, 1), Evidence::Left);
-        let kept = next(&view, &wishes, false).unwrap().departed;
+        let kept = next(&view, &wishes, false, all_have_met).unwrap().departed;
         assert_eq!(kept.iter().map(|d| d.id.node.0).collect::<Vec<_>>(), [8, 2]);
-        assert_eq!(next(&view, &wishes, true).unwrap().departed.len(), 1);
+        assert_eq!(next(&view, &wishes, true, all_have_met).unwrap().departed.len(), 1);
     }
 
     #[test]
     fn no_wish_no_view() {
-        assert_eq!(next(&three(), &Wishes::default(), true), None);
+        assert_eq!(next(&three(), &Wishes::default(), true, all_have_met), None);
     }
 }

@@ -54,8 +54,13 @@ pub struct Ticket(pub u64);
 pub enum ClientEvent {
     /// It is connected: its lane may be read, and its reply lane written.
     Up(PeerId),
-    /// It is gone for good.
-    Gone(PeerId),
+    /// Its connection has ended for good. `certain`: its process has, too, so nobody will ever ask again what it asked.
+    Gone {
+        /// Which client.
+        peer: PeerId,
+        /// Whether its kernel says that it has ended.
+        certain: bool,
+    },
 }
 
 /// An application's view of its replica, during one turn of the duty cycle.
@@ -102,7 +107,11 @@ pub trait Replica {
     fn client_event(&mut self) -> Option<ClientEvent>;
 }
 
-/// What a node serves with its replica. Its methods are called in turn by the node's duty cycle and never block.
+/// What says of an event that it is the node's, where a node has put descriptors of its own among those that an application sleeps on: the
+/// user data in its epoll instance. Such an event ends a sleep and means nothing else.
+pub const NODES_OWN: u64 = u64::MAX;
+
+/// What a node serves with its replica. Its methods are called in turn by the node's duty cycle and never block, but for `sleep`.
 pub trait Application {
     /// Its state.
     type Machine: StateMachine;
@@ -116,6 +125,18 @@ pub trait Application {
     /// Whether somebody whom the application serves has asked for this node's end: it then leaves the cluster in order.
     fn wants_end(&self) -> bool {
         false
+    }
+
+    /// Sleeps until there is something to do that the application learns of by its own means, such as sockets, or until a node's descriptor
+    /// is readable that has been put among them; at most so many nanoseconds. `false`: it cannot, and has not slept.
+    fn sleep(&mut self, _at_most_ns: u64) -> bool {
+        false
+    }
+
+    /// Whether those whom the application has served last are heard of in memory, where only an awake thread finds their next request at
+    /// once. Who comes by a socket wakes a thread that sleeps there.
+    fn is_heard_in_memory(&self) -> bool {
+        true
     }
 
     /// Takes the end of an operation that the application posted on its own lanes, under a token of

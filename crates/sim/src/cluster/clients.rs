@@ -26,12 +26,18 @@ pub struct Client {
     seen: Vec<Option<Bytes>>,
     /// What it will ask for next, if that is not left to chance.
     pub wanted: Vec<u64>,
+    chance: Rng,
 }
 
 impl Client {
     /// A client that has asked for nothing yet, of keys 1 to `keys`.
-    pub fn new(id: usize, keys: u64, target: u16) -> Client {
-        Client { id, target, number: 0, open: None, seen: vec![None; keys as usize + 1], wanted: Vec::new() }
+    pub fn new(id: usize, keys: u64, target: u16, chance: Rng) -> Client {
+        Client { id, target, number: 0, open: None, seen: vec![None; keys as usize + 1], wanted: Vec::new(), chance }
+    }
+
+    /// Chance of its own.
+    pub fn chance(&mut self) -> &mut Rng {
+        &mut self.chance
     }
 
     /// Whether a request is open.
@@ -45,8 +51,9 @@ impl Client {
     }
 
     /// Starts a request. `fresh` is a value that nobody has written.
-    pub fn call(&mut self, now: u64, fresh: u64, chance: &mut Rng) {
+    pub fn call(&mut self, now: u64, fresh: u64) {
         let keys = self.seen.len() as u64 - 1;
+        let chance = &mut self.chance;
         let (key, action) = match self.wanted.last() {
             Some(key) => (*key, Action::Get),
             None => {

@@ -1,4 +1,4 @@
-//! The replicated state of simulated clusters: keys that hold values, small but awkward.
+//! The replicated state of simulated clusters: keys that hold values, small but awkward, and for each client what became of its last write.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,18 +12,42 @@ use crate::linearizability::kv::{Action, Bytes, Output};
 /// of the state have every length.
 pub type Value = u64;
 
+/// Where the clients' sessions stand among the keys: replicated and transferred like them (TRAPS 19).
+const SESSIONS: u64 = 1 << 40;
+
+/// Who asked for a write: the client and the number of its request.
+pub type Request = (u64, u64);
+
+/// An entry that this machine has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its place in the log.
+    pub index: LogIndex,
+    /// A digest of it.
+    pub digest: u64,
+    /// Whose request it holds the effects of.
+    pub request: Request,
+}
+
 /// Keys and what they hold.
 #[derive(Debug, Default)]
 pub struct Machine {
     held: BTreeMap<u64, Vec<u8>>,
     applied: LogIndex,
+    /// Two entries between which it has missed some, without forgetting everything to be taught anew.
+    pub gap: Option<(LogIndex, LogIndex)>,
+    /// It has forgotten everything since somebody looked last: what it had taken before counts no more.
+    pub cleared: bool,
+    /// What it has taken since somebody looked last.
+    pub taken: Vec<Taken>,
 }
 
 fn with_tail(value: Value) -> Vec<u8> {
     let tail = (value.wrapping_mul(0x9e37_79b9) >> 7) as usize % 5;
     // Mostly short; some longer than a ring's record, some than the ring.
     let tail = [0, 3, 40, 300, 3000][tail];
-    let mut bytes = value.to_le_bytes().to_vec();
+    let mut bytes = Vec::with_capacity(8 + tail);
+    bytes.extend_from_slice(&value.to_le_bytes());
     bytes.extend((0..tail).map(|at| (value as usize * 7 + at) as u8));
     bytes
 }
@@ -32,6 +56,11 @@ fn value_of(bytes: &[u8]) -> Value {
     let value = Value::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
     assert!(bytes == with_tail(value), "a value has been altered");
     value
+}
+
+/// The number alone, of bytes that were checked when they came in.
+fn peek(bytes: &[u8]) -> Value {
+    Value::from_le_bytes(bytes[..8].try_into().expect("8 bytes"))
 }
 
 /// What clients see as a key or a value.
@@ -43,44 +72,99 @@ fn number_of(bytes: &Bytes) -> u64 {
     u64::from_le_bytes(bytes.0[..].try_into().expect("shown by `shown`"))
 }
 
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("8 bytes"))
+}
+
+fn fold(digest: u64, bytes: &[u8]) -> u64 {
+    let mut words = bytes.chunks_exact(8);
+    let mut digest = digest;
+    for word in &mut words {
+        let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
+        digest = (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+    for byte in words.remainder() {
+        digest = (digest ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    }
+    digest
+}
+
+const DIGEST: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// What a session keeps of a reply, a word.
+fn code(output: &Output) -> u64 {
+    match output {
+        Output::Done => 1,
+        Output::Changed(false) => 2,
+        Output::Changed(true) => 3,
+        other => unreachable!("no simulated write returns {other:?}"),
+    }
+}
+
+fn output_of(code: u64) -> Output {
+    match code {
+        1 => Output::Done,
+        2 => Output::Changed(false),
+        3 => Output::Changed(true),
+        other => unreachable!("a session holds {other}"),
+    }
+}
+
+/// The effects of a write, as they stand in the log: client, number, reply, whether the key changes, key, and its new value if it has one.
+const HEADER: usize = 40;
+
 impl Machine {
-    /// Executes a request, and appends its effects to `effects`; none means that it has changed nothing.
-    pub fn execute(&mut self, key: u64, action: &Action, effects: &mut Vec<u8>) -> Output {
-        let held = self.held.get(&key).map(|bytes| value_of(bytes));
-        match action {
-            Action::Get => Output::Value(held.map(shown)),
-            Action::Put(value) => {
-                self.set(key, Some(number_of(value)), effects);
-                Output::Done
-            }
-            Action::Delete => {
-                if held.is_some() {
-                    self.set(key, None, effects);
-                }
-                Output::Changed(held.is_some())
-            }
-            Action::CompareAndSwap { expected, new } => {
-                let fits = held.map(shown) == *expected;
-                if fits {
-                    self.set(key, Some(number_of(new)), effects);
-                }
-                Output::Changed(fits)
-            }
-            Action::Add(_) | Action::Append(_) => unreachable!("no simulated client asks for it"),
-        }
+    /// The client's newest write and its reply.
+    pub fn session(&self, client: u64) -> Option<(u64, Output)> {
+        let held = self.held.get(&(SESSIONS | client))?;
+        Some((word(held, 0), output_of(word(held, 1))))
     }
 
-    fn set(&mut self, key: u64, value: Option<Value>, effects: &mut Vec<u8>) {
-        effects.extend_from_slice(&key.to_le_bytes());
-        match value {
-            Some(value) => {
-                let bytes = with_tail(value);
-                effects.extend_from_slice(&bytes);
-                self.held.insert(key, bytes);
+    /// Executes a request, and appends its effects to `effects`; none means that it was a read, and nothing is to be replicated. A write that has
+    /// been executed already has its reply repeated, and no effects.
+    pub fn execute(&mut self, request: Request, key: u64, action: &Action, effects: &mut Vec<u8>) -> Output {
+        let held = self.held.get(&key).map(|bytes| peek(bytes));
+        let (output, change) = match action {
+            Action::Get => return Output::Value(held.map(shown)),
+            Action::Put(value) => (Output::Done, Some(Some(number_of(value)))),
+            Action::Delete => (Output::Changed(held.is_some()), held.map(|_| None)),
+            Action::CompareAndSwap { expected, new } => {
+                let fits = held.map(shown) == *expected;
+                (Output::Changed(fits), fits.then(|| Some(number_of(new))))
             }
-            None => {
-                self.held.remove(&key);
-            }
+            Action::Add(_) | Action::Append(_) => unreachable!("no simulated client asks for it"),
+        };
+        for word in [request.0, request.1, code(&output), u64::from(change.is_some()), key] {
+            effects.extend_from_slice(&word.to_le_bytes());
+        }
+        if let Some(Some(value)) = change {
+            effects.extend_from_slice(&with_tail(value));
+        }
+        self.change(effects);
+        output
+    }
+
+    /// The effects of the last `execute` have this place in the log.
+    pub fn note_proposed(&mut self, index: LogIndex, effects: &[u8]) {
+        self.taken.push(Taken { index, digest: fold(DIGEST, effects), request: (word(effects, 0), word(effects, 1)) });
+    }
+
+    fn change(&mut self, effects: &[u8]) {
+        let [client, number, code, changes, key] = [0, 1, 2, 3, 4].map(|at| word(effects, at));
+        let session = self.held.entry(SESSIONS | client).or_default();
+        session.clear();
+        for word in [number, code] {
+            session.extend_from_slice(&word.to_le_bytes());
+        }
+        let value = &effects[HEADER..];
+        if changes == 0 {
+            return;
+        }
+        if value.is_empty() {
+            self.held.remove(&key);
+        } else {
+            value_of(value);
+            self.held.insert(key, value.to_vec());
         }
     }
 }
@@ -88,15 +172,12 @@ impl Machine {
 impl StateMachine for Machine {
     fn apply(&mut self, index: LogIndex, command: &[u8]) {
         assert!(index > self.applied, "entry {index} is applied after {}", self.applied);
-        self.applied = index;
-        let (key, value) = command.split_at(8);
-        let key = u64::from_le_bytes(key.try_into().expect("8 bytes"));
-        if value.is_empty() {
-            self.held.remove(&key);
-        } else {
-            value_of(value);
-            self.held.insert(key, value.to_vec());
+        if self.applied > LogIndex(0) && index != self.applied.next() {
+            self.gap = Some((self.applied, index));
         }
+        self.applied = index;
+        self.change(command);
+        self.note_proposed(index, command);
     }
 
     /// A part: the first key that it is about, the first that it is not (0: none), then key, length, bytes of each.
@@ -128,7 +209,9 @@ impl StateMachine for Machine {
         while at < part.len() {
             let (key, len) = (word(at), word(at + 8) as usize);
             let bytes = part[at + 16..at + 16 + len].to_vec();
-            value_of(&bytes);
+            if key < SESSIONS {
+                value_of(&bytes);
+            }
             self.held.insert(key, bytes);
             at += 16 + len;
         }
@@ -136,17 +219,12 @@ impl StateMachine for Machine {
 
     fn clear(&mut self) {
         self.held.clear();
-        self.applied = LogIndex(0);
+        self.taken.clear();
+        (self.applied, self.cleared) = (LogIndex(0), true);
     }
 
     fn digest(&self) -> u64 {
-        let mut digest = 0xcbf2_9ce4_8422_2325u64;
-        for (key, bytes) in &self.held {
-            for byte in key.to_le_bytes().iter().chain(bytes) {
-                digest = (digest ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-            }
-        }
-        digest
+        self.held.iter().fold(DIGEST, |digest, (key, bytes)| fold(fold(digest, &key.to_le_bytes()), bytes))
     }
 }
 
@@ -161,14 +239,19 @@ mod tests {
         let mut cursor = Some(0);
         for i in 0..400 {
             let key = chance.u64(1..40);
-            let action = match chance.u8(..4) {
+            let action = match chance.u8(..5) {
                 0 => Action::Delete,
                 1 => Action::CompareAndSwap { expected: None, new: shown(i) },
+                2 => Action::Get,
                 _ => Action::Put(shown(i)),
             };
             let mut effects = Vec::new();
-            primary.execute(key, &action, &mut effects);
-            if !effects.is_empty() {
+            let request = (i % 3, i);
+            let output = primary.execute(request, key, &action, &mut effects);
+            if effects.is_empty() {
+                assert_eq!(action, Action::Get);
+            } else {
+                assert_eq!(primary.session(request.0), Some((request.1, output)));
                 backup.apply(LogIndex(i + 1), &effects);
                 learner.apply(LogIndex(i + 1), &effects);
             }
@@ -184,5 +267,6 @@ mod tests {
         assert_eq!(cursor, None);
         assert_eq!((primary.digest(), primary.digest()), (backup.digest(), learner.digest()));
         assert_ne!(primary.digest(), Machine::default().digest());
+        assert_eq!(primary.session(2), learner.session(2));
     }
 }

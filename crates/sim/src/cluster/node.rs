@@ -1,5 +1,7 @@
 //! One life of a node: the production state machines, driven as the node's duty cycle drives them.
 
+use std::collections::VecDeque;
+
 use fastrand::Rng;
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{DeathWords, Endpoint};
@@ -7,27 +9,47 @@ use martlet_fabric::{Completion, Fabric, LocalRegion, PeerEvent, PeerId, PeerKin
 use martlet_protocol::basics::ballot::{self, LAST_CAS_BALLOT, SlotState, SlotWord};
 use martlet_protocol::basics::layout::{Component, LIFE, MAX_WATCHERS, SLOT_WORDS, SLOTS, life};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
-use martlet_protocol::engine::PrimaryBackup;
-use martlet_protocol::engine::primary_backup;
-use martlet_protocol::membership::{Core, Event};
+use martlet_protocol::membership::{Core, Event, Milestone, Roles, View};
 use martlet_protocol::replica::Standing;
 
-use super::Canary;
 use super::clock::Clock;
-use super::machine::Machine;
-use super::oracle::Oracle;
+use super::engine::{Engine, EngineEvent};
+use super::machine::{Machine, Taken};
+use super::oracles::memory::{self, Footprint};
+use super::plan::Canary;
+use super::report::Property;
 use super::server::Server;
 use super::settings::Settings;
 
 /// Datagrams taken in one turn.
 const DATAGRAMS_A_TURN: usize = 64;
 
+/// What somebody who looks on has to know.
+#[derive(Clone, Debug)]
+pub enum Notable {
+    /// It knows this view now.
+    Learned(View),
+    /// A step towards a view.
+    Step(Milestone),
+    /// It leads now.
+    TookOver {
+        /// In this view.
+        view: ViewNumber,
+        /// With so many entries that were not known to be committed.
+        recovered: u64,
+    },
+    /// It knows an entry that it has taken to be committed.
+    Committed(Taken),
+    /// Something that must not be.
+    Wrong(Property, String),
+}
+
 /// A process of the cluster.
-pub struct Node<const HOST: bool> {
+pub struct Node<E, const HOST: bool> {
     pub me: ProcessId,
     pub clock: Clock,
     pub core: Core,
-    pub engine: PrimaryBackup,
+    pub engine: E,
     pub machine: Machine,
     pub server: Server,
     fabric: Endpoint<HOST>,
@@ -40,8 +62,14 @@ pub struct Node<const HOST: bool> {
     pub over: bool,
     /// It has been asked to leave.
     pub leaving: bool,
+    /// One of its threads has died, the others follow.
+    pub dying: bool,
     canary: Option<Canary>,
     step: Step,
+    /// Entries taken that are not known to be committed.
+    uncommitted: VecDeque<Taken>,
+    /// What has happened since somebody looked last.
+    pub notable: Vec<Notable>,
 }
 
 /// The steps of a turn. A process can be stopped between any two of them.
@@ -70,17 +98,9 @@ pub struct Turn {
     pub active: Option<ViewNumber>,
 }
 
-impl<const HOST: bool> Node<HOST> {
+impl<E: Engine, const HOST: bool> Node<E, HOST> {
     /// A process whose acting threads have registered with the kernel.
-    pub fn new(
-        me: ProcessId,
-        fabric: Endpoint<HOST>,
-        core: Core,
-        engine: PrimaryBackup,
-        clock: Clock,
-        threads: usize,
-        canary: Option<Canary>,
-    ) -> Self {
+    pub fn new(me: ProcessId, fabric: Endpoint<HOST>, core: Core, engine: E, clock: Clock, threads: usize, canary: Option<Canary>) -> Self {
         let words = fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
         for thread in 0..threads {
             for watcher in 0..MAX_WATCHERS {
@@ -103,8 +123,11 @@ impl<const HOST: bool> Node<HOST> {
             let_go: Vec::new(),
             over: false,
             leaving: false,
+            dying: false,
             canary,
             step: Step::Take,
+            uncommitted: VecDeque::new(),
+            notable: Vec::new(),
         }
     }
 
@@ -125,6 +148,20 @@ impl<const HOST: bool> Node<HOST> {
         DeathWords { region: LIFE, threads: (0..self.threads).map(words).collect() }
     }
 
+    /// Whether it has a thread that can die before another.
+    pub fn dies_in_parts(&self) -> bool {
+        self.threads > 1 && !self.dying
+    }
+
+    /// Its first thread has died: the kernel says so at once. The others go on for a moment, and may still store and reply (TRAPS 32).
+    pub fn lose_a_thread(&mut self) {
+        self.dying = true;
+        let words = self.fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
+        for watcher in 0..MAX_WATCHERS {
+            words[life::death(0, watcher)].store(life::WAITERS | life::OWNER_DIED, Ordering::Release);
+        }
+    }
+
     /// Stores a death word of every thread for every watcher.
     pub fn set_death_words(&self, word: u64) {
         let words = self.fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
@@ -136,10 +173,10 @@ impl<const HOST: bool> Node<HOST> {
     }
 
     /// Founds the cluster.
-    pub fn bootstrap(&mut self, true_now: u64, chance: &mut Rng, oracle: &mut Oracle) {
+    pub fn bootstrap(&mut self, true_now: u64, chance: &mut Rng) {
         let now = self.clock.read(true_now, chance);
         self.core.bootstrap(now, &mut self.fabric);
-        self.take_membership_events(true_now, oracle);
+        self.take_membership_events();
     }
 
     /// Asks to be taken in.
@@ -148,11 +185,11 @@ impl<const HOST: bool> Node<HOST> {
     }
 
     /// Asks to be removed, of its own will. It has stopped acting.
-    pub fn leave(&mut self, true_now: u64, chance: &mut Rng, oracle: &mut Oracle) {
+    pub fn leave(&mut self, true_now: u64, chance: &mut Rng) {
         self.leaving = true;
         let now = self.clock.read(true_now, chance);
         self.core.leave(now, &mut self.fabric);
-        self.take_membership_events(true_now, oracle);
+        self.take_membership_events();
     }
 
     /// An operator wants leases of another length.
@@ -169,13 +206,18 @@ impl<const HOST: bool> Node<HOST> {
         (lease.view() != ViewNumber(0) && begun).then_some(lease.view())
     }
 
+    /// Whether it has stopped between two steps of a turn.
+    pub fn is_mid_turn(&self) -> bool {
+        !matches!(self.step, Step::Take)
+    }
+
     /// One turn of the duty cycle, as the node's agent has it, or, if it is broken off between two steps, a part of it.
-    pub fn turn(&mut self, true_now: u64, settings: &Settings, chance: &mut Rng, oracle: &mut Oracle) -> Turn {
+    pub fn turn(&mut self, true_now: u64, settings: &Settings, chance: &mut Rng) -> Turn {
         let mut found = None;
         loop {
             self.step = match self.step {
                 Step::Take => {
-                    self.take(true_now, chance, oracle);
+                    self.take(true_now, chance);
                     Step::Collect { served: false }
                 }
                 Step::Collect { served } => {
@@ -187,7 +229,7 @@ impl<const HOST: bool> Node<HOST> {
                 Step::Judge { served } => {
                     // Later than every completion just taken, as membership and the engine ask.
                     let now = self.clock.read(true_now, chance);
-                    self.handle_completions(now, true_now, oracle);
+                    self.handle_completions(now);
                     let view = self.engine.view();
                     let active = self.core.lease().active(view, now) || self.canary == Some(Canary::NoActiveCheck);
                     found = active.then_some(view);
@@ -196,7 +238,7 @@ impl<const HOST: bool> Node<HOST> {
                 Step::TakeOver(now, active) => {
                     if active.is_some() && self.engine.standing() != Standing::Primary {
                         self.engine.advance(now, active, &mut self.fabric, &mut self.machine);
-                        self.take_engine_events(now, true_now, oracle);
+                        self.take_engine_events(now);
                     }
                     Step::Serve
                 }
@@ -209,47 +251,49 @@ impl<const HOST: bool> Node<HOST> {
                     Step::Collect { served: true }
                 }
                 Step::Conclude(now, active) => {
-                    self.conclude(now, active, true_now, chance, oracle);
+                    self.conclude(now, active, chance);
                     self.step = Step::Take;
+                    self.note_entries();
                     let due = self.clock.true_time(self.core.deadline()).min(true_now + settings.idle_ns);
                     return Turn { due, active: found };
                 }
             };
             if chance.u32(..1000) < settings.broken_turns {
+                self.note_entries();
                 return Turn { due: true_now + chance.u64(settings.break_ns.0..=settings.break_ns.1), active: found };
             }
         }
     }
 
-    fn take(&mut self, true_now: u64, chance: &mut Rng, oracle: &mut Oracle) {
+    fn take(&mut self, true_now: u64, chance: &mut Rng) {
         let now = self.clock.read(true_now, chance);
-        self.take_peer_events(now, true_now, oracle);
+        self.take_peer_events(now);
         for _ in 0..DATAGRAMS_A_TURN {
             let Some(from) = self.fabric.receive(&mut self.datagram) else { break };
             let now = self.clock.read(true_now, chance);
             self.core.handle_datagram(now, &mut self.fabric, from, &self.datagram);
-            self.take_membership_events(true_now, oracle);
+            self.take_membership_events();
         }
         self.core.tick(now, &mut self.fabric, true);
-        self.take_membership_events(true_now, oracle);
+        self.take_membership_events();
     }
 
-    fn handle_completions(&mut self, now: Time, true_now: u64, oracle: &mut Oracle) {
+    fn handle_completions(&mut self, now: Time) {
         for at in 0..self.completions.len() {
             let completion = self.completions[at];
             if Component::Engine.owns(completion.token) {
                 self.engine.handle_completion(completion);
             } else {
                 self.core.handle_completion(now, &mut self.fabric, completion);
-                self.take_membership_events(true_now, oracle);
+                self.take_membership_events();
             }
         }
         self.completions.clear();
     }
 
-    fn conclude(&mut self, now: Time, active: Option<ViewNumber>, true_now: u64, chance: &mut Rng, oracle: &mut Oracle) {
+    fn conclude(&mut self, now: Time, active: Option<ViewNumber>, chance: &mut Rng) {
         self.engine.advance(now, active, &mut self.fabric, &mut self.machine);
-        self.take_engine_events(now, true_now, oracle);
+        self.take_engine_events(now);
         if !self.leaving {
             self.server.release(&self.engine);
         }
@@ -267,7 +311,7 @@ impl<const HOST: bool> Node<HOST> {
         });
     }
 
-    fn take_peer_events(&mut self, now: Time, true_now: u64, oracle: &mut Oracle) {
+    fn take_peer_events(&mut self, now: Time) {
         while let Some(event) = self.fabric.event() {
             match event {
                 PeerEvent::Up { identity, .. } if identity.kind == PeerKind::Client => continue,
@@ -277,41 +321,75 @@ impl<const HOST: bool> Node<HOST> {
                 PeerEvent::Gone { peer, .. } => self.engine.handle_peer_gone(peer),
             }
             self.core.handle_peer(now, &mut self.fabric, event);
-            self.take_membership_events(true_now, oracle);
+            self.take_membership_events();
         }
     }
 
-    fn take_membership_events(&mut self, true_now: u64, oracle: &mut Oracle) {
+    fn take_membership_events(&mut self) {
         while let Some(event) = self.core.poll_event() {
             match event {
                 Event::View(view) => {
-                    oracle.learned(true_now, self.me, &view);
                     self.engine.handle_view(&view);
+                    self.notable.push(Notable::Learned(view));
                 }
                 Event::Excluded => self.over = true,
-                Event::Milestone(_) => {}
+                Event::Milestone(milestone) => self.notable.push(Notable::Step(milestone)),
             }
         }
     }
 
-    fn take_engine_events(&mut self, now: Time, true_now: u64, oracle: &mut Oracle) {
+    fn take_engine_events(&mut self, now: Time) {
         while let Some(event) = self.engine.poll_event() {
             match event {
-                primary_backup::Event::CaughtUp { process, .. } => self.core.promote(now, &mut self.fabric, process),
-                primary_backup::Event::Drop { process, .. } => self.core.evict(now, &mut self.fabric, process),
-                primary_backup::Event::Forget(peer) => self.let_go.push(peer),
-                primary_backup::Event::TookOver { .. } => oracle.takeovers += 1,
-                primary_backup::Event::LaneFault { peer, fault } => {
-                    // Nobody here writes nonsense.
-                    oracle.violated(true_now, format!("{} finds a fault in the lane of {peer:?}: {fault:?}", self.me));
+                EngineEvent::CaughtUp(process) => self.core.promote(now, &mut self.fabric, process),
+                EngineEvent::Drop(process) => self.core.evict(now, &mut self.fabric, process),
+                EngineEvent::Forget(peer) => self.let_go.push(peer),
+                EngineEvent::TookOver { view, recovered } => self.notable.push(Notable::TookOver { view, recovered }),
+                // Nobody here writes nonsense.
+                EngineEvent::LaneFault(what) => {
+                    self.notable.push(Notable::Wrong(Property::SoundLanes, format!("{} finds a fault in {what}", self.me)));
                 }
-                primary_backup::Event::Unfit { view } => {
-                    oracle.violated(true_now, format!("view {view} makes {} primary, which does not hold the state", self.me));
+                EngineEvent::Unfit(view) => {
+                    let what = format!("view {view} makes {} primary, which does not hold the state", self.me);
+                    self.notable.push(Notable::Wrong(Property::FitPrimary, what));
                     self.over = true;
                 }
             }
-            self.take_membership_events(true_now, oracle);
+            self.take_membership_events();
         }
         self.over |= self.engine.standing() == Standing::Excluded;
+    }
+
+    /// What the machine has taken, and how much of it is known to be committed now.
+    fn note_entries(&mut self) {
+        if let Some((before, after)) = self.machine.gap {
+            let what = format!("{} has taken entry {after} of the log after entry {before}", self.me);
+            self.notable.push(Notable::Wrong(Property::LogAgreement, what));
+        }
+        if std::mem::take(&mut self.machine.cleared) {
+            self.uncommitted.clear();
+        }
+        for taken in self.machine.taken.drain(..) {
+            self.uncommitted.push_back(taken);
+        }
+        // What a learner has taken may yet be taken back, by teaching it anew.
+        if self.core.view().and_then(|view| view.member(self.me)).is_none_or(|member| !member.roles.has(Roles::REPLICA)) {
+            return;
+        }
+        let committed = self.engine.committed();
+        while self.uncommitted.front().is_some_and(|taken| taken.index <= committed) {
+            let taken = self.uncommitted.pop_front().expect("checked");
+            self.notable.push(Notable::Committed(taken));
+        }
+    }
+
+    /// How much it holds.
+    pub fn footprint(&self) -> Footprint {
+        Footprint {
+            core: memory::length(&self.core),
+            engine: memory::length(&self.engine),
+            requests: self.server.held(),
+            let_go: self.let_go.len(),
+        }
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use martlet_protocol::basics::{LogIndex, ProcessId};
-use martlet_protocol::engine::PrimaryBackup;
 use martlet_protocol::replica::{Standing, Ticket};
 
+use super::engine::Engine;
 use super::machine::Machine;
 use crate::linearizability::kv::{Action, Output};
 
@@ -46,8 +46,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes requests and executes them.
-    pub fn poll(&mut self, engine: &mut PrimaryBackup, machine: &mut Machine) {
+    /// Takes requests and executes them, each write once (TRAPS 19): one that has come before has its reply repeated, one that its client has given
+    /// up for a later one is dropped.
+    pub fn poll<E: Engine>(&mut self, engine: &mut E, machine: &mut Machine) {
         self.note_reign(engine);
         while let Some(request) = self.inbox.front() {
             let Request { client, number, .. } = *request;
@@ -56,13 +57,23 @@ impl Server {
                     if !engine.has_room(4096) {
                         return;
                     }
-                    self.effects.clear();
-                    let output = machine.execute(request.key, &request.action, &mut self.effects);
-                    if !self.effects.is_empty() {
-                        let index = engine.propose(&self.effects);
-                        assert!(index > LogIndex(0));
+                    let newest = machine.session(client as u64).filter(|(newest, _)| number <= *newest);
+                    let output = match newest {
+                        Some((newest, output)) => (newest == number).then_some(output),
+                        None => {
+                            self.effects.clear();
+                            let output = machine.execute((client as u64, number), request.key, &request.action, &mut self.effects);
+                            if !self.effects.is_empty() {
+                                let index = engine.propose(&self.effects);
+                                assert!(index > LogIndex(0));
+                                machine.note_proposed(index, &self.effects);
+                            }
+                            Some(output)
+                        }
+                    };
+                    if let Some(output) = output {
+                        self.waiting.push_back((engine.ticket(), Reply { client, number, result: Ok(output) }));
                     }
-                    self.waiting.push_back((engine.ticket(), Reply { client, number, result: Ok(output) }));
                 }
                 Standing::Backup { primary } => self.outbox.push(Reply { client, number, result: Err(primary) }),
                 Standing::Excluded => self.outbox.push(Reply { client, number, result: Err(None) }),
@@ -72,7 +83,7 @@ impl Server {
     }
 
     /// Sends what has been released.
-    pub fn release(&mut self, engine: &PrimaryBackup) {
+    pub fn release<E: Engine>(&mut self, engine: &E) {
         self.note_reign(engine);
         while self.waiting.front().is_some_and(|(ticket, _)| *ticket <= engine.released()) {
             let (_, reply) = self.waiting.pop_front().expect("checked");
@@ -80,8 +91,13 @@ impl Server {
         }
     }
 
+    /// How much waits here.
+    pub fn held(&self) -> usize {
+        self.inbox.len() + self.outbox.len() + self.waiting.len()
+    }
+
     /// Replies of an earlier reign say what may never have been: their clients hear nothing.
-    fn note_reign(&mut self, engine: &PrimaryBackup) {
+    fn note_reign<E: Engine>(&mut self, engine: &E) {
         if self.reign != engine.reign() {
             self.reign = engine.reign();
             self.waiting.clear();

@@ -4,15 +4,27 @@ use fastrand::Rng;
 use martlet_fabric::sim::{Faults, Span};
 use martlet_protocol::membership::{ClockBounds, Leases, Roles};
 
-use super::{Canary, Ground};
+use super::faults::{FAULTS, Fault};
+use super::plan::{Canary, Changes, Ground};
+use super::report::Temper;
 
-/// The temper of one life.
+/// What one life is like.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// How wild it is.
+    pub temper: Temper,
     /// Nodes of the cluster.
     pub nodes: u16,
-    /// How long trouble lasts, in nanoseconds of true time. After it everything heals and the cluster has to recover.
+    /// How long trouble lasts at least, in nanoseconds of true time. After it everything heals and the cluster has to recover.
     pub trouble_ns: u64,
+    /// How long it lasts at most.
+    pub trouble_most_ns: u64,
+    /// It goes on until so many requests have been made,
+    pub least_requests: u64,
+    /// and so many single faults injected.
+    pub least_faults: u64,
+    /// The most requests that are made in it.
+    pub most_requests: u64,
     /// What the fabric does while there is trouble.
     pub faults: Faults,
     /// How long leases last at first.
@@ -25,24 +37,14 @@ pub struct Settings {
     pub broadcast_interval_ns: u64,
     /// How long silence may last.
     pub broadcast_timeout_ns: u64,
-    /// Mean time between two kills; `None` for none. The others alike.
-    pub kill_every_ns: Option<u64>,
-    /// Mean time between two processes that leave of their own will.
-    pub leave_every_ns: Option<u64>,
+    /// Mean time between two faults of a kind; `None` for none.
+    pub every_ns: [Option<u64>; FAULTS],
     /// From a kill, or an exclusion, to the next life of the node.
     pub restart: Span,
-    /// Mean time between two pauses.
-    pub pause_every_ns: Option<u64>,
     /// How long a pause lasts: up to several leases.
     pub pause: Span,
-    /// Mean time between two partitions. Only on a network.
-    pub partition_every_ns: Option<u64>,
     /// How long a partition lasts.
     pub partition: Span,
-    /// Mean time between two dead NICs. Only on a network.
-    pub nic_every_ns: Option<u64>,
-    /// Mean time between two changes of the length of leases.
-    pub lease_change_every_ns: Option<u64>,
     /// Acting threads of each process.
     pub threads: usize,
     /// Clients, each with one request open at a time.
@@ -51,6 +53,8 @@ pub struct Settings {
     pub keys: u64,
     /// How long a client waits for a reply.
     pub patience_ns: u64,
+    /// How long it waits before it sends the same request again, to somebody else.
+    pub resend_ns: u64,
     /// Between a reply and the client's next request.
     pub think: Span,
     /// Data bytes of each log lane: small, so that it wraps and fills often.
@@ -71,6 +75,10 @@ pub struct Settings {
     pub broken_turns: u32,
     /// How long it stops.
     pub break_ns: Span,
+    /// How often, per thousand of those times, the whole process stands still there as long as in a pause.
+    pub long_breaks: u32,
+    /// Whether the threads of a killed process may die one some time after the other.
+    pub parted_deaths: bool,
     /// Whether processes sleep until they are nudged.
     pub sleepers: bool,
     /// Whether the ballots of all slots have been used up before the life begins.
@@ -79,21 +87,46 @@ pub struct Settings {
     pub canary: Option<Canary>,
 }
 
+/// Requests that every life makes at least, if its clients get to it at all.
+const REQUESTS: u64 = 500;
+/// Single faults that happen at least where it is hell.
+const FAULTS_IN_HELL: u64 = 20;
+
 impl Settings {
-    /// Draws a life on a host, or on a network. Each kind of trouble is absent from some lives.
+    /// Draws a life on a host, or on a network. Each kind of trouble is absent from some lives, since troubles hide each other.
     pub fn drawn(chance: &mut Rng, ground: Ground) -> Settings {
+        let temper = match chance.u8(..8) {
+            0 => Temper::Calm,
+            1..3 => Temper::Rough,
+            _ => Temper::Hell,
+        };
         let mut faults = Faults::drawn(chance);
         // A turn costs a node of ours at least this long; lives would otherwise consist of polling.
         faults.turn = Span(400, chance.u64(500..3_000));
+        if chance.u8(..4) == 0 {
+            faults.death_words = Span(0, chance.u64(30_000..500_000));
+        }
         let lease_ns = chance.u64(20_000..150_000);
-        let mut every = |least: u64, most: u64| chance.bool().then(|| chance.u64(least..=most));
-        let kill_every_ns = every(150_000, 1_500_000);
-        let leave_every_ns = every(300_000, 2_000_000);
-        let pause_every_ns = every(200_000, 1_500_000);
-        // Memory on one host does not come apart.
-        let partition_every_ns = every(200_000, 2_000_000).filter(|_| ground == Ground::Network);
-        let nic_every_ns = every(1_000_000, 3_000_000).filter(|_| ground == Ground::Network);
-        let lease_change_every_ns = every(200_000, 2_000_000);
+        let mut every_ns = [None; FAULTS];
+        for fault in Fault::ALL.into_iter().filter(|fault| fault.is_event()) {
+            let (least, most) = match fault {
+                Fault::Nic | Fault::LostCompletion => (1_000_000, 4_000_000),
+                Fault::HostCrash | Fault::Leave => (300_000, 2_000_000),
+                _ => (150_000, 1_500_000),
+            };
+            let mean = chance.u64(least..=most);
+            let (of_8, mean) = match temper {
+                Temper::Calm => (2, mean * 3),
+                Temper::Rough => (4, mean),
+                Temper::Hell => (6, least + (mean - least) / 3),
+            };
+            // Memory on one host does not come apart.
+            let possible = ground == Ground::Network || !fault.needs_network();
+            every_ns[fault as usize] = (chance.u8(..8) < of_8 && possible).then_some(mean);
+        }
+        if temper == Temper::Calm {
+            faults = Faults { turn: faults.turn, connect: faults.connect, ..Faults::calm() };
+        }
         let nodes = chance.u16(2..=5);
         let both = Roles::COORDINATOR.with(Roles::REPLICA);
         let mixed = chance.u8(..4) == 0;
@@ -103,35 +136,40 @@ impl Settings {
             _ => both,
         });
         let roles = roles.collect();
-        Settings {
+        let trouble_ns = chance.u64(1_000_000..3_000_000);
+        let patience_ns = chance.u64(100_000..500_000);
+        let mut settings = Settings {
+            temper,
             nodes,
             roles,
             leases: if chance.u8(..6) == 0 { Leases::Everybody } else { Leases::Primary },
-            broken_turns: if chance.bool() { 0 } else { chance.u32(1..300) },
+            broken_turns: if temper == Temper::Calm || chance.bool() { 0 } else { chance.u32(1..300) },
             break_ns: Span(0, chance.u64(1_000..20_000)),
+            long_breaks: 0,
+            parted_deaths: false,
             sleepers: chance.bool(),
             worn: chance.u8(..8) == 0,
-            trouble_ns: chance.u64(1_000_000..4_000_000),
+            trouble_ns,
+            trouble_most_ns: 8_000_000,
+            least_requests: REQUESTS,
+            least_faults: if temper == Temper::Hell { FAULTS_IN_HELL } else { 0 },
+            most_requests: u64::MAX,
             lease_ns,
             clocks: ClockBounds { drift_ppm: 200, skew_ns: chance.u64(0..500) },
             heartbeat_interval_ns: chance.u64(10_000..60_000),
             broadcast_interval_ns: chance.u64(50_000..150_000),
             broadcast_timeout_ns: chance.u64(500_000..1_500_000),
-            kill_every_ns,
-            leave_every_ns,
+            every_ns,
             restart: Span(20_000, chance.u64(50_000..600_000)),
-            pause_every_ns,
             pause: Span(10_000, chance.u64(20_000..6 * lease_ns)),
-            partition_every_ns,
             // Most are shorter than what breaks a connection, some are longer.
             partition: Span(1_000, chance.u64(5_000..faults.peer_lost_after_ns * 3 / 2)),
-            nic_every_ns,
-            lease_change_every_ns,
             threads: chance.usize(1..=2),
-            clients: chance.u64(1..=6),
+            clients: chance.u64(2..=8),
             keys: chance.u64(1..=8),
-            patience_ns: chance.u64(100_000..500_000),
-            think: Span(0, chance.u64(1_000..50_000)),
+            patience_ns,
+            resend_ns: chance.u64(patience_ns / 8..patience_ns * 2),
+            think: Span(0, chance.u64(1_000..30_000)),
             log_ring_bytes: 1 << chance.u32(10..=14),
             flush_idle_ns: chance.u64(1_000..20_000),
             drain_budget_bytes: chance.usize(1..2_000),
@@ -139,6 +177,110 @@ impl Settings {
             idle_ns: chance.u64(2_000..20_000),
             canary: None,
             faults,
+        };
+        if temper != Temper::Calm && chance.bool() {
+            settings.strain(chance);
         }
+        settings
+    }
+
+    /// What takes the bounds of the model to their limits: clocks that drift far more than real ones do, so that leases of microseconds feel it;
+    /// turns that stop for as long as a pause; threads of one process that die one some time after the other (TRAPS 7, 8 and 32).
+    fn strain(&mut self, chance: &mut Rng) {
+        self.clocks.drift_ppm = chance.u64(200..100_000);
+        self.long_breaks = chance.u32(1..30);
+        self.parted_deaths = true;
+    }
+
+    /// A life in which nothing goes wrong by itself, for scripts: three nodes, two clients, one acting thread each.
+    pub fn scripted() -> Settings {
+        let both = Roles::COORDINATOR.with(Roles::REPLICA);
+        Settings {
+            temper: Temper::Calm,
+            nodes: 3,
+            roles: vec![both; 3],
+            leases: Leases::Primary,
+            broken_turns: 0,
+            break_ns: Span(0, 0),
+            long_breaks: 0,
+            parted_deaths: false,
+            sleepers: false,
+            worn: false,
+            trouble_ns: 0,
+            trouble_most_ns: 0,
+            least_requests: 0,
+            least_faults: 0,
+            most_requests: u64::MAX,
+            lease_ns: 100_000,
+            clocks: ClockBounds { drift_ppm: 200, skew_ns: 100 },
+            heartbeat_interval_ns: 25_000,
+            broadcast_interval_ns: 100_000,
+            broadcast_timeout_ns: 1_000_000,
+            every_ns: [None; FAULTS],
+            restart: Span(100_000, 100_000),
+            pause: Span(300_000, 300_000),
+            partition: Span(50_000, 50_000),
+            threads: 1,
+            clients: 2,
+            keys: 2,
+            patience_ns: 500_000,
+            resend_ns: 100_000,
+            think: Span(5_000, 15_000),
+            log_ring_bytes: 1 << 14,
+            flush_idle_ns: 5_000,
+            drain_budget_bytes: 2_000,
+            transfer_budget_bytes: 2_000,
+            idle_ns: 10_000,
+            canary: None,
+            faults: Faults { turn: Span(400, 600), ..Faults::calm() },
+        }
+    }
+
+    /// Mean time between two faults of a kind; `None` for none.
+    pub fn every_ns(&self, fault: Fault) -> Option<u64> {
+        self.every_ns[fault as usize]
+    }
+
+    /// Makes a kind of fault happen every so often, on average.
+    pub fn set_every_ns(&mut self, fault: Fault, mean_ns: u64) {
+        self.every_ns[fault as usize] = Some(mean_ns);
+    }
+
+    /// Makes a kind of fault happen no more.
+    pub fn unset(&mut self, fault: Fault) {
+        self.every_ns[fault as usize] = None;
+    }
+
+    /// Leaves out what somebody wants left out.
+    pub fn change(&mut self, changes: &Changes) {
+        let calm = Faults::calm();
+        for fault in Fault::ALL.into_iter().filter(|fault| changes.lacks(*fault)) {
+            match fault {
+                Fault::Drop => self.faults.drops = 0,
+                Fault::Repeat => self.faults.repeats = 0,
+                Fault::Delay => self.faults.datagram = calm.datagram,
+                Fault::Tear => self.faults.tears = 0,
+                Fault::Spike => self.faults.spikes = 0,
+                Fault::Stall => self.faults.stalls = 0,
+                Fault::BrokenTurn => self.broken_turns = 0,
+                Fault::Sleep => self.sleepers = false,
+                Fault::LateDeath => (self.faults.death_words, self.faults.gone) = (calm.death_words, calm.gone),
+                Fault::LostNotice => self.faults.lost_notices = 0,
+                Fault::FullLog => self.log_ring_bytes = 1 << 18,
+                Fault::WornBallots => self.worn = false,
+                Fault::Drift => self.clocks.skew_ns = 0,
+                event => self.every_ns[event as usize] = None,
+            }
+        }
+        if let Some(trouble_ns) = changes.trouble_ns {
+            (self.trouble_ns, self.trouble_most_ns) = (trouble_ns, trouble_ns);
+        }
+        self.most_requests = changes.operations.unwrap_or(self.most_requests);
+        if let Some(nodes) = changes.nodes {
+            self.nodes = self.nodes.min(nodes.max(1));
+            self.roles.truncate(usize::from(self.nodes));
+        }
+        self.clients = self.clients.min(changes.clients.unwrap_or(u64::MAX).max(1));
+        self.keys = self.keys.min(changes.keys.unwrap_or(u64::MAX).max(1));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::panic::catch_unwind;
 
-use super::{Canary, Ground, Report, run, run_canary, run_on};
+use super::{Canary, Changes, Ground, KINDS, Plan, Property, Report, Temper, run, run_canary, run_on};
 
 fn assert_clean(report: &Report) {
     if let Some(violation) = &report.violation {
@@ -13,7 +13,7 @@ fn assert_clean(report: &Report) {
 #[test]
 fn no_life_violates_anything() {
     let (mut kills, mut takeovers, mut replies, mut ended) = (0, 0, 0, 0);
-    for seed in 0..600 {
+    for seed in 2000..2300 {
         let report = catch_unwind(|| run(seed)).unwrap_or_else(|_| panic!("seed {seed} breaks an invariant, as said above"));
         assert_clean(&report);
         kills += report.kills;
@@ -22,58 +22,99 @@ fn no_life_violates_anything() {
         ended += u64::from(report.ended);
     }
     // Lives without failovers would prove little.
-    assert!(kills > 300 && takeovers > 800 && replies > 50_000, "{kills} kills, {takeovers} takeovers, {replies} replies");
+    assert!(kills > 1000 && takeovers > 400 && replies > 100_000, "{kills} kills, {takeovers} takeovers, {replies} replies");
     assert!(ended <= 3, "{ended} services have ended");
+}
+
+/// Lives that went wrong once.
+#[test]
+fn known_lives_violate_nothing() {
+    // Paused, taken in, removed and forgotten, all in its sleep: the process asked to be taken in for ever.
+    // Or the leader was merely presumed dead by everybody, and so nobody seemed to be connected with it.
+    for seed in [403_356, 600_433, 601_514, 602_377] {
+        assert_clean(&run(seed));
+    }
 }
 
 #[test]
 fn no_life_on_a_network_violates_anything() {
     let (mut replies, mut views) = (0, 0);
-    for seed in 0..120 {
+    for seed in 0..100 {
         let report =
             catch_unwind(|| run_on(Ground::Network, seed)).unwrap_or_else(|_| panic!("seed {seed} breaks an invariant, as said above"));
         assert_clean(&report);
         replies += report.replies;
         views += report.views;
     }
-    assert!(replies > 20_000 && views > 600, "{replies} replies, {views} views");
+    assert!(replies > 15_000 && views > 600, "{replies} replies, {views} views");
 }
 
+/// The same seed gives the same trace, byte for byte, the same story, and the same history; another one gives another.
 #[test]
 fn a_seed_repeats_its_life() {
-    for seed in 0..6 {
-        let ground = if seed < 4 { Ground::Host } else { Ground::Network };
-        let (one, other) = (run_on(ground, seed), run_on(ground, seed));
-        assert_eq!(
-            (one.digest, one.operations, one.views, one.replies, one.unknown),
-            (other.digest, other.operations, other.views, other.replies, other.unknown)
-        );
+    for kind in KINDS {
+        let mut traces = Vec::new();
+        for seed in 0..4 {
+            let plan = Plan { narrate: true, keep_history: true, keep_trace: true, ..Plan::new(seed) };
+            let ((one, told), (other, told_again)) = (kind.live(&plan), kind.live(&plan));
+            assert!(one.trace.len() > 100_000, "{kind} seed {seed}: {} bytes", one.trace.len());
+            assert!(one.trace == other.trace && told == told_again && one.history == other.history, "{kind} seed {seed} has two lives");
+            // What is kept of a life does not change it.
+            assert_eq!(kind.live(&Plan::new(seed)).0.digest, one.digest);
+            traces.push(one.trace);
+        }
+        assert!(traces.windows(2).all(|two| two[0] != two[1]));
     }
 }
 
-/// The first seed in whose life this mistake is found, as a violation or as a broken invariant, and what was found.
-fn found(canary: Canary, expected: &str) -> u64 {
-    for seed in 0..1000 {
-        if let Ok(Report { violation: Some(violation), .. }) = catch_unwind(|| run_canary(seed, canary))
-            && violation.what.contains(expected)
-        {
-            return seed;
-        }
+/// Every life makes the requests that it should, and where it is hell, enough goes wrong; some lives are calm.
+#[test]
+fn lives_are_busy_and_differ_in_temper() {
+    let reports: Vec<Report> = (5000..5060).map(run).collect();
+    let of = |temper| reports.iter().filter(move |report| report.temper == temper);
+    let median = |mut values: Vec<u64>| {
+        values.sort_unstable();
+        values[values.len() / 2]
+    };
+    assert!(of(Temper::Calm).count() >= 3 && of(Temper::Rough).count() >= 8 && of(Temper::Hell).count() >= 25);
+    assert!(median(reports.iter().map(|report| report.replies + report.unknown).collect()) >= 500);
+    assert!(of(Temper::Hell).all(|report| report.faults.events() >= 20 || report.length_ns > 8_000_000));
+    assert!(median(of(Temper::Calm).map(|report| report.faults.events()).collect()) <= 10);
+}
+
+/// A life ten times as long leaves nodes with no more in their hands: the oracle's limit is the same.
+#[test]
+fn a_long_life_holds_no_more_than_a_short_one() {
+    let long = Changes { trouble_ns: Some(40_000_000), ..Changes::default() };
+    let mut kills = 0;
+    for seed in [2, 5, 9] {
+        let report = KINDS[0].live(&Plan { changes: long.clone(), ..Plan::new(seed) }).0;
+        assert_clean(&report);
+        assert!(report.footprint > 0 && !report.ended, "seed {seed}: {report:?}");
+        kills += report.kills;
     }
-    panic!("{canary:?} goes unnoticed: nothing says {expected:?}");
+    assert!(kills > 100, "{kills} kills");
+}
+
+/// Whether a mistake is found in some life as a violation of this property.
+fn finds(canary: Canary, expected: Property) -> bool {
+    (0..300).any(|seed| {
+        let report = catch_unwind(|| run_canary(seed, canary));
+        report.is_ok_and(|report| report.violation.is_some_and(|violation| violation.property == expected))
+    })
 }
 
 #[test]
-fn canary_replies_without_a_look_at_the_lease_are_no_order() {
-    found(Canary::NoActiveCheck, "what clients saw has no order");
+fn canary_replies_without_a_look_at_the_lease_make_two_logs() {
+    assert!(finds(Canary::NoActiveCheck, Property::LogAgreement));
 }
 
 #[test]
 fn canary_a_false_certainty_makes_two_views_active() {
-    found(Canary::FalseCertainty, " is active at ");
+    assert!(finds(Canary::FalseCertainty, Property::OneActiveView));
 }
 
 #[test]
 fn canary_clocks_beyond_their_bounds_make_two_views_active() {
-    found(Canary::WildClocks, " is active at ");
+    assert!(finds(Canary::WildClocks, Property::OneActiveView));
 }

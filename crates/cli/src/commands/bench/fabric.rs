@@ -10,6 +10,7 @@ use martlet_fabric::{Fabric as _, LocalRegion, NodeId, PeerEvent, PeerId, Region
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::layout::{LOG_LANE, SLOT_WORDS, Sizes};
 
+use super::raise::Raise;
 use crate::commands::victim;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
@@ -78,15 +79,6 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         report.add(round_trips(&mut fabric, &mut ends[0], samples, interrupt)?);
         Ok(())
     })
-}
-
-/// Raises a flag at its end.
-struct Raise<'a>(&'a AtomicBool);
-
-impl Drop for Raise<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 fn meet(fabric: &mut ShmFabric) -> Outcome<[PeerId; 2]> {

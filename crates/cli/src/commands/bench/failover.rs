@@ -23,7 +23,8 @@ use crate::timeline::Timeline;
 /// From SIGKILL of the primary to the next acknowledged write, and where each microsecond went.
 ///
 /// A client writes, kills the primary and writes on; the clock stops at the first reply from another primary, told apart by its view (over
-/// the Redis protocol: by who replied). Each failover is followed by one bare death probe, so that both see the same machine.
+/// the Redis protocol: by who replied). That client is one of a Redis cluster: when its connection ends it tries the other nodes as CLUSTER
+/// SLOTS has listed them, and follows redirections. Each failover is followed by one bare death probe, so that both see the same machine.
 ///
 /// Example: martlet bench failover --failovers 200 --json
 #[derive(Debug, Args)]
@@ -82,9 +83,11 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     for number in 1..=arguments.failovers {
         interrupt.check()?;
         let (primary, _) = testbed.primary()?;
+        writer.await_nodes(testbed.numbers().len())?;
         let node = primary.node.0;
         // The core that is left to clients; nodes take the others.
         let on_core = two_cores().map(|(first, _)| OnCore::enter(first)).transpose().context("cannot bind the client")?;
+        writer.learn_order()?;
         // At any moment of its work.
         let load = clock::now().after(rng.u64(2_000_000..6_000_000));
         while clock::now() < load {
@@ -139,6 +142,24 @@ impl Writer {
                 }
             }
             Writer::Redis(client) => client.acknowledged(&ARGS).map_err(Fail::failed),
+        }
+    }
+
+    /// A client that has not met the next primary yet would measure how long it takes to meet. One of the Redis protocol meets nodes as it
+    /// needs them.
+    fn await_nodes(&mut self, count: usize) -> Outcome {
+        match self {
+            Writer::Fabric(client) => client.await_nodes(count),
+            Writer::Redis(_) => Ok(()),
+        }
+    }
+
+    /// Learns whom to try next should the primary die, where clients of the kind do so.
+    fn learn_order(&mut self) -> Outcome {
+        match self {
+            // The fabric tells it.
+            Writer::Fabric(_) => Ok(()),
+            Writer::Redis(client) => client.learn_order().context("cannot ask for the cluster's nodes"),
         }
     }
 

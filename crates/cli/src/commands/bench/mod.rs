@@ -5,7 +5,9 @@ mod detect;
 mod fabric;
 mod failover;
 mod kv;
+mod raise;
 mod redis_server;
+mod replicate;
 mod threads;
 
 use clap::{Args, Subcommand};
@@ -32,6 +34,7 @@ enum Bench {
     Fabric(fabric::Arguments),
     Failover(failover::Arguments),
     Kv(kv::Arguments),
+    Replicate(replicate::Arguments),
     /// The machine itself: only the reference figures.
     Reference,
 }
@@ -52,6 +55,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         Bench::Fabric(arguments) => fabric::run(arguments, &mut report, &interrupt)?,
         Bench::Failover(arguments) => failover::run(arguments, &mut report, &interrupt)?,
         Bench::Kv(arguments) => kv::run(arguments, &mut report, &interrupt)?,
+        Bench::Replicate(arguments) => replicate::run(arguments, &mut report, &interrupt)?,
         Bench::Reference => {}
     }
     report.finish();

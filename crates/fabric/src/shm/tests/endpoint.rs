@@ -1,6 +1,6 @@
 //! What the contract leaves to this backend: coming and going, parking, read-only clients.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use super::*;
@@ -262,4 +262,54 @@ fn a_plain_write_to_a_swapped_word_is_a_broken_invariant() {
     let (_, mut a, to_b, _b, _) = pair();
     a.compare_and_swap(public(to_b, 8), 0, 1, Token(1));
     a.write(public(to_b, 0), &[0; 24], Token(2));
+}
+
+#[test]
+fn a_vigil_ends_by_a_nudge_a_death_a_word_or_its_keepers_state() {
+    let (_, mut a, to_b, mut b, to_a) = pair();
+    let state = AtomicU32::new(1);
+    let word = |offset, expected| ParkWord { at: public(to_b, offset), expected };
+    // Awake: there is nothing to keep.
+    a.vigil(&[word(24, 0)]).keep(&state, 1);
+    a.announce();
+    a.vigil(&[word(24, 0)]).keep(&state, 2);
+    a.vigil(&[word(24, 0), word(32, 5)]).keep(&state, 1);
+    assert_eq!(a.find_work(&[word(24, 0), word(32, 5)]), Some(WakeReason::Word(1)));
+    assert_eq!(a.find_work(&[word(24, 0)]), None);
+
+    let regions = b.own_regions();
+    let (told, tid) = std::sync::mpsc::channel();
+    let (die, dying) = std::sync::mpsc::channel::<()>();
+    let victim = std::thread::spawn(move || {
+        let held = crate::shm::DeathWords::register(&regions, PUBLIC, &[9]).expect("registered");
+        told.send(held.value()).expect("it listens");
+        // Ends without giving back: a death.
+        std::mem::forget(held);
+        dying.recv().expect("told to");
+    });
+    let words = [word(24, 0), word(72, tid.recv().expect("registered") as u32)];
+    let (vigil, ended) = (a.vigil(&words), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1..=3 {
+                vigil.keep(&state, 1);
+                ended.store(number, Ordering::SeqCst);
+                // Until the owner has seen it.
+                until(|| (ended.load(Ordering::SeqCst) == 0).then_some(()));
+            }
+        });
+        let mut ends = |number| {
+            until(|| (ended.load(Ordering::SeqCst) == number).then_some(()));
+            a.announce();
+            ended.store(0, Ordering::SeqCst);
+        };
+        b.nudge(to_a);
+        ends(1);
+        b.nudge(to_a);
+        ends(2);
+        die.send(()).expect("it listens");
+        ends(3);
+    });
+    victim.join().expect("it ends");
+    assert_eq!(a.find_work(&words), Some(WakeReason::Word(1)));
 }

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::*;
+use crate::meeting::wire::{Hello, Message, Prover, Said, prove};
 use crate::shm::socket;
-use crate::shm::wire::{Hello, Message, Prover, prove};
 
 /// A raw connection to a member's bootstrap socket.
 fn knock(cluster: &str, node: u16) -> OwnedFd {
@@ -103,7 +103,7 @@ fn garbage_gets_an_answer_and_hurts_nobody() {
         (vec![255; socket::MAX_MESSAGE], "type 255"),
         (vec![1; socket::MAX_MESSAGE + 1], "longer than"),
         (Message::Commit.encode(), "Commit while Hello"),
-        (Message::Offer { proof: &[0; 32] }.encode(), "Offer while Hello"),
+        (Message::Offer { proof: &[0; 32], body: b"" }.encode(), "Offer while Hello"),
     ] {
         let socket = knock(&cluster, 1);
         let sent = rustix::net::send(&socket, &garbage, rustix::net::SendFlags::NOSIGNAL);
@@ -129,8 +129,8 @@ fn a_proof_without_the_key_gets_no_memory() {
     socket::send(&socket, &Message::Hello(&mine).encode(), &[]).expect("sent");
     let bytes = answer(&socket).expect("an answer");
     let Message::Answer { hello: theirs, .. } = Message::decode(&bytes).expect("a message") else { panic!("{bytes:?}") };
-    let proof = prove(b"not the cluster's key", Prover::Dialer, &mine, theirs);
-    socket::send(&socket, &Message::Offer { proof: &proof }.encode(), &[]).expect("sent");
+    let proof = prove(b"not the cluster's key", Prover::Dialer, Said { dialer: &mine, acceptor: theirs, body: b"" });
+    socket::send(&socket, &Message::Offer { proof: &proof, body: b"" }.encode(), &[]).expect("sent");
     assert!(refusal(&socket).contains("different cluster keys"));
     assert_eq!(answer(&socket), None);
     assert_eq!(node.event(), None);
@@ -143,8 +143,8 @@ fn offer(cluster: &str, fds: &[std::os::fd::BorrowedFd<'_>]) -> String {
     socket::send(&socket, &Message::Hello(&mine).encode(), &[]).expect("sent");
     let bytes = answer(&socket).expect("an answer");
     let Message::Answer { hello: theirs, .. } = Message::decode(&bytes).expect("a message") else { panic!("{bytes:?}") };
-    let proof = prove(KEY, Prover::Dialer, &mine, theirs);
-    socket::send(&socket, &Message::Offer { proof: &proof }.encode(), fds).expect("sent");
+    let proof = prove(KEY, Prover::Dialer, Said { dialer: &mine, acceptor: theirs, body: b"" });
+    socket::send(&socket, &Message::Offer { proof: &proof, body: b"" }.encode(), fds).expect("sent");
     // The member's own offer may come first.
     loop {
         let bytes = answer(&socket).expect("a refusal before the end");

@@ -75,3 +75,9 @@ mod host {
 mod network {
     crate::conformance_suite!(super::Simulated<false>);
 }
+
+#[test]
+#[should_panic(expected = "which had no permission, completed Ok")]
+fn canary_a_fabric_that_reports_success_without_permission_is_found() {
+    crate::conformance::every_order_of_hand_overs::<Simulated<true>>(0, |_| Ok(0));
+}

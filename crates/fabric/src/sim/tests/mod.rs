@@ -2,6 +2,7 @@
 
 mod conformance;
 mod faults;
+mod onlookers;
 mod replay;
 
 use super::{Endpoint, Faults, World};

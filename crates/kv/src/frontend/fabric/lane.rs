@@ -18,6 +18,10 @@ pub(super) struct Lane {
     pub(super) reader: Reader,
     writer: Writer,
     pub(super) session: Option<SessionId>,
+    /// Requests below this number may have been sent on other lanes too.
+    pub(super) fresh_from: u64,
+    /// The reign in which its session was last seen to be known.
+    pub(super) opened_in: Option<u64>,
     /// The epoch of the last request.
     pub(super) epoch: u32,
     /// The last epoch of which a request was refused: no later one of it may be executed.
@@ -47,6 +51,8 @@ impl Lane {
             reader: Reader::new(),
             writer: Writer::new(remote, capacity),
             session: None,
+            fresh_from: 0,
+            opened_in: None,
             epoch: 0,
             refused: None,
             bytes: Vec::new(),
@@ -58,6 +64,16 @@ impl Lane {
             unfinished: false,
             broken: false,
         }
+    }
+
+    /// The client has said who it is, perhaps again. Returns `false` when it is not who it was.
+    pub(super) fn introduce(&mut self, session: SessionId, fresh_from: u64, salt: u64) -> bool {
+        let known = *self.session.get_or_insert_with(|| {
+            self.writer = self.writer.with_salt(salt);
+            session
+        });
+        self.fresh_from = self.fresh_from.max(fresh_from);
+        known == session
     }
 
     /// The size of its rings.
@@ -125,6 +141,11 @@ impl Lane {
                 (Some(_), Ok(Answer::Reply { seq, .. })) => {
                     self.open(Answer::Redirect { epoch, seq, view, node });
                 }
+                // The session may not stand; its client will be told by another primary.
+                (Some(_), Ok(Answer::Welcome { .. })) => {
+                    start = end;
+                    continue;
+                }
                 _ => self.bytes.extend_from_slice(frame),
             }
             self.close(None);
@@ -136,6 +157,9 @@ impl Lane {
     /// Posts the answers that may go and find room. Returns how many.
     pub(super) fn send<F: Fabric>(&mut self, released: Ticket, fabric: &mut F) -> usize {
         let mut sent = 0;
+        if self.session.is_none() {
+            return 0; // its salt is not known yet
+        }
         while let Some(&(ticket, end)) = self.frames.front() {
             if ticket.is_some_and(|t| t > released) || self.broken {
                 break;

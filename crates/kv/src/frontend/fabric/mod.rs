@@ -8,6 +8,8 @@
 mod lane;
 pub(crate) mod wire;
 
+use std::collections::VecDeque;
+
 use martlet_fabric::{Completion, Fabric, LocalRegion, PeerId};
 use martlet_protocol::basics::layout::{self, Component, Sizes};
 use martlet_protocol::basics::{Time, ViewNumber};
@@ -24,6 +26,10 @@ use crate::turn::Turn;
 const REQUESTS_PER_LANE: usize = 64;
 /// How many replies are kept for one client that confirms none.
 pub const MAX_UNCONFIRMED: usize = 4096;
+
+/// The reply to a write that was sent before its session was ended: the client was out of sight for longer than replies are kept.
+const OUTCOME_UNKNOWN: &str =
+    "ERR the session has ended in your absence: whether this request took effect before is unknown, and it will not be executed now";
 
 /// What an operation on a client's lane was for: the low bits of its token.
 const REPLY: u64 = 0;
@@ -44,12 +50,22 @@ pub struct FabricFront {
     spans: Vec<Span>,
     /// While primary: when sessions that nobody has claimed are ended.
     orphans_end_at: Option<Time>,
+    /// Sessions whose connection has ended although their client may live, and when they are ended if it doesn't come back.
+    parted: VecDeque<(Time, SessionId)>,
 }
 
 impl FabricFront {
     /// A front end without clients.
     pub fn new(sizes: Sizes) -> FabricFront {
-        FabricFront { sizes, lanes: Vec::new(), slot: None, record: Vec::new(), spans: Vec::new(), orphans_end_at: None }
+        FabricFront {
+            sizes,
+            lanes: Vec::new(),
+            slot: None,
+            record: Vec::new(),
+            spans: Vec::new(),
+            orphans_end_at: None,
+            parted: VecDeque::new(),
+        }
     }
 
     /// Whether nothing is left to do until a lane changes, an operation completes or a ticket is released.
@@ -72,7 +88,7 @@ impl FabricFront {
         while let Some(event) = turn.replica.client_event() {
             self.client_event(event, turn);
         }
-        if self.lanes.is_empty() && self.orphans_end_at.is_none() {
+        if self.lanes.is_empty() && self.orphans_end_at.is_none() && self.parted.is_empty() {
             return;
         }
         let slot = self.slot(turn.shared);
@@ -80,16 +96,22 @@ impl FabricFront {
             serve(lane, slot, &mut self.record, &mut self.spans, turn);
         }
         self.end_orphans(turn);
+        self.end_parted(turn);
     }
 
     fn client_event<R: Replica<Machine = KvMachine>>(&mut self, event: ClientEvent, turn: &mut Turn<'_, R>) {
         match event {
             ClientEvent::Up(peer) => self.lanes.push(Lane::new(peer, self.sizes.client_ring_bytes)),
-            ClientEvent::Gone(peer) => {
+            ClientEvent::Gone { peer, certain } => {
                 let Some(at) = self.lanes.iter().position(|lane| lane.peer == peer) else { return };
                 let lane = self.lanes.swap_remove(at);
-                if let (true, Some(session)) = (turn.shared.env.is_primary, lane.session) {
-                    turn.perform(Effect::End { session });
+                match lane.session {
+                    Some(session) if turn.shared.env.is_primary && certain => turn.perform(Effect::End { session }),
+                    // It may live, and ask again what it has no reply to, here or elsewhere.
+                    Some(session) => {
+                        self.parted.push_back((turn.replica.now().after(turn.shared.env.config.session_grace_ns), session));
+                    }
+                    None => {}
                 }
             }
         }
@@ -113,6 +135,17 @@ impl FabricFront {
             .collect();
         for session in orphans {
             turn.perform(Effect::End { session });
+        }
+    }
+
+    /// Ends the sessions of clients that have not come back.
+    fn end_parted<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
+        let now = turn.replica.now();
+        while let Some(&(_, session)) = self.parted.front().filter(|(due, _)| now >= *due) {
+            self.parted.pop_front();
+            if turn.shared.env.is_primary && !self.lanes.iter().any(|lane| lane.session == Some(session)) {
+                turn.perform(Effect::End { session });
+            }
         }
     }
 
@@ -141,6 +174,8 @@ impl FabricFront {
     /// This node became or ceased to be primary: replies that wait are void. A new primary tells its clients, so that they repeat what they
     /// wait for at once.
     pub(crate) fn reign_changed<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R, shared: &mut Shared) {
+        // Whoever leads ends them all in time; who doesn't has no say.
+        self.parted.clear();
         self.orphans_end_at = shared.env.is_primary.then(|| replica.now().after(shared.env.config.session_grace_ns));
         let elsewhere = shared.env.primary.map(|p| p.node).filter(|_| !shared.env.is_primary);
         for lane in &mut self.lanes {
@@ -177,10 +212,18 @@ fn serve<R: Replica<Machine = KvMachine>>(
         }
         lane.publish(memory, false);
         match wire::decode_request(record, spans) {
-            Ok(Request::Hello { session }) => {
-                lane.session = Some(SessionId(session));
-                if turn.shared.env.is_primary {
-                    lane.answer(Answer::Notice { view: turn.shared.env.view_number }, None, |_| {});
+            Ok(Request::Hello { epoch, session, next, salt }) => {
+                if !lane.introduce(SessionId(session), next, salt) {
+                    turn.shared.stats.protocol_errors += 1;
+                    tracing::warn!(peer = ?lane.peer, "a client says that it is another; its lane is no longer read");
+                    lane.broken = true;
+                } else if turn.shared.env.is_primary {
+                    open_session(lane, SessionId(session), turn);
+                    turn.finish_request();
+                    lane.answer(Answer::Welcome { view: turn.shared.env.view_number }, Some(turn.ticket), |_| {});
+                } else {
+                    let (view, node) = (turn.shared.env.view_number, turn.shared.env.primary.map(|p| p.node));
+                    lane.answer(Answer::Redirect { epoch, seq: 0, view, node }, None, |_| {});
                 }
             }
             Ok(Request::Call { epoch, seq, lowest }) => {
@@ -198,6 +241,17 @@ fn serve<R: Replica<Machine = KvMachine>>(
     lane.unfinished = true;
 }
 
+/// Makes sure that the session is known. A client sends nothing before it has heard that it is: so one that is not known is new, or was ended in
+/// its client's absence. In that case what the client may have asked elsewhere may have been executed; from here on it is settled, whoever is
+/// asked for it.
+fn open_session<R: Replica<Machine = KvMachine>>(lane: &mut Lane, session: SessionId, turn: &mut Turn<'_, R>) {
+    // While this node leads, no session ends whose lane is there.
+    let reign = Some(turn.shared.env.reign);
+    if std::mem::replace(&mut lane.opened_in, reign) != reign && !turn.replica.machine().sessions().is_known(session) {
+        turn.perform(Effect::Answer { session, seq: 0, lowest: lane.fresh_from, reply: &[] });
+    }
+}
+
 /// The longest request of a lane.
 fn layout_max(lane: &Lane) -> usize {
     martlet_fabric::ring::max_payload(lane.capacity())
@@ -211,17 +265,21 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
     }
     let is_write = find(args.at(0)).is_some_and(|c| c.has(flag::WRITE));
     let Some(session) = lane.session else {
-        lane.answer(Answer::Reply { seq, view }, None, |out| {
-            Reply::new(out, Protocol::Resp3).error("ERR the first record on a lane must say whose it is");
-        });
+        turn.shared.stats.protocol_errors += 1;
+        tracing::warn!(peer = ?lane.peer, "a client's first record does not say who it is; its lane is no longer read");
+        lane.broken = true;
         return;
     };
     if is_write && turn.shared.env.is_primary {
+        open_session(lane, session, turn);
         let sessions = turn.replica.machine().sessions();
         match sessions.look_up(session, seq) {
             Known::New => {}
             Known::Settled => {
+                // A client that has a reply already takes no notice.
                 turn.shared.stats.fabric_repeats += 1;
+                lane.answer(Answer::Reply { seq, view }, Some(turn.ticket), |out| Reply::new(out, Protocol::Resp3).error(OUTCOME_UNKNOWN));
+                turn.finish_request();
                 return;
             }
             Known::Answered(reply) => {

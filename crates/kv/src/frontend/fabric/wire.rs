@@ -1,13 +1,17 @@
 //! What travels in the lanes between clients and servers: one record a request, one record a reply. Little-endian.
 //!
 //! ```text
-//! hello    1 u8, version u8, 6 bytes of 0, session u64, 0 u64
+//! hello    1 u8, version u8, 0 u16, epoch u32, session u64, next u64, salt u64
 //! call     2 u8, version u8, arguments u16, epoch u32, seq u64, lowest u64, then a u32 length for each argument, then their bytes
 //!
 //! reply    1 u8, version u8, 0 u16, 0 u32, seq u64, view u64, then the reply in RESP3
 //! redirect 2 u8, version u8, node u16, epoch u32, seq u64, view u64      node 0xffff: nobody leads
 //! notice   3 u8, version u8, 0 u16, 0 u32, 0 u64, view u64               the sender leads
+//! welcome  4 u8, version u8, 0 u16, 0 u32, 0 u64, view u64               the same, and the session stands in the replicated state
 //! ```
+//!
+//! A client says hello first on each lane, and again before it sends again what it has sent elsewhere: requests below `next` it may have sent on
+//! other lanes too. It sends no request before its session stands in the replicated state: so a session that is not there has been ended. `salt` is that of the lane which it keeps for the answers; nothing is written there before it is known.
 //!
 //! `lowest` is the lowest request number that the client has no reply to: the server forgets the replies below it. The client counts its
 //! `epoch` up each time it sends everything again, from the start. A server that has refused one request of an epoch executes none of the
@@ -19,9 +23,11 @@ use martlet_protocol::basics::ViewNumber;
 use crate::resp::Span;
 
 /// The version spoken here.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Bytes before the arguments, and before a reply's text.
 pub(crate) const HEADER_BYTES: usize = 24;
+/// Bytes of a hello.
+pub(crate) const HELLO_BYTES: usize = 32;
 /// Says "nobody" where a node's number stands.
 const NOBODY: u16 = u16::MAX;
 
@@ -29,7 +35,7 @@ const NOBODY: u16 = u16::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Who it is; the first on each lane.
-    Hello { session: u64 },
+    Hello { epoch: u32, session: u64, next: u64, salt: u64 },
     /// A request. Its arguments lie where [`decode_request`] said.
     Call { epoch: u32, seq: u64, lowest: u64 },
 }
@@ -43,6 +49,8 @@ pub(crate) enum Answer {
     Redirect { epoch: u32, seq: u64, view: ViewNumber, node: Option<NodeId> },
     /// The sender leads in that view.
     Notice { view: ViewNumber },
+    /// The same, and the client's session stands in the replicated state.
+    Welcome { view: ViewNumber },
 }
 
 /// Why a record is none of ours.
@@ -64,10 +72,10 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
-pub(crate) fn encode_hello(session: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(&[1, VERSION, 0, 0, 0, 0, 0, 0]);
-    out.extend_from_slice(&session.to_le_bytes());
-    out.extend_from_slice(&[0; 8]);
+pub(crate) fn encode_hello(epoch: u32, session: u64, next: u64, salt: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[1, VERSION, 0, 0]);
+    out.extend_from_slice(&epoch.to_le_bytes());
+    [session, next, salt].iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
 }
 
 /// How long the record of a call is.
@@ -104,7 +112,9 @@ pub(crate) fn decode_request(bytes: &[u8], spans: &mut Vec<Span>) -> Result<Requ
         return Err(WireError::Length(bytes.len()));
     }
     match (bytes[0], bytes[1]) {
-        (1, VERSION) if bytes.len() == HEADER_BYTES => Ok(Request::Hello { session: word(bytes, 8) }),
+        (1, VERSION) if bytes.len() == HELLO_BYTES => {
+            Ok(Request::Hello { epoch: half_word(bytes, 4), session: word(bytes, 8), next: word(bytes, 16), salt: word(bytes, 24) })
+        }
         (1, VERSION) => Err(WireError::Length(bytes.len())),
         (2, VERSION) => {
             let count = usize::from(u16::from_le_bytes([bytes[2], bytes[3]]));
@@ -130,6 +140,7 @@ pub(crate) fn encode_answer(answer: Answer, out: &mut Vec<u8>) {
         Answer::Reply { seq, view } => (1, 0, 0, seq, view),
         Answer::Redirect { epoch, seq, view, node } => (2, node.map_or(NOBODY, |n| n.0), epoch, seq, view),
         Answer::Notice { view } => (3, 0, 0, 0, view),
+        Answer::Welcome { view } => (4, 0, 0, 0, view),
     };
     out.extend_from_slice(&[kind, VERSION]);
     out.extend_from_slice(&node.to_le_bytes());
@@ -146,12 +157,13 @@ pub(crate) fn decode_answer(bytes: &[u8]) -> Result<Answer, WireError> {
     let (seq, view) = (word(bytes, 8), ViewNumber(word(bytes, 16)));
     match (bytes[0], bytes[1]) {
         (1, VERSION) => Ok(Answer::Reply { seq, view }),
-        (2 | 3, VERSION) if bytes.len() != HEADER_BYTES => Err(WireError::Length(bytes.len())),
+        (2..=4, VERSION) if bytes.len() != HEADER_BYTES => Err(WireError::Length(bytes.len())),
         (2, VERSION) => {
             let node = u16::from_le_bytes([bytes[2], bytes[3]]);
             Ok(Answer::Redirect { epoch: half_word(bytes, 4), seq, view, node: (node != NOBODY).then_some(NodeId(node)) })
         }
         (3, VERSION) => Ok(Answer::Notice { view }),
+        (4, VERSION) => Ok(Answer::Welcome { view }),
         (kind, version) => Err(WireError::Kind(kind, version)),
     }
 }
@@ -180,12 +192,21 @@ mod tests {
         }
 
         #[test]
+        fn hellos_come_back(epoch: u32, session: u64, next: u64, salt: u64) {
+            let (mut out, mut spans) = (Vec::new(), Vec::new());
+            encode_hello(epoch, session, next, salt, &mut out);
+            prop_assert_eq!(decode_request(&out, &mut spans), Ok(Request::Hello { epoch, session, next, salt }));
+            prop_assert_eq!(out.len(), HELLO_BYTES);
+        }
+
+        #[test]
         fn answers_come_back(epoch: u32, seq: u64, view: u64, node: Option<u8>) {
             let view = ViewNumber(view);
             for answer in [
                 Answer::Reply { seq, view },
                 Answer::Redirect { epoch, seq, view, node: node.map(|n| NodeId(n.into())) },
                 Answer::Notice { view },
+                Answer::Welcome { view },
             ] {
                 let mut out = Vec::new();
                 encode_answer(answer, &mut out);
@@ -194,7 +215,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..60), head in prop::option::of((1u8..4, 1u8..3))) {
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..60), head in prop::option::of((1u8..5, 1u8..4))) {
             let mut bytes = bytes;
             if let (Some((kind, version)), true) = (head, bytes.len() > 1) {
                 (bytes[0], bytes[1]) = (kind, version);

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use martlet_protocol::basics::Time;
-use martlet_protocol::replica::{Replica, Ticket};
+use martlet_protocol::replica::{NODES_OWN, Replica, Ticket};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -38,6 +38,8 @@ const EVENTS: usize = 512;
 const ACCEPTS: usize = 128;
 /// Event data from here on names a listener.
 const LISTENERS: u64 = 1 << 40;
+/// A look that does not wait.
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// After an accept that failed for lack of descriptors, when to try again, in nanoseconds.
 const ACCEPT_RETRY_NS: u64 = 10_000_000;
 
@@ -58,6 +60,8 @@ pub struct RedisFront {
     /// What one read takes; shared, as nothing stays in it.
     scratch: Box<[u8]>,
     next_look: Time,
+    /// A sleep has just looked.
+    looked: bool,
 }
 
 impl std::fmt::Debug for RedisFront {
@@ -93,6 +97,7 @@ impl RedisFront {
             writers: Vec::new(),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             next_look: Time(0),
+            looked: false,
         })
     }
 
@@ -111,16 +116,22 @@ impl RedisFront {
         self.ready.is_empty() && self.accepting.is_empty()
     }
 
-    /// Looks again at the sockets in the next turn, whenever the last look was: the node has been told that something is there.
-    pub fn look_soon(&mut self) {
-        self.next_look = Time(0);
+    /// Sleeps until a socket needs attention, or a descriptor of the node's; at most so long. `false`: the kernel refuses, and it has not slept.
+    pub fn sleep(&mut self, at_most_ns: u64) -> bool {
+        let timeout = Timespec { tv_sec: (at_most_ns / 1_000_000_000) as i64, tv_nsec: (at_most_ns % 1_000_000_000) as i64 };
+        let slept = self.look(&timeout);
+        // What there was has been found.
+        self.looked = slept.is_some();
+        slept.is_some()
     }
 
     /// Takes and executes requests.
     pub(crate) fn poll<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
         let now = turn.replica.now();
-        if now >= self.next_look {
-            let found = self.look();
+        if std::mem::take(&mut self.looked) {
+            self.next_look = now.after(turn.shared.env.config.socket_poll_ns);
+        } else if now >= self.next_look {
+            let found = self.look(&AT_ONCE).unwrap_or(false);
             if !found && self.ready.is_empty() {
                 self.next_look = now.after(turn.shared.env.config.socket_poll_ns);
             }
@@ -140,19 +151,21 @@ impl RedisFront {
         }
     }
 
-    /// One look at the event set. Returns whether there was anything.
-    fn look(&mut self) -> bool {
+    /// One look at the event set, for at most so long. Returns whether there was anything; `None` when the kernel refuses.
+    fn look(&mut self, timeout: &Timespec) -> Option<bool> {
         self.found.clear();
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        match epoll::wait(&self.events, spare_capacity(&mut self.found), Some(&at_once)) {
+        match epoll::wait(&self.events, spare_capacity(&mut self.found), Some(timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
                 tracing::error!(%error, "cannot look at the sockets");
-                return false;
+                return None;
             }
         }
         for i in 0..self.found.len() {
             let (data, flags) = (self.found[i].data.u64(), self.found[i].flags);
+            if data == NODES_OWN {
+                continue;
+            }
             if data >= LISTENERS {
                 let listener = (data - LISTENERS) as usize;
                 if !self.accepting.contains(&listener) {
@@ -177,7 +190,7 @@ impl RedisFront {
                 }
             }
         }
-        !self.found.is_empty()
+        Some(!self.found.is_empty())
     }
 
     fn accept(&mut self, shared: &mut Shared, now: Time, now_ms: u64) {

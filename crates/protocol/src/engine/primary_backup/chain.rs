@@ -1,6 +1,6 @@
 //! A backup's log: what it has applied, what it holds beyond that, and whose word it follows.
 
-use crate::basics::{LogIndex, ViewNumber};
+use crate::basics::{Canary, LogIndex, Mark, ViewNumber};
 use crate::replica::StateMachine;
 
 use super::layout::{Header, Kind, LaneFault};
@@ -99,6 +99,10 @@ impl Chain {
             return Err(LaneFault::Behind { end: staged.last(), applied: self.applied() });
         }
         let keep = base.max(self.applied());
+        let keep = if Canary::KeptSuffix.is_planted() { keep.max(self.last()) } else { keep };
+        if self.last() > keep {
+            Mark::SuffixDropped.reach();
+        }
         self.pending.truncate_after(keep);
         for (index, entry) in staged.iter() {
             // What has been applied is committed, so the primary's copy of it is the same.
@@ -106,6 +110,7 @@ impl Chain {
                 self.pending.push(entry, false);
             }
         }
+        Mark::LaneAdopted.reach();
         self.view = view;
         self.origin = Origin::Whole;
         self.committed = self.committed.max(base);
@@ -118,6 +123,7 @@ impl Chain {
         if start.committed > start.index {
             return Err(LaneFault::Commit { committed: start.committed, last: start.index });
         }
+        (if self.origin == Origin::Learning { Mark::TransferRestarted } else { Mark::TransferBegun }).reach();
         machine.clear();
         self.pending.restart(start.index.next());
         self.committed = start.committed;
@@ -167,6 +173,7 @@ impl Chain {
                 self.part.extend_from_slice(content);
                 self.part_open = header.more;
                 if !header.more {
+                    Mark::PartInstalled.reach();
                     machine.install(&self.part);
                     self.part.clear();
                     self.apply_ready(machine);
@@ -176,6 +183,7 @@ impl Chain {
                 if self.origin != Origin::Learning || self.part_open {
                     return Err(LaneFault::Transfer(Kind::End));
                 }
+                Mark::TransferEnded.reach();
                 self.origin = Origin::Whole;
                 self.part = Vec::new();
             }
@@ -193,6 +201,9 @@ impl Chain {
         uncommitted.discard_open();
         for (index, entry) in uncommitted.iter() {
             machine.apply(index, entry);
+        }
+        if Canary::UnsharedTail.is_planted() {
+            return (uncommitted.last(), EntryQueue::new(uncommitted.last().next()));
         }
         (base, uncommitted)
     }

@@ -27,6 +27,8 @@ pub struct Config {
     pub transfer_budget_bytes: usize,
     /// How often a learner that was overrun by the log may begin anew before it is given up.
     pub learner_restarts: u32,
+    /// Chance of which nobody outside the cluster knows: the salts of the log lanes that this process keeps come from it. Each process draws its own.
+    pub secret: u64,
 }
 
 impl Default for Config {
@@ -40,6 +42,7 @@ impl Default for Config {
             drain_budget_bytes: 256 << 10,
             transfer_budget_bytes: 32 << 10,
             learner_restarts: 4,
+            secret: 0,
         }
     }
 }

@@ -6,7 +6,7 @@ use martlet_fabric::ring::{Record, Writer};
 use martlet_fabric::{Fabric, OpError, PeerId, Region, Remote, Token};
 
 use crate::basics::layout::{Component, LOG_LANE, token_rest};
-use crate::basics::{LogIndex, ProcessId, Time};
+use crate::basics::{LogIndex, Mark, ProcessId, Time};
 
 use super::config::Config;
 
@@ -101,7 +101,8 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    pub fn new(process: ProcessId, peer: Option<PeerId>, phase: Phase, config: &Config) -> Follower {
+    /// `lane`: as which peer it is connected, and the salt of the lane that it keeps for us.
+    pub fn new(process: ProcessId, lane: Option<(PeerId, u64)>, phase: Phase, config: &Config) -> Follower {
         let mut follower = Follower {
             process,
             peer: None,
@@ -124,17 +125,17 @@ impl Follower {
             wants_nudge: false,
             nudged: None,
         };
-        if let Some(peer) = peer {
-            follower.connect(peer, config);
+        if let Some((peer, salt)) = lane {
+            follower.connect(peer, salt, config);
         }
         follower
     }
 
     /// Its lane can be written from now on.
-    pub fn connect(&mut self, peer: PeerId, config: &Config) {
+    pub fn connect(&mut self, peer: PeerId, salt: u64, config: &Config) {
         if self.peer.is_none() {
             self.peer = Some(peer);
-            self.writer = Some(Writer::new(Remote { peer, region: Region::Lane(LOG_LANE), offset: 0 }, config.log_ring_bytes));
+            self.writer = Some(Writer::salted(Remote { peer, region: Region::Lane(LOG_LANE), offset: 0 }, config.log_ring_bytes, salt));
         }
     }
 
@@ -187,6 +188,7 @@ impl Follower {
         match (op, result) {
             (_, Err(error)) => {
                 // Later operations may be told otherwise, but there is a hole now.
+                Mark::LaneBroken.reach();
                 self.broken.get_or_insert(error);
                 self.refreshing = false;
             }

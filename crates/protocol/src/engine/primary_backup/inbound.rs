@@ -2,7 +2,7 @@
 
 use martlet_fabric::ring::Reader;
 
-use crate::basics::{LogIndex, ViewNumber};
+use crate::basics::{Canary, LogIndex, Mark, ViewNumber};
 use crate::replica::StateMachine;
 
 use super::chain::Chain;
@@ -38,8 +38,9 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    pub fn new() -> Inbound {
-        Inbound { reader: Reader::new(), phase: Phase::Fresh, view: ViewNumber(0), staged: EntryQueue::new(LogIndex(1)) }
+    /// The lane of a peer that has been given this salt.
+    pub fn new(salt: u64) -> Inbound {
+        Inbound { reader: Reader::salted(salt), phase: Phase::Fresh, view: ViewNumber(0), staged: EntryQueue::new(LogIndex(1)) }
     }
 
     /// Whether records are taken from it at present.
@@ -109,8 +110,9 @@ impl Inbound {
         if header.kind != Kind::Start {
             return Err(LaneFault::Order(header.kind));
         }
-        if header.view <= chain.view() {
+        if header.view <= chain.view() && !Canary::SupersededStart.is_planted() {
             // The late start of a primary that has been succeeded.
+            Mark::StartTooLate.reach();
             self.stop(Phase::Retired);
             return Ok(false);
         }

@@ -10,7 +10,7 @@
 //! | 2 | the view in which the record was posted; never falls within a lane |
 //! | 3 | the highest index that the writer knew to be committed when it posted the record; never falls within a lane |
 //!
-//! A lane is written only after its owner has stored [`ring::ATTENDED`] in the lane's header. Otherwise a replica could be made primary while
+//! A lane is written only after its owner has stored the lane's salt in its header. Otherwise a replica could be made primary while
 //! it does not know yet of the lane that holds what was acknowledged last.
 //!
 //! The ring seals each record over its bytes, length and absolute position. So what arrives here has been written by the peer that owns the

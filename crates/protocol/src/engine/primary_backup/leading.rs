@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use martlet_fabric::ring::Record;
 use martlet_fabric::{Fabric, OpError, PeerId, invariant};
 
-use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, ViewNumber};
 use crate::membership::{Roles, View};
 use crate::replica::StateMachine;
 
@@ -45,7 +45,7 @@ impl Leading {
         base: LogIndex,
         queue: EntryQueue,
         record: Record,
-        peer_of: impl Fn(ProcessId) -> Option<PeerId>,
+        lane_of: impl Fn(ProcessId) -> Option<(PeerId, u64)>,
     ) -> Leading {
         let mut leading = Leading {
             me,
@@ -61,14 +61,14 @@ impl Leading {
             record,
         };
         for member in view.with_roles(Roles::REPLICA).filter(|m| m.id != me) {
-            leading.followers.push(Follower::new(member.id, peer_of(member.id), Phase::Unstarted, &config));
+            leading.followers.push(Follower::new(member.id, lane_of(member.id), Phase::Unstarted, &config));
         }
-        leading.enter(view, peer_of);
+        leading.enter(view, lane_of);
         leading
     }
 
     /// Goes on in a newer view of which this process is still primary: nothing is truncated, whoever left no longer counts.
-    pub fn enter(&mut self, view: &View, peer_of: impl Fn(ProcessId) -> Option<PeerId>) {
+    pub fn enter(&mut self, view: &View, lane_of: impl Fn(ProcessId) -> Option<(PeerId, u64)>) {
         self.view = view.number;
         let belongs = |p: ProcessId| view.member(p).is_some_and(|m| m.roles.has(Roles::REPLICA) || m.roles.has(Roles::LEARNER));
         self.followers.retain(|f| belongs(f.process));
@@ -83,7 +83,7 @@ impl Leading {
                 }
                 None => {
                     // Also a replica that this primary never saw learn: it cannot know whether that one holds everything.
-                    let mut follower = Follower::new(member.id, peer_of(member.id), Phase::Unlearned, &self.config);
+                    let mut follower = Follower::new(member.id, lane_of(member.id), Phase::Unlearned, &self.config);
                     follower.replica = replica;
                     self.followers.push(follower);
                 }
@@ -91,9 +91,9 @@ impl Leading {
         }
     }
 
-    pub fn connect(&mut self, process: ProcessId, peer: PeerId) {
+    pub fn connect(&mut self, process: ProcessId, peer: PeerId, salt: u64) {
         if let Some(follower) = self.followers.iter_mut().find(|f| f.process == process) {
-            follower.connect(peer, &self.config);
+            follower.connect(peer, salt, &self.config);
         }
     }
 
@@ -143,7 +143,7 @@ impl Leading {
         let sent = self.transfer(fabric, machine, events);
         if posted {
             self.last_post = now;
-        } else if self.drained() && now.since(self.last_post) >= self.config.flush_idle_ns {
+        } else if self.drained() && !Canary::NoFlush.is_planted() && now.since(self.last_post) >= self.config.flush_idle_ns {
             self.flush(fabric);
         }
         for follower in &mut self.followers {
@@ -187,6 +187,7 @@ impl Leading {
                 stalled |= follower.full;
             }
             if stalled {
+                Mark::LaneFull.reach();
                 break;
             }
             let index = self.queue.first();
@@ -206,6 +207,7 @@ impl Leading {
                 }
             }
             if more {
+                Mark::Fragmented.reach();
                 self.head_posted += fragment_bytes;
             } else {
                 self.head_posted = 0;
@@ -285,6 +287,7 @@ impl Leading {
                 filled = true;
             }
             if follower.push(fabric, &mut self.record, None) {
+                Mark::Flushed.reach();
                 follower.told = header.committed;
             }
         }
@@ -292,7 +295,7 @@ impl Leading {
 
     /// The last entry that stands in the memory of everybody who counts; `None` while one of them has not even started.
     fn settled(&self) -> Option<LogIndex> {
-        let mut settled = self.posted();
+        let (mut settled, mut fastest) = (self.posted(), LogIndex(0));
         for follower in self.followers.iter().filter(|f| f.counts()) {
             let holds_all = match &follower.phase {
                 Phase::Following => true,
@@ -300,9 +303,12 @@ impl Leading {
                 Phase::Unstarted | Phase::Unlearned | Phase::Dropped => false,
             };
             match follower.acked {
-                Some(acked) if holds_all => settled = settled.min(acked),
+                Some(acked) if holds_all => (settled, fastest) = (settled.min(acked), fastest.max(acked)),
                 _ => return None,
             }
+        }
+        if Canary::FastestBackup.is_planted() && fastest > settled {
+            settled = fastest;
         }
         Some(settled)
     }
@@ -317,13 +323,18 @@ impl Leading {
             let Phase::Learning(transfer) = &follower.phase else { continue };
             let Some((op, end)) = transfer.end else { continue };
             // The parts that it was sent show nothing newer than `end`: with that committed it holds nothing that others may lack.
-            if !follower.is_done(op) || end > self.committed || follower.broken.is_some() {
+            let done = follower.is_done(op) || Canary::EarlyPromotion.is_planted();
+            if !done || end > self.committed || follower.broken.is_some() {
                 continue;
             }
             // From here on nothing is committed without it. So it has everything as soon as it has what is committed now, however fast the log
             // grows; and it goes on to have everything, whichever view promotes it.
-            follower.caught_up = true;
+            if !follower.caught_up {
+                Mark::LearnerCounts.reach();
+            }
+            follower.caught_up = !Canary::UncountedLearner.is_planted();
             if follower.acked >= Some(self.committed) {
+                Mark::LearnerCaughtUp.reach();
                 follower.phase = Phase::Following;
                 if !follower.replica {
                     events.push_back(Event::CaughtUp { process: follower.process, view: self.view });
@@ -337,6 +348,7 @@ impl Leading {
 /// The log has overrun a learner: it starts over when it has emptied its lane, or is given up.
 fn overrun(follower: &mut Follower, config: &Config, events: &mut VecDeque<Event>) {
     invariant!(!follower.counts(), "a lane that had room is full");
+    Mark::LearnerOverrun.reach();
     follower.restarts += 1;
     follower.acked = None;
     if follower.restarts > config.learner_restarts {

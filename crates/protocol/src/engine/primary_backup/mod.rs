@@ -25,7 +25,7 @@ use martlet_fabric::ring::Record;
 use martlet_fabric::{Completion, Fabric, LocalRegion, Memory, OpError, PeerId, Region, Remote, invariant, ring};
 
 use crate::basics::layout::{LOG_LANE, MAX_MEMBERS};
-use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, ViewNumber};
 use crate::membership::{Roles, View};
 use crate::replica::{Standing, StateMachine, Ticket};
 
@@ -114,8 +114,8 @@ enum Outbound {
     Unknown(Time),
     /// We have asked.
     Asked,
-    /// It does.
-    Attended,
+    /// It does, with this salt.
+    Attended(u64),
     /// It cannot be reached.
     Lost,
 }
@@ -243,7 +243,7 @@ impl PrimaryBackup {
             read_out: false,
             outbound: Outbound::Unknown(Time(0)),
             attended: false,
-            inbound: Inbound::new(),
+            inbound: Inbound::new(ring::salt(self.config.secret, u64::from(peer.0))),
         });
     }
 
@@ -275,10 +275,18 @@ impl PrimaryBackup {
         let peers = &self.peers;
         match &mut self.role {
             Role::Excluded => {}
-            Role::TakingOver(leading) | Role::Primary(leading) if first => leading.enter(view, |p| peer_of(peers, p)),
+            Role::TakingOver(leading) | Role::Primary(leading) if first => {
+                Mark::LeadsOn.reach();
+                leading.enter(view, |p| lane_to(peers, p));
+            }
             // It has executed what may never have been committed, so its state is void.
             Role::TakingOver(_) | Role::Primary(_) => self.exclude(),
-            role @ (Role::Backup | Role::Candidate) => *role = if first { Role::Candidate } else { Role::Backup },
+            role @ (Role::Backup | Role::Candidate) => {
+                if first && matches!(role, Role::Backup) {
+                    Mark::Candidate.reach();
+                }
+                *role = if first { Role::Candidate } else { Role::Backup };
+            }
         }
         self.forget_departed();
     }
@@ -348,6 +356,7 @@ impl PrimaryBackup {
             }
             let recovered = leading.recovered_entries();
             let Role::TakingOver(leading) = std::mem::replace(&mut self.role, Role::Backup) else { return };
+            Mark::Leads.reach();
             self.role = Role::Primary(leading);
             self.reign += 1;
             self.turns.break_off();
@@ -356,7 +365,10 @@ impl PrimaryBackup {
         }
         if let Role::Primary(leading) = &mut self.role {
             self.turns.end(leading.last());
-            if active {
+            if !active {
+                Mark::CheckFailed.reach();
+            }
+            if active || Canary::NoSecondCheck.is_planted() {
                 leading.conclude(&mut self.events);
                 self.turns.release(leading.committed());
             }
@@ -384,6 +396,7 @@ impl PrimaryBackup {
 
     fn exclude(&mut self) {
         if matches!(self.role, Role::Primary(_)) {
+            Mark::Deposed.reach();
             self.reign += 1;
             self.turns.break_off();
         }
@@ -397,7 +410,8 @@ impl PrimaryBackup {
                 && let Some(memory) = lane_of(fabric, peer.id)
             {
                 // From here on every takeover of ours reads this lane. Pairs with the writer's `read_word` below.
-                memory[ring::ATTENDED_OFFSET / 8].store(ring::ATTENDED, Ordering::Release);
+                let salt = ring::salt(self.config.secret, u64::from(peer.id.0));
+                memory[ring::ATTENDED_OFFSET / 8].store(salt, Ordering::Release);
                 peer.attended = true;
             }
             if let Outbound::Unknown(due) = peer.outbound
@@ -414,14 +428,14 @@ impl PrimaryBackup {
     fn handle_attended(&mut self, peer: PeerId, result: Result<u64, OpError>) {
         let Some(peer) = self.peers.iter_mut().find(|p| p.id == peer) else { return };
         peer.outbound = match result {
-            Ok(ring::ATTENDED) => Outbound::Attended,
+            Ok(salt) if salt != 0 => Outbound::Attended(salt),
             Ok(_) => Outbound::Unknown(self.asked.after(self.config.nudge_gap_ns)),
             Err(_) => Outbound::Lost,
         };
-        if peer.outbound == Outbound::Attended
+        if let Outbound::Attended(salt) = peer.outbound
             && let Role::TakingOver(leading) | Role::Primary(leading) = &mut self.role
         {
-            leading.connect(peer.process, peer.id);
+            leading.connect(peer.process, peer.id, salt);
         }
     }
 
@@ -481,8 +495,12 @@ impl PrimaryBackup {
 
     /// The log follows this peer's lane now: earlier primaries' lanes are read no further, whatever may still be stored there.
     fn retire_others(&mut self, id: PeerId) {
+        if Canary::UnretiredLane.is_planted() {
+            return;
+        }
         let view = self.chain.view();
         for peer in self.peers.iter_mut().filter(|p| p.id != id && p.inbound.is_older_than(view)) {
+            Mark::LaneRetired.reach();
             peer.inbound.stop(Phase::Retired);
         }
     }
@@ -507,7 +525,9 @@ impl PrimaryBackup {
     /// The view that makes us primary is active, so whatever was acknowledged in an earlier one stands in our memory by now.
     fn begin_takeover<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
         let Some(view) = self.view.take() else { return };
-        self.drain(fabric, machine, usize::MAX);
+        if !Canary::UnreadLanes.is_planted() {
+            self.drain(fabric, machine, usize::MAX);
+        }
         let whole = match self.chain.origin() {
             Origin::Whole => true,
             Origin::Genesis => !self.learner,
@@ -515,12 +535,13 @@ impl PrimaryBackup {
         };
         if whole {
             let (base, uncommitted) = self.chain.take_over(machine);
+            (if uncommitted.is_empty() { Mark::TookOverLevel } else { Mark::TookOverTail }).reach();
             for peer in &mut self.peers {
                 peer.inbound.stop(Phase::Retired);
             }
             let peers = &self.peers;
             let spare = std::mem::take(&mut self.spare);
-            let mut leading = Box::new(Leading::new(self.me, self.config, &view, base, uncommitted, spare, |p| peer_of(peers, p)));
+            let mut leading = Box::new(Leading::new(self.me, self.config, &view, base, uncommitted, spare, |p| lane_to(peers, p)));
             leading.post(now, fabric, machine, &mut self.events);
             self.role = Role::TakingOver(leading);
         } else {
@@ -566,9 +587,13 @@ fn spare_record(config: &Config) -> Record {
     record
 }
 
-fn peer_of(peers: &[Peer], process: ProcessId) -> Option<PeerId> {
+/// As which peer a process is connected that attends to our lane there, and that lane's salt.
+fn lane_to(peers: &[Peer], process: ProcessId) -> Option<(PeerId, u64)> {
     // The latest connection: an earlier one of the same process is gone.
-    peers.iter().rev().find(|p| p.process == process && p.outbound == Outbound::Attended).map(|p| p.id)
+    peers.iter().rev().filter(|p| p.process == process).find_map(|p| match p.outbound {
+        Outbound::Attended(salt) => Some((p.id, salt)),
+        _ => None,
+    })
 }
 
 fn lane_of<F: Fabric>(fabric: &F, writer: PeerId) -> Option<&Memory> {

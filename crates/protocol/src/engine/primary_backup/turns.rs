@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::basics::LogIndex;
+use crate::basics::{Canary, LogIndex};
 use crate::replica::Ticket;
 
 /// Turns whose replies have not been released, and the proposals that they wait for.
@@ -49,7 +49,12 @@ impl Turns {
     /// The current turn ends; `last` is the last index proposed.
     pub fn end(&mut self, last: LogIndex) {
         match self.waiting.back_mut() {
-            Some(back) if back.last == last => back.turn = self.turn,
+            Some(back) if back.last == last => {
+                back.turn = self.turn;
+                if Canary::EagerRead.is_planted() {
+                    self.released = self.turn;
+                }
+            }
             _ => self.waiting.push_back(Turn { turn: self.turn, last, bytes: self.proposed_bytes }),
         }
         self.turn += 1;

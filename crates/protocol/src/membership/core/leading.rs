@@ -4,20 +4,20 @@ use martlet_fabric::{Fabric, PeerId};
 
 use super::{Core, Milestone, PUSH_DELAY_NS, Read, read_token, remote_life};
 use crate::basics::layout::life;
-use crate::basics::{ProcessId, Time};
+use crate::basics::{Mark, ProcessId, Time};
 use crate::consensus::Outcome;
 use crate::consensus::rpc::RpcReply;
 use crate::detector::broadcast::largest_clique;
 use crate::membership::message::Message;
 use crate::membership::plan::{self, Wishes};
-use crate::membership::view::{Evidence, Roles, View};
+use crate::membership::view::{Evidence, View};
 
 impl Core {
     /// Somebody, or this process itself, holds that `process` is gone.
     pub(super) fn suspect<F: Fabric>(&mut self, now: Time, fabric: &mut F, process: ProcessId, evidence: Evidence) {
         let news = self.peers.suspect(now, process, evidence);
-        if evidence.releases_leases() {
-            self.handover.release(process);
+        if evidence.releases_leases() && self.handover.release(process) {
+            Mark::DeathReleased.reach();
         }
         let member = self.view.as_ref().is_some_and(|v| v.member(process).is_some());
         // What it asked for while it lived, perhaps in a datagram that came late, must not bring it back: a coordinator that is gone never votes.
@@ -43,7 +43,7 @@ impl Core {
         }
         let Some(view) = &self.view else { return };
         let over = now >= self.learned.after(self.config.clocks.lengthened(view.fence_ns));
-        let Some(next) = plan::next(view, &self.wishes, over) else {
+        let Some(next) = plan::next(view, &self.wishes, over, |newcomer, member| self.peers.have_met(newcomer, member)) else {
             // Fulfilled, or not to be fulfilled; who still wants something says so again.
             self.wishes = Wishes::default();
             return;
@@ -58,6 +58,7 @@ impl Core {
         let first = self.proposing.replace(next).is_none();
         let outcome = proposer.propose(fabric, &value);
         if first {
+            Mark::Proposed.reach();
             self.milestone(Milestone::Proposed(number));
         }
         self.handle_outcome(now, fabric, outcome);
@@ -72,6 +73,9 @@ impl Core {
                 // What was decided, which is not always what was proposed (TRAPS 1).
                 match View::decode(&value) {
                     Ok(view) => {
+                        if self.proposing.as_ref() != Some(&view) {
+                            Mark::DecidedAnother.reach();
+                        }
                         self.milestone(Milestone::Decided(view.number));
                         self.learn(now, fabric, view);
                         if self.excluded {
@@ -88,6 +92,7 @@ impl Core {
                 // What was learned usually makes the next attempt succeed. Who keeps failing has company, and backs off at random.
                 self.failures += 1;
                 if self.failures > 2 {
+                    Mark::BackedOff.reach();
                     let span = self.config.backoff_ns << (self.failures - 3).min(8);
                     self.backoff_until = now.after(self.chance.u64(1..=span.max(1)));
                 }
@@ -168,9 +173,11 @@ impl Core {
         let silent = cut(heard);
         let apart = if self.is_leader() { cut(clique) } else { Vec::new() };
         for process in silent {
+            Mark::Silent.reach();
             self.suspect(now, fabric, process, Evidence::Presumed);
         }
         for process in apart {
+            Mark::Cut.reach();
             self.wishes.remove(process, Evidence::Presumed);
         }
         self.lead(now, fabric);
@@ -178,11 +185,8 @@ impl Core {
 
     /// Says again what has had no effect yet.
     pub(super) fn resend<F: Fabric>(&mut self, fabric: &mut F) {
-        if self.joining && !self.is_member() {
-            let wanted = self.config.roles;
-            let roles = if wanted.has(Roles::REPLICA) { wanted.without(Roles::REPLICA).with(Roles::LEARNER) } else { wanted };
-            Message::Join { roles, address: self.config.address.clone() }.encode(&mut self.message);
-            fabric.multicast(&self.message);
+        if self.is_joining() {
+            self.ask_to_join(fabric);
         }
         if let Some(proposer) = &mut self.proposer {
             proposer.repeat();
@@ -190,6 +194,10 @@ impl Core {
         }
         if self.is_leader() {
             return;
+        }
+        if self.wishes.renew {
+            Message::Frozen { view: self.view_number() }.encode(&mut self.message);
+            fabric.multicast(&self.message);
         }
         // A presumption that was withdrawn is not repeated.
         let peers = &self.peers;

@@ -5,7 +5,7 @@ use martlet_fabric::{Fabric, Local, LocalRegion, OpError, PeerId, Region, Remote
 
 use super::{Core, Event, Leases, Read, read_token};
 use crate::basics::layout::{BOARD, MAX_MEMBERS, SCRATCH, VIEW_RECORD_BYTES};
-use crate::basics::{ProcessId, Time, ViewNumber, ballot, sealed};
+use crate::basics::{Canary, Mark, ProcessId, Time, ViewNumber, ballot, sealed};
 use crate::consensus::Proposer;
 use crate::membership::lease::Handover;
 use crate::membership::message::Message;
@@ -37,6 +37,11 @@ impl Core {
         let was_member = before.as_ref().is_some_and(|v| v.member(me).is_some());
         let successor = before.as_ref().is_some_and(|v| v.number.next() == view.number);
         let was_active = successor && before.as_ref().is_some_and(|v| self.lease.view() == v.number);
+        match before.as_ref() {
+            Some(_) if successor => Mark::LearnedNext.reach(),
+            Some(_) => Mark::LearnedLater.reach(),
+            None => {}
+        }
         self.learned = now;
         self.publish(fabric, &view);
         self.wishes.settle(&view);
@@ -62,7 +67,8 @@ impl Core {
             (Leases::Everybody, Some(v)) => v.members.iter().map(|m| m.id).collect(),
             (Leases::Everybody, None) => view.members.iter().map(|m| m.id).collect(),
         };
-        let departed = view.departed.iter().filter(|d| !d.evidence.releases_leases()).map(|d| d.id);
+        let departed =
+            view.departed.iter().filter(|d| !d.evidence.releases_leases() && !Canary::UnawaitedPrimary.is_planted()).map(|d| d.id);
         let gone_for_certain = |p: &ProcessId| view.departed.iter().any(|d| d.id == *p && d.evidence.releases_leases());
         let holders = old_members.iter().copied().filter(|p| !gone_for_certain(p));
         let known_dead = |p: &ProcessId| self.peers.suspicion(*p).is_some_and(Evidence::releases_leases);
@@ -82,7 +88,9 @@ impl Core {
             }
             proposer
         });
-        if !carries_over {
+        if carries_over {
+            Mark::CarriedOver.reach();
+        } else {
             self.lease.drop_it();
         }
         self.renewal.restart(carries_over);
@@ -95,7 +103,7 @@ impl Core {
         }
         let departed_me = view.departed.iter().any(|d| d.id == me);
         if listed {
-            self.joining = false;
+            self.joining.wanted = false;
         }
         {
             let (handover, view) = (&self.handover, &view);
@@ -154,6 +162,7 @@ impl Core {
     pub(super) fn push<F: Fabric>(&mut self, fabric: &mut F) {
         self.push_due = None;
         if let Some(view) = &self.view {
+            Mark::Pushed.reach();
             Message::View(view.clone()).encode(&mut self.message);
             fabric.multicast(&self.message);
         }
@@ -161,12 +170,18 @@ impl Core {
 
     /// Looks at everybody's board.
     pub(super) fn pull<F: Fabric>(&mut self, fabric: &mut F) {
+        if Canary::NoPull.is_planted() {
+            return;
+        }
         for peer in self.peers.iter() {
             fabric.read_word(board_word(peer.id), read_token(Read::BoardNumber, 0, peer.id));
         }
     }
 
     pub(super) fn pull_from<F: Fabric>(&mut self, fabric: &mut F, peer: PeerId) {
+        if Canary::NoPull.is_planted() {
+            return;
+        }
         fabric.read_word(board_word(peer), read_token(Read::BoardNumber, 0, peer));
     }
 
@@ -195,9 +210,15 @@ impl Core {
         let words = VIEW_RECORD_BYTES / 8;
         let newest = (0..2).filter_map(|i| sealed::read(&scratch[at + i * words..at + (i + 1) * words])).max_by_key(|r| r.subject);
         // No whole record: it is being written. The next pull finds it.
-        let Some(record) = newest else { return };
+        let Some(record) = newest else {
+            Mark::TornBoard.reach();
+            return;
+        };
         match View::decode(&record.payload) {
-            Ok(view) if view.number.0 == record.subject => self.learn(now, fabric, view),
+            Ok(view) if view.number.0 == record.subject => {
+                Mark::LearnedFromBoard.reach();
+                self.learn(now, fabric, view);
+            }
             _ => self.malformed += 1,
         }
     }

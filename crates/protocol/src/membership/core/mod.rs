@@ -14,6 +14,7 @@
 //! - The leader is the senior coordinator that is not suspected (section 5.3.1). Two leaders are harmless, and back off.
 //! - A view is pushed by who decided it, and pulled by everybody from everybody's board, so a lost datagram costs time and nothing else.
 
+mod joining;
 mod leading;
 mod learning;
 mod peers;
@@ -29,11 +30,12 @@ use super::message::Message;
 use super::plan::Wishes;
 use super::view::{Evidence, Member, Roles, View};
 use crate::basics::layout::{Component, LIFE, life, token_rest};
-use crate::basics::{ProcessId, Time, ViewNumber};
+use crate::basics::{Mark, ProcessId, Time, ViewNumber};
 use crate::consensus::rpc::{RpcAcceptor, RpcReply};
 use crate::consensus::{Op, Proposer};
 use crate::detector::heartbeat::Thresholds;
 use crate::detector::stall::StallMeter;
+use joining::Joining;
 use peers::Peers;
 use renewing::Renewal;
 
@@ -145,7 +147,7 @@ enum Read {
 }
 
 /// The state machine; see the [module](self).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Core {
     config: Config,
     view: Option<View>,
@@ -167,7 +169,7 @@ pub struct Core {
     lease_wanted: bool,
     handover: Handover,
     renewal: Renewal,
-    joining: bool,
+    joining: Joining,
     leaving: bool,
     excluded: bool,
     stalls: StallMeter,
@@ -206,7 +208,7 @@ impl Core {
             lease_wanted: false,
             handover: Handover::default(),
             renewal: Renewal::default(),
-            joining: false,
+            joining: Joining::default(),
             leaving: false,
             excluded: false,
             stalls: StallMeter::new(now),
@@ -234,20 +236,16 @@ impl Core {
             members: vec![me],
             departed: Vec::new(),
         };
+        Mark::Founded.reach();
         self.install(now, fabric, view);
-    }
-
-    /// Asks to be taken in, again and again until a view lists this process. A replica asks to be a learner.
-    pub fn join(&mut self, now: Time) {
-        self.joining = true;
-        self.next_resend = now;
     }
 
     /// Gives back the lease and asks to be removed. Whoever calls this has stopped acting. [`Event::Excluded`] follows once it has happened;
     /// a process that is alone has nobody to tell, and is out at once.
     pub fn leave<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        Mark::Left.reach();
         self.leaving = true;
-        self.joining = false;
+        self.joining.wanted = false;
         self.lease_wanted = false;
         self.give_back(fabric);
         self.next_resend = now;
@@ -366,6 +364,7 @@ impl Core {
     pub fn tick<F: Fabric>(&mut self, now: Time, fabric: &mut F, progress: bool) {
         let gap = self.stalls.tick(now);
         if gap > self.config.heartbeat_interval_ns / 2 {
+            Mark::Forgiven.reach();
             self.peers.forgive(now);
             self.next_monitor = now.after(self.config.heartbeat_interval_ns);
         }
@@ -375,6 +374,7 @@ impl Core {
             // Relaxed: the count alone carries meaning.
             life[life::HEARTBEAT].store(self.heartbeat, Ordering::Relaxed);
         }
+        self.mind_patience(now);
         if self.excluded {
             return;
         }
@@ -433,6 +433,10 @@ impl Core {
                     fabric.read_word(remote_life(peer, life::THREADS), read_token(Read::Threads, 0, peer));
                     self.connect_coordinator(process, peer);
                     self.pull_from(fabric, peer);
+                    if self.is_joining() {
+                        // One more that can vouch for this process.
+                        self.next_resend = now;
+                    }
                 }
             }
             PeerEvent::Gone { peer, certain } => {
@@ -504,12 +508,14 @@ impl Core {
                     self.wishes.remove(process, evidence);
                 }
             }
-            Message::Join { roles, address } => {
-                // Its request can arrive late: after it was taken in, or after the news of its death. A view that lists the dead would wait
-                // for them.
-                let known = self.view.as_ref().is_some_and(|v| v.member(process).is_some() || v.departed.iter().any(|d| d.id == process));
-                if !known && !self.peers.is_suspect(process) {
-                    self.wishes.join(Member { id: process, roles, address });
+            Message::Join { roles, address, reaches } => {
+                self.handle_join(now, fabric, from, Member { id: process, roles, address }, reaches);
+            }
+            Message::Vouch { process: newcomer } => self.handle_vouch(now, fabric, process, newcomer),
+            Message::Refuse { least } => self.handle_refusal(least),
+            Message::Frozen { view } => {
+                if view == self.view_number() && self.is_leader() {
+                    self.wishes.renew = true;
                     self.lead(now, fabric);
                 }
             }
@@ -535,16 +541,8 @@ impl Core {
         }
     }
 
-    fn exclude(&mut self) {
-        if !self.excluded {
-            self.excluded = true;
-            self.lease.drop_it();
-            self.proposer = None;
-            self.events.push_back(Event::Excluded);
-        }
-    }
-
     fn give_back<F: Fabric>(&mut self, fabric: &mut F) {
+        Mark::LeaseGivenBack.reach();
         self.lease.drop_it();
         self.renewal.cancel();
         self.store_lease_word(fabric, ViewNumber(0));

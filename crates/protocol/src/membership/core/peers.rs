@@ -11,7 +11,7 @@ use crate::detector::heartbeat::{Score, Thresholds};
 use crate::membership::view::{Evidence, View};
 
 /// One connected member.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub id: PeerId,
     pub process: ProcessId,
@@ -25,10 +25,16 @@ pub(super) struct Peer {
     /// Whom it hears, as its last broadcast said: bits by place in the view.
     heard: Option<u16>,
     suspicion: Option<Evidence>,
+    /// Its connection has ended.
+    lost: bool,
     /// When it was known to be gone for certain.
     dead_since: Option<Time>,
     /// A view has listed it.
     listed: bool,
+    /// Whom it was connected with when it last asked to be taken in.
+    reaches: Vec<ProcessId>,
+    /// Who has said that they are connected with it, since it asks to be taken in.
+    vouchers: Vec<ProcessId>,
     /// The newest view that its board was seen to name.
     pub board: ViewNumber,
     /// Whether its board is being read.
@@ -36,7 +42,7 @@ pub(super) struct Peer {
 }
 
 /// All of them. Small: at most a few dozen, searched linearly.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Peers {
     me: ProcessId,
     thresholds: Thresholds,
@@ -64,8 +70,11 @@ impl Peers {
             silence: Silence::new(now),
             heard: None,
             suspicion: None,
+            lost: false,
             dead_since: None,
             listed: false,
+            reaches: Vec::new(),
+            vouchers: Vec::new(),
             board: ViewNumber(0),
             board_asked: false,
         });
@@ -75,6 +84,7 @@ impl Peers {
     /// The peer's process ended (`certain`) or its connection did. Returns whose suspicion that is.
     pub fn gone(&mut self, id: PeerId, certain: bool) -> Option<ProcessId> {
         let peer = self.get(id)?;
+        peer.lost = true;
         if peer.suspicion == Some(Evidence::Left) && certain {
             return None;
         }
@@ -121,6 +131,37 @@ impl Peers {
                 true
             }
         }
+    }
+
+    /// Those whom this process is connected with. Whom it merely presumes dead may be alive, and its memory is within reach all the same.
+    pub fn reached(&self) -> Vec<ProcessId> {
+        let reached = self.list.iter().filter(|p| !p.lost && !p.suspicion.is_some_and(Evidence::releases_leases));
+        reached.map(|p| p.process).collect()
+    }
+
+    /// A process that asks to be taken in says whom it is connected with.
+    pub fn note_reach(&mut self, id: PeerId, reaches: Vec<ProcessId>) {
+        if let Some(peer) = self.get(id) {
+            peer.reaches = reaches;
+        }
+    }
+
+    /// `voucher` says that it is connected with `newcomer`, which asks to be taken in.
+    pub fn note_voucher(&mut self, newcomer: ProcessId, voucher: ProcessId) {
+        if let Some(peer) = self.list.iter_mut().find(|p| p.process == newcomer && !p.vouchers.contains(&voucher)) {
+            peer.vouchers.push(voucher);
+        }
+    }
+
+    /// Whether a process that asks to be taken in and `other` can use each other's memory: both have said so.
+    pub fn have_met(&self, newcomer: ProcessId, other: ProcessId) -> bool {
+        let known = self.list.iter().find(|p| p.process == newcomer);
+        known.is_some_and(|p| p.reaches.contains(&other) && (other == self.me || p.vouchers.contains(&other)))
+    }
+
+    /// Whether a view has listed this process, as far as is known here.
+    pub fn was_listed(&self, process: ProcessId) -> bool {
+        self.list.iter().any(|p| p.process == process && p.listed)
     }
 
     /// A view lists these.

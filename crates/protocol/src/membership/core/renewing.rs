@@ -3,9 +3,10 @@
 use martlet_fabric::{Fabric, OpError, PeerId, Region, Remote};
 
 use super::{Core, Milestone, Read, read_token, remote_life};
-use crate::basics::ballot::{self, SlotWord};
+use crate::basics::ballot::{self, FROZEN, SlotState, SlotWord};
 use crate::basics::layout::{Component, SLOT_WORDS, life};
-use crate::basics::{Time, ViewNumber};
+use crate::basics::{Canary, Mark, Time, ViewNumber};
+use crate::membership::message::Message;
 
 /// A question to the coordinators whether the view has been superseded.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +61,9 @@ impl Core {
         // An unanswered round is given up after a lease's time: too late to be of use.
         let under_way = self.renewal.asked.is_some_and(|at| now.since(at) < lease_ns.max(1_000_000));
         if !under_way && now >= self.renewal_due() && now >= self.renewal.taken_until {
-            self.store_lease_word(fabric, number);
+            if !Canary::LateLeaseWord.is_planted() || self.lease.view() == number {
+                self.store_lease_word(fabric, number);
+            }
             self.renewal.serial = (self.renewal.serial + 1) & 0xff_ffff_ffff;
             (self.renewal.asked, self.renewal.answered, self.renewal.empty) = (Some(now), 0, 0);
             let offset = ballot::slot_of(number.next()) * 8;
@@ -77,16 +80,28 @@ impl Core {
 
     /// Takes a coordinator's word of the next view's slot.
     pub(super) fn note_slot<F: Fabric>(&mut self, now: Time, fabric: &mut F, _i: usize, serial: u64, result: Result<u64, OpError>) {
-        let (Some(view), Some(asked)) = (&self.view, self.renewal.asked) else { return };
-        if serial != self.renewal.serial {
+        let Some(number) = self.view.as_ref().map(|v| v.number) else { return };
+        let stale = serial != self.renewal.serial && !Canary::StaleEvidence.is_planted();
+        if stale || self.renewal.asked.is_none() {
             return;
         }
-        let generation = ballot::generation_of(view.number.next());
+        let generation = ballot::generation_of(number.next());
         let Ok(word) = result else { return };
         self.renewal.answered += 1;
         // Evidence for this slot and no other (TRAPS 3).
-        if SlotWord(word).state_in(generation).is_some_and(|s| s.is_empty()) {
+        let state = SlotWord(word).state_in(generation);
+        if state.is_some_and(SlotState::is_empty) {
             self.renewal.empty += 1;
+        }
+        if state.is_some_and(|s| s.min == FROZEN) && !self.wishes.renew {
+            // It will never look empty again, whatever is decided there: ask for a view after which another slot counts.
+            Mark::LeaseFrozen.reach();
+            self.wishes.renew = true;
+            self.tell_leader(now, fabric, &Message::Frozen { view: number });
+        }
+        let (Some(view), Some(asked)) = (&self.view, self.renewal.asked) else { return };
+        if view.number != number {
+            return; // that view has just been decided
         }
         let majority = ballot::majority(self.coordinators.len()) as u32;
         if self.renewal.answered < majority {
@@ -97,13 +112,17 @@ impl Core {
         self.renewal.serial = (self.renewal.serial + 1) & 0xff_ffff_ffff;
         if self.renewal.empty < self.renewal.answered {
             // Superseded, perhaps. Find out, and don't hammer the slot meanwhile.
+            Mark::LeaseRefused.reach();
             self.renewal.taken_until = now.after(20_000);
             self.pull(fabric);
             return;
         }
-        let end = asked.after(self.config.clocks.shortened(view.lease_ns));
+        let start = if Canary::LeaseFromAnswers.is_planted() { now } else { asked };
+        let end = start.after(self.config.clocks.shortened(view.lease_ns));
         self.renewal.confirmed = Some(end);
+        Mark::LeaseConfirmed.reach();
         if self.lease.view() == view.number {
+            Mark::LeaseExtended.reach();
             self.lease.extend(end);
         } else {
             self.start_lease(now);
@@ -116,6 +135,10 @@ impl Core {
         let number = view.number;
         let Some(end) = self.renewal.confirmed.filter(|_| self.lease.view() != number) else { return };
         if self.renewal.carries_over || self.handover.is_over(now) {
+            if !self.renewal.carries_over && self.handover.awaited().next().is_some() {
+                Mark::LeaseRanOut.reach();
+            }
+            Mark::LeaseBegun.reach();
             self.lease.begin(number, now, end);
             self.milestone(Milestone::Acknowledged(number));
             self.milestone(Milestone::Active(number));
@@ -152,6 +175,7 @@ impl Core {
         self.renewal.words_asked = self.renewal.words_asked.saturating_sub(1);
         let (Some(process), Ok(word)) = (self.peers.process(peer), result) else { return };
         if word == 0 || ViewNumber(word) >= number {
+            Mark::LeaseWordReleased.reach();
             self.handover.release(process);
             self.start_lease(now);
         }

@@ -1,6 +1,6 @@
 //! Lanes that make no sense. Their writers are authenticated members, so this takes a fault of theirs; it must not become ours.
 
-use martlet_fabric::ring::{Record, Writer};
+use martlet_fabric::ring::{self, Record, Writer};
 use martlet_fabric::{Fabric, PeerId, Region, Remote};
 
 use super::world::{World, peer, tiny};
@@ -16,7 +16,9 @@ type Written<'a> = (Header, &'a [u8]);
 fn told(records: &[Written]) -> World {
     let config = Config { drain_budget_bytes: 100_000, ..tiny() };
     let mut world = World::new(2, config);
-    let mut writer = Writer::new(Remote { peer: peer(1), region: Region::Lane(LOG_LANE), offset: 0 }, config.log_ring_bytes);
+    // The lane that process 1 keeps for process 0, and names so.
+    let salt = ring::salt(config.secret, u64::from(peer(0).0));
+    let mut writer = Writer::salted(Remote { peer: peer(1), region: Region::Lane(LOG_LANE), offset: 0 }, config.log_ring_bytes, salt);
     let mut record = Record::default();
     let token = super::super::follower::token(super::super::follower::Op::Write, PeerId(77));
     for (header, content) in records {

@@ -1,179 +1,18 @@
 //! Membership as a whole, over the simulated fabric: views, leases, failovers, and the property that everything rests on: at no moment
 //! are two views active.
 
+mod cluster;
+mod joining;
+
+use cluster::{Cluster, DUTY_NS, LEASE_NS, Node, roles};
 use martlet_fabric::primitive::Ordering;
-use martlet_fabric::sim::{DeathWords, Endpoint, Faults, World};
-use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerEvent, PeerKind};
-use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, Sizes, life, regions};
-use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
+use martlet_fabric::sim::{Faults, World};
+use martlet_fabric::{Fabric, LocalRegion, NodeId, PeerEvent};
+use martlet_protocol::basics::ballot::{self, FROZEN, SlotState, SlotWord};
+use martlet_protocol::basics::layout::SLOT_WORDS;
+use martlet_protocol::basics::{Time, ViewNumber};
 use martlet_protocol::membership::message::Message;
-use martlet_protocol::membership::{Config, Core, Event, Evidence, Leases, Member, Milestone, Roles, View};
-
-struct Node {
-    index: usize,
-    fabric: Endpoint<true>,
-    core: Core,
-    id: ProcessId,
-    excluded: bool,
-    milestones: Vec<(u64, Milestone)>,
-}
-
-/// A cluster on one host, with a turn of each node as the real one takes it.
-struct Cluster {
-    world: World<true>,
-    nodes: Vec<Node>,
-    leases: Leases,
-    /// Every view that was ever seen decided, by number.
-    decided: Vec<View>,
-    newest_active: ViewNumber,
-}
-
-const LEASE_NS: u64 = 2_000_000;
-const DUTY_NS: u64 = 20_000;
-
-impl Cluster {
-    fn new(seed: u64, faults: Faults, leases: Leases) -> Cluster {
-        Cluster { world: World::new(seed, faults), nodes: Vec::new(), leases, decided: Vec::new(), newest_active: ViewNumber(0) }
-    }
-
-    fn config(&self, id: ProcessId) -> Config {
-        Config {
-            leases: self.leases,
-            lease_ns: LEASE_NS,
-            heartbeat_interval_ns: 500_000,
-            broadcast_interval_ns: 1_000_000,
-            broadcast_timeout_ns: 20_000_000,
-            pull_interval_ns: 200_000,
-            resend_interval_ns: 200_000,
-            ..Config::new(id, Roles::COORDINATOR.with(Roles::REPLICA))
-        }
-    }
-
-    fn start(&mut self, node: u16, incarnation: u64, bootstrap: bool) -> usize {
-        let id = ProcessId { node: NodeId(node), incarnation: Incarnation(incarnation) };
-        let identity = Identity { node: id.node, incarnation: id.incarnation, kind: PeerKind::Member };
-        let sizes = Sizes { log_ring_bytes: 4096, client_ring_bytes: 4096 };
-        let (index, mut fabric) = self.world.spawn(identity, &regions(sizes));
-        let words = fabric.memory(LocalRegion::Public(LIFE)).unwrap();
-        for watcher in 0..MAX_WATCHERS {
-            words[life::death(0, watcher)].store(life::WAITERS | 1000, Ordering::SeqCst);
-        }
-        words[life::THREADS].store(1, Ordering::SeqCst);
-        let now = Time(self.world.now());
-        let mut core = Core::new(now, self.config(id));
-        if bootstrap {
-            core.bootstrap(now, &mut fabric);
-        } else {
-            core.join(now);
-        }
-        self.world.wake(index);
-        self.nodes.push(Node { index, fabric, core, id, excluded: false, milestones: Vec::new() });
-        self.nodes.len() - 1
-    }
-
-    fn kill(&mut self, node: usize) {
-        let words = (0..MAX_WATCHERS).map(|w| life::death(0, w)).collect();
-        self.world.kill(self.nodes[node].index, Some(DeathWords { region: LIFE, threads: vec![words] }));
-    }
-
-    fn run(&mut self, ns: u64) {
-        let until = self.world.now() + ns;
-        while let Some(index) = self.world.next_turn(until) {
-            if let Some(at) = self.nodes.iter().position(|n| n.index == index) {
-                self.turn(at);
-                self.check();
-            }
-        }
-    }
-
-    fn turn(&mut self, at: usize) {
-        let node = &mut self.nodes[at];
-        let now = Time(self.world.now());
-        while let Some(event) = node.fabric.event() {
-            node.core.handle_peer(now, &mut node.fabric, event);
-        }
-        let mut datagram = Vec::new();
-        while let Some(from) = node.fabric.receive(&mut datagram) {
-            node.core.handle_datagram(now, &mut node.fabric, from, &datagram);
-        }
-        while let Some(completion) = node.fabric.poll() {
-            node.core.handle_completion(now, &mut node.fabric, completion);
-        }
-        node.core.tick(now, &mut node.fabric, true);
-        while let Some(event) = node.core.poll_event() {
-            if let (Event::View(view), Ok(_)) = (&event, std::env::var("MARTLET_TRACE")) {
-                println!("{:>12} {} view {} {:?} departed {:?}", now.0, node.id, view.number, roles(view), view.departed);
-            }
-            match event {
-                Event::View(view) => match self.decided.iter().find(|v| v.number == view.number) {
-                    Some(known) => assert_eq!(*known, view, "two views of one number"),
-                    None => self.decided.push(view),
-                },
-                Event::Excluded => node.excluded = true,
-                Event::Milestone(m) => {
-                    if std::env::var("MARTLET_TRACE").is_ok() {
-                        println!("{:>12} {} {m:?}", now.0, node.id);
-                    }
-                    node.milestones.push((now.0, m));
-                }
-            }
-        }
-        // The memory's owner stores its heart beat plainly, which wakes nobody: the next turn is asked for.
-        self.world.wake_at(node.index, now.0 + DUTY_NS);
-        // Stands in for the engine: the primary counts every learner of its view as soon as it sees it.
-        if let Some(view) = node.core.view().cloned()
-            && view.primary().is_some_and(|p| p.id == node.id)
-        {
-            for learner in view.with_roles(Roles::LEARNER) {
-                node.core.promote(now, &mut node.fabric, learner.id);
-            }
-        }
-    }
-
-    /// Theorem B.1, at this instant, over all processes: the paused ones could wake and act right now.
-    fn check(&mut self) {
-        let now = Time(self.world.now());
-        for node in &self.nodes {
-            let lease = node.core.lease();
-            if self.world.is_alive(node.index) && lease.active(lease.view(), now) {
-                assert!(lease.view() >= self.newest_active, "{} is active in {} after {}", node.id, lease.view(), self.newest_active);
-            }
-        }
-        for node in &self.nodes {
-            let lease = node.core.lease();
-            if self.world.is_alive(node.index) && lease.active(lease.view(), now) {
-                self.newest_active = self.newest_active.max(lease.view());
-            }
-        }
-    }
-
-    fn active(&self) -> Vec<(ProcessId, ViewNumber)> {
-        let now = Time(self.world.now());
-        let alive = self.nodes.iter().filter(|n| self.world.is_alive(n.index) && !self.world.is_paused(n.index));
-        alive.filter(|n| n.core.lease().active(n.core.lease().view(), now)).map(|n| (n.id, n.core.lease().view())).collect()
-    }
-
-    fn newest(&self) -> &View {
-        self.decided.iter().max_by_key(|v| v.number).expect("a view")
-    }
-
-    fn when(&self, node: usize, wanted: impl Fn(&Milestone) -> bool) -> Option<u64> {
-        self.nodes[node].milestones.iter().find(|(_, m)| wanted(m)).map(|(at, _)| *at)
-    }
-
-    fn three(seed: u64, faults: Faults, leases: Leases) -> Cluster {
-        let mut c = Cluster::new(seed, faults, leases);
-        c.start(0, 1, true);
-        c.start(1, 1, false);
-        c.start(2, 1, false);
-        c.run(5_000_000);
-        c
-    }
-}
-
-fn roles(view: &View) -> Vec<(u16, u64, bool)> {
-    view.members.iter().map(|m| (m.id.node.0, m.id.incarnation.0, m.roles.has(Roles::REPLICA))).collect()
-}
+use martlet_protocol::membership::{Evidence, Leases, Member, Milestone, Roles, View};
 
 #[test]
 fn section_3_1_processes_join_in_totally_ordered_views_and_the_primary_is_active() {
@@ -206,7 +45,8 @@ fn design_5_survivors_that_may_hold_a_lease_are_waited_for_until_they_give_it_ba
     // One survivor cannot give its lease back: it is paused. The other waits for the whole lease.
     let before = c.newest().number;
     c.kill(0);
-    let sleeper = c.nodes[2].index;
+    let junior = c.newest().members.last().expect("three members").id;
+    let sleeper = c.nodes.iter().find(|n| n.id == junior).expect("it runs").index;
     c.world.pause(sleeper);
     c.run(LEASE_NS / 2);
     assert!(c.newest().number > before, "the view is decided");
@@ -334,6 +174,23 @@ fn section_6_3_a_longer_lease_is_a_compatible_view_and_interrupts_nobody() {
     assert!(c.newest().compatible);
     assert_eq!(c.newest().lease_ns, 3 * LEASE_NS);
     assert_eq!(c.active(), [(c.nodes[0].id, c.newest().number)]);
+}
+
+#[test]
+fn appendix_a_6_a_slot_that_its_proposer_froze_and_left_stops_nobody() {
+    let mut c = Cluster::three(12, Faults::calm(), Leases::Primary);
+    let (before, primary) = (c.newest().clone(), c.nodes[0].id);
+    // What a leader leaves behind that fell back to RPC, for lack of ballots, and then died: no promise that is known, and no value.
+    let next = before.number.next();
+    let frozen = SlotWord::new(SlotState { min: FROZEN, ..SlotState::default() }, ballot::generation_of(next));
+    for node in &c.nodes {
+        let words = node.fabric.memory(LocalRegion::Public(SLOT_WORDS)).expect("every process offers slots");
+        words[ballot::slot_of(next)].store(frozen.0, Ordering::SeqCst);
+    }
+    c.run(5 * LEASE_NS);
+    let now = c.newest();
+    assert!(now.number == next && now.compatible && now.members == before.members, "one more view, which changes nothing: {now:?}");
+    assert_eq!(c.active(), [(primary, next)]);
 }
 
 #[test]

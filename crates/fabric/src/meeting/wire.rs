@@ -1,49 +1,52 @@
-//! What processes say to each other before they share memory.
+//! The messages of a [meeting](super), and the proofs in them.
 //!
 //! ```text
 //! dialer                                        acceptor
 //!   Hello: version, cluster, identity, regions, nonce ->
 //!      <- Answer: the same of the acceptor, and its proof
-//!   Offer: proof; public, bell and lanes memfds ->
-//!      <- Offer: public, bell and lanes memfds
+//!   Offer: proof; what the acceptor needs to reach the dialer's memory ->
+//!      <- Offer: proof; what the dialer needs to reach the acceptor's
+//!   Ready, from the dialer if the backend has something to set up with the acceptor's offer and the acceptor decides
 //!   Commit, from whichever end is the authority of the pair
 //! ```
 //!
-//! A proof is HMAC-SHA256, under the cluster's key, of the prover's role and both Hellos, nonces included: it can be neither replayed nor
-//! reflected. The **authority** of two members is the one with the lower number; of a member and a client, the member. Only it sends Commit,
+//! What an offer holds is the backend's affair: descriptors that travel beside it, or a body.
+//!
+//! A proof is HMAC-SHA256, under the cluster's key, of the prover's role, both Hellos, nonces included, and the body that it comes with: it
+//! can be neither replayed nor reflected, and nobody on the way can alter the body. The **authority** of two members is the one with the lower number; of a member and a client, the member. Only it sends Commit,
 //! and so, when both members dial at once, one of the two connections is kept and it is the same at both ends.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::plan;
+use super::regions;
 use crate::contract::{Identity, Incarnation, NodeId, PeerKind, RegionName, RegionSpec};
 
 /// Stands first in every Hello.
 const MAGIC: &[u8; 8] = b"MARTLET1";
 /// Of the handshake and of the hidden parts of shared memory.
-pub(super) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Length of a proof, and of a nonce.
-pub(super) const PROOF: usize = 32;
+pub(crate) const PROOF: usize = 32;
 /// The longest name of a cluster, in bytes.
-pub(super) const MAX_CLUSTER: usize = 64;
+pub(crate) const MAX_CLUSTER: usize = 64;
 /// The longest text of a refusal, in bytes.
 const MAX_TEXT: usize = 1024;
 
 /// What a process says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
-    pub(super) nonce: [u8; PROOF],
-    pub(super) identity: Identity,
-    pub(super) cluster: String,
+pub(crate) struct Hello {
+    pub(crate) nonce: [u8; PROOF],
+    pub(crate) identity: Identity,
+    pub(crate) cluster: String,
     /// What members of this cluster offer.
-    pub(super) members: RegionSpec,
+    pub(crate) members: RegionSpec,
     /// What clients of this cluster offer.
-    pub(super) clients: RegionSpec,
+    pub(crate) clients: RegionSpec,
 }
 
 impl Hello {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
@@ -57,7 +60,7 @@ impl Hello {
         out.push(self.cluster.len() as u8);
         out.extend_from_slice(self.cluster.as_bytes());
         for spec in [&self.members, &self.clients] {
-            for (_, regions) in plan::lists(spec) {
+            for (_, regions) in regions::lists(spec) {
                 out.push(regions.len() as u8);
                 for (name, len) in regions {
                     out.push(name.0);
@@ -68,7 +71,7 @@ impl Hello {
         out
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Hello, String> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Hello, String> {
         let mut bytes = Bytes(bytes);
         if bytes.take(8)? != MAGIC {
             return Err("it does not speak Martlet's handshake".into());
@@ -96,7 +99,7 @@ impl Hello {
 }
 
 /// A cluster's name goes into a socket's name and into messages, so it is kept plain.
-pub(super) fn check_cluster(name: &str) -> Result<(), String> {
+pub(crate) fn check_cluster(name: &str) -> Result<(), String> {
     let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     if name.is_empty() || name.len() > MAX_CLUSTER || !plain {
         return Err(format!("cluster name {name:?}: allowed are 1 to {MAX_CLUSTER} of the characters a-z A-Z 0-9 . _ -"));
@@ -106,7 +109,7 @@ pub(super) fn check_cluster(name: &str) -> Result<(), String> {
 
 /// Why a connection was turned down, in terms that the other end acts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Code {
+pub(crate) enum Code {
     /// See the text.
     Mismatch,
     /// The two are connected already: nothing is wrong.
@@ -117,7 +120,7 @@ pub(super) enum Code {
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Message<'a> {
+pub(crate) enum Message<'a> {
     Hello(&'a [u8]),
     Answer {
         proof: &'a [u8; PROOF],
@@ -125,8 +128,12 @@ pub(super) enum Message<'a> {
     },
     Offer {
         proof: &'a [u8; PROOF],
+        /// The backend's.
+        body: &'a [u8],
     },
     Commit,
+    /// The dialer has set up its side.
+    Ready,
     Refuse {
         code: Code,
         text: String,
@@ -136,7 +143,7 @@ pub(super) enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
             Message::Hello(hello) => {
@@ -148,28 +155,29 @@ impl<'a> Message<'a> {
                 out.extend_from_slice(*proof);
                 out.extend_from_slice(hello);
             }
-            Message::Offer { proof } => {
+            Message::Offer { proof, body } => {
                 out.push(3);
                 out.extend_from_slice(*proof);
+                out.extend_from_slice(body);
             }
             Message::Commit => out.push(4),
             Message::Refuse { code, text } => {
                 out.push(5);
                 out.push(*code as u8);
-                out.extend_from_slice(text.as_bytes());
-                out.truncate(MAX_TEXT);
+                out.extend_from_slice(clipped(text).as_bytes());
             }
             Message::Bye => out.push(6),
+            Message::Ready => out.push(7),
         }
         out
     }
 
-    pub(super) fn decode(bytes: &'a [u8]) -> Result<Message<'a>, String> {
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Message<'a>, String> {
         let mut bytes = Bytes(bytes);
         let message = match bytes.u8()? {
             1 => Message::Hello(bytes.rest()),
             2 => Message::Answer { proof: bytes.take_array()?, hello: bytes.rest() },
-            3 => Message::Offer { proof: bytes.take_array()? },
+            3 => Message::Offer { proof: bytes.take_array()?, body: bytes.rest() },
             4 => Message::Commit,
             5 => {
                 let code = match bytes.u8()? {
@@ -180,16 +188,18 @@ impl<'a> Message<'a> {
                 let text = bytes.rest();
                 let text = String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]);
                 // It goes into our log: nothing that could steer a terminal.
-                Message::Refuse { code, text: text.chars().filter(|c| !c.is_control()).collect() }
+                let text: String = text.chars().filter(|c| !c.is_control()).collect();
+                Message::Refuse { code, text: clipped(&text).to_owned() }
             }
             6 => Message::Bye,
-            other => return Err(format!("its message is of type {other}; allowed are 1 to 6")),
+            7 => Message::Ready,
+            other => return Err(format!("its message is of type {other}; allowed are 1 to 7")),
         };
         bytes.end()?;
         Ok(message)
     }
 
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Message::Hello(_) => "Hello",
             Message::Answer { .. } => "Answer",
@@ -197,38 +207,53 @@ impl<'a> Message<'a> {
             Message::Commit => "Commit",
             Message::Refuse { .. } => "Refuse",
             Message::Bye => "Bye",
+            Message::Ready => "Ready",
         }
     }
 }
 
+/// As much of a text as a refusal takes, without a character cut in two.
+fn clipped(text: &str) -> &str {
+    let end = (0..=text.len().min(MAX_TEXT)).rev().find(|&at| text.is_char_boundary(at));
+    &text[..end.unwrap_or(0)]
+}
+
 /// Which end proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Prover {
+pub(crate) enum Prover {
     Dialer,
     Acceptor,
 }
 
-fn mac(key: &[u8], prover: Prover, dialer: &[u8], acceptor: &[u8]) -> Hmac<Sha256> {
+/// Both Hellos, the dialer's first, and the body that a proof goes with; empty where there is none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Said<'a> {
+    pub(crate) dialer: &'a [u8],
+    pub(crate) acceptor: &'a [u8],
+    pub(crate) body: &'a [u8],
+}
+
+fn mac(key: &[u8], prover: Prover, said: Said<'_>) -> Hmac<Sha256> {
     let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
     mac.update(match prover {
         Prover::Dialer => b"martlet dialer  ",
         Prover::Acceptor => b"martlet acceptor",
     });
-    for hello in [dialer, acceptor] {
-        mac.update(&(hello.len() as u64).to_le_bytes());
-        mac.update(hello);
+    for part in [said.dialer, said.acceptor, said.body] {
+        mac.update(&(part.len() as u64).to_le_bytes());
+        mac.update(part);
     }
     mac
 }
 
 /// The proof that `prover` has the key.
-pub(super) fn prove(key: &[u8], prover: Prover, dialer: &[u8], acceptor: &[u8]) -> [u8; PROOF] {
-    mac(key, prover, dialer, acceptor).finalize().into_bytes().into()
+pub(crate) fn prove(key: &[u8], prover: Prover, said: Said<'_>) -> [u8; PROOF] {
+    mac(key, prover, said).finalize().into_bytes().into()
 }
 
 /// Whether `proof` is that proof; takes the same time whatever it is.
-pub(super) fn proven(key: &[u8], prover: Prover, dialer: &[u8], acceptor: &[u8], proof: &[u8; PROOF]) -> bool {
-    mac(key, prover, dialer, acceptor).verify_slice(proof).is_ok()
+pub(crate) fn proven(key: &[u8], prover: Prover, said: Said<'_>, proof: &[u8; PROOF]) -> bool {
+    mac(key, prover, said).verify_slice(proof).is_ok()
 }
 
 /// Takes a message apart.
@@ -263,8 +288,8 @@ impl<'a> Bytes<'a> {
 
     fn regions(&mut self) -> Result<Vec<(RegionName, usize)>, String> {
         let count = usize::from(self.u8()?);
-        if count > plan::MAX_REGIONS {
-            return Err(format!("it declares {count} regions, at most {} are allowed", plan::MAX_REGIONS));
+        if count > regions::MAX_REGIONS {
+            return Err(format!("it declares {count} regions, at most {} are allowed", regions::MAX_REGIONS));
         }
         let mut out = Vec::with_capacity(count);
         for _ in 0..count {
@@ -277,7 +302,7 @@ impl<'a> Bytes<'a> {
 
     fn spec(&mut self) -> Result<RegionSpec, String> {
         let spec = RegionSpec { public: self.regions()?, member_lanes: self.regions()?, client_lanes: self.regions()? };
-        plan::check(&spec)?;
+        regions::check(&spec)?;
         Ok(spec)
     }
 }
@@ -326,7 +351,7 @@ mod tests {
         let mut encoded = hello().encode();
         encoded[8] = 9;
         let error = Hello::decode(&encoded).expect_err("version");
-        assert!(error.contains("version 9") && error.contains("version 1"), "{error}");
+        assert!(error.contains("version 9") && error.contains("version 2"), "{error}");
     }
 
     #[test]
@@ -335,8 +360,10 @@ mod tests {
         let all = [
             Message::Hello(b"h"),
             Message::Answer { proof: &proof, hello: b"h" },
-            Message::Offer { proof: &proof },
+            Message::Offer { proof: &proof, body: b"" },
+            Message::Offer { proof: &proof, body: b"body" },
             Message::Commit,
+            Message::Ready,
             Message::Refuse { code: Code::Full, text: "full".into() },
             Message::Bye,
         ];
@@ -344,20 +371,33 @@ mod tests {
             assert_eq!(Message::decode(&message.encode()), Ok(message.clone()));
         }
         assert!(Message::decode(&[]).is_err());
-        assert!(Message::decode(&[7]).is_err());
+        assert!(Message::decode(&[8]).is_err());
         assert!(Message::decode(&[4, 0]).is_err());
         let shout = Message::decode(b"\x05\x00a\x1b[31mb\n").expect("a refusal");
         assert_eq!(shout, Message::Refuse { code: Code::Mismatch, text: "a[31mb".into() });
     }
 
     #[test]
+    fn a_long_refusal_loses_its_end_and_no_half_character() {
+        let long = format!("x{}", "é".repeat(MAX_TEXT));
+        let encoded = Message::Refuse { code: Code::Full, text: long.clone() }.encode();
+        assert_eq!(Message::decode(&encoded), Ok(Message::Refuse { code: Code::Full, text: long[..MAX_TEXT - 1].to_owned() }));
+        // What is no UTF-8 takes three bytes for one.
+        let garbage = [&[5, 2][..], &[0xff; MAX_TEXT]].concat();
+        let message = Message::decode(&garbage).expect("a refusal");
+        assert_eq!(Message::decode(&message.encode()), Ok(message.clone()));
+    }
+
+    #[test]
     fn a_proof_holds_for_one_key_one_role_and_one_pair_of_hellos() {
-        let proof = prove(b"key", Prover::Dialer, b"d", b"a");
-        assert!(proven(b"key", Prover::Dialer, b"d", b"a", &proof));
-        assert!(!proven(b"kez", Prover::Dialer, b"d", b"a", &proof));
-        assert!(!proven(b"key", Prover::Acceptor, b"d", b"a", &proof), "reflected");
-        assert!(!proven(b"key", Prover::Dialer, b"da", b"", &proof), "cut elsewhere");
-        assert!(!proven(b"key", Prover::Dialer, b"x", b"a", &proof), "replayed");
+        let said = Said { dialer: b"d", acceptor: b"a", body: b"b" };
+        let proof = prove(b"key", Prover::Dialer, said);
+        assert!(proven(b"key", Prover::Dialer, said, &proof));
+        assert!(!proven(b"kez", Prover::Dialer, said, &proof));
+        assert!(!proven(b"key", Prover::Acceptor, said, &proof), "reflected");
+        assert!(!proven(b"key", Prover::Dialer, Said { dialer: b"da", acceptor: b"", ..said }, &proof), "cut elsewhere");
+        assert!(!proven(b"key", Prover::Dialer, Said { dialer: b"x", ..said }, &proof), "replayed");
+        assert!(!proven(b"key", Prover::Dialer, Said { body: b"c", ..said }, &proof), "altered");
     }
 
     #[test]

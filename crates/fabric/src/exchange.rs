@@ -1,0 +1,117 @@
+//! What an endpoint and the thread that makes its connections say to each other: notes one way, commands the other, and counters.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::event::EventfdFlags;
+
+/// What has happened to connections since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BootstrapCounters {
+    /// Connections that were made.
+    pub connected: u64,
+    /// Handshakes that ended in a refusal, by us or by the other end. The endpoint's `last_refusal` says why the latest did.
+    pub refused: u64,
+    /// Handshakes given up because the other end went silent or went away.
+    pub abandoned: u64,
+}
+
+/// The two ways, for notes `N` to the endpoint and commands `C` from it.
+#[derive(Debug)]
+pub(crate) struct Exchange<N, C> {
+    inbox: Mutex<VecDeque<N>>,
+    /// Notes in the inbox, so that looking at an empty one costs a load.
+    waiting: AtomicUsize,
+    outbox: Mutex<Vec<C>>,
+    /// Readable when there are commands.
+    pub(crate) wake: OwnedFd,
+    pub(crate) connected: AtomicU64,
+    pub(crate) abandoned: AtomicU64,
+    refused: AtomicU64,
+    last_refusal: Mutex<Option<String>>,
+}
+
+/// The data behind our mutexes is whole after every statement, so a panic elsewhere does not spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<N, C> Exchange<N, C> {
+    pub(crate) fn new() -> io::Result<Exchange<N, C>> {
+        Ok(Exchange {
+            inbox: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            outbox: Mutex::default(),
+            wake: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            connected: AtomicU64::new(0),
+            abandoned: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            last_refusal: Mutex::default(),
+        })
+    }
+
+    /// For the bootstrap thread: leaves a note. It wakes nobody.
+    pub(crate) fn leave(&self, note: N) {
+        let mut inbox = lock(&self.inbox);
+        inbox.push_back(note);
+        self.waiting.store(inbox.len(), Ordering::Release);
+    }
+
+    /// For the endpoint: whether there is no note. One load.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
+    }
+
+    /// For the endpoint: the oldest note.
+    #[inline]
+    pub(crate) fn note(&self) -> Option<N> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut inbox = lock(&self.inbox);
+        let note = inbox.pop_front();
+        self.waiting.store(inbox.len(), Ordering::Release);
+        note
+    }
+
+    /// For the endpoint: asks the bootstrap thread for something.
+    pub(crate) fn ask(&self, command: C) {
+        lock(&self.outbox).push(command);
+        // It fails only when the counter is full of earlier wake-ups, and one is enough.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// For the bootstrap thread: takes all commands.
+    pub(crate) fn commands(&self) -> Vec<C> {
+        let mut drained = [0; 8];
+        let _ = rustix::io::read(&self.wake, &mut drained);
+        std::mem::take(&mut *lock(&self.outbox))
+    }
+
+    /// Records a refusal; `true` when it says something else than the one before.
+    pub(crate) fn note_refusal(&self, text: &str) -> bool {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        let mut last = lock(&self.last_refusal);
+        let new = last.as_deref() != Some(text);
+        if new {
+            *last = Some(text.to_owned());
+        }
+        new
+    }
+
+    pub(crate) fn last_refusal(&self) -> Option<String> {
+        lock(&self.last_refusal).clone()
+    }
+
+    pub(crate) fn counters(&self) -> BootstrapCounters {
+        BootstrapCounters {
+            connected: self.connected.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            abandoned: self.abandoned.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! What must hold for any bytes that come before two processes share memory. For the fuzz targets.
+
+use crate::meeting::wire::{self, Hello, Message, Prover, Said};
+
+/// Messages of the handshake: what is accepted means the same when it is encoded again, a Hello is encoded to the same bytes, and a proof
+/// holds for nothing but what it was made for.
+///
+/// # Panics
+/// When that does not hold.
+pub fn handshake(bytes: &[u8]) {
+    if let Ok(message) = Message::decode(bytes) {
+        let again = message.encode();
+        assert_eq!(Message::decode(&again).as_ref(), Ok(&message), "a message encoded and decoded again");
+        if let Message::Hello(hello) | Message::Answer { hello, .. } = message
+            && let Ok(decoded) = Hello::decode(hello)
+        {
+            assert_eq!(decoded.encode(), hello, "a Hello has one encoding");
+        }
+        if let Message::Offer { body, .. } = message {
+            crate::verbs::offer::check(body);
+        }
+        if let Message::Answer { proof, hello } = message {
+            let said = Said { dialer: b"", acceptor: hello, body: b"" };
+            let right = wire::prove(b"key", Prover::Acceptor, said);
+            assert!(wire::proven(b"key", Prover::Acceptor, said, &right));
+            assert!(!wire::proven(b"key", Prover::Dialer, said, &right), "reflected");
+            assert_eq!(wire::proven(b"key", Prover::Acceptor, said, proof), *proof == right);
+        }
+    }
+    if let Ok(hello) = Hello::decode(bytes) {
+        assert_eq!(hello.encode(), bytes, "a Hello has one encoding");
+    }
+}

@@ -1,0 +1,167 @@
+//! How two processes meet before they act on each other's memory, whatever carries their words: who they are, whether they belong
+//! together, and that both have the cluster's key. What they then hand each other is the backend's affair.
+
+pub(crate) mod regions;
+pub(crate) mod wire;
+
+use crate::contract::{Identity, NodeId, PeerKind, RegionSpec};
+use wire::{Code, Hello, Prover, Said};
+
+/// What a process says of itself in every meeting.
+#[derive(Debug)]
+pub(crate) struct Party {
+    pub(crate) identity: Identity,
+    pub(crate) cluster: String,
+    pub(crate) members: RegionSpec,
+    pub(crate) clients: RegionSpec,
+    pub(crate) key: Vec<u8>,
+}
+
+impl Party {
+    /// Our Hello with a fresh nonce.
+    fn hello(&self) -> Result<Vec<u8>, Refusal> {
+        let mut nonce = [0; wire::PROOF];
+        let mut filled = 0;
+        while filled < nonce.len() {
+            filled += rustix::rand::getrandom(&mut nonce[filled..], rustix::rand::GetRandomFlags::empty())
+                .map_err(|e| Refusal::new(Code::Mismatch, format!("no random numbers ({e})")))?;
+        }
+        let (identity, cluster) = (self.identity, self.cluster.clone());
+        Ok(Hello { nonce, identity, cluster, members: self.members.clone(), clients: self.clients.clone() }.encode())
+    }
+
+    /// Whether this process decides which connection of the pair is kept.
+    pub(crate) fn decides(&self, peer: Identity) -> bool {
+        match (self.identity.kind, peer.kind) {
+            (PeerKind::Member, PeerKind::Member) => self.identity.node < peer.node,
+            (kind, _) => kind == PeerKind::Member,
+        }
+    }
+}
+
+/// Why a meeting ends without a connection.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) code: Code,
+    pub(crate) text: String,
+    /// Whether the other end knows already.
+    pub(crate) told: bool,
+}
+
+impl Refusal {
+    pub(crate) fn new(code: Code, text: impl Into<String>) -> Refusal {
+        Refusal { code, text: text.into(), told: false }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(text: String) -> Refusal {
+        Refusal::new(Code::Mismatch, text)
+    }
+}
+
+/// What has been said between two processes, at either end.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    /// Whom we have dialled; `None` at the accepting end.
+    pub(crate) target: Option<NodeId>,
+    /// Our Hello.
+    pub(crate) mine: Vec<u8>,
+    theirs: Vec<u8>,
+    peer: Option<(Identity, RegionSpec)>,
+}
+
+impl Meeting {
+    /// Begins at either end; the dialer, who names a target, speaks first.
+    pub(crate) fn start(party: &Party, target: Option<NodeId>) -> Result<Meeting, Refusal> {
+        Ok(Meeting { target, mine: party.hello()?, theirs: Vec::new(), peer: None })
+    }
+
+    /// Who the other end says that it is, and what it offers, once its Hello has been read.
+    pub(crate) fn peer(&self) -> Option<&(Identity, RegionSpec)> {
+        self.peer.as_ref()
+    }
+
+    /// Who the peer claims to be, for messages.
+    pub(crate) fn peer_name(&self) -> String {
+        match (&self.peer, self.target) {
+            (Some((identity, _)), _) => describe(*identity),
+            (None, Some(target)) => format!("member {target}"),
+            (None, None) => "an unknown process".into(),
+        }
+    }
+
+    /// Reads the peer's Hello and checks that the two belong together.
+    pub(crate) fn meet(&mut self, party: &Party, hello: &[u8]) -> Result<Identity, Refusal> {
+        let theirs = Hello::decode(hello)?;
+        if theirs.cluster != party.cluster {
+            return Err(format!("it belongs to cluster {:?}, this process to {:?}", theirs.cluster, party.cluster).into());
+        }
+        let identity = theirs.identity;
+        if party.identity.kind == PeerKind::Client && identity.kind == PeerKind::Client {
+            return Err("both are clients".to_owned().into());
+        }
+        if identity.kind == PeerKind::Member {
+            if let Some(target) = self.target.filter(|target| *target != identity.node) {
+                return Err(format!("member {target} was dialled, but it says that it is {}", identity.node).into());
+            }
+            if party.identity.kind == PeerKind::Member && identity.node == party.identity.node {
+                return Err(format!("both are member {}: every node needs a number of its own", identity.node).into());
+            }
+        } else if self.target.is_some() {
+            return Err("a member was dialled, but a client answers".to_owned().into());
+        }
+        for (whose, mine, other) in [("members", &party.members, &theirs.members), ("clients", &party.clients, &theirs.clients)] {
+            let difference = regions::difference(mine, other);
+            if !difference.is_empty() {
+                return Err(format!("the two disagree about what {whose} offer: {difference}").into());
+            }
+        }
+        self.theirs = hello.to_vec();
+        let spec = match identity.kind {
+            PeerKind::Member => theirs.members,
+            PeerKind::Client => theirs.clients,
+        };
+        self.peer = Some((identity, spec));
+        Ok(identity)
+    }
+
+    /// Both Hellos, with a body.
+    fn said<'a>(&'a self, body: &'a [u8]) -> Said<'a> {
+        match self.target {
+            Some(_) => Said { dialer: &self.mine, acceptor: &self.theirs, body },
+            None => Said { dialer: &self.theirs, acceptor: &self.mine, body },
+        }
+    }
+
+    /// Our proof, to go with `body`. After [`Meeting::meet`].
+    pub(crate) fn prove(&self, party: &Party, body: &[u8]) -> [u8; wire::PROOF] {
+        let prover = if self.target.is_some() { Prover::Dialer } else { Prover::Acceptor };
+        wire::prove(&party.key, prover, self.said(body))
+    }
+
+    /// Keys that only the two of this meeting know: for what we say from now on, and for what the peer says. After [`Meeting::meet`].
+    pub(crate) fn session_keys(&self, party: &Party) -> ([u8; wire::PROOF], [u8; wire::PROOF]) {
+        let key = |prover| wire::prove(&party.key, prover, self.said(b"session"));
+        match self.target {
+            Some(_) => (key(Prover::Dialer), key(Prover::Acceptor)),
+            None => (key(Prover::Acceptor), key(Prover::Dialer)),
+        }
+    }
+
+    /// Checks the peer's proof, which came with `body`. After [`Meeting::meet`].
+    pub(crate) fn check_proof(&self, party: &Party, proof: &[u8; wire::PROOF], body: &[u8]) -> Result<(), Refusal> {
+        let prover = if self.target.is_some() { Prover::Acceptor } else { Prover::Dialer };
+        let right = wire::proven(&party.key, prover, self.said(body), proof);
+        if right { Ok(()) } else { Err("the two have different cluster keys".to_owned().into()) }
+    }
+}
+
+/// A process as messages name it.
+pub(crate) fn describe(identity: Identity) -> String {
+    let kind = match identity.kind {
+        PeerKind::Member => "member",
+        PeerKind::Client => "client",
+    };
+    format!("{kind} {} (incarnation {:x})", identity.node, identity.incarnation.0)
+}

@@ -1,0 +1,429 @@
+//! The bootstrap thread: listens, dials, shakes hands over TCP, and watches the connections.
+//!
+//! One thread, and nothing in it blocks but the wait for something to happen, so that no peer can hold up another: all handshakes go on at
+//! once, each with its own deadline. A connection's socket stays open as long as the connection: its end is how a peer's death is noticed.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::handshake::{Handshake, Progress};
+use super::peer::{Card, Peer};
+use super::shared::{Command, Note, Shared};
+use super::stream::{self, Received, Stream};
+use crate::contract::{Identity, NodeId, PeerId, PeerKind};
+use crate::meeting::wire::{Code, Message};
+use crate::meeting::{Party, Refusal, describe};
+
+/// How long a handshake may take in all.
+const HANDSHAKE: Duration = Duration::from_secs(30);
+/// The most accepted connections that shake hands at once; a newcomer displaces the one that has been silent longest.
+const MAX_HANDSHAKES: usize = 64;
+/// The most member connections, live or not yet forgotten.
+const MAX_MEMBERS: usize = 256;
+/// The first and the longest pause between two attempts to reach a node.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// How long accepting rests after an error such as a shortage of descriptors.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// A node to be connected with, whenever it is not.
+#[derive(Debug)]
+struct Target {
+    at: SocketAddr,
+    next: Instant,
+    pause: Duration,
+}
+
+#[derive(Debug)]
+struct Connection {
+    peer: PeerId,
+    identity: Identity,
+    /// `None` once it is lost.
+    stream: Option<Stream>,
+}
+
+/// What a poll entry stands for.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Wake,
+    Listener,
+    Handshake(usize),
+    Connection(usize),
+}
+
+/// How a handshake fails.
+enum Failure {
+    Refused(Refusal),
+    /// The other end died, or gave up, or was never there.
+    HungUp,
+}
+
+/// The thread's state.
+pub(super) struct Bootstrap {
+    pub(super) party: Party,
+    pub(super) card: Arc<Card>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) listener: Option<TcpListener>,
+    pub(super) max_clients: usize,
+    /// Whether connections are accepted; until then they wait in the listener.
+    pub(super) open: bool,
+    targets: HashMap<NodeId, Target>,
+    handshakes: Vec<Handshake>,
+    connections: Vec<Connection>,
+    next_peer: u32,
+    accept_again: Option<Instant>,
+}
+
+impl Bootstrap {
+    pub(super) fn new(
+        party: Party,
+        card: Arc<Card>,
+        shared: Arc<Shared>,
+        listener: Option<TcpListener>,
+        max_clients: usize,
+        open: bool,
+    ) -> Bootstrap {
+        Bootstrap {
+            party,
+            card,
+            shared,
+            listener,
+            max_clients,
+            open,
+            targets: HashMap::new(),
+            handshakes: Vec::new(),
+            connections: Vec::new(),
+            next_peer: 1,
+            accept_again: None,
+        }
+    }
+
+    /// The thread's life.
+    pub(super) fn run(mut self) {
+        loop {
+            let ready = match self.wait() {
+                Ok(ready) => ready,
+                Err(error) => {
+                    tracing::error!(%error, "the bootstrap thread cannot wait; no further connections");
+                    return;
+                }
+            };
+            let mut handshakes = Vec::new();
+            for source in ready {
+                match source {
+                    Source::Wake => {
+                        if self.obey() {
+                            self.part();
+                            return;
+                        }
+                    }
+                    Source::Listener => self.accept(),
+                    Source::Handshake(at) => handshakes.push(at),
+                    Source::Connection(at) => self.hear(at),
+                }
+            }
+            self.shake_hands(&handshakes);
+            self.pass_time(Instant::now());
+            // Only here do positions change, after all that was named by position has been dealt with.
+            self.connections.retain(|c| c.peer != PeerId::SELF);
+        }
+    }
+
+    /// Sleeps until something is ready or due.
+    fn wait(&self) -> io::Result<Vec<Source>> {
+        let mut sources = vec![Source::Wake];
+        let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
+        let mut due: Option<Instant> = None;
+        let mut at_latest = |when: Instant| due = Some(due.map_or(when, |d| d.min(when)));
+        if let Some(listener) = self.listener.as_ref().filter(|_| self.open) {
+            match self.accept_again {
+                Some(when) => at_latest(when),
+                None => {
+                    sources.push(Source::Listener);
+                    fds.push(PollFd::new(listener, PollFlags::IN));
+                }
+            }
+        }
+        let interest = |stream: &Stream| if stream.wants_to_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        for (at, handshake) in self.handshakes.iter().enumerate() {
+            sources.push(Source::Handshake(at));
+            fds.push(PollFd::from_borrowed_fd(handshake.stream.as_fd(), interest(&handshake.stream)));
+            at_latest(handshake.deadline);
+        }
+        for (at, connection) in self.connections.iter().enumerate() {
+            if let Some(stream) = &connection.stream {
+                sources.push(Source::Connection(at));
+                fds.push(PollFd::from_borrowed_fd(stream.as_fd(), interest(stream)));
+            }
+        }
+        for (node, target) in &self.targets {
+            if self.wants_dial(*node) {
+                at_latest(target.next);
+            }
+        }
+        let timeout = due.map(|when| {
+            let left = when.saturating_duration_since(Instant::now());
+            rustix::time::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(sources.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(source, _)| source).collect())
+    }
+
+    /// Whether a node should be dialled when its pause is over.
+    fn wants_dial(&self, node: NodeId) -> bool {
+        let connected =
+            self.connections.iter().any(|c| c.stream.is_some() && c.identity.kind == PeerKind::Member && c.identity.node == node);
+        !connected && !self.handshakes.iter().any(|h| h.meeting.target == Some(node))
+    }
+
+    /// Carries out commands; `true` to stop.
+    fn obey(&mut self) -> bool {
+        for command in self.shared.commands() {
+            match command {
+                Command::Open => self.open = true,
+                Command::Connect(node, at) => {
+                    self.open = true;
+                    let target = self.targets.entry(node).or_insert(Target { at, next: Instant::now(), pause: FIRST_PAUSE });
+                    target.at = at;
+                }
+                Command::Disconnect(node) => {
+                    self.targets.remove(&node);
+                }
+                Command::Cut(peer) => {
+                    if let Some(at) = self.connections.iter().position(|c| c.peer == peer) {
+                        self.lose(at, "it does not answer");
+                    }
+                }
+                Command::Forget(peer, kept) => {
+                    // The peer hears of it before its requests meet keys that are no more.
+                    if let Some(connection) = self.connections.iter_mut().find(|c| c.peer == peer) {
+                        if let Some(mut stream) = connection.stream.take() {
+                            let _ = stream.send(&Message::Bye.encode());
+                        }
+                        // Marks it for removal: nobody connected is called SELF.
+                        connection.peer = PeerId::SELF;
+                    }
+                    drop(kept);
+                }
+                Command::Stop => return true,
+            }
+        }
+        false
+    }
+
+    /// Tells everybody that we go of our own will.
+    fn part(&mut self) {
+        for stream in self.connections.iter_mut().filter_map(|c| c.stream.as_mut()) {
+            let _ = stream.send(&Message::Bye.encode());
+        }
+    }
+
+    fn accept(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        match stream::accept(listener) {
+            Ok(None) => {}
+            Ok(Some(stream)) => {
+                if self.handshakes.iter().filter(|h| h.meeting.target.is_none()).count() >= MAX_HANDSHAKES {
+                    // The list is in order of arrival.
+                    let silent = self.handshakes.iter().position(Handshake::is_silent);
+                    let oldest = silent.or(self.handshakes.iter().position(|h| h.meeting.target.is_none()));
+                    if let Some(at) = oldest {
+                        self.handshakes[at].deadline = Instant::now();
+                    }
+                }
+                self.begin(stream, None);
+            }
+            Err(error) => {
+                tracing::error!(%error, "cannot accept connections for now");
+                self.accept_again = Some(Instant::now() + ACCEPT_REST);
+            }
+        }
+    }
+
+    fn begin(&mut self, stream: Stream, target: Option<NodeId>) {
+        let number = PeerId(self.next_peer);
+        self.next_peer = self.next_peer.checked_add(1).expect("four thousand million handshakes in one life");
+        match Handshake::start(&self.party, stream, target, number, Instant::now() + HANDSHAKE) {
+            Ok(handshake) => self.handshakes.push(handshake),
+            // Nobody is there yet, mostly.
+            Err(_) => {
+                if let Some(node) = target {
+                    self.pause(node);
+                }
+            }
+        }
+    }
+
+    /// Whether a process may be connected now. Only the authority of a pair asks.
+    fn admit(ours: Identity, connections: &[Connection], max_clients: usize, identity: Identity) -> Result<(), Refusal> {
+        if connections.iter().any(|c| c.stream.is_some() && c.identity == identity) {
+            return Err(Refusal::new(Code::Duplicate, "the two are connected already"));
+        }
+        let count = connections.iter().filter(|c| c.identity.kind == identity.kind).count();
+        let (limit, what) = match identity.kind {
+            PeerKind::Client => (max_clients, "clients"),
+            PeerKind::Member => (MAX_MEMBERS, "members"),
+        };
+        if count >= limit {
+            let us = describe(ours);
+            return Err(Refusal::new(Code::Full, format!("{us} serves {count} {what} already, at most {limit} are allowed")));
+        }
+        Ok(())
+    }
+
+    fn shake_hands(&mut self, ready: &[usize]) {
+        let mut going_on = Vec::with_capacity(self.handshakes.len());
+        for (at, mut handshake) in std::mem::take(&mut self.handshakes).into_iter().enumerate() {
+            if !ready.contains(&at) {
+                going_on.push(handshake);
+                continue;
+            }
+            match self.advance(&mut handshake) {
+                Ok(Some(peer)) => self.connected(handshake, peer),
+                Ok(None) => going_on.push(handshake),
+                Err(Failure::Refused(refusal)) => {
+                    handshake.turn_down(&refusal);
+                    self.refused(&handshake, &refusal);
+                }
+                Err(Failure::HungUp) => self.abandoned(&handshake, "it hung up, or is not there"),
+            }
+        }
+        self.handshakes.append(&mut going_on);
+    }
+
+    /// Takes what has arrived for one handshake; a few messages at most, by its steps.
+    fn advance(&self, handshake: &mut Handshake) -> Result<Option<Box<Peer>>, Failure> {
+        handshake.stream.flush().map_err(|_| Failure::HungUp)?;
+        loop {
+            let message = match handshake.stream.receive() {
+                Received::Nothing => return Ok(None),
+                Received::Message(message) => message,
+                Received::TooLong => return Err(Failure::Refused("its message is too long".to_owned().into())),
+                Received::End => return Err(Failure::HungUp),
+            };
+            let (ours, connections, max_clients) = (self.party.identity, &self.connections, self.max_clients);
+            let admit = |identity| Bootstrap::admit(ours, connections, max_clients, identity);
+            if let Progress::Connected(peer) = handshake.handle(&self.party, &self.card, &message, admit).map_err(Failure::Refused)? {
+                return Ok(Some(peer));
+            }
+        }
+    }
+
+    fn connected(&mut self, handshake: Handshake, peer: Box<Peer>) {
+        let (id, identity) = (handshake.number, peer.identity);
+        // A later life of a node ends an earlier one, of whose death nothing may have been heard.
+        let earlier = |c: &Connection| {
+            c.stream.is_some()
+                && (c.identity.node, c.identity.kind) == (identity.node, identity.kind)
+                && c.identity.incarnation < identity.incarnation
+        };
+        if identity.kind == PeerKind::Member {
+            while let Some(at) = self.connections.iter().position(earlier) {
+                self.lose(at, "a later life of it has come");
+            }
+        }
+        tracing::info!(peer = id.0, "connected with {}", describe(identity));
+        self.connections.push(Connection { peer: id, identity, stream: Some(handshake.stream) });
+        self.shared.connected.fetch_add(1, Ordering::Relaxed);
+        self.shared.leave(Note::Up(id, peer));
+    }
+
+    fn refused(&mut self, handshake: &Handshake, refusal: &Refusal) {
+        let who = handshake.meeting.peer_name();
+        if refusal.code == Code::Duplicate {
+            // Both had dialled; nothing is wrong.
+            tracing::debug!("no second connection with {who}: {}", refusal.text);
+        } else {
+            let text = format!("no connection with {who}: {}", refusal.text);
+            // A node that keeps trying is reported once, not ten times a second.
+            if self.shared.note_refusal(&text) {
+                tracing::warn!("{text}");
+            } else {
+                tracing::debug!("{text}");
+            }
+        }
+        if let Some(node) = handshake.meeting.target {
+            self.pause(node);
+        }
+    }
+
+    /// A handshake came to nothing without anybody having decided so.
+    fn abandoned(&mut self, handshake: &Handshake, why: &str) {
+        tracing::debug!("no connection with {}: {why}", handshake.meeting.peer_name());
+        self.shared.abandoned.fetch_add(1, Ordering::Relaxed);
+        if let Some(node) = handshake.meeting.target {
+            self.pause(node);
+        }
+    }
+
+    /// Puts off the next attempt to reach a node.
+    fn pause(&mut self, node: NodeId) {
+        if let Some(target) = self.targets.get_mut(&node) {
+            target.next = Instant::now() + target.pause;
+            target.pause = (target.pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Something stands in the socket of a connection: a farewell, or its end.
+    fn hear(&mut self, at: usize) {
+        let connection = &mut self.connections[at];
+        let Some(stream) = &mut connection.stream else { return };
+        let _ = stream.flush();
+        let why = match stream.receive() {
+            Received::Nothing => return,
+            Received::End => "its end of the connection is gone",
+            Received::Message(message) if matches!(Message::decode(&message), Ok(Message::Bye)) => "it has closed the connection",
+            Received::Message(_) | Received::TooLong => "it breaks the protocol after the handshake",
+        };
+        self.lose(at, why);
+    }
+
+    /// A connection is no more. If its node is wanted, it is tried again at once, and eagerly.
+    fn lose(&mut self, at: usize, why: &str) {
+        let connection = &mut self.connections[at];
+        if connection.stream.take().is_none() {
+            return;
+        }
+        let (peer, identity) = (connection.peer, connection.identity);
+        tracing::info!(peer = peer.0, "{} is gone: {why}", describe(identity));
+        self.shared.leave(Note::Gone(peer));
+        if identity.kind == PeerKind::Member
+            && let Some(target) = self.targets.get_mut(&identity.node)
+        {
+            (target.next, target.pause) = (Instant::now(), FIRST_PAUSE);
+        }
+    }
+
+    /// Does what is due.
+    fn pass_time(&mut self, now: Instant) {
+        if self.accept_again.is_some_and(|when| when <= now) {
+            self.accept_again = None;
+        }
+        for mut handshake in self.handshakes.extract_if(.., |h| h.deadline <= now).collect::<Vec<_>>() {
+            let why = format!("the handshake was not over in {HANDSHAKE:?}, or too many were under way");
+            self.abandoned(&handshake, &why);
+            handshake.turn_down(&Refusal::new(Code::Mismatch, why));
+        }
+        let due: Vec<(NodeId, SocketAddr)> =
+            self.targets.iter().filter(|(_, target)| target.next <= now).map(|(node, target)| (*node, target.at)).collect();
+        for (node, at) in due {
+            if self.wants_dial(node) {
+                match Stream::connect(at) {
+                    Ok(stream) => self.begin(stream, Some(node)),
+                    Err(_) => self.pause(node),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! How an endpoint is started.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::bootstrap::Bootstrap;
+use super::device::{Device, DeviceChoice, DeviceError};
+use super::endpoint::VerbsFabric;
+use super::mail::Mail;
+use super::peer::{Card, Own, Peer};
+use super::queue::{CompletionQueue, Patience};
+use super::shared::Shared;
+use super::stream;
+use crate::contract::{Identity, PeerKind, RegionSpec};
+use crate::meeting::{Party, regions, wire};
+use crate::shm::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES};
+
+/// Completions that a plane's queue holds, as far as the device allows.
+const COMPLETIONS: u32 = 16 * 1024;
+
+/// What an endpoint needs to know. [`VerbsConfig::new`] fills in the rest.
+#[derive(Clone)]
+pub struct VerbsConfig {
+    /// The cluster's name: 1 to 64 of the characters a-z A-Z 0-9 . _ -.
+    pub cluster: String,
+    /// The cluster's key, at least [`MIN_KEY_BYTES`] long. Processes with different keys refuse each other.
+    pub key: Vec<u8>,
+    /// Who this process is.
+    pub identity: Identity,
+    /// What every member of the cluster offers.
+    pub members: RegionSpec,
+    /// What every client of the cluster offers. Both must be the same at all processes, which is checked when two meet.
+    pub clients: RegionSpec,
+    /// Where to listen for others; members only. Port 0 lets the system choose: see [`VerbsFabric::listens_at`].
+    pub listen: Option<SocketAddr>,
+    /// Whether to accept nobody until [`VerbsFabric::open`] or [`VerbsFabric::connect`] is called. Those who come earlier wait.
+    pub closed: bool,
+    /// How many clients are served at most, those included that are gone but not yet forgotten.
+    pub max_clients: usize,
+    /// Device, port and address.
+    pub device: DeviceChoice,
+    /// How long requests wait for an answer.
+    pub patience: Patience,
+}
+
+impl VerbsConfig {
+    /// The usual: the first device with an active port, its default address, [`DEFAULT_MAX_CLIENTS`], half a second of patience, no listening.
+    pub fn new(cluster: &str, key: &[u8], identity: Identity, members: RegionSpec, clients: RegionSpec) -> VerbsConfig {
+        VerbsConfig {
+            cluster: cluster.to_owned(),
+            key: key.to_vec(),
+            identity,
+            members,
+            clients,
+            listen: None,
+            closed: false,
+            max_clients: DEFAULT_MAX_CLIENTS,
+            device: DeviceChoice::default(),
+            patience: Patience::default(),
+        }
+    }
+}
+
+impl std::fmt::Debug for VerbsConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the key: this may end in a log.
+        f.debug_struct("VerbsConfig").field("cluster", &self.cluster).field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+/// Why an endpoint did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// There is no device to use.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The cluster's name is not allowed.
+    #[error("{0}")]
+    Cluster(String),
+    /// The key is too short.
+    #[error("the cluster key has {0} bytes; allowed are {MIN_KEY_BYTES} or more")]
+    Key(usize),
+    /// A region is not allowed.
+    #[error("{whose} regions: {why}")]
+    Regions {
+        /// Whose declaration it is.
+        whose: &'static str,
+        /// What is wrong, and what is allowed.
+        why: String,
+    },
+    /// The patience is not allowed.
+    #[error("{0}")]
+    Patience(String),
+    /// A client was told to listen.
+    #[error("a client cannot listen: only members do")]
+    ListeningClient,
+    /// Nobody can be listened for there.
+    #[error("cannot listen at {at}: {source}")]
+    Listen {
+        /// The address.
+        at: SocketAddr,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The system, or the device, refuses something.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
+    move |source| StartError::System { what, source }
+}
+
+impl VerbsFabric {
+    /// Opens the device, registers this process's regions, listens (members), and starts the bootstrap thread. Dials nobody yet: see
+    /// [`VerbsFabric::connect`]. But others may connect from now on, unless it is told to stay [`VerbsConfig::closed`].
+    ///
+    /// # Errors
+    /// Among others, a host without a device says so, and a limit on locked memory is named.
+    pub fn start(config: VerbsConfig) -> Result<VerbsFabric, StartError> {
+        wire::check_cluster(&config.cluster).map_err(StartError::Cluster)?;
+        if config.key.len() < MIN_KEY_BYTES {
+            return Err(StartError::Key(config.key.len()));
+        }
+        for (whose, spec) in [("members'", &config.members), ("clients'", &config.clients)] {
+            regions::check(spec).map_err(|why| StartError::Regions { whose, why })?;
+        }
+        config.patience.check().map_err(StartError::Patience)?;
+        if config.listen.is_some() && config.identity.kind == PeerKind::Client {
+            return Err(StartError::ListeningClient);
+        }
+        // The address first: a second process of a node must not get as far as locking memory.
+        let listener = config.listen.map(|at| stream::listen(at).map_err(|source| StartError::Listen { at, source })).transpose()?;
+        let listens_at = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+        let device = Device::open(&config.device)?;
+        let VerbsConfig { cluster, key, identity, members, clients, closed, max_clients, patience, .. } = config;
+        let spec = match identity.kind {
+            PeerKind::Member => members.clone(),
+            PeerKind::Client => clients.clone(),
+        };
+        let queue = || CompletionQueue::new(&device, COMPLETIONS).map_err(system("cannot make a completion queue"));
+        let mail = Mail::new(&device).map_err(system("cannot make a queue pair for datagrams"))?;
+        let card = Arc::new(Card {
+            own: Own::create(&device, spec).map_err(system("cannot register memory"))?,
+            background: queue()?,
+            replication: queue()?,
+            device,
+            patience,
+            mail: mail.address(),
+        });
+        let ourselves = Peer::ourselves(&card, identity).map_err(|why| system("cannot reach our own memory")(io::Error::other(why)))?;
+        let shared = Arc::new(Shared::new().map_err(system("cannot make an eventfd"))?);
+        let party = Party { identity, cluster, members, clients, key };
+        let bootstrap = Bootstrap::new(party, card.clone(), shared.clone(), listener, max_clients, !closed);
+        let thread = std::thread::Builder::new()
+            .name("martlet-boot".into())
+            .spawn(move || bootstrap.run())
+            .map_err(system("cannot start the bootstrap thread"))?;
+        Ok(VerbsFabric::new(identity, card, mail, ourselves, shared, thread, listens_at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{Incarnation, NodeId, RegionName};
+
+    fn config() -> VerbsConfig {
+        let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
+        VerbsConfig::new("c", b"the key of the tests' cluster", identity, RegionSpec::default(), RegionSpec::default())
+    }
+
+    fn why(config: VerbsConfig) -> String {
+        VerbsFabric::start(config).expect_err("a mistake").to_string()
+    }
+
+    #[test]
+    fn bad_configurations_are_named() {
+        let good = config();
+        assert!(why(VerbsConfig { cluster: "a b".into(), ..good.clone() }).contains("\"a b\""));
+        assert_eq!(why(VerbsConfig { key: b"short".to_vec(), ..good.clone() }), "the cluster key has 5 bytes; allowed are 16 or more");
+        let members = RegionSpec { public: vec![(RegionName(1), 12)], ..RegionSpec::default() };
+        assert!(why(VerbsConfig { members, ..good.clone() }).contains("members' regions: public region 1 has 12 bytes"));
+        let patience = Patience { retries: 7, ..Patience::default() };
+        assert!(why(VerbsConfig { patience, ..good.clone() }).contains("7 retries; allowed are 1 to 6"));
+        let client = Identity { kind: PeerKind::Client, ..good.identity };
+        let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        assert!(why(VerbsConfig { identity: client, listen, ..good }).contains("only members do"));
+    }
+
+    #[test]
+    fn a_host_without_the_device_says_so() {
+        let device = DeviceChoice { name: Some("martlet-none".into()), ..DeviceChoice::default() };
+        let error = VerbsFabric::start(VerbsConfig { device, ..config() }).expect_err("no such device");
+        assert!(matches!(error, StartError::Device(_)), "{error}");
+        let text = error.to_string();
+        let known = ["libibverbs", "no RDMA support", "no RDMA device"];
+        assert!(known.iter().any(|part| text.contains(part)), "{text}");
+    }
+}

@@ -1,0 +1,177 @@
+//! One handshake over TCP, from either end: a state machine that is handed messages. See [`crate::meeting::wire`] for its steps.
+
+use std::time::Instant;
+
+use super::mail::Keys;
+use super::offer::Offer;
+use super::peer::{Card, Kept, Peer};
+use super::stream::Stream;
+use crate::contract::{Identity, NodeId, PeerId};
+use crate::meeting::wire::{Code, Message};
+use crate::meeting::{Meeting, Party, Refusal};
+
+/// How far a message has brought us.
+pub(super) enum Progress {
+    Waiting,
+    Connected(Box<Peer>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Hello,
+    Answer,
+    Offer,
+    Ready,
+    Commit,
+}
+
+/// A handshake under way.
+#[derive(Debug)]
+pub(super) struct Handshake {
+    pub(super) stream: Stream,
+    /// When patience ends.
+    pub(super) deadline: Instant,
+    pub(super) meeting: Meeting,
+    /// What the peer is called if it gets through.
+    pub(super) number: PeerId,
+    step: Step,
+    kept: Option<Kept>,
+    ready: Option<Box<Peer>>,
+}
+
+impl Handshake {
+    /// Begins at either end; the dialer speaks first.
+    pub(super) fn start(
+        party: &Party,
+        stream: Stream,
+        target: Option<NodeId>,
+        number: PeerId,
+        deadline: Instant,
+    ) -> Result<Handshake, Refusal> {
+        let meeting = Meeting::start(party, target)?;
+        let step = if target.is_some() { Step::Answer } else { Step::Hello };
+        let mut handshake = Handshake { stream, deadline, meeting, number, step, kept: None, ready: None };
+        if target.is_some() {
+            let hello = handshake.meeting.mine.clone();
+            handshake.send(&Message::Hello(&hello))?;
+        }
+        Ok(handshake)
+    }
+
+    /// Whether nothing has been heard from an accepted connection yet.
+    pub(super) fn is_silent(&self) -> bool {
+        self.step == Step::Hello
+    }
+
+    /// Takes a message. `admit` says whether a process may be connected now.
+    pub(super) fn handle(
+        &mut self,
+        party: &Party,
+        card: &Card,
+        bytes: &[u8],
+        admit: impl Fn(Identity) -> Result<(), Refusal>,
+    ) -> Result<Progress, Refusal> {
+        match (self.step, Message::decode(bytes)?) {
+            (Step::Hello, Message::Hello(hello)) => {
+                let identity = self.meeting.meet(party, hello)?;
+                if party.decides(identity) {
+                    admit(identity)?;
+                }
+                let proof = self.meeting.prove(party, b"");
+                let mine = self.meeting.mine.clone();
+                self.send(&Message::Answer { proof: &proof, hello: &mine })?;
+                self.step = Step::Offer;
+            }
+            (Step::Answer, Message::Answer { proof, hello }) => {
+                self.meeting.meet(party, hello)?;
+                self.meeting.check_proof(party, proof, b"")?;
+                self.offer(party, card)?;
+                self.step = Step::Offer;
+            }
+            (Step::Offer, Message::Offer { proof, body }) => {
+                self.meeting.check_proof(party, proof, body)?;
+                let (identity, spec) = self.meeting.peer().cloned().expect("met before");
+                let (dialled, decides) = (self.meeting.target.is_some(), party.decides(identity));
+                if decides {
+                    admit(identity)?;
+                }
+                let offer = Offer::decode(body)?;
+                if self.kept.is_none() {
+                    self.keep(party, card)?;
+                }
+                let body = self.body(card);
+                let kept = self.kept.take().expect("kept before");
+                let (ours, theirs) = self.meeting.session_keys(party);
+                let peer = kept.connect(card, party.identity.kind, identity, &spec, &offer, Keys::new(&ours, &theirs))?;
+                self.ready = Some(Box::new(peer));
+                if !dialled {
+                    // Only now: the dialer, once it has our offer, may count on our queue pairs.
+                    self.send_offer(party, &body)?;
+                }
+                match (dialled, decides) {
+                    (true, true) => return self.commit(),
+                    (true, false) => {
+                        self.send(&Message::Ready)?;
+                        self.step = Step::Commit;
+                    }
+                    (false, true) => self.step = Step::Ready,
+                    (false, false) => self.step = Step::Commit,
+                }
+            }
+            (Step::Ready, Message::Ready) => {
+                let (identity, _) = self.meeting.peer().expect("met before");
+                admit(*identity)?;
+                return self.commit();
+            }
+            (Step::Commit, Message::Commit) => return Ok(Progress::Connected(self.ready.take().expect("connected before"))),
+            (_, Message::Refuse { code, text }) => return Err(Refusal { code, text: format!("it refuses: {text}"), told: true }),
+            (step, message) => return Err(format!("it sent {} while {step:?} was expected", message.name()).into()),
+        }
+        Ok(Progress::Waiting)
+    }
+
+    fn commit(&mut self) -> Result<Progress, Refusal> {
+        self.send(&Message::Commit)?;
+        Ok(Progress::Connected(self.ready.take().expect("connected before")))
+    }
+
+    /// Makes what is kept for the peer.
+    fn keep(&mut self, party: &Party, card: &Card) -> Result<(), Refusal> {
+        let (identity, spec) = self.meeting.peer().expect("met before");
+        let kept = Kept::create(card, party.identity.kind, identity.kind, spec);
+        self.kept = Some(kept.map_err(|e| format!("no memory or queue pairs for it ({e})"))?);
+        Ok(())
+    }
+
+    fn body(&self, card: &Card) -> Vec<u8> {
+        let (identity, _) = self.meeting.peer().expect("met before");
+        self.kept.as_ref().expect("kept before").offer(card, identity.kind, self.number.0).encode()
+    }
+
+    /// Makes what is kept for the peer and tells it.
+    fn offer(&mut self, party: &Party, card: &Card) -> Result<(), Refusal> {
+        self.keep(party, card)?;
+        let body = self.body(card);
+        self.send_offer(party, &body)
+    }
+
+    fn send_offer(&mut self, party: &Party, body: &[u8]) -> Result<(), Refusal> {
+        let proof = self.meeting.prove(party, body);
+        self.send(&Message::Offer { proof: &proof, body })
+    }
+
+    fn send(&mut self, message: &Message<'_>) -> Result<(), Refusal> {
+        self.stream.send(&message.encode()).map_err(|e| Refusal {
+            code: Code::Mismatch,
+            text: format!("{} cannot be sent to it ({e})", message.name()),
+            told: true,
+        })
+    }
+
+    /// Tells the other end why it is turned down, as far as it listens.
+    pub(super) fn turn_down(&mut self, refusal: &Refusal) {
+        if !refusal.told {
+            let _ = self.send(&Message::Refuse { code: refusal.code, text: refusal.text.clone() });
+        }
+    }
+}

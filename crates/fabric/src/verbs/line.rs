@@ -1,0 +1,359 @@
+//! The operations on one peer, in the order in which they were posted.
+//!
+//! A peer is reached on several queue pairs: one of the background plane, for public memory and all reading, and one for each lane that it
+//! keeps for us. Each keeps its own order; the promise is order among all. So requests are under way on one of them at a time: an operation
+//! for another waits until those before it have completed. Who works on one lane, as replication does, never waits.
+
+use std::collections::VecDeque;
+
+use super::peer::Stage;
+use crate::contract::{Completion, OpError, Token};
+use crate::primitive::Ordering;
+
+/// On which queue pair an operation goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Channel {
+    Background,
+    /// The lane's, by its place among the lanes that the peer keeps for us.
+    Lane(u8),
+}
+
+/// What an operation does at the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    Write,
+    /// Into our memory.
+    Read {
+        address: u64,
+        lkey: u32,
+    },
+    ReadWord,
+    Swap {
+        expected: u64,
+        new: u64,
+    },
+}
+
+impl Work {
+    pub(super) fn is_read(self) -> bool {
+        matches!(self, Work::Read { .. } | Work::ReadWord)
+    }
+
+    pub(super) fn is_swap(self) -> bool {
+        matches!(self, Work::Swap { .. })
+    }
+}
+
+/// How far an operation has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Not handed to the card yet.
+    Queued,
+    /// Under way.
+    Posted,
+    /// A write that got no answer: whether its lane was taken away or the peer is out of reach is being found out.
+    Undecided,
+    Done(Result<u64, OpError>),
+}
+
+/// An operation.
+#[derive(Debug)]
+pub(super) struct Op {
+    pub(super) token: Token,
+    pub(super) work: Work,
+    pub(super) channel: Channel,
+    pub(super) state: State,
+    pub(super) remote: u64,
+    pub(super) rkey: u32,
+    /// Of a change in a lane: the only epoch of its grant in which it may take effect.
+    pub(super) epoch: u64,
+    pub(super) bytes: u32,
+    /// Where its bytes stand in the stage, or its word is to land.
+    pub(super) at: u32,
+    /// Bytes of the stage that come free with it.
+    pub(super) staged: u32,
+    /// Memory of its own, where the stage had no room.
+    pub(super) own_stage: Option<Box<Stage>>,
+}
+
+/// A look at a lane's grant word.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub(super) lane: u8,
+    /// Tells it from earlier ones.
+    pub(super) number: u64,
+    /// Operations before this one were posted before the look.
+    pub(super) before: u64,
+}
+
+/// A peer's operations. Sequence numbers count from the connection's first.
+#[derive(Debug)]
+pub(super) struct Line {
+    ops: VecDeque<Op>,
+    /// Sequence number of the first in `ops`.
+    first: u64,
+    /// Of the first that has not been handed to the card.
+    pub(super) next: u64,
+    /// Those before this one are known to be complete, or not under way.
+    settled: u64,
+    /// How many are under way.
+    posted: u64,
+    pub(super) channel: Channel,
+    /// Behind the last READ, and the last swap.
+    pub(super) last_read: u64,
+    pub(super) last_swap: u64,
+    pub(super) look: Option<Look>,
+    pub(super) looks: u64,
+    /// No operation can succeed any more.
+    pub(super) broken: bool,
+    /// The stage's ring, in bytes since the start.
+    head: u64,
+    tail: u64,
+    stage_bytes: u64,
+}
+
+/// Bits of a sequence number that travel with a request.
+const SEQUENCE_BITS: u32 = 30;
+
+impl Line {
+    pub(super) fn new(stage_bytes: usize) -> Line {
+        Line {
+            ops: VecDeque::with_capacity(256),
+            first: 0,
+            next: 0,
+            settled: 0,
+            posted: 0,
+            channel: Channel::Background,
+            last_read: 0,
+            last_swap: 0,
+            look: None,
+            looks: 0,
+            broken: false,
+            head: 0,
+            tail: 0,
+            stage_bytes: stage_bytes as u64,
+        }
+    }
+
+    /// Whether nothing is to be done.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// The sequence number of the next operation to be appended.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.ops.len() as u64
+    }
+
+    /// How many requests are under way.
+    pub(super) fn outstanding(&self) -> u64 {
+        self.posted
+    }
+
+    /// The next operation has been handed to the card, or is done without it.
+    pub(super) fn advance(&mut self) {
+        self.posted += u64::from(self.op(self.next).state == State::Posted);
+        self.next += 1;
+        if self.posted == 0 {
+            self.settled = self.next;
+        }
+    }
+
+    /// The first operation that may be under way.
+    pub(super) fn settled(&self) -> u64 {
+        self.settled
+    }
+
+    pub(super) fn op(&self, sequence: u64) -> &Op {
+        &self.ops[(sequence - self.first) as usize]
+    }
+
+    pub(super) fn op_mut(&mut self, sequence: u64) -> &mut Op {
+        &mut self.ops[(sequence - self.first) as usize]
+    }
+
+    /// Finds room for `bytes`, a multiple of 8, in the stage: where, and how much of the ring goes with it.
+    pub(super) fn reserve(&mut self, bytes: usize) -> Option<(u32, u32)> {
+        let bytes = bytes as u64;
+        let at = self.tail % self.stage_bytes;
+        let (at, need) = if at + bytes <= self.stage_bytes { (at, bytes) } else { (0, self.stage_bytes - at + bytes) };
+        if self.tail + need - self.head > self.stage_bytes {
+            return None;
+        }
+        self.tail += need;
+        Some((at as u32, need as u32))
+    }
+
+    pub(super) fn append(&mut self, op: Op) {
+        self.ops.push_back(op);
+    }
+
+    /// The whole sequence number of a request that is under way, from the part that travelled with it.
+    pub(super) fn under_way(&self, low: u32) -> Option<u64> {
+        let mask = (1 << SEQUENCE_BITS) - 1;
+        let sequence = self.settled + u64::from(low.wrapping_sub(self.settled as u32) & mask);
+        (sequence < self.next && self.op(sequence).state == State::Posted).then_some(sequence)
+    }
+
+    /// The part of a sequence number that travels.
+    pub(super) fn low(sequence: u64) -> u32 {
+        sequence as u32 & ((1 << SEQUENCE_BITS) - 1)
+    }
+
+    /// All requests before `end` that are under way have completed well. `landed` gives the word that landed at a place in the stage.
+    pub(super) fn settle(&mut self, end: u64, stage: &Stage) {
+        for sequence in self.settled..end {
+            let op = self.op_mut(sequence);
+            if op.state == State::Posted {
+                let word = match op.work {
+                    Work::ReadWord | Work::Swap { .. } => {
+                        let area = op.own_stage.as_ref().map_or(&stage.area, |own| &own.area);
+                        area.memory()[op.at as usize / 8].load(Ordering::Acquire)
+                    }
+                    Work::Write | Work::Read { .. } => 0,
+                };
+                op.state = State::Done(Ok(word));
+                self.posted -= 1;
+            }
+        }
+        self.settled = self.settled.max(end);
+    }
+
+    /// All requests that are under way end so.
+    pub(super) fn end_posted(&mut self, state: State) {
+        for sequence in self.settled..self.next {
+            let op = self.op_mut(sequence);
+            if op.state == State::Posted {
+                op.state = state;
+            }
+        }
+        self.settled = self.next;
+        self.posted = 0;
+    }
+
+    /// All operations that are not done are lost, and so is every later one.
+    pub(super) fn give_up(&mut self) {
+        self.broken = true;
+        self.look = None;
+        for op in &mut self.ops {
+            if !matches!(op.state, State::Done(_)) {
+                op.state = State::Done(Err(OpError::PeerLost));
+            }
+        }
+        self.next = self.end();
+        self.settled = self.next;
+        self.posted = 0;
+    }
+
+    /// Writes into `lane` that are undecided end so.
+    pub(super) fn decide(&mut self, error: OpError) {
+        for op in self.ops.iter_mut().filter(|op| op.state == State::Undecided) {
+            op.state = State::Done(Err(error));
+        }
+    }
+
+    pub(super) fn is_undecided(&self) -> bool {
+        self.ops.iter().any(|op| op.state == State::Undecided)
+    }
+
+    /// Writes into a lane that wait, and were posted before `before`, lose their access.
+    pub(super) fn refuse(&mut self, lane: u8, before: u64) {
+        let first = self.first;
+        for (sequence, op) in (first..).zip(&mut self.ops) {
+            if sequence < before && op.channel == Channel::Lane(lane) && op.state == State::Queued {
+                op.state = State::Done(Err(OpError::AccessLost));
+            }
+        }
+    }
+
+    /// Takes the next completion, in order.
+    pub(super) fn pop(&mut self) -> Option<Completion> {
+        let op = self.ops.front()?;
+        let State::Done(result) = op.state else { return None };
+        let completion = Completion { token: op.token, result };
+        self.head += u64::from(op.staged);
+        self.ops.pop_front();
+        self.first += 1;
+        self.next = self.next.max(self.first);
+        self.settled = self.settled.max(self.first);
+        Some(completion)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(token: u64, channel: Channel, state: State) -> Op {
+        let work = Work::Write;
+        Op { token: Token(token), work, channel, state, remote: 0, rkey: 0, epoch: 1, bytes: 8, at: 0, staged: 8, own_stage: None }
+    }
+
+    #[test]
+    fn the_stage_is_a_ring_that_never_splits_an_operation() {
+        let mut line = Line::new(64);
+        assert_eq!(line.reserve(40), Some((0, 40)));
+        assert_eq!(line.reserve(40), None, "no room");
+        assert_eq!(line.reserve(16), Some((40, 16)));
+        line.append(Op { staged: 40, ..op(1, Channel::Background, State::Done(Ok(0))) });
+        assert_eq!(line.pop().map(|done| done.token), Some(Token(1)));
+        assert_eq!(line.reserve(16), Some((0, 24)), "eight bytes are left over at the end");
+        assert_eq!(line.reserve(32), None);
+    }
+
+    #[test]
+    fn completions_keep_the_order_and_wait_for_the_first() {
+        let mut line = Line::new(64);
+        line.append(op(1, Channel::Lane(0), State::Queued));
+        line.append(op(2, Channel::Background, State::Done(Ok(2))));
+        assert_eq!(line.pop(), None);
+        line.refuse(0, 0);
+        assert_eq!(line.pop(), None, "it was posted after the look");
+        line.refuse(1, 9);
+        assert_eq!(line.pop(), None, "another lane");
+        line.refuse(0, 1);
+        assert_eq!(line.pop(), Some(Completion { token: Token(1), result: Err(OpError::AccessLost) }));
+        assert_eq!(line.pop(), Some(Completion { token: Token(2), result: Ok(2) }));
+        assert!(line.is_empty());
+    }
+
+    #[test]
+    fn late_completions_of_what_has_ended_are_told_apart() {
+        let mut line = Line::new(64);
+        for token in 0..3 {
+            line.append(op(token, Channel::Lane(0), State::Posted));
+            line.advance();
+        }
+        assert_eq!(line.outstanding(), 3);
+        assert_eq!(line.under_way(Line::low(2)), Some(2));
+        assert_eq!(line.under_way(Line::low(3)), None);
+        line.end_posted(State::Done(Err(OpError::AccessLost)));
+        assert_eq!(line.under_way(Line::low(2)), None);
+        assert_eq!(line.outstanding(), 0);
+    }
+
+    #[test]
+    fn what_is_done_without_the_card_is_not_under_way() {
+        let mut line = Line::new(64);
+        line.append(op(1, Channel::Background, State::Posted));
+        line.append(op(2, Channel::Background, State::Done(Err(OpError::AccessLost))));
+        line.advance();
+        line.advance();
+        assert_eq!(line.outstanding(), 1);
+        line.end_posted(State::Done(Err(OpError::PeerLost)));
+        assert_eq!(line.outstanding(), 0);
+        let results: Vec<_> = std::iter::from_fn(|| line.pop()).map(|done| done.result).collect();
+        assert_eq!(results, [Err(OpError::PeerLost), Err(OpError::AccessLost)]);
+    }
+
+    #[test]
+    fn giving_up_ends_everything_that_is_not_done() {
+        let mut line = Line::new(64);
+        line.append(op(1, Channel::Lane(0), State::Done(Ok(7))));
+        line.append(op(2, Channel::Lane(0), State::Undecided));
+        line.append(op(3, Channel::Background, State::Queued));
+        line.give_up();
+        let results: Vec<_> = std::iter::from_fn(|| line.pop()).map(|done| done.result).collect();
+        assert_eq!(results, [Ok(7), Err(OpError::PeerLost), Err(OpError::PeerLost)]);
+    }
+}

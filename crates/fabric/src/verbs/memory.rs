@@ -1,0 +1,132 @@
+//! Memory that the card may touch.
+
+use std::io;
+use std::sync::Arc;
+
+use super::device::Device;
+use super::ffi;
+use crate::shm::memory::{self, Access, Area, Map, page};
+
+/// Which protection domain a registration belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plane {
+    /// Public memory, and reading everywhere.
+    Background,
+    /// Writing into lanes.
+    Replication,
+}
+
+impl Plane {
+    pub(super) fn domain(self, device: &Device) -> *mut ffi::Opaque {
+        match self {
+            Plane::Background => device.background,
+            Plane::Replication => device.lanes,
+        }
+    }
+}
+
+/// A stretch of locked memory, zeroed at first.
+#[derive(Debug)]
+pub(super) struct Block {
+    map: Arc<Map>,
+    bytes: usize,
+}
+
+impl Block {
+    /// At least `bytes` long; a page, if that is none.
+    pub(super) fn new(bytes: usize) -> io::Result<Block> {
+        let bytes = bytes.max(1).next_multiple_of(page());
+        let fd = memory::create("martlet-verbs", bytes)?;
+        Ok(Block { map: Map::new(&fd, 0, bytes, Access::ReadWrite, false)?, bytes })
+    }
+
+    /// Words of it.
+    pub(super) fn area(&self, offset: usize, bytes: usize) -> Area {
+        Area::new(&self.map, offset, bytes)
+    }
+
+    fn whole(&self) -> Area {
+        self.area(0, self.bytes)
+    }
+}
+
+/// A registration; deregistered when dropped. While it stands the memory's pages are locked.
+#[derive(Debug)]
+pub(super) struct Registered {
+    mr: *mut ffi::Mr,
+    pub(super) lkey: u32,
+    pub(super) rkey: u32,
+    /// What a peer calls the first byte.
+    pub(super) address: u64,
+    device: Arc<Device>,
+    _memory: Area,
+}
+
+// SAFETY: a registration belongs to the process; libibverbs takes it from any thread.
+unsafe impl Send for Registered {}
+// SAFETY: as above; nothing of it changes once made.
+unsafe impl Sync for Registered {}
+
+impl Registered {
+    /// Registers a whole block with these rights.
+    ///
+    /// # Errors
+    /// Mostly the limit on locked memory, which the error then names.
+    pub(super) fn new(device: &Arc<Device>, plane: Plane, block: &Block, rights: i32) -> io::Result<Registered> {
+        let memory = block.whole();
+        let start = memory.memory().as_ptr().cast_mut().cast();
+        // SAFETY: the memory is mapped, and stays so until the registration is gone: it is kept below. That others change it meanwhile is
+        // the point, and everybody here reaches it as atomics.
+        let mr = unsafe { (device.library.reg_mr)(plane.domain(device), start, block.bytes, rights) };
+        if mr.is_null() {
+            return Err(describe(io::Error::last_os_error(), block.bytes));
+        }
+        // SAFETY: not null, so it is a registration, whose keys do not change.
+        let (lkey, rkey) = unsafe { ((*mr).lkey, (*mr).rkey) };
+        Ok(Registered { mr, lkey, rkey, address: start as u64, device: device.clone(), _memory: memory })
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // SAFETY: made by `reg_mr`, and given back once.
+        let status = unsafe { (self.device.library.dereg_mr)(self.mr) };
+        crate::invariant!(status == 0, "a registration cannot be given back: {}", io::Error::from_raw_os_error(status));
+    }
+}
+
+/// Says what the limit on locked memory is when it is what stands in the way.
+fn describe(error: io::Error, bytes: usize) -> io::Error {
+    if !matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM)) {
+        return error;
+    }
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let limit = limit.map_or("unlimited".into(), |limit| format!("{limit} bytes"));
+    io::Error::new(
+        error.kind(),
+        format!(
+            "{bytes} bytes cannot be locked ({error}); locked memory is limited to {limit} (RLIMIT_MEMLOCK): raise it with `ulimit -l`, \
+             LimitMEMLOCK= of the service, or CAP_IPC_LOCK"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_on_locked_memory_is_named() {
+        let text = describe(io::Error::from_raw_os_error(libc::ENOMEM), 12345).to_string();
+        assert!(text.contains("12345 bytes cannot be locked") && text.contains("RLIMIT_MEMLOCK"), "{text}");
+        let other = describe(io::Error::from_raw_os_error(libc::EINVAL), 1);
+        assert_eq!(other.raw_os_error(), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn blocks_are_whole_zeroed_pages() {
+        let block = Block::new(10).expect("memory");
+        assert_eq!(block.bytes, page());
+        assert!(block.whole().memory().iter().all(|word| word.load(crate::primitive::Ordering::Relaxed) == 0));
+    }
+}

@@ -1,0 +1,47 @@
+//! The fabric of hosts with RDMA: libibverbs, loaded at run time.
+//!
+//! Every process registers its regions with its network card and hands the keys to its peers over TCP, after both have proved that they have
+//! the cluster's key (module `meeting`). From then on operations are requests to the cards, and no CPU at the other end takes part.
+//!
+//! | file | what stands there |
+//! |---|---|
+//! | `ffi` | the library's binary interface |
+//! | `device` | which device, port and address |
+//! | `memory`, `queue` | registered memory; queue pairs and completion queues |
+//! | `peer`, `offer` | what two processes keep for each other, and what they tell each other of it |
+//! | `grant` | who may write a lane |
+//! | `line` | the operations on one peer, in order |
+//! | `mail` | datagrams |
+//! | `stream`, `handshake`, `bootstrap` | how processes meet |
+//! | `endpoint` | the contract's operations |
+//!
+//! # Planes
+//! The background plane is one queue pair for each peer: public memory, compare-and-swap, all reading. The replication plane is one for each lane
+//! and writer, with keys of its own, so that taking a lane away from a writer disturbs nothing else. Each plane has its completion queue.
+//!
+//! # Trust
+//! Who holds the cluster's key is trusted with memory; clients get keys for reading only. The TCP connection is authenticated, not encrypted,
+//! and what a card writes to another is neither: RDMA has no such thing. Keep cluster and clients on a network of their own (`docs/rdma.md`).
+
+mod bootstrap;
+mod config;
+mod device;
+mod endpoint;
+mod ffi;
+mod grant;
+mod handshake;
+mod line;
+mod mail;
+mod memory;
+pub(crate) mod offer;
+mod peer;
+mod queue;
+mod shared;
+mod stream;
+
+pub use crate::exchange::BootstrapCounters;
+pub use config::{StartError, VerbsConfig};
+pub use device::{DeviceChoice, DeviceError, devices};
+pub use endpoint::VerbsFabric;
+pub use mail::MailCounters;
+pub use queue::Patience;

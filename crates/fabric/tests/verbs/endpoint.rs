@@ -1,0 +1,122 @@
+//! What the contract leaves to this backend: who is let in, clients that only read, and more under way than was planned for.
+
+use martlet_fabric::verbs::{VerbsConfig, VerbsFabric};
+use martlet_fabric::{
+    Completion, Fabric, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token,
+};
+
+use crate::cluster::{config, identity, unique_cluster};
+
+const PUBLIC: RegionName = RegionName(1);
+const LANE: RegionName = RegionName(16);
+/// Several times what is kept for requests under way.
+const LANE_BYTES: usize = 1 << 20;
+
+fn setting(cluster: &str, node: u16, kind: PeerKind) -> VerbsConfig {
+    let members = RegionSpec { public: vec![(PUBLIC, 4096)], member_lanes: vec![(LANE, LANE_BYTES)], client_lanes: vec![(LANE, 4096)] };
+    let clients = RegionSpec { public: vec![(PUBLIC, 64)], ..RegionSpec::default() };
+    config(cluster, identity(node, 1, kind), members, clients)
+}
+
+fn start(config: VerbsConfig) -> VerbsFabric {
+    VerbsFabric::start(config).expect("started")
+}
+
+/// Waits until something is so. It has no limit: a test that hangs says so by hanging.
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn up(fabric: &mut VerbsFabric) -> PeerId {
+    match until(|| fabric.event()) {
+        PeerEvent::Up { peer, .. } => peer,
+        gone => panic!("{gone:?}"),
+    }
+}
+
+fn dial(from: &VerbsFabric, node: u16, to: &VerbsFabric) {
+    from.connect(NodeId(node), to.listens_at().expect("it listens"));
+}
+
+fn result(fabric: &mut VerbsFabric, token: u64) -> Result<u64, OpError> {
+    let Completion { token: got, result } = until(|| fabric.poll());
+    assert_eq!(got, Token(token));
+    result
+}
+
+#[test]
+fn who_has_another_key_is_refused() {
+    let cluster = unique_cluster();
+    let mut node = start(setting(&cluster, 0, PeerKind::Member));
+    let stranger = VerbsConfig { key: b"not the key of the tests' cluster".to_vec(), ..setting(&cluster, 1, PeerKind::Member) };
+    let mut stranger = start(stranger);
+    dial(&stranger, 0, &node);
+    let why = until(|| stranger.last_refusal());
+    assert!(why.contains("different cluster keys"), "{why}");
+    let why = until(|| node.last_refusal());
+    assert!(why.contains("member n1") && why.contains("different cluster keys"), "{why}");
+    assert_eq!((node.event(), stranger.event()), (None, None));
+    assert_eq!((node.bootstrap_counters().connected, stranger.bootstrap_counters().connected), (0, 0));
+    // Somebody with the key is still let in.
+    let mut member = start(setting(&cluster, 1, PeerKind::Member));
+    dial(&member, 0, &node);
+    up(&mut member);
+    up(&mut node);
+}
+
+#[test]
+fn a_client_reads_public_memory_and_cannot_write_it() {
+    let cluster = unique_cluster();
+    let (mut node, mut user) = (start(setting(&cluster, 0, PeerKind::Member)), start(setting(&cluster, 1, PeerKind::Client)));
+    dial(&user, 0, &node);
+    let to_node = up(&mut user);
+    up(&mut node);
+    let word = |at: usize| Remote { peer: to_node, region: Region::Public(PUBLIC), offset: at * 8 };
+    node.write(Remote { peer: PeerId::SELF, ..word(1) }, &77u64.to_le_bytes(), Token(1));
+    assert_eq!(result(&mut node, 1), Ok(0));
+    user.read_word(word(1), Token(1));
+    assert_eq!(result(&mut user, 1), Ok(77));
+    user.write(word(1), &[0; 8], Token(2));
+    assert_eq!(result(&mut user, 2), Err(OpError::AccessLost));
+    user.compare_and_swap(word(2), 0, 78, Token(3));
+    assert_eq!(result(&mut user, 3), Err(OpError::AccessLost));
+    user.write(Remote { region: Region::Lane(LANE), ..word(0) }, &[1; 8], Token(4));
+    assert_eq!(result(&mut user, 4), Ok(0));
+    user.read_word(word(1), Token(5));
+    assert_eq!(result(&mut user, 5), Ok(77), "a refusal ends nothing");
+}
+
+/// Writes longer than what is kept for requests, and more of them than the card takes at once.
+#[test]
+fn much_may_be_under_way_at_once() {
+    let cluster = unique_cluster();
+    let (mut owner, mut writer) = (start(setting(&cluster, 0, PeerKind::Member)), start(setting(&cluster, 1, PeerKind::Member)));
+    dial(&writer, 0, &owner);
+    let (to_owner, to_writer) = (up(&mut writer), up(&mut owner));
+    let at = |offset| Remote { peer: to_owner, region: Region::Lane(LANE), offset };
+    // One of 600 KiB, then hundreds of small ones into its beginning, then one of 300 KiB behind them.
+    writer.write(at(0), &vec![1; 600 << 10], Token(0));
+    for token in 1..=300u64 {
+        writer.write(at(token as usize * 8), &token.to_le_bytes(), Token(token));
+    }
+    writer.write(at(700 << 10), &vec![2; 300 << 10], Token(301));
+    for token in 0..=301 {
+        assert_eq!(result(&mut writer, token), Ok(0));
+    }
+    let lane = owner.memory(LocalRegion::Lane { writer: to_writer, name: LANE }).expect("not forgotten");
+    for (at, word) in lane.iter().enumerate() {
+        let ones = 0x0101_0101_0101_0101;
+        let wanted = match at * 8 {
+            offset if (1..=300).contains(&at) => (offset / 8) as u64,
+            offset if offset < 600 << 10 => ones,
+            offset if (700 << 10..1000 << 10).contains(&offset) => 2 * ones,
+            _ => 0,
+        };
+        assert_eq!(word.load(std::sync::atomic::Ordering::Acquire), wanted, "word {at}");
+    }
+}

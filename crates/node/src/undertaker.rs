@@ -1,0 +1,262 @@
+//! Keeps the memory of a dying node out of the way of its clients' notice.
+//!
+//! A client of the Redis protocol learns that a node has died when its connection ends. The kernel ends a process in this order: death
+//! words, memory, descriptors. Taking down the page tables of tens of mebibytes of shared rings takes milliseconds, and only then are the
+//! sockets closed: two milliseconds after the others have elected a new primary (TRAPS 33).
+//!
+//! The memory goes with the last process that uses it. So a node has a second process, which shares its memory and nothing else, and
+//! does nothing. When the node dies, its descriptors are closed at once. After that the kernel signals the children of the dead; the second
+//! process lets the failover pass, ends, and takes the memory down with it. It waits because taking memory down occupies a core for
+//! hundreds of microseconds at a stretch on kernels that do not preempt themselves, and the new primary may need that core. It holds no
+//! descriptor, and outlives the thread that started it by that wait at most, however that ends.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use martlet_fabric::shm::process::stand_aside;
+use rustix::process::{Pid, getpid, getppid};
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+/// What its process is called in lists of processes. The kernel takes 15 bytes.
+const NAME: &std::ffi::CStr = c"martlet-mourner";
+/// How long it lets others work before it ends and the kernel takes the memory down.
+const MOURNING: Duration = Duration::from_millis(10);
+/// Its process only makes system calls.
+const STACK_BYTES: usize = 64 << 10;
+/// How often a start looks whether its process has come to an early end.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+const STARTING: u32 = 0;
+const READY: u32 = 1;
+/// Something was refused; the errno stands above the lowest byte.
+const REFUSED: u32 = 2;
+
+/// What the two processes share, beside all else: where the second one stands.
+struct Plot {
+    state: AtomicU32,
+    parent: Pid,
+    stack: Box<[u128]>,
+}
+
+/// The second process. Dropping it ends it; so does the end of the thread that started it.
+#[derive(Debug)]
+pub(crate) struct Undertaker {
+    pid: libc::pid_t,
+    plot: *mut Plot,
+}
+
+impl Undertaker {
+    /// Starts the second process, which ends with the calling thread.
+    ///
+    /// # Errors
+    /// When the kernel refuses: it has no `close_range` (before Linux 5.9), or a sandbox forbids one of the calls.
+    pub(crate) fn start() -> io::Result<Undertaker> {
+        let stack = vec![0u128; STACK_BYTES / size_of::<u128>()].into_boxed_slice();
+        let plot = Box::into_raw(Box::new(Plot { state: AtomicU32::new(STARTING), parent: getpid(), stack }));
+        // SAFETY: `plot` has just been leaked; until the other process exists it is ours alone.
+        let top = unsafe { (*plot).stack.as_mut_ptr_range().end };
+        // Blocked in the second process for ever: what is sent to a whole group of processes is the first one's business, and a handler
+        // would run on memory that the first one believes its own.
+        // SAFETY: both sets are initialised by the calls that take them; the calls only change the calling thread's mask.
+        let before = unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
+            before
+        };
+        // Neither its descriptors nor its signals: a copy of the former is closed at once. No signal when it ends, so that a program which
+        // waits for its children never hears of this one.
+        // SAFETY: the stack is large enough for what `tend` calls, aligned, and lives until the process has ended, like the rest of the
+        // plot. The process shares this thread's thread-local storage; `tend` argues for that.
+        let pid = unsafe { libc::clone(tend, top.cast(), libc::CLONE_VM, plot.cast()) };
+        let error = io::Error::last_os_error();
+        // SAFETY: puts back the mask that the first call gave.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+        if pid < 0 {
+            // SAFETY: leaked above, and nobody else has come to know it.
+            drop(unsafe { Box::from_raw(plot) });
+            return Err(error);
+        }
+        let undertaker = Undertaker { pid, plot };
+        undertaker.await_ready()?;
+        Ok(undertaker)
+    }
+
+    /// Until the second process only sleeps: what it does before that may change this thread's errno.
+    fn await_ready(&self) -> io::Result<()> {
+        // SAFETY: the plot lives as long as `self`, and its state is reached only as an atomic while the process runs.
+        let state = unsafe { &(*self.plot).state };
+        loop {
+            match state.load(Ordering::Acquire) {
+                STARTING => {
+                    let _ = futex::wait(state, futex::Flags::PRIVATE, STARTING, Some(&LOOK));
+                    if state.load(Ordering::Acquire) == STARTING && self.has_ended() {
+                        return Err(io::Error::other("its process was killed before it was ready"));
+                    }
+                }
+                READY => return Ok(()),
+                refused => return Err(io::Error::from_raw_os_error((refused >> 8) as i32)),
+            }
+        }
+    }
+
+    /// Whether its process has ended; it can still be waited for.
+    fn has_ended(&self) -> bool {
+        // SAFETY: an all-zero siginfo is a valid value, which the call fills; it names our own child.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+            libc::waitid(libc::P_PID, self.pid as libc::id_t, &mut info, options) == 0 && info.si_pid() == self.pid
+        }
+    }
+}
+
+impl Drop for Undertaker {
+    fn drop(&mut self) {
+        // SAFETY: plain system calls about our own child, whose number is not given to another process before we have waited for it.
+        let ended = unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            let mut status = 0;
+            loop {
+                let rc = libc::waitpid(self.pid, &mut status, libc::__WALL);
+                if rc >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                    break rc == self.pid;
+                }
+            }
+        };
+        if ended {
+            // SAFETY: leaked in `start`, and the process that used it is gone.
+            drop(unsafe { Box::from_raw(self.plot) });
+        } else {
+            // Somebody else waited for it. It is gone as well, but nothing says since when, so its stack stays.
+            tracing::warn!("the undertaker's process had been waited for by others");
+        }
+    }
+}
+
+/// The second process's whole life.
+///
+/// It shares the memory of the thread that started it, its thread-local storage included. So it calls nothing that allocates, panics or
+/// logs; and while it makes system calls that may fail, and then leave their mark in errno, that thread waits for it.
+extern "C" fn tend(plot: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: the plot outlives this process; its state is an atomic and the rest is not written any more.
+    let (state, parent) = unsafe {
+        let plot = plot.cast::<Plot>();
+        (&(*plot).state, (*plot).parent)
+    };
+    let refused = prepare(parent).err();
+    state.store(refused.map_or(READY, |errno| errno << 8 | REFUSED), Ordering::Release);
+    let _ = futex::wake(state, futex::Flags::PRIVATE, 1);
+    if refused.is_some() {
+        return 1;
+    }
+    loop {
+        // SAFETY: a sleep without descriptors and without an end. It does not return, and so leaves no mark in errno: the only signal that is
+        // not blocked has a handler that does not return either, and the kernel goes on with the sleep after a stop.
+        unsafe { libc::syscall(libc::SYS_ppoll, 0, 0, 0, 0, 0) };
+    }
+}
+
+/// By which the kernel tells of the parent's death: a signal that nobody sends to a whole group of processes.
+fn death_signal() -> libc::c_int {
+    libc::SIGRTMAX()
+}
+
+extern "C" fn mourn_and_end(_signal: libc::c_int) {
+    let mourning = libc::timespec { tv_sec: 0, tv_nsec: MOURNING.as_nanos() as i64 };
+    // SAFETY: plain system calls that read a live value. The thread that errno belongs to is gone.
+    unsafe {
+        libc::syscall(libc::SYS_nanosleep, &raw const mourning, 0);
+        libc::_exit(0);
+    }
+}
+
+/// Gives up everything but the memory, and ties the process to its parent. The error is an errno.
+fn prepare(parent: Pid) -> Result<(), u32> {
+    // SAFETY: __errno_location points to the thread's errno, which is the waiting thread's.
+    let errno = || unsafe { *libc::__errno_location() } as u32;
+    // SAFETY: the values are initialised before they are read, and the handler makes system calls only. Handlers and mask are this
+    // process's own; all other signals stay blocked.
+    let tied = unsafe {
+        let (mut action, mut set): (libc::sigaction, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        action.sa_sigaction = mourn_and_end as extern "C" fn(libc::c_int) as usize;
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, death_signal());
+        libc::sigaction(death_signal(), &action, std::ptr::null_mut()) == 0
+            && libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut()) == 0
+            && libc::prctl(libc::PR_SET_PDEATHSIG, death_signal()) == 0
+    };
+    if !tied {
+        return Err(errno());
+    }
+    if getppid() != Some(parent) {
+        // It had died before that.
+        return Err(libc::ESRCH as u32);
+    }
+    // SAFETY: the descriptors are this process's own copies, which nothing in it uses.
+    if unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) } != 0 {
+        return Err(errno());
+    }
+    // Where it matters, others have work to do when it gets to its own.
+    stand_aside();
+    // SAFETY: the name ends with a zero byte and is only read.
+    unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// How the process ended, once it has.
+    fn wait_for(pid: libc::pid_t) -> libc::c_int {
+        let mut status = 0;
+        // SAFETY: a plain system call about our own child.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::__WALL) }, pid, "{}", io::Error::last_os_error());
+        status
+    }
+
+    #[test]
+    fn it_ends_with_the_value() {
+        let undertaker = Undertaker::start().expect("a process");
+        assert!(!undertaker.has_ended());
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", undertaker.pid)).expect("it runs");
+        assert_eq!(comm.trim_end(), NAME.to_str().expect("ASCII"));
+        let pid = undertaker.pid;
+        drop(undertaker);
+        // SAFETY: signal 0 only asks whether there is such a process.
+        assert_eq!(unsafe { libc::kill(pid, 0) }, -1, "it is gone and has been waited for");
+    }
+
+    #[test]
+    fn it_ends_with_the_thread_that_started_it() {
+        let undertake = || std::mem::ManuallyDrop::new(Undertaker::start().expect("a process")).pid;
+        let pid = std::thread::spawn(undertake).join().expect("the thread ends well");
+        let status = wait_for(pid);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:x}");
+    }
+
+    #[test]
+    fn it_holds_no_descriptor_so_that_a_closed_connection_ends_while_it_lives() {
+        let (ours, mut theirs) = UnixStream::pair().expect("sockets");
+        let undertaker = Undertaker::start().expect("a process");
+        drop(ours);
+        assert_eq!(theirs.read(&mut [0; 8]).expect("an end, and no error"), 0);
+        assert_eq!(std::fs::read_dir(format!("/proc/{}/fd", undertaker.pid)).expect("it runs").count(), 0);
+    }
+
+    #[test]
+    fn signals_to_the_group_leave_it_alone() {
+        let undertaker = Undertaker::start().expect("a process");
+        // SAFETY: a plain system call about our own child.
+        assert_eq!(unsafe { libc::kill(undertaker.pid, libc::SIGTERM) }, 0);
+        // A second one can only be started and made ready after the signal has been delivered, which is at once.
+        drop(Undertaker::start().expect("another"));
+        assert!(!undertaker.has_ended());
+    }
+}

@@ -1,0 +1,72 @@
+//! Known bugs, kept as canaries: each stands at the place where it was made, or could have been, and sleeps until a simulator plants it
+//! ([`probe`]). Numbers in brackets are those of TRAPS.
+
+use martlet_fabric::{probe, probes};
+
+probes! {
+    /// A bug that a simulator can plant.
+    pub enum Canary {
+        /// A proposer that has adopted a value takes its own for the decided one (1).
+        OwnProposal = "own-proposal",
+        /// (n + 1) / 2 counts as a majority (2).
+        HalfMajority = "half-majority",
+        /// After a failed CAS the next attempt expects again what it expected before (uKharon App. A.5).
+        ReusedPrediction = "reused-prediction",
+        /// The prepare phase does not adopt what it finds accepted (uKharon Alg. 5).
+        SkippedAdoption = "skipped-adoption",
+        /// A view's record is taken although its checksum does not hold (14).
+        TornView = "torn-view",
+        /// An acceptor that is asked by RPC accepts whatever it has promised (uKharon App. A.6).
+        ForgottenPromise = "forgotten-promise",
+        /// Ballots wrap at the 16 bits of a slot's word instead of going on by RPC (4).
+        WrappedBallot = "wrapped-ballot",
+        /// A frozen slot counts as evidence that nothing was decided there (3, 4).
+        FrozenIsEmpty = "frozen-is-empty",
+        /// What an earlier round of questions has found counts for the present lease (3).
+        StaleEvidence = "stale-evidence",
+        /// A lease lasts from the moment of the answers, not from that of the questions (uKharon Alg. 2).
+        LeaseFromAnswers = "lease-from-answers",
+        /// A first lease starts at once, whoever may still hold an older one (8).
+        NoStartDelay = "no-start-delay",
+        /// Nobody waits for the lease of a departed primary that is only presumed dead (8).
+        UnawaitedPrimary = "unawaited-primary",
+        /// The lease word is stored once the lease has begun, not before it is asked for (16).
+        LateLeaseWord = "late-lease-word",
+        /// A process is certainly dead when one of its threads is (32).
+        OneThreadDead = "one-thread-dead",
+        /// A restarted process is taken for its earlier life (28).
+        SameLife = "same-life",
+        /// Views are pushed once and never looked for (6).
+        NoPull = "no-pull",
+        /// Replies go out on the strength of a check made before their requests were executed (7).
+        NoSecondCheck = "no-second-check",
+        /// The replies of a turn without proposals wait for none of the entries that they show (7).
+        EagerRead = "eager-read",
+        /// An entry is committed as soon as one backup holds it (uKharon section 7.3).
+        FastestBackup = "fastest-backup",
+        /// A new primary does not look into its lanes before it takes over (uKharon section 7.3).
+        UnreadLanes = "unread-lanes",
+        /// A new primary does not give the others what its predecessor left uncommitted.
+        UnsharedTail = "unshared-tail",
+        /// A learner is reported as caught up while the end of its transfer is still on its way (20).
+        EarlyPromotion = "early-promotion",
+        /// A learner that has been reported as caught up counts for no commit before a view promotes it.
+        UncountedLearner = "uncounted-learner",
+        /// A backup keeps what stands behind the base of a new primary.
+        KeptSuffix = "kept-suffix",
+        /// The lane of a primary that has been succeeded is read on, whatever it still stores there (16).
+        UnretiredLane = "unretired-lane",
+        /// The late start of a primary that has been succeeded is followed (16).
+        SupersededStart = "superseded-start",
+        /// The commit index travels with entries only (13).
+        NoFlush = "no-flush",
+    }
+}
+
+impl Canary {
+    /// Whether it has been planted. Without the feature `canaries`: never.
+    #[inline(always)]
+    pub fn is_planted(self) -> bool {
+        probe::planted(self.name())
+    }
+}

@@ -1,0 +1,272 @@
+//! The background plane (Mu section 5.1): who lives, whether our own heart may beat, and so who leads.
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::{Fabric, LocalRegion, PeerId, Region, Remote};
+
+use crate::basics::layout::{LIFE, MAX_ACTING_THREADS, life};
+use crate::basics::{LogIndex, ProcessId, Time};
+use crate::detector::certain::{self, Sign};
+use crate::detector::heartbeat::Score;
+use crate::detector::stall::StallMeter;
+
+use super::config::Config;
+use super::layout::{Op, Status, WORDS, words};
+use super::{Event, Mu};
+
+/// What is known of the life of one peer.
+#[derive(Debug)]
+pub(super) struct Watch {
+    score: Score,
+    /// Its score fell below the failure threshold and has not recovered.
+    presumed: bool,
+    /// Its kernel says that it is gone, or it cannot be reached any more.
+    pub dead: bool,
+    /// Since when its counter is being read.
+    reading: Option<Time>,
+    threads: usize,
+    words: [u64; MAX_ACTING_THREADS],
+    asked: u8,
+    /// What it says that it is; `None` until it was first read.
+    pub status: Option<Status>,
+}
+
+impl Watch {
+    pub fn new(config: &Config) -> Watch {
+        Watch {
+            score: Score::new(config.thresholds),
+            presumed: false,
+            dead: false,
+            reading: None,
+            threads: 0,
+            words: [life::TID_MASK; MAX_ACTING_THREADS],
+            asked: 0,
+            status: None,
+        }
+    }
+
+    /// Whether it is taken to be alive.
+    pub fn is_alive(&self) -> bool {
+        !self.dead && !self.presumed
+    }
+}
+
+/// Our own heart. It stops when the replication plane makes no progress (fate sharing).
+#[derive(Debug)]
+pub(super) struct Heart {
+    counter: u64,
+    next: Time,
+    beats: u32,
+    /// What was committed at the last check.
+    checked: LogIndex,
+    /// The replication plane was found stuck.
+    pub stopped: bool,
+}
+
+impl Heart {
+    pub fn new() -> Heart {
+        Heart { counter: 0, next: Time(0), beats: 0, checked: LogIndex(0), stopped: false }
+    }
+
+    /// Beats if it is due. `waiting` says whether the replication plane is inside a call to propose, `committed` how far it has come: every
+    /// `every` beats that is checked. Returns the counter if it has changed.
+    fn tick(&mut self, now: Time, interval_ns: u64, every: u32, waiting: bool, committed: LogIndex) -> Option<u64> {
+        if now < self.next {
+            return None;
+        }
+        self.next = now.after(interval_ns / 2);
+        if !waiting || committed != self.checked {
+            (self.stopped, self.beats, self.checked) = (false, 0, committed);
+        } else {
+            self.beats = self.beats.saturating_add(1);
+            self.stopped |= self.beats >= every;
+        }
+        if self.stopped {
+            return None;
+        }
+        self.counter += 1;
+        Some(self.counter)
+    }
+}
+
+/// When the background plane has to do something next.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    pub stall: StallMeter,
+    read: Time,
+    look: Time,
+}
+
+impl Schedule {
+    pub fn new() -> Schedule {
+        Schedule { stall: StallMeter::new(Time(0)), read: Time(0), look: Time(0) }
+    }
+
+    /// The earliest moment at which there is something to do.
+    pub fn next(&self, heart: &Heart) -> Time {
+        self.read.min(heart.next)
+    }
+}
+
+fn word(peer: PeerId, index: usize) -> Remote {
+    Remote { peer, region: Region::Public(LIFE), offset: index * 8 }
+}
+
+impl Mu {
+    /// Beats, reads the others' counters, and looks for certain death.
+    pub(super) fn tick<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        if self.schedule.stall.tick(now) > self.config.stall_ns {
+            // Whatever seemed to stand still may have been ourselves.
+            for peer in &mut self.peers {
+                peer.watch.score.forget_last();
+                peer.watch.reading = peer.watch.reading.map(|_| now);
+            }
+        }
+        let (waiting, committed) = (self.is_inside_propose(), self.log.committed().index);
+        if let Some(counter) = self.heart.tick(now, self.config.heartbeat_interval_ns, self.config.fate_beats, waiting, committed)
+            && let Some(signs) = fabric.memory(LocalRegion::Public(LIFE))
+        {
+            // Read by the others' `read_word`; nothing is ordered by it.
+            signs[life::HEARTBEAT].store(counter, Ordering::Relaxed);
+        }
+        if now >= self.schedule.read {
+            self.schedule.read = now.after(self.config.heartbeat_interval_ns);
+            self.read_counters(now, fabric);
+        }
+        let steady = self.reign.as_ref().is_some_and(|r| r.is_leading());
+        if now >= self.schedule.look {
+            // A leader has better things to do in each turn; what it misses by waiting are followers that count for nothing.
+            let gap = if steady { self.config.heartbeat_interval_ns } else { self.config.death_interval_ns };
+            self.schedule.look = now.after(gap);
+            self.look_for_death(fabric);
+        }
+    }
+
+    fn read_counters<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        for at in 0..self.peers.len() {
+            let peer = &mut self.peers[at];
+            if peer.watch.dead {
+                continue;
+            }
+            match peer.watch.reading {
+                Some(since) if now.since(since) > self.config.silence_ns => self.presume(at),
+                Some(_) => {}
+                None => {
+                    peer.watch.reading = Some(now);
+                    fabric.read_word(word(peer.id, life::HEARTBEAT), Op::Heartbeat.token(0, peer.id));
+                    let status = Remote { peer: peer.id, region: Region::Public(WORDS), offset: words::STATUS * 8 };
+                    fabric.read_word(status, Op::Status.token(0, peer.id));
+                }
+            }
+        }
+    }
+
+    fn look_for_death<F: Fabric>(&mut self, fabric: &mut F) {
+        let watcher = usize::from(self.me.node.0);
+        for peer in &mut self.peers {
+            if peer.watch.threads == 0 && !peer.watch.dead && peer.watch.asked == 0 {
+                peer.watch.asked = u8::MAX;
+                fabric.read_word(word(peer.id, life::THREADS), Op::Threads.token(0, peer.id));
+            }
+            for thread in 0..peer.watch.threads {
+                if !peer.watch.dead && peer.watch.asked & 1 << thread == 0 {
+                    peer.watch.asked |= 1 << thread;
+                    fabric.read_word(word(peer.id, life::death(thread, watcher)), Op::Death.token(thread as u64, peer.id));
+                }
+            }
+        }
+    }
+
+    /// Takes what has been read of a peer's signs of life.
+    pub(super) fn handle_sign(&mut self, op: Op, round: u64, peer: PeerId, result: Result<u64, martlet_fabric::OpError>) {
+        let Some(at) = self.peers.iter().position(|p| p.id == peer) else { return };
+        let watch = &mut self.peers[at].watch;
+        let Ok(value) = result else {
+            // The connection itself timed out (Mu section 5.1, the longer timeout).
+            self.note_death(at, false);
+            return;
+        };
+        match op {
+            Op::Heartbeat => {
+                watch.reading = None;
+                if watch.score.observe(value) {
+                    self.presume(at);
+                } else if watch.presumed {
+                    watch.presumed = false;
+                    let process = self.peers[at].process;
+                    self.events.push_back(Event::Recovered(process));
+                }
+            }
+            Op::Status => watch.status = Some(Status::of(value)),
+            // A peer's word: what it can't be is taken as the nearest that it can.
+            Op::Threads => (watch.threads, watch.asked) = ((value as usize).min(MAX_ACTING_THREADS), 0),
+            Op::Death => {
+                let thread = round as usize % MAX_ACTING_THREADS;
+                watch.asked &= !(1 << thread);
+                watch.words[thread] = value;
+                if thread < watch.threads && certain::judge(&watch.words[..watch.threads]) != Sign::Alive {
+                    self.note_death(at, true);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn presume(&mut self, at: usize) {
+        let peer = &mut self.peers[at];
+        if !std::mem::replace(&mut peer.watch.presumed, true) {
+            self.events.push_back(Event::Suspected { process: peer.process, certain: false });
+        }
+    }
+
+    /// A peer is gone for good.
+    pub(super) fn note_death(&mut self, at: usize, certain: bool) {
+        let peer = &mut self.peers[at];
+        if std::mem::replace(&mut peer.watch.dead, true) {
+            return;
+        }
+        let (id, process) = (peer.id, peer.process);
+        self.events.push_back(Event::Suspected { process, certain });
+        if let Some(reign) = &mut self.reign {
+            // Its memory may still take what is written, and counts for nothing (TRAPS 20).
+            reign.lose(id);
+        }
+    }
+
+    /// Whom this process takes to be the leader: the lowest id among those that it considers to be alive (Mu section 5.1). Who joins or leaves
+    /// does so for this purpose when the change is committed; who lacks the state cannot lead.
+    pub fn leader(&self) -> Option<ProcessId> {
+        let (_, group) = self.log.committed_group()?;
+        group.members().iter().copied().find(|id| {
+            if *id == self.me {
+                return self.log.is_complete() && !self.heart.stopped;
+            }
+            let peer = self.peers.iter().find(|p| p.process == *id);
+            peer.is_some_and(|p| p.watch.is_alive() && !matches!(p.watch.status, Some(Status::Incomplete | Status::Taught)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mu_5_1_fate_sharing_the_heart_stops_when_replication_is_stuck_inside_propose() {
+        let mut heart = Heart::new();
+        let mut now = Time(0);
+        let mut beat = |heart: &mut Heart, waiting, committed| {
+            now = now.after(50);
+            heart.tick(now, 100, 3, waiting, LogIndex(committed))
+        };
+        assert_eq!(beat(&mut heart, false, 7), Some(1));
+        assert_eq!(beat(&mut heart, true, 7), Some(2));
+        assert_eq!(beat(&mut heart, true, 7), Some(3));
+        assert_eq!(beat(&mut heart, true, 7), None, "three beats without progress");
+        assert!(heart.stopped);
+        assert_eq!(beat(&mut heart, true, 8), Some(4), "progress starts it again");
+        assert!(!heart.stopped);
+        for _ in 0..10 {
+            assert!(beat(&mut heart, false, 8).is_some(), "who has nothing to propose is not stuck");
+        }
+    }
+}

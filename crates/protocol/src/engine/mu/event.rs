@@ -1,0 +1,73 @@
+//! What the engine tells its node.
+
+use martlet_fabric::PeerId;
+
+use crate::basics::{LogIndex, ProcessId};
+
+use super::layout::LaneFault;
+
+/// Something that the node has to act on, or to report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A member of the group is taken to be gone.
+    Suspected {
+        /// Who.
+        process: ProcessId,
+        /// Its kernel says so; otherwise it is presumed.
+        certain: bool,
+    },
+    /// A process that was taken to be gone has come back to life.
+    Recovered(ProcessId),
+    /// This process leads from now on.
+    Led {
+        /// Its proposal number.
+        ballot: u64,
+        /// Entries found at it or its followers that nobody knew to be committed; they are now.
+        recovered: u64,
+    },
+    /// This process led, or was on its way to, and has given up.
+    Aborted(AbortReason),
+    /// An added process belongs to the group, or a removed one no longer does: the change is committed.
+    GroupChanged {
+        /// The entry that changed it.
+        index: LogIndex,
+    },
+    /// This process does not hold the whole state, and has asked somebody to teach it.
+    Learning {
+        /// Whom.
+        teacher: PeerId,
+    },
+    /// It holds the whole state again.
+    Learned {
+        /// The last entry that it shows.
+        index: LogIndex,
+    },
+    /// A peer wrote what makes no sense: nothing more is taken from it until its next request.
+    LaneFault {
+        /// The peer.
+        peer: PeerId,
+        /// What was found.
+        fault: LaneFault,
+    },
+    /// The engine no longer needs the memory of this peer.
+    Forget(PeerId),
+}
+
+/// Why a leader has given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AbortReason {
+    /// A follower has given its permission to somebody else.
+    AccessLost(ProcessId),
+    /// This process itself has, to that one.
+    Granted(ProcessId),
+    /// Somebody with a lower id lives.
+    NotLeader,
+    /// A follower has promised more to somebody else.
+    Outbid,
+    /// A follower's log could not be read as it should.
+    CatchUp,
+    /// The others' logs begin behind the end of ours.
+    TooOld,
+    /// This process is not, or no longer, in the group.
+    Removed,
+}

@@ -1,0 +1,207 @@
+//! One process that a leader writes to.
+
+use std::collections::VecDeque;
+
+use martlet_fabric::ring::{Record, Writer};
+use martlet_fabric::{Fabric, Local, LocalRegion, PeerId, Region, Remote};
+
+use crate::basics::layout::LOG_LANE;
+use crate::basics::{LogIndex, ProcessId};
+
+use super::layout::{Op, PROBE_OFFSET, SCRATCH, WORDS, words};
+use super::log::Numbers;
+
+/// How far a follower has come in this reign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It has been asked for its permission.
+    Asked,
+    /// It has granted it, and its numbers are being read.
+    Inspecting,
+    /// It is confirmed: it has granted its permission, and its numbers are known.
+    Confirmed(Numbers),
+    /// The proposal number has been written to it.
+    Preparing(Numbers),
+    /// It gets the log, record by record, from its cursor on.
+    Following,
+    /// It is out of reach.
+    Lost,
+}
+
+/// A process that the leader writes to.
+#[derive(Debug)]
+pub(super) struct Follower {
+    pub process: ProcessId,
+    pub peer: PeerId,
+    /// Where its numbers land in our scratch memory.
+    pub slot: usize,
+    pub phase: Phase,
+    pub writer: Writer,
+    /// Where in the leader's log the next record for it begins.
+    pub cursor: u64,
+    /// Everything up to here stands in its memory, since its start has taken effect.
+    pub acked: Option<LogIndex>,
+    /// Whether its machine shows the state: only who can lead one day counts for what is committed.
+    pub holds: bool,
+    /// The end of its start in its lane: once it has read so far, it knows what became of its state.
+    pub start_ends: u64,
+    /// Its numbers are being read.
+    pub reading: bool,
+    /// The last turn of which everything has been written while it still gave its permission.
+    pub vouched: u64,
+    /// Where the entries end that its start takes with it: nothing before counts by itself.
+    pub started_to: u64,
+    /// The operation by which the proposal number was written.
+    prepare_op: u64,
+    /// What was last said to it to be committed.
+    pub told: LogIndex,
+    posted_ops: u64,
+    done_ops: u64,
+    marks: VecDeque<Sent>,
+    refreshing: bool,
+    pub full: bool,
+    records_since_refresh: u32,
+    refresh_tail: u64,
+}
+
+/// What the completion of an operation stands for.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    op: u64,
+    index: Option<LogIndex>,
+    turn: u64,
+}
+
+impl Follower {
+    pub fn new(process: ProcessId, peer: PeerId, slot: usize, writer: Writer) -> Follower {
+        Follower {
+            process,
+            peer,
+            slot,
+            phase: Phase::Asked,
+            writer,
+            cursor: 0,
+            acked: None,
+            holds: false,
+            start_ends: u64::MAX,
+            reading: false,
+            vouched: 0,
+            started_to: 0,
+            prepare_op: u64::MAX,
+            told: LogIndex(0),
+            posted_ops: 0,
+            done_ops: 0,
+            marks: VecDeque::with_capacity(256),
+            refreshing: false,
+            full: false,
+            records_since_refresh: 0,
+            refresh_tail: 0,
+        }
+    }
+
+    /// What it holds in its log, and can lead with: what counts for the majority.
+    pub fn held(&self) -> Option<LogIndex> {
+        self.acked.filter(|_| self.holds)
+    }
+
+    /// Its state was lost with the start, or before. Looks whether it has been taught meanwhile.
+    pub fn look_for_state<F: Fabric>(&mut self, round: u64, fabric: &mut F) {
+        if self.holds || self.reading {
+            return;
+        }
+        if self.writer.tail() - self.writer.outstanding() >= self.start_ends {
+            self.inspect(round, fabric);
+        } else {
+            self.full = true;
+        }
+    }
+
+    /// Reads its numbers, and how much of its lane it has consumed.
+    pub fn inspect<F: Fabric>(&mut self, round: u64, fabric: &mut F) {
+        self.reading = true;
+        let from = Remote { peer: self.peer, region: Region::Public(WORDS), offset: 0 };
+        let into = Local { region: LocalRegion::Public(SCRATCH), offset: self.slot * words::BYTES };
+        fabric.read_word(self.writer.consumed_word(), Op::Consumed.token(round, self.peer));
+        fabric.read(from, into, words::COUNT * 8, Op::Words.token(round, self.peer));
+    }
+
+    /// Its numbers, once they are known and as long as nothing has been written behind them.
+    pub fn numbers(&self) -> Option<&Numbers> {
+        match &self.phase {
+            Phase::Confirmed(numbers) | Phase::Preparing(numbers) => Some(numbers),
+            _ => None,
+        }
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.phase == Phase::Lost
+    }
+
+    /// Whether the proposal number stands in its memory, and it gave its permission until then.
+    pub fn is_prepared(&self) -> bool {
+        self.done_ops >= self.prepare_op && matches!(self.phase, Phase::Preparing(_) | Phase::Following)
+    }
+
+    /// Posts a record, if there is room. When it completes, everything up to `index` stands there.
+    pub fn push<F: Fabric>(&mut self, fabric: &mut F, record: &mut Record, index: Option<LogIndex>, round: u64, turn: u64) -> bool {
+        let Some(ops) = self.writer.push(fabric, record, Op::Log.token(round, self.peer)) else {
+            self.full = true;
+            return false;
+        };
+        self.full = false;
+        self.posted_ops += u64::from(ops);
+        self.records_since_refresh = self.records_since_refresh.saturating_add(1);
+        self.marks.push_back(Sent { op: self.posted_ops, index, turn });
+        true
+    }
+
+    /// The record just posted carried the proposal number.
+    pub fn note_prepare(&mut self) {
+        self.prepare_op = self.posted_ops;
+    }
+
+    /// The last turn for which an operation has been posted.
+    pub fn asked(&self) -> u64 {
+        self.marks.back().map_or(self.vouched, |sent| sent.turn)
+    }
+
+    /// Writes a word that nobody reads, to learn whether it still gives its permission.
+    pub fn probe<F: Fabric>(&mut self, fabric: &mut F, round: u64, turn: u64) {
+        let at = Remote { peer: self.peer, region: Region::Lane(LOG_LANE), offset: PROBE_OFFSET };
+        fabric.write(at, &turn.to_le_bytes(), Op::Log.token(round, self.peer));
+        self.posted_ops += 1;
+        self.marks.push_back(Sent { op: self.posted_ops, index: None, turn });
+    }
+
+    /// One more operation has completed well.
+    pub fn handle_done(&mut self) {
+        self.done_ops += 1;
+        while let Some(sent) = self.marks.front().filter(|sent| sent.op <= self.done_ops) {
+            self.vouched = sent.turn;
+            if sent.index.is_some() {
+                self.acked = sent.index;
+            }
+            self.marks.pop_front();
+        }
+    }
+
+    /// Takes what its reader has consumed. Returns whether it has to be woken: what stood there when we last asked is still untouched.
+    pub fn handle_consumed(&mut self, position: u64) -> bool {
+        self.refreshing = false;
+        self.writer.note_consumed(position);
+        let consumed = self.writer.tail() - self.writer.outstanding();
+        let sleeps = consumed < self.refresh_tail || (self.full && self.writer.outstanding() > 0);
+        self.refresh_tail = self.writer.tail();
+        sleeps
+    }
+
+    /// Asks for the reader's progress when it is due: in the background, before the lane is full (TRAPS 15).
+    pub fn refresh<F: Fabric>(&mut self, fabric: &mut F, round: u64, every: u32) {
+        let due = self.full || self.records_since_refresh >= every;
+        if due && !self.refreshing && !self.is_lost() {
+            self.refreshing = true;
+            self.records_since_refresh = 0;
+            fabric.read_word(self.writer.consumed_word(), Op::Consumed.token(round, self.peer));
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! What a leader does (Mu section 4): it gathers permission, catches up, prepares, brings its followers up to date, and then writes each
+//! record once into each of their logs.
+
+use std::collections::VecDeque;
+
+use martlet_fabric::ring::{self, Record, Writer};
+use martlet_fabric::{Fabric, Local, LocalRegion, Memory, OpError, PeerId, Region, Remote};
+
+use crate::basics::layout::MAX_MEMBERS;
+use crate::basics::{LogIndex, ProcessId, Time};
+use crate::replica::StateMachine;
+
+use super::backlog::Backlog;
+use super::config::Config;
+use super::follower::{Follower, Phase};
+use super::layout::{self, Header, Kind, LOG, Op, SCRATCH, SCRATCH_WORDS_BYTES, words};
+use super::log::{Log, Mark, Numbers, Staged};
+use super::permission::word_from;
+use super::release::Releases;
+use super::{AbortReason, Event, Group};
+
+/// The bits of a proposal number that tell its proposers apart; the rounds stand above them.
+const PROPOSER_BITS: u32 = 16;
+
+/// How far a reign has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It waits for the permission of a majority (listing 2, lines 9 to 12).
+    Acquiring,
+    /// It reads the log of the follower that has the most (listing 3).
+    CatchingUp { from: PeerId, numbers: Numbers, pieces: u8 },
+    /// It waits until its proposal number stands at a majority (lines 17 to 24).
+    Preparing,
+    /// It waits until everything that it found stands at a majority, under its own number.
+    TakingOver { last: LogIndex, recovered: u64 },
+    /// Every propose is one write (section 4.2, omitting the prepare phase).
+    Leading,
+}
+
+/// What a reign has at hand.
+pub(super) struct Context<'a, F, S> {
+    pub now: Time,
+    pub config: &'a Config,
+    pub log: &'a mut Log,
+    pub fabric: &'a mut F,
+    pub machine: &'a mut S,
+    pub events: &'a mut VecDeque<Event>,
+    pub nudges: &'a mut Vec<PeerId>,
+    pub buffer: &'a mut Vec<u8>,
+    /// The number of the request that this process has granted itself last.
+    pub self_granted: u64,
+}
+
+/// Our own log's memory.
+pub(super) fn ring_of<F: Fabric>(fabric: &F) -> &Memory {
+    fabric.memory(LocalRegion::Public(LOG)).expect("every process offers its log")
+}
+
+/// An attempt to lead, from the request for permission to the abort.
+#[derive(Debug)]
+pub(super) struct Reign {
+    me: ProcessId,
+    /// The number of the request with which it began; tells its operations from those of earlier ones.
+    pub(super) round: u64,
+    /// The proposal number; 0 before it is chosen.
+    pub(super) ballot: u64,
+    pub(super) stage: Stage,
+    pub followers: Vec<Follower>,
+    pub(super) backlog: Backlog,
+    /// The last entry proposed.
+    last: LogIndex,
+    /// Records in the log that are not committed.
+    pub(super) open: VecDeque<Mark>,
+    pub(super) record: Record,
+    pub(super) last_post: Time,
+    failed: Option<AbortReason>,
+    /// Followers whose numbers or log have been read since the last look.
+    read: Vec<PeerId>,
+}
+
+impl Reign {
+    /// `backlog`: what this process has executed beyond the end of its log in an earlier reign; empty otherwise.
+    pub fn new(me: ProcessId, round: u64, record: Record, backlog: Backlog) -> Reign {
+        Reign {
+            me,
+            round,
+            ballot: 0,
+            stage: Stage::Acquiring,
+            followers: Vec::with_capacity(MAX_MEMBERS),
+            backlog,
+            last: LogIndex(0),
+            open: VecDeque::with_capacity(1024),
+            record,
+            last_post: Time(0),
+            failed: None,
+            read: Vec::with_capacity(MAX_MEMBERS),
+        }
+    }
+
+    pub fn round(&self) -> u64 {
+        self.round
+    }
+
+    pub fn ballot(&self) -> u64 {
+        self.ballot
+    }
+
+    /// Whether it has taken over.
+    pub fn is_leading(&self) -> bool {
+        self.stage == Stage::Leading
+    }
+
+    pub fn last(&self) -> LogIndex {
+        self.last
+    }
+
+    /// Whether something has been begun and is not done.
+    pub fn is_waiting(&self) -> bool {
+        !self.is_leading() || !self.open.is_empty() || !self.backlog.is_empty()
+    }
+
+    /// Whether something has been proposed that is not in the log.
+    pub fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Whether a command of `bytes` more, with all that waits, would find room in the log at once.
+    pub fn has_room(&self, bytes: usize, log: &Log, config: &Config) -> bool {
+        // Headers and fillers at most double it.
+        let need = 2 * (self.backlog.bytes() + bytes + layout::COMMAND_HEADER_BYTES + layout::HEADER_BYTES + 2 * ring::RECORD_HEADER_BYTES);
+        self.is_leading() && log.open_bytes() + need as u64 <= config.open_bytes()
+    }
+
+    /// Asks a process for its permission, from now on or as soon as it is there.
+    pub fn ask(&mut self, process: ProcessId, peer: PeerId, writer: Writer) {
+        let slot = self.followers.len();
+        martlet_fabric::invariant!(slot < layout::MAX_PEERS, "one reign writes to {slot} processes already");
+        self.followers.push(Follower::new(process, peer, slot, writer));
+    }
+
+    /// Whether there is room for one more.
+    pub fn may_ask(&self, peer: PeerId) -> bool {
+        self.followers.len() < layout::MAX_PEERS && self.followers.iter().all(|f| f.peer != peer)
+    }
+
+    /// Gives back what the next reign can use.
+    pub fn into_parts(self) -> (Vec<Follower>, Record, Backlog) {
+        (self.followers, self.record, self.backlog)
+    }
+
+    /// The peer is gone: what it holds counts for nothing any more.
+    pub fn lose(&mut self, peer: PeerId) {
+        if let Some(follower) = self.followers.iter_mut().find(|f| f.peer == peer) {
+            (follower.phase, follower.acked) = (Phase::Lost, None);
+        }
+    }
+
+    pub fn handle_completion(&mut self, op: Op, round: u64, peer: PeerId, result: Result<u64, OpError>, nudges: &mut Vec<PeerId>) {
+        if round != self.round & 0xffff {
+            return;
+        }
+        let Some(follower) = self.followers.iter_mut().find(|f| f.peer == peer) else { return };
+        match (op, result) {
+            (_, Err(OpError::PeerLost)) => {
+                follower.phase = Phase::Lost;
+                follower.acked = None;
+                if matches!(self.stage, Stage::CatchingUp { from, .. } if from == peer) {
+                    self.failed = Some(AbortReason::CatchUp);
+                }
+            }
+            // Listing 2, lines 24 and 33: abort if any write fails, since that follower has granted somebody else.
+            (_, Err(OpError::AccessLost)) => self.failed = Some(AbortReason::AccessLost(follower.process)),
+            (Op::Log, Ok(_)) => follower.handle_done(),
+            (Op::Consumed, Ok(position)) if follower.handle_consumed(position) => nudges.push(peer),
+            (Op::Words | Op::CatchUp, Ok(_)) => self.read.push(peer),
+            _ => {}
+        }
+    }
+
+    /// A command, for the next record. Returns its index.
+    pub fn propose(&mut self, command: &[u8], config: &Config) -> LogIndex {
+        self.backlog.push(command, config.batch_bytes.min(config.max_command_bytes()));
+        self.last = self.last.next();
+        self.last
+    }
+
+    /// Whether a change of the group can be proposed now: one at a time.
+    pub fn may_change(&self, log: &Log) -> bool {
+        self.is_leading() && !log.is_group_changing() && !self.backlog.has_group()
+    }
+
+    pub fn propose_group(&mut self, group: &Group) {
+        let mut encoded = Vec::new();
+        group.encode(&mut encoded);
+        self.backlog.push_group(&encoded);
+        self.last = self.last.next();
+    }
+
+    pub(super) fn header(&self, kind: Kind, index: LogIndex, count: u32, log: &Log) -> Header {
+        Header { kind, count, ballot: self.ballot, index, committed: log.committed().index }
+    }
+
+    /// How many of the group `yes` holds for, this process included if `me`.
+    pub(super) fn count(&self, group: &Group, me: bool, yes: impl Fn(&Follower) -> bool) -> usize {
+        let others = self.followers.iter().filter(|f| group.contains(f.process) && yes(f)).count();
+        others + usize::from(me && group.contains(self.me))
+    }
+
+    /// The highest value that a majority of the group has reached, `mine` being that of this process.
+    pub(super) fn majority_of(&self, group: &Group, mine: u64, of: impl Fn(&Follower) -> u64) -> u64 {
+        let mut values = [0u64; MAX_MEMBERS];
+        let mut n = 0;
+        for id in group.members() {
+            values[n] = if *id == self.me { mine } else { self.followers.iter().find(|f| f.process == *id).map_or(0, &of) };
+            n += 1;
+        }
+        let values = &mut values[..n];
+        values.sort_unstable_by(|a, b| b.cmp(a));
+        values.get(group.majority() - 1).copied().unwrap_or(0)
+    }
+
+    /// Does what can be done now. `Err` aborts the reign.
+    pub fn step<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> Result<bool, AbortReason> {
+        let mut moved = self.take_acks(cx);
+        moved |= self.take_read(cx)?;
+        loop {
+            if let Some(reason) = self.failed {
+                return Err(reason);
+            }
+            let before = self.stage;
+            match self.stage {
+                Stage::Acquiring => self.acquire(cx)?,
+                Stage::CatchingUp { .. } => {}
+                Stage::Preparing => self.prepare(cx)?,
+                Stage::TakingOver { .. } | Stage::Leading => moved |= self.write(cx)?,
+            }
+            if self.stage == before {
+                return Ok(moved);
+            }
+            moved = true;
+        }
+    }
+
+    /// Who has acknowledged the request for permission becomes a confirmed follower, once its numbers are known.
+    fn take_acks<F: Fabric, S>(&mut self, cx: &mut Context<F, S>) -> bool {
+        let mut moved = false;
+        for follower in &mut self.followers {
+            if follower.phase == Phase::Asked && word_from(cx.fabric, follower.peer, layout::permission::ACK) == self.round {
+                follower.phase = Phase::Inspecting;
+                follower.inspect(self.round, cx.fabric);
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    /// Takes what reads have brought: numbers, or a piece of a log.
+    fn take_read<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> Result<bool, AbortReason> {
+        let mut moved = false;
+        while let Some(peer) = self.read.pop() {
+            moved = true;
+            if let Stage::CatchingUp { from, numbers, pieces } = &mut self.stage
+                && *from == peer
+            {
+                *pieces -= 1;
+                if *pieces == 0 {
+                    let numbers = *numbers;
+                    self.adopt(&numbers, cx)?;
+                }
+                continue;
+            }
+            let Some(follower) = self.followers.iter_mut().find(|f| f.peer == peer && f.reading) else { continue };
+            follower.reading = false;
+            let scratch = cx.fabric.memory(LocalRegion::Public(SCRATCH)).expect("every process has room for its reads");
+            let at = follower.slot * words::BYTES / 8;
+            let numbers = Numbers::read(&scratch[at..at + words::COUNT]);
+            match (follower.phase, numbers) {
+                (Phase::Inspecting, Some(numbers)) => {
+                    follower.phase = Phase::Confirmed(numbers);
+                    follower.holds = numbers.holds_state();
+                }
+                (Phase::Inspecting, None) => follower.phase = Phase::Lost,
+                (Phase::Following, Some(numbers)) => follower.holds = numbers.is_complete(),
+                _ => {}
+            }
+        }
+        Ok(moved)
+    }
+
+    /// With the permission of a majority: whoever of them has the most is caught up with, or else the prepare phase begins.
+    fn acquire<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> Result<(), AbortReason> {
+        let Some(group) = cx.log.group().cloned() else { return Err(AbortReason::Removed) };
+        let own = (cx.log.last_ballot(), cx.log.tail().index);
+        let granted = cx.self_granted == self.round;
+        if !granted || self.count(&group, true, |f| f.numbers().is_some()) < group.majority() {
+            return Ok(());
+        }
+        let members = self.followers.iter().filter(|f| group.contains(f.process));
+        let best = members.clone().filter_map(|f| Some((f.numbers()?, f.peer))).max_by_key(|(numbers, _)| numbers.rank());
+        if let Some((numbers, from)) = best.filter(|(numbers, _)| numbers.rank() > own) {
+            return self.catch_up(from, *numbers, cx);
+        }
+        // What anybody knows to be committed is in our log by now.
+        let committed = members.clone().filter_map(|f| Some(f.numbers()?.committed.index)).max().unwrap_or_default();
+        cx.log.advance(ring_of(cx.fabric), cx.machine, committed);
+        if !cx.log.is_complete() {
+            return Err(AbortReason::TooOld);
+        }
+        if self.ballot == 0 {
+            let seen = members.filter_map(|f| Some(f.numbers()?.min_proposal)).max().unwrap_or(0).max(cx.log.min_proposal());
+            // Higher than any seen or used before (listing 2, line 20), and nobody else's.
+            self.ballot = (((seen >> PROPOSER_BITS) + 1) << PROPOSER_BITS) | u64::from(self.me.node.0);
+            cx.log.promise(self.ballot);
+        }
+        self.stage = Stage::Preparing;
+        Ok(())
+    }
+
+    /// Listing 3: reads the part of the best log that is undecided here.
+    fn catch_up<F: Fabric, S: StateMachine>(&mut self, peer: PeerId, numbers: Numbers, cx: &mut Context<F, S>) -> Result<(), AbortReason> {
+        let (from, to, capacity) = (cx.log.committed().position, numbers.tail.position, cx.config.log_ring_bytes as u64);
+        if to < from || from < numbers.floor || to - from > capacity {
+            return Err(AbortReason::TooOld);
+        }
+        // In as many pieces as the ring makes of it, at the same places.
+        let mut pieces = 0;
+        let mut at = from;
+        while at < to {
+            let len = (to - at).min(capacity - at % capacity);
+            let offset = ring::HEADER_BYTES + (at % capacity) as usize;
+            let remote = Remote { peer, region: Region::Public(LOG), offset };
+            let into = Local { region: LocalRegion::Public(SCRATCH), offset: SCRATCH_WORDS_BYTES + offset };
+            cx.fabric.read(remote, into, len as usize, Op::CatchUp.token(self.round, peer));
+            at += len;
+            pieces += 1;
+        }
+        self.stage = Stage::CatchingUp { from: peer, numbers, pieces };
+        if pieces == 0 { self.adopt(&numbers, cx) } else { Ok(()) }
+    }
+
+    /// Takes over the log that has been read.
+    fn adopt<F: Fabric, S: StateMachine>(&mut self, numbers: &Numbers, cx: &mut Context<F, S>) -> Result<(), AbortReason> {
+        let scratch = cx.fabric.memory(LocalRegion::Public(SCRATCH)).expect("every process has room for its reads");
+        let copy = &scratch[SCRATCH_WORDS_BYTES / 8..];
+        let mut reader = ring::Reader::at(cx.log.committed().position);
+        let mut staged = Staged::default();
+        while reader.position() < numbers.tail.position && reader.next(copy, cx.buffer) {
+            staged.push(cx.buffer);
+        }
+        let whole = reader.position() == numbers.tail.position;
+        let ring = ring_of(cx.fabric);
+        if !whole || cx.log.replace(ring, numbers.last_ballot, &staged).is_err() || cx.log.tail().index != numbers.tail.index {
+            return Err(AbortReason::CatchUp);
+        }
+        self.stage = Stage::Acquiring;
+        Ok(())
+    }
+
+    /// Writes the proposal number to each confirmed follower; when it stands at a majority, everything there is to be accepted goes out.
+    fn prepare<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> Result<(), AbortReason> {
+        let Some(group) = cx.log.group().cloned() else { return Err(AbortReason::Removed) };
+        let own = (cx.log.last_ballot(), cx.log.tail().index);
+        if self.followers.iter().any(|f| matches!(f.phase, Phase::Confirmed(numbers) if numbers.rank() > own)) {
+            self.stage = Stage::Acquiring;
+            return Ok(());
+        }
+        self.write_ballots(cx)?;
+        if self.count(&group, true, Follower::is_prepared) < group.majority() {
+            return Ok(());
+        }
+        let (last, committed) = (cx.log.tail().index, cx.log.committed());
+        cx.log.accept(self.ballot);
+        self.last = LogIndex(last.0 + self.backlog.entries());
+        let mut position = committed.position;
+        while let Some((header, next)) = cx.log.read(ring_of(cx.fabric), position, cx.buffer) {
+            position = next;
+            self.open.push_back(Mark { index: header.last(), position });
+        }
+        self.stage = Stage::TakingOver { last, recovered: last.0 - committed.index.0 };
+        Ok(())
+    }
+
+    pub(super) fn write_ballots<F: Fabric, S>(&mut self, cx: &mut Context<F, S>) -> Result<(), AbortReason> {
+        for at in 0..self.followers.len() {
+            let Phase::Confirmed(numbers) = self.followers[at].phase else { continue };
+            if numbers.min_proposal >= self.ballot {
+                return Err(AbortReason::Outbid);
+            }
+            let header = self.header(Kind::Prepare, numbers.tail.index, 0, cx.log);
+            self.record.fill(|bytes| header.encode(bytes));
+            let follower = &mut self.followers[at];
+            if follower.push(cx.fabric, &mut self.record, None, self.round, 0) {
+                follower.note_prepare();
+                follower.phase = Phase::Preparing(numbers);
+                cx.nudges.push(follower.peer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases the replies of turns that are committed and vouched for.
+    pub fn release(&self, releases: &mut Releases, log: &Log) {
+        if let Some(group) = log.group() {
+            let vouched = self.majority_of(group, releases.turn() - 1, |f| f.vouched);
+            releases.release(vouched, log.committed().index);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! How a process gets the state that it does not hold: it was never in the group, the log has overrun it, or it has executed what was lost.
+
+use martlet_fabric::{Fabric, LocalRegion, PeerId};
+
+use crate::basics::{LogIndex, Time};
+use crate::replica::StateMachine;
+
+use super::layout::{self, Header, Kind, LaneFault, STATE_LANE, Status, permission};
+use super::leading::ring_of;
+use super::log::Mark;
+use super::permission::tell;
+use super::{Event, Group, Mu};
+
+/// A wish to be taught, and how far it has been met.
+#[derive(Debug)]
+pub(super) struct Learning {
+    teacher: PeerId,
+    wish: u64,
+    /// When the teacher was last heard.
+    heard: Time,
+    /// What the machine shows, once the transfer has begun.
+    at: Option<Mark>,
+    group: Group,
+    part: Vec<u8>,
+    /// Every part has come.
+    whole: bool,
+    committed: LogIndex,
+    /// Under which proposal number the teacher's log was accepted.
+    ballot: u64,
+    /// The teacher has given up, or made no sense.
+    broken: bool,
+}
+
+impl Learning {
+    /// Takes a record of the teacher's.
+    fn take<S: StateMachine>(&mut self, payload: &[u8], end: u64, machine: &mut S) -> Result<(), LaneFault> {
+        let (header, body) = Header::decode(payload)?;
+        let begins = header.kind == Kind::Begin;
+        if begins || header.kind == Kind::Break {
+            let wish = if begins { 8..16 } else { 0..8 };
+            let of = body.get(wish).ok_or(LaneFault::Body)?;
+            if u64::from_le_bytes(of.try_into().expect("8 bytes")) != self.wish {
+                return Ok(()); // of an earlier wish
+            }
+            if !begins {
+                self.broken = true;
+                return Ok(());
+            }
+            let position = u64::from_le_bytes(body[..8].try_into().expect("8 bytes"));
+            self.group = Group::decode(&body[16..]).ok_or(LaneFault::Body)?;
+            machine.clear();
+            (self.at, self.whole) = (Some(Mark { index: header.index, position }), false);
+            return Ok(());
+        }
+        let Some(at) = &mut self.at else { return Ok(()) };
+        self.committed = self.committed.max(header.committed);
+        self.ballot = header.ballot;
+        match header.kind {
+            Kind::Part => {
+                self.part.extend_from_slice(body);
+                if header.count == 0 {
+                    machine.install(&self.part);
+                    self.part.clear();
+                }
+            }
+            Kind::End => self.whole = true,
+            Kind::Flush => {}
+            Kind::Commands | Kind::Group => {
+                layout::check_entries(&header, body)?;
+                if header.index != at.index.next() {
+                    return Err(LaneFault::Index { expected: at.index.next(), found: header.index });
+                }
+                if header.kind == Kind::Group {
+                    self.group = Group::decode(body).ok_or(LaneFault::Body)?;
+                } else {
+                    for (command, index) in layout::commands(body).zip(header.index.0..) {
+                        machine.apply(LogIndex(index), command?);
+                    }
+                }
+                *at = Mark { index: header.last(), position: end };
+            }
+            kind => return Err(LaneFault::Order(kind)),
+        }
+        Ok(())
+    }
+}
+
+impl Mu {
+    /// Asks to be taught when that is necessary, and takes what a teacher sends. Returns whether anything came.
+    pub(super) fn learn<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
+        if self.log.is_complete() || self.reign.is_some() || self.is_removed() {
+            return false;
+        }
+        let given_up = self.learning.as_ref().is_some_and(|l| {
+            let gone = self.peers.iter().all(|p| p.id != l.teacher || p.watch.dead);
+            l.broken || gone || now.since(l.heard) > self.config.teach_patience_ns
+        });
+        if self.learning.is_none() || given_up {
+            self.wish(now, fabric);
+        }
+        let Some(mut learning) = self.learning.take() else { return false };
+        let moved = self.take_lesson(now, &mut learning, fabric, machine);
+        let done = learning.at.filter(|_| learning.whole && !learning.broken);
+        if let Some(at) = done
+            && self.log.learned(ring_of(fabric), machine, at, learning.ballot, learning.committed, &learning.group)
+        {
+            self.incomplete_since = None;
+            tell(fabric, learning.teacher, permission::TEACH, learning.wish << 1);
+            self.events.push_back(Event::Learned { index: at.index });
+            self.publish(fabric);
+            return true;
+        }
+        self.learning = Some(learning);
+        moved
+    }
+
+    /// Asks somebody: a follower rather than the leader, the highest id, and not the same again if there is another.
+    fn wish<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        let last = self.learning.take().map(|l| l.teacher);
+        let since = *self.incomplete_since.get_or_insert(now);
+        // Only if there is nobody else, and some time has been given to find out.
+        let leader_too = now.since(since) >= 10 * self.config.heartbeat_interval_ns;
+        let able = self.peers.iter().filter(|p| p.watch.is_alive());
+        let rank = |status| match status {
+            Some(Status::Follower) => 2,
+            Some(Status::Leader) if leader_too => 1,
+            _ => 0,
+        };
+        let best = able.map(|p| (rank(p.watch.status), Some(p.id) != last, p.process, p.id)).max();
+        let Some((1.., _, _, teacher)) = best else { return };
+        self.wishes += 1;
+        let wish = self.wishes;
+        tell(fabric, teacher, permission::TEACH, wish << 1 | 1);
+        self.nudges.push(teacher);
+        self.events.push_back(Event::Learning { teacher });
+        self.learning = Some(Learning {
+            teacher,
+            wish,
+            heard: now,
+            at: None,
+            group: Group::default(),
+            part: Vec::new(),
+            whole: false,
+            committed: LogIndex(0),
+            ballot: 0,
+            broken: false,
+        });
+    }
+
+    fn take_lesson<F: Fabric, S: StateMachine>(&mut self, now: Time, learning: &mut Learning, fabric: &mut F, machine: &mut S) -> bool {
+        let Some(peer) = self.peers.iter_mut().find(|p| p.id == learning.teacher) else { return false };
+        let Some(lane) = fabric.memory(LocalRegion::Lane { writer: peer.id, name: STATE_LANE }) else { return false };
+        let mut any = false;
+        while !learning.broken && peer.state_reader.next(lane, &mut self.buffer) {
+            any = true;
+            learning.heard = now;
+            // Where the record ends in every log that has it: the records of a state lane lie elsewhere.
+            let end = learning
+                .at
+                .map_or(0, |at| martlet_fabric::ring::position_after(at.position, self.buffer.len(), self.config.log_ring_bytes as u64));
+            if let Err(fault) = learning.take(&self.buffer, end, machine) {
+                learning.broken = true;
+                self.events.push_back(Event::LaneFault { peer: peer.id, fault });
+            }
+        }
+        peer.state_reader.publish(lane);
+        any
+    }
+}

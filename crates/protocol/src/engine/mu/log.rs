@@ -1,0 +1,449 @@
+//! A replica's log (Mu listing 1): sealed records at absolute positions, what of them is accepted, committed and applied.
+//!
+//! The records lie in a ring of the owner's public memory, so that a new leader can read them. Nothing is zeroed and nothing is recycled by
+//! a procedure of its own: a record is overwritten when the ring comes round to it, which the owner allows once it is applied here.
+//! Positions are the same at all replicas that hold the same entries, since they follow from the records' lengths alone.
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::ring::{self, Reader, Record};
+use martlet_fabric::{Memory, invariant};
+
+use crate::basics::LogIndex;
+use crate::replica::StateMachine;
+
+use super::Group;
+use super::layout::{self, Header, Kind, LaneFault, Status, words};
+
+/// A place between two records: the last entry before it, and where the next record begins (or the filler ahead of it).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    pub index: LogIndex,
+    pub position: u64,
+}
+
+/// Records with entries on their way into a log, as one.
+#[derive(Debug, Default)]
+pub struct Staged {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Staged {
+    pub fn push(&mut self, payload: &[u8]) {
+        self.bytes.extend_from_slice(payload);
+        self.ends.push(self.bytes.len());
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let mut from = 0;
+        self.ends.iter().map(move |end| &self.bytes[std::mem::replace(&mut from, *end)..*end])
+    }
+}
+
+/// The owner's side of its log.
+#[derive(Debug)]
+pub struct Log {
+    capacity: u64,
+    tail: Mark,
+    /// Nothing before this position was ever here.
+    floor: u64,
+    /// Up to which position anything was ever written: what was cut off has overwritten the lap before it all the same.
+    written: u64,
+    committed: Mark,
+    /// What the machine shows, as long as `complete`.
+    applied: Mark,
+    complete: bool,
+    /// The machine shows more than the log holds: what this process executed as a leader that has lost its role.
+    beyond: bool,
+    min_proposal: u64,
+    last_ballot: u64,
+    /// The group of the committed prefix, and those of entries behind it.
+    groups: Vec<(LogIndex, Group)>,
+    record: Record,
+    buffer: Vec<u8>,
+}
+
+impl Log {
+    /// The empty log of a machine in its first state, or with no group of one that has to learn.
+    pub fn new(capacity: usize, group: Option<Group>) -> Log {
+        Log {
+            capacity: capacity as u64,
+            tail: Mark::default(),
+            floor: 0,
+            written: 0,
+            committed: Mark::default(),
+            applied: Mark::default(),
+            complete: group.is_some(),
+            beyond: false,
+            min_proposal: 0,
+            last_ballot: 0,
+            groups: group.into_iter().map(|g| (LogIndex(0), g)).collect(),
+            record: Record::with_capacity(ring::max_payload(capacity)),
+            buffer: Vec::with_capacity(ring::max_payload(capacity)),
+        }
+    }
+
+    pub fn tail(&self) -> Mark {
+        self.tail
+    }
+
+    pub fn committed(&self) -> Mark {
+        self.committed
+    }
+
+    pub fn applied(&self) -> Mark {
+        self.applied
+    }
+
+    /// Whether the machine shows exactly the entries up to [`Log::applied`].
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    pub fn min_proposal(&self) -> u64 {
+        self.min_proposal
+    }
+
+    pub fn last_ballot(&self) -> u64 {
+        self.last_ballot
+    }
+
+    /// The group in force: that of the last entry which changes it, committed or not.
+    pub fn group(&self) -> Option<&Group> {
+        self.groups.last().map(|(_, g)| g)
+    }
+
+    /// The group of what is committed.
+    pub fn committed_group(&self) -> Option<&(LogIndex, Group)> {
+        self.groups.first()
+    }
+
+    /// The group in force behind the entry at `index`.
+    pub fn group_at(&self, index: LogIndex) -> Option<&Group> {
+        self.groups.iter().rev().find(|(changed, _)| *changed <= index).map(|(_, group)| group)
+    }
+
+    /// Whether a change of the group is not committed yet.
+    pub fn is_group_changing(&self) -> bool {
+        self.groups.len() > 1
+    }
+
+    /// Raises the smallest proposal number that is accepted here.
+    pub fn promise(&mut self, ballot: u64) {
+        invariant!(ballot > self.min_proposal, "promised {ballot} after {}", self.min_proposal);
+        self.min_proposal = ballot;
+    }
+
+    /// The whole log counts as accepted under `ballot`.
+    pub fn accept(&mut self, ballot: u64) {
+        invariant!(ballot >= self.last_ballot, "accepted {ballot} after {}", self.last_ballot);
+        self.last_ballot = ballot;
+        self.min_proposal = self.min_proposal.max(ballot);
+    }
+
+    /// Whether the record at `position` is still here.
+    pub fn retains(&self, position: u64) -> bool {
+        position >= self.lowest() && position <= self.tail.position
+    }
+
+    /// The lowest position that may still be here.
+    fn lowest(&self) -> u64 {
+        self.floor.max(self.written.saturating_sub(self.capacity))
+    }
+
+    /// Bytes behind what must not be overwritten.
+    pub fn open_bytes(&self) -> u64 {
+        self.tail.position - self.kept()
+    }
+
+    fn kept(&self) -> u64 {
+        if self.complete { self.committed.position.min(self.applied.position) } else { self.committed.position }
+    }
+
+    /// Where the log would end with one more record of this payload.
+    pub fn position_with(&self, payload: usize) -> u64 {
+        ring::position_after(self.tail.position, payload, self.capacity)
+    }
+
+    /// Appends a record that has been filled with a header and a body.
+    pub fn place(&mut self, ring: &Memory, header: &Header, record: &mut Record) -> Result<(), LaneFault> {
+        if self.position_with(record.payload().len()) - self.kept() > self.capacity {
+            return Err(LaneFault::Room);
+        }
+        if header.kind == Kind::Group {
+            let group = Group::decode(&record.payload()[layout::HEADER_BYTES..]).ok_or(LaneFault::Body)?;
+            self.groups.push((header.index, group));
+        }
+        self.tail = Mark { index: header.last(), position: ring::place(ring, self.tail.position, record) };
+        self.written = self.written.max(self.tail.position);
+        Ok(())
+    }
+
+    /// Appends a record as it came.
+    pub fn append(&mut self, ring: &Memory, header: &Header, payload: &[u8]) -> Result<(), LaneFault> {
+        if header.index != self.tail.index.next() {
+            return Err(LaneFault::Index { expected: self.tail.index.next(), found: header.index });
+        }
+        self.supersede();
+        let mut record = std::mem::take(&mut self.record);
+        record.fill(|bytes| bytes.extend_from_slice(payload));
+        let placed = self.place(ring, header, &mut record);
+        self.record = record;
+        placed
+    }
+
+    /// The record at `position`, into `into`: its header, and where the next one begins. `None` when none is there.
+    pub fn read(&self, ring: &Memory, position: u64, into: &mut Vec<u8>) -> Option<(Header, u64)> {
+        if position >= self.tail.position || !self.retains(position) {
+            return None;
+        }
+        let mut reader = Reader::at(position);
+        if !reader.next(ring, into) {
+            return None;
+        }
+        let (header, _) = Header::decode(into).ok()?;
+        Some((header, reader.position()))
+    }
+
+    /// How many records stand behind `position`.
+    pub fn records_behind(&mut self, ring: &Memory, mut position: u64) -> u32 {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut count = 0;
+        while let Some((_, next)) = self.read(ring, position, &mut buffer) {
+            position = next;
+            count += 1;
+        }
+        self.buffer = buffer;
+        invariant!(position == self.tail.position, "the log breaks off at {position} of {}", self.tail.position);
+        count
+    }
+
+    /// Replaces everything behind what is committed by `staged`, as accepted under `ballot`. Entries that stand there already stay; when the
+    /// machine shows one that goes, it is void.
+    pub fn replace(&mut self, ring: &Memory, ballot: u64, staged: &Staged) -> Result<(), LaneFault> {
+        let committed = self.committed.index;
+        // What is committed here already is the same there.
+        let news = || staged.iter().filter(|payload| Header::decode(payload).is_ok_and(|(header, _)| header.last() > committed));
+        let mut next = committed.next();
+        for payload in news() {
+            let (header, body) = Header::decode(payload)?;
+            layout::check_entries(&header, body)?;
+            if header.index != next {
+                return Err(LaneFault::Index { expected: next, found: header.index });
+            }
+            next = header.last().next();
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut same = self.committed;
+        let mut rest = news().peekable();
+        while let (Some(payload), Some((header, after))) = (rest.peek(), self.read(ring, same.position, &mut buffer)) {
+            let (wanted, body) = Header::decode(payload)?;
+            if (wanted.kind, wanted.index, wanted.count, body) != (header.kind, header.index, header.count, &buffer[layout::HEADER_BYTES..])
+            {
+                break;
+            }
+            same = Mark { index: header.last(), position: after };
+            rest.next();
+        }
+        self.buffer = buffer;
+        self.truncate(same);
+        for payload in rest {
+            let (header, _) = Header::decode(payload)?;
+            self.append(ring, &header, payload)?;
+        }
+        self.accept(ballot);
+        Ok(())
+    }
+
+    /// The log begins anew behind `base`, which is committed, with the group there; what the machine shows ends before it.
+    pub fn jump(&mut self, base: Mark, group: Group) {
+        invariant!(base.index > self.committed.index, "a jump back from {:?} to {base:?}", self.committed);
+        self.void();
+        (self.tail, self.committed, self.floor) = (base, base, base.position);
+        self.written = self.written.max(base.position);
+        self.groups = vec![(base.index, group)];
+    }
+
+    fn truncate(&mut self, to: Mark) {
+        invariant!(to.index >= self.committed.index, "a committed entry was to be cut off: {to:?}, {:?}", self.committed);
+        if self.applied.index > to.index {
+            self.complete = false;
+        }
+        if to != self.tail {
+            self.supersede();
+        }
+        self.tail = to;
+        self.groups.retain(|(index, _)| *index <= to.index);
+    }
+
+    /// The machine shows everything in the log, and everything that was proposed is there: the leader executed it.
+    pub fn note_executed(&mut self) {
+        self.applied = self.tail;
+    }
+
+    /// The machine shows more than the log holds, or no longer does. Whatever changes the log from now on voids what it shows.
+    pub fn set_beyond(&mut self, beyond: bool) {
+        self.beyond = beyond;
+    }
+
+    /// Whether it does, and nothing has come between.
+    pub fn is_beyond(&self) -> bool {
+        self.beyond
+    }
+
+    fn supersede(&mut self) {
+        if std::mem::take(&mut self.beyond) {
+            self.complete = false;
+        }
+    }
+
+    /// The machine shows what will never be in the log, or is to be emptied.
+    pub fn void(&mut self) {
+        (self.complete, self.beyond) = (false, false);
+    }
+
+    /// Commits the records up to `index` and applies them, unless the machine shows them already. Returns whether there were any.
+    pub fn advance<S: StateMachine>(&mut self, ring: &Memory, machine: &mut S, index: LogIndex) -> bool {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let before = (self.committed, self.applied);
+        while self.committed.index < index.min(self.tail.index) {
+            let record = self.read(ring, self.committed.position, &mut buffer);
+            invariant!(record.is_some(), "no record behind {:?}", self.committed);
+            let (header, position) = record.expect("just checked");
+            let mark = Mark { index: header.last(), position };
+            if mark.index > index {
+                break;
+            }
+            if self.complete && self.applied == self.committed {
+                apply(&header, &buffer, machine);
+                self.applied = mark;
+            }
+            self.commit_to(mark);
+        }
+        while self.complete && self.applied.index < self.committed.index {
+            let record = self.read(ring, self.applied.position, &mut buffer);
+            invariant!(record.is_some(), "no record behind {:?}", self.applied);
+            let (header, position) = record.expect("just checked");
+            apply(&header, &buffer, machine);
+            self.applied = Mark { index: header.last(), position };
+        }
+        self.buffer = buffer;
+        before != (self.committed, self.applied)
+    }
+
+    /// Commits up to a mark whose records the machine shows already: the way of a leader that executes first.
+    pub fn commit_to(&mut self, mark: Mark) {
+        self.committed = mark;
+        while self.groups.len() > 1 && self.groups[1].0 <= mark.index {
+            self.groups.remove(0);
+        }
+    }
+
+    /// The machine has been taught everything up to `at`, by somebody whose log was accepted under `ballot`, and who knew `committed` to be
+    /// committed; `group` goes with it. What stands in the log behind it stays accepted. `false`: it cannot be joined with what stands here.
+    pub fn learned<S: StateMachine>(
+        &mut self,
+        ring: &Memory,
+        machine: &mut S,
+        at: Mark,
+        ballot: u64,
+        committed: LogIndex,
+        group: &Group,
+    ) -> bool {
+        let last = self.tail.index;
+        if at.index <= committed && last <= at.index {
+            (self.tail, self.committed, self.applied, self.floor) = (at, at, at, at.position);
+            self.written = self.written.max(at.position);
+            self.groups = vec![(at.index, group.clone())];
+            self.complete = true;
+            return true;
+        }
+        // The same leader's log is the same as far as it goes.
+        let same = at.index <= committed || (ballot == self.last_ballot && at.index <= last);
+        if !same || !self.retains(at.position) {
+            return false;
+        }
+        self.advance(ring, machine, at.index.min(committed));
+        self.applied = at;
+        self.complete = true;
+        self.advance(ring, machine, self.committed.index);
+        true
+    }
+
+    /// Shows the numbers to the others.
+    pub fn publish(&self, words: &Memory, status: Status) {
+        for (at, value) in [
+            (words::MIN_PROPOSAL, self.min_proposal),
+            (words::LAST_BALLOT, self.last_ballot),
+            (words::LAST_INDEX, self.tail.index.0),
+            (words::TAIL, self.tail.position),
+            (words::COMMITTED, self.committed.index.0),
+            (words::COMMITTED_POSITION, self.committed.position),
+            (words::FLOOR, self.lowest()),
+            (words::STATUS, status as u64),
+            (words::EXECUTED, if self.beyond { self.tail.index.0 + 1 } else { self.applied.index.0 }),
+        ] {
+            words[at].store(value, Ordering::Release);
+        }
+    }
+}
+
+fn apply<S: StateMachine>(header: &Header, payload: &[u8], machine: &mut S) {
+    if header.kind == Kind::Commands {
+        for (command, index) in layout::commands(&payload[layout::HEADER_BYTES..]).zip(header.index.0..) {
+            machine.apply(LogIndex(index), command.expect("checked when it came"));
+        }
+    }
+}
+
+/// The numbers of a peer's log, as read from its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    pub min_proposal: u64,
+    pub last_ballot: u64,
+    pub tail: Mark,
+    pub committed: Mark,
+    pub floor: u64,
+    status: Status,
+    executed: u64,
+}
+
+impl Numbers {
+    /// Reads them; `None` when they make no sense.
+    pub fn read(words: &Memory) -> Option<Numbers> {
+        let word = |at: usize| words[at].load(Ordering::Acquire);
+        let numbers = Numbers {
+            min_proposal: word(words::MIN_PROPOSAL),
+            last_ballot: word(words::LAST_BALLOT),
+            tail: Mark { index: LogIndex(word(words::LAST_INDEX)), position: word(words::TAIL) },
+            committed: Mark { index: LogIndex(word(words::COMMITTED)), position: word(words::COMMITTED_POSITION) },
+            floor: word(words::FLOOR),
+            status: Status::of(word(words::STATUS)),
+            executed: word(words::EXECUTED),
+        };
+        let (tail, committed) = (numbers.tail, numbers.committed);
+        let ordered = committed.index <= tail.index && committed.position <= tail.position && numbers.floor <= tail.position;
+        let aligned = [tail.position, committed.position, numbers.floor].iter().all(|p| p.is_multiple_of(16) && *p < 1 << 62);
+        let small = [numbers.min_proposal, numbers.last_ballot, tail.index.0].iter().all(|n| *n < 1 << 62);
+        (ordered && aligned && small).then_some(numbers)
+    }
+
+    /// Whether its owner's machine shows the state, and will whatever follows what is committed there.
+    pub fn holds_state(&self) -> bool {
+        self.status != Status::Incomplete && self.executed <= self.committed.index.0
+    }
+
+    /// Whether its owner says that its machine shows the state.
+    pub fn is_complete(&self) -> bool {
+        self.status != Status::Incomplete
+    }
+
+    /// What is compared to find the log that holds everything that may be committed: the proposal number, then the length.
+    pub fn rank(&self) -> (u64, LogIndex) {
+        (self.last_ballot, self.tail.index)
+    }
+}

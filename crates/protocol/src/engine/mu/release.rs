@@ -1,0 +1,92 @@
+//! Which replies may go out (TRAPS 7): a turn's, once what was proposed up to its end is committed, and a majority still gave its permission
+//! after the turn's execution. So a read sees whatever was acknowledged before it, although nothing is replicated for it.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+use crate::basics::LogIndex;
+use crate::replica::Ticket;
+
+/// Turns whose replies have not been released.
+#[derive(Debug)]
+pub(super) struct Releases {
+    turn: u64,
+    released: u64,
+    /// Whether somebody waits for the present turn.
+    asked: Cell<bool>,
+    waiting: VecDeque<(u64, LogIndex)>,
+}
+
+impl Releases {
+    pub fn new() -> Releases {
+        Releases { turn: 1, released: 0, asked: Cell::new(false), waiting: VecDeque::with_capacity(1024) }
+    }
+
+    /// The present turn. Its first is 1.
+    pub fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    pub fn ticket(&self) -> Ticket {
+        self.asked.set(true);
+        Ticket(self.turn)
+    }
+
+    pub fn released(&self) -> Ticket {
+        Ticket(self.released)
+    }
+
+    /// Whether replies of the present turn wait, so that the followers' permission has to be seen after it.
+    pub fn is_asked(&self) -> bool {
+        self.asked.get()
+    }
+
+    /// The present turn ends; `last` is the last index proposed.
+    pub fn end(&mut self, last: LogIndex) {
+        if self.asked.replace(false) {
+            self.waiting.push_back((self.turn, last));
+        }
+        self.turn += 1;
+    }
+
+    /// A majority gave its permission after the end of turn `vouched`, and everything up to `committed` is committed.
+    pub fn release(&mut self, vouched: u64, committed: LogIndex) {
+        while let Some((turn, last)) = self.waiting.front().filter(|(turn, last)| *turn <= vouched && *last <= committed) {
+            let _ = last;
+            self.released = *turn;
+            self.waiting.pop_front();
+        }
+    }
+
+    /// A reign begins or ends: what waits will not be released.
+    pub fn break_off(&mut self) {
+        self.waiting.clear();
+        self.asked.set(false);
+        self.turn += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_waits_for_its_entries_and_for_a_majority_that_still_gives_its_permission() {
+        let mut releases = Releases::new();
+        let write = releases.ticket();
+        releases.end(LogIndex(1));
+        releases.end(LogIndex(1));
+        let read = releases.ticket();
+        releases.end(LogIndex(1));
+        releases.release(2, LogIndex(0));
+        assert_eq!(releases.released(), Ticket(0), "not committed");
+        releases.release(2, LogIndex(1));
+        assert_eq!(releases.released(), write, "the read's turn has not been vouched for");
+        releases.release(3, LogIndex(1));
+        assert_eq!(releases.released(), read);
+        let lost = releases.ticket();
+        releases.break_off();
+        releases.release(u64::MAX, LogIndex(9));
+        assert!(releases.released() < lost, "what waited when a reign ended is never released");
+    }
+}

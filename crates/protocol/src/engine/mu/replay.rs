@@ -1,0 +1,129 @@
+//! What a follower does: it takes what the holder of its permission has written into the log, and applies what is committed.
+
+use martlet_fabric::{Fabric, LocalRegion, Memory, PeerId};
+
+use crate::basics::LogIndex;
+use crate::basics::layout::LOG_LANE;
+use crate::replica::StateMachine;
+
+use super::layout::{self, Header, Kind, LOG, LaneFault};
+use super::log::{Log, Mark, Staged};
+use super::{Event, Group, Mu};
+
+/// The lane of the permission's holder, as its reader sees it.
+#[derive(Debug, Default)]
+pub(super) struct Inbound {
+    /// The proposal number that was last prepared; 0 for none.
+    ballot: u64,
+    /// A start of that number has taken effect.
+    started: bool,
+    /// A start that is not yet effective.
+    staging: Option<Staging>,
+    broken: bool,
+}
+
+/// Records on their way into the log, all at once or not at all.
+#[derive(Debug)]
+struct Staging {
+    staged: Staged,
+    due: u32,
+    /// Where the log begins anew, and the group there, if the start is a jump.
+    jump: Option<(Mark, Group)>,
+}
+
+impl Inbound {
+    fn take<S: StateMachine>(&mut self, payload: &[u8], log: &mut Log, ring: &Memory, machine: &mut S) -> Result<(), LaneFault> {
+        let (header, body) = Header::decode(payload)?;
+        if header.kind == Kind::Prepare {
+            if header.ballot <= log.min_proposal() {
+                return Err(LaneFault::Ballot { expected: log.min_proposal() + 1, found: header.ballot });
+            }
+            log.promise(header.ballot);
+            *self = Inbound { ballot: header.ballot, ..Inbound::default() };
+            return Ok(());
+        }
+        if header.ballot != self.ballot || self.ballot == 0 {
+            return Err(LaneFault::Ballot { expected: self.ballot, found: header.ballot });
+        }
+        match (header.kind, &mut self.staging) {
+            (Kind::Start | Kind::Jump, _) => {
+                let jump = if header.kind == Kind::Jump { Some(parse_jump(header.index, body)?) } else { None };
+                if jump.is_none() && header.index > log.committed().index {
+                    return Err(LaneFault::Index { expected: log.committed().index, found: header.index });
+                }
+                self.staging = Some(Staging { staged: Staged::default(), due: header.count, jump });
+                if header.count == 0 { self.take_effect(header.committed, log, ring, machine) } else { Ok(()) }
+            }
+            (kind, Some(staging)) if kind.is_entry() => {
+                staging.staged.push(payload);
+                if staging.staged.len() == staging.due as usize {
+                    self.take_effect(header.committed, log, ring, machine)?;
+                }
+                Ok(())
+            }
+            (kind, None) if kind.is_entry() && self.started => {
+                layout::check_entries(&header, body)?;
+                // What it tells to be committed was in the log before it: that makes room.
+                log.advance(ring, machine, header.committed);
+                // What a teacher has brought is no news.
+                if header.last() > log.committed().index {
+                    log.append(ring, &header, payload)?;
+                }
+                // A record that comes late may tell of itself.
+                log.advance(ring, machine, header.committed);
+                Ok(())
+            }
+            (Kind::Flush, None) if self.started => {
+                log.advance(ring, machine, header.committed);
+                Ok(())
+            }
+            (kind, _) => Err(LaneFault::Order(kind)),
+        }
+    }
+
+    fn take_effect<S: StateMachine>(
+        &mut self,
+        committed: LogIndex,
+        log: &mut Log,
+        ring: &Memory,
+        machine: &mut S,
+    ) -> Result<(), LaneFault> {
+        let Some(Staging { staged, jump, .. }) = self.staging.take() else { return Ok(()) };
+        // What has been taught here meanwhile needs no jump.
+        if let Some((base, group)) = jump.filter(|(base, _)| base.index > log.committed().index) {
+            log.jump(base, group);
+        }
+        log.replace(ring, self.ballot, &staged)?;
+        self.started = true;
+        log.advance(ring, machine, committed);
+        Ok(())
+    }
+}
+
+fn parse_jump(index: LogIndex, body: &[u8]) -> Result<(Mark, Group), LaneFault> {
+    let (position, group) = body.split_first_chunk().ok_or(LaneFault::Body)?;
+    let position = u64::from_le_bytes(*position);
+    let group = Group::decode(group).filter(|_| position.is_multiple_of(16) && position < 1 << 62).ok_or(LaneFault::Body)?;
+    Ok((Mark { index, position }, group))
+}
+
+impl Mu {
+    /// Takes up to `budget` bytes from the lane of `peer`, who holds the permission or held it until just now. Returns whether there were any.
+    pub(super) fn drain<F: Fabric, S: StateMachine>(&mut self, peer: PeerId, budget: usize, fabric: &mut F, machine: &mut S) -> bool {
+        let Some(at) = self.peers.iter().position(|p| p.id == peer) else { return false };
+        let Some(lane) = fabric.memory(LocalRegion::Lane { writer: peer, name: LOG_LANE }) else { return false };
+        let ring = fabric.memory(LocalRegion::Public(LOG)).expect("every process offers its log");
+        let mut taken = 0;
+        let mut any = false;
+        while taken < budget && !self.inbound.broken && self.peers[at].reader.next(lane, &mut self.buffer) {
+            any = true;
+            taken += self.buffer.len() + 1;
+            if let Err(fault) = self.inbound.take(&self.buffer, &mut self.log, ring, machine) {
+                self.inbound.broken = true;
+                self.events.push_back(Event::LaneFault { peer, fault });
+            }
+        }
+        self.peers[at].reader.publish(lane);
+        any
+    }
+}

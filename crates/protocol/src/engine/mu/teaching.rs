@@ -1,0 +1,200 @@
+//! The state's way from one replica to another (Mu section 5.4: from a follower, so that the leader does not pause).
+//!
+//! Who does not hold the state asks a replica that does. That one sends a *begin*, then the entries as it applies them and, between them,
+//! parts of its state: each part shows exactly the entries before it in the lane. An *end* follows the last part; then come entries only,
+//! until the learner has enough to go on from its own log or from the leader's.
+
+use martlet_fabric::ring::{Record, Writer};
+use martlet_fabric::{Fabric, Memory, PeerId, Region, Remote};
+
+use crate::basics::LogIndex;
+use crate::replica::StateMachine;
+
+use super::config::{Config, Execution};
+use super::layout::{HEADER_BYTES, Header, Kind, Op, STATE_LANE, permission};
+use super::leading::ring_of;
+use super::log::{Log, Mark};
+use super::permission::word_from;
+use super::{Mu, Peer};
+
+/// One learner's transfer, as its teacher sees it.
+#[derive(Debug)]
+pub(super) struct Teaching {
+    /// Entries up to here have been sent.
+    sent: Mark,
+    begun: bool,
+    /// Where the next part begins; `None` when the last one has been taken.
+    cursor: Option<u64>,
+    part: Vec<u8>,
+    posted: usize,
+    ended: bool,
+    /// What was last said to be committed.
+    told: LogIndex,
+}
+
+/// The writing end of a state lane.
+#[derive(Debug)]
+pub(super) struct Lesson {
+    pub writer: Writer,
+    /// The last wish that was heard, with its lowest bit.
+    heard: u64,
+    refreshing: bool,
+    under_way: Option<Teaching>,
+}
+
+impl Lesson {
+    pub fn new(peer: PeerId, config: &Config) -> Lesson {
+        let lane = Remote { peer, region: Region::Lane(STATE_LANE), offset: 0 };
+        Lesson { writer: Writer::new(lane, config.state_ring_bytes), heard: 0, refreshing: false, under_way: None }
+    }
+
+    /// Takes what the learner has consumed.
+    pub fn handle_consumed(&mut self, position: u64) {
+        self.refreshing = false;
+        self.writer.note_consumed(position);
+    }
+
+    fn push<F: Fabric>(&mut self, fabric: &mut F, peer: PeerId, record: &mut Record) -> bool {
+        self.writer.push(fabric, record, Op::State.token(0, peer)).is_some()
+    }
+}
+
+/// What a teacher has at hand.
+struct Desk<'a> {
+    log: &'a Log,
+    config: &'a Config,
+    /// Whether the machine shows the log's entries and nothing else: a leader that executes first may have more.
+    exact: bool,
+    record: &'a mut Record,
+    buffer: &'a mut Vec<u8>,
+}
+
+impl Desk<'_> {
+    fn fill(&mut self, kind: Kind, count: u32, index: LogIndex, body: &[u8]) {
+        let header = Header { kind, count, ballot: self.log.last_ballot(), index, committed: self.log.committed().index };
+        self.record.fill(|bytes| {
+            header.encode(bytes);
+            bytes.extend_from_slice(body);
+        });
+    }
+}
+
+impl Mu {
+    /// Teaches whoever has asked. Returns whether anything was sent.
+    pub(super) fn teach<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &S) -> bool {
+        let more = self.log.is_beyond() || self.reign.as_ref().is_some_and(|r| r.has_backlog());
+        let exact = !more || self.config.execution == Execution::Committed;
+        let Mu { peers, log, config, teaching_record, buffer, nudges, .. } = self;
+        let mut any = false;
+        for peer in peers.iter_mut().filter(|p| !p.watch.dead) {
+            let mut desk = Desk { log, config, exact, record: teaching_record, buffer };
+            if peer.teach(&mut desk, fabric, machine) {
+                any = true;
+                nudges.push(peer.id);
+            }
+        }
+        any
+    }
+}
+
+impl Peer {
+    fn teach<F: Fabric, S: StateMachine>(&mut self, desk: &mut Desk, fabric: &mut F, machine: &S) -> bool {
+        let wish = word_from(fabric, self.id, permission::TEACH);
+        let lesson = &mut self.lesson;
+        if wish != lesson.heard {
+            lesson.heard = wish;
+            lesson.under_way = (wish & 1 == 1).then(|| Teaching {
+                sent: desk.log.applied(),
+                begun: false,
+                cursor: Some(0),
+                part: Vec::new(),
+                posted: 0,
+                ended: false,
+                told: LogIndex(0),
+            });
+        }
+        let Some(mut teaching) = lesson.under_way.take() else { return false };
+        let before = lesson.writer.tail();
+        // Who holds the state no longer, or has lost an entry that the learner still lacks, cannot go on.
+        let able = desk.log.is_complete() && (!teaching.begun || desk.log.retains(teaching.sent.position));
+        if able {
+            teaching.go_on(lesson, self.id, desk, fabric, machine);
+            lesson.under_way = Some(teaching);
+        } else {
+            desk.fill(Kind::Break, 0, LogIndex(0), &(wish >> 1).to_le_bytes());
+            if !lesson.push(fabric, self.id, desk.record) {
+                lesson.under_way = Some(teaching);
+            }
+        }
+        if lesson.writer.outstanding() > 0 && !lesson.refreshing && lesson.under_way.is_some() {
+            lesson.refreshing = true;
+            fabric.read_word(lesson.writer.consumed_word(), Op::StateConsumed.token(0, self.id));
+        }
+        lesson.writer.tail() != before
+    }
+}
+
+impl Teaching {
+    fn go_on<F: Fabric, S: StateMachine>(&mut self, lesson: &mut Lesson, peer: PeerId, desk: &mut Desk, fabric: &mut F, machine: &S) {
+        if !self.begun {
+            self.sent = desk.log.applied();
+            // That of what the state shows, which may be ahead of what is committed, or of which the log knows nothing yet.
+            let Some(group) = desk.log.group_at(self.sent.index) else { return };
+            let mut body = Vec::new();
+            body.extend_from_slice(&self.sent.position.to_le_bytes());
+            body.extend_from_slice(&(lesson.heard >> 1).to_le_bytes());
+            group.encode(&mut body);
+            desk.fill(Kind::Begin, 0, self.sent.index, &body);
+            self.begun = lesson.push(fabric, peer, desk.record);
+        }
+        let mut budget = desk.config.transfer_budget_bytes;
+        while self.begun && budget > 0 {
+            if self.posted < self.part.len() {
+                // Fragments of a part, with nothing between them.
+                let room = martlet_fabric::ring::max_payload(desk.config.state_ring_bytes) - HEADER_BYTES;
+                let end = (self.posted + room).min(self.part.len());
+                let more = u32::from(end < self.part.len());
+                desk.fill(Kind::Part, more, self.sent.index, &self.part[self.posted..end]);
+                if !lesson.push(fabric, peer, desk.record) {
+                    return;
+                }
+                budget = budget.saturating_sub(end - self.posted);
+                self.posted = end;
+                continue;
+            }
+            let upto = desk.log.applied().position;
+            if self.sent.position < upto {
+                let ring: &Memory = ring_of(fabric);
+                let Some((header, next)) = desk.log.read(ring, self.sent.position, desk.buffer) else { return };
+                let body = std::mem::take(desk.buffer);
+                desk.fill(header.kind, header.count, header.index, &body[HEADER_BYTES..]);
+                let pushed = lesson.push(fabric, peer, desk.record);
+                budget = budget.saturating_sub(body.len());
+                *desk.buffer = body;
+                if !pushed {
+                    return;
+                }
+                (self.sent, self.told) = (Mark { index: header.last(), position: next }, desk.log.committed().index);
+                continue;
+            }
+            match self.cursor {
+                Some(_) if !desk.exact => return,
+                Some(cursor) => {
+                    self.part.clear();
+                    self.posted = 0;
+                    self.cursor = machine.transfer(cursor, budget, &mut self.part);
+                }
+                // What has been sent becomes final when it is committed: that has to be told, like the end itself.
+                None if self.ended && self.told >= desk.log.committed().index => return,
+                None => {
+                    let (kind, committed) = (if self.ended { Kind::Flush } else { Kind::End }, desk.log.committed().index);
+                    desk.fill(kind, 0, self.sent.index, &[]);
+                    if !lesson.push(fabric, peer, desk.record) {
+                        return;
+                    }
+                    (self.ended, self.told) = (true, committed);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+mod machine;
+mod paper;
+mod random;
+mod traps;
+mod world;

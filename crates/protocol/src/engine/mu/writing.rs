@@ -1,0 +1,231 @@
+//! What a reign writes once it may (Mu sections 4.1, accept phase, and 4.2): what its followers lack, and then each record once into each log.
+
+use martlet_fabric::{Fabric, Memory, invariant};
+
+use crate::basics::LogIndex;
+use crate::replica::StateMachine;
+
+use super::config::{Config, Execution};
+use super::follower::Phase;
+use super::layout::{self, Kind};
+use super::leading::{Context, Reign, Stage, ring_of};
+use super::log::{Log, Mark};
+use super::{AbortReason, Event};
+
+impl Reign {
+    /// Brings followers up to date, writes what is new, and sees what a majority holds.
+    pub(super) fn write<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> Result<bool, AbortReason> {
+        self.write_ballots(cx)?;
+        let mut moved = false;
+        for at in 0..self.followers.len() {
+            if let Phase::Preparing(numbers) = self.followers[at].phase {
+                // Whether its machine holds the state does not matter: it accepts all the same.
+                let base = numbers.committed;
+                let reaches = cx.log.retains(base.position) && base.index <= cx.log.committed().index;
+                self.start(at, reaches.then_some(base), cx);
+            }
+            if self.followers[at].phase == Phase::Following {
+                moved |= self.feed(at, cx);
+                let follower = &mut self.followers[at];
+                follower.look_for_state(self.round, cx.fabric);
+                follower.refresh(cx.fabric, self.round, cx.config.nudge_records);
+            }
+        }
+        moved |= self.commit(cx);
+        Ok(moved)
+    }
+
+    /// Listing 4: the follower's log will be ours behind `base`. All at once or not at all: entries that it holds and that may be committed must
+    /// not be gone before their copies are there. Without a base that our log reaches it begins anew at what is committed.
+    fn start<F: Fabric, S: StateMachine>(&mut self, at: usize, base: Option<Mark>, cx: &mut Context<F, S>) {
+        let kind = if base.is_some() { Kind::Start } else { Kind::Jump };
+        let base = base.unwrap_or(cx.log.committed());
+        let count = cx.log.records_behind(ring_of(cx.fabric), base.position);
+        let header = self.header(kind, base.index, count, cx.log);
+        let group = cx.log.committed_group().map(|(_, group)| group);
+        self.record.fill(|bytes| {
+            header.encode(bytes);
+            if let (Kind::Jump, Some(group)) = (kind, group) {
+                bytes.extend_from_slice(&base.position.to_le_bytes());
+                group.encode(bytes);
+            }
+        });
+        let follower = &mut self.followers[at];
+        let mark = (count == 0).then_some(base.index);
+        follower.acked = None;
+        follower.holds &= kind == Kind::Start;
+        follower.start_ends = u64::MAX;
+        if follower.push(cx.fabric, &mut self.record, mark, self.round, 0) {
+            (follower.phase, follower.cursor, follower.started_to) = (Phase::Following, base.position, cx.log.tail().position);
+            follower.told = header.committed;
+            if count == 0 {
+                follower.start_ends = follower.writer.tail();
+            }
+            cx.nudges.push(follower.peer);
+        }
+    }
+
+    /// Posts a record that is all header.
+    fn say<F: Fabric, S>(&mut self, at: usize, kind: Kind, cx: &mut Context<F, S>) -> bool {
+        let header = self.header(kind, cx.log.tail().index, 0, cx.log);
+        self.record.fill(|bytes| header.encode(bytes));
+        let follower = &mut self.followers[at];
+        let told = follower.push(cx.fabric, &mut self.record, None, self.round, 0);
+        if told {
+            follower.told = header.committed;
+            cx.nudges.push(follower.peer);
+        }
+        told
+    }
+
+    /// Posts what a follower does not have, from the log, as far as there is room. A follower that is slow is not waited for: it gets what it
+    /// lacks later, or is taught when the log has overrun it (TRAPS 15).
+    fn feed<F: Fabric, S: StateMachine>(&mut self, at: usize, cx: &mut Context<F, S>) -> bool {
+        let mut moved = false;
+        while self.followers[at].cursor < cx.log.tail().position {
+            let Some((mut header, next)) = cx.log.read(ring_of(cx.fabric), self.followers[at].cursor, cx.buffer) else {
+                self.start(at, None, cx);
+                return moved;
+            };
+            if !self.followers[at].writer.fits(cx.buffer.len()) {
+                self.followers[at].full = true;
+                return moved;
+            }
+            (header.ballot, header.committed) = (self.ballot, cx.log.committed().index);
+            let body = &cx.buffer[layout::HEADER_BYTES..];
+            self.record.fill(|bytes| {
+                header.encode(bytes);
+                bytes.extend_from_slice(body);
+            });
+            let follower = &mut self.followers[at];
+            let mark = (next >= follower.started_to).then_some(header.last());
+            follower.push(cx.fabric, &mut self.record, mark, self.round, 0);
+            (follower.cursor, follower.told) = (next, header.committed);
+            if next == follower.started_to {
+                follower.start_ends = follower.writer.tail();
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// The common path: each batch becomes one record, in our log and in each follower's, by one write each.
+    pub fn post<F: Fabric, S: StateMachine>(&mut self, turn: u64, cx: &mut Context<F, S>) -> bool {
+        if !self.is_leading() {
+            return false;
+        }
+        let mut posted = false;
+        while let Some((batch, body)) = self.backlog.front() {
+            let len = layout::HEADER_BYTES + body.len();
+            // Space is checked here too (TRAPS 15): what is not known to be committed must fit at every follower.
+            if cx.log.position_with(len) - cx.log.tail().position + cx.log.open_bytes() > cx.config.open_bytes() {
+                break;
+            }
+            let before = cx.log.tail();
+            let header = self.header(batch.kind, before.index.next(), batch.count, cx.log);
+            self.record.fill(|bytes| {
+                header.encode(bytes);
+                bytes.extend_from_slice(body);
+            });
+            let placed = cx.log.place(ring_of(cx.fabric), &header, &mut self.record);
+            invariant!(placed.is_ok(), "the log has no room although it was checked: {placed:?}");
+            self.backlog.pop_front();
+            self.open.push_back(cx.log.tail());
+            if cx.config.execution == Execution::Speculative {
+                cx.log.note_executed();
+            }
+            let mark = Some(header.last());
+            for follower in &mut self.followers {
+                let level = follower.phase == Phase::Following && follower.cursor == before.position;
+                if level && follower.push(cx.fabric, &mut self.record, mark, self.round, turn) {
+                    (follower.cursor, follower.told) = (cx.log.tail().position, header.committed);
+                }
+            }
+            posted = true;
+        }
+        if self.backlog.is_empty() {
+            cx.log.set_beyond(false);
+        }
+        if posted {
+            self.last_post = cx.now;
+        } else {
+            self.flush(cx);
+        }
+        posted
+    }
+
+    /// The reign ends: what was executed goes into our own log at least, as far as there is room. It is ours until somebody else may write there.
+    pub fn keep_executed(&mut self, ring: &Memory, log: &mut Log, config: &Config) {
+        while let Some((batch, body)) = self.backlog.front() {
+            let len = layout::HEADER_BYTES + body.len();
+            if !self.is_leading() || log.position_with(len) - log.tail().position + log.open_bytes() > config.open_bytes() {
+                return;
+            }
+            let header = self.header(batch.kind, log.tail().index.next(), batch.count, log);
+            self.record.fill(|bytes| {
+                header.encode(bytes);
+                bytes.extend_from_slice(body);
+            });
+            let placed = log.place(ring, &header, &mut self.record);
+            invariant!(placed.is_ok(), "the log has no room although it was checked: {placed:?}");
+            self.backlog.pop_front();
+            log.note_executed();
+        }
+    }
+
+    /// Sees to it that every follower is asked after the end of this turn whether it still gives its permission.
+    pub fn probe<F: Fabric>(&mut self, turn: u64, fabric: &mut F) {
+        for follower in &mut self.followers {
+            if follower.phase == Phase::Following && follower.asked() < turn {
+                follower.probe(fabric, self.round, turn);
+            }
+        }
+    }
+
+    /// The last entry is committed without a next one (TRAPS 13).
+    fn flush<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) {
+        if cx.now.since(self.last_post) < cx.config.flush_idle_ns {
+            return;
+        }
+        let (tail, committed) = (cx.log.tail().position, cx.log.committed().index);
+        for at in 0..self.followers.len() {
+            let follower = &mut self.followers[at];
+            if follower.phase != Phase::Following || follower.cursor != tail || follower.told >= committed {
+                continue;
+            }
+            // Without room its reader's progress is asked for, and this is tried again.
+            follower.full = !follower.writer.fits(layout::HEADER_BYTES);
+            if !follower.full {
+                self.say(at, Kind::Flush, cx);
+                self.last_post = cx.now;
+            }
+        }
+    }
+
+    /// What stands at a majority is committed.
+    fn commit<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
+        let Some(group) = cx.log.group() else { return false };
+        let held = LogIndex(self.majority_of(group, cx.log.tail().index.0, |f| f.held().map_or(0, |a| a.0)));
+        if let Stage::TakingOver { last, recovered } = self.stage {
+            // Also a log without a single entry has to be accepted by a majority under our number.
+            let started = self.count(group, true, |f| f.held().is_some());
+            if held < last || started < group.majority() {
+                return false;
+            }
+            self.stage = Stage::Leading;
+            cx.events.push_back(Event::Led { ballot: self.ballot, recovered });
+        }
+        let mut last = None;
+        while let Some(mark) = self.open.front().filter(|mark| mark.index <= held) {
+            last = Some(*mark);
+            self.open.pop_front();
+        }
+        let Some(mark) = last else { return false };
+        if cx.config.execution == Execution::Committed || cx.log.applied().index < mark.index {
+            cx.log.advance(ring_of(cx.fabric), cx.machine, mark.index);
+        } else {
+            cx.log.commit_to(mark);
+        }
+        true
+    }
+}

@@ -1,0 +1,126 @@
+//! How a process gets in. It asks everybody it is connected with, and says who that is; whoever is asked vouches for the connection;
+//! and the leader takes it in once it has met *every* member. So the members of a view are a clique from the start, and whoever comes to lead one
+//! can use the memory of all its coordinators: a newcomer that the next leader has not met yet would cost a failover its majority.
+//!
+//! A process that will never be taken in has to come back as a new incarnation. It is told so where somebody remembers it; where everybody has
+//! forgotten it, and with it the connection, it notices that nobody answers.
+
+use martlet_fabric::{Fabric, Incarnation, PeerId};
+
+use super::{Core, Event};
+use crate::basics::{Mark, ProcessId, Time};
+use crate::membership::message::Message;
+use crate::membership::view::{Member, Roles};
+
+/// How many broadcast timeouts a process that knows a view asks in vain to be taken in, before it starts over. Whoever is in its way is cut
+/// off after one.
+const PATIENCE_TIMEOUTS: u64 = 4;
+
+/// The state of asking to be taken in.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Joining {
+    /// Whether no view has listed this process yet, and it wants one to.
+    pub wanted: bool,
+    /// Since when it asks and knows a view.
+    since: Option<Time>,
+    /// The newest life of this node that others were heard to know.
+    newest: Incarnation,
+}
+
+impl Core {
+    /// Asks to be taken in, again and again until a view lists this process. A replica asks to be a learner. [`Event::Excluded`] follows if
+    /// this incarnation will not be taken in; the next one has to be later than [`newest_life`](Self::newest_life).
+    pub fn join(&mut self, now: Time) {
+        self.joining.wanted = true;
+        self.next_resend = now;
+    }
+
+    /// The newest life of this node that this process or, as far as it was told, anybody in its cluster knows.
+    pub fn newest_life(&self) -> Incarnation {
+        let listed = self.view.iter().flat_map(|v| &v.members).map(|m| m.id).filter(|id| id.node == self.config.me.node);
+        listed.map(|id| id.incarnation).max().unwrap_or_default().max(self.joining.newest).max(self.config.me.incarnation)
+    }
+
+    /// Whether it asks to be taken in.
+    pub(super) fn is_joining(&self) -> bool {
+        self.joining.wanted && !self.excluded && !self.is_member()
+    }
+
+    pub(super) fn ask_to_join<F: Fabric>(&mut self, fabric: &mut F) {
+        Mark::AskedToJoin.reach();
+        let wanted = self.config.roles;
+        let roles = if wanted.has(Roles::REPLICA) { wanted.without(Roles::REPLICA).with(Roles::LEARNER) } else { wanted };
+        let reaches = self.peers.reached();
+        Message::Join { roles, address: self.config.address.clone(), reaches }.encode(&mut self.message);
+        fabric.multicast(&self.message);
+    }
+
+    /// Gives up on this incarnation when it has asked in vain for too long. Who gives up too soon, since it slept, say, loses nothing: it holds
+    /// no state, and its next life takes the place of this one.
+    pub(super) fn mind_patience(&mut self, now: Time) {
+        if !self.is_joining() || self.view.is_none() {
+            return;
+        }
+        let since = *self.joining.since.get_or_insert(now);
+        if now.since(since) > PATIENCE_TIMEOUTS * self.config.broadcast_timeout_ns {
+            Mark::LostPatience.reach();
+            self.exclude();
+        }
+    }
+
+    /// `newcomer`, connected as `from`, asks to be taken in.
+    pub(super) fn handle_join<F: Fabric>(&mut self, now: Time, fabric: &mut F, from: PeerId, newcomer: Member, reaches: Vec<ProcessId>) {
+        let process = newcomer.id;
+        if let Some(least) = self.refusal(process) {
+            Mark::Refused.reach();
+            Message::Refuse { least }.encode(&mut self.message);
+            fabric.send(from, &self.message);
+            return;
+        }
+        // Its request can arrive late: after it was taken in, or after the news of its death. A view that lists the dead would wait for them.
+        if self.view.as_ref().is_some_and(|v| v.member(process).is_some()) || self.peers.is_suspect(process) {
+            return;
+        }
+        self.peers.note_reach(from, reaches);
+        self.wishes.join(newcomer);
+        Mark::Vouched.reach();
+        // To everybody: who leads may be a matter of opinion.
+        Message::Vouch { process }.encode(&mut self.message);
+        fabric.multicast(&self.message);
+        self.lead(now, fabric);
+    }
+
+    /// `voucher` is connected with `newcomer`.
+    pub(super) fn handle_vouch<F: Fabric>(&mut self, now: Time, fabric: &mut F, voucher: ProcessId, newcomer: ProcessId) {
+        self.peers.note_voucher(newcomer, voucher);
+        self.lead(now, fabric);
+    }
+
+    /// The least incarnation with which the node of this process may come back, if it can't be taken in as it is.
+    fn refusal(&self, process: ProcessId) -> Option<Incarnation> {
+        let view = self.view.as_ref().filter(|v| v.member(process).is_none())?;
+        let later = view.members.iter().map(|m| m.id).filter(|id| id.node == process.node && *id > process).max();
+        let removed = self.peers.was_listed(process) || view.departed.iter().any(|d| d.id == process);
+        let known = later.or_else(|| removed.then_some(process))?;
+        Some(Incarnation(known.incarnation.0.saturating_add(1)))
+    }
+
+    /// A member says that this incarnation will not be taken in.
+    pub(super) fn handle_refusal(&mut self, least: Incarnation) {
+        if self.is_joining() && least > self.config.me.incarnation {
+            Mark::WasRefused.reach();
+            self.joining.newest = self.joining.newest.max(Incarnation(least.0 - 1));
+            self.exclude();
+        }
+    }
+
+    pub(super) fn exclude(&mut self) {
+        if !self.excluded {
+            Mark::Excluded.reach();
+            self.excluded = true;
+            self.lease.drop_it();
+            self.proposer = None;
+            self.events.push_back(Event::Excluded);
+        }
+    }
+}

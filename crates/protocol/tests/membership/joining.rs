@@ -1,0 +1,122 @@
+//! How processes get in, and who does not.
+
+use martlet_fabric::sim::Faults;
+use martlet_fabric::{Fabric, Incarnation};
+use martlet_protocol::membership::Leases;
+
+use crate::cluster::{Cluster, LEASE_NS, PATIENCE_NS, roles};
+
+#[test]
+fn design_5_a_newcomer_is_taken_in_once_it_has_met_every_member() {
+    let mut c = Cluster::three(21, Faults::calm(), Leases::Primary);
+    c.kill(2);
+    c.run(1_000_000);
+    let newcomer = c.start(2, 2, false);
+    let apart = [c.nodes[1].index, c.nodes[newcomer].index];
+    c.world.partition(&apart[..1], &apart[1..]);
+    c.run(3_000_000);
+    assert_eq!(roles(c.newest()).len(), 2, "it has met the leader, and not who leads next");
+    // Whoever leads next finds a majority that it can reach, and answers at once.
+    c.kill(0);
+    c.run(LEASE_NS / 2);
+    assert_eq!(c.active(), [(c.nodes[1].id, c.newest().number)]);
+    c.world.heal();
+    c.run(10_000_000);
+    assert_eq!(roles(c.newest()), [(1, 1, true), (2, 2, true)]);
+}
+
+#[test]
+fn two_newcomers_that_have_not_met_do_not_get_in_together() {
+    let mut c = Cluster::new(22, Faults::calm(), Leases::Primary);
+    let [founder, one, other] = [0, 1, 2].map(|node| c.start(node, 1, node == 0));
+    let apart = [c.nodes[one].index, c.nodes[other].index];
+    c.world.partition(&apart[..1], &apart[1..]);
+    c.run(10_000_000);
+    assert_eq!(c.newest().members.len(), 2, "whichever came first");
+    assert!(c.newest().member(c.nodes[founder].id).is_some());
+    c.world.heal();
+    c.run(10_000_000);
+    assert_eq!(c.newest().members.len(), 3);
+}
+
+/// A process that is paused while it is taken in, and removed before it wakes. Returns the cluster and its number.
+fn taken_in_and_removed_in_its_sleep(seed: u64) -> (Cluster, usize) {
+    let mut c = Cluster::three(seed, Faults::calm(), Leases::Primary);
+    let joiner = c.start(3, 1, false);
+    let (index, id) = (c.nodes[joiner].index, c.nodes[joiner].id);
+    // It is paused as soon as the leader has taken it in, before it has looked at anybody's board.
+    while c.newest().member(id).is_none() {
+        c.run(100);
+    }
+    c.world.pause(index);
+    assert!(!c.nodes[joiner].core.is_member());
+    c.run(40_000_000);
+    assert!(c.newest().member(id).is_none(), "it has been cut off: {:?}", c.newest());
+    // So long ago that nobody lists it any more.
+    c.kill(2);
+    c.run(5_000_000);
+    assert!(c.newest().departed.iter().all(|d| d.id != id));
+    (c, joiner)
+}
+
+#[test]
+fn trap_28_who_was_removed_in_its_sleep_is_told_to_come_back_as_another() {
+    let (mut c, joiner) = taken_in_and_removed_in_its_sleep(23);
+    c.world.resume(c.nodes[joiner].index);
+    c.run(PATIENCE_NS / 10);
+    assert!(c.nodes[joiner].excluded, "it was told, long before its patience has run out");
+}
+
+#[test]
+fn who_was_removed_and_forgotten_in_its_sleep_comes_back_as_another() {
+    let (mut c, joiner) = taken_in_and_removed_in_its_sleep(24);
+    let id = c.nodes[joiner].id;
+    for node in c.nodes.iter_mut().filter(|n| c.world.is_alive(n.index)) {
+        if let Some(peer) = node.core.peer_of(id).filter(|_| node.id != id) {
+            assert!(node.core.can_forget(peer));
+            node.fabric.forget(peer);
+        }
+    }
+    c.world.resume(c.nodes[joiner].index);
+    c.run(2 * PATIENCE_NS);
+    assert!(c.nodes[joiner].excluded, "nobody will ever answer it");
+    let next = c.nodes[joiner].core.newest_life().0 + 1;
+    c.kill(joiner);
+    c.start(3, next, false);
+    c.run(10_000_000);
+    assert!(roles(c.newest()).contains(&(3, next, true)));
+}
+
+#[test]
+fn a_clock_that_was_set_back_between_two_lives_costs_one_more_life() {
+    let mut c = Cluster::three(25, Faults::calm(), Leases::Primary);
+    c.kill(2);
+    c.run(1_000_000);
+    let later = c.start(2, 9, false);
+    c.run(5_000_000);
+    // It has died and nobody has noticed yet, when its successor comes with an older clock.
+    c.world.pause(c.nodes[later].index);
+    let earlier = c.start(2, 4, false);
+    c.run(1_000_000);
+    assert!(c.nodes[earlier].excluded);
+    assert_eq!(c.nodes[earlier].core.newest_life(), Incarnation(9));
+    c.start(2, 10, false);
+    c.run(5_000_000);
+    assert_eq!(roles(c.newest()), [(0, 1, true), (1, 1, true), (2, 10, true)]);
+}
+
+#[test]
+fn who_knows_only_a_cluster_that_has_died_starts_over() {
+    let mut c = Cluster::new(26, Faults::calm(), Leases::Primary);
+    let founder = c.start(0, 1, true);
+    c.run(1_000_000);
+    c.world.pause(c.nodes[founder].index);
+    let joiner = c.start(1, 1, false);
+    c.run(1_000_000);
+    assert_eq!(c.nodes[joiner].core.view(), Some(c.newest()), "it has read the board of the founder, which sleeps");
+    c.kill(founder);
+    c.run(PATIENCE_NS / 2);
+    assert!(!c.nodes[joiner].excluded);
+    c.run(PATIENCE_NS);
+    assert!(c.nodes[joiner].excluded, "nobody is left to take it in, and as another it may found a cluster anew");
+}

@@ -1,0 +1,185 @@
+//! The command line.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use clap::Parser;
+use martlet_sim::cluster::{Blow, Changes, Kind, Masks, PHASES, Phase};
+
+/// Lives whole clusters in virtual time, one seed a life: the production state machines under every fault. Stops at the first life in which a
+/// property is violated, makes it small, tells it, and says how to repeat it.
+#[derive(Debug, Parser)]
+#[command(name = "martlet-sim", bin_name = "cargo xtask sim", version, after_help = EXAMPLES)]
+pub struct Args {
+    /// How many seeds [default: 1000; with --seed 1; with --minutes no end].
+    #[arg(long, value_name = "N")]
+    seeds: Option<u64>,
+
+    /// The seed, or the first of several.
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+
+    /// Ends after so many minutes.
+    #[arg(long, value_name = "M")]
+    minutes: Option<f64>,
+
+    /// Threads, each with one life at a time [default: one a core].
+    #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+
+    /// The kinds of cluster that live each seed: host (shared memory), network (one-sided operations between hosts).
+    #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "host")]
+    pub cluster: Vec<&'static Kind>,
+
+    /// Crashes, and then pauses, each node at every single step of a phase of the protocol: failover, takeover, revocation, view-change, join.
+    #[arg(long, value_name = "PHASE", value_delimiter = ',', value_parser = phase)]
+    pub every_step: Vec<&'static Phase>,
+
+    /// With --every-step: only every so manyth step.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..), requires = "every_step")]
+    pub stride: u64,
+
+    /// With --every-step: the story of a single blow, as n1/crash/57.
+    #[arg(long, value_name = "BLOW", requires = "every_step")]
+    pub blow: Option<Blow>,
+
+    /// Tells each life, a line for every view, fault, takeover and so on.
+    #[arg(long)]
+    pub trace: bool,
+
+    /// A line for each life.
+    #[arg(long, conflicts_with = "trace")]
+    pub verbose: bool,
+
+    /// The summary as one JSON object.
+    #[arg(long, conflicts_with = "trace")]
+    pub json: bool,
+
+    /// Tells the life that went wrong as it is, without looking for a smaller one.
+    #[arg(long)]
+    pub no_shrink: bool,
+
+    /// How many lives may be lived on the way to a smaller one.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub shrink_lives: u32,
+
+    /// How many lines at the end of a story are shown when a life went wrong.
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    pub lines: usize,
+
+    /// Leaves out kinds of faults, or single ones: `pause`, or `pause/3` for the fourth, or `all`.
+    #[arg(long, value_name = "FAULT", value_delimiter = ',')]
+    without: Vec<Masks>,
+
+    /// Trouble lasts exactly so many virtual nanoseconds.
+    #[arg(long, value_name = "NS")]
+    trouble_ns: Option<u64>,
+
+    /// Clients make at most so many requests while there is trouble.
+    #[arg(long, value_name = "N")]
+    operations: Option<u64>,
+
+    /// At most so many nodes.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
+    nodes: Option<u16>,
+
+    /// At most so many clients.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    clients: Option<u64>,
+
+    /// At most so many keys.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    keys: Option<u64>,
+}
+
+fn phase(name: &str) -> Result<&'static Phase, String> {
+    Phase::named(name).ok_or_else(|| {
+        let names: Vec<&str> = PHASES.iter().map(|phase| phase.name).collect();
+        format!("allowed are {}", names.join(", "))
+    })
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask sim                                  a thousand lives
+  cargo xtask sim --seeds 100000 --jobs 2          some more
+  cargo xtask sim --minutes 10 --cluster host,network
+  cargo xtask sim --seed 4711 --trace              the story of one
+  cargo xtask sim --every-step failover,join       a crash and a pause at each step
+  cargo xtask sim --seed 4711 --trace --without kill,pause/3 --nodes 3";
+
+impl Args {
+    /// The seeds.
+    pub fn seeds(&self) -> Range<u64> {
+        let first = self.seed.unwrap_or(0);
+        let count = self.seeds.unwrap_or(match (self.minutes, self.seed) {
+            (Some(_), _) => u64::MAX,
+            (None, Some(_)) => 1,
+            (None, None) => 1000,
+        });
+        first..first.saturating_add(count)
+    }
+
+    /// When the run is to end in any case.
+    pub fn most(&self) -> Option<Duration> {
+        self.minutes.map(|minutes| Duration::try_from_secs_f64(minutes * 60.0).unwrap_or(Duration::MAX))
+    }
+
+    /// Threads.
+    pub fn jobs(&self) -> usize {
+        self.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
+    }
+
+    /// What is different from what the seeds say.
+    pub fn changes(&self) -> Changes {
+        Changes {
+            without: self.without.iter().flat_map(|masks| masks.0.clone()).collect(),
+            trouble_ns: self.trouble_ns,
+            operations: self.operations,
+            nodes: self.nodes,
+            clients: self.clients,
+            keys: self.keys,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn what_a_shrunk_life_is_repeated_with_is_read_as_it_was_written() {
+        let changes = Changes {
+            without: vec!["kill".parse().expect("a fault"), "pause/3".parse().expect("a fault")],
+            trouble_ns: Some(17),
+            operations: Some(0),
+            nodes: Some(2),
+            clients: Some(1),
+            keys: None,
+        };
+        let line = format!("martlet-sim --cluster network --seed 9 --trace{}", changes.flags());
+        let args = Args::try_parse_from(line.split(' ')).expect("flags that it says itself");
+        assert_eq!((args.changes(), args.seeds()), (changes, 9..10));
+        assert_eq!(args.cluster[0].name, "network");
+        let args = Args::try_parse_from(["martlet-sim", "--without", "all"]).expect("a word for it");
+        assert_eq!(args.changes().flags(), " --without all");
+    }
+
+    #[test]
+    fn bad_input_names_what_is_allowed() {
+        for (given, named) in
+            [("--cluster moon", "host"), ("--without kil", "kill"), ("--jobs 0", "1..=1024"), ("--without drop/1", "drop")]
+        {
+            let line = format!("martlet-sim {given}");
+            let why = Args::try_parse_from(line.split(' ')).expect_err("refused").to_string();
+            assert!(why.contains(named), "{why}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Kinds of faults, and how to leave some of them out of a life.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What can go wrong in a life. The first are single events, the others belong to the world's temper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// SIGKILL. On a host the memory stays reachable (a zombie), on a network it does not.
+    Kill,
+    /// A whole host stops, and nobody is told (network).
+    HostCrash,
+    /// A process leaves of its own will.
+    Leave,
+    /// SIGSTOP, for up to several leases, then SIGCONT.
+    Pause,
+    /// For a while a process gets the processor only now and then.
+    Slow,
+    /// The processes are divided in two, both ways (network).
+    Partition,
+    /// The processes are divided in two, one way (network).
+    OneWay,
+    /// What one process does at another takes effect, and it never hears so (network).
+    LostCompletion,
+    /// A NIC dies, its process lives (network).
+    Nic,
+    /// An operator wants leases of another length.
+    LeaseChange,
+    /// Lost datagrams.
+    Drop,
+    /// Datagrams that come twice.
+    Repeat,
+    /// Datagrams that are late, and so overtake each other.
+    Delay,
+    /// Transfers of several words that land, or are read, in pieces.
+    Tear,
+    /// Operations that take long, some across a revocation.
+    Spike,
+    /// Turns that the scheduler holds up.
+    Stall,
+    /// Turns that stop between two of their steps.
+    BrokenTurn,
+    /// Processes that sleep until they are nudged.
+    Sleep,
+    /// Kernels that take their time to tell of a death.
+    LateDeath,
+    /// Ends of connections that nobody tells of (network).
+    LostNotice,
+    /// Logs so small that they are full all the time.
+    FullLog,
+    /// Slots whose ballots are used up.
+    WornBallots,
+    /// Clocks that drift and differ, within their bounds.
+    Drift,
+}
+
+/// How many kinds there are.
+pub const FAULTS: usize = Fault::Drift as usize + 1;
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Fault; FAULTS] = [
+        Fault::Kill,
+        Fault::HostCrash,
+        Fault::Leave,
+        Fault::Pause,
+        Fault::Slow,
+        Fault::Partition,
+        Fault::OneWay,
+        Fault::LostCompletion,
+        Fault::Nic,
+        Fault::LeaseChange,
+        Fault::Drop,
+        Fault::Repeat,
+        Fault::Delay,
+        Fault::Tear,
+        Fault::Spike,
+        Fault::Stall,
+        Fault::BrokenTurn,
+        Fault::Sleep,
+        Fault::LateDeath,
+        Fault::LostNotice,
+        Fault::FullLog,
+        Fault::WornBallots,
+        Fault::Drift,
+    ];
+
+    /// Whether it happens at moments of its own, so that one of them can be left out.
+    pub const fn is_event(self) -> bool {
+        (self as usize) <= Fault::LeaseChange as usize
+    }
+
+    /// Whether it takes a network.
+    pub const fn needs_network(self) -> bool {
+        matches!(self, Fault::HostCrash | Fault::Partition | Fault::OneWay | Fault::LostCompletion | Fault::Nic | Fault::LostNotice)
+    }
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fault::Kill => "kill",
+            Fault::HostCrash => "host-crash",
+            Fault::Leave => "leave",
+            Fault::Pause => "pause",
+            Fault::Slow => "slow",
+            Fault::Partition => "partition",
+            Fault::OneWay => "one-way",
+            Fault::LostCompletion => "lost-completion",
+            Fault::Nic => "nic",
+            Fault::LeaseChange => "lease-change",
+            Fault::Drop => "drop",
+            Fault::Repeat => "repeat",
+            Fault::Delay => "delay",
+            Fault::Tear => "tear",
+            Fault::Spike => "spike",
+            Fault::Stall => "stall",
+            Fault::BrokenTurn => "broken-turn",
+            Fault::Sleep => "sleep",
+            Fault::LateDeath => "late-death",
+            Fault::LostNotice => "lost-notice",
+            Fault::FullLog => "full-log",
+            Fault::WornBallots => "worn-ballots",
+            Fault::Drift => "drift",
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A kind of fault, or a single one, that is left out of a life: `pause` or `pause/3`, the fourth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mask {
+    /// Which kind.
+    pub fault: Fault,
+    /// Which of them, from 0 on; `None` for all.
+    pub nth: Option<u32>,
+}
+
+impl fmt::Display for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.nth {
+            None => write!(f, "{}", self.fault),
+            Some(nth) => write!(f, "{}/{nth}", self.fault),
+        }
+    }
+}
+
+impl FromStr for Mask {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mask, String> {
+        let (name, nth) = match text.split_once('/') {
+            None => (text, None),
+            Some((name, nth)) => (name, Some(nth)),
+        };
+        let fault = Fault::ALL.into_iter().find(|fault| fault.name() == name).ok_or_else(|| {
+            let names = Fault::ALL.map(Fault::name).join(", ");
+            format!("the fault is {name:?}; allowed are {names}")
+        })?;
+        let nth = match nth {
+            None => None,
+            Some(_) if !fault.is_event() => return Err(format!("{fault} is no single event: leave out the `/` and all of it")),
+            Some(nth) => {
+                Some(nth.parse().map_err(|_| format!("the number of the {fault} is {nth:?}; allowed is a whole number from 0 on"))?)
+            }
+        };
+        Ok(Mask { fault, nth })
+    }
+}
+
+/// Some masks as one word on the command line: a mask, or `all`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Masks(pub Vec<Mask>);
+
+impl FromStr for Masks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Masks, String> {
+        if text == "all" {
+            return Ok(Masks(Fault::ALL.map(|fault| Mask { fault, nth: None }).to_vec()));
+        }
+        text.parse().map(|mask| Masks(vec![mask])).map_err(|why: String| format!("{why}, and all"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_read_as_they_are_written() {
+        for fault in Fault::ALL {
+            let nth = fault.is_event().then_some(7);
+            for mask in [Mask { fault, nth: None }, Mask { fault, nth }] {
+                assert_eq!(mask.to_string().parse(), Ok(mask));
+            }
+        }
+        assert_eq!("pause/3".parse::<Masks>().map(|masks| masks.0.len()), Ok(1));
+        assert_eq!("all".parse::<Masks>().map(|masks| masks.0.len()), Ok(FAULTS));
+        assert!("killl".parse::<Mask>().is_err_and(|why| why.contains("killl") && why.contains("host-crash")));
+        assert!("drop/3".parse::<Mask>().is_err_and(|why| why.contains("drop")));
+        assert!("kill/x".parse::<Mask>().is_err_and(|why| why.contains('x')));
+    }
+
+    #[test]
+    fn every_fault_stands_at_its_number() {
+        assert!(Fault::ALL.iter().enumerate().all(|(at, fault)| *fault as usize == at));
+    }
+}

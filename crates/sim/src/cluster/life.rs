@@ -1,0 +1,400 @@
+//! A cluster and how its life goes on: processes start, have their turns, and end.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use fastrand::Rng;
+use martlet_fabric::sim::World;
+use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind};
+use martlet_protocol::basics::layout::{Sizes, regions};
+use martlet_protocol::basics::{ProcessId, ViewNumber};
+use martlet_protocol::membership::{Config, Core};
+
+use super::clients::Client;
+use super::clock::Clock;
+use super::engine::Engine;
+use super::faults::Fault;
+use super::node::Node;
+use super::oracles::Oracles;
+use super::oracles::linearizable::Recorded;
+use super::oracles::story::told_so_far;
+use super::plan::{Canary, Changes, Plan};
+use super::report::{FaultCounts, Report};
+use super::settings::Settings;
+use super::traffic::Message;
+
+/// Chance for one purpose, the same whatever else happens.
+pub fn stream(seed: u64, purpose: &str, number: u64) -> Rng {
+    let mut mixed = seed ^ 0x6d61_7274_6c65_7473;
+    for word in purpose.bytes().map(u64::from).chain([number]) {
+        mixed = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+    Rng::with_seed(mixed)
+}
+
+/// Something that is going to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Due {
+    /// A fault, and which of its kind.
+    Fault {
+        fault: Fault,
+        nth: u32,
+    },
+    Restart {
+        node: u16,
+    },
+    Release {
+        process: usize,
+    },
+    /// A slow process gets, or loses, the processor; so many more times.
+    Doze {
+        process: usize,
+        left: u32,
+        held: bool,
+    },
+    /// What was cut off is let pass again.
+    Mend {
+        cut: usize,
+    },
+    /// The last thread of a process dies, some time after the first.
+    Perish {
+        process: usize,
+    },
+    DeclareDead,
+    Call {
+        client: usize,
+    },
+    Send {
+        client: usize,
+        number: u64,
+    },
+    Resend {
+        client: usize,
+        number: u64,
+    },
+    Arrive {
+        slot: usize,
+    },
+    GiveUp {
+        client: usize,
+        number: u64,
+    },
+}
+
+/// A cluster, its world, and who torments it.
+pub struct Cluster<E, const HOST: bool> {
+    pub(super) seed: u64,
+    pub(super) changes: Changes,
+    keeps_history: bool,
+    pub(super) settings: Settings,
+    pub(super) world: World<HOST>,
+    /// Chance of the processes: clocks, turns, messages.
+    pub(super) chance: Rng,
+    /// By process; `None` once the process is dead.
+    pub(super) nodes: Vec<Option<Node<E, HOST>>>,
+    /// Which process is, or was, which life of which node.
+    pub(super) processes: HashMap<ProcessId, usize>,
+    /// The life of each node that runs, by node; `None` between two lives.
+    pub(super) current: Vec<Option<usize>>,
+    pub(super) lives: Vec<u64>,
+    /// By process: how many reasons there are for it to stand still.
+    pub(super) holds: Vec<u32>,
+    pub(super) agenda: BinaryHeap<Reverse<(u64, u64, Due)>>,
+    entered: u64,
+    pub(super) oracles: Oracles,
+    pub(super) clients: Vec<Client>,
+    pub(super) messages: Vec<Option<Message>>,
+    pub(super) free_messages: Vec<usize>,
+    pub(super) history: Vec<Recorded>,
+    /// Ways that have been cut: pairs of processes.
+    pub(super) cuts: Vec<Vec<(usize, usize)>>,
+    /// Values handed out, so that no two writes write the same.
+    pub(super) values: u64,
+    /// Requests that clients have begun.
+    pub(super) requests: u64,
+    pub(super) kills: u64,
+    pub(super) replies: u64,
+    pub(super) faults: FaultCounts,
+    pub(super) struck: FaultCounts,
+    /// Clients start nothing new.
+    pub(super) closing: bool,
+    pub(super) stalled: bool,
+    /// It came together again: all that is committed has been seen.
+    pub(super) settled: bool,
+    /// The clients' history was too hard to judge.
+    pub(super) undecided: bool,
+}
+
+impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
+    /// A cluster whose first node founds it, and which the others join.
+    pub fn new(plan: &Plan, settings: Settings) -> Self {
+        let seed = plan.seed;
+        let world = World::new(stream(seed, "world", 0).u64(..), settings.faults.clone());
+        let nodes = usize::from(settings.nodes);
+        let client = |id| {
+            let mut chance = stream(seed, "client", id as u64);
+            Client::new(id, settings.keys, chance.u16(..settings.nodes), chance)
+        };
+        let clients = (0..settings.clients as usize).map(client).collect();
+        let mut cluster = Cluster {
+            seed,
+            changes: plan.changes.clone(),
+            keeps_history: plan.keep_history,
+            settings,
+            world,
+            chance: stream(seed, "processes", 0),
+            nodes: Vec::new(),
+            processes: HashMap::new(),
+            current: vec![None; nodes],
+            lives: vec![0; nodes],
+            holds: Vec::new(),
+            agenda: BinaryHeap::new(),
+            entered: 0,
+            oracles: Oracles::default(),
+            clients,
+            messages: Vec::new(),
+            free_messages: Vec::new(),
+            history: Vec::new(),
+            cuts: Vec::new(),
+            values: 0,
+            requests: 0,
+            kills: 0,
+            replies: 0,
+            faults: FaultCounts::default(),
+            struck: FaultCounts::default(),
+            closing: false,
+            stalled: false,
+            settled: false,
+            undecided: false,
+        };
+        cluster.world.let_stores_wake(!cluster.settings.sleepers);
+        cluster.oracles.story.begin(plan.narrate);
+        if plan.keep_trace {
+            cluster.world.keep_trace();
+        }
+        for node in 0..nodes {
+            cluster.start(node as u16);
+        }
+        cluster.plan_trouble();
+        for client in 0..cluster.clients.len() {
+            let at = cluster.clients[client].chance().u64(5_000..=35_000);
+            cluster.enter(at, Due::Call { client });
+        }
+        cluster
+    }
+
+    /// Lives to the end.
+    pub fn live(mut self) -> (Report, String) {
+        self.suffer();
+        self.heal_all();
+        self.recover();
+        self.finish()
+    }
+
+    /// Ends, judges what the clients saw, and reports.
+    pub fn finish(mut self) -> (Report, String) {
+        self.judge_history();
+        let counts = self.world.counts();
+        for (fault, times) in [
+            (Fault::Drop, counts.drops),
+            (Fault::Repeat, counts.repeats),
+            (Fault::Tear, counts.tears),
+            (Fault::Spike, counts.spikes),
+            (Fault::Stall, counts.stalls),
+            (Fault::LostNotice, counts.lost_notices),
+        ] {
+            self.faults.add(fault, times);
+        }
+        let held = self.oracles.memory.most;
+        let report = Report {
+            seed: self.seed,
+            temper: self.settings.temper,
+            violation: self.oracles.violation().cloned(),
+            length_ns: self.world.now(),
+            operations: self.world.operations(),
+            views: self.oracles.views.count(),
+            active_views: self.oracles.active_views(),
+            takeovers: self.oracles.takeovers,
+            kills: self.kills,
+            faults: self.faults,
+            struck: self.struck,
+            ended: self.has_ended(),
+            stalled: self.stalled,
+            undecided: self.undecided,
+            replies: self.replies,
+            unknown: self.history.len() as u64 - self.replies,
+            decisions_seen: self.oracles.decisions_seen(),
+            footprint: held.core + held.engine,
+            history: if self.keeps_history { self.history.drain(..).map(|(_, operation)| operation).collect() } else { Vec::new() },
+            trace: self.world.trace(),
+            digest: self.world.digest(),
+        };
+        let story = if self.oracles.story.is_told() { told_so_far().1 } else { String::new() };
+        (report, story)
+    }
+
+    pub(super) fn enter(&mut self, at: u64, due: Due) {
+        self.entered += 1;
+        self.agenda.push(Reverse((at, self.entered, due)));
+    }
+
+    /// The next life of a node begins.
+    pub(super) fn start(&mut self, node: u16) {
+        self.lives[usize::from(node)] += 1;
+        let first = self.lives.iter().sum::<u64>() == 1;
+        let me = ProcessId { node: NodeId(node), incarnation: Incarnation(self.lives[usize::from(node)]) };
+        let identity = Identity { node: me.node, incarnation: me.incarnation, kind: PeerKind::Member };
+        let sizes = Sizes { log_ring_bytes: self.settings.log_ring_bytes, client_ring_bytes: 256 };
+        let (process, fabric) = self.world.spawn(identity, &regions(sizes));
+        let settings = &self.settings;
+        let drift_ppm = match settings.canary {
+            Some(Canary::WildClocks) => 800_000,
+            _ if self.changes.lacks(Fault::Drift) => 0,
+            _ => settings.clocks.drift_ppm,
+        };
+        let clock = Clock::drawn(&mut self.chance, drift_ppm, settings.clocks.skew_ns);
+        let config = Config {
+            lease_ns: settings.lease_ns,
+            clocks: settings.clocks,
+            heartbeat_interval_ns: settings.heartbeat_interval_ns,
+            broadcast_interval_ns: settings.broadcast_interval_ns,
+            broadcast_timeout_ns: settings.broadcast_timeout_ns,
+            pull_interval_ns: settings.heartbeat_interval_ns,
+            resend_interval_ns: settings.heartbeat_interval_ns,
+            backoff_ns: 2_000,
+            seed: self.chance.u64(..),
+            leases: settings.leases,
+            ..Config::new(me, settings.roles[usize::from(node)])
+        };
+        let now = self.world.now();
+        let core = Core::new(clock.read(now, &mut self.chance), config);
+        let engine = E::new(me, settings);
+        let mut life = Node::new(me, fabric, core, engine, clock, settings.threads, settings.canary);
+        if settings.worn {
+            let known = self.oracles.views.newest().map_or(ViewNumber(0), |view| view.number);
+            life.wear_out(known.next(), &mut self.chance);
+        }
+        self.oracles.story.tell(now, || format!("{me} starts{}", if first { " and founds the cluster" } else { "" }));
+        if first {
+            life.bootstrap(now, &mut self.chance);
+        } else {
+            life.join(now, &mut self.chance);
+        }
+        self.nodes.push(Some(life));
+        self.processes.insert(me, process);
+        self.holds.push(0);
+        self.current[usize::from(node)] = Some(process);
+        self.look_at(process);
+        self.world.wake(process);
+    }
+
+    /// A process ends, cleanly or by SIGKILL.
+    pub(super) fn end(&mut self, process: usize, cleanly: bool) {
+        let Some(node) = self.nodes[process].take() else { return };
+        self.oracles.story.tell(self.world.now(), || format!("{} ends{}", node.me, if cleanly { "" } else { " by SIGKILL" }));
+        if cleanly {
+            // The threads give their robust futexes back first, so the kernel has nothing to say (TRAPS 28).
+            node.set_death_words(0);
+        }
+        self.world.kill(process, Some(node.death_words()));
+        self.current[usize::from(node.me.node.0)] = None;
+    }
+
+    /// Lets the world go on, with turns and troubles, up to `end` or the first violation.
+    pub(super) fn go_on_until(&mut self, end: u64) {
+        while self.oracles.violation().is_none() && self.advance(end) {}
+    }
+
+    /// As [`Cluster::advance`], but lets only one thing happen in the world, be it a store that lands somewhere.
+    pub(super) fn advance_a_step(&mut self, end: u64) -> bool {
+        let next = self.agenda.peek().map_or(u64::MAX, |Reverse((at, _, _))| *at);
+        match self.world.next_event(next.min(end)) {
+            Some(Some(process)) => self.turn(process),
+            Some(None) => {}
+            None if next > end => return false,
+            None => {
+                let Some(Reverse((_, _, due))) = self.agenda.pop() else { return false };
+                self.happen(due);
+            }
+        }
+        true
+    }
+
+    /// Lets the next turn or trouble come, if one is due by `end`. Returns whether one was.
+    pub(super) fn advance(&mut self, end: u64) -> bool {
+        let next = self.agenda.peek().map_or(u64::MAX, |Reverse((at, _, _))| *at);
+        if let Some(process) = self.world.next_turn(next.min(end)) {
+            self.turn(process);
+            return true;
+        }
+        if next > end {
+            return false;
+        }
+        let Some(Reverse((_, _, due))) = self.agenda.pop() else { return false };
+        self.happen(due);
+        true
+    }
+
+    fn happen(&mut self, due: Due) {
+        match due {
+            Due::Fault { fault, nth } => self.strike(fault, nth),
+            Due::Restart { node } => {
+                if self.current[usize::from(node)].is_none() {
+                    self.start(node);
+                }
+            }
+            Due::Release { process } => self.release(process),
+            Due::Doze { process, left, held } => self.doze(process, left, held),
+            Due::Mend { cut } => self.mend(cut),
+            Due::Perish { process } => self.end(process, false),
+            Due::DeclareDead => self.declare_dead(),
+            Due::Call { client } => self.call(client),
+            Due::Send { client, number } => self.send_request(client, number),
+            Due::Resend { client, number } => self.resend(client, number),
+            Due::Arrive { slot } => self.arrive(slot),
+            Due::GiveUp { client, number } => self.give_up(client, number),
+        }
+    }
+
+    pub(super) fn turn(&mut self, process: usize) {
+        let now = self.world.now();
+        let Some(node) = &mut self.nodes[process] else { return };
+        let turn = node.turn(now, &self.settings, &mut self.chance);
+        let (me, over, replies) = (node.me, node.over, std::mem::take(&mut node.server.outbox));
+        if node.is_mid_turn() {
+            self.faults.add(Fault::BrokenTurn, 1);
+            if self.settings.long_breaks > 0 && self.chance.u32(..1000) < self.settings.long_breaks {
+                self.hold(process);
+                let span = self.settings.pause;
+                let until = now + self.chance.u64(span.0..=span.1.max(span.0));
+                self.enter(until, Due::Release { process });
+            }
+        }
+        self.world.wake_at(process, turn.due.max(now + 1));
+        self.look_at(process);
+        if let Some(view) = turn.active
+            && self.settings.canary != Some(Canary::NoActiveCheck)
+        {
+            let others = self.nodes.iter().flatten().filter(|n| n.me != me).filter_map(|n| Some((n.me, n.may_act_in(now)?)));
+            self.oracles.active(now, me, view, others);
+        }
+        for reply in replies {
+            self.send(Message::Reply(reply));
+        }
+        if over {
+            self.end(process, true);
+            let span = self.settings.restart;
+            let at = now + self.chance.u64(span.0..=span.1.max(span.0));
+            self.enter(at, Due::Restart { node: me.node.0 });
+        }
+    }
+
+    pub(super) fn alive(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.nodes.len()).filter(|p| self.nodes[*p].is_some())
+    }
+
+    /// The name of a process that lives.
+    pub(super) fn name(&self, process: usize) -> ProcessId {
+        self.nodes[process].as_ref().expect("it lives").me
+    }
+}

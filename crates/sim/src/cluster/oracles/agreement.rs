@@ -1,0 +1,23 @@
+//! All who learn a view of one number learn the same one, and a replica was a member before: it had to be taught the state (uKharon section 5).
+
+use martlet_protocol::basics::ProcessId;
+use martlet_protocol::membership::{Roles, View};
+
+use super::views::Views;
+
+/// Judges a view that `by` has learned.
+pub fn judge(views: &Views, by: ProcessId, view: &View) -> Result<(), String> {
+    match views.get(view.number.0) {
+        Some(known) if known == view => return Ok(()),
+        Some(known) => {
+            return Err(format!("{by} learned a view {} that is not the one that others did: {view:?} and {known:?}", view.number));
+        }
+        None => {}
+    }
+    // Where the predecessor is not known yet, its own learner checks the step.
+    let Some(before) = views.get(view.number.0.saturating_sub(1)) else { return Ok(()) };
+    match view.with_roles(Roles::REPLICA).find(|replica| before.member(replica.id).is_none()) {
+        Some(replica) => Err(format!("view {} makes {} a replica that was no member before", view.number, replica.id)),
+        None => Ok(()),
+    }
+}

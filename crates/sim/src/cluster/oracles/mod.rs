@@ -1,0 +1,119 @@
+//! What must hold in every life, as somebody sees it who knows the true time and looks into every process at once. A file an oracle.
+
+mod acknowledged;
+mod active;
+mod agreement;
+mod broadcast;
+mod lease;
+pub mod linearizable;
+mod log;
+pub mod memory;
+mod once;
+pub mod story;
+mod views;
+
+use martlet_protocol::basics::{ProcessId, ViewNumber};
+use martlet_protocol::membership::View;
+
+use super::machine::{Machine, Taken};
+use super::report::{Property, Violation};
+pub use broadcast::Acceptor;
+use story::Story;
+use views::Views;
+
+/// What is known of all processes together, and everybody who judges it.
+#[derive(Debug, Default)]
+pub struct Oracles {
+    pub views: Views,
+    active: active::OneActiveView,
+    lease: lease::LeaseWithinView,
+    broadcast: broadcast::DecidedIsBroadcast,
+    log: log::LogAgreement,
+    pub once: once::ExactlyOnce,
+    pub acknowledged: acknowledged::Acknowledged,
+    pub memory: memory::BoundedMemory,
+    pub story: Story,
+    violation: Option<Violation>,
+    /// How often a replica became primary.
+    pub takeovers: u64,
+}
+
+impl Oracles {
+    /// Notes the first violation; what follows it may be its consequence.
+    pub fn violated(&mut self, at_ns: u64, property: Property, what: String) {
+        if self.violation.is_none() {
+            self.story.tell(at_ns, || format!("VIOLATED {property}: {what}"));
+            self.violation = Some(Violation { at_ns, property, what });
+        }
+    }
+
+    fn judge(&mut self, at_ns: u64, property: Property, verdict: Result<(), String>) {
+        if let Err(what) = verdict {
+            self.violated(at_ns, property, what);
+        }
+    }
+
+    /// The first violation.
+    pub fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    /// How many views have been active.
+    pub fn active_views(&self) -> u64 {
+        self.active.count
+    }
+
+    /// Views whose decision has been seen in the acceptors' memory.
+    pub fn decisions_seen(&self) -> u64 {
+        self.broadcast.seen
+    }
+
+    /// A process has learned a view. `acceptors` shows what the coordinators of the view before hold in their memory.
+    pub fn learned(&mut self, at_ns: u64, by: ProcessId, view: &View, acceptors: impl Fn(ProcessId) -> Option<Acceptor>) {
+        let verdict = agreement::judge(&self.views, by, view);
+        self.judge(at_ns, Property::ViewAgreement, verdict);
+        if !self.views.note(at_ns, view) {
+            return;
+        }
+        self.story.learned(at_ns, by, view);
+        if let Some(before) = self.views.get(view.number.0.saturating_sub(1)) {
+            let verdict = self.broadcast.judge(before, view, acceptors);
+            self.judge(at_ns, Property::DecidedIsBroadcast, verdict);
+        }
+    }
+
+    /// `process` has found `view` active, and the others that could act at this instant hold what `others` says.
+    pub fn active(&mut self, at_ns: u64, process: ProcessId, view: ViewNumber, others: impl Iterator<Item = (ProcessId, ViewNumber)>) {
+        if self.active.is_news(view) {
+            self.story.tell(at_ns, || format!("view {view} is active at {process}"));
+        }
+        let mut verdict = self.active.judge(&self.views, process, view);
+        let mut leases = self.lease.judge(&self.views, at_ns, process, view);
+        for (other, theirs) in others {
+            verdict = verdict.and_then(|()| active::judge_pair(&self.views, (process, view), (other, theirs)));
+            leases = leases.and_then(|()| self.lease.judge(&self.views, at_ns, other, theirs));
+        }
+        self.judge(at_ns, Property::OneActiveView, verdict);
+        self.judge(at_ns, Property::LeaseWithinView, leases);
+    }
+
+    /// A process knows this entry to be committed, and has applied or executed it.
+    pub fn committed(&mut self, at_ns: u64, by: ProcessId, entry: Taken) {
+        let verdict = self.log.judge(by, entry);
+        self.judge(at_ns, Property::LogAgreement, verdict);
+        let verdict = self.once.judge(by, entry);
+        self.judge(at_ns, Property::ExactlyOnce, verdict);
+    }
+
+    /// All is quiet, and this replica holds what it holds.
+    pub fn settled(&mut self, at_ns: u64, replica: ProcessId, machine: &Machine) {
+        let verdict = self.acknowledged.judge(replica, machine);
+        self.judge(at_ns, Property::Acknowledged, verdict);
+    }
+
+    /// All is quiet, and a node's description of itself is so long.
+    pub fn footprint(&mut self, at_ns: u64, of: ProcessId, footprint: memory::Footprint) {
+        let verdict = self.memory.judge(of, footprint);
+        self.judge(at_ns, Property::BoundedMemory, verdict);
+    }
+}

@@ -1,0 +1,99 @@
+//! Which life to live: a kind of cluster, a seed, and what is to be different from what the seed says.
+
+use super::faults::{Fault, Mask};
+
+/// Where a cluster lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// One host with shared memory: the dead can be read, and the kernel says who died.
+    Host,
+    /// Hosts with one-sided operations between them: the dead are out of reach, and death is presumed.
+    Network,
+}
+
+/// What is to be different in a life from what its seed says: less. Whatever is left stays as the seed has it, as far as possible: each kind of
+/// fault, the clients and the processes have chance of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Faults left out.
+    pub without: Vec<Mask>,
+    /// How long trouble lasts, in nanoseconds.
+    pub trouble_ns: Option<u64>,
+    /// How many requests the clients make in all while there is trouble.
+    pub operations: Option<u64>,
+    /// The most nodes.
+    pub nodes: Option<u16>,
+    /// The most clients.
+    pub clients: Option<u64>,
+    /// The most keys.
+    pub keys: Option<u64>,
+}
+
+impl Changes {
+    /// Whether a whole kind of fault is left out.
+    pub fn lacks(&self, fault: Fault) -> bool {
+        self.without.contains(&Mask { fault, nth: None })
+    }
+
+    /// Whether a single fault is left out.
+    pub fn lacks_one(&self, fault: Fault, nth: u32) -> bool {
+        self.lacks(fault) || self.without.contains(&Mask { fault, nth: Some(nth) })
+    }
+
+    /// The command line's flags that say so.
+    pub fn flags(&self) -> String {
+        let mut flags = String::new();
+        if Fault::ALL.into_iter().all(|fault| self.lacks(fault)) {
+            flags += " --without all";
+        } else if !self.without.is_empty() {
+            let masks: Vec<String> = self.without.iter().map(Mask::to_string).collect();
+            flags += &format!(" --without {}", masks.join(","));
+        }
+        let mut number = |flag: &str, value: Option<u64>| {
+            if let Some(value) = value {
+                flags += &format!(" {flag} {value}");
+            }
+        };
+        number("--trouble-ns", self.trouble_ns);
+        number("--operations", self.operations);
+        number("--nodes", self.nodes.map(u64::from));
+        number("--clients", self.clients);
+        number("--keys", self.keys);
+        flags
+    }
+}
+
+/// A mistake made on purpose: an oracle that does not find it is worth nothing (STYLE 24).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// Replies go out without a look at the lease.
+    NoActiveCheck,
+    /// Now and then a process is declared dead for certain that goes on.
+    FalseCertainty,
+    /// Clocks drift far more than the bounds say: out of the model.
+    WildClocks,
+}
+
+/// Which life to live.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its seed.
+    pub seed: u64,
+    /// What is to be different.
+    pub changes: Changes,
+    /// A mistake in it.
+    pub canary: Option<Canary>,
+    /// Whether to tell it.
+    pub narrate: bool,
+    /// Whether the report is to hold what the clients saw.
+    pub keep_history: bool,
+    /// Whether the report is to hold the fabric's trace: everything that happened, byte for byte.
+    pub keep_trace: bool,
+}
+
+impl Plan {
+    /// The life of a seed as it is, untold.
+    pub fn new(seed: u64) -> Plan {
+        Plan { seed, changes: Changes::default(), canary: None, narrate: false, keep_history: false, keep_trace: false }
+    }
+}

@@ -1,0 +1,127 @@
+//! The second part of a life: everything has healed, and the cluster has to come together again. Then all is judged that can be judged only at
+//! the end.
+
+use martlet_protocol::basics::ProcessId;
+use martlet_protocol::membership::{Roles, View};
+use martlet_protocol::replica::{Standing, StateMachine};
+
+use super::engine::Engine;
+use super::life::{Cluster, Due};
+use super::node::Node;
+use super::oracles::linearizable;
+use super::report::Property;
+
+impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
+    /// The cluster has to come together: every node a replica of one active view, and in the end all of them equal.
+    pub(super) fn recover(&mut self) {
+        if !self.wait_for(Property::Recovery, "every node is a replica of one active view", Self::is_whole) {
+            return;
+        }
+        // Every key is read once more, when all that clients had begun is over.
+        self.closing = true;
+        if !self.wait_for(Property::Recovery, "all requests come to an end", |c| c.clients.iter().all(|client| !client.is_waiting())) {
+            return;
+        }
+        self.clients[0].wanted = (1..=self.settings.keys).collect();
+        self.enter(self.world.now() + 1, Due::Call { client: 0 });
+        if !self.wait_for(Property::Recovery, "every key can be read", |c| c.clients[0].wanted.is_empty()) {
+            return;
+        }
+        if self.wait_for(Property::ReplicasEqual, "all replicas are equal", Self::is_equal) {
+            self.settled = true;
+            self.look_inside();
+        }
+    }
+
+    /// All is quiet: what do the replicas hold?
+    fn look_inside(&mut self) {
+        let now = self.world.now();
+        for node in self.nodes.iter().flatten() {
+            if self.settings.roles[usize::from(node.me.node.0)].has(Roles::REPLICA) {
+                self.oracles.settled(now, node.me, &node.machine);
+            }
+            self.oracles.footprint(now, node.me, node.footprint());
+        }
+    }
+
+    /// Goes on until `done`, or until it is clear that it will not be. Returns whether it was.
+    fn wait_for(&mut self, property: Property, what: &str, done: impl Fn(&Self) -> bool) -> bool {
+        const STEP_NS: u64 = 50_000;
+        // Where it is not asked for, it is not waited for long.
+        let steps = if self.must_recover() { 400 } else { 40 };
+        for _ in 0..steps {
+            if self.oracles.violation().is_some() {
+                return false;
+            }
+            if done(self) {
+                return true;
+            }
+            if self.has_ended() {
+                return false;
+            }
+            self.go_on_until(self.world.now() + STEP_NS);
+        }
+        if !self.must_recover() {
+            self.stalled = true;
+            return false;
+        }
+        let describe = |node: &Node<E, HOST>| {
+            let (core, leased) = (node.core.view_number(), node.core.lease().view());
+            format!("\n  {} knows view {core}, leased {leased}, {}", node.me, node.engine.describe())
+        };
+        let state: String = self.nodes.iter().flatten().map(describe).collect();
+        let newest = self.oracles.views.newest().cloned();
+        self.oracles.violated(self.world.now(), property, format!("not reached: {what}; newest view {newest:?}{state}"));
+        false
+    }
+
+    /// See [`Report::stalled`](super::Report::stalled).
+    fn must_recover(&self) -> bool {
+        HOST && !self.settings.worn
+    }
+
+    /// Whether no replica, or no coordinator, of the newest view runs. That takes a crash and a wrong presumption at once, the one on its way when the other
+    /// comes: a view drops the last of them only for certain, and nobody is killed who is known to be needed. Tests bound how often it happens.
+    pub(super) fn has_ended(&self) -> bool {
+        let runs = |id: ProcessId| self.nodes.iter().flatten().any(|n| n.me == id);
+        let left = |view: &View, role| view.with_roles(role).any(|m| runs(m.id));
+        self.oracles.views.newest().is_some_and(|view| !left(view, Roles::REPLICA) || !left(view, Roles::COORDINATOR))
+    }
+
+    fn is_equal(&self) -> bool {
+        let replicas = self.nodes.iter().flatten().filter(|n| self.settings.roles[usize::from(n.me.node.0)].has(Roles::REPLICA));
+        let mut all = replicas.map(|n| (n.engine.applied(), n.machine.digest()));
+        let first = all.next();
+        all.all(|state| Some(state) == first)
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        let now = self.world.now();
+        let Some(view) = self.oracles.views.newest() else { return false };
+        let all_run = self.current.iter().all(Option::is_some);
+        let all_replicas =
+            view.with_roles(Roles::REPLICA).count() == self.settings.roles.iter().filter(|roles| roles.has(Roles::REPLICA)).count();
+        let all_know = self.nodes.iter().flatten().all(|n| n.core.view_number() == view.number && view.member(n.me).is_some());
+        let acting = self.nodes.iter().flatten().filter(|n| n.may_act_in(now) == Some(view.number)).count();
+        let leading = self.nodes.iter().flatten().filter(|n| n.engine.standing() == Standing::Primary).count();
+        all_run && all_replicas && all_know && acting >= 1 && leading == 1
+    }
+
+    /// What the clients saw.
+    pub(super) fn judge_history(&mut self) {
+        for client in 0..self.clients.len() {
+            let number = self.clients[client].number();
+            if let Some(operation) = self.clients[client].give_up(number) {
+                self.history.push((number, operation));
+            }
+        }
+        if self.oracles.violation().is_some() {
+            return;
+        }
+        let took_effect = |client, number| self.oracles.once.holds(client, number);
+        match linearizable::judge(&self.history, self.settled.then_some(took_effect)) {
+            Ok(decided) => self.undecided = !decided,
+            Err(what) => self.oracles.violated(self.world.now(), Property::Linearizable, what),
+        }
+    }
+}

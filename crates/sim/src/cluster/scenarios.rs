@@ -1,0 +1,154 @@
+//! Scenes that every reader of the code should have seen once. Their stories stand in `testdata`, as they are told today.
+
+use martlet_protocol::engine::PrimaryBackup;
+use martlet_protocol::membership::Evidence;
+
+use super::engine::Engine;
+use super::life::Cluster;
+use super::plan::Plan;
+use super::report::Report;
+use super::settings::Settings;
+
+/// A scene.
+#[derive(Debug)]
+pub struct Scenario {
+    /// Its name, and that of its file.
+    pub name: &'static str,
+    /// What it shows.
+    pub about: &'static str,
+    play: fn(&Plan) -> (Report, String),
+}
+
+/// All of them.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "failover",
+        about: "The primary is killed. The kernel's word makes its death certain, so the next view waits for nobody's lease.",
+        play: |plan| play::<true>(plan, Settings::scripted(), failover),
+    },
+    Scenario {
+        name: "paused-primary",
+        about: "The primary stops for longer than its lease, is presumed dead, and comes back: it may not act, and starts over.",
+        play: |plan| play::<true>(plan, Settings::scripted(), paused_primary),
+    },
+    Scenario {
+        name: "join",
+        about: "A node comes back as a new incarnation: a learner at first, taught while the primary serves, then a replica again.",
+        play: |plan| play::<true>(plan, Settings::scripted(), join),
+    },
+    Scenario {
+        name: "leader-change",
+        about: "The coordinator that leads stops; another one leads; the first goes on at once, and both propose the same view's number.",
+        play: |plan| play::<true>(plan, Settings::scripted(), leader_change),
+    },
+    Scenario {
+        name: "rpc-fallback",
+        about: "The ballots that fit into a slot's word are used up: views are decided by messages instead of one-sided swaps.",
+        play: |plan| play::<true>(plan, Settings { worn: true, ..Settings::scripted() }, rpc_fallback),
+    },
+    Scenario {
+        name: "partition",
+        about: "On a network the primary is cut off from the others: it stops serving when its lease ends, and they go on without it.",
+        play: |plan| play::<false>(plan, Settings::scripted(), partition),
+    },
+];
+
+impl Scenario {
+    /// Plays it and tells it.
+    pub fn told(&self) -> (Report, String) {
+        let (report, story) = (self.play)(&Plan { narrate: true, ..Plan::new(1) });
+        (report, format!("{}: {}\n\n{story}", self.name, self.about))
+    }
+}
+
+fn play<const HOST: bool>(plan: &Plan, settings: Settings, script: fn(&mut Cluster<PrimaryBackup, HOST>)) -> (Report, String) {
+    let mut cluster = Cluster::new(plan, settings);
+    cluster.until_served();
+    if cluster.oracles.violation().is_none() {
+        script(&mut cluster);
+    }
+    cluster.conclude();
+    cluster.finish()
+}
+
+fn failover<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
+    c.say("the primary is killed");
+    let dead = c.kill(c.process(0));
+    c.until("another one leads", |c| c.has_other_primary(dead));
+    c.until_replies(1);
+    c.say("a client has got a reply again");
+    c.until_replies(10);
+    c.say("the node is started again");
+    c.start(0);
+    c.until_served();
+}
+
+fn paused_primary<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
+    let old = c.name(c.process(0));
+    c.say("the primary is stopped");
+    c.hold(c.process(0));
+    c.until("another one leads", |c| c.has_other_primary(old));
+    c.until_replies(5);
+    c.say("the old primary goes on");
+    c.release(c.process(0));
+    c.until("it has started over", |c| c.current[0].is_none_or(|p| c.name(p) != old));
+    c.until_served();
+}
+
+fn join<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
+    c.say("a backup is killed");
+    let dead = c.kill(c.process(2));
+    c.until("a view without it", |c| !c.lists(dead));
+    c.until_replies(20);
+    c.say("its node is started again");
+    c.start(2);
+    let new = c.name(c.process(2));
+    c.until("a view with it", |c| c.lists(new));
+    c.until_served();
+}
+
+fn leader_change<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
+    let (leader, next) = (c.process(0), c.process(1));
+    let name = c.name(leader);
+    c.say("the leader is stopped");
+    c.hold(leader);
+    c.until("the next coordinator suspects it", |c| {
+        c.nodes[next].as_ref().is_some_and(|n| n.core.suspicion(name) == Some(Evidence::Presumed))
+    });
+    c.say("the leader goes on, and an operator asks it for longer leases: it proposes, too");
+    c.release(leader);
+    let now = c.world.now();
+    c.nodes[leader].as_mut().expect("it lives").set_lease_ns(now, &mut c.chance, 150_000);
+    c.look_at(leader);
+    c.world.wake(leader);
+    c.until_served();
+}
+
+fn rpc_fallback<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
+    for lease_ns in [120_000, 90_000] {
+        let before = c.oracles.views.count();
+        c.say("an operator asks for leases of another length");
+        let leader = c.process(0);
+        let now = c.world.now();
+        c.nodes[leader].as_mut().expect("it lives").set_lease_ns(now, &mut c.chance, lease_ns);
+        c.look_at(leader);
+        c.world.wake(leader);
+        c.until("a view says so", |c| c.oracles.views.count() > before && c.oracles.views.newest().is_some_and(|v| v.lease_ns == lease_ns));
+    }
+    c.until_served();
+}
+
+fn partition<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
+    let old = c.name(c.process(0));
+    c.say("the primary is cut off from the others");
+    let ways = [(0, 1), (0, 2)].map(|(a, b)| (c.process(a), c.process(b)));
+    for (a, b) in ways {
+        c.world.block(a, b);
+        c.world.block(b, a);
+    }
+    c.until("another one leads", |c| c.has_other_primary(old));
+    c.until_replies(5);
+    c.say("the cut is mended");
+    c.world.heal();
+    c.until_replies(20);
+}

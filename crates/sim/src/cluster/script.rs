@@ -1,0 +1,76 @@
+//! What a script says to a cluster: wait until, kill, pause, let go on. Time and chance are those of a life in which nothing goes wrong by itself.
+
+use martlet_protocol::basics::ProcessId;
+use martlet_protocol::replica::Standing;
+
+use super::engine::Engine;
+use super::life::Cluster;
+use super::report::Property;
+
+/// How long a script waits for anything, in virtual nanoseconds.
+const PATIENCE_NS: u64 = 5_000_000;
+
+impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
+    /// Says something in the story.
+    pub(super) fn say(&mut self, what: &str) {
+        self.tell(|_| format!("-- {what}"));
+    }
+
+    /// Goes on until `done`. That it does not come to that is a violation. Returns whether it did.
+    pub(super) fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> bool {
+        let end = self.world.now() + PATIENCE_NS;
+        while !done(self) {
+            if self.oracles.violation().is_some() {
+                return false;
+            }
+            if !self.advance(end) {
+                self.oracles.violated(self.world.now(), Property::Recovery, format!("not reached: {what}"));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Goes on until every node is a replica of one active view and the clients have got some replies.
+    pub(super) fn until_served(&mut self) {
+        self.until("every node is a replica of one active view", Self::is_whole);
+        self.until_replies(10);
+    }
+
+    /// Goes on until the clients have got so many more replies.
+    pub(super) fn until_replies(&mut self, more: u64) {
+        let wanted = self.replies + more;
+        self.until("clients get replies", |c| c.replies >= wanted);
+    }
+
+    /// The process of a node that runs.
+    pub(super) fn process(&self, node: u16) -> usize {
+        self.current[usize::from(node)].expect("the script knows that it runs")
+    }
+
+    /// Whether another process than this leads.
+    pub(super) fn has_other_primary(&self, than: ProcessId) -> bool {
+        self.alive().any(|p| self.nodes[p].as_ref().is_some_and(|n| n.me != than && n.engine.standing() == Standing::Primary))
+    }
+
+    /// Whether the newest view lists this process.
+    pub(super) fn lists(&self, process: ProcessId) -> bool {
+        self.oracles.views.newest().is_some_and(|view| view.member(process).is_some())
+    }
+
+    /// SIGKILL. Returns who it was.
+    pub(super) fn kill(&mut self, process: usize) -> ProcessId {
+        let name = self.name(process);
+        self.kills += 1;
+        self.end(process, false);
+        name
+    }
+
+    /// The rest of a scripted life: all heals, and all is judged.
+    pub(super) fn conclude(&mut self) {
+        if self.oracles.violation().is_none() {
+            self.heal_all();
+            self.recover();
+        }
+    }
+}

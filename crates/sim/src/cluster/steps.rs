@@ -1,0 +1,251 @@
+//! A crash, or a pause, at every single step of a phase of the protocol, one life a step.
+//!
+//! A phase is a scene that goes by itself once it has begun. Everything that happens in it counts as a step: each store that lands, each completion, each
+//! datagram, and each of the steps of every node's turn, since here every turn stops after each of them. One life after the other is the same
+//! up to step 1, 2, 3 ... and there a chosen node is killed, or stopped for three leases; then the life goes on under all oracles.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use martlet_fabric::sim::Span;
+use martlet_protocol::basics::ProcessId;
+use martlet_protocol::engine::PrimaryBackup;
+use martlet_protocol::membership::Roles;
+
+use super::life::{Cluster, Due};
+use super::plan::Plan;
+use super::report::{Property, Report};
+use super::settings::Settings;
+
+type Stepped = Cluster<PrimaryBackup, true>;
+
+/// A phase of the protocol.
+#[derive(Debug)]
+pub struct Phase {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it is.
+    pub about: &'static str,
+    /// What comes before it.
+    prepare: fn(&mut Stepped),
+    /// What begins it.
+    begin: fn(&mut Stepped),
+    /// Whether it is over. Told who was primary at first.
+    is_over: fn(&Stepped, ProcessId) -> bool,
+}
+
+/// All of them.
+pub const PHASES: &[Phase] = &[
+    Phase {
+        name: "failover",
+        about: "the primary is killed, until another one leads",
+        prepare: |_| {},
+        begin: |c| {
+            c.kill(c.process(0));
+            restart_later(c, 0);
+        },
+        is_over: Stepped::has_other_primary,
+    },
+    Phase {
+        name: "takeover",
+        about: "the primary is stopped and presumed dead, until another one leads",
+        prepare: |_| {},
+        begin: |c| c.hold(c.process(0)),
+        is_over: Stepped::has_other_primary,
+    },
+    Phase {
+        name: "revocation",
+        about: "a primary that was stopped with writes on their way goes on after another one leads, until it has started over",
+        prepare: |c| {
+            let process = c.process(0);
+            let old = c.name(process);
+            // In the middle of a turn, with something posted that has not landed.
+            c.until("a turn with writes on their way", |c| {
+                c.nodes[process].as_ref().is_some_and(|n| n.is_mid_turn() && n.server.held() > 0) && c.world.held() > 12
+            });
+            c.hold(process);
+            c.until("another one leads", |c| c.has_other_primary(old));
+            c.until_replies(3);
+        },
+        begin: |c| c.release(c.process(0)),
+        is_over: |c, old| c.processes.get(&old).is_none_or(|p| c.nodes[*p].is_none()),
+    },
+    Phase {
+        name: "view-change",
+        about: "an operator asks for leases of another length, until all know the view that says so",
+        prepare: |_| {},
+        begin: |c| {
+            let leader = c.process(0);
+            let now = c.world.now();
+            c.nodes[leader].as_mut().expect("it lives").set_lease_ns(now, &mut c.chance, 60_000);
+            c.look_at(leader);
+            c.world.wake(leader);
+        },
+        is_over: |c, _| {
+            let view = c.oracles.views.newest().filter(|view| view.lease_ns == 60_000);
+            view.is_some_and(|view| c.nodes.iter().flatten().all(|n| n.core.view_number() >= view.number))
+        },
+    },
+    Phase {
+        name: "join",
+        about: "a node is started again, until it is a replica",
+        prepare: |c| {
+            let dead = c.kill(c.process(2));
+            c.until("a view without it", |c| !c.lists(dead));
+            c.until_replies(3);
+        },
+        begin: |c| c.start(2),
+        is_over: |c, _| {
+            let view = c.oracles.views.newest();
+            view.is_some_and(|view| view.with_roles(Roles::REPLICA).any(|m| m.id.node.0 == 2))
+        },
+    },
+];
+
+fn restart_later(c: &mut Stepped, node: u16) {
+    let at = c.world.now() + c.settings.restart.0;
+    c.enter(at, Due::Restart { node });
+}
+
+/// What is done to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Harm {
+    /// SIGKILL, and a new incarnation after a while.
+    Crash,
+    /// SIGSTOP for three leases.
+    Pause,
+}
+
+/// What is done to whom, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blow {
+    /// The node.
+    pub victim: u16,
+    /// What.
+    pub harm: Harm,
+    /// After how many steps of the phase.
+    pub step: u64,
+}
+
+impl fmt::Display for Blow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let harm = if self.harm == Harm::Crash { "crash" } else { "pause" };
+        write!(f, "n{}/{harm}/{}", self.victim, self.step)
+    }
+}
+
+impl FromStr for Blow {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Blow, String> {
+        let bad =
+            || format!("the blow is {text:?}; allowed is NODE/HARM/STEP as in n1/crash/57, with nodes n0 to n2 and harms crash and pause");
+        let parts: Vec<&str> = text.split('/').collect();
+        let [victim, harm, step] = parts[..] else { return Err(bad()) };
+        let victim = victim.strip_prefix('n').and_then(|n| n.parse().ok()).filter(|n| NODES.contains(n)).ok_or_else(bad)?;
+        let harm = match harm {
+            "crash" => Harm::Crash,
+            "pause" => Harm::Pause,
+            _ => return Err(bad()),
+        };
+        Ok(Blow { victim, harm, step: step.parse().map_err(|_| bad())? })
+    }
+}
+
+/// The nodes of every phase.
+pub const NODES: Range<u16> = 0..3;
+
+impl Phase {
+    /// The phase of that name.
+    pub fn named(name: &str) -> Option<&'static Phase> {
+        PHASES.iter().find(|phase| phase.name == name)
+    }
+
+    /// How many steps it has when nobody does any harm. What goes wrong then is a violation as well.
+    pub fn steps(&self, seed: u64) -> (u64, Report) {
+        let (steps, _, report, _) = self.live(&Plan::new(seed), None);
+        (steps, report)
+    }
+
+    /// One life, with a blow in it. Also tells whether it was dealt: a node that is needed is spared the crash, and one that is stopped already the
+    /// pause.
+    pub fn struck(&self, plan: &Plan, blow: Blow) -> (bool, Report, String) {
+        let (_, dealt, report, story) = self.live(plan, Some(blow));
+        (dealt, report, story)
+    }
+
+    fn live(&self, plan: &Plan, blow: Option<Blow>) -> (u64, bool, Report, String) {
+        // Turns take longer so, and who has been slow itself suspects nobody.
+        let settings =
+            Settings { broken_turns: 1000, break_ns: Span(0, 50), heartbeat_interval_ns: 60_000, idle_ns: 5_000, ..Settings::scripted() };
+        let mut c = Stepped::new(plan, settings);
+        c.until_served();
+        let old = c.name(c.process(0));
+        if c.oracles.violation().is_none() {
+            (self.prepare)(&mut c);
+        }
+        let (mut steps, mut dealt) = (0, false);
+        if c.oracles.violation().is_none() {
+            c.say(self.about);
+            (self.begin)(&mut c);
+            let end = c.world.now() + 10_000_000;
+            while !(self.is_over)(&c, old) && c.oracles.violation().is_none() {
+                if blow.is_some_and(|blow| blow.step == steps) {
+                    break;
+                }
+                if !c.advance_a_step(end) {
+                    c.oracles.violated(end, Property::Recovery, format!("the phase does not end: {}", self.about));
+                }
+                steps += 1;
+            }
+            if let Some(blow) = blow.filter(|blow| blow.step == steps) {
+                dealt = deal(&mut c, blow);
+                // The pause, the restart and what they lead to.
+                c.go_on_until(c.world.now() + 700_000);
+            }
+        }
+        c.conclude();
+        let (report, story) = c.finish();
+        (steps, dealt, report, story)
+    }
+}
+
+fn deal(c: &mut Stepped, blow: Blow) -> bool {
+    let Some(process) = c.current[usize::from(blow.victim)] else { return false };
+    match blow.harm {
+        Harm::Crash => {
+            if !c.is_dispensable(process) {
+                return false;
+            }
+            c.say("the blow");
+            c.kill(process);
+            restart_later(c, blow.victim);
+        }
+        Harm::Pause => {
+            if c.world.is_paused(process) {
+                return false;
+            }
+            c.say(&format!("the blow: node {} is stopped", blow.victim));
+            c.hold(process);
+            c.enter(c.world.now() + 3 * c.settings.lease_ns, Due::Release { process });
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blows_are_read_as_they_are_written() {
+        for harm in [Harm::Crash, Harm::Pause] {
+            let blow = Blow { victim: 2, harm, step: 17 };
+            assert_eq!(blow.to_string().parse(), Ok(blow));
+        }
+        for bad in ["n3/crash/1", "1/crash/1", "n1/kill/1", "n1/crash", "n1/crash/-1"] {
+            assert!(bad.parse::<Blow>().is_err_and(|why| why.contains(bad)));
+        }
+    }
+}

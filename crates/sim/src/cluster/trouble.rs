@@ -1,0 +1,310 @@
+//! The first part of a life: faults, each kind with chance of its own, so that leaving some out leaves the others as they are.
+
+use std::cmp::Reverse;
+
+use fastrand::Rng;
+use martlet_fabric::sim::Faults;
+use martlet_protocol::basics::ballot;
+use martlet_protocol::basics::layout::life::OWNER_DIED;
+use martlet_protocol::membership::{Member, Roles};
+
+use super::engine::Engine;
+use super::faults::Fault;
+use super::life::{Cluster, Due, stream};
+use super::node::Node;
+use super::plan::Canary;
+
+/// How long a slow process stands still and how long it runs, at most, in nanoseconds.
+const DOZE: (u64, u64) = (30_000, 3_000);
+
+/// How long the threads of a killed process can outlive the first of them, in nanoseconds: less than any node takes to come back.
+const LAST_THREAD_NS: u64 = 20_000;
+
+impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
+    /// Enters the first fault of each kind.
+    pub(super) fn plan_trouble(&mut self) {
+        for fault in Fault::ALL.into_iter().filter(|fault| fault.is_event()) {
+            self.plan_fault(fault, 0);
+        }
+        if self.settings.canary == Some(Canary::FalseCertainty) {
+            self.enter(300_000, Due::DeclareDead);
+        }
+    }
+
+    /// The chance of a single fault.
+    fn chance_of(&self, fault: Fault, nth: u32) -> Rng {
+        stream(self.seed, fault.name(), u64::from(nth))
+    }
+
+    fn plan_fault(&mut self, fault: Fault, nth: u32) {
+        if let Some(mean) = self.settings.every_ns(fault) {
+            let at = self.world.now() + self.chance_of(fault, nth).u64(mean / 4..=mean * 7 / 4);
+            self.enter(at, Due::Fault { fault, nth });
+        }
+    }
+
+    /// Trouble, until there has been enough of it.
+    pub(super) fn suffer(&mut self) {
+        const STEP_NS: u64 = 50_000;
+        self.go_on_until(self.settings.trouble_ns);
+        loop {
+            let enough = self.requests >= self.settings.least_requests && self.faults.events() >= self.settings.least_faults;
+            let now = self.world.now();
+            if enough || now >= self.settings.trouble_most_ns || self.oracles.violation().is_some() {
+                return;
+            }
+            self.go_on_until(now + STEP_NS);
+        }
+    }
+
+    /// A fault is due.
+    pub(super) fn strike(&mut self, fault: Fault, nth: u32) {
+        let mut chance = self.chance_of(fault, nth);
+        // The first draw said when.
+        chance.u64(..);
+        self.struck.add(fault, 1);
+        if !self.changes.lacks_one(fault, nth) && self.inject(fault, nth, &mut chance) {
+            self.faults.add(fault, 1);
+        }
+        self.plan_fault(fault, nth + 1);
+    }
+
+    /// Does the harm. Returns whether it could be done.
+    fn inject(&mut self, fault: Fault, nth: u32, chance: &mut Rng) -> bool {
+        let now = self.world.now();
+        match fault {
+            Fault::Kill => {
+                // Sometimes several at once.
+                let mut killed = false;
+                while let Some(process) = self.dispensable(chance) {
+                    self.tell(|c| format!("{fault}/{nth}: {} gets SIGKILL", c.name(process)));
+                    self.kills += 1;
+                    killed = true;
+                    let node = self.name(process).node.0;
+                    if HOST && self.settings.parted_deaths && self.nodes[process].as_ref().is_some_and(Node::dies_in_parts) && chance.bool()
+                    {
+                        self.nodes[process].as_mut().expect("it lives").lose_a_thread();
+                        self.enter(now + chance.u64(..LAST_THREAD_NS), Due::Perish { process });
+                    } else {
+                        self.end(process, false);
+                    }
+                    self.restart_later(node, chance);
+                    if chance.u8(..4) != 0 {
+                        break;
+                    }
+                }
+                killed
+            }
+            Fault::HostCrash => {
+                let Some(process) = self.dispensable(chance) else { return false };
+                self.tell(|c| format!("{fault}/{nth}: the host of {} stops", c.name(process)));
+                let node = self.nodes[process].take().expect("it lives").me.node.0;
+                self.world.crash(process);
+                self.current[usize::from(node)] = None;
+                self.restart_later(node, chance);
+                true
+            }
+            Fault::Leave => {
+                let Some(process) = self.dispensable(chance).filter(|p| !self.world.is_paused(*p)) else { return false };
+                self.tell(|c| format!("{fault}/{nth}: {} leaves", c.name(process)));
+                self.nodes[process].as_mut().expect("it lives").leave(now, &mut self.chance);
+                self.look_at(process);
+                self.world.wake(process);
+                true
+            }
+            Fault::Pause => {
+                let Some(process) = self.anybody(chance) else { return false };
+                let span = self.settings.pause;
+                let ns = chance.u64(span.0..=span.1.max(span.0));
+                self.tell(|c| format!("{fault}/{nth}: {} is paused for {ns} ns", c.name(process)));
+                self.hold(process);
+                self.enter(now + ns, Due::Release { process });
+                true
+            }
+            Fault::Slow => {
+                let Some(process) = self.anybody(chance) else { return false };
+                let left = chance.u32(4..40);
+                self.tell(|c| format!("{fault}/{nth}: {} is slow for {left} rounds", c.name(process)));
+                self.doze(process, left, false);
+                true
+            }
+            Fault::Partition | Fault::OneWay => {
+                let (one, other): (Vec<usize>, Vec<usize>) = self.alive().partition(|_| chance.bool());
+                let mut pairs: Vec<(usize, usize)> = one.iter().flat_map(|a| other.iter().map(|b| (*a, *b))).collect();
+                if fault == Fault::Partition {
+                    pairs.extend(pairs.clone().into_iter().map(|(a, b)| (b, a)));
+                }
+                let span = self.settings.partition;
+                self.cut(fault, nth, pairs, chance.u64(span.0..=span.1.max(span.0)))
+            }
+            Fault::LostCompletion => {
+                let alive: Vec<usize> = self.alive().collect();
+                let (from, to) = (chance.choice(&alive).copied(), chance.choice(&alive).copied());
+                let pairs = from.zip(to).filter(|(from, to)| from != to).into_iter().collect();
+                // Long enough for what is on its way back to be given up.
+                let ns = self.settings.faults.peer_lost_after_ns * 6 / 5;
+                self.cut(fault, nth, pairs, ns)
+            }
+            Fault::Nic => {
+                let Some(process) = self.dispensable(chance) else { return false };
+                self.tell(|c| format!("{fault}/{nth}: the NIC of {} dies", c.name(process)));
+                self.world.kill_nic(process);
+                true
+            }
+            Fault::LeaseChange => {
+                let Some(process) = self.anybody(chance) else { return false };
+                let lease_ns = chance.u64(20_000..150_000);
+                self.tell(|c| format!("{fault}/{nth}: an operator asks {} for leases of {lease_ns} ns", c.name(process)));
+                self.nodes[process].as_mut().expect("it lives").set_lease_ns(now, &mut self.chance, lease_ns);
+                self.look_at(process);
+                self.world.wake(process);
+                true
+            }
+            _ => unreachable!("{fault} is no single event"),
+        }
+    }
+
+    pub(super) fn tell(&mut self, what: impl FnOnce(&Self) -> String) {
+        if self.oracles.story.is_told() {
+            let what = what(self);
+            self.oracles.story.tell(self.world.now(), || what);
+        }
+    }
+
+    fn restart_later(&mut self, node: u16, chance: &mut Rng) {
+        let span = self.settings.restart;
+        let at = self.world.now() + chance.u64(span.0..=span.1.max(span.0));
+        self.enter(at, Due::Restart { node });
+    }
+
+    /// Nothing travels these ways for a while.
+    fn cut(&mut self, fault: Fault, nth: u32, pairs: Vec<(usize, usize)>, ns: u64) -> bool {
+        if pairs.is_empty() {
+            return false;
+        }
+        self.tell(|c| {
+            let ways: Vec<String> = pairs.iter().map(|(a, b)| format!("{} -> {}", c.name(*a), c.name(*b))).collect();
+            format!("{fault}/{nth}: cut for {ns} ns: {}", ways.join(", "))
+        });
+        for (from, to) in &pairs {
+            self.world.block(*from, *to);
+        }
+        self.cuts.push(pairs);
+        self.enter(self.world.now() + ns, Due::Mend { cut: self.cuts.len() - 1 });
+        true
+    }
+
+    pub(super) fn mend(&mut self, cut: usize) {
+        for (from, to) in std::mem::take(&mut self.cuts[cut]) {
+            self.world.unblock(from, to);
+        }
+        self.tell(|_| "a cut is mended".to_owned());
+    }
+
+    /// A process stands still, for one more reason.
+    pub(super) fn hold(&mut self, process: usize) {
+        self.holds[process] += 1;
+        self.world.pause(process);
+    }
+
+    /// One reason less.
+    pub(super) fn release(&mut self, process: usize) {
+        self.holds[process] = self.holds[process].saturating_sub(1);
+        if self.holds[process] == 0 {
+            if self.nodes[process].is_some() {
+                self.tell(|c| format!("{} goes on", c.name(process)));
+            }
+            self.world.resume(process);
+        }
+    }
+
+    /// A slow process: it stands still for long, and runs for a moment, and so on.
+    pub(super) fn doze(&mut self, process: usize, left: u32, held: bool) {
+        if held {
+            self.holds[process] = self.holds[process].saturating_sub(1);
+            if self.holds[process] == 0 {
+                self.world.resume(process);
+            }
+        }
+        if left == 0 || self.nodes[process].is_none() {
+            return;
+        }
+        let hold = !held;
+        if hold {
+            self.hold(process);
+        }
+        let most = if hold { DOZE.0 } else { DOZE.1 };
+        let at = self.world.now() + self.chance.u64(most / 10..=most);
+        self.enter(at, Due::Doze { process, left: left - u32::from(hold), held: hold });
+    }
+
+    pub(super) fn declare_dead(&mut self) {
+        let mut chance = stream(self.seed, "declare-dead", self.world.now());
+        if let Some(process) = self.dispensable(&mut chance) {
+            self.nodes[process].as_ref().expect("it lives").set_death_words(OWNER_DIED);
+        }
+        self.enter(self.world.now() + chance.u64(75_000..=525_000), Due::DeclareDead);
+    }
+
+    fn anybody(&self, chance: &mut Rng) -> Option<usize> {
+        chance.choice(self.alive().collect::<Vec<_>>()).filter(|p| !self.world.is_paused(*p))
+    }
+
+    fn dispensable(&self, chance: &mut Rng) -> Option<usize> {
+        chance.choice(self.alive().collect::<Vec<_>>()).filter(|victim| self.is_dispensable(*victim))
+    }
+
+    /// Whether a process may die without ending the service: the newest view lists another replica, and another coordinator
+    /// that is no learner, that run and that nobody suspects (a
+    /// replica that is suspected while the other one dies may be on its way out itself), and every member that runs is connected with every
+    /// coordinator, dead or alive. (A newcomer that has not yet met the others can't decide a view with their memory.)
+    pub(super) fn is_dispensable(&self, victim: usize) -> bool {
+        let Some(view) = self.oracles.views.newest() else { return false };
+        if self.nodes[victim].as_ref().is_none_or(|n| n.dying) {
+            return false;
+        }
+        let others = || self.nodes.iter().enumerate().filter(|(p, _)| *p != victim).filter_map(|(p, n)| Some((p, n.as_ref()?)));
+        let well = |p: usize, n: &Node<E, HOST>| {
+            let suspected = self.nodes.iter().flatten().any(|other| other.core.suspicion(n.me).is_some());
+            !n.leaving && !n.dying && !suspected && !self.world.is_paused(p)
+        };
+        let left = |role: Roles| others().filter(|(p, n)| view.member(n.me).is_some_and(|m| m.roles.has(role)) && well(*p, n)).count();
+        // A learner that cannot follow is cut off at any moment, by a view that may be on its way: it is no coordinator to rely on.
+        let stays = |m: &Member| m.roles.has(Roles::COORDINATOR) && !m.roles.has(Roles::LEARNER);
+        let coordinates = others().any(|(p, n)| view.member(n.me).is_some_and(stays) && well(p, n));
+        let survives = left(Roles::REPLICA) > 0 && coordinates;
+        let met =
+            others().filter(|(_, n)| view.member(n.me).is_some()).all(|(_, n)| view.coordinators().all(|c| n.core.peer_of(c.id).is_some()));
+        // Who is asked by RPC has to be there to answer.
+        let answers = !self.settings.worn || left(Roles::COORDINATOR) >= ballot::majority(view.coordinators().count());
+        survives && met && answers
+    }
+
+    /// All trouble ends.
+    pub(super) fn heal_all(&mut self) {
+        self.tell(|_| "all trouble ends".to_owned());
+        self.world.heal();
+        self.cuts.iter_mut().for_each(Vec::clear);
+        let paused: Vec<usize> = self.alive().filter(|p| self.world.is_paused(*p)).collect();
+        for process in paused {
+            self.holds[process] = 0;
+            self.world.resume(process);
+        }
+        self.world.set_faults(Faults { turn: self.settings.faults.turn, ..Faults::calm() });
+        // What had been planned happens no more, but for the dead, who come back, and the clients.
+        let planned: Vec<_> = self.agenda.drain().collect();
+        for Reverse((at, order, due)) in planned {
+            match due {
+                Due::Restart { node } => self.enter(self.world.now() + 1, Due::Restart { node }),
+                Due::Perish { process } => self.end(process, false),
+                Due::Call { .. } | Due::Send { .. } | Due::Resend { .. } | Due::Arrive { .. } | Due::GiveUp { .. } => {
+                    self.agenda.push(Reverse((at, order, due)));
+                }
+                Due::Fault { .. } | Due::Release { .. } | Due::Doze { .. } | Due::Mend { .. } | Due::DeclareDead => {}
+            }
+        }
+        self.settings.long_breaks = 0;
+        // Patience enough for whatever a healthy cluster does.
+        self.settings.patience_ns = self.settings.patience_ns.max(500_000);
+    }
+}

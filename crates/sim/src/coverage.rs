@@ -1,0 +1,62 @@
+//! What lives have come to: which transitions of the state machines, and how often.
+
+use std::ops::AddAssign;
+
+use martlet_fabric::probe;
+use martlet_protocol::basics::Mark;
+
+/// How often each mark was reached. All zeros in a build without the feature `marks`; see [`Coverage::MEASURED`].
+#[derive(Clone, Debug)]
+pub struct Coverage([u64; probe::MAX_MARKS]);
+
+/// Marks that default lives come by too rarely to be demanded of a few thousand of them, with the reason.
+pub const RARE: &[(Mark, &str)] = &[
+    (
+        Mark::CasSuperseded,
+        "a proposer would have to sleep through a whole lap of the slot ring, 32 views, and then go on with its proposal",
+    ),
+    (Mark::WasRefused, "who will not be taken in has read so on a board, as a rule, before anybody's refusal arrives"),
+    (Mark::TornBoard, "both records of a board have to be overwritten while they are read: two views within one transfer"),
+];
+
+impl Coverage {
+    /// Whether this build counts anything.
+    pub const MEASURED: bool = cfg!(feature = "marks");
+
+    /// What this thread has come to since it was last asked.
+    pub fn take() -> Coverage {
+        #[cfg(feature = "marks")]
+        return Coverage(probe::take_reached());
+        #[cfg(not(feature = "marks"))]
+        Coverage::default()
+    }
+
+    /// How often this mark was reached.
+    pub fn of(&self, mark: Mark) -> u64 {
+        self.0[mark as usize]
+    }
+
+    /// Marks that were reached.
+    pub fn hit(&self) -> usize {
+        Mark::ALL.iter().filter(|mark| self.of(**mark) > 0).count()
+    }
+
+    /// Marks that were never reached.
+    pub fn missed(&self) -> Vec<Mark> {
+        Mark::ALL.iter().copied().filter(|mark| self.of(*mark) == 0).collect()
+    }
+}
+
+impl Default for Coverage {
+    fn default() -> Coverage {
+        Coverage([0; probe::MAX_MARKS])
+    }
+}
+
+impl AddAssign for Coverage {
+    fn add_assign(&mut self, other: Coverage) {
+        for (count, more) in self.0.iter_mut().zip(other.0) {
+            *count += more;
+        }
+    }
+}

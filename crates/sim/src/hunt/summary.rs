@@ -1,0 +1,236 @@
+//! What many lives came to together.
+
+use std::fmt;
+use std::time::Duration;
+
+use martlet_protocol::basics::Mark;
+
+use super::Hunt;
+use crate::cluster::{Fault, FaultCounts, Kind, Plan, Report, Temper, Violation};
+use crate::coverage::Coverage;
+
+/// The first life that went wrong.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The kind of cluster.
+    pub kind: &'static Kind,
+    /// Its plan.
+    pub plan: Plan,
+    /// What went wrong.
+    pub violation: Violation,
+}
+
+/// Lives, added up.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// How many.
+    pub lives: u64,
+    /// How many there are to be, if that is known.
+    pub wanted: Option<u64>,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// Threads.
+    pub jobs: usize,
+    /// Somebody wanted it to end.
+    pub interrupted: bool,
+    /// Virtual nanoseconds.
+    pub virtual_ns: u64,
+    /// Operations on the fabric.
+    pub operations: u64,
+    /// Views decided.
+    pub views: u64,
+    /// Views whose decision was found in the acceptors' memory.
+    pub decisions_seen: u64,
+    /// Times that a replica became primary.
+    pub takeovers: u64,
+    /// Requests with a reply.
+    pub replies: u64,
+    /// Requests without one.
+    pub unknown: u64,
+    /// Faults injected.
+    pub faults: FaultCounts,
+    /// Lives that ended before they could recover, those that need not recover and did not, and those with a history that was too hard to judge.
+    pub ended: u64,
+    /// See [`Report::stalled`].
+    pub stalled: u64,
+    /// See [`Report::undecided`].
+    pub undecided: u64,
+    /// The most that a quiet node held; see [`Report::footprint`].
+    pub footprint: usize,
+    /// Which transitions of the state machines they came by.
+    pub coverage: Coverage,
+    /// The first life that went wrong.
+    pub failure: Option<Failure>,
+    /// Of each life: microseconds that it took.
+    took_us: Vec<u32>,
+    /// Of each life: requests of clients.
+    requests: Vec<u32>,
+    /// Of each life in hell: single faults.
+    faults_in_hell: Vec<u32>,
+}
+
+impl Summary {
+    pub(super) fn new(hunt: &Hunt) -> Summary {
+        let wanted = hunt.seeds.checked_mul(hunt.kinds.len() as u64).filter(|_| hunt.most.is_none());
+        Summary { wanted, jobs: hunt.jobs, ..Summary::default() }
+    }
+
+    pub(super) fn add(&mut self, kind: &'static Kind, plan: Plan, report: &Report, took: Duration) {
+        self.lives += 1;
+        self.virtual_ns += report.length_ns;
+        self.operations += report.operations;
+        self.views += report.views;
+        self.decisions_seen += report.decisions_seen;
+        self.takeovers += report.takeovers;
+        self.replies += report.replies;
+        self.unknown += report.unknown;
+        self.faults += report.faults;
+        self.ended += u64::from(report.ended);
+        self.stalled += u64::from(report.stalled);
+        self.undecided += u64::from(report.undecided);
+        self.footprint = self.footprint.max(report.footprint);
+        self.took_us.push(took.as_micros() as u32);
+        self.requests.push((report.replies + report.unknown) as u32);
+        if report.temper == Temper::Hell {
+            self.faults_in_hell.push(report.faults.events() as u32);
+        }
+        if let Some(violation) = &report.violation
+            && self.failure.is_none()
+        {
+            self.failure = Some(Failure { kind, plan, violation: violation.clone() });
+        }
+    }
+
+    /// Lives a second of time that has passed.
+    pub fn lives_a_second(&self) -> f64 {
+        self.lives as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// Hours of virtual time.
+    pub fn virtual_hours(&self) -> f64 {
+        self.virtual_ns as f64 / 3.6e12
+    }
+
+    /// Milliseconds that a life took on its thread: of so many per thousand of lives, at most.
+    pub fn millis_a_life(&self, per_thousand: usize) -> f64 {
+        f64::from(quantile(&self.took_us, per_thousand)) / 1e3
+    }
+
+    /// Requests of half of all lives, at least.
+    pub fn requests_a_life(&self) -> u32 {
+        quantile(&self.requests, 500)
+    }
+
+    /// Single faults of half of all lives in hell, at least.
+    pub fn faults_a_life_in_hell(&self) -> u32 {
+        quantile(&self.faults_in_hell, 500)
+    }
+
+    /// The names of marks that were never reached.
+    pub fn never_reached(&self) -> Vec<&'static str> {
+        self.coverage.missed().into_iter().map(Mark::name).collect()
+    }
+
+    /// One line of JSON.
+    pub fn json(&self) -> serde_json::Value {
+        let faults: serde_json::Map<String, serde_json::Value> =
+            Fault::ALL.iter().map(|fault| (fault.name().to_owned(), self.faults.of(*fault).into())).collect();
+        let failure = self.failure.as_ref().map(|failure| {
+            serde_json::json!({
+                "seed": failure.plan.seed,
+                "cluster": failure.kind.name,
+                "property": failure.violation.property.name(),
+                "at_ns": failure.violation.at_ns,
+                "what": failure.violation.what,
+            })
+        });
+        serde_json::json!({
+            "lives": self.lives,
+            "seconds": self.elapsed.as_secs_f64(),
+            "jobs": self.jobs,
+            "interrupted": self.interrupted,
+            "lives_per_second": self.lives_a_second(),
+            "milliseconds_per_life": { "p50": self.millis_a_life(500), "p90": self.millis_a_life(900), "p99": self.millis_a_life(990) },
+            "requests_per_life_p50": self.requests_a_life(),
+            "single_faults_per_hell_life_p50": self.faults_a_life_in_hell(),
+            "virtual_hours": self.virtual_hours(),
+            "fabric_operations": self.operations,
+            "views": self.views,
+            "decisions_seen": self.decisions_seen,
+            "takeovers": self.takeovers,
+            "replies": self.replies,
+            "without_reply": self.unknown,
+            "faults": faults,
+            "ended": self.ended,
+            "stalled": self.stalled,
+            "undecided": self.undecided,
+            "largest_footprint": self.footprint,
+            "marks": Coverage::MEASURED.then(|| serde_json::json!({
+                "hit": self.coverage.hit(),
+                "of": Mark::ALL.len(),
+                "never": self.never_reached(),
+            })),
+            "violation": failure,
+        })
+    }
+}
+
+/// The least of `values` that so many per thousand of them do not exceed; 0 of none.
+fn quantile(values: &[u32], per_thousand: usize) -> u32 {
+    let mut values = values.to_vec();
+    let at = (values.len() * per_thousand / 1000).min(values.len().saturating_sub(1));
+    if values.is_empty() { 0 } else { *values.select_nth_unstable(at).1 }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} lives in {:.1} s, {:.0} a second; a life took {:.1} ms (p50), {:.1} ms (p99); {:.4} hours of virtual time",
+            self.lives,
+            self.elapsed.as_secs_f64(),
+            self.lives_a_second(),
+            self.millis_a_life(500),
+            self.millis_a_life(990),
+            self.virtual_hours()
+        )?;
+        writeln!(
+            f,
+            "{} requests ({} a life), {} without a reply; {} views, {} takeovers, {} operations on the fabric",
+            self.replies + self.unknown,
+            self.requests_a_life(),
+            self.unknown,
+            self.views,
+            self.takeovers,
+            self.operations
+        )?;
+        let kinds: Vec<String> = Fault::ALL
+            .iter()
+            .filter(|fault| fault.is_event() && self.faults.of(**fault) > 0)
+            .map(|fault| format!("{} {fault}", self.faults.of(*fault)))
+            .collect();
+        writeln!(f, "{} faults ({} a life in hell): {}", self.faults.events(), self.faults_a_life_in_hell(), kinds.join(", "))?;
+        write!(f, "{} ended early, {} stalled where they may, {} histories undecided", self.ended, self.stalled, self.undecided)?;
+        if Coverage::MEASURED {
+            write!(f, "\nmarks hit {}/{}", self.coverage.hit(), Mark::ALL.len())?;
+            let never = self.never_reached();
+            if !never.is_empty() {
+                write!(f, "; never: {}", never.join(", "))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quantile;
+
+    #[test]
+    fn quantiles_are_values_that_were_there() {
+        assert_eq!(quantile(&[], 500), 0);
+        assert_eq!(quantile(&[7], 990), 7);
+        assert_eq!(quantile(&[5, 1, 4, 2, 3], 500), 3);
+        assert_eq!(quantile(&[5, 1, 4, 2, 3], 1000), 5);
+    }
+}

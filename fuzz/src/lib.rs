@@ -1,0 +1,57 @@
+//! What must hold for any bytes that come from outside: of configuration files, of clients, and of peers, who write into our memory.
+//!
+//! A [`Target`] is a function of bytes that panics when a property does not hold. Three drivers call the same functions:
+//! - `tests/corpus.rs`, in the normal suite, over the committed seeds in `corpus/` and over mutations of them;
+//! - `fuzz-blind`, over mutations drawn from one seed, for as long as it is told;
+//! - `fuzz-guided`, under libFuzzer, which keeps every input that reaches code not reached before.
+//!
+//! `cargo xtask fuzz` runs them. `docs/verification.md` says what each target checks and what has been found.
+
+#![forbid(unsafe_code)]
+
+pub mod mutate;
+mod targets;
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+/// One thing that takes bytes from outside.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Its name, on the command line and in `corpus/`.
+    pub name: &'static str,
+    /// Whose bytes they are, and what is checked, in a line.
+    pub about: &'static str,
+    /// The longest input worth trying, in bytes.
+    pub max_bytes: usize,
+    /// Panics when a property does not hold for these bytes.
+    pub run: fn(&[u8]),
+}
+
+/// Every target, by name.
+pub const TARGETS: &[Target] = targets::ALL;
+
+/// The target of that name.
+pub fn find(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
+
+impl Target {
+    /// Where its committed seeds stand.
+    pub fn corpus_dir(&self) -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name)
+    }
+
+    /// Its committed seeds with their names, in order of name.
+    pub fn corpus(&self) -> io::Result<Vec<(String, Vec<u8>)>> {
+        let mut seeds = Vec::new();
+        for entry in fs::read_dir(self.corpus_dir())? {
+            let path = entry?.path();
+            let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+            seeds.push((name, fs::read(&path)?));
+        }
+        seeds.sort();
+        Ok(seeds)
+    }
+}

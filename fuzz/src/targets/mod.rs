@@ -1,0 +1,34 @@
+//! The targets, a file for each kind of bytes.
+
+mod client;
+mod commands;
+mod config;
+mod effects;
+mod engine;
+mod handshake;
+mod input;
+mod membership;
+mod memory;
+mod resp;
+mod ring;
+mod views;
+
+use crate::Target;
+
+pub(super) const ALL: &[Target] = &[
+    Target { name: "client_records", about: "what clients and servers write into each other's lanes", max_bytes: 1024, run: client::run },
+    Target { name: "commands", about: "commands of Redis clients, executed and replicated", max_bytes: 2048, run: commands::run },
+    Target { name: "config", about: "the cluster's and the node's file", max_bytes: 4096, run: config::run },
+    Target { name: "effects", about: "entries of the log, and parts of the state for a learner", max_bytes: 2048, run: effects::run },
+    Target {
+        name: "handshake",
+        about: "what processes say before they share memory, and their datagrams",
+        max_bytes: 2048,
+        run: handshake::run,
+    },
+    Target { name: "log_lanes", about: "sealed records of a primary that has lost its mind", max_bytes: 2048, run: engine::run },
+    Target { name: "membership", about: "datagrams, words and boards of peers", max_bytes: 2048, run: membership::run },
+    Target { name: "resp", about: "requests and replies of the Redis protocol, cut anywhere", max_bytes: 2048, run: resp::run },
+    Target { name: "ring", about: "a lane's words, written by a peer that keeps to no rule", max_bytes: 2048, run: ring::run },
+    Target { name: "views", about: "views, datagrams, records, groups and counters", max_bytes: 2048, run: views::run },
+];

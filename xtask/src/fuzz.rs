@@ -1,0 +1,228 @@
+//! Runs the fuzz targets of `fuzz/`: guided by coverage where there is a C++ compiler for libFuzzer, else by mutation alone, which is said.
+//!
+//! The flags that count coverage belong to the stable compiler, so neither cargo-fuzz nor a nightly toolchain is needed. No sanitizer is used:
+//! the parsers are safe Rust, and a panic, a hang or memory beyond the limit is what there is to find.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+/// What libFuzzer needs to see where an input goes: a counter for each edge, and what comparisons compare.
+const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions=on -Coverflow-checks=on";
+/// No input may take longer, in seconds: inputs take microseconds, but the machine may be busy.
+const INPUT_SECONDS: u32 = 100;
+/// No target may take more memory, in MiB.
+const MEMORY_MIB: u32 = 1024;
+/// Targets that run at a time.
+const AT_A_TIME: usize = 2;
+/// libFuzzer's compiler.
+const COMPILER: &str = "c++";
+
+/// What is to be run.
+pub struct Wanted {
+    /// One target, or all.
+    pub target: Option<String>,
+    /// For how long each.
+    pub seconds: u32,
+}
+
+impl Wanted {
+    /// Reads `[TARGET] [--seconds N]`.
+    pub fn parse(args: impl Iterator<Item = String>) -> Result<Wanted, String> {
+        let mut wanted = Wanted { target: None, seconds: 60 };
+        let mut args = args;
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--seconds" => {
+                    let value = args.next().unwrap_or_default();
+                    wanted.seconds =
+                        value.parse().ok().filter(|n| *n > 0).ok_or(format!("--seconds {value:?}: allowed are whole numbers from 1 on"))?;
+                }
+                flag if flag.starts_with('-') => return Err(format!("unknown option `{flag}`; allowed are TARGET and --seconds N")),
+                target => wanted.target = Some(target.to_owned()),
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+/// Runs the targets, and says in the end what was not done as it should be; `Err` names what failed.
+pub fn run(root: &Path, wanted: &Wanted) -> Result<Option<String>, String> {
+    let targets = targets(root, wanted.target.as_deref())?;
+    let scratch = crate::ci::Scratch::new("fuzz").map_err(|error| format!("cannot make a directory for inputs: {error}"))?;
+    let (driver, complaint) = Driver::build(root)?;
+    if let Some(complaint) = &complaint {
+        println!("!! {complaint}");
+    }
+    let mut waiting: VecDeque<&String> = targets.iter().collect();
+    let mut running: Vec<Running> = Vec::new();
+    let mut failed = Vec::new();
+    while !waiting.is_empty() || !running.is_empty() {
+        while running.len() < AT_A_TIME
+            && let Some(target) = waiting.pop_front()
+        {
+            running.push(driver.start(root, target, wanted.seconds, scratch.path())?);
+        }
+        // The first of those that run; the others have as long, so nobody is kept waiting in vain.
+        let first = running.remove(0);
+        let target = first.target.clone();
+        if let Err(why) = first.finish() {
+            println!("   FAILED   {target}: {why}");
+            failed.push(target);
+        }
+    }
+    match failed.as_slice() {
+        [] => Ok(complaint),
+        failed => Err(format!("a property does not hold in {}", failed.join(", "))),
+    }
+}
+
+/// The targets: the directories of seeds.
+fn targets(root: &Path, only: Option<&str>) -> Result<Vec<String>, String> {
+    let corpus = root.join("fuzz/corpus");
+    let entries = fs::read_dir(&corpus).map_err(|error| format!("cannot list {}: {error}", corpus.display()))?;
+    let mut names: Vec<String> = entries.filter_map(Result::ok).map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    match only {
+        None => Ok(names),
+        Some(only) if names.iter().any(|name| name == only) => Ok(vec![only.to_owned()]),
+        Some(only) => Err(format!("target `{only}`: allowed are {}", names.join(", "))),
+    }
+}
+
+/// What runs a target.
+struct Driver {
+    binary: PathBuf,
+    guided: bool,
+}
+
+impl Driver {
+    /// Builds the better of the two drivers that can be built here, with a complaint when it is the lesser one.
+    fn build(root: &Path) -> Result<(Driver, Option<String>), String> {
+        let target = crate::ci::target_directory(root);
+        if crate::ci::on_path(COMPILER) {
+            // Flags for everything mean a directory of its own; naming the target keeps them away from build scripts and macros.
+            let host = host(root)?;
+            let directory = target.join("fuzz");
+            build(
+                crate::ci::cargo(root)
+                    .args(["build", "--release", "--package", "martlet-fuzz", "--bin", "fuzz-guided", "--features", "guided"])
+                    .args(["--target", &host])
+                    .env("RUSTFLAGS", COVERAGE)
+                    .env("CARGO_TARGET_DIR", &directory)
+                    .env("CARGO_PROFILE_RELEASE_LTO", "off"),
+            )?;
+            let binary = directory.join(host).join("release/fuzz-guided");
+            return Ok((Driver { binary, guided: true }, None));
+        }
+        build(crate::ci::cargo(root).args(["build", "--release", "--package", "martlet-fuzz", "--bin", "fuzz-blind"]))?;
+        let complaint =
+            format!("`{COMPILER}` is not installed (Debian's g++), so fuzzing was blind: mutations of the seeds, not guided by coverage");
+        Ok((Driver { binary: target.join("release/fuzz-blind"), guided: false }, Some(complaint)))
+    }
+
+    fn start(&self, root: &Path, target: &str, seconds: u32, scratch: &Path) -> Result<Running, String> {
+        let found = scratch.join(target);
+        fs::create_dir_all(&found).map_err(|error| format!("cannot make {}: {error}", found.display()))?;
+        let artifacts = crate::ci::target_directory(root).join("fuzz-failures");
+        fs::create_dir_all(&artifacts).map_err(|error| format!("cannot make {}: {error}", artifacts.display()))?;
+        // Recursion without end is to run into the limit of memory, whose input libFuzzer keeps, and not into the end of the stack.
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -s unlimited 2>/dev/null; exec \"$0\" \"$@\""]).arg(&self.binary);
+        command.env("TMPDIR", &artifacts);
+        if self.guided {
+            command
+                .env("MARTLET_FUZZ_TARGET", target)
+                .args([format!("-max_total_time={seconds}"), format!("-timeout={INPUT_SECONDS}"), format!("-rss_limit_mb={MEMORY_MIB}")])
+                .args(["-max_len=4096", "-print_final_stats=1", "-verbosity=1", "-reload=0", "-report_slow_units=1000"])
+                .arg(format!("-artifact_prefix={}/{target}-", artifacts.display()))
+                // New inputs go to the first directory: the committed seeds are only read.
+                .arg(&found)
+                .arg(root.join("fuzz/corpus").join(target));
+        } else {
+            command.args([target, &seconds.to_string()]);
+        }
+        let log = found.with_extension("log");
+        let output = fs::File::create(&log).map_err(|error| format!("cannot make {}: {error}", log.display()))?;
+        let errors = output.try_clone().map_err(|error| format!("cannot share {}: {error}", log.display()))?;
+        let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
+        let child = child.map_err(|error| format!("cannot run {}: {error}", self.binary.display()))?;
+        Ok(Running { target: target.to_owned(), child, log, start: Instant::now(), guided: self.guided })
+    }
+}
+
+fn build(command: &mut Command) -> Result<(), String> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("the driver cannot be built: {status}")),
+        Err(error) => Err(format!("cannot run cargo: {error}")),
+    }
+}
+
+/// The machine we run on, as the compiler names it.
+fn host(root: &Path) -> Result<String, String> {
+    let output = Command::new("rustc").current_dir(root).args(["--print", "host-tuple"]).output();
+    let output = output.map_err(|error| format!("cannot run rustc: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if output.status.success() && !text.is_empty() { Ok(text) } else { Err("rustc does not say which machine this is".into()) }
+}
+
+/// A target under way.
+struct Running {
+    target: String,
+    child: Child,
+    log: PathBuf,
+    start: Instant,
+    guided: bool,
+}
+
+impl Running {
+    /// Waits for the end and prints a line about it, or all that was said if a property does not hold.
+    fn finish(mut self) -> Result<(), String> {
+        let status = self.child.wait().map_err(|error| format!("cannot wait for it: {error}"))?;
+        let said = fs::read(&self.log).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        let seconds = self.start.elapsed().as_secs();
+        if !status.success() {
+            let tail: Vec<&str> = said.lines().rev().take(60).collect();
+            tail.iter().rev().for_each(|line| println!("{line}"));
+            return Err(format!("{status} after {seconds} s; the input is named above"));
+        }
+        let line =
+            if self.guided { guided_summary(&said) } else { said.trim().trim_start_matches(&format!("{}: ", self.target)).to_owned() };
+        println!("   {}: {line} ({seconds} s)", self.target);
+        Ok(())
+    }
+}
+
+/// The number of inputs, the edges reached and the inputs kept, out of libFuzzer's words.
+fn guided_summary(said: &str) -> String {
+    let inputs = said.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:")).unwrap_or("?").trim();
+    let last = said.lines().rev().find(|line| line.contains("cov:")).unwrap_or("");
+    let after = |word: &str| last.split_whitespace().skip_while(|w| *w != word).nth(1).unwrap_or("?").to_owned();
+    format!("{inputs} inputs, {} edges reached, {} inputs worth keeping", after("cov:"), after("corp:"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_and_mistakes_named() {
+        let parse = |args: &[&str]| Wanted::parse(args.iter().map(|arg| (*arg).to_owned()));
+        let wanted = parse(&["resp", "--seconds", "5"]).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!((wanted.target.as_deref(), wanted.seconds), (Some("resp"), 5));
+        assert!(parse(&["--seconds", "0"]).is_err_and(|why| why.contains("\"0\"")));
+        assert!(parse(&["--jobs"]).is_err_and(|why| why.contains("--jobs")));
+    }
+
+    #[test]
+    fn libfuzzers_words_are_understood() {
+        let said = "#2\tINITED cov: 10 ft: 11 corp: 2/9b\n#500 DONE   cov: 313 ft: 900 corp: 41/3Kb exec/s: 5\nstat::number_of_executed_units: 500\n";
+        assert_eq!(guided_summary(said), "500 inputs, 313 edges reached, 41/3Kb inputs worth keeping");
+    }
+}

@@ -1,0 +1,81 @@
+//! `cargo xtask vm`: a virtual machine with two software RDMA devices, for machines that have no RDMA.
+//!
+//! | file | what stands there |
+//! |---|---|
+//! | `options` | the command line |
+//! | `packages` | what comes from Debian |
+//! | `image`, `cpio` | what a boot needs, made from it once |
+//! | `machine` | one boot |
+//! | `check` | the tests that need it, in `cargo xtask ci` |
+//! | `init.sh`, `network.sh` | the guest's side |
+
+pub mod check;
+mod cpio;
+mod image;
+mod machine;
+mod options;
+mod packages;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use image::Image;
+use machine::Ended;
+use options::Options;
+
+/// The status of `vm` when the machine broke.
+const BROKEN: u8 = 125;
+/// The status of `vm` when time ran out.
+const LATE: u8 = 124;
+/// The status of `vm` when the machine cannot be had here: nothing was tested, and nothing has failed.
+pub const UNAVAILABLE: u8 = 77;
+
+/// Runs the command line.
+pub fn run(root: &Path, args: impl IntoIterator<Item = String>) -> ExitCode {
+    let options = match options::parse(args) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            print!("{}", options::USAGE);
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("vm: {error}\n\n{}", options::USAGE);
+            return ExitCode::from(2);
+        }
+    };
+    ExitCode::from(boot(root, &options))
+}
+
+/// Does what the options say and returns the status.
+pub fn boot(root: &Path, options: &Options) -> u8 {
+    let image = match Image::ready(&cache(root)) {
+        Ok(image) => image,
+        Err(why) => {
+            eprintln!("vm: skipped, there is no virtual machine here: {why}");
+            return UNAVAILABLE;
+        }
+    };
+    if options.prepare {
+        println!("vm: ready in {}", image.root.display());
+        return 0;
+    }
+    match machine::run(&image, options) {
+        Ok(Ended::WithStatus(status)) => status,
+        Ok(Ended::Late) => {
+            eprintln!("vm: ended after {} s without a result (--timeout)", options.timeout.as_secs());
+            LATE
+        }
+        Ok(Ended::Broken { status, log }) => {
+            eprintln!("vm: the machine ended without a result (qemu: {status}); the end of the kernel's log:\n{log}");
+            BROKEN
+        }
+        Err(why) => {
+            eprintln!("vm: {why}");
+            BROKEN
+        }
+    }
+}
+
+fn cache(root: &Path) -> PathBuf {
+    crate::ci::target_directory(root).join("vm")
+}
