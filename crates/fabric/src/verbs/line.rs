@@ -49,7 +49,7 @@ impl Work {
 pub(super) enum State {
     /// Not handed to the card yet.
     Queued,
-    /// Under way.
+    /// Under way, all of it or its beginning.
     Posted,
     /// A write that got no answer: whether its lane was taken away or the peer is out of reach is being found out.
     Undecided,
@@ -68,6 +68,10 @@ pub(super) struct Op {
     /// Of a change in a lane: the only epoch of its grant in which it may take effect.
     pub(super) epoch: u64,
     pub(super) bytes: u32,
+    /// How many of them have been handed to the card. Long writes go as many requests.
+    pub(super) handed: u32,
+    /// Behind its last request, once all of it has been handed over.
+    pub(super) until: u64,
     /// Where its bytes stand in the stage, or its word is to land.
     pub(super) at: u32,
     /// Bytes of the stage that come free with it.
@@ -86,18 +90,20 @@ pub(super) struct Look {
     pub(super) before: u64,
 }
 
-/// A peer's operations. Sequence numbers count from the connection's first.
+/// A peer's operations, and the requests to the card that they are made of. Both are counted from the connection's first.
 #[derive(Debug)]
 pub(super) struct Line {
     ops: VecDeque<Op>,
     /// Sequence number of the first in `ops`.
     first: u64,
-    /// Of the first that has not been handed to the card.
+    /// Of the first that has not been handed to the card as a whole.
     pub(super) next: u64,
     /// Those before this one are known to be complete, or not under way.
     settled: u64,
-    /// How many are under way.
-    posted: u64,
+    /// Requests that have been handed over.
+    sent: u64,
+    /// Those before this one are known to be complete, or not under way.
+    answered: u64,
     pub(super) channel: Channel,
     /// Behind the last READ, and the last swap.
     pub(super) last_read: u64,
@@ -112,7 +118,7 @@ pub(super) struct Line {
     stage_bytes: u64,
 }
 
-/// Bits of a sequence number that travel with a request.
+/// Bits of a request's number that travel with it.
 const SEQUENCE_BITS: u32 = 30;
 
 impl Line {
@@ -122,7 +128,8 @@ impl Line {
             first: 0,
             next: 0,
             settled: 0,
-            posted: 0,
+            sent: 0,
+            answered: 0,
             channel: Channel::Background,
             last_read: 0,
             last_swap: 0,
@@ -147,14 +154,24 @@ impl Line {
 
     /// How many requests are under way.
     pub(super) fn outstanding(&self) -> u64 {
-        self.posted
+        self.sent - self.answered
     }
 
-    /// The next operation has been handed to the card, or is done without it.
+    /// Hands over one more request, for `bytes` more of the next operation; its number. Behind the last, [`Line::advance`] is due.
+    pub(super) fn begin(&mut self, bytes: u32) -> u64 {
+        let number = self.sent;
+        self.sent += 1;
+        let op = self.op_mut(self.next);
+        op.state = State::Posted;
+        op.handed += bytes;
+        op.until = number + 1;
+        number
+    }
+
+    /// The next operation has been handed to the card as a whole, or is done without it.
     pub(super) fn advance(&mut self) {
-        self.posted += u64::from(self.op(self.next).state == State::Posted);
         self.next += 1;
-        if self.posted == 0 {
+        if self.outstanding() == 0 {
             self.settled = self.next;
         }
     }
@@ -188,23 +205,36 @@ impl Line {
         self.ops.push_back(op);
     }
 
-    /// The whole sequence number of a request that is under way, from the part that travelled with it.
+    /// The whole number of a request that is under way, from the part that travelled with it.
     pub(super) fn under_way(&self, low: u32) -> Option<u64> {
         let mask = (1 << SEQUENCE_BITS) - 1;
-        let sequence = self.settled + u64::from(low.wrapping_sub(self.settled as u32) & mask);
-        (sequence < self.next && self.op(sequence).state == State::Posted).then_some(sequence)
+        let number = self.answered + u64::from(low.wrapping_sub(self.answered as u32) & mask);
+        (number < self.sent).then_some(number)
     }
 
-    /// The part of a sequence number that travels.
-    pub(super) fn low(sequence: u64) -> u32 {
-        sequence as u32 & ((1 << SEQUENCE_BITS) - 1)
+    /// The part of a number that travels.
+    pub(super) fn low(number: u64) -> u32 {
+        number as u32 & ((1 << SEQUENCE_BITS) - 1)
     }
 
-    /// All requests before `end` that are under way have completed well. `landed` gives the word that landed at a place in the stage.
+    /// The operation under way that a request is part of.
+    pub(super) fn owner_mut(&mut self, request: u64) -> Option<&mut Op> {
+        // Of what is under way, only the last may not have been handed over as a whole, and then all later requests are its own.
+        let last = self.ops.iter().rposition(|op| op.state == State::Posted)?;
+        let at = self.ops.iter().position(|op| op.state == State::Posted && op.until > request).unwrap_or(last);
+        self.ops.get_mut(at)
+    }
+
+    /// All requests before `end` have completed well, and so have the operations that have none behind it.
     pub(super) fn settle(&mut self, end: u64, stage: &Stage) {
-        for sequence in self.settled..end {
-            let op = self.op_mut(sequence);
+        self.answered = self.answered.max(end);
+        while self.settled < self.next {
+            let answered = self.answered;
+            let op = self.op_mut(self.settled);
             if op.state == State::Posted {
+                if op.until > answered {
+                    break;
+                }
                 let word = match op.work {
                     Work::ReadWord | Work::Swap { .. } => {
                         let area = op.own_stage.as_ref().map_or(&stage.area, |own| &own.area);
@@ -213,14 +243,17 @@ impl Line {
                     Work::Write | Work::Read { .. } => 0,
                 };
                 op.state = State::Done(Ok(word));
-                self.posted -= 1;
             }
+            self.settled += 1;
         }
-        self.settled = self.settled.max(end);
     }
 
-    /// All requests that are under way end so.
+    /// All operations that are under way, be it in part, end so.
     pub(super) fn end_posted(&mut self, state: State) {
+        if self.next < self.end() && self.op(self.next).state == State::Posted {
+            // What is left of it is not handed over any more.
+            self.next += 1;
+        }
         for sequence in self.settled..self.next {
             let op = self.op_mut(sequence);
             if op.state == State::Posted {
@@ -228,7 +261,7 @@ impl Line {
             }
         }
         self.settled = self.next;
-        self.posted = 0;
+        self.answered = self.sent;
     }
 
     /// All operations that are not done are lost, and so is every later one.
@@ -242,7 +275,7 @@ impl Line {
         }
         self.next = self.end();
         self.settled = self.next;
-        self.posted = 0;
+        self.answered = self.sent;
     }
 
     /// Writes into `lane` that are undecided end so.
@@ -285,8 +318,21 @@ mod tests {
     use super::*;
 
     fn op(token: u64, channel: Channel, state: State) -> Op {
-        let work = Work::Write;
-        Op { token: Token(token), work, channel, state, remote: 0, rkey: 0, epoch: 1, bytes: 8, at: 0, staged: 8, own_stage: None }
+        Op {
+            token: Token(token),
+            work: Work::Write,
+            channel,
+            state,
+            remote: 0,
+            rkey: 0,
+            epoch: 1,
+            bytes: 8,
+            handed: 0,
+            until: 0,
+            at: 0,
+            staged: 8,
+            own_stage: None,
+        }
     }
 
     #[test]
@@ -321,7 +367,8 @@ mod tests {
     fn late_completions_of_what_has_ended_are_told_apart() {
         let mut line = Line::new(64);
         for token in 0..3 {
-            line.append(op(token, Channel::Lane(0), State::Posted));
+            line.append(op(token, Channel::Lane(0), State::Queued));
+            assert_eq!(line.begin(8), token);
             line.advance();
         }
         assert_eq!(line.outstanding(), 3);
@@ -335,8 +382,9 @@ mod tests {
     #[test]
     fn what_is_done_without_the_card_is_not_under_way() {
         let mut line = Line::new(64);
-        line.append(op(1, Channel::Background, State::Posted));
+        line.append(op(1, Channel::Background, State::Queued));
         line.append(op(2, Channel::Background, State::Done(Err(OpError::AccessLost))));
+        line.begin(8);
         line.advance();
         line.advance();
         assert_eq!(line.outstanding(), 1);
@@ -344,6 +392,43 @@ mod tests {
         assert_eq!(line.outstanding(), 0);
         let results: Vec<_> = std::iter::from_fn(|| line.pop()).map(|done| done.result).collect();
         assert_eq!(results, [Err(OpError::PeerLost), Err(OpError::AccessLost)]);
+    }
+
+    /// A line with a write of three requests, of which two have been handed over, behind one of a single request.
+    fn begun() -> Line {
+        let mut line = Line::new(64);
+        line.append(op(1, Channel::Lane(0), State::Queued));
+        line.begin(8);
+        line.advance();
+        line.append(Op { bytes: 24, ..op(2, Channel::Lane(0), State::Queued) });
+        line.begin(8);
+        line.begin(8);
+        line
+    }
+
+    #[test]
+    fn a_request_names_the_operation_that_it_is_part_of() {
+        let mut line = begun();
+        let owner = |line: &mut Line, request| line.owner_mut(request).map(|op| op.token.0);
+        assert_eq!((owner(&mut line, 0), owner(&mut line, 1), owner(&mut line, 2)), (Some(1), Some(2), Some(2)));
+        line.begin(8);
+        line.advance();
+        line.append(op(3, Channel::Lane(0), State::Queued));
+        line.begin(8);
+        line.advance();
+        assert_eq!((owner(&mut line, 1), owner(&mut line, 3), owner(&mut line, 4)), (Some(2), Some(2), Some(3)));
+        line.end_posted(State::Done(Err(OpError::AccessLost)));
+        assert_eq!(owner(&mut line, 4), None);
+    }
+
+    #[test]
+    fn what_has_been_handed_over_in_part_ends_with_the_rest() {
+        let mut line = begun();
+        line.end_posted(State::Undecided);
+        assert_eq!((line.outstanding(), line.next, line.is_undecided()), (0, 2, true));
+        line.decide(OpError::AccessLost);
+        let results: Vec<_> = std::iter::from_fn(|| line.pop()).map(|done| done.result).collect();
+        assert_eq!(results, [Err(OpError::AccessLost); 2]);
     }
 
     #[test]

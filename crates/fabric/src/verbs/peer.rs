@@ -240,6 +240,7 @@ impl Kept {
             keys,
             number: offer.number,
             address: to,
+            packet: to.packet_bytes(&card.device.port),
             reads,
             public_key: offer.public.rkey,
             lanes_written_key: offer.lanes_written.rkey,
@@ -334,6 +335,8 @@ pub(super) struct Peer {
     /// By what number it knows us in datagrams.
     pub(super) number: u32,
     pub(super) address: Address,
+    /// Bytes that one packet carries.
+    pub(super) packet: u32,
     pub(super) reads: u8,
     pub(super) public_key: u32,
     pub(super) lanes_written_key: u32,

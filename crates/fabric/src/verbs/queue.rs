@@ -51,6 +51,16 @@ impl Address {
         Address { gid: port.gid, lid: port.lid, mtu: port.mtu }
     }
 
+    /// The packet size on the way from `port`, as the interface numbers it.
+    fn path_mtu(self, port: &Port) -> u8 {
+        port.mtu.min(self.mtu)
+    }
+
+    /// Bytes that one packet on the way from `port` carries.
+    pub(super) fn packet_bytes(self, port: &Port) -> u32 {
+        128 << self.path_mtu(port)
+    }
+
     pub(super) fn vector(self, port: &Port) -> AhAttr {
         let (is_global, hop_limit) = if port.ethernet { (1, 64) } else { (0, 0) };
         AhAttr {
@@ -212,7 +222,7 @@ impl QueuePair {
         let mut init = QpAttr { port_num: port.number, qp_access_flags: rights.cast_unsigned(), ..QueuePair::state(ffi::QPS_INIT) };
         self.modify(&mut init, ffi::QP_STATE | ffi::QP_PKEY_INDEX | ffi::QP_PORT | ffi::QP_ACCESS_FLAGS)?;
         let mut ready = QpAttr {
-            path_mtu: port.mtu.min(to.mtu).into(),
+            path_mtu: to.path_mtu(port).into(),
             dest_qp_num: number,
             rq_psn: psn,
             max_dest_rd_atomic: self.device.limits.reads_in,

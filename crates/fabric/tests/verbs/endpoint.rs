@@ -1,8 +1,10 @@
 //! What the contract leaves to this backend: who is let in, clients that only read, and more under way than was planned for.
 
+use std::sync::atomic::Ordering;
+
 use martlet_fabric::verbs::{VerbsConfig, VerbsFabric};
 use martlet_fabric::{
-    Completion, Fabric, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token,
+    Completion, Fabric, Local, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token,
 };
 
 use crate::cluster::{config, identity, unique_cluster};
@@ -117,6 +119,34 @@ fn much_may_be_under_way_at_once() {
             offset if (700 << 10..1000 << 10).contains(&offset) => 2 * ones,
             _ => 0,
         };
-        assert_eq!(word.load(std::sync::atomic::Ordering::Acquire), wanted, "word {at}");
+        assert_eq!(word.load(Ordering::Acquire), wanted, "word {at}");
+    }
+}
+
+/// A READ of hundreds of packets, between words that show whether it keeps within its bounds, and what stands before and behind it in the line.
+#[test]
+fn long_reads_bring_everything() {
+    let cluster = unique_cluster();
+    let big = |node| {
+        let members = RegionSpec { public: vec![(PUBLIC, LANE_BYTES)], ..RegionSpec::default() };
+        start(config(&cluster, identity(node, 1, PeerKind::Member), members, RegionSpec::default()))
+    };
+    let (mut owner, mut reader) = (big(0), big(1));
+    dial(&reader, 0, &owner);
+    let to_owner = up(&mut reader);
+    up(&mut owner);
+    for (at, word) in owner.memory(LocalRegion::Public(PUBLIC)).expect("ours").iter().enumerate() {
+        word.store(at as u64, Ordering::Relaxed);
+    }
+    let (from, into, words) = (1000, 2000, (600 << 10) / 8);
+    let at = |word: usize| Remote { peer: to_owner, region: Region::Public(PUBLIC), offset: word * 8 };
+    reader.read_word(at(7), Token(0));
+    reader.read(at(from), Local { region: LocalRegion::Public(PUBLIC), offset: into * 8 }, words * 8, Token(1));
+    reader.compare_and_swap(at(from), from as u64, 5, Token(2));
+    reader.read_word(at(from), Token(3));
+    assert_eq!([0, 1, 2, 3].map(|token| result(&mut reader, token)), [Ok(7), Ok(0), Ok(from as u64), Ok(5)]);
+    for (at, word) in reader.memory(LocalRegion::Public(PUBLIC)).expect("ours").iter().enumerate() {
+        let wanted = if (into..into + words).contains(&at) { at - into + from } else { 0 };
+        assert_eq!(word.load(Ordering::Acquire), wanted as u64, "word {at}");
     }
 }
