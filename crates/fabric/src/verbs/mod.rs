@@ -13,7 +13,7 @@
 //! | `line` | the operations on one peer, in order |
 //! | `mail` | datagrams |
 //! | `stream`, `handshake`, `bootstrap` | how processes meet |
-//! | `endpoint` | the contract's operations |
+//! | `endpoint` | the contract's operations: `posting`, `completions`, `revocation` |
 //!
 //! # Planes
 //! The background plane is one queue pair for each peer: public memory, compare-and-swap, all reading. The replication plane is one for each lane
