@@ -9,6 +9,7 @@ mod handshake;
 mod input;
 mod membership;
 mod memory;
+mod orders;
 mod resp;
 mod ring;
 mod views;
@@ -28,6 +29,7 @@ pub(super) const ALL: &[Target] = &[
     },
     Target { name: "log_lanes", about: "sealed records of a primary that has lost its mind", max_bytes: 2048, run: engine::run },
     Target { name: "membership", about: "datagrams, words and boards of peers", max_bytes: 2048, run: membership::run },
+    Target { name: "orders", about: "commands for the exchange among the examples", max_bytes: 2048, run: orders::run },
     Target { name: "resp", about: "requests and replies of the Redis protocol, cut anywhere", max_bytes: 2048, run: resp::run },
     Target { name: "ring", about: "a lane's words, written by a peer that keeps to no rule", max_bytes: 2048, run: ring::run },
     Target { name: "views", about: "views, datagrams, records, groups and counters", max_bytes: 2048, run: views::run },

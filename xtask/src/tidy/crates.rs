@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::Problem;
 
 /// Which of our crates a crate may use (`ARCHITECTURE.md`). Tests of all may use the simulator's checkers.
-const MAY_USE: [(&str, &[&str]); 10] = [
+const MAY_USE: [(&str, &[&str]); 12] = [
     ("martlet-fabric", &[]),
     ("martlet-protocol", &["martlet-fabric"]),
     ("martlet-node", &["martlet-protocol", "martlet-fabric"]),
@@ -16,8 +16,10 @@ const MAY_USE: [(&str, &[&str]); 10] = [
     ("martlet-sim", &["martlet-protocol", "martlet-fabric"]),
     ("martlet-cli", &["martlet-kv", "martlet-node", "martlet-sim", "martlet-protocol", "martlet-fabric"]),
     ("martlet-preload", &["martlet-node", "martlet-protocol", "martlet-fabric"]),
-    ("martlet-capi", &["martlet-kv", "martlet-node", "martlet-protocol", "martlet-fabric"]),
-    ("martlet-fuzz", &["martlet-kv", "martlet-node", "martlet-protocol", "martlet-fabric"]),
+    ("martlet", &["martlet-node", "martlet-protocol", "martlet-fabric"]),
+    ("martlet-capi", &["martlet"]),
+    ("martlet-exchange", &["martlet"]),
+    ("martlet-fuzz", &["martlet-exchange", "martlet-kv", "martlet-node", "martlet-protocol", "martlet-fabric"]),
     ("xtask", &[]),
 ];
 
@@ -54,10 +56,13 @@ impl Member {
     }
 }
 
-/// Finds the members: every directory of `crates` that holds a manifest, `fuzz` and `xtask`.
+/// Finds the members: every directory of `crates` and `examples` that holds a manifest, `fuzz` and `xtask`.
 pub fn members(root: &Path) -> Result<Vec<Member>, String> {
-    let entries = fs::read_dir(root.join("crates")).map_err(|error| format!("cannot list crates: {error}"))?;
-    let mut dirs: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    let mut dirs = Vec::new();
+    for parent in ["crates", "examples"] {
+        let entries = fs::read_dir(root.join(parent)).map_err(|error| format!("cannot list {parent}: {error}"))?;
+        dirs.extend(entries.filter_map(Result::ok).map(|entry| entry.path()));
+    }
     dirs.extend(["fuzz", "xtask"].map(|name| root.join(name)));
     dirs.sort();
     dirs.iter()
@@ -136,7 +141,10 @@ pub fn check_member(member: &Member) -> Vec<Problem> {
     problems.extend(probes_by_feature(member));
     for (section, used, value) in member.dependencies() {
         problems.extend(turns_on_probes(&member.path, used, value));
-        if used.starts_with("martlet-") && !allowed.contains(&used.as_str()) && !(section == "dev-dependencies" && used == TESTS_MAY_USE) {
+        if (used == "martlet" || used.starts_with("martlet-"))
+            && !allowed.contains(&used.as_str())
+            && !(section == "dev-dependencies" && used == TESTS_MAY_USE)
+        {
             let may = if allowed.is_empty() { "none of ours".into() } else { allowed.join(", ") };
             problems.push(Problem::new(&member.path, 0, format!("`{name}` must not use `{used}`; it may use {may}")));
         }

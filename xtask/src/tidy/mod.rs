@@ -67,7 +67,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Problem>), String> {
         problems.extend(crates::check_member(member));
     }
     let mut paths = Vec::new();
-    for top in ["crates", "fuzz", "xtask", "docs"] {
+    for top in ["crates", "examples", "fuzz", "xtask", "docs"] {
         collect(&root.join(top), &mut paths)?;
     }
     paths.extend(["ARCHITECTURE.md", "README.md", "CHANGELOG.md"].map(|name| root.join(name)).into_iter().filter(|path| path.exists()));

@@ -87,7 +87,7 @@ fn forbids_unsafe(path: &str, text: &str, problems: &mut Vec<Problem>) {
     let parts: Vec<&str> = path.split('/').collect();
     let root = match parts.as_slice() {
         ["crates", name, "src", "lib.rs" | "main.rs"] => !MAY_BE_UNSAFE.contains(name),
-        ["xtask", "src", "main.rs"] | ["fuzz", "src", "lib.rs"] => true,
+        ["examples", _, "src", "lib.rs" | "main.rs"] | ["xtask", "src", "main.rs"] | ["fuzz", "src", "lib.rs"] => true,
         _ => false,
     };
     if root && !text.contains("#![forbid(unsafe_code)]") {
@@ -121,6 +121,7 @@ fn argued_unsafe(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
 /// Debug code that must not stay. Only commands print; libraries return values or log through `tracing`.
 fn debug_code(path: &str, lines: &[Line], problems: &mut Vec<Problem>) {
     let prints = path.starts_with("xtask/")
+        || path.starts_with("examples/")
         || crate_of(path) == Some("cli")
         || ["/tests/", "/examples/", "/src/bin/"].iter().any(|part| path.contains(part));
     for (at, line) in lines.iter().enumerate() {

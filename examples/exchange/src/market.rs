@@ -1,0 +1,112 @@
+//! All books: the state that is replicated.
+//!
+//! A command concerns the book of one symbol and nothing else. That is why a replica that joins can be given one book after the other while
+//! commands go on: a command on a book that it has not got yet changes something that will be replaced as a whole, and a command on a book
+//! that it has got does there what it does everywhere.
+
+use std::collections::BTreeMap;
+
+use crate::book::Book;
+use crate::bytes::Bytes;
+use crate::command::{Command, Outcome, Reject, Symbol};
+
+/// All books.
+#[derive(Clone, Debug, Default)]
+pub struct Market {
+    books: BTreeMap<Symbol, Book>,
+}
+
+impl Market {
+    /// Executes a command.
+    pub fn execute(&mut self, command: &Command) -> Outcome {
+        match *command {
+            Command::Limit { symbol, account, side, price, quantity } => {
+                self.books.entry(symbol).or_default().limit(account, side, price, quantity)
+            }
+            Command::Market { symbol, account, side, quantity } => self.books.entry(symbol).or_default().market(account, side, quantity),
+            Command::Cancel { symbol, account, order } => match self.books.get_mut(&symbol) {
+                Some(book) => book.cancel(account, order),
+                None => Outcome::Rejected(Reject::NoSuchOrder),
+            },
+        }
+    }
+
+    /// Executes the bytes of a command and appends the bytes of its outcome. Any bytes will do.
+    pub fn apply(&mut self, command: &[u8], reply: &mut Vec<u8>) {
+        let outcome = Command::decode(command).map_or(Outcome::Rejected(Reject::Malformed), |command| self.execute(&command));
+        outcome.encode(reply);
+    }
+
+    /// The book of a symbol, if it has ever been traded.
+    pub fn book(&self, symbol: Symbol) -> Option<&Book> {
+        self.books.get(&symbol)
+    }
+
+    /// All books with their symbols.
+    pub fn books(&self) -> impl Iterator<Item = (Symbol, &Book)> {
+        self.books.iter().map(|(symbol, book)| (*symbol, book))
+    }
+
+    /// How many orders have been accepted.
+    pub fn accepted(&self) -> u64 {
+        self.books.values().map(Book::accepted).sum()
+    }
+
+    /// Appends the books from symbol `from` on, as many as `budget` bytes take but at least one, behind the range of symbols that they are
+    /// all the books of. Returns the symbol to go on from; `None` when that was all. A symbol is at most 65535, so 65536 is behind all.
+    pub fn transfer(&self, from: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
+        let start = out.len();
+        let first = Symbol::try_from(from).ok()?;
+        out.extend_from_slice(&first.to_le_bytes());
+        out.extend_from_slice(&Symbol::MAX.to_le_bytes());
+        for (&symbol, book) in self.books.range(first..) {
+            out.extend_from_slice(&symbol.to_le_bytes());
+            book.encode(out);
+            if out.len() - start >= budget && symbol < Symbol::MAX {
+                out[start + 2..start + 4].copy_from_slice(&symbol.to_le_bytes());
+                return Some(u64::from(symbol) + 1);
+            }
+        }
+        None
+    }
+
+    /// Takes a part that [`Market::transfer`] wrote: its books take the place of all in its range.
+    ///
+    /// # Panics
+    /// When the bytes are no such part: a replica of this cluster wrote them.
+    pub fn install(&mut self, part: &[u8]) {
+        let mut bytes = Bytes(part);
+        if part.is_empty() {
+            return; // behind the last symbol
+        }
+        let (first, last) = (bytes.u16().expect("the range of a part"), bytes.u16().expect("the range of a part"));
+        self.books.retain(|symbol, _| !(first..=last).contains(symbol));
+        while let Some(symbol) = bytes.u16() {
+            let book = Book::decode(&mut bytes).expect("a whole book in a part");
+            self.books.insert(symbol, book);
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.books.clear();
+    }
+
+    /// Equal for equal books and, but for chance of 1 in 2^64, only for these: FNV-1a over all their bytes. Slow.
+    pub fn digest(&self) -> u64 {
+        let mut bytes = Vec::new();
+        let mut digest = 0xcbf2_9ce4_8422_2325u64;
+        for (symbol, book) in &self.books {
+            bytes.clear();
+            bytes.extend_from_slice(&symbol.to_le_bytes());
+            book.encode(&mut bytes);
+            digest = bytes.iter().fold(digest, |digest, byte| (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+        }
+        digest
+    }
+
+    /// Panics if a book is not sound. Slow: for tests.
+    pub fn check(&self) {
+        self.books.values().for_each(Book::check);
+    }
+}
