@@ -75,7 +75,7 @@ pub struct FabricClient {
 impl FabricClient {
     /// A client of that cluster. A call gives up after `patience`.
     pub fn open(cluster: &Cluster, waiting: Waiting, patience: Duration) -> Outcome<FabricClient> {
-        let fabric = ClientEndpoint::open(cluster).map_err(Fail::failed)?.into_fabric();
+        let fabric = ClientEndpoint::<ShmFabric>::open(cluster).map_err(Fail::failed)?.into_fabric();
         let config = ClientConfig { sizes: cluster.sizes(), ..ClientConfig::new(fabric.identity().incarnation.0) };
         Ok(FabricClient { client: Client::new(fabric, config), waiting, patience, answered_in: ViewNumber(0) })
     }

@@ -171,6 +171,8 @@ impl<F: Fabric, A: Application> Agent<F, A> {
                     host.engine.handle_completion(completion);
                 } else if Component::Application.owns(completion.token) {
                     self.app.complete(host, completion);
+                } else if Component::Founding.owns(completion.token) {
+                    host.boards_read.push(completion);
                 } else {
                     host.core.handle_completion(now, &mut host.fabric, completion);
                     host.take_membership_events();

@@ -3,21 +3,26 @@
 
 use std::time::Duration;
 
-use martlet_fabric::primitive::{Ordering, fence};
-use martlet_fabric::shm::{ShmFabric, StartError, WakeReason};
-use martlet_fabric::{Fabric as _, Identity, Incarnation, Memory, NodeId, PeerEvent, PeerId, PeerKind, RegionName};
-use martlet_protocol::basics::layout::{BOARD, COUNTERS, VIEW_RECORD_BYTES};
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::shm::ShmFabric;
+use martlet_fabric::{Identity, Incarnation, Local, LocalRegion, NodeId, PeerEvent, PeerId, PeerKind, Region, RegionName, Remote, Token};
+use martlet_protocol::basics::layout::{BOARD, COUNTERS, COUNTERS_BYTES, SCRATCH, VIEW_RECORD_BYTES};
 use martlet_protocol::basics::{ProcessId, sealed};
 use martlet_protocol::membership::View;
 
+use crate::backend::{Backend, StartError};
 use crate::config::{Cluster, Key};
 use crate::counters::{Reading, ReadingError};
-use crate::runner::fabric_config;
 
-/// A client of a cluster on this host. Connections come, and come again after a node has been restarted, by themselves.
+/// Of our own reads. Whoever takes the endpoint's completions by itself has to use other tokens, and gets only its own.
+const OURS: Token = Token(u64::MAX);
+/// Where a view's records begin on a board, in bytes.
+const BOARD_RECORDS: usize = 64;
+
+/// A client of a cluster. Connections come, and come again after a node has been restarted, by themselves.
 #[derive(Debug)]
-pub struct ClientEndpoint {
-    fabric: ShmFabric,
+pub struct ClientEndpoint<F: Backend = ShmFabric> {
+    fabric: F,
     nodes: Vec<Node>,
 }
 
@@ -67,22 +72,20 @@ pub enum ReadError {
     },
 }
 
-impl ClientEndpoint {
+impl<F: Backend> ClientEndpoint<F> {
     /// Opens an endpoint and begins to connect with every node of the cluster. Returns at once: see [`ClientEndpoint::wait`].
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn open(cluster: &Cluster) -> Result<ClientEndpoint, OpenError> {
+    pub fn open(cluster: &Cluster) -> Result<ClientEndpoint<F>, OpenError> {
         // Two processes never share an identity: a client's number is chance, of 64 bits.
         let random = Key::generate()?;
         let incarnation = u64::from_le_bytes(*random.bytes().first_chunk().expect("32 bytes")) | 1;
         let identity = Identity { node: NodeId(0), incarnation: Incarnation(incarnation), kind: PeerKind::Client };
-        let mut config = fabric_config(cluster, identity);
-        config.prefault = false;
-        let name = config.cluster.clone();
-        let fabric = ShmFabric::start(config).map_err(|error| OpenError::Fabric { cluster: name, error })?;
+        let fabric =
+            F::start_client(cluster, identity).map_err(|error| OpenError::Fabric { cluster: cluster.config().name.clone(), error })?;
         let nodes: Vec<Node> = cluster.config().nodes.iter().map(|n| Node { id: NodeId(n.number), life: None }).collect();
-        nodes.iter().for_each(|node| fabric.connect(node.id));
+        nodes.iter().for_each(|node| fabric.connect(cluster, node.id));
         Ok(ClientEndpoint { fabric, nodes })
     }
 
@@ -108,8 +111,9 @@ impl ClientEndpoint {
     }
 
     /// Sleeps until somebody has something for this client, a node has come or gone, or `timeout` has passed. May return early.
-    pub fn wait(&mut self, timeout: Duration) -> WakeReason {
-        self.fabric.park(&[], Some(timeout), |_| false)
+    pub fn wait(&mut self, timeout: Duration) {
+        self.fabric.announce();
+        self.fabric.sleep_at_most(timeout);
     }
 
     /// The nodes of the cluster, in the order of its configuration, each with the life that is connected.
@@ -129,32 +133,45 @@ impl ClientEndpoint {
     }
 
     /// The endpoint itself. Take its events through [`ClientEndpoint::event`].
-    pub fn fabric(&mut self) -> &mut ShmFabric {
+    pub fn fabric(&mut self) -> &mut F {
         &mut self.fabric
     }
 
     /// The endpoint, for a client that keeps its own list of nodes.
-    pub fn into_fabric(self) -> ShmFabric {
+    pub fn into_fabric(self) -> F {
         self.fabric
     }
 
-    fn region(&self, node: NodeId, name: RegionName) -> Result<&Memory, ReadError> {
-        let memory = self.peer(node).and_then(|peer| self.fabric.peer_memory(peer, name));
-        memory.ok_or_else(|| ReadError::NotConnected { node, refusal: self.fabric.last_refusal() })
+    /// Copies the beginning of a node's region. Words are whole; a longer record may be torn.
+    fn read(&mut self, node: NodeId, name: RegionName, bytes: usize) -> Result<Vec<u64>, ReadError> {
+        let refused = |fabric: &F| ReadError::NotConnected { node, refusal: fabric.last_refusal() };
+        let Some(peer) = self.peer(node) else { return Err(refused(&self.fabric)) };
+        let from = Remote { peer, region: Region::Public(name), offset: 0 };
+        let scratch = LocalRegion::Public(SCRATCH);
+        self.fabric.read(from, Local { region: scratch, offset: 0 }, bytes, OURS);
+        let completion = loop {
+            match self.fabric.poll() {
+                Some(completion) if completion.token == OURS => break completion,
+                Some(_) => {}
+                None => std::thread::yield_now(),
+            }
+        };
+        completion.result.map_err(|_| refused(&self.fabric))?;
+        let memory = self.fabric.memory(scratch).expect("every client keeps memory to read into");
+        // The completion has ordered these loads behind what the read has stored.
+        Ok(memory[..bytes / 8].iter().map(|word| word.load(Ordering::Relaxed)).collect())
     }
 
     /// A node's counters and events. It costs the node nothing.
     ///
     /// # Errors
     /// When it is not connected, or of another version.
-    pub fn reading(&self, node: NodeId) -> Result<Reading, ReadError> {
-        let region = self.region(node, COUNTERS)?;
-        // The number of events first, and behind an acquire: what it counts is then there.
-        let mut bytes = Vec::with_capacity(region.len() * 8);
-        for word in region {
-            bytes.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-            fence(Ordering::Acquire);
-        }
+    pub fn reading(&mut self, node: NodeId) -> Result<Reading, ReadError> {
+        // How many events there are is read before the events: what is counted is then there.
+        let recorded = self.read(node, COUNTERS, 16)?[1];
+        let mut words = self.read(node, COUNTERS, COUNTERS_BYTES)?;
+        words[1] = recorded;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         Reading::parse(&bytes).map_err(|error| ReadError::Counters { node, error })
     }
 
@@ -162,11 +179,12 @@ impl ClientEndpoint {
     ///
     /// # Errors
     /// When it is not connected.
-    pub fn view(&self, node: NodeId) -> Result<Option<View>, ReadError> {
-        let board = self.region(node, BOARD)?;
+    pub fn view(&mut self, node: NodeId) -> Result<Option<View>, ReadError> {
+        self.read(node, BOARD, BOARD_RECORDS + 2 * VIEW_RECORD_BYTES)?;
+        let copy = self.fabric.memory(LocalRegion::Public(SCRATCH)).expect("every client keeps memory to read into");
         // A record may be overwritten while it is read, when two views follow each other closely; the other one is whole then.
         let newest = (0..2)
-            .filter_map(|i| sealed::read(&board[(64 + i * VIEW_RECORD_BYTES) / 8..][..VIEW_RECORD_BYTES / 8]))
+            .filter_map(|i| sealed::read(&copy[(BOARD_RECORDS + i * VIEW_RECORD_BYTES) / 8..][..VIEW_RECORD_BYTES / 8]))
             .filter_map(|record| View::decode(&record.payload).ok())
             .max_by_key(|view| view.number);
         Ok(newest)

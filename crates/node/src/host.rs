@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use martlet_fabric::{Fabric, Identity, LocalRegion, Memory, PeerEvent, PeerId, PeerKind};
+use martlet_fabric::{Completion, Fabric, Identity, LocalRegion, Memory, PeerEvent, PeerId, PeerKind};
 use martlet_protocol::basics::layout::{COUNTERS, MAX_MEMBERS};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::engine::PrimaryBackup;
@@ -35,6 +35,8 @@ pub(crate) struct Host<F, M> {
     departed_clients: Vec<PeerId>,
     /// Members that the engine has let go of, but membership perhaps not.
     let_go: Vec<(PeerId, Time)>,
+    /// Boards that a founder has asked for.
+    pub boards_read: Vec<Completion>,
     /// Whether the application has sent a reply in this reign.
     replied: bool,
     /// The newest view whose decision stands in the timeline.
@@ -64,6 +66,7 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
             clients: Vec::with_capacity(64),
             departed_clients: Vec::new(),
             let_go: Vec::new(),
+            boards_read: Vec::new(),
             replied: false,
             decided: ViewNumber(0),
             excluded: false,

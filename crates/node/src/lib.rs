@@ -22,6 +22,7 @@
 //! | [`config`] | what is configured, validated once |
 //! | `runner` | [`run`]: the thread, its sleep, the lives of a node one after another, its orderly end |
 //! | `agent`, `host` | the duty cycle; a node's parts and the application's view of them |
+//! | [`backend`] | what the parts of a node ask of the fabric they run on beyond its contract |
 //! | `founding` | who founds the cluster |
 //! | [`client`] | an endpoint for clients, which reads what nodes show |
 //! | [`counters`] | counters and the timeline of failovers, in shared memory |
@@ -30,6 +31,7 @@
 //! | [`clock`], [`idle`], [`sched`], [`waker`], [`stop`] | time, rest, cores and classes, sockets, the end |
 
 mod agent;
+pub mod backend;
 pub mod client;
 pub mod clock;
 pub mod config;

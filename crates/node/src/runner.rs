@@ -2,12 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::time::Duration;
 
-use martlet_fabric::primitive::{Ordering, fence};
-use martlet_fabric::shm::{DeathWords, DeathWordsError, ParkWord, ShmConfig, ShmFabric, StartError, WakeReason, process};
-use martlet_fabric::{Fabric as _, Identity, Incarnation, LocalRegion, NodeId, PeerKind, Region, Remote};
-use martlet_protocol::basics::layout::{self, LIFE, MAX_ACTING_THREADS, MAX_WATCHERS, life};
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::shm::{DeathWords, DeathWordsError, ShmFabric, process};
+use martlet_fabric::{Identity, Incarnation, LocalRegion, NodeId, PeerKind};
+use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, life};
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::detector::heartbeat::Thresholds;
 use martlet_protocol::engine::{PrimaryBackup, primary_backup};
@@ -15,8 +14,9 @@ use martlet_protocol::membership::{ClockBounds, Core, Roles, View};
 use martlet_protocol::replica::{Application, Standing, StateMachine as _};
 
 use crate::agent::Agent;
+use crate::backend::{Backend, Rest as _, StartError};
 use crate::clock;
-use crate::config::{Key, Settings};
+use crate::config::{Cluster, Key, Settings};
 use crate::counters::{Counter, Counters, EventKind};
 use crate::founding::Founding;
 use crate::host::Host;
@@ -24,13 +24,10 @@ use crate::idle::{Idler, Rest};
 use crate::sched::{self, Class, FifoWatch, Placement};
 use crate::stop::Stop;
 use crate::undertaker::Undertaker;
-use crate::waker::Watch;
 use crate::warm;
 
 /// The longest sleep, in nanoseconds: a lost wake-up would cost this much and no more.
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
-/// The longest sleep of a node that serves sockets and cannot wait for them, in nanoseconds.
-const WITHOUT_SOCKETS_NS: u64 = 1_000_000;
 /// How long a node that ends waits for the others to take note, in nanoseconds. If they don't, its death words tell them.
 const LEAVE_PATIENCE_NS: u64 = 500_000_000;
 /// How long a node that ends while nobody else holds the whole state waits for a learner to have it, in nanoseconds.
@@ -128,7 +125,11 @@ pub enum RunError {
 ///
 /// # Errors
 /// See [`RunError`]. When it returns one, nothing is left behind.
-pub fn run<A: Application>(settings: &Settings, mut app: A, mut machine: A::Machine, hooks: Hooks) -> Result<Ended, RunError> {
+pub fn run<A: Application>(settings: &Settings, app: A, machine: A::Machine, hooks: Hooks) -> Result<Ended, RunError> {
+    run_on::<ShmFabric, A>(settings, app, machine, hooks)
+}
+
+fn run_on<F: Backend, A: Application>(settings: &Settings, mut app: A, mut machine: A::Machine, hooks: Hooks) -> Result<Ended, RunError> {
     let node = settings.id();
     let system = |what| move |error| RunError::System { node, what, error };
     process::disable_core_dumps().map_err(system("cannot turn core dumps off"))?;
@@ -159,16 +160,16 @@ pub fn run<A: Application>(settings: &Settings, mut app: A, mut machine: A::Mach
     let mut report = hooks.started;
     let mut resets = 0;
     loop {
-        incarnation = next_incarnation(incarnation);
+        incarnation = next_incarnation::<F>(incarnation);
         let me = ProcessId { node, incarnation: Incarnation(incarnation) };
-        let mut life = Life::begin(settings, me, clocks, engine, machine, counters, app)?;
+        let mut life = Life::<F, A>::begin(settings, me, clocks, engine, machine, counters, app)?;
         if let Some(report) = report.take() {
             report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns });
         }
         let sockets = hooks.wake.as_ref().map(|fd| fd.as_fd());
-        let mut watch = Watch::start(&life.agent.host.fabric, sockets, hooks.stop.as_fd()).map_err(system("cannot watch descriptors"))?;
-        let end = life.live(settings, &hooks.stop, &mut watch, &placement).map_err(system("cannot tell who runs"))?;
-        drop(watch);
+        let mut bed = F::Rest::start(&life.agent.host.fabric, sockets, hooks.stop.as_fd()).map_err(system("cannot watch descriptors"))?;
+        let end = life.live(settings, &hooks.stop, &mut bed, &placement).map_err(system("cannot tell who runs"))?;
+        drop(bed);
         let (old, parts) = life.end();
         (app, machine, counters, incarnation) = (parts.app, parts.machine, parts.counters, incarnation.max(old));
         engine = Some(parts.engine);
@@ -183,10 +184,9 @@ pub fn run<A: Application>(settings: &Settings, mut app: A, mut machine: A::Mach
     }
 }
 
-/// Larger than every earlier one of this node, whose processes run on this host one after the other, and than `last`, the newest that the
-/// cluster is known to know. A cluster does not outlive its host, so the clock need not either.
-fn next_incarnation(last: u64) -> u64 {
-    clock::since_boot().max(last + 1)
+/// Larger than every earlier one of this node, and than `last`, the newest that the cluster is known to know.
+fn next_incarnation<F: Backend>(last: u64) -> u64 {
+    F::incarnation().max(last + 1)
 }
 
 enum End {
@@ -202,16 +202,15 @@ struct Parts<A: Application> {
 }
 
 /// One incarnation: an endpoint, the thread's death words, and the agent.
-struct Life<A: Application> {
-    agent: Agent<ShmFabric, A>,
+struct Life<F: Backend, A: Application> {
+    agent: Agent<F, A>,
     /// `None` once given back.
     words: Option<DeathWords>,
     me: ProcessId,
-    watched: Vec<ParkWord>,
     gaps: Gaps,
 }
 
-impl<A: Application> Life<A> {
+impl<F: Backend, A: Application> Life<F, A> {
     fn begin(
         settings: &Settings,
         me: ProcessId,
@@ -220,22 +219,21 @@ impl<A: Application> Life<A> {
         mut machine: A::Machine,
         counters: Counters,
         app: A,
-    ) -> Result<Life<A>, RunError> {
+    ) -> Result<Life<F, A>, RunError> {
         let node = me.node;
         let cluster = settings.cluster();
         let config = cluster.config();
         let identity = Identity { node, incarnation: me.incarnation, kind: PeerKind::Member };
-        let config_on_fabric = ShmConfig { closed: true, ..fabric_config(cluster, identity) };
-        let fabric = ShmFabric::start(config_on_fabric).map_err(|error| RunError::Fabric { node, error })?;
+        let fabric = F::start_node(settings, identity).map_err(|error| RunError::Fabric { node, error })?;
 
         // What others rely on stands before anybody is let in.
         let indices: Vec<usize> = (0..MAX_WATCHERS).map(|watcher| life::death(0, watcher)).collect();
-        let words = DeathWords::register(&fabric.own_regions(), LIFE, &indices).map_err(|error| RunError::DeathWords { node, error })?;
+        let words = fabric.register_death_words(LIFE, &indices).map_err(|error| RunError::DeathWords { node, error })?;
         let signs = fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
         signs[life::THREADS].store(1, Ordering::Release);
         fabric.open();
         let others = config.nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != node);
-        others.for_each(|other| fabric.connect(other));
+        others.for_each(|other| fabric.connect(cluster, other));
 
         let now = clock::now();
         let entry = settings.entry();
@@ -267,19 +265,19 @@ impl<A: Application> Life<A> {
             }
         };
         let host = Host::new(me, fabric, core, engine, machine, counters, clock::now);
-        Ok(Life { agent: Agent::new(host, app), words: Some(words), me, watched: Vec::new(), gaps: Gaps::new(now, stall_ns) })
+        Ok(Life { agent: Agent::new(host, app), words: Some(words), me, gaps: Gaps::new(now, stall_ns) })
     }
 
     /// Turns, until it is over.
-    fn live(&mut self, settings: &Settings, stop: &Stop, watch: &mut Watch, placement: &Placement) -> io::Result<End> {
-        let others = settings.cluster().config().nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != self.me.node).collect();
-        let mut founding = settings.entry().may_found().then(|| Founding::new(&settings.cluster().config().name, others));
+    fn live(&mut self, settings: &Settings, stop: &Stop, bed: &mut F::Rest, placement: &Placement) -> io::Result<End> {
+        let cluster = settings.cluster();
+        let mut founding = settings.entry().may_found().then(|| Founding::new(cluster, self.me.node));
         let mut idler = Idler::new(&settings.node().threads, clock::now());
         let mut fifo = (placement.class == Class::Fifo).then(FifoWatch::default);
         let mut posture = Posture { class: placement.class, leads: false, since: clock::now() };
         loop {
             let turn = self.turn();
-            if founding.is_some() && self.found(&mut founding, turn.now)? {
+            if founding.is_some() && self.found(&mut founding, cluster, turn.now)? {
                 continue;
             }
             if stop.requests() > 0 || self.agent.app.wants_end() {
@@ -301,8 +299,8 @@ impl<A: Application> Life<A> {
                 Rest::Park => {
                     let due = founding.as_ref().map_or(Time(u64::MAX), Founding::due);
                     // Who is heard of in memory is heard sooner by a sleep there.
-                    let at_sockets = leads && !self.agent.app.is_heard_in_memory() && watch.has_crier();
-                    self.park(due, watch, at_sockets, fifo.as_mut());
+                    let at_sockets = leads && !self.agent.app.is_heard_in_memory() && bed.hears_at_sockets();
+                    self.park(due, bed, at_sockets, fifo.as_mut());
                 }
             }
         }
@@ -331,14 +329,15 @@ impl<A: Application> Life<A> {
     }
 
     /// Founds the cluster if it falls to this process. Returns whether it did.
-    fn found(&mut self, founding: &mut Option<Founding>, now: Time) -> io::Result<bool> {
+    fn found(&mut self, founding: &mut Option<Founding<F>>, cluster: &Cluster, now: Time) -> io::Result<bool> {
         let host = &mut self.agent.host;
         let Some(looking) = founding else { return Ok(false) };
         if host.core.view().is_some() {
             *founding = None;
             return Ok(false);
         }
-        if !looking.look(now, &host.fabric, &host.members)? {
+        host.boards_read.drain(..).for_each(|completion| looking.handle_completion(completion));
+        if !looking.look(now, cluster, &mut host.fabric, &host.members)? {
             return Ok(false);
         }
         tracing::info!("nobody has a view: {} founds the cluster", self.me);
@@ -351,19 +350,18 @@ impl<A: Application> Life<A> {
 
     /// Sleeps until there is something to do. The look for work between the announcement and the sleep is a whole turn: whatever can wake
     /// this thread is looked at there.
-    fn park(&mut self, due: Time, watch: &mut Watch, at_sockets: bool, fifo: Option<&mut FifoWatch>) {
-        self.watch_deaths();
-        self.agent.host.fabric.announce();
-        match at_sockets {
-            true => watch.arm_crier(&self.agent.host.fabric, &self.watched),
-            false => watch.arm_waker(),
+    fn park(&mut self, due: Time, bed: &mut F::Rest, at_sockets: bool, fifo: Option<&mut FifoWatch>) {
+        let host = &mut self.agent.host;
+        if std::mem::take(&mut host.members_changed) {
+            let watched = host.members.iter().filter(|(_, process)| host.is_ours_to_watch(*process)).map(|(peer, _)| *peer);
+            bed.watch_deaths(&host.fabric, watched, self.me.node);
         }
+        bed.prepare(&mut host.fabric, at_sockets);
         let turn = self.turn();
         let until = self.agent.deadline().min(due).min(turn.now.after(LONGEST_SLEEP_NS));
-        let host = &mut self.agent.host;
+        let Agent { host, app, .. } = &mut self.agent;
         if turn.worked || until <= turn.now || host.members_changed {
-            host.fabric.stay_awake();
-            watch.disarm();
+            bed.cancel(&mut host.fabric);
             return;
         }
         host.counters.add(Counter::Parks, 1);
@@ -371,57 +369,9 @@ impl<A: Application> Life<A> {
         if fifo.is_some_and(FifoWatch::before_sleep) {
             host.counters.add(Counter::Demotions, 1);
         }
-        let at_most_ns = until.since(turn.now);
-        let reason = match at_sockets {
-            true => self.rest(watch, at_most_ns),
-            false => Some(host.fabric.sleep(&self.watched, Some(Duration::from_nanos(at_most_ns)))),
-        };
-        watch.disarm();
-        if let Some(WakeReason::Word(at)) = reason {
-            // Death words change once: the next turn sees what this one has become.
-            self.watched.swap_remove(at);
-        }
+        bed.sleep(&mut host.fabric, at_sockets, until.since(turn.now), |at_most_ns| app.sleep(at_most_ns));
         // Who slept through its deadline was stalled; who was woken before it was not.
         self.gaps.slept(clock::now(), until);
-    }
-
-    /// Sleeps among the application's sockets, while another thread waits for everything else.
-    fn rest(&mut self, watch: &mut Watch, at_most_ns: u64) -> Option<WakeReason> {
-        let Agent { host, app, .. } = &mut self.agent;
-        let found = host.fabric.find_work(&self.watched);
-        if found.is_none() && !app.sleep(at_most_ns) {
-            // Out of kernel memory, perhaps: until that is over, sockets are looked at often instead of being waited for.
-            return Some(host.fabric.sleep(&self.watched, Some(Duration::from_nanos(at_most_ns.min(WITHOUT_SOCKETS_NS)))));
-        }
-        host.fabric.stay_awake();
-        watch.disarm();
-        found
-    }
-
-    /// Lists the death words to sleep on, when the list of peers has changed. A word that changes between this and the sleep keeps the
-    /// thread awake, and the turn between the two has seen whatever had changed before.
-    fn watch_deaths(&mut self) {
-        let host = &mut self.agent.host;
-        if !std::mem::take(&mut host.members_changed) {
-            return;
-        }
-        self.watched.clear();
-        for (peer, process) in &host.members {
-            if !host.is_ours_to_watch(*process) {
-                continue;
-            }
-            let Some(signs) = host.fabric.peer_memory(*peer, LIFE) else { continue };
-            for thread in 0..MAX_ACTING_THREADS {
-                let index = life::death(thread, usize::from(self.me.node.0));
-                let word = signs[index].load(Ordering::Relaxed);
-                fence(Ordering::Acquire);
-                let alive = word & life::TID_MASK != 0 && word & life::OWNER_DIED == 0;
-                if alive {
-                    let at = Remote { peer: *peer, region: Region::Public(LIFE), offset: index * 8 };
-                    self.watched.push(ParkWord { at, expected: word as u32 });
-                }
-            }
-        }
     }
 
     /// Leaves the cluster in order: what was executed is answered, a learner gets the state if nobody else has it, and the others
@@ -480,12 +430,6 @@ impl<A: Application> Life<A> {
         let parts = Parts { app, machine: host.machine, counters: host.counters, engine: host.engine };
         (newest, parts)
     }
-}
-
-/// How this process puts itself on the fabric.
-pub(crate) fn fabric_config(cluster: &crate::config::Cluster, identity: Identity) -> ShmConfig {
-    let sizes = cluster.sizes();
-    ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, layout::regions(sizes), layout::client_regions(sizes))
 }
 
 /// How the thread is scheduled in its role. What follows from a new role is no matter of haste, and a failover is: it comes a while after.
@@ -560,8 +504,8 @@ mod tests {
 
     #[test]
     fn incarnations_only_grow() {
-        let first = next_incarnation(0);
-        assert!(next_incarnation(first) > first);
-        assert_eq!(next_incarnation(u64::MAX - 1), u64::MAX, "beyond what the cluster knows, whatever the clock says");
+        let first = next_incarnation::<ShmFabric>(0);
+        assert!(next_incarnation::<ShmFabric>(first) > first);
+        assert_eq!(next_incarnation::<ShmFabric>(u64::MAX - 1), u64::MAX, "beyond what the cluster knows, whatever the clock says");
     }
 }

@@ -115,6 +115,8 @@ pub enum Component {
     Engine = 2,
     /// The application: replies to clients.
     Application = 3,
+    /// The node itself: who founds the cluster.
+    Founding = 4,
 }
 
 impl Component {

@@ -1,0 +1,122 @@
+//! What a node or a client needs of a backend beyond the fabric's contract: to be started from a configuration, to connect, to sleep, and to
+//! say what is certain about others.
+//!
+//! Everything above is generic over it, so each backend gets code of its own and nothing is looked up while requests are served. Where a
+//! backend cannot do something it says so here, and nodes do without:
+//!
+//! | | shm | verbs |
+//! |---|---|---|
+//! | a sleeping node is woken by a peer's [`Fabric::nudge`] | yes | no: it naps |
+//! | it is known for certain that a node does not run | yes, by the host's names | no |
+//! | a founder may be whoever holds a lock of the host | yes | no: the first node that may |
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use martlet_fabric::shm::{DeathWords, DeathWordsError};
+use martlet_fabric::{Fabric, Identity, NodeId, PeerId, RegionName};
+
+use crate::config::{Cluster, Settings};
+
+mod shm;
+
+/// Why an endpoint did not start, on whatever backend.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// On shared memory.
+    #[error(transparent)]
+    Shm(#[from] martlet_fabric::shm::StartError),
+}
+
+/// A backend that nodes and clients run on.
+pub trait Backend: Fabric + Sized + Send + 'static {
+    /// Where a node's thread sleeps.
+    type Rest: Rest<Self>;
+    /// Held by the one process that may found the cluster, as far as its founding is concerned.
+    type Claim: std::fmt::Debug;
+
+    /// Starts a node's endpoint. It lets nobody in until [`Backend::open`] or [`Backend::connect`] is called.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    fn start_node(settings: &Settings, identity: Identity) -> Result<Self, StartError>;
+
+    /// Starts a client's endpoint.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    fn start_client(cluster: &Cluster, identity: Identity) -> Result<Self, StartError>;
+
+    /// A number larger than that of any earlier process of this node, unless clocks have been set back: then others refuse it, and say which
+    /// numbers they would not.
+    fn incarnation() -> u64;
+
+    /// Lets others in.
+    fn open(&self);
+
+    /// Asks to be connected with a node of the cluster whenever it is there: now, later, and again after it has restarted.
+    fn connect(&self, cluster: &Cluster, node: NodeId);
+
+    /// Who this process is.
+    fn identity(&self) -> Identity;
+
+    /// Why the latest refused connection was refused.
+    fn last_refusal(&self) -> Option<String>;
+
+    /// Makes words of a public region the calling thread's death words, which the kernel marks when the thread dies.
+    ///
+    /// # Errors
+    /// See [`DeathWordsError`].
+    fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError>;
+
+    /// Gets the claim to found the cluster, if this process may have it now.
+    ///
+    /// # Errors
+    /// When the system refuses to say.
+    fn claim_founding(cluster: &Cluster, me: NodeId) -> io::Result<Option<Self::Claim>>;
+
+    /// Whether no process of that node is running, for certain. On a backend that cannot know, `false`.
+    ///
+    /// # Errors
+    /// When the system refuses to say.
+    fn is_absent(cluster: &Cluster, node: NodeId) -> io::Result<bool>;
+
+    /// A client is about to sleep: whoever nudges it after this wakes it. A last look follows, and then [`Backend::stay_awake`] or
+    /// [`Backend::sleep_at_most`].
+    fn announce(&mut self);
+
+    /// The last look has found something.
+    fn stay_awake(&mut self);
+
+    /// Sleeps until there may be something to do, or for so long.
+    fn sleep_at_most(&mut self, timeout: Duration);
+}
+
+/// Where a node's thread sleeps when it has nothing to do, and who wakes it. One for each life of the node.
+///
+/// A sleep has three steps: [`Rest::prepare`], a whole turn as the last look at everything, and [`Rest::sleep`] or, when there is work after
+/// all, [`Rest::cancel`].
+pub trait Rest<F>: Sized {
+    /// Prepares for sleeps that `stop`, and `sockets`, the application's epoll instance, end.
+    ///
+    /// # Errors
+    /// When the system has no descriptors or threads left.
+    fn start(fabric: &F, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<Self>;
+
+    /// Whether the thread can sleep among the application's sockets and hear of everything else there.
+    fn hears_at_sockets(&self) -> bool;
+
+    /// Says whose deaths are to end a sleep, from now on. `me` is the watcher. A hint: a backend that cannot be woken by a death is not.
+    fn watch_deaths(&mut self, fabric: &F, peers: impl Iterator<Item = PeerId>, me: NodeId);
+
+    /// Announces a sleep. What happens from now on either shows in the look that follows, or ends the sleep.
+    fn prepare(&mut self, fabric: &mut F, at_sockets: bool);
+
+    /// There is no sleep after all.
+    fn cancel(&mut self, fabric: &mut F);
+
+    /// Sleeps for so many nanoseconds at most: among the sockets, by calling `among_sockets`, or elsewhere. That call says `false` when it
+    /// cannot sleep.
+    fn sleep(&mut self, fabric: &mut F, at_sockets: bool, at_most_ns: u64, among_sockets: impl FnOnce(u64) -> bool);
+}

@@ -1,0 +1,182 @@
+//! Shared memory: processes of one host.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use martlet_fabric::primitive::{Ordering, fence};
+use martlet_fabric::shm::{self, DeathWords, DeathWordsError, ParkWord, ShmConfig, ShmFabric, WakeReason};
+use martlet_fabric::{Identity, NodeId, PeerId, Region, RegionName, Remote};
+use martlet_protocol::basics::layout::{self, LIFE, MAX_ACTING_THREADS, life};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::{Backend, Rest, StartError};
+use crate::clock;
+use crate::config::{Cluster, Settings};
+use crate::waker::Watch;
+
+/// The longest sleep of a node that serves sockets and cannot wait for them, in nanoseconds.
+const WITHOUT_SOCKETS_NS: u64 = 1_000_000;
+
+fn config(cluster: &Cluster, identity: Identity) -> ShmConfig {
+    let sizes = cluster.sizes();
+    ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, layout::regions(sizes), layout::client_regions(sizes))
+}
+
+impl Backend for ShmFabric {
+    type Rest = ShmRest;
+    /// An abstract socket name, which one process of the host can have, and which goes with it.
+    type Claim = OwnedFd;
+
+    fn start_node(settings: &Settings, identity: Identity) -> Result<ShmFabric, StartError> {
+        Ok(ShmFabric::start(ShmConfig { closed: true, ..config(settings.cluster(), identity) })?)
+    }
+
+    fn start_client(cluster: &Cluster, identity: Identity) -> Result<ShmFabric, StartError> {
+        Ok(ShmFabric::start(ShmConfig { prefault: false, ..config(cluster, identity) })?)
+    }
+
+    /// A node's processes run on this host one after the other. A cluster does not outlive its host, so the clock need not either.
+    fn incarnation() -> u64 {
+        clock::since_boot()
+    }
+
+    fn open(&self) {
+        self.open();
+    }
+
+    fn connect(&self, _cluster: &Cluster, node: NodeId) {
+        self.connect(node);
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity()
+    }
+
+    fn last_refusal(&self) -> Option<String> {
+        self.last_refusal()
+    }
+
+    fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
+        DeathWords::register(&self.own_regions(), region, words)
+    }
+
+    fn claim_founding(cluster: &Cluster, _me: NodeId) -> io::Result<Option<OwnedFd>> {
+        take_lock(&cluster.config().name)
+    }
+
+    /// A process takes its name before all else.
+    fn is_absent(cluster: &Cluster, node: NodeId) -> io::Result<bool> {
+        Ok(!shm::is_running(&cluster.config().name, node)?)
+    }
+
+    fn announce(&mut self) {
+        self.announce();
+    }
+
+    fn stay_awake(&mut self) {
+        self.stay_awake();
+    }
+
+    fn sleep_at_most(&mut self, timeout: Duration) {
+        self.sleep(&[], Some(timeout));
+    }
+}
+
+fn take_lock(cluster: &str) -> io::Result<Option<OwnedFd>> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    let name = SocketAddrUnix::new_abstract_name(format!("martlet/{cluster}/founding").as_bytes())?;
+    match rustix::net::bind(&socket, &name) {
+        Ok(()) => Ok(Some(socket)),
+        Err(rustix::io::Errno::ADDRINUSE) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sleeps on words in memory, or among sockets; module [`waker`](crate::waker) says who listens at the other place meanwhile.
+#[derive(Debug)]
+pub struct ShmRest {
+    watch: Watch,
+    /// Death words that end a sleep.
+    watched: Vec<ParkWord>,
+}
+
+impl Rest<ShmFabric> for ShmRest {
+    fn start(fabric: &ShmFabric, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<ShmRest> {
+        Ok(ShmRest { watch: Watch::start(fabric, sockets, stop)?, watched: Vec::new() })
+    }
+
+    fn hears_at_sockets(&self) -> bool {
+        self.watch.has_crier()
+    }
+
+    /// A word that changes between this and the sleep keeps the thread awake, and the look between the two has seen whatever had changed
+    /// before.
+    fn watch_deaths(&mut self, fabric: &ShmFabric, peers: impl Iterator<Item = PeerId>, me: NodeId) {
+        self.watched.clear();
+        for peer in peers {
+            let Some(signs) = fabric.peer_memory(peer, LIFE) else { continue };
+            for thread in 0..MAX_ACTING_THREADS {
+                let index = life::death(thread, usize::from(me.0));
+                let word = signs[index].load(Ordering::Relaxed);
+                fence(Ordering::Acquire);
+                let alive = word & life::TID_MASK != 0 && word & life::OWNER_DIED == 0;
+                if alive {
+                    let at = Remote { peer, region: Region::Public(LIFE), offset: index * 8 };
+                    self.watched.push(ParkWord { at, expected: word as u32 });
+                }
+            }
+        }
+    }
+
+    fn prepare(&mut self, fabric: &mut ShmFabric, at_sockets: bool) {
+        fabric.announce();
+        match at_sockets {
+            true => self.watch.arm_crier(fabric, &self.watched),
+            false => self.watch.arm_waker(),
+        }
+    }
+
+    fn cancel(&mut self, fabric: &mut ShmFabric) {
+        fabric.stay_awake();
+        self.watch.disarm();
+    }
+
+    fn sleep(&mut self, fabric: &mut ShmFabric, at_sockets: bool, at_most_ns: u64, among_sockets: impl FnOnce(u64) -> bool) {
+        let in_memory = |fabric: &mut ShmFabric, ns| Some(fabric.sleep(&self.watched, Some(Duration::from_nanos(ns))));
+        let reason = match at_sockets {
+            true => {
+                let found = fabric.find_work(&self.watched);
+                if found.is_none() && !among_sockets(at_most_ns) {
+                    // Out of kernel memory, perhaps: until that is over, sockets are looked at often instead of being waited for.
+                    in_memory(fabric, at_most_ns.min(WITHOUT_SOCKETS_NS))
+                } else {
+                    fabric.stay_awake();
+                    found
+                }
+            }
+            false => in_memory(fabric, at_most_ns),
+        };
+        self.watch.disarm();
+        if let Some(WakeReason::Word(at)) = reason {
+            // Death words change once: the next turn sees what this one has become.
+            self.watched.swap_remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_process_of_a_host_has_the_lock_and_it_goes_with_it() {
+        let cluster = format!("lock-test-{}", std::process::id());
+        let lock = take_lock(&cluster).expect("a socket");
+        assert!(lock.is_some());
+        assert!(take_lock(&cluster).expect("a socket").is_none());
+        assert!(take_lock(&format!("{cluster}-other")).expect("a socket").is_some());
+        drop(lock);
+        assert!(take_lock(&cluster).expect("a socket").is_some());
+    }
+}
