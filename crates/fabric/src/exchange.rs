@@ -8,6 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::EventfdFlags;
 
+use crate::meeting::Refusal;
+use crate::meeting::wire::Code;
+
 /// What has happened to connections since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BootstrapCounters {
@@ -28,8 +31,8 @@ pub(crate) struct Exchange<N, C> {
     outbox: Mutex<Vec<C>>,
     /// Readable when there are commands.
     pub(crate) wake: OwnedFd,
-    pub(crate) connected: AtomicU64,
-    pub(crate) abandoned: AtomicU64,
+    connected: AtomicU64,
+    abandoned: AtomicU64,
     refused: AtomicU64,
     last_refusal: Mutex<Option<String>>,
 }
@@ -92,15 +95,34 @@ impl<N, C> Exchange<N, C> {
         std::mem::take(&mut *lock(&self.outbox))
     }
 
-    /// Records a refusal; `true` when it says something else than the one before.
-    pub(crate) fn note_refusal(&self, text: &str) -> bool {
+    /// For the bootstrap thread: a connection has been made.
+    pub(crate) fn count_connected(&self) {
+        self.connected.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// For the bootstrap thread: a handshake ended in a refusal.
+    pub(crate) fn report_refusal(&self, who: &str, refusal: &Refusal) {
+        if refusal.code == Code::Duplicate {
+            // Both had dialled; nothing is wrong.
+            tracing::debug!("no second connection with {who}: {}", refusal.text);
+            return;
+        }
+        let text = format!("no connection with {who}: {}", refusal.text);
         self.refused.fetch_add(1, Ordering::Relaxed);
         let mut last = lock(&self.last_refusal);
-        let new = last.as_deref() != Some(text);
-        if new {
-            *last = Some(text.to_owned());
+        // A node that keeps trying is reported once, not ten times a second.
+        if last.as_deref() == Some(&text) {
+            tracing::debug!("{text}");
+        } else {
+            tracing::warn!("{text}");
+            *last = Some(text);
         }
-        new
+    }
+
+    /// For the bootstrap thread: a handshake came to nothing without anybody having decided so.
+    pub(crate) fn report_abandoned(&self, who: &str, why: &str) {
+        tracing::debug!("no connection with {who}: {why}");
+        self.abandoned.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn last_refusal(&self) -> Option<String> {

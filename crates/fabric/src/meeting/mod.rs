@@ -1,7 +1,10 @@
 //! How two processes meet before they act on each other's memory, whatever carries their words: who they are, whether they belong
 //! together, and that both have the cluster's key. What they then hand each other is the backend's affair.
 
+pub(crate) mod admission;
+pub(crate) mod dialer;
 pub(crate) mod regions;
+pub(crate) mod watch;
 pub(crate) mod wire;
 
 use crate::contract::{Identity, NodeId, PeerKind, RegionSpec};

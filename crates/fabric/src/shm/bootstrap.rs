@@ -3,11 +3,9 @@
 //! One thread, and nothing in it blocks but the wait for something to happen, so that no peer can hold up another: all handshakes go on at
 //! once, each with its own deadline.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -17,15 +15,14 @@ use super::peer::Peer;
 use super::shared::{Command, Note, Shared};
 use super::socket::{self, MAX_MESSAGE, Received};
 use crate::contract::{Identity, NodeId, PeerId, PeerKind};
+use crate::meeting::admission;
+use crate::meeting::dialer::Dialer;
+use crate::meeting::watch::Watch;
 use crate::meeting::wire::{Code, Message};
 use crate::meeting::{Refusal, describe};
 
 /// How long a handshake may take in all.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// The most accepted connections that shake hands at once; a newcomer displaces the one that has been silent longest.
-const MAX_HANDSHAKES: usize = 64;
-/// The most member connections, live or not yet forgotten.
-const MAX_MEMBERS: usize = 256;
 /// The first and the longest pause between two attempts to reach a node.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
@@ -34,13 +31,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const DYING: Duration = Duration::from_secs(1);
 /// How long accepting rests after an error such as a shortage of descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
-
-/// A node to be connected with, whenever it is not.
-#[derive(Debug)]
-struct Target {
-    next: Instant,
-    pause: Duration,
-}
 
 /// How a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +76,7 @@ pub(super) struct Bootstrap {
     pub(super) shared: Arc<Shared>,
     pub(super) listener: Option<OwnedFd>,
     pub(super) max_clients: usize,
-    targets: HashMap<NodeId, Target>,
+    dialer: Dialer<()>,
     handshakes: Vec<Handshake>,
     connections: Vec<Connection>,
     next_peer: u32,
@@ -103,7 +93,7 @@ impl Bootstrap {
             shared,
             listener,
             max_clients,
-            targets: HashMap::new(),
+            dialer: Dialer::new(FIRST_PAUSE, LONGEST_PAUSE),
             handshakes: Vec::new(),
             connections: Vec::new(),
             next_peer: 1,
@@ -149,52 +139,33 @@ impl Bootstrap {
 
     /// Sleeps until something is ready or due.
     fn wait(&self) -> io::Result<Vec<Source>> {
-        let mut sources = vec![Source::Wake];
-        let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
-        let mut due: Option<Instant> = None;
-        let mut at_latest = |when: Instant| due = Some(due.map_or(when, |d| d.min(when)));
+        let mut watch = Watch::new();
+        watch.add(Source::Wake, PollFd::new(&self.shared.wake, PollFlags::IN));
         if let Some(listener) = self.listener.as_ref().filter(|_| self.open) {
             match self.accept_again {
-                Some(when) => at_latest(when),
-                None => {
-                    sources.push(Source::Listener);
-                    fds.push(PollFd::new(listener, PollFlags::IN));
-                }
+                Some(when) => watch.at_latest(when),
+                None => watch.add(Source::Listener, PollFd::new(listener, PollFlags::IN)),
             }
         }
         for (at, handshake) in self.handshakes.iter().enumerate() {
-            sources.push(Source::Handshake(at));
-            fds.push(PollFd::new(&handshake.socket, PollFlags::IN));
-            at_latest(handshake.deadline);
+            watch.add(Source::Handshake(at), PollFd::new(&handshake.socket, PollFlags::IN));
+            watch.at_latest(handshake.deadline);
         }
         for (at, connection) in self.connections.iter().enumerate() {
             if let Some(socket) = &connection.socket {
-                sources.push(Source::Socket(at));
-                fds.push(PollFd::new(socket, PollFlags::IN));
+                watch.add(Source::Socket(at), PollFd::new(socket, PollFlags::IN));
             }
             if connection.link != Link::Dead {
-                sources.push(Source::Process(at));
-                fds.push(PollFd::from_borrowed_fd(connection.pidfd.as_fd(), PollFlags::IN));
+                watch.add(Source::Process(at), PollFd::from_borrowed_fd(connection.pidfd.as_fd(), PollFlags::IN));
             }
             if let Link::Dying(until) = connection.link {
-                at_latest(until);
+                watch.at_latest(until);
             }
         }
-        for (node, target) in &self.targets {
-            if self.wants_dial(*node) {
-                at_latest(target.next);
-            }
+        if let Some(when) = self.dialer.next(|node| self.wants_dial(node)) {
+            watch.at_latest(when);
         }
-        let timeout = due.map(|when| {
-            let left = when.saturating_duration_since(Instant::now());
-            rustix::time::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
-        });
-        match rustix::event::poll(&mut fds, timeout.as_ref()) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        }
-        let mut ready: Vec<Source> = sources.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(s, _)| s).collect();
+        let mut ready = watch.wait()?;
         // The end of a process before the end of its socket, so that a death is reported as what it is.
         ready.sort_by_key(|source| !matches!(source, Source::Process(_)));
         Ok(ready)
@@ -214,11 +185,9 @@ impl Bootstrap {
                 Command::Open => self.open = true,
                 Command::Connect(node) => {
                     self.open = true;
-                    self.targets.entry(node).or_insert(Target { next: Instant::now(), pause: FIRST_PAUSE });
+                    self.dialer.want(node, (), Instant::now());
                 }
-                Command::Disconnect(node) => {
-                    self.targets.remove(&node);
-                }
+                Command::Disconnect(node) => self.dialer.unwant(node),
                 Command::Forget(peer, mapped) => {
                     drop(mapped);
                     if let Some(connection) = self.connections.iter_mut().find(|c| c.peer == peer) {
@@ -250,13 +219,9 @@ impl Bootstrap {
         match socket::accept(listener) {
             Ok(None) => {}
             Ok(Some(socket)) => {
-                if self.handshakes.iter().filter(|h| h.meeting.target.is_none()).count() >= MAX_HANDSHAKES {
-                    // The list is in order of arrival.
-                    let silent = self.handshakes.iter().position(Handshake::is_silent);
-                    let oldest = silent.or(self.handshakes.iter().position(|h| h.meeting.target.is_none()));
-                    if let Some(at) = oldest {
-                        self.handshakes[at].deadline = Instant::now();
-                    }
+                // The list is in order of arrival.
+                if let Some(at) = admission::displaced(self.handshakes.iter().map(Handshake::standing)) {
+                    self.handshakes[at].deadline = Instant::now();
                 }
                 self.begin(socket, None);
             }
@@ -275,23 +240,6 @@ impl Bootstrap {
                 self.refused(&who, target, &refusal);
             }
         }
-    }
-
-    /// Whether a process may be connected now. Only the authority of a pair asks.
-    fn admit(ours: &Ours, connections: &[Connection], max_clients: usize, identity: Identity) -> Result<(), Refusal> {
-        if connections.iter().any(|c| c.link == Link::Live && c.identity == identity) {
-            return Err(Refusal::new(Code::Duplicate, "the two are connected already"));
-        }
-        let count = connections.iter().filter(|c| c.identity.kind == identity.kind).count();
-        let (limit, what) = match identity.kind {
-            PeerKind::Client => (max_clients, "clients"),
-            PeerKind::Member => (MAX_MEMBERS, "members"),
-        };
-        if count >= limit {
-            let us = describe(ours.party.identity);
-            return Err(Refusal::new(Code::Full, format!("{us} serves {count} {what} already, at most {limit} are allowed")));
-        }
-        Ok(())
     }
 
     fn shake_hands(&mut self, ready: &[usize]) {
@@ -326,8 +274,9 @@ impl Bootstrap {
                 }
                 Received::End => return Err(Failure::HungUp),
             };
-            let (ours, connections, max_clients) = (&self.ours, &self.connections, self.max_clients);
-            let admit = |identity| Bootstrap::admit(ours, connections, max_clients, identity);
+            let (ours, max_clients) = (&self.ours, self.max_clients);
+            let others = self.connections.iter().map(|c| (c.identity, c.link == Link::Live));
+            let admit = |identity| admission::admit(ours.party.identity, max_clients, others.clone(), identity);
             if let Progress::Connected(peer) = handshake.handle(ours, &self.buffer[..len], fds, admit).map_err(Failure::Refused)? {
                 return Ok(Some(peer));
             }
@@ -340,42 +289,22 @@ impl Bootstrap {
         let identity = peer.identity;
         tracing::info!(peer = id.0, "connected with {}", describe(identity));
         self.connections.push(Connection { peer: id, identity, socket: Some(handshake.socket), pidfd: handshake.pidfd, link: Link::Live });
-        self.shared.connected.fetch_add(1, Ordering::Relaxed);
+        self.shared.count_connected();
         self.shared.tell(Note::Up(id, peer));
     }
 
     fn refused(&mut self, who: &str, target: Option<NodeId>, refusal: &Refusal) {
-        if refusal.code == Code::Duplicate {
-            // Both had dialled; nothing is wrong.
-            tracing::debug!("no second connection with {who}: {}", refusal.text);
-        } else {
-            let text = format!("no connection with {who}: {}", refusal.text);
-            // A node that keeps trying is reported once, not ten times a second.
-            if self.shared.note_refusal(&text) {
-                tracing::warn!("{text}");
-            } else {
-                tracing::debug!("{text}");
-            }
-        }
+        self.shared.report_refusal(who, refusal);
         if let Some(node) = target {
-            self.pause(node);
+            self.dialer.pause(node, Instant::now());
         }
     }
 
     /// A handshake came to nothing without anybody having decided so.
     fn abandoned(&mut self, handshake: &Handshake, why: &str) {
-        tracing::debug!("no connection with {}: {why}", handshake.meeting.peer_name());
-        self.shared.abandoned.fetch_add(1, Ordering::Relaxed);
+        self.shared.report_abandoned(&handshake.meeting.peer_name(), why);
         if let Some(node) = handshake.meeting.target {
-            self.pause(node);
-        }
-    }
-
-    /// Puts off the next attempt to reach a node.
-    fn pause(&mut self, node: NodeId) {
-        if let Some(target) = self.targets.get_mut(&node) {
-            target.next = Instant::now() + target.pause;
-            target.pause = (target.pause * 2).min(LONGEST_PAUSE);
+            self.dialer.pause(node, Instant::now());
         }
     }
 
@@ -427,10 +356,8 @@ impl Bootstrap {
     /// A connection is no more: if its node is wanted, try at once, and eagerly.
     fn dial_soon(&mut self, at: usize) {
         let identity = self.connections[at].identity;
-        if identity.kind == PeerKind::Member
-            && let Some(target) = self.targets.get_mut(&identity.node)
-        {
-            *target = Target { next: Instant::now(), pause: FIRST_PAUSE };
+        if identity.kind == PeerKind::Member {
+            self.dialer.eager(identity.node, Instant::now());
         }
     }
 
@@ -451,13 +378,12 @@ impl Bootstrap {
                 self.shared.tell(Note::Gone { peer: connection.peer, certain: false });
             }
         }
-        let due: Vec<NodeId> = self.targets.iter().filter(|(_, target)| target.next <= now).map(|(node, _)| *node).collect();
-        for node in due {
+        for (node, ()) in self.dialer.due(now) {
             if self.wants_dial(node) {
                 match socket::connect(&self.ours.party.cluster, node) {
                     Ok(socket) => self.begin(socket, Some(node)),
                     // Nobody is there yet, or too many are knocking.
-                    Err(_) => self.pause(node),
+                    Err(_) => self.dialer.pause(node, Instant::now()),
                 }
             }
         }

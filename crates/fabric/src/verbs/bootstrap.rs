@@ -3,12 +3,10 @@
 //! One thread, and nothing in it blocks but the wait for something to happen, so that no peer can hold up another: all handshakes go on at
 //! once, each with its own deadline. A connection's socket stays open as long as the connection: its end is how a peer's death is noticed.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -18,28 +16,19 @@ use super::peer::{Card, Peer};
 use super::shared::{Command, Note, Shared};
 use super::stream::{self, Received, Stream};
 use crate::contract::{Identity, NodeId, PeerId, PeerKind};
+use crate::meeting::admission;
+use crate::meeting::dialer::Dialer;
+use crate::meeting::watch::Watch;
 use crate::meeting::wire::{Code, Message};
 use crate::meeting::{Party, Refusal, describe};
 
 /// How long a handshake may take in all.
 const HANDSHAKE: Duration = Duration::from_secs(30);
-/// The most accepted connections that shake hands at once; a newcomer displaces the one that has been silent longest.
-const MAX_HANDSHAKES: usize = 64;
-/// The most member connections, live or not yet forgotten.
-const MAX_MEMBERS: usize = 256;
 /// The first and the longest pause between two attempts to reach a node.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// How long accepting rests after an error such as a shortage of descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
-
-/// A node to be connected with, whenever it is not.
-#[derive(Debug)]
-struct Target {
-    at: SocketAddr,
-    next: Instant,
-    pause: Duration,
-}
 
 #[derive(Debug)]
 struct Connection {
@@ -74,7 +63,7 @@ pub(super) struct Bootstrap {
     pub(super) max_clients: usize,
     /// Whether connections are accepted; until then they wait in the listener.
     pub(super) open: bool,
-    targets: HashMap<NodeId, Target>,
+    dialer: Dialer<SocketAddr>,
     handshakes: Vec<Handshake>,
     connections: Vec<Connection>,
     next_peer: u32,
@@ -97,7 +86,7 @@ impl Bootstrap {
             listener,
             max_clients,
             open,
-            targets: HashMap::new(),
+            dialer: Dialer::new(FIRST_PAUSE, LONGEST_PAUSE),
             handshakes: Vec::new(),
             connections: Vec::new(),
             next_peer: 1,
@@ -138,46 +127,28 @@ impl Bootstrap {
 
     /// Sleeps until something is ready or due.
     fn wait(&self) -> io::Result<Vec<Source>> {
-        let mut sources = vec![Source::Wake];
-        let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
-        let mut due: Option<Instant> = None;
-        let mut at_latest = |when: Instant| due = Some(due.map_or(when, |d| d.min(when)));
+        let mut watch = Watch::new();
+        watch.add(Source::Wake, PollFd::new(&self.shared.wake, PollFlags::IN));
         if let Some(listener) = self.listener.as_ref().filter(|_| self.open) {
             match self.accept_again {
-                Some(when) => at_latest(when),
-                None => {
-                    sources.push(Source::Listener);
-                    fds.push(PollFd::new(listener, PollFlags::IN));
-                }
+                Some(when) => watch.at_latest(when),
+                None => watch.add(Source::Listener, PollFd::new(listener, PollFlags::IN)),
             }
         }
         let interest = |stream: &Stream| if stream.wants_to_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         for (at, handshake) in self.handshakes.iter().enumerate() {
-            sources.push(Source::Handshake(at));
-            fds.push(PollFd::from_borrowed_fd(handshake.stream.as_fd(), interest(&handshake.stream)));
-            at_latest(handshake.deadline);
+            watch.add(Source::Handshake(at), PollFd::from_borrowed_fd(handshake.stream.as_fd(), interest(&handshake.stream)));
+            watch.at_latest(handshake.deadline);
         }
         for (at, connection) in self.connections.iter().enumerate() {
             if let Some(stream) = &connection.stream {
-                sources.push(Source::Connection(at));
-                fds.push(PollFd::from_borrowed_fd(stream.as_fd(), interest(stream)));
+                watch.add(Source::Connection(at), PollFd::from_borrowed_fd(stream.as_fd(), interest(stream)));
             }
         }
-        for (node, target) in &self.targets {
-            if self.wants_dial(*node) {
-                at_latest(target.next);
-            }
+        if let Some(when) = self.dialer.next(|node| self.wants_dial(node)) {
+            watch.at_latest(when);
         }
-        let timeout = due.map(|when| {
-            let left = when.saturating_duration_since(Instant::now());
-            rustix::time::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
-        });
-        match rustix::event::poll(&mut fds, timeout.as_ref()) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        }
-        Ok(sources.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(source, _)| source).collect())
+        watch.wait()
     }
 
     /// Whether a node should be dialled when its pause is over.
@@ -194,12 +165,9 @@ impl Bootstrap {
                 Command::Open => self.open = true,
                 Command::Connect(node, at) => {
                     self.open = true;
-                    let target = self.targets.entry(node).or_insert(Target { at, next: Instant::now(), pause: FIRST_PAUSE });
-                    target.at = at;
+                    self.dialer.want(node, at, Instant::now());
                 }
-                Command::Disconnect(node) => {
-                    self.targets.remove(&node);
-                }
+                Command::Disconnect(node) => self.dialer.unwant(node),
                 Command::Cut(peer) => {
                     if let Some(at) = self.connections.iter().position(|c| c.peer == peer) {
                         self.lose(at, "it does not answer");
@@ -234,13 +202,9 @@ impl Bootstrap {
         match stream::accept(listener) {
             Ok(None) => {}
             Ok(Some(stream)) => {
-                if self.handshakes.iter().filter(|h| h.meeting.target.is_none()).count() >= MAX_HANDSHAKES {
-                    // The list is in order of arrival.
-                    let silent = self.handshakes.iter().position(Handshake::is_silent);
-                    let oldest = silent.or(self.handshakes.iter().position(|h| h.meeting.target.is_none()));
-                    if let Some(at) = oldest {
-                        self.handshakes[at].deadline = Instant::now();
-                    }
+                // The list is in order of arrival.
+                if let Some(at) = admission::displaced(self.handshakes.iter().map(Handshake::standing)) {
+                    self.handshakes[at].deadline = Instant::now();
                 }
                 self.begin(stream, None);
             }
@@ -259,27 +223,10 @@ impl Bootstrap {
             // Nobody is there yet, mostly.
             Err(_) => {
                 if let Some(node) = target {
-                    self.pause(node);
+                    self.dialer.pause(node, Instant::now());
                 }
             }
         }
-    }
-
-    /// Whether a process may be connected now. Only the authority of a pair asks.
-    fn admit(ours: Identity, connections: &[Connection], max_clients: usize, identity: Identity) -> Result<(), Refusal> {
-        if connections.iter().any(|c| c.stream.is_some() && c.identity == identity) {
-            return Err(Refusal::new(Code::Duplicate, "the two are connected already"));
-        }
-        let count = connections.iter().filter(|c| c.identity.kind == identity.kind).count();
-        let (limit, what) = match identity.kind {
-            PeerKind::Client => (max_clients, "clients"),
-            PeerKind::Member => (MAX_MEMBERS, "members"),
-        };
-        if count >= limit {
-            let us = describe(ours);
-            return Err(Refusal::new(Code::Full, format!("{us} serves {count} {what} already, at most {limit} are allowed")));
-        }
-        Ok(())
     }
 
     fn shake_hands(&mut self, ready: &[usize]) {
@@ -312,8 +259,8 @@ impl Bootstrap {
                 Received::TooLong => return Err(Failure::Refused("its message is too long".to_owned().into())),
                 Received::End => return Err(Failure::HungUp),
             };
-            let (ours, connections, max_clients) = (self.party.identity, &self.connections, self.max_clients);
-            let admit = |identity| Bootstrap::admit(ours, connections, max_clients, identity);
+            let others = self.connections.iter().map(|c| (c.identity, c.stream.is_some()));
+            let admit = |identity| admission::admit(self.party.identity, self.max_clients, others.clone(), identity);
             if let Progress::Connected(peer) = handshake.handle(&self.party, &self.card, &message, admit).map_err(Failure::Refused)? {
                 return Ok(Some(peer));
             }
@@ -335,43 +282,22 @@ impl Bootstrap {
         }
         tracing::info!(peer = id.0, "connected with {}", describe(identity));
         self.connections.push(Connection { peer: id, identity, stream: Some(handshake.stream) });
-        self.shared.connected.fetch_add(1, Ordering::Relaxed);
+        self.shared.count_connected();
         self.shared.leave(Note::Up(id, peer));
     }
 
     fn refused(&mut self, handshake: &Handshake, refusal: &Refusal) {
-        let who = handshake.meeting.peer_name();
-        if refusal.code == Code::Duplicate {
-            // Both had dialled; nothing is wrong.
-            tracing::debug!("no second connection with {who}: {}", refusal.text);
-        } else {
-            let text = format!("no connection with {who}: {}", refusal.text);
-            // A node that keeps trying is reported once, not ten times a second.
-            if self.shared.note_refusal(&text) {
-                tracing::warn!("{text}");
-            } else {
-                tracing::debug!("{text}");
-            }
-        }
+        self.shared.report_refusal(&handshake.meeting.peer_name(), refusal);
         if let Some(node) = handshake.meeting.target {
-            self.pause(node);
+            self.dialer.pause(node, Instant::now());
         }
     }
 
     /// A handshake came to nothing without anybody having decided so.
     fn abandoned(&mut self, handshake: &Handshake, why: &str) {
-        tracing::debug!("no connection with {}: {why}", handshake.meeting.peer_name());
-        self.shared.abandoned.fetch_add(1, Ordering::Relaxed);
+        self.shared.report_abandoned(&handshake.meeting.peer_name(), why);
         if let Some(node) = handshake.meeting.target {
-            self.pause(node);
-        }
-    }
-
-    /// Puts off the next attempt to reach a node.
-    fn pause(&mut self, node: NodeId) {
-        if let Some(target) = self.targets.get_mut(&node) {
-            target.next = Instant::now() + target.pause;
-            target.pause = (target.pause * 2).min(LONGEST_PAUSE);
+            self.dialer.pause(node, Instant::now());
         }
     }
 
@@ -398,10 +324,8 @@ impl Bootstrap {
         let (peer, identity) = (connection.peer, connection.identity);
         tracing::info!(peer = peer.0, "{} is gone: {why}", describe(identity));
         self.shared.leave(Note::Gone(peer));
-        if identity.kind == PeerKind::Member
-            && let Some(target) = self.targets.get_mut(&identity.node)
-        {
-            (target.next, target.pause) = (Instant::now(), FIRST_PAUSE);
+        if identity.kind == PeerKind::Member {
+            self.dialer.eager(identity.node, Instant::now());
         }
     }
 
@@ -415,13 +339,11 @@ impl Bootstrap {
             self.abandoned(&handshake, &why);
             handshake.turn_down(&Refusal::new(Code::Mismatch, why));
         }
-        let due: Vec<(NodeId, SocketAddr)> =
-            self.targets.iter().filter(|(_, target)| target.next <= now).map(|(node, target)| (*node, target.at)).collect();
-        for (node, at) in due {
+        for (node, at) in self.dialer.due(now) {
             if self.wants_dial(node) {
                 match Stream::connect(at) {
                     Ok(stream) => self.begin(stream, Some(node)),
-                    Err(_) => self.pause(node),
+                    Err(_) => self.dialer.pause(node, Instant::now()),
                 }
             }
         }

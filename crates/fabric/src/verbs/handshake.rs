@@ -7,6 +7,7 @@ use super::offer::Offer;
 use super::peer::{Card, Kept, Peer};
 use super::stream::Stream;
 use crate::contract::{Identity, NodeId, PeerId};
+use crate::meeting::admission::Standing;
 use crate::meeting::wire::{Code, Message};
 use crate::meeting::{Meeting, Party, Refusal};
 
@@ -58,9 +59,13 @@ impl Handshake {
         Ok(handshake)
     }
 
-    /// Whether nothing has been heard from an accepted connection yet.
-    pub(super) fn is_silent(&self) -> bool {
-        self.step == Step::Hello
+    /// Its right to a place.
+    pub(super) fn standing(&self) -> Standing {
+        match (self.meeting.target, self.step) {
+            (Some(_), _) => Standing::Ours,
+            (None, Step::Hello) => Standing::Silent,
+            (None, _) => Standing::Speaking,
+        }
     }
 
     /// Takes a message. `admit` says whether a process may be connected now.

@@ -1,0 +1,45 @@
+//! Waiting for whatever happens first.
+
+use std::io;
+use std::time::Instant;
+
+use rustix::event::PollFd;
+use rustix::time::Timespec;
+
+/// What to wait for: descriptors, each with what it stands for, and times.
+pub(crate) struct Watch<'a, S> {
+    sources: Vec<S>,
+    fds: Vec<PollFd<'a>>,
+    due: Option<Instant>,
+}
+
+impl<'a, S> Watch<'a, S> {
+    pub(crate) fn new() -> Watch<'a, S> {
+        Watch { sources: Vec::new(), fds: Vec::new(), due: None }
+    }
+
+    /// Waits for a descriptor too.
+    pub(crate) fn add(&mut self, source: S, fd: PollFd<'a>) {
+        self.sources.push(source);
+        self.fds.push(fd);
+    }
+
+    /// Waits no longer than until then.
+    pub(crate) fn at_latest(&mut self, when: Instant) {
+        self.due = Some(self.due.map_or(when, |due| due.min(when)));
+    }
+
+    /// Sleeps until something is ready or due, or a signal has come; what is ready.
+    pub(crate) fn wait(mut self) -> io::Result<Vec<S>> {
+        let timeout = self.due.map(|when| {
+            let left = when.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        match rustix::event::poll(&mut self.fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(self.sources.into_iter().zip(&self.fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(source, _)| source).collect())
+    }
+}
