@@ -10,6 +10,33 @@ pub(crate) mod wire;
 use crate::contract::{Identity, NodeId, PeerKind, RegionSpec};
 use wire::{Code, Hello, Prover, Said};
 
+/// The shortest cluster key.
+pub const MIN_KEY_BYTES: usize = 16;
+/// How many clients a member serves unless told otherwise.
+pub const DEFAULT_MAX_CLIENTS: usize = 256;
+
+/// Why a process cannot take part in any meeting.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PartyError {
+    /// The cluster's name is not allowed.
+    #[error("{0}")]
+    Cluster(String),
+    /// The key is too short.
+    #[error("the cluster key has {0} bytes; allowed are {MIN_KEY_BYTES} or more")]
+    Key(usize),
+    /// A region is not allowed.
+    #[error("{whose} regions: {why}")]
+    Regions {
+        /// Whose declaration it is.
+        whose: &'static str,
+        /// What is wrong, and what is allowed.
+        why: String,
+    },
+    /// A client was told to listen.
+    #[error("a client cannot listen: only members do")]
+    ListeningClient,
+}
+
 /// What a process says of itself in every meeting.
 #[derive(Debug)]
 pub(crate) struct Party {
@@ -21,6 +48,29 @@ pub(crate) struct Party {
 }
 
 impl Party {
+    /// Checks what can be checked before anything is made. `listens`: whether it is to accept connections.
+    pub(crate) fn check(self, listens: bool) -> Result<Party, PartyError> {
+        wire::check_cluster(&self.cluster).map_err(PartyError::Cluster)?;
+        if self.key.len() < MIN_KEY_BYTES {
+            return Err(PartyError::Key(self.key.len()));
+        }
+        for (whose, spec) in [("members'", &self.members), ("clients'", &self.clients)] {
+            regions::check(spec).map_err(|why| PartyError::Regions { whose, why })?;
+        }
+        if listens && self.identity.kind == PeerKind::Client {
+            return Err(PartyError::ListeningClient);
+        }
+        Ok(self)
+    }
+
+    /// What this process offers.
+    pub(crate) fn offers(&self) -> &RegionSpec {
+        match self.identity.kind {
+            PeerKind::Member => &self.members,
+            PeerKind::Client => &self.clients,
+        }
+    }
+
     /// Our Hello with a fresh nonce.
     fn hello(&self) -> Result<Vec<u8>, Refusal> {
         let mut nonce = [0; wire::PROOF];

@@ -13,12 +13,8 @@ use super::peer::Own;
 use super::shared::Shared;
 use super::socket;
 use crate::contract::{Identity, NodeId, PeerKind, RegionSpec};
-use crate::meeting::{Party, regions, wire};
+use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
 
-/// The shortest cluster key.
-pub const MIN_KEY_BYTES: usize = 16;
-/// How many clients a member serves unless told otherwise.
-pub const DEFAULT_MAX_CLIENTS: usize = 256;
 /// How long a start waits for its name. The kernel gives a dead process's name back when it has torn down its memory, so a node that is
 /// started again right after its death may have to wait a little.
 const NAME_PATIENCE: Duration = Duration::from_secs(2);
@@ -28,7 +24,7 @@ const NAME_PATIENCE: Duration = Duration::from_secs(2);
 pub struct ShmConfig {
     /// The cluster's name: 1 to 64 of the characters a-z A-Z 0-9 . _ -. It keeps clusters of one host apart.
     pub cluster: String,
-    /// The cluster's key, at least [`MIN_KEY_BYTES`] long. Processes with different keys refuse each other.
+    /// The cluster's key, at least [`super::MIN_KEY_BYTES`] long. Processes with different keys refuse each other.
     pub key: Vec<u8>,
     /// Who this process is. A member's node number names its socket.
     pub identity: Identity,
@@ -74,23 +70,9 @@ impl std::fmt::Debug for ShmConfig {
 /// Why an endpoint did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The cluster's name is not allowed.
-    #[error("{0}")]
-    Cluster(String),
-    /// The key is too short.
-    #[error("the cluster key has {0} bytes; allowed are {MIN_KEY_BYTES} or more")]
-    Key(usize),
-    /// A region is not allowed.
-    #[error("{whose} regions: {why}")]
-    Regions {
-        /// Whose declaration it is.
-        whose: &'static str,
-        /// What is wrong, and what is allowed.
-        why: String,
-    },
-    /// A client was told to listen.
-    #[error("a client cannot listen: only members do")]
-    ListeningClient,
+    /// What the process says of itself is not allowed.
+    #[error(transparent)]
+    Party(#[from] PartyError),
     /// Another process has the name.
     #[error("node {node} of cluster {cluster:?} is running already on this host")]
     NameInUse {
@@ -118,28 +100,13 @@ impl ShmFabric {
     /// nobody yet: see [`ShmFabric::connect`]. But others may connect from now on, unless it is told to stay [`ShmConfig::closed`] until
     /// death words are registered and whatever else they rely on is stored.
     pub fn start(config: ShmConfig) -> Result<ShmFabric, StartError> {
-        wire::check_cluster(&config.cluster).map_err(StartError::Cluster)?;
-        if config.key.len() < MIN_KEY_BYTES {
-            return Err(StartError::Key(config.key.len()));
-        }
-        for (whose, spec) in [("members'", &config.members), ("clients'", &config.clients)] {
-            regions::check(spec).map_err(|why| StartError::Regions { whose, why })?;
-        }
-        if config.listen && config.identity.kind == PeerKind::Client {
-            return Err(StartError::ListeningClient);
-        }
-        let identity = config.identity;
+        let ShmConfig { cluster, key, identity, members, clients, listen, closed, max_clients, prefault } = config;
+        let party = Party { identity, cluster, members, clients, key }.check(listen)?;
         // The name first: a second process of a node must not get as far as making memory.
-        let listener = if config.listen { Some(take_name(&config.cluster, identity.node)?) } else { None };
-        let spec = match identity.kind {
-            PeerKind::Member => config.members.clone(),
-            PeerKind::Client => config.clients.clone(),
-        };
-        let own = Arc::new(Own::create(spec, config.prefault).map_err(system("cannot make shared memory"))?);
+        let listener = if listen { Some(take_name(&party.cluster, identity.node)?) } else { None };
+        let own = Arc::new(Own::create(party.offers().clone(), prefault).map_err(system("cannot make shared memory"))?);
         let loopback = loopback().map_err(system("cannot make shared memory"))?;
         let shared = Arc::new(Shared::new(own.clone()).map_err(system("cannot make an eventfd"))?);
-        let ShmConfig { cluster, key, members, clients, closed, max_clients, prefault, .. } = config;
-        let party = Party { identity, cluster, members, clients, key };
         let ours = Ours { party, own: own.clone(), prefault };
         let bootstrap = Bootstrap::new(ours, shared.clone(), listener, max_clients, !closed);
         let thread = std::thread::Builder::new()

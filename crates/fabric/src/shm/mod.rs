@@ -44,8 +44,9 @@ mod socket;
 mod tests;
 
 pub use crate::exchange::BootstrapCounters;
+pub use crate::meeting::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES, PartyError};
 pub use bell::{MAX_PARK_WORDS, Vigil, WakeReason};
-pub use config::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES, ShmConfig, StartError};
+pub use config::{ShmConfig, StartError};
 pub use endpoint::{DatagramCounters, ParkWord, ShmFabric};
 pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, OwnRegions, WAITERS};
 pub use socket::is_running;

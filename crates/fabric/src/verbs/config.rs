@@ -12,9 +12,8 @@ use super::peer::{Card, Own, Peer};
 use super::queue::{CompletionQueue, Patience};
 use super::shared::Shared;
 use super::stream;
-use crate::contract::{Identity, PeerKind, RegionSpec};
-use crate::meeting::{Party, regions, wire};
-use crate::shm::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES};
+use crate::contract::{Identity, RegionSpec};
+use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
 
 /// Completions that a plane's queue holds, as far as the device allows.
 const COMPLETIONS: u32 = 16 * 1024;
@@ -24,7 +23,7 @@ const COMPLETIONS: u32 = 16 * 1024;
 pub struct VerbsConfig {
     /// The cluster's name: 1 to 64 of the characters a-z A-Z 0-9 . _ -.
     pub cluster: String,
-    /// The cluster's key, at least [`MIN_KEY_BYTES`] long. Processes with different keys refuse each other.
+    /// The cluster's key, at least [`super::MIN_KEY_BYTES`] long. Processes with different keys refuse each other.
     pub key: Vec<u8>,
     /// Who this process is.
     pub identity: Identity,
@@ -75,26 +74,12 @@ pub enum StartError {
     /// There is no device to use.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The cluster's name is not allowed.
-    #[error("{0}")]
-    Cluster(String),
-    /// The key is too short.
-    #[error("the cluster key has {0} bytes; allowed are {MIN_KEY_BYTES} or more")]
-    Key(usize),
-    /// A region is not allowed.
-    #[error("{whose} regions: {why}")]
-    Regions {
-        /// Whose declaration it is.
-        whose: &'static str,
-        /// What is wrong, and what is allowed.
-        why: String,
-    },
+    /// What the process says of itself is not allowed.
+    #[error(transparent)]
+    Party(#[from] PartyError),
     /// The patience is not allowed.
     #[error("{0}")]
     Patience(String),
-    /// A client was told to listen.
-    #[error("a client cannot listen: only members do")]
-    ListeningClient,
     /// Nobody can be listened for there.
     #[error("cannot listen at {at}: {source}")]
     Listen {
@@ -124,30 +109,17 @@ impl VerbsFabric {
     /// # Errors
     /// Among others, a host without a device says so, and a limit on locked memory is named.
     pub fn start(config: VerbsConfig) -> Result<VerbsFabric, StartError> {
-        wire::check_cluster(&config.cluster).map_err(StartError::Cluster)?;
-        if config.key.len() < MIN_KEY_BYTES {
-            return Err(StartError::Key(config.key.len()));
-        }
-        for (whose, spec) in [("members'", &config.members), ("clients'", &config.clients)] {
-            regions::check(spec).map_err(|why| StartError::Regions { whose, why })?;
-        }
-        config.patience.check().map_err(StartError::Patience)?;
-        if config.listen.is_some() && config.identity.kind == PeerKind::Client {
-            return Err(StartError::ListeningClient);
-        }
+        let VerbsConfig { cluster, key, identity, members, clients, listen, closed, max_clients, device, patience } = config;
+        let party = Party { identity, cluster, members, clients, key }.check(listen.is_some())?;
+        patience.check().map_err(StartError::Patience)?;
         // The address first: a second process of a node must not get as far as locking memory.
-        let listener = config.listen.map(|at| stream::listen(at).map_err(|source| StartError::Listen { at, source })).transpose()?;
+        let listener = listen.map(|at| stream::listen(at).map_err(|source| StartError::Listen { at, source })).transpose()?;
         let listens_at = listener.as_ref().and_then(|listener| listener.local_addr().ok());
-        let device = Device::open(&config.device)?;
-        let VerbsConfig { cluster, key, identity, members, clients, closed, max_clients, patience, .. } = config;
-        let spec = match identity.kind {
-            PeerKind::Member => members.clone(),
-            PeerKind::Client => clients.clone(),
-        };
+        let device = Device::open(&device)?;
         let queue = || CompletionQueue::new(&device, COMPLETIONS).map_err(system("cannot make a completion queue"));
         let mail = Mail::new(&device).map_err(system("cannot make a queue pair for datagrams"))?;
         let card = Arc::new(Card {
-            own: Own::create(&device, spec).map_err(system("cannot register memory"))?,
+            own: Own::create(&device, party.offers().clone()).map_err(system("cannot register memory"))?,
             background: queue()?,
             replication: queue()?,
             device,
@@ -156,7 +128,6 @@ impl VerbsFabric {
         });
         let ourselves = Peer::ourselves(&card, identity).map_err(|why| system("cannot reach our own memory")(io::Error::other(why)))?;
         let shared = Arc::new(Shared::new().map_err(system("cannot make an eventfd"))?);
-        let party = Party { identity, cluster, members, clients, key };
         let bootstrap = Bootstrap::new(party, card.clone(), shared.clone(), listener, max_clients, !closed);
         let thread = std::thread::Builder::new()
             .name("martlet-boot".into())
@@ -169,7 +140,7 @@ impl VerbsFabric {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{Incarnation, NodeId, RegionName};
+    use crate::contract::{Incarnation, NodeId, PeerKind, RegionName};
 
     fn config() -> VerbsConfig {
         let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };

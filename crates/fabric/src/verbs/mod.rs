@@ -40,6 +40,7 @@ mod shared;
 mod stream;
 
 pub use crate::exchange::BootstrapCounters;
+pub use crate::meeting::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES, PartyError};
 pub use config::{StartError, VerbsConfig};
 pub use device::{DeviceChoice, DeviceError, devices};
 pub use endpoint::VerbsFabric;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::contract::{Completion, LocalRegion, OpError, Region, Remote, Token};
 use crate::primitive::Ordering;
-use crate::shm::{ParkWord, StartError, WakeReason};
+use crate::shm::{ParkWord, PartyError, StartError, WakeReason};
 
 fn public(peer: PeerId, offset: usize) -> Remote {
     Remote { peer, region: Region::Public(PUBLIC), offset }
@@ -47,7 +47,7 @@ fn bad_configurations_are_named() {
     let error = ShmFabric::start(ShmConfig { members, ..good.clone() }).expect_err("region");
     assert!(error.to_string().contains("members' regions: public region 1 has 12 bytes"), "{error}");
     let error = ShmFabric::start(ShmConfig { listen: true, ..config("c", 1, PeerKind::Client) }).expect_err("client");
-    assert!(matches!(error, StartError::ListeningClient));
+    assert!(matches!(error, StartError::Party(PartyError::ListeningClient)));
 }
 
 #[test]
