@@ -41,7 +41,8 @@ const RUNS: [Run; 3] = [
         alone: Some("silence::everything_ends_when_the_link_is_silent_and_goes_on_when_it_is_back"),
     },
 ];
-/// Tens of thousands of orders of events: emulated, they take longer than all the rest may. They are for a machine with KVM, or with a card.
+/// Tens of thousands of orders of events: they pass, but emulated they take as long as all the rest (`docs/rdma.md`). They are for a machine with KVM, or
+/// with a card.
 const TOO_LONG: &str = "no_order_of_writes_and_hand_overs_loses_what_succeeded";
 /// When a run is given up. It takes one to two minutes under emulation on a quiet machine, five on a busy one.
 const TIMEOUT: Duration = Duration::from_secs(420);
