@@ -9,7 +9,7 @@ use martlet_fabric::{Completion, Fabric, Incarnation, Local, LocalRegion, Memory
 use martlet_kv::store::KvMachine;
 use martlet_kv::{KvApp, KvConfig};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use martlet_protocol::replica::{Application, ClientEvent, Replica, Standing, Ticket};
+use martlet_protocol::replica::{Application, ClientEvent, ProposeError, Replica, Standing, Ticket};
 
 /// Nobody else is there.
 struct NoFabric;
@@ -76,9 +76,9 @@ impl Replica for Alone {
     fn has_room(&self, _: usize) -> bool {
         true
     }
-    fn propose(&mut self, _: &[u8]) -> LogIndex {
+    fn propose(&mut self, _: &[u8]) -> Result<LogIndex, ProposeError> {
         self.entries += 1;
-        LogIndex(self.entries)
+        Ok(LogIndex(self.entries))
     }
     fn ticket(&self) -> Ticket {
         Ticket(self.now.0)

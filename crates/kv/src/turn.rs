@@ -1,5 +1,6 @@
 //! One turn of the duty cycle, as both front ends see it.
 
+use martlet_fabric::invariant;
 use martlet_protocol::replica::{Replica, Ticket};
 
 use crate::commands::{ClientSlot, Ctx, Executed, Shared, execute};
@@ -64,7 +65,8 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
         }
         self.shared.stats.proposals += 1;
         self.shared.stats.proposed_bytes += self.shared.effects.bytes().len() as u64;
-        self.replica.propose(self.shared.effects.bytes());
+        let proposed = self.replica.propose(self.shared.effects.bytes());
+        invariant!(proposed.is_ok(), "what was executed is not taken into the log: {proposed:?}");
         self.shared.effects.clear();
     }
 }

@@ -8,7 +8,7 @@ use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::engine::PrimaryBackup;
 use martlet_protocol::engine::primary_backup;
 use martlet_protocol::membership::{self, Core, Milestone, Roles, View};
-use martlet_protocol::replica::{ClientEvent, Replica, Standing, StateMachine, Ticket};
+use martlet_protocol::replica::{ClientEvent, ProposeError, Replica, Standing, StateMachine, Ticket};
 
 use crate::counters::{Counter, Counters, Event, EventKind};
 
@@ -349,7 +349,7 @@ impl<F: Fabric, M: StateMachine> Replica for Host<F, M> {
         self.engine.has_room(bytes)
     }
 
-    fn propose(&mut self, effects: &[u8]) -> LogIndex {
+    fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError> {
         self.engine.propose(effects)
     }
 

@@ -181,7 +181,7 @@ impl World {
         if self.engine.standing() == Standing::Primary {
             let command = [7; 30];
             if self.engine.has_room(command.len()) {
-                self.engine.propose(&command);
+                self.engine.propose(&command).expect("it is primary");
             }
         }
     }

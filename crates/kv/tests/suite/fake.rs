@@ -10,7 +10,7 @@ use martlet_fabric::{
 use martlet_kv::store::KvMachine;
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::membership::{Member, Roles, View};
-use martlet_protocol::replica::{ClientEvent, Replica, Standing, StateMachine, Ticket};
+use martlet_protocol::replica::{ClientEvent, ProposeError, Replica, Standing, StateMachine, Ticket};
 
 /// A fabric without anybody on it.
 #[derive(Debug, Default)]
@@ -173,12 +173,12 @@ impl<F: Fabric> Replica for FakeReplica<F> {
     fn has_room(&self, _: usize) -> bool {
         self.room
     }
-    fn propose(&mut self, effects: &[u8]) -> LogIndex {
+    fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError> {
         assert_eq!(self.standing, Standing::Primary, "only a primary proposes");
         assert_eq!(self.applied, self.log.borrow().len(), "the primary has everything");
         self.log.borrow_mut().push(effects.to_vec());
         self.applied += 1;
-        LogIndex(self.applied as u64)
+        Ok(LogIndex(self.applied as u64))
     }
     fn ticket(&self) -> Ticket {
         self.ticket

@@ -204,7 +204,7 @@ impl Application for CounterApp {
                         let mut effect = Vec::with_capacity(16);
                         effect.extend_from_slice(&request.client.to_le_bytes());
                         effect.extend_from_slice(&request.seq.to_le_bytes());
-                        replica.propose(&effect);
+                        replica.propose(&effect).expect("it is primary, and has room");
                     }
                     value
                 } else {

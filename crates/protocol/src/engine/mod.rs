@@ -1,10 +1,16 @@
 //! Replication engines: how the effects of requests reach the other replicas, and when they count (DESIGN section 6).
 //!
-//! An engine is a pure state machine over a [`Fabric`](martlet_fabric::Fabric) and a [`StateMachine`](crate::replica::StateMachine). It owns the
-//! log lanes ([`LOG_LANE`](crate::basics::layout::LOG_LANE)) and, for `mu`, the regions of [`mu::layout`].
+//! An [`Engine`] is a pure state machine over a [`Fabric`](martlet_fabric::Fabric) and a [`StateMachine`](crate::replica::StateMachine). It owns
+//! the log lanes ([`LOG_LANE`](crate::basics::layout::LOG_LANE)) and, for `mu`, the regions of [`mu::layout`].
 
+mod error;
+mod event;
+mod interface;
 pub mod mu;
 pub mod primary_backup;
 
+pub use error::ConfigError;
+pub use event::Event;
+pub use interface::Engine;
 pub use mu::Mu;
 pub use primary_backup::PrimaryBackup;

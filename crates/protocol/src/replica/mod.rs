@@ -31,6 +31,22 @@ pub trait StateMachine {
     fn digest(&self) -> u64;
 }
 
+/// Why a proposal was not taken. Nothing of it is in any log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// This process does not lead, or no longer.
+    #[error("this replica does not lead")]
+    NotLeading,
+    /// It is longer than the engine's records can be.
+    #[error("a proposal of {bytes} bytes; at most {allowed} are allowed")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+        /// The longest that is taken.
+        allowed: usize,
+    },
+}
+
 /// What a replica is just now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
@@ -95,8 +111,16 @@ pub trait Replica {
     fn machine_mut(&mut self) -> &mut Self::Machine;
     /// Whether proposals of about `bytes` more would find room; if not, the application takes no further request in this turn.
     fn has_room(&self, bytes: usize) -> bool;
-    /// Hands the effects of one request to the engine, as primary. Entries of any length are accepted, in order.
-    fn propose(&mut self, effects: &[u8]) -> LogIndex;
+    /// Hands the effects of requests to the engine, as primary. They are taken in order.
+    ///
+    /// # Errors
+    /// When this process does not lead, or they are longer than [`max_proposal_bytes`](Replica::max_proposal_bytes): since the machine shows
+    /// them already, an application asks before it executes.
+    fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError>;
+    /// The longest proposal that the engine takes, in bytes.
+    fn max_proposal_bytes(&self) -> usize {
+        usize::MAX
+    }
     /// The ticket for replies computed in this turn.
     fn ticket(&self) -> Ticket;
     /// Replies with tickets up to this one may go out.

@@ -1,81 +1,26 @@
-//! What a simulated node needs of a replication engine. A new engine joins the simulator with an implementation here and a line in
-//! [`KINDS`](super::KINDS).
+//! What a simulated node needs of a replication engine beside its interface. A new engine joins the simulator with an implementation here and a
+//! line in [`KINDS`](super::KINDS).
 
-use std::fmt::Debug;
-
-use martlet_fabric::{Completion, Fabric, PeerId};
-use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use martlet_protocol::engine::{PrimaryBackup, primary_backup};
-use martlet_protocol::membership::View;
-use martlet_protocol::replica::{Standing, StateMachine, Ticket};
+use martlet_protocol::basics::ProcessId;
+use martlet_protocol::detector::heartbeat::Thresholds;
+use martlet_protocol::engine::{self, Mu, PrimaryBackup, mu, primary_backup};
 
 use super::settings::Settings;
 
-/// What an engine asks of its node, or tells it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EngineEvent {
-    /// This learner has the whole state.
-    CaughtUp(ProcessId),
-    /// This learner cannot follow.
-    Drop(ProcessId),
-    /// This peer's memory is no longer needed.
-    Forget(PeerId),
-    /// It leads now, with so many entries found that were not known to be committed.
-    TookOver {
-        /// The view.
-        view: ViewNumber,
-        /// The entries.
-        recovered: u64,
-    },
-    /// Nonsense stands in a lane.
-    LaneFault(String),
-    /// It should lead, and does not hold the state.
-    Unfit(ViewNumber),
-}
-
-/// A replication engine that executes requests at once and replicates their effects. The methods mean what those of [`PrimaryBackup`] mean.
-pub trait Engine: Debug {
-    /// The engine of a process that holds the empty state.
-    fn new(me: ProcessId, settings: &Settings) -> Self;
-    /// A member's process is connected.
-    fn handle_peer_up(&mut self, peer: PeerId, process: ProcessId);
-    /// It is gone.
-    fn handle_peer_gone(&mut self, peer: PeerId);
-    /// A view has been decided.
-    fn handle_view(&mut self, view: &View);
-    /// An operation of the engine has completed.
-    fn handle_completion(&mut self, completion: Completion);
-    /// What this replica is.
-    fn standing(&self) -> Standing;
-    /// The newest view that it has been told.
-    fn view(&self) -> ViewNumber;
-    /// Counts the times that it became or ceased to be primary.
-    fn reign(&self) -> u64;
-    /// The ticket for replies computed in this turn.
-    fn ticket(&self) -> Ticket;
-    /// Replies up to this one may go out.
-    fn released(&self) -> Ticket;
-    /// The highest index known to be committed.
-    fn committed(&self) -> LogIndex;
-    /// Up to which entry the machine holds the log's effects.
-    fn applied(&self) -> LogIndex;
-    /// Whether there is room for so many bytes.
-    fn has_room(&self, bytes: usize) -> bool;
-    /// Takes the effects of a request into the log.
-    fn propose(&mut self, effects: &[u8]) -> LogIndex;
-    /// Posts what waits, applies what is committed.
-    fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S);
-    /// Draws the conclusions of a turn.
-    fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, active: Option<ViewNumber>, fabric: &mut F, machine: &mut S);
-    /// What the node has to know next.
-    fn poll_event(&mut self) -> Option<EngineEvent>;
+/// An engine that can be simulated.
+pub trait Engine: engine::Engine {
+    /// Its settings in a life.
+    fn config(settings: &Settings) -> Self::Config;
+    /// Whether the service survives when `victim` is gone as well: `able` are those who run, stand still for no reason, and are on nobody's list of the
+    /// dead; `all` are all who run.
+    fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool;
     /// How it stands, in a line, for somebody who looks for a mistake.
     fn describe(&self) -> String;
 }
 
 impl Engine for PrimaryBackup {
-    fn new(me: ProcessId, settings: &Settings) -> Self {
-        let config = primary_backup::Config {
+    fn config(settings: &Settings) -> primary_backup::Config {
+        primary_backup::Config {
             log_ring_bytes: settings.log_ring_bytes,
             backlog_bytes: settings.log_ring_bytes,
             nudge_entries: 4,
@@ -84,79 +29,12 @@ impl Engine for PrimaryBackup {
             drain_budget_bytes: settings.drain_budget_bytes,
             transfer_budget_bytes: settings.transfer_budget_bytes,
             ..primary_backup::Config::default()
-        };
-        PrimaryBackup::new(me, config)
+        }
     }
 
-    fn handle_peer_up(&mut self, peer: PeerId, process: ProcessId) {
-        self.handle_peer_up(peer, process);
-    }
-
-    fn handle_peer_gone(&mut self, peer: PeerId) {
-        self.handle_peer_gone(peer);
-    }
-
-    fn handle_view(&mut self, view: &View) {
-        self.handle_view(view);
-    }
-
-    fn handle_completion(&mut self, completion: Completion) {
-        self.handle_completion(completion);
-    }
-
-    fn standing(&self) -> Standing {
-        self.standing()
-    }
-
-    fn view(&self) -> ViewNumber {
-        self.view()
-    }
-
-    fn reign(&self) -> u64 {
-        self.reign()
-    }
-
-    fn ticket(&self) -> Ticket {
-        self.ticket()
-    }
-
-    fn released(&self) -> Ticket {
-        self.released()
-    }
-
-    fn committed(&self) -> LogIndex {
-        self.committed()
-    }
-
-    fn applied(&self) -> LogIndex {
-        self.applied()
-    }
-
-    fn has_room(&self, bytes: usize) -> bool {
-        self.has_room(bytes)
-    }
-
-    fn propose(&mut self, effects: &[u8]) -> LogIndex {
-        self.propose(effects)
-    }
-
-    fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
-        self.post(now, fabric, machine);
-    }
-
-    fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, active: Option<ViewNumber>, fabric: &mut F, machine: &mut S) {
-        self.advance(now, active, fabric, machine);
-    }
-
-    fn poll_event(&mut self) -> Option<EngineEvent> {
-        Some(match self.poll_event()? {
-            primary_backup::Event::CaughtUp { process, .. } => EngineEvent::CaughtUp(process),
-            primary_backup::Event::Drop { process, .. } => EngineEvent::Drop(process),
-            primary_backup::Event::Forget(peer) => EngineEvent::Forget(peer),
-            primary_backup::Event::TookOver { view, recovered } => EngineEvent::TookOver { view, recovered },
-            primary_backup::Event::LaneFault { peer, fault } => EngineEvent::LaneFault(format!("the lane of {peer:?}: {fault:?}")),
-            primary_backup::Event::Unfit { view } => EngineEvent::Unfit(view),
-        })
+    /// Any replica of the view is enough, and views are looked at anyway.
+    fn can_lose(_: ProcessId, _: &[(ProcessId, &Self)], _: &[(ProcessId, &Self)]) -> bool {
+        true
     }
 
     fn describe(&self) -> String {
@@ -169,6 +47,61 @@ impl Engine for PrimaryBackup {
             self.committed(),
             self.is_alone(),
             self.lagging().collect::<Vec<_>>()
+        )
+    }
+}
+
+/// The smallest log in which a majority's open entries fit whatever the simulated store writes.
+const LEAST_LOG_BYTES: usize = 1 << 14;
+
+impl Engine for Mu {
+    fn config(settings: &Settings) -> mu::Config {
+        let beat = settings.heartbeat_interval_ns;
+        mu::Config {
+            log_ring_bytes: settings.log_ring_bytes.max(LEAST_LOG_BYTES),
+            state_ring_bytes: LEAST_LOG_BYTES,
+            execution: mu::Execution::Speculative,
+            backlog_bytes: settings.log_ring_bytes,
+            batch_bytes: settings.transfer_budget_bytes,
+            flush_idle_ns: settings.flush_idle_ns,
+            nudge_records: 4,
+            heartbeat_interval_ns: beat,
+            background_ns: 1_000,
+            thresholds: Thresholds::default(),
+            fate_beats: 100,
+            silence_ns: settings.broadcast_timeout_ns,
+            stall_ns: beat,
+            death_interval_ns: 0,
+            retry_ns: beat / 4,
+            teach_patience_ns: settings.broadcast_timeout_ns,
+            // Nobody waits for a learner: it has to be taught faster than the log comes round.
+            transfer_budget_bytes: LEAST_LOG_BYTES / 2 + settings.transfer_budget_bytes,
+        }
+    }
+
+    /// A majority of every group that anybody holds to be in force has to be left, each with the whole state; also of the group that the victim is being taken
+    /// into.
+    fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {
+        let left = |group: &mu::Group| {
+            let group = group.with(victim).unwrap_or_else(|| group.clone());
+            let left = able.iter().filter(|(id, engine)| *id != victim && group.contains(*id) && engine.is_complete());
+            left.count() >= group.majority()
+        };
+        all.iter().filter_map(|(_, engine)| engine.group()).all(left)
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "view {}, {:?}, complete {}, ballot {:x}, applied {} of {}, committed {}, leader {:?}, group {:?}",
+            self.view(),
+            self.standing(),
+            self.is_complete(),
+            self.ballot(),
+            self.applied(),
+            self.last(),
+            self.committed(),
+            self.leader(),
+            self.group()
         )
     }
 }

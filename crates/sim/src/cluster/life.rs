@@ -245,8 +245,10 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let me = ProcessId { node: NodeId(node), incarnation: Incarnation(self.lives[usize::from(node)]) };
         let identity = Identity { node: me.node, incarnation: me.incarnation, kind: PeerKind::Member };
         let sizes = Sizes { log_ring_bytes: self.settings.log_ring_bytes, client_ring_bytes: 256 };
-        let (process, fabric) = self.world.spawn(identity, &regions(sizes));
         let settings = &self.settings;
+        let mut offered = regions(sizes);
+        E::add_regions(&mut offered, &E::config(settings));
+        let (process, fabric) = self.world.spawn(identity, &offered);
         let drift_ppm = match settings.canary {
             Some(Canary::WildClocks) => 800_000,
             _ if self.changes.lacks(Fault::Drift) => 0,
@@ -264,11 +266,12 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             backoff_ns: 2_000,
             seed: self.chance.u64(..),
             leases: settings.leases,
+            authority: E::AUTHORITY,
             ..Config::new(me, settings.roles[usize::from(node)])
         };
         let now = self.world.now();
         let core = Core::new(clock.read(now, &mut self.chance), config);
-        let engine = E::new(me, settings);
+        let engine = E::new(me, E::config(settings));
         let mut life = Node::new(me, fabric, core, engine, clock, settings.threads, settings.canary);
         if settings.worn {
             let known = self.oracles.views.newest().map_or(ViewNumber(0), |view| view.number);

@@ -23,6 +23,8 @@ pub type Request = (u64, u64);
 pub struct Taken {
     /// Its place in the log.
     pub index: LogIndex,
+    /// That of the entry taken before it; 0 when the machine had forgotten everything just before, or was fresh.
+    pub after: LogIndex,
     /// A digest of it.
     pub digest: u64,
     /// Whose request it holds the effects of.
@@ -34,8 +36,6 @@ pub struct Taken {
 pub struct Machine {
     held: BTreeMap<u64, Vec<u8>>,
     applied: LogIndex,
-    /// Two entries between which it has missed some, without forgetting everything to be taught anew.
-    pub gap: Option<(LogIndex, LogIndex)>,
     /// It has forgotten everything since somebody looked last: what it had taken before counts no more.
     pub cleared: bool,
     /// What it has taken since somebody looked last.
@@ -112,6 +112,8 @@ fn output_of(code: u64) -> Output {
 
 /// The effects of a write, as they stand in the log: client, number, reply, whether the key changes, key, and its new value if it has one.
 const HEADER: usize = 40;
+/// The longest effects of a write: see `with_tail`.
+pub const MOST_EFFECTS: usize = HEADER + 8 + 3000;
 
 impl Machine {
     /// The client's newest write and its reply.
@@ -146,7 +148,8 @@ impl Machine {
 
     /// The effects of the last `execute` have this place in the log.
     pub fn note_proposed(&mut self, index: LogIndex, effects: &[u8]) {
-        self.taken.push(Taken { index, digest: fold(DIGEST, effects), request: (word(effects, 0), word(effects, 1)) });
+        let after = std::mem::replace(&mut self.applied, index);
+        self.taken.push(Taken { index, after, digest: fold(DIGEST, effects), request: (word(effects, 0), word(effects, 1)) });
     }
 
     fn change(&mut self, effects: &[u8]) {
@@ -172,10 +175,6 @@ impl Machine {
 impl StateMachine for Machine {
     fn apply(&mut self, index: LogIndex, command: &[u8]) {
         assert!(index > self.applied, "entry {index} is applied after {}", self.applied);
-        if self.applied > LogIndex(0) && index != self.applied.next() {
-            self.gap = Some((self.applied, index));
-        }
-        self.applied = index;
         self.change(command);
         self.note_proposed(index, command);
     }

@@ -9,11 +9,12 @@ use martlet_fabric::{Completion, Fabric, LocalRegion, PeerEvent, PeerId, PeerKin
 use martlet_protocol::basics::ballot::{self, LAST_CAS_BALLOT, SlotState, SlotWord};
 use martlet_protocol::basics::layout::{Component, LIFE, MAX_WATCHERS, SLOT_WORDS, SLOTS, life};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
+use martlet_protocol::engine;
 use martlet_protocol::membership::{Core, Event, Milestone, Roles, View};
 use martlet_protocol::replica::Standing;
 
 use super::clock::Clock;
-use super::engine::{Engine, EngineEvent};
+use super::engine::Engine;
 use super::machine::{Machine, Taken};
 use super::oracles::memory::{self, Footprint};
 use super::plan::Canary;
@@ -38,6 +39,8 @@ pub enum Notable {
         /// With so many entries that were not known to be committed.
         recovered: u64,
     },
+    /// It leads no longer, and goes on.
+    SteppedDown,
     /// It knows an entry that it has taken to be committed.
     Committed(Taken),
     /// Something that must not be.
@@ -254,7 +257,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                     self.conclude(now, active, chance);
                     self.step = Step::Take;
                     self.note_entries();
-                    let due = self.clock.true_time(self.core.deadline()).min(true_now + settings.idle_ns);
+                    let due = self.clock.true_time(self.core.deadline().min(self.engine.deadline())).min(true_now + settings.idle_ns);
                     return Turn { due, active: found };
                 }
             };
@@ -316,9 +319,10 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             match event {
                 PeerEvent::Up { identity, .. } if identity.kind == PeerKind::Client => continue,
                 PeerEvent::Up { peer, identity } => {
-                    self.engine.handle_peer_up(peer, ProcessId { node: identity.node, incarnation: identity.incarnation });
+                    let process = ProcessId { node: identity.node, incarnation: identity.incarnation };
+                    self.engine.handle_peer_up(peer, process, &mut self.fabric);
                 }
-                PeerEvent::Gone { peer, .. } => self.engine.handle_peer_gone(peer),
+                PeerEvent::Gone { peer, certain } => self.engine.handle_peer_gone(peer, certain),
             }
             self.core.handle_peer(now, &mut self.fabric, event);
             self.take_membership_events();
@@ -341,16 +345,18 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
     fn take_engine_events(&mut self, now: Time) {
         while let Some(event) = self.engine.poll_event() {
             match event {
-                EngineEvent::CaughtUp(process) => self.core.promote(now, &mut self.fabric, process),
-                EngineEvent::Drop(process) => self.core.evict(now, &mut self.fabric, process),
-                EngineEvent::Forget(peer) => self.let_go.push(peer),
-                EngineEvent::TookOver { view, recovered } => self.notable.push(Notable::TookOver { view, recovered }),
+                engine::Event::CaughtUp(process) => self.core.promote(now, &mut self.fabric, process),
+                engine::Event::Drop(process) => self.core.evict(now, &mut self.fabric, process),
+                engine::Event::Forget(peer) => self.let_go.push(peer),
+                engine::Event::TookOver { recovered } => self.notable.push(Notable::TookOver { view: self.engine.view(), recovered }),
+                engine::Event::SteppedDown => self.notable.push(Notable::SteppedDown),
                 // Nobody here writes nonsense.
-                EngineEvent::LaneFault(what) => {
-                    self.notable.push(Notable::Wrong(Property::SoundLanes, format!("{} finds a fault in {what}", self.me)));
+                engine::Event::LaneFault { peer, fault, .. } => {
+                    self.notable
+                        .push(Notable::Wrong(Property::SoundLanes, format!("{} finds a fault in the lane of {peer:?}: {fault}", self.me)));
                 }
-                EngineEvent::Unfit(view) => {
-                    let what = format!("view {view} makes {} primary, which does not hold the state", self.me);
+                engine::Event::Unfit => {
+                    let what = format!("view {} makes {} primary, which does not hold the state", self.engine.view(), self.me);
                     self.notable.push(Notable::Wrong(Property::FitPrimary, what));
                     self.over = true;
                 }
@@ -362,10 +368,6 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
 
     /// What the machine has taken, and how much of it is known to be committed now.
     fn note_entries(&mut self) {
-        if let Some((before, after)) = self.machine.gap {
-            let what = format!("{} has taken entry {after} of the log after entry {before}", self.me);
-            self.notable.push(Notable::Wrong(Property::LogAgreement, what));
-        }
         if std::mem::take(&mut self.machine.cleared) {
             self.uncommitted.clear();
         }
@@ -374,6 +376,10 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         }
         // What a learner has taken may yet be taken back, by teaching it anew.
         if self.core.view().and_then(|view| view.member(self.me)).is_none_or(|member| !member.roles.has(Roles::REPLICA)) {
+            return;
+        }
+        // Nor has what it shows any meaning while it holds the state no longer.
+        if !self.engine.is_complete() {
             return;
         }
         let committed = self.engine.committed();

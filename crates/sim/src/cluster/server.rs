@@ -6,7 +6,7 @@ use martlet_protocol::basics::{LogIndex, ProcessId};
 use martlet_protocol::replica::{Standing, Ticket};
 
 use super::engine::Engine;
-use super::machine::Machine;
+use super::machine::{MOST_EFFECTS, Machine};
 use crate::linearizability::kv::{Action, Output};
 
 /// A client's request.
@@ -54,7 +54,7 @@ impl Server {
             let Request { client, number, .. } = *request;
             match engine.standing() {
                 Standing::Primary => {
-                    if !engine.has_room(4096) {
+                    if !engine.has_room(MOST_EFFECTS) {
                         return;
                     }
                     let newest = machine.session(client as u64).filter(|(newest, _)| number <= *newest);
@@ -64,7 +64,7 @@ impl Server {
                             self.effects.clear();
                             let output = machine.execute((client as u64, number), request.key, &request.action, &mut self.effects);
                             if !self.effects.is_empty() {
-                                let index = engine.propose(&self.effects);
+                                let index = engine.propose(&self.effects).expect("it is primary, and had room");
                                 assert!(index > LogIndex(0));
                                 machine.note_proposed(index, &self.effects);
                             }

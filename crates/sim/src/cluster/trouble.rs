@@ -277,7 +277,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             others().filter(|(_, n)| view.member(n.me).is_some()).all(|(_, n)| view.coordinators().all(|c| n.core.peer_of(c.id).is_some()));
         // Who is asked by RPC has to be there to answer.
         let answers = !self.settings.worn || left(Roles::COORDINATOR) >= ballot::majority(view.coordinators().count());
-        survives && met && answers
+        let running: Vec<_> = self.nodes.iter().flatten().map(|n| (n.me, &n.engine)).collect();
+        let able: Vec<_> = others().filter(|(p, n)| well(*p, n)).map(|(_, n)| (n.me, &n.engine)).collect();
+        survives && met && answers && E::can_lose(self.name(victim), &able, &running)
     }
 
     /// All trouble ends.

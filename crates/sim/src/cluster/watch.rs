@@ -33,6 +33,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                     let found = if recovered == 0 { String::new() } else { format!(", with {recovered} entries recovered") };
                     self.oracles.story.tell(now, || format!("{me} has taken over as primary of view {view}{found}"));
                 }
+                Notable::SteppedDown => self.oracles.story.tell(now, || format!("{me} leads no longer")),
                 Notable::Committed(taken) => self.oracles.committed(now, me, taken),
                 Notable::Wrong(property, what) => self.oracles.violated(now, property, what),
             }

@@ -232,7 +232,7 @@ impl Replica {
         let start = clock::now();
         let mut last = LogIndex(0);
         for _ in 0..batch {
-            last = self.engine.propose(request);
+            last = self.engine.propose(request).expect("it leads, and has room");
         }
         self.engine.post(start, &mut self.fabric, &mut self.machine);
         self.conclude(start);

@@ -123,10 +123,10 @@ impl Mu {
         }
         let (waiting, committed) = (self.is_inside_propose(), self.log.committed().index);
         if let Some(counter) = self.heart.tick(now, self.config.heartbeat_interval_ns, self.config.fate_beats, waiting, committed)
-            && let Some(signs) = fabric.memory(LocalRegion::Public(LIFE))
+            && let Some(own) = fabric.memory(LocalRegion::Public(WORDS))
         {
             // Read by the others' `read_word`; nothing is ordered by it.
-            signs[life::HEARTBEAT].store(counter, Ordering::Relaxed);
+            own[words::HEARTBEAT].store(counter, Ordering::Relaxed);
         }
         if now >= self.schedule.read {
             self.schedule.read = now.after(self.config.heartbeat_interval_ns);
@@ -152,9 +152,9 @@ impl Mu {
                 Some(_) => {}
                 None => {
                     peer.watch.reading = Some(now);
-                    fabric.read_word(word(peer.id, life::HEARTBEAT), Op::Heartbeat.token(0, peer.id));
-                    let status = Remote { peer: peer.id, region: Region::Public(WORDS), offset: words::STATUS * 8 };
-                    fabric.read_word(status, Op::Status.token(0, peer.id));
+                    let number = |at| Remote { peer: peer.id, region: Region::Public(WORDS), offset: at * 8 };
+                    fabric.read_word(number(words::HEARTBEAT), Op::Heartbeat.token(0, peer.id));
+                    fabric.read_word(number(words::STATUS), Op::Status.token(0, peer.id));
                 }
             }
         }

@@ -3,6 +3,7 @@
 use martlet_fabric::ring;
 
 use crate::detector::heartbeat::Thresholds;
+use crate::engine::ConfigError;
 
 use super::layout::{COMMAND_HEADER_BYTES, HEADER_BYTES};
 
@@ -116,27 +117,17 @@ impl Config {
         Ok(())
     }
 
-    /// The longest command that can be proposed, in bytes: it has to fit into one record.
+    /// The longest command that can be proposed, in bytes: it has to fit into one record, and whatever has stood before it, there is
+    /// [room](super::Mu::has_room) for it once that is committed.
     pub fn max_command_bytes(&self) -> usize {
-        ring::max_payload(self.log_ring_bytes).min(ring::max_payload(self.state_ring_bytes)) - HEADER_BYTES - COMMAND_HEADER_BYTES
+        let most = ring::max_payload(self.log_ring_bytes).min(ring::max_payload(self.state_ring_bytes));
+        most - HEADER_BYTES - COMMAND_HEADER_BYTES - ring::RECORD_HEADER_BYTES
     }
 
     /// Records that are not known to be committed take at most this much of the log, so that a follower always has room for them.
     pub(super) fn open_bytes(&self) -> u64 {
         self.log_ring_bytes as u64 / 2
     }
-}
-
-/// A setting that the engine cannot work with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{key} is {value}; allowed is {allowed}")]
-pub struct ConfigError {
-    /// Which setting.
-    pub key: &'static str,
-    /// Its value.
-    pub value: u64,
-    /// What it may be.
-    pub allowed: &'static str,
 }
 
 #[cfg(test)]

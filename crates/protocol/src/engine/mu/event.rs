@@ -25,8 +25,17 @@ pub enum Event {
         /// Entries found at it or its followers that nobody knew to be committed; they are now.
         recovered: u64,
     },
-    /// This process led, or was on its way to, and has given up.
-    Aborted(AbortReason),
+    /// This process led (`led`), or was on its way to, and has given up.
+    Aborted {
+        /// Why.
+        reason: AbortReason,
+        /// Whether it led.
+        led: bool,
+    },
+    /// This learner of the newest view belongs to the group.
+    CaughtUp(ProcessId),
+    /// This member of the newest view has been removed from the group.
+    Drop(ProcessId),
     /// An added process belongs to the group, or a removed one no longer does: the change is committed.
     GroupChanged {
         /// The entry that changed it.

@@ -1,8 +1,8 @@
 //! Who replicates: the processes whose majority decides, and those who were removed (Mu section 5.4).
 
-use crate::basics::ProcessId;
 use crate::basics::ballot::majority;
 use crate::basics::layout::MAX_MEMBERS;
+use crate::basics::{ProcessId, ViewNumber};
 use martlet_fabric::{Incarnation, NodeId};
 
 /// Removed processes that are remembered, so that nobody listens to them any more.
@@ -14,6 +14,7 @@ const ID_BYTES: usize = 10;
 pub struct Group {
     members: Vec<ProcessId>,
     removed: Vec<ProcessId>,
+    view: ViewNumber,
 }
 
 impl Group {
@@ -22,7 +23,18 @@ impl Group {
         members.sort_unstable();
         members.dedup();
         martlet_fabric::invariant!(members.len() <= MAX_MEMBERS, "a group of {} processes; at most {MAX_MEMBERS}", members.len());
-        Group { members, removed: Vec::new() }
+        Group { members, removed: Vec::new(), view: ViewNumber(0) }
+    }
+
+    /// The same group, made as of this view.
+    #[must_use]
+    pub fn as_of(self, view: ViewNumber) -> Group {
+        Group { view, ..self }
+    }
+
+    /// The view that its maker knew; 0 for none.
+    pub fn view(&self) -> ViewNumber {
+        self.view
     }
 
     /// Its processes, by id.
@@ -74,6 +86,7 @@ impl Group {
     /// Appends it to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend([self.members.len() as u8, self.removed.len() as u8]);
+        out.extend_from_slice(&self.view.0.to_le_bytes());
         for id in self.members.iter().chain(&self.removed) {
             out.extend_from_slice(&id.node.0.to_le_bytes());
             out.extend_from_slice(&id.incarnation.0.to_le_bytes());
@@ -83,6 +96,8 @@ impl Group {
     /// Reads what [`Group::encode`] wrote; `None` for anything else.
     pub fn decode(bytes: &[u8]) -> Option<Group> {
         let (&[members, removed], rest) = bytes.split_first_chunk()?;
+        let (view, rest) = rest.split_first_chunk()?;
+        let view = ViewNumber(u64::from_le_bytes(*view));
         let (members, removed) = (usize::from(members), usize::from(removed));
         if rest.len() != (members + removed) * ID_BYTES || !(1..=MAX_MEMBERS).contains(&members) || removed > REMEMBERED {
             return None;
@@ -95,7 +110,7 @@ impl Group {
             })
             .collect();
         let removed = ids.split_off(members);
-        ids.is_sorted_by(|a, b| a < b).then_some(Group { members: ids, removed })
+        ids.is_sorted_by(|a, b| a < b).then_some(Group { members: ids, removed, view })
     }
 }
 
@@ -122,14 +137,14 @@ mod tests {
 
     #[test]
     fn it_comes_back_as_it_went_and_nonsense_does_not() {
-        let group = Group::new((0..5).map(id).collect()).without(id(2)).expect("it was there");
+        let group = Group::new((0..5).map(id).collect()).without(id(2)).expect("it was there").as_of(ViewNumber(9));
         let mut bytes = Vec::new();
         group.encode(&mut bytes);
         assert_eq!(Group::decode(&bytes), Some(group));
         for cut in 0..bytes.len() {
             assert_eq!(Group::decode(&bytes[..cut]), None);
         }
-        bytes.swap(2, 2 + ID_BYTES);
+        bytes.swap(10, 10 + ID_BYTES);
         assert_eq!(Group::decode(&bytes), None, "out of order");
         let mut rng = fastrand::Rng::with_seed(5);
         for _ in 0..10_000 {

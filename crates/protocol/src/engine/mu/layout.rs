@@ -64,8 +64,11 @@ pub mod words {
     /// The last index that the owner's machine shows; one more than its log has when it shows more than that. Above what is committed only at
     /// those who execute first.
     pub const EXECUTED: usize = 8;
-    /// How many there are.
+    /// How many there are of these.
     pub const COUNT: usize = 9;
+    /// The count of the owner's heart, read by itself. It stops when replication does, which membership's heartbeat
+    /// ([`life::HEARTBEAT`](crate::basics::layout::life::HEARTBEAT)) need not. Only upwards.
+    pub const HEARTBEAT: usize = 15;
     /// The region's bytes: cache lines of its own.
     pub const BYTES: usize = 128;
 }
@@ -81,7 +84,7 @@ pub enum Status {
     Follower = 1,
     /// It leads.
     Leader = 2,
-    /// It holds the state, as of when it was taught, and belongs to no group: it waits to be taken in.
+    /// It holds the state, as of when it was taught, and belongs to no group that it knows to be committed: it waits to be taken in.
     Taught = 3,
 }
 
@@ -120,9 +123,8 @@ pub const SCRATCH_WORDS_BYTES: usize = MAX_PEERS * words::BYTES;
 pub fn add_regions(spec: &mut RegionSpec, config: &Config) {
     let log = ring::lane_bytes(config.log_ring_bytes);
     spec.public.extend([(WORDS, words::BYTES), (LOG, log), (SCRATCH, SCRATCH_WORDS_BYTES + log)]);
-    if !spec.member_lanes.iter().any(|(name, _)| *name == LOG_LANE) {
-        spec.member_lanes.push((LOG_LANE, log));
-    }
+    spec.member_lanes.retain(|(name, _)| *name != LOG_LANE);
+    spec.member_lanes.push((LOG_LANE, log));
     spec.member_lanes.extend([(PERMISSION_LANE, permission::BYTES), (STATE_LANE, ring::lane_bytes(config.state_ring_bytes))]);
 }
 

@@ -7,6 +7,7 @@
 mod background;
 mod backlog;
 mod config;
+mod engine;
 mod event;
 mod follower;
 mod group;
@@ -17,6 +18,7 @@ mod log;
 mod permission;
 mod release;
 mod replay;
+mod roster;
 mod teaching;
 #[cfg(test)]
 mod tests;
@@ -29,9 +31,9 @@ use martlet_fabric::{Completion, Fabric, LocalRegion, PeerId, Region, Remote, in
 
 use crate::basics::layout::{LOG_LANE, MAX_MEMBERS};
 use crate::basics::{LogIndex, ProcessId, Time};
-use crate::replica::{Standing, StateMachine, Ticket};
+use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
 
-pub use config::{Config, ConfigError, Execution, MIN_RING_BYTES};
+pub use config::{Config, Execution, MIN_RING_BYTES};
 pub use event::{AbortReason, Event};
 pub use group::Group;
 pub use layout::LaneFault;
@@ -45,8 +47,11 @@ use log::Log;
 use permission::Permission;
 use release::Releases;
 use replay::Inbound;
+use roster::Roster;
 use teaching::Lesson;
 
+/// How often the time between two attempts to lead is doubled, at most.
+const MOST_DOUBLINGS: u32 = 8;
 /// Bytes that a follower takes from its leader's lane in one turn.
 const DRAIN_BYTES: usize = 256 << 10;
 
@@ -78,6 +83,8 @@ pub struct Mu {
     background: Time,
     /// The earliest moment of the next attempt to lead.
     retry: Time,
+    /// Attempts that have come to nothing since this process last led.
+    failures: u32,
     /// It has been asked to give up the lead.
     steps_down: bool,
     reigns: u64,
@@ -88,6 +95,7 @@ pub struct Mu {
     /// Since when it has looked for a teacher.
     incomplete_since: Option<Time>,
     wishes: u64,
+    roster: Roster,
     /// Changes of the group that are wished for.
     adding: Vec<ProcessId>,
     removing: Vec<ProcessId>,
@@ -142,6 +150,7 @@ impl Mu {
             backlog: Backlog::with_capacity(config.backlog_bytes),
             background: Time(0),
             retry: Time(0),
+            failures: 0,
             steps_down: false,
             reigns: 0,
             releases: Releases::new(),
@@ -150,6 +159,7 @@ impl Mu {
             learning: None,
             incomplete_since: None,
             wishes: 0,
+            roster: Roster::default(),
             adding: Vec::new(),
             removing: Vec::new(),
             group_seen: LogIndex(0),
@@ -231,6 +241,13 @@ impl Mu {
         self.reign.as_ref().is_some_and(|r| r.has_room(bytes, &self.log, &self.config))
     }
 
+    /// Whether it leads and nobody else holds everything that it knows to be committed.
+    pub fn is_alone(&self) -> bool {
+        let committed = self.log.committed().index;
+        let reign = self.reign.as_ref().filter(|r| r.is_leading());
+        reign.is_some_and(|r| !r.followers.iter().any(|f| f.held().is_some_and(|held| held >= committed)))
+    }
+
     /// When [`post`](Self::post) has something to do by itself, at the latest.
     pub fn deadline(&self) -> Time {
         self.schedule.next(&self.heart)
@@ -306,14 +323,15 @@ impl Mu {
     /// Takes a command into the log, to be posted by the next [`post`](Self::post) and as soon as there is room. With
     /// [`Execution::Speculative`] the machine shows its effects already.
     ///
-    /// Panics when this process is not [`Standing::Primary`], or the command is longer than [`Config::max_command_bytes`].
-    pub fn propose(&mut self, command: &[u8]) -> LogIndex {
+    /// # Errors
+    /// When this process is not [`Standing::Primary`], or the command is longer than [`Config::max_command_bytes`].
+    pub fn propose(&mut self, command: &[u8]) -> Result<LogIndex, ProposeError> {
         let allowed = self.config.max_command_bytes();
-        invariant!(command.len() <= allowed, "a command of {} bytes; at most {allowed} are allowed", command.len());
-        let Some(reign) = self.reign.as_mut().filter(|r| r.is_leading()) else {
-            panic!("broken invariant: {} proposed without being leader", self.me);
-        };
-        reign.propose(command, &self.config)
+        if command.len() > allowed {
+            return Err(ProposeError::TooLong { bytes: command.len(), allowed });
+        }
+        let Some(reign) = self.reign.as_mut().filter(|r| r.is_leading()) else { return Err(ProposeError::NotLeading) };
+        Ok(reign.propose(command, &self.config))
     }
 
     /// Wishes a process into the group. The leader takes it in when it is connected and holds the state; a wish made elsewhere, or to a leader
@@ -411,6 +429,8 @@ impl Mu {
         moved |= self.learn(now, fabric, machine);
         moved |= self.teach(fabric, machine);
         self.watch_group(fabric);
+        self.follow_roster();
+        self.report_group();
         if !self.published || moved {
             self.publish(fabric);
         }
@@ -424,7 +444,7 @@ impl Mu {
         match &self.reign {
             Some(_) if !leads || std::mem::take(&mut self.steps_down) => self.end_reign(AbortReason::NotLeader, fabric),
             None if leads && now >= self.retry => {
-                self.retry = now.after(self.config.retry_ns);
+                self.retry = now.after(self.back_off_ns());
                 self.permission.requested += 1;
                 self.steps_down = false;
                 self.learning = None;
@@ -438,6 +458,13 @@ impl Mu {
         if self.reign.is_some() {
             self.serve(fabric, machine);
         }
+    }
+
+    /// How long after the beginning of an attempt the next one may begin. Who gets nowhere has no majority, or company: the longer that lasts, the
+    /// longer it waits, and who stands further back in the group waits longer than those before it.
+    fn back_off_ns(&self) -> u64 {
+        let place = self.log.group().map_or(0, |g| g.members().iter().filter(|id| **id < self.me).count() as u64);
+        (self.config.retry_ns << self.failures.min(MOST_DOUBLINGS)) * if self.failures == 0 { 1 } else { place + 1 }
     }
 
     /// Asks for the permission of everybody in the group, and of those who are to be taken in (Mu section 4.1; growing the confirmed
@@ -464,6 +491,7 @@ impl Mu {
         let moved = self.with_reign(now, fabric, machine, Reign::step);
         if !was && self.reign.as_ref().is_some_and(Reign::is_leading) {
             self.reigns += 1;
+            self.failures = 0;
             self.releases.break_off();
             self.published = false;
         }
@@ -505,10 +533,12 @@ impl Mu {
         if self.config.execution == Execution::Speculative {
             reign.keep_executed(leading::ring_of(fabric), &mut self.log, &self.config);
         }
-        self.events.push_back(Event::Aborted(reason));
+        self.events.push_back(Event::Aborted { reason, led: reign.is_leading() });
         if reign.is_leading() {
             self.reigns += 1;
             self.releases.break_off();
+        } else {
+            self.failures = self.failures.saturating_add(1);
         }
         let (followers, record, backlog) = reign.into_parts();
         self.backlog = backlog;
@@ -540,7 +570,7 @@ impl Mu {
             (None, None) => None,
         };
         if let Some(next) = next {
-            reign.propose_group(&next);
+            reign.propose_group(&next.as_of(self.roster.view()));
         }
     }
 
@@ -567,7 +597,8 @@ impl Mu {
         let status = match &self.reign {
             _ if !self.log.is_complete() || self.is_removed() => Status::Incomplete,
             Some(reign) if reign.is_leading() => Status::Leader,
-            _ if self.log.group().is_some_and(|g| g.contains(self.me)) => Status::Follower,
+            // Only who knows that it belongs can lead: if the others took it for their leader before, everybody would wait for somebody else.
+            _ if self.log.committed_group().is_some_and(|(_, g)| g.contains(self.me)) => Status::Follower,
             _ => Status::Taught,
         };
         self.log.publish(fabric.memory(LocalRegion::Public(WORDS)).expect("every process offers its numbers"), status);

@@ -3,6 +3,7 @@
 use martlet_fabric::ring;
 
 use super::layout::HEADER_BYTES;
+use crate::engine::ConfigError;
 
 /// The smallest ring that the engine works with.
 pub const MIN_RING_BYTES: usize = 512;
@@ -70,18 +71,6 @@ impl Config {
     pub(super) fn fragment_bytes(&self) -> usize {
         ring::max_payload(self.log_ring_bytes) - HEADER_BYTES
     }
-}
-
-/// A setting that the engine cannot work with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{key} is {value}; allowed is {allowed}")]
-pub struct ConfigError {
-    /// Which setting.
-    pub key: &'static str,
-    /// Its value.
-    pub value: u64,
-    /// What it may be.
-    pub allowed: &'static str,
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 mod chain;
 mod config;
+mod engine;
 mod event;
 mod follower;
 mod inbound;
@@ -27,9 +28,9 @@ use martlet_fabric::{Completion, Fabric, LocalRegion, Memory, OpError, PeerId, R
 use crate::basics::layout::{LOG_LANE, MAX_MEMBERS};
 use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, ViewNumber};
 use crate::membership::{Roles, View};
-use crate::replica::{Standing, StateMachine, Ticket};
+use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
 
-pub use config::{Config, ConfigError, MIN_RING_BYTES};
+pub use config::{Config, MIN_RING_BYTES};
 pub use event::{DropReason, Event};
 pub use layout::LaneFault;
 
@@ -306,13 +307,14 @@ impl PrimaryBackup {
     // Commands.
 
     /// Takes the effects of one request, which the machine already shows, into the log. They are posted by the next [`post`](Self::post) and
-    /// as soon as there is room; they may be of any length. Panics when this process is not [`Standing::Primary`].
-    pub fn propose(&mut self, effects: &[u8]) -> LogIndex {
-        let Role::Primary(leading) = &mut self.role else {
-            panic!("broken invariant: {} proposed without being primary", self.me);
-        };
+    /// as soon as there is room; they may be of any length.
+    ///
+    /// # Errors
+    /// When this process is not [`Standing::Primary`].
+    pub fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError> {
+        let Role::Primary(leading) = &mut self.role else { return Err(ProposeError::NotLeading) };
         self.turns.note_proposal((layout::HEADER_BYTES + effects.len()) as u64);
-        leading.propose(effects)
+        Ok(leading.propose(effects))
     }
 
     /// Does what needs no lease: as primary posts what waits, as backup takes what came and applies what is committed. Returns whether there

@@ -2,7 +2,7 @@
 
 use martlet_fabric::{Fabric, PeerId};
 
-use super::{Core, Milestone, PUSH_DELAY_NS, Read, read_token, remote_life};
+use super::{Authority, Core, Milestone, PUSH_DELAY_NS, Read, read_token, remote_life};
 use crate::basics::layout::life;
 use crate::basics::{Mark, ProcessId, Time};
 use crate::consensus::Outcome;
@@ -25,7 +25,9 @@ impl Core {
         if !member {
             return;
         }
-        self.wishes.remove(process, evidence);
+        if self.cuts_off(evidence) {
+            self.wishes.remove(process, evidence);
+        }
         if news {
             self.milestone(Milestone::DeathSeen(process, evidence));
             if !self.is_leader() {
@@ -34,6 +36,11 @@ impl Core {
             }
         }
         self.lead(now, fabric);
+    }
+
+    /// Whether a member goes on evidence like this.
+    pub(super) fn cuts_off(&self, evidence: Evidence) -> bool {
+        self.config.authority == Authority::Views || evidence != Evidence::Presumed
     }
 
     /// As leader, gets the next view decided if there is a reason for one.
@@ -171,7 +178,7 @@ impl Core {
         let cut = |set: u16| view.members.iter().enumerate().filter(move |(i, _)| set >> i & 1 == 0).map(|(_, m)| m.id).collect::<Vec<_>>();
         // Whoever is not heard here is suspected here, so that the next leader steps up; the cut itself is the leader's.
         let silent = cut(heard);
-        let apart = if self.is_leader() { cut(clique) } else { Vec::new() };
+        let apart = if self.is_leader() && self.cuts_off(Evidence::Presumed) { cut(clique) } else { Vec::new() };
         for process in silent {
             Mark::Silent.reach();
             self.suspect(now, fabric, process, Evidence::Presumed);

@@ -50,7 +50,7 @@ impl Core {
         }
         for member in &view.members {
             // A member that is known to be gone was taken in by somebody who did not know yet.
-            if let Some(evidence) = self.peers.suspicion(member.id) {
+            if let Some(evidence) = self.peers.suspicion(member.id).filter(|evidence| self.cuts_off(*evidence)) {
                 self.wishes.remove(member.id, evidence);
             }
         }
@@ -97,7 +97,7 @@ impl Core {
         let listed = view.member(me).is_some();
         for member in view.members.iter().filter(|m| m.id != me) {
             // It was given up while its admission was being decided.
-            if let Some(evidence) = self.peers.suspicion(member.id) {
+            if let Some(evidence) = self.peers.suspicion(member.id).filter(|evidence| self.cuts_off(*evidence)) {
                 self.wishes.remove(member.id, evidence);
             }
         }

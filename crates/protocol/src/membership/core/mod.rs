@@ -48,6 +48,18 @@ pub enum Leases {
     Everybody,
 }
 
+/// What views are to the engine that membership serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Authority {
+    /// The law: who is primary follows from the view. Who seems dead is cut off, so that another one can act.
+    #[default]
+    Views,
+    /// Advice: the engine has a quorum of its own, which elects and fences. Views say who is there. Who merely seems dead stays a member, since what
+    /// it holds may be needed for that quorum when it comes back; it goes when it is certainly dead, leaves, or is evicted. And any member may say
+    /// that a learner has the whole state, whoever stands first in the view.
+    Engine,
+}
+
 /// How a process takes part.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -59,6 +71,8 @@ pub struct Config {
     pub address: String,
     /// Who takes leases; the same throughout a cluster.
     pub leases: Leases,
+    /// What views are to the engine; the same throughout a cluster.
+    pub authority: Authority,
     /// How long leases of a bootstrapped cluster last, in nanoseconds.
     pub lease_ns: u64,
     /// How inexact clocks may be.
@@ -89,6 +103,7 @@ impl Config {
             roles,
             address: String::new(),
             leases: Leases::Primary,
+            authority: Authority::Views,
             lease_ns: 10_000_000,
             clocks: ClockBounds::default(),
             heartbeat_interval_ns: 25_000_000,
@@ -497,6 +512,10 @@ impl Core {
             Message::Heartbeat { view, heard } => {
                 let number = self.view_number();
                 self.peers.hear(now, from, (view == number).then_some(heard));
+                if !self.cuts_off(Evidence::Presumed) {
+                    // It stays a member all along, and few watch its heart: whoever hears it takes it for alive.
+                    self.peers.trust(from);
+                }
                 if view > number {
                     self.pull_from(fabric, from);
                 }
@@ -521,7 +540,11 @@ impl Core {
             }
             Message::Promote { process: learner } => {
                 // Only the primary knows what a learner has, and only of those it taught itself.
-                if self.view.as_ref().and_then(View::primary).is_some_and(|p| p.id == process) {
+                let entitled = match self.config.authority {
+                    Authority::Views => self.view.as_ref().and_then(View::primary).is_some_and(|p| p.id == process),
+                    Authority::Engine => true,
+                };
+                if entitled {
                     self.wishes.promote(learner);
                     self.lead(now, fabric);
                 }

@@ -256,6 +256,16 @@ impl Peers {
         }
     }
 
+    /// A process that was presumed dead is not.
+    pub fn trust(&mut self, id: PeerId) {
+        if let Some(peer) = self.get(id)
+            && peer.suspicion == Some(Evidence::Presumed)
+            && !peer.lost
+        {
+            peer.suspicion = None;
+        }
+    }
+
     /// Whom of `view`, known since `learned`, this process hears: bits by place. Who is listed and not yet connected gets as long as
     /// who has fallen silent: connections of a newcomer take their time, here and there.
     pub fn heard(&self, now: Time, view: &View, learned: Time, timeout_ns: u64) -> u16 {

@@ -213,7 +213,7 @@ fn run<const HOST: bool>(seed: u64, steps: usize, tally: &mut Tally) {
             }
             Event::Learned { .. } => tally.learned += 1,
             Event::GroupChanged { .. } => tally.changes += 1,
-            Event::Aborted(_) => tally.aborted += 1,
+            Event::Aborted { .. } => tally.aborted += 1,
             _ => {}
         }
     }

@@ -60,7 +60,7 @@ fn trap_15_a_stopped_follower_holds_up_nothing_and_catches_up_later() {
     c.world.resume(2);
     level(&mut c);
     assert_eq!(c.events(2, |e| matches!(e, Event::Learned { .. })), 1, "the log had overrun it");
-    assert_eq!(c.events(0, |e| matches!(e, Event::Aborted(_))), 0);
+    assert_eq!(c.events(0, |e| matches!(e, Event::Aborted { .. })), 0);
 }
 
 #[test]

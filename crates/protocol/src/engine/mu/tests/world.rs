@@ -157,7 +157,7 @@ impl<const HOST: bool> Cluster<HOST> {
         if !node.alive || node.engine.standing() != Standing::Primary || !node.engine.has_room(command.len()) {
             return None;
         }
-        let index = node.engine.propose(&command);
+        let index = node.engine.propose(&command).expect("it leads");
         if self.config.execution == Execution::Speculative {
             node.machine.execute(index, &command);
         }

@@ -82,7 +82,7 @@ impl<const HOST: bool> Cluster<HOST> {
             let command = command(self.next_id, self.next_id as u8, (self.next_id % 300) as usize);
             self.next_id += 1;
             node.machine.execute(&command);
-            let index = node.engine.propose(&command);
+            let index = node.engine.propose(&command).expect("it leads");
             node.waiting.push((node.engine.reign(), node.engine.ticket(), index));
         }
         node.engine.post(now, &mut node.fabric, &mut node.machine);

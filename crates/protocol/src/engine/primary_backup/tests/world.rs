@@ -473,7 +473,7 @@ impl World {
         let command = command(self.next_id, key, padding);
         self.next_id += 1;
         process.machine.execute(&command);
-        let index = process.engine.propose(&command);
+        let index = process.engine.propose(&command).expect("it leads");
         self.commands.insert(id_of(&command), command);
         let proposal = (index, self.next_id - 1);
         process.machine.log.push(proposal);

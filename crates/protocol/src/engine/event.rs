@@ -1,0 +1,34 @@
+//! What an engine tells its node, whichever it is.
+
+use martlet_fabric::PeerId;
+
+use crate::basics::ProcessId;
+
+/// Something that a node has to act on, or to report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// This learner has the whole state, and counts from now on: ask membership to make it a replica.
+    CaughtUp(ProcessId),
+    /// This process cannot follow, or belongs to the engine's group no longer: ask membership to remove it.
+    Drop(ProcessId),
+    /// The engine no longer needs the memory of this peer.
+    Forget(PeerId),
+    /// This process leads from now on, with so many entries found that were not known to be committed; they are now.
+    TookOver {
+        /// The entries.
+        recovered: u64,
+    },
+    /// This process led and does no longer, but goes on as a follower.
+    SteppedDown,
+    /// A peer wrote what makes no sense.
+    LaneFault {
+        /// The peer.
+        peer: PeerId,
+        /// What was found.
+        fault: String,
+        /// Whether this process cannot follow any more, and has to start over as a new incarnation.
+        stuck: bool,
+    },
+    /// It should lead, and does not hold the state: it has to start over.
+    Unfit,
+}

@@ -1,0 +1,111 @@
+//! What all engines have in common.
+
+use std::fmt::Debug;
+
+use martlet_fabric::{Completion, Fabric, PeerId, RegionSpec};
+
+use super::{ConfigError, Event};
+use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use crate::membership::{Authority, View};
+use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
+
+/// A replication engine, as a node and a simulated node drive it (DESIGN section 6). Static dispatch: a node is generic over its engine.
+///
+/// A turn of a node:
+/// 1. peers and views, as they come: [`handle_peer_up`](Engine::handle_peer_up), [`handle_peer_gone`](Engine::handle_peer_gone),
+///    [`handle_view`](Engine::handle_view);
+/// 2. the application executes requests on the machine and hands their effects to [`propose`](Engine::propose);
+/// 3. [`post`](Engine::post) writes them to the others, or applies what came from the leader;
+/// 4. completions, to the end: [`handle_completion`](Engine::handle_completion);
+/// 5. with a clock read after that, [`advance`](Engine::advance) draws the conclusions: it takes over, commits, and releases;
+/// 6. the application sends the replies up to [`released`](Engine::released), and the node acts on [`poll_event`](Engine::poll_event).
+///
+/// The order is what makes a reply safe: whatever entitles a process to lead is checked after everything that the reply depends on (TRAPS 7).
+///
+/// The machine is executed on ahead: as leader it shows exactly the effects of everything proposed. Decided entries reach the machine of everybody
+/// else through [`StateMachine::apply`], in order and each once.
+pub trait Engine: Debug + Sized {
+    /// What can be set about it.
+    type Config: Copy + Debug;
+
+    /// Its name in configurations and on command lines.
+    const NAME: &'static str;
+    /// What views are to it: the law, or advice.
+    const AUTHORITY: Authority;
+
+    /// Whether it can work with these settings.
+    ///
+    /// # Errors
+    /// Names the first setting that it cannot work with.
+    fn check(config: &Self::Config) -> Result<(), ConfigError>;
+
+    /// Adds what a process has to offer for this engine to what it offers anyway ([`regions`](crate::basics::layout::regions)); its log lanes
+    /// replace those.
+    fn add_regions(spec: &mut RegionSpec, config: &Self::Config);
+
+    /// The engine of the process `me`, which holds the empty state and belongs to nothing yet: views say the rest. Panics when the settings do not
+    /// [check](Engine::check).
+    fn new(me: ProcessId, config: Self::Config) -> Self;
+
+    // Queries.
+
+    /// What this replica is.
+    fn standing(&self) -> Standing;
+    /// The newest view that it has been told; 0 for none. It is the one whose activity [`advance`](Engine::advance) wants to know.
+    fn view(&self) -> ViewNumber;
+    /// Counts the times that this process became or ceased to be leader. Tickets mean nothing across a change.
+    fn reign(&self) -> u64;
+    /// The ticket for replies computed in this turn.
+    fn ticket(&self) -> Ticket;
+    /// Replies with tickets up to this one may go out, if they were computed in this reign.
+    fn released(&self) -> Ticket;
+    /// The highest index that this replica knows to be committed.
+    fn committed(&self) -> LogIndex;
+    /// The last entry that this replica holds, or has proposed.
+    fn last(&self) -> LogIndex;
+    /// Up to which entry the machine shows the log, if it [is complete](Engine::is_complete).
+    fn applied(&self) -> LogIndex;
+    /// Whether the machine shows the state: every entry up to [`applied`](Engine::applied), and none that the log has lost.
+    fn is_complete(&self) -> bool;
+    /// Whether proposals of `bytes` in all would find room now.
+    fn has_room(&self, bytes: usize) -> bool;
+    /// The longest proposal that is taken, in bytes.
+    fn max_proposal_bytes(&self) -> usize;
+    /// Whether it leads and no other replica holds the state: one more crash and the service ends.
+    fn is_alone(&self) -> bool;
+    /// When [`post`](Engine::post) has something to do by itself, at the latest.
+    fn deadline(&self) -> Time;
+
+    // What comes from outside.
+
+    /// A member's process is connected; its lanes, in both directions, are fresh. Clients are none of the engine's business.
+    fn handle_peer_up<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, fabric: &mut F);
+    /// A peer's process is gone, or its connection; `certain`: its kernel says so.
+    fn handle_peer_gone(&mut self, peer: PeerId, certain: bool);
+    /// A view has been decided. Numbers may skip; what is not newer is ignored. This is how the group changes: the replicas of the first view found it,
+    /// learners are to be taken in, and who is no longer listed is to go.
+    fn handle_view(&mut self, view: &View);
+    /// An operation with a token of [`Component::Engine`](crate::basics::layout::Component::Engine) has completed.
+    fn handle_completion(&mut self, completion: Completion);
+
+    // Commands.
+
+    /// Takes the effects of requests, which the machine already shows, into the log. The next [`post`](Engine::post) posts them.
+    ///
+    /// # Errors
+    /// When this process does not lead, or the proposal is longer than [`max_proposal_bytes`](Engine::max_proposal_bytes): whoever executes on
+    /// ahead asks before it does.
+    fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError>;
+    /// Does what needs no further check. Returns whether there was anything to do.
+    fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool;
+    /// Draws the conclusions of a turn. `active` is the view that the lease said to be active at `now`, which was read after every completion
+    /// handed in so far.
+    fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, active: Option<ViewNumber>, fabric: &mut F, machine: &mut S);
+    /// Gives up the lead, if this process has it and can. `false`: its lead follows from the view, and lasts as long as that.
+    fn step_down(&mut self) -> bool;
+    /// Starts over as the new incarnation `me`, with an empty machine and fresh lanes: every peer has to come up anew.
+    fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S);
+
+    /// What the node has to do or to report, in order.
+    fn poll_event(&mut self) -> Option<Event>;
+}

@@ -1,0 +1,138 @@
+//! `mu` behind the interface of all engines. The methods are those of [`Mu`] itself.
+
+use martlet_fabric::{Completion, Fabric, PeerId, RegionSpec};
+
+use super::{Config, Event, Mu, layout};
+use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use crate::engine::{self, ConfigError, Engine};
+use crate::membership::{Authority, View};
+use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
+
+impl Engine for Mu {
+    type Config = Config;
+
+    const NAME: &'static str = "mu";
+    const AUTHORITY: Authority = Authority::Engine;
+
+    fn check(config: &Config) -> Result<(), ConfigError> {
+        config.validate()
+    }
+
+    fn add_regions(spec: &mut RegionSpec, config: &Config) {
+        layout::add_regions(spec, config);
+    }
+
+    fn new(me: ProcessId, config: Config) -> Self {
+        Mu::new(me, config, None)
+    }
+
+    fn standing(&self) -> Standing {
+        self.standing()
+    }
+
+    fn view(&self) -> ViewNumber {
+        self.view()
+    }
+
+    fn reign(&self) -> u64 {
+        self.reign()
+    }
+
+    fn ticket(&self) -> Ticket {
+        self.ticket()
+    }
+
+    fn released(&self) -> Ticket {
+        self.released()
+    }
+
+    fn committed(&self) -> LogIndex {
+        self.committed()
+    }
+
+    fn last(&self) -> LogIndex {
+        self.last()
+    }
+
+    fn applied(&self) -> LogIndex {
+        self.applied()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.is_complete()
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.has_room(bytes)
+    }
+
+    fn max_proposal_bytes(&self) -> usize {
+        self.config.max_command_bytes()
+    }
+
+    fn is_alone(&self) -> bool {
+        self.is_alone()
+    }
+
+    fn deadline(&self) -> Time {
+        self.deadline()
+    }
+
+    fn handle_peer_up<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, fabric: &mut F) {
+        self.handle_peer_up(peer, process, fabric);
+    }
+
+    fn handle_peer_gone(&mut self, peer: PeerId, certain: bool) {
+        self.handle_peer_gone(peer, certain);
+    }
+
+    fn handle_view(&mut self, view: &View) {
+        self.handle_view(view);
+    }
+
+    fn handle_completion(&mut self, completion: Completion) {
+        self.handle_completion(completion);
+    }
+
+    fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError> {
+        self.propose(effects)
+    }
+
+    fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
+        self.post(now, fabric, machine)
+    }
+
+    /// Whether a view is active makes no difference: a majority's permission entitles to lead.
+    fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, _: Option<ViewNumber>, fabric: &mut F, machine: &mut S) {
+        self.advance(now, fabric, machine);
+    }
+
+    fn step_down(&mut self) -> bool {
+        self.step_down();
+        true
+    }
+
+    fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S) {
+        self.reset(me, machine);
+    }
+
+    fn poll_event(&mut self) -> Option<engine::Event> {
+        loop {
+            return Some(match self.poll_event()? {
+                Event::CaughtUp(process) => engine::Event::CaughtUp(process),
+                Event::Drop(process) => engine::Event::Drop(process),
+                Event::Forget(peer) => engine::Event::Forget(peer),
+                Event::Led { recovered, .. } => engine::Event::TookOver { recovered },
+                Event::Aborted { led: true, .. } => engine::Event::SteppedDown,
+                // Its reader goes on with the next request for permission.
+                Event::LaneFault { peer, fault } => engine::Event::LaneFault { peer, fault: fault.to_string(), stuck: false },
+                Event::Suspected { .. }
+                | Event::Recovered(_)
+                | Event::Aborted { led: false, .. }
+                | Event::GroupChanged { .. }
+                | Event::Learning { .. }
+                | Event::Learned { .. } => continue,
+            });
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Views as advice (DESIGN section 6, "change the group"): they say who is there, and the leader makes it so, through the log and one process at a time.
+//!
+//! A group says as of which view it was made. A leader that knows only an older view changes nothing: it might undo what a later one asked for.
+
+use martlet_fabric::invariant;
+
+use super::log::Log;
+use super::{Event, Group, Mu};
+use crate::basics::{LogIndex, ProcessId, ViewNumber};
+use crate::membership::{Roles, View};
+
+/// The newest view, as far as it matters here.
+#[derive(Debug, Default)]
+pub(super) struct Roster {
+    view: ViewNumber,
+    /// Replicas and learners.
+    members: Vec<ProcessId>,
+    learners: Vec<ProcessId>,
+    /// As of which view and which change of the group membership was last told.
+    told: (ViewNumber, LogIndex),
+}
+
+impl Roster {
+    /// The newest view; 0 for none.
+    pub fn view(&self) -> ViewNumber {
+        self.view
+    }
+}
+
+impl Mu {
+    /// The newest view that it has been told; 0 for none.
+    pub fn view(&self) -> ViewNumber {
+        self.roster.view
+    }
+
+    /// A view has been decided. Numbers may skip; what is not newer is ignored. The replicas of the first view found the group; later views replace
+    /// whatever was wished for by [`add`](Self::add) and [`remove`](Self::remove).
+    pub fn handle_view(&mut self, view: &View) {
+        if view.number <= self.roster.view {
+            return;
+        }
+        let ids = |role| view.with_roles(role).map(|m| m.id);
+        let founds = view.number == ViewNumber(1) && ids(Roles::REPLICA).any(|id| id == self.me);
+        if founds && self.log.group().is_none() && !self.listed {
+            self.found(Group::new(ids(Roles::REPLICA).collect()).as_of(view.number));
+        }
+        self.roster.view = view.number;
+        self.roster.learners.clear();
+        self.roster.learners.extend(ids(Roles::LEARNER));
+        self.roster.members.clear();
+        self.roster.members.extend(ids(Roles::REPLICA).chain(ids(Roles::LEARNER)));
+        self.follow_roster();
+    }
+
+    /// The group begins with this process in it, which holds the empty state.
+    fn found(&mut self, group: Group) {
+        invariant!(group.contains(self.me), "{} founds a group without itself", self.me);
+        self.log = Log::new(self.config.log_ring_bytes, Some(group));
+        self.listed = true;
+        self.published = false;
+    }
+
+    /// What is to change about the group, by the newest view and by what is known of the dead.
+    pub(super) fn follow_roster(&mut self) {
+        let Some(group) = self.log.group().filter(|_| self.roster.view > ViewNumber(0)) else { return };
+        self.adding.clear();
+        self.removing.clear();
+        if self.roster.view < group.view() {
+            return;
+        }
+        let gone = |id: ProcessId| {
+            let mut lives = self.peers.iter().filter(|p| p.process == id).map(|p| !p.watch.dead).peekable();
+            lives.peek().is_some() && !lives.any(|alive| alive)
+        };
+        let listed = |id: &ProcessId| self.roster.members.contains(id);
+        self.adding.extend(self.roster.members.iter().filter(|id| !group.contains(**id) && !group.has_removed(**id) && !gone(**id)));
+        self.removing.extend(group.members().iter().filter(|id| !listed(id) || gone(**id)));
+    }
+
+    /// Tells membership what has come of its wishes: as leader, since one voice is enough.
+    pub(super) fn report_group(&mut self) {
+        let Some((index, group)) = self.log.committed_group() else { return };
+        let state = (self.roster.view, *index);
+        if self.roster.told == state || !self.reign.as_ref().is_some_and(|r| r.is_leading()) {
+            return;
+        }
+        self.roster.told = state;
+        let level = self.roster.learners.iter().filter(|id| group.contains(**id));
+        self.events.extend(level.map(|id| Event::CaughtUp(*id)));
+        let expelled = self.roster.members.iter().filter(|id| group.has_removed(**id));
+        self.events.extend(expelled.map(|id| Event::Drop(*id)));
+    }
+}

@@ -1,0 +1,140 @@
+//! `primary-backup` behind the interface of all engines. The methods are those of [`PrimaryBackup`] itself.
+
+use martlet_fabric::{Completion, Fabric, PeerId, RegionSpec, ring};
+
+use super::chain::Origin;
+use super::{Config, Event, PrimaryBackup, Role};
+use crate::basics::layout::LOG_LANE;
+use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use crate::engine::{self, ConfigError, Engine};
+use crate::membership::{Authority, View};
+use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
+
+impl Engine for PrimaryBackup {
+    type Config = Config;
+
+    const NAME: &'static str = "primary-backup";
+    const AUTHORITY: Authority = Authority::Views;
+
+    fn check(config: &Config) -> Result<(), ConfigError> {
+        config.validate()
+    }
+
+    fn add_regions(spec: &mut RegionSpec, config: &Config) {
+        spec.member_lanes.retain(|(name, _)| *name != LOG_LANE);
+        spec.member_lanes.push((LOG_LANE, ring::lane_bytes(config.log_ring_bytes)));
+    }
+
+    fn new(me: ProcessId, config: Config) -> Self {
+        PrimaryBackup::new(me, config)
+    }
+
+    fn standing(&self) -> Standing {
+        self.standing()
+    }
+
+    fn view(&self) -> ViewNumber {
+        self.view()
+    }
+
+    fn reign(&self) -> u64 {
+        self.reign()
+    }
+
+    fn ticket(&self) -> Ticket {
+        self.ticket()
+    }
+
+    fn released(&self) -> Ticket {
+        self.released()
+    }
+
+    fn committed(&self) -> LogIndex {
+        self.committed()
+    }
+
+    fn last(&self) -> LogIndex {
+        self.last()
+    }
+
+    fn applied(&self) -> LogIndex {
+        self.applied()
+    }
+
+    fn is_complete(&self) -> bool {
+        match &self.role {
+            Role::TakingOver(_) | Role::Primary(_) => true,
+            Role::Excluded => false,
+            Role::Backup | Role::Candidate => self.chain.origin() != Origin::Learning,
+        }
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.has_room(bytes)
+    }
+
+    /// Any: entries travel in fragments.
+    fn max_proposal_bytes(&self) -> usize {
+        usize::MAX
+    }
+
+    fn is_alone(&self) -> bool {
+        self.is_alone()
+    }
+
+    /// Never by itself: what is left to do follows from what comes, or from the node's own deadlines.
+    fn deadline(&self) -> Time {
+        Time(u64::MAX)
+    }
+
+    fn handle_peer_up<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, _: &mut F) {
+        self.handle_peer_up(peer, process);
+    }
+
+    fn handle_peer_gone(&mut self, peer: PeerId, _: bool) {
+        self.handle_peer_gone(peer);
+    }
+
+    fn handle_view(&mut self, view: &View) {
+        self.handle_view(view);
+    }
+
+    fn handle_completion(&mut self, completion: Completion) {
+        self.handle_completion(completion);
+    }
+
+    fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError> {
+        self.propose(effects)
+    }
+
+    fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
+        self.post(now, fabric, machine)
+    }
+
+    fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, active: Option<ViewNumber>, fabric: &mut F, machine: &mut S) {
+        self.advance(now, active, fabric, machine);
+    }
+
+    fn step_down(&mut self) -> bool {
+        false
+    }
+
+    fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S) {
+        self.reset(me, machine);
+    }
+
+    fn poll_event(&mut self) -> Option<engine::Event> {
+        Some(match self.poll_event()? {
+            Event::CaughtUp { process, .. } => engine::Event::CaughtUp(process),
+            Event::Drop { process, .. } => engine::Event::Drop(process),
+            Event::Forget(peer) => engine::Event::Forget(peer),
+            Event::TookOver { recovered, .. } => engine::Event::TookOver { recovered },
+            Event::LaneFault { peer, fault } => {
+                let process = self.peers.iter().find(|p| p.id == peer).map(|p| p.process);
+                let primary = self.view.as_ref().and_then(View::primary).map(|m| m.id);
+                engine::Event::LaneFault { peer, fault: fault.to_string(), stuck: process.is_some() && process == primary }
+            }
+            Event::Unfit { .. } => engine::Event::Unfit,
+        })
+    }
+}
