@@ -30,7 +30,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use martlet_fabric::sim::Span;
-use martlet_protocol::engine::PrimaryBackup;
+use martlet_protocol::engine::{Mu, PrimaryBackup};
 
 pub use faults::{FAULTS, Fault, Mask, Masks};
 use life::{Cluster, stream};
@@ -67,6 +67,18 @@ pub const KINDS: &[Kind] = &[
         about: "primary-backup on hosts with one-sided operations between them",
         ground: Ground::Network,
         live: |plan, settings| Cluster::<PrimaryBackup, false>::new(plan, settings).live(),
+    },
+    Kind {
+        name: "mu",
+        about: "mu on one host with shared memory",
+        ground: Ground::Host,
+        live: |plan, settings| Cluster::<Mu, true>::new(plan, settings).live(),
+    },
+    Kind {
+        name: "mu-network",
+        about: "mu on hosts with one-sided operations between them",
+        ground: Ground::Network,
+        live: |plan, settings| Cluster::<Mu, false>::new(plan, settings).live(),
     },
 ];
 
