@@ -94,14 +94,16 @@ impl Bootstrap {
         }
     }
 
-    /// The thread's life.
+    /// Runs until told to stop.
     pub(super) fn run(mut self) {
         loop {
             let ready = match self.wait() {
                 Ok(ready) => ready,
                 Err(error) => {
-                    tracing::error!(%error, "the bootstrap thread cannot wait; no further connections");
-                    return;
+                    // Out of kernel memory, or a descriptor limit below what we hold: wait for better times.
+                    tracing::error!(%error, "cannot wait for peers");
+                    std::thread::sleep(ACCEPT_REST);
+                    continue;
                 }
             };
             let mut handshakes = Vec::new();
