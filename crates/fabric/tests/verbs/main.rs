@@ -6,6 +6,8 @@ mod conformance;
 #[cfg(target_os = "linux")]
 mod endpoint;
 #[cfg(target_os = "linux")]
+mod intruders;
+#[cfg(target_os = "linux")]
 mod revocation;
 #[cfg(target_os = "linux")]
 mod silence;
