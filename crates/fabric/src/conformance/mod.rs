@@ -9,6 +9,8 @@ mod handover;
 mod lanes;
 mod lifecycle;
 mod order;
+#[cfg(target_os = "linux")]
+mod processes;
 mod revocation;
 mod ring;
 mod swap;
@@ -20,6 +22,8 @@ pub use handover::*;
 pub use lanes::*;
 pub use lifecycle::*;
 pub use order::*;
+#[cfg(target_os = "linux")]
+pub use processes::{Backend, Processes, be_a_bystander, unique_cluster};
 pub use revocation::*;
 pub use ring::*;
 pub use swap::*;

@@ -17,18 +17,12 @@ mod cluster {
     //! What the tests have in common.
 
     use std::net::SocketAddr;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
+    pub use martlet_fabric::conformance::unique_cluster;
     use martlet_fabric::verbs::{DeviceChoice, Patience, VerbsConfig, VerbsFabric, devices};
     use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionSpec};
 
     pub const KEY: &[u8] = b"the key of the tests' cluster";
-
-    /// A name that no other test, and no other run, uses.
-    pub fn unique_cluster() -> String {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-    }
 
     pub fn identity(node: u16, incarnation: u64, kind: PeerKind) -> Identity {
         Identity { node: NodeId(node), incarnation: Incarnation(incarnation), kind }

@@ -4,19 +4,13 @@ mod conformance;
 mod endpoint;
 mod intruders;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::{ShmConfig, ShmFabric};
+use crate::conformance::unique_cluster;
 use crate::contract::{Fabric, Identity, Incarnation, NodeId, PeerEvent, PeerId, PeerKind, RegionName, RegionSpec};
 
 const KEY: &[u8] = b"the key of the tests' cluster";
-
-/// A name that no other test, and no other run, uses.
-fn unique_cluster() -> String {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
 
 fn identity(node: u16, incarnation: u64, kind: PeerKind) -> Identity {
     Identity { node: NodeId(node), incarnation: Incarnation(incarnation), kind }
