@@ -65,11 +65,27 @@ impl Wishes {
     }
 }
 
+/// What the leader brings to the view that it proposes, beside what it has been asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Leader {
+    /// The leader itself.
+    pub id: ProcessId,
+    /// It has known the present view for so long that no lease on an older one can be left.
+    pub old_leases_over: bool,
+    /// Another coordinator, not suspected here, can decide on the leader's own removal.
+    pub relieved: bool,
+}
+
 /// The view after `view` that fulfils the wishes, or `None` when they change nothing.
 ///
-/// `old_leases_over`: the leader has known `view` for so long that no lease on an older view can be left. `have_met`: whether a newcomer and
-/// a member, in this order, can use each other's memory; who has not met all members waits.
-pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool, have_met: impl Fn(ProcessId, ProcessId) -> bool) -> Option<View> {
+/// Nobody decides on its own removal whom another coordinator can relieve of it: see "Who decides on whom" in `docs/membership.md`.
+///
+/// `have_met`: whether a newcomer and a member, in this order, can use each other's memory; who has not met all members waits.
+pub fn next(view: &View, wishes: &Wishes, leader: Leader, have_met: impl Fn(ProcessId, ProcessId) -> bool) -> Option<View> {
+    let old_leases_over = leader.old_leases_over;
+    let leaves = wishes.remove.contains(&(leader.id, Evidence::Left));
+    // Who is about to leave is nobody to rely on.
+    let is_the_last = |members: &[Member], at| is_the_last(members, at, leader.id, leaves);
     let mut members = view.members.clone();
     let mut departed = view.departed.clone();
     if old_leases_over {
@@ -78,7 +94,8 @@ pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool, have_met: impl 
         departed.retain(|d| !d.evidence.releases_leases());
     }
     // Who is certainly gone first: who is only presumed so may then hold the only state that is left.
-    let (certain, doubtful): (Vec<_>, Vec<_>) = wishes.remove.iter().partition(|(_, evidence)| evidence.releases_leases());
+    let others = wishes.remove.iter().filter(|(process, _)| *process != leader.id);
+    let (certain, doubtful): (Vec<_>, Vec<_>) = others.partition(|(_, evidence)| evidence.releases_leases());
     for (process, evidence) in certain.into_iter().chain(doubtful) {
         if let Some(at) = members.iter().position(|m| m.id == process) {
             if !evidence.releases_leases() && is_the_last(&members, at) {
@@ -87,12 +104,18 @@ pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool, have_met: impl 
             departed.push(Departed { id: members.remove(at).id, evidence });
         }
     }
+    if leaves
+        && !leader.relieved
+        && let Some(at) = members.iter().position(|m| m.id == leader.id)
+    {
+        departed.push(Departed { id: members.remove(at).id, evidence: Evidence::Left });
+    }
     for newcomer in &wishes.join {
         if !members.iter().all(|m| m.id.node == newcomer.id.node || have_met(newcomer.id, m.id)) {
             continue;
         }
         if let Some(at) = members.iter().position(|m| m.id.node == newcomer.id.node) {
-            if members[at].id >= newcomer.id {
+            if members[at].id >= newcomer.id || members[at].id == leader.id {
                 continue;
             }
             if is_the_last(&members, at) {
@@ -127,10 +150,11 @@ pub fn next(view: &View, wishes: &Wishes, old_leases_over: bool, have_met: impl 
     Some(View { number: view.number.next(), lease_ns, fence_ns, compatible, members, departed })
 }
 
-/// Whether this member is the last replica or the last coordinator. Nobody can take over from it, so it is not cut off while it may still
-/// live: the state, or the means to decide another view, would be lost for a mere suspicion.
-fn is_the_last(members: &[Member], at: usize) -> bool {
-    let last = |role| members[at].roles.has(role) && members.iter().filter(|m| m.roles.has(role)).count() == 1;
+/// Whether this member is the last replica or the last coordinator, not counting a leader that leaves. Nobody can take over from it, so it is not
+/// cut off while it may still live: the state, or the means to decide another view, would be lost for a mere suspicion.
+fn is_the_last(members: &[Member], at: usize, leader: ProcessId, leaves: bool) -> bool {
+    let others = |role| members.iter().filter(move |m| m.roles.has(role) && m.id != members[at].id && !(leaves && m.id == leader));
+    let last = |role| members[at].roles.has(role) && others(role).next().is_none();
     last(Roles::REPLICA) || last(Roles::COORDINATOR)
 }
 
@@ -150,6 +174,11 @@ mod tests {
 
     fn all_have_met(_: ProcessId, _: ProcessId) -> bool {
         true
+    }
+
+    /// As decided by a leader that the wishes are not about.
+    fn next(view: &View, wishes: &Wishes, old_leases_over: bool, have_met: impl Fn(ProcessId, ProcessId) -> bool) -> Option<View> {
+        super::next(view, wishes, Leader { id: id(15, 1), old_leases_over, relieved: true }, have_met)
     }
 
     fn three() -> View {
@@ -252,6 +281,36 @@ mod tests {
         let kept = next(&view, &wishes, false, all_have_met).unwrap().departed;
         assert_eq!(kept.iter().map(|d| d.id.node.0).collect::<Vec<_>>(), [8, 2]);
         assert_eq!(next(&view, &wishes, true, all_have_met).unwrap().departed.len(), 1);
+    }
+
+    #[test]
+    fn nobody_decides_on_its_own_removal_whom_another_can_relieve_of_it() {
+        let leader = |relieved| Leader { id: id(0, 1), old_leases_over: true, relieved };
+        for evidence in [Evidence::Left, Evidence::Evicted] {
+            let mut wishes = Wishes::default();
+            wishes.remove(id(0, 1), evidence);
+            assert_eq!(super::next(&three(), &wishes, leader(true), all_have_met), None);
+            wishes.remove(id(1, 1), Evidence::Certain);
+            let next = super::next(&three(), &wishes, leader(true), all_have_met).unwrap();
+            assert_eq!(next.members.iter().map(|m| m.id.node.0).collect::<Vec<_>>(), [0, 2], "it goes on deciding on others");
+        }
+        let mut wishes = Wishes::default();
+        wishes.join(member(0, 2, Roles::LEARNER));
+        assert_eq!(super::next(&three(), &wishes, leader(false), all_have_met), None, "nor for its own next life");
+    }
+
+    #[test]
+    fn who_leaves_and_hears_of_no_other_coordinator_decides_so_itself_and_cuts_off_nobody_who_may_take_over() {
+        let leader = Leader { id: id(0, 1), old_leases_over: true, relieved: false };
+        let mut wishes = Wishes::default();
+        wishes.remove(id(1, 1), Evidence::Presumed);
+        wishes.remove(id(2, 1), Evidence::Certain);
+        wishes.remove(id(0, 1), Evidence::Left);
+        let without = super::next(&three(), &wishes, leader, all_have_met).unwrap();
+        assert_eq!(without.members.iter().map(|m| m.id.node.0).collect::<Vec<_>>(), [1], "it may be alive, and has the state");
+        wishes.remove(id(1, 1), Evidence::Certain);
+        let without = super::next(&three(), &wishes, leader, all_have_met).unwrap();
+        assert_eq!(without.members, [], "all are gone");
     }
 
     #[test]

@@ -50,6 +50,10 @@ impl Cluster {
     }
 
     pub fn start(&mut self, node: u16, incarnation: u64, bootstrap: bool) -> usize {
+        self.start_as(Roles::COORDINATOR.with(Roles::REPLICA), node, incarnation, bootstrap)
+    }
+
+    pub fn start_as(&mut self, wanted: Roles, node: u16, incarnation: u64, bootstrap: bool) -> usize {
         let id = ProcessId { node: NodeId(node), incarnation: Incarnation(incarnation) };
         let identity = Identity { node: id.node, incarnation: id.incarnation, kind: PeerKind::Member };
         let sizes = Sizes { log_ring_bytes: 4096, client_ring_bytes: 4096 };
@@ -60,7 +64,7 @@ impl Cluster {
         }
         words[life::THREADS].store(1, Ordering::SeqCst);
         let now = Time(self.world.now());
-        let mut core = Core::new(now, self.config(id));
+        let mut core = Core::new(now, Config { roles: wanted, ..self.config(id) });
         if bootstrap {
             core.bootstrap(now, &mut fabric);
         } else {

@@ -2,6 +2,7 @@
 //! are two views active.
 
 mod cluster;
+mod deciding;
 mod joining;
 
 use cluster::{Cluster, DUTY_NS, LEASE_NS, Node, roles};

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, PeerEvent, PeerId, Region, RegionName, Remote, Token};
 use martlet_protocol::basics::layout::{BOARD, LIFE, MAX_MEMBERS, MAX_WATCHERS, SCRATCH, SLOT_WORDS, SLOTS, VIEW_RECORD_BYTES, life};
+use martlet_protocol::membership::Evidence;
 use martlet_protocol::membership::message::Message;
 
 /// Coordinators; the first two run.
@@ -144,7 +145,7 @@ impl Fabric for Endpoint<'_> {
     }
     fn multicast(&mut self, datagram: &[u8]) {
         // The others tell nothing about leases.
-        if matches!(Message::decode(datagram), Some(Message::View(_))) {
+        if matches!(Message::decode(datagram), Some(Message::View(_) | Message::Notice { evidence: Evidence::Left, .. })) {
             self.out.sent.push_back(datagram.to_vec());
         }
     }

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use martlet_fabric::sim::Faults;
 use martlet_protocol::basics::ballot;
 use martlet_protocol::basics::layout::life::OWNER_DIED;
-use martlet_protocol::membership::{Member, Roles};
+use martlet_protocol::membership::Roles;
 
 use super::engine::Engine;
 use super::faults::Fault;
@@ -254,9 +254,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         chance.choice(self.alive().collect::<Vec<_>>()).filter(|victim| self.is_dispensable(*victim))
     }
 
-    /// Whether a process may die without ending the service: the newest view lists another replica, and another coordinator
-    /// that is no learner, that run and that nobody suspects (a
-    /// replica that is suspected while the other one dies may be on its way out itself), and every member that runs is connected with every
+    /// Whether a process may die without ending the service: the newest view lists another replica, and another coordinator, that run and that nobody
+    /// suspects (a replica that is suspected while the other one dies may be on its way out itself), and every member that runs is connected with every
     /// coordinator, dead or alive. (A newcomer that has not yet met the others can't decide a view with their memory.)
     pub(super) fn is_dispensable(&self, victim: usize) -> bool {
         let Some(view) = self.oracles.views.newest() else { return false };
@@ -269,10 +268,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             !n.leaving && !n.dying && !suspected && !self.world.is_paused(p)
         };
         let left = |role: Roles| others().filter(|(p, n)| view.member(n.me).is_some_and(|m| m.roles.has(role)) && well(*p, n)).count();
-        // A learner that cannot follow is cut off at any moment, by a view that may be on its way: it is no coordinator to rely on.
-        let stays = |m: &Member| m.roles.has(Roles::COORDINATOR) && !m.roles.has(Roles::LEARNER);
-        let coordinates = others().any(|(p, n)| view.member(n.me).is_some_and(stays) && well(p, n));
-        let survives = left(Roles::REPLICA) > 0 && coordinates;
+        let survives = left(Roles::REPLICA) > 0 && left(Roles::COORDINATOR) > 0;
         let met =
             others().filter(|(_, n)| view.member(n.me).is_some()).all(|(_, n)| view.coordinators().all(|c| n.core.peer_of(c.id).is_some()));
         // Who is asked by RPC has to be there to answer.

@@ -9,7 +9,7 @@ use crate::consensus::Outcome;
 use crate::consensus::rpc::RpcReply;
 use crate::detector::broadcast::largest_clique;
 use crate::membership::message::Message;
-use crate::membership::plan::{self, Wishes};
+use crate::membership::plan::{self, Leader, Wishes};
 use crate::membership::view::{Evidence, View};
 
 impl Core {
@@ -49,10 +49,18 @@ impl Core {
             return;
         }
         let Some(view) = &self.view else { return };
-        let over = now >= self.learned.after(self.config.clocks.lengthened(view.fence_ns));
-        let Some(next) = plan::next(view, &self.wishes, over, |newcomer, member| self.peers.have_met(newcomer, member)) else {
+        let me = self.config.me;
+        let leader = Leader {
+            id: me,
+            old_leases_over: now >= self.learned.after(self.config.clocks.lengthened(view.fence_ns)),
+            relieved: view.coordinators().any(|m| m.id != me && !self.peers.is_suspect(m.id)),
+        };
+        let Some(next) = plan::next(view, &self.wishes, leader, |newcomer, member| self.peers.have_met(newcomer, member)) else {
             // Fulfilled, or not to be fulfilled; who still wants something says so again.
             self.wishes = Wishes::default();
+            if self.leaving {
+                self.wishes.remove(me, Evidence::Left);
+            }
             return;
         };
         let proposer = self.proposer.as_mut().expect("checked above");
@@ -200,6 +208,11 @@ impl Core {
             self.send_requests(fabric);
         }
         if self.is_leader() {
+            if self.leaving {
+                // Another coordinator is to decide so.
+                Message::Notice { process: self.config.me, evidence: Evidence::Left }.encode(&mut self.message);
+                fabric.multicast(&self.message);
+            }
             return;
         }
         if self.wishes.renew {

@@ -263,10 +263,13 @@ impl Core {
         self.joining.wanted = false;
         self.lease_wanted = false;
         self.give_back(fabric);
-        self.next_resend = now;
+        let me = self.config.me;
         match &self.view {
-            Some(view) if view.members.len() > 1 && view.member(self.config.me).is_some() => {
-                self.wishes.remove(self.config.me, Evidence::Left);
+            Some(view) if view.members.len() > 1 && view.member(me).is_some() => {
+                self.wishes.remove(me, Evidence::Left);
+                Message::Notice { process: me, evidence: Evidence::Left }.encode(&mut self.message);
+                fabric.multicast(&self.message);
+                self.next_resend = now.after(self.config.resend_interval_ns);
                 self.lead(now, fabric);
             }
             _ => self.exclude(),
@@ -521,10 +524,9 @@ impl Core {
                 }
             }
             Message::Notice { process, evidence } => {
+                // What others hold of this process is for other coordinators to decide on.
                 if process != self.config.me {
                     self.suspect(now, fabric, process, evidence);
-                } else if evidence == Evidence::Evicted {
-                    self.wishes.remove(process, evidence);
                 }
             }
             Message::Join { roles, address, reaches } => {

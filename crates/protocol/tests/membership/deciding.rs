@@ -1,0 +1,81 @@
+//! Who decides on whose removal: somebody is left to decide the next view.
+
+use martlet_fabric::sim::{Faults, Span};
+use martlet_protocol::basics::Time;
+use martlet_protocol::membership::{Evidence, Leases, Roles};
+
+use crate::cluster::{Cluster, LEASE_NS, roles};
+
+/// A leader that is coordinator and replica, a replica that is no coordinator, and another coordinator; the kernel takes its time to
+/// tell of deaths. Returns the cluster and the three.
+fn two_coordinators_and_a_replica(seed: u64) -> (Cluster, [usize; 3]) {
+    let mut c = Cluster::new(seed, Faults { death_words: Span(500_000, 500_000), ..Faults::calm() }, Leases::Primary);
+    let both = Roles::COORDINATOR.with(Roles::REPLICA);
+    let nodes = [(both, true), (Roles::REPLICA, false), (Roles::COORDINATOR, false)];
+    let mut number = 0;
+    let nodes = nodes.map(|(wanted, founds)| {
+        let started = c.start_as(wanted, number, 1, founds);
+        number += 1;
+        started
+    });
+    c.run(5_000_000);
+    assert_eq!(c.newest().members.len(), 3);
+    assert!(c.nodes[nodes[0]].core.is_leader());
+    (c, nodes)
+}
+
+fn evict(c: &mut Cluster, by: usize, victim: usize) {
+    let (now, victim) = (Time(c.world.now()), c.nodes[victim].id);
+    let node = &mut c.nodes[by];
+    node.core.evict(now, &mut node.fabric, victim);
+    let index = node.index;
+    c.world.wake(index);
+}
+
+/// What simulated life 208586 ran into: a leader decided on its own removal while the only other coordinator was dead, and that was not known yet.
+#[test]
+fn a_leader_that_is_to_be_evicted_stays_while_nobody_takes_its_place() {
+    let (mut c, [leader, replica, other]) = two_coordinators_and_a_replica(31);
+    c.kill(other);
+    evict(&mut c, replica, leader);
+    c.run(20 * LEASE_NS);
+    assert!(!c.nodes[leader].excluded, "views can still be decided");
+    assert!(c.newest().member(c.nodes[other].id).is_none(), "as one was");
+    assert_eq!(c.active().len(), 1);
+    // Another coordinator comes, hears what is wished for, and sees to it.
+    let both = Roles::COORDINATOR.with(Roles::REPLICA);
+    let successor = c.start_as(both, 2, 2, false);
+    c.run(20_000_000);
+    assert!(c.nodes[leader].excluded);
+    assert!(c.nodes[successor].core.is_leader());
+    assert_eq!(roles(c.newest()), [(1, 1, true), (2, 2, true)]);
+    assert_eq!(c.active().len(), 1);
+}
+
+#[test]
+fn a_leader_that_is_to_be_evicted_is_removed_by_another_coordinator() {
+    let (mut c, [leader, replica, other]) = two_coordinators_and_a_replica(32);
+    evict(&mut c, replica, leader);
+    c.run(20 * LEASE_NS);
+    assert!(c.nodes[leader].excluded);
+    assert!(c.nodes[other].core.is_leader());
+    assert!(c.newest().departed.iter().all(|d| d.evidence == Evidence::Evicted));
+    assert_eq!(c.active(), [(c.nodes[replica].id, c.newest().number)]);
+}
+
+#[test]
+fn a_leader_that_leaves_while_the_other_coordinator_is_dead_is_asked_to_stay_no_longer_than_that_is_unknown() {
+    let (mut c, [leader, replica, other]) = two_coordinators_and_a_replica(33);
+    c.kill(other);
+    let now = Time(c.world.now());
+    let node = &mut c.nodes[leader];
+    node.core.leave(now, &mut node.fabric);
+    c.run(100_000);
+    assert!(!c.nodes[leader].excluded, "the other's death is not known yet");
+    c.run(5 * LEASE_NS);
+    assert!(c.nodes[leader].excluded, "nobody else can decide so");
+    let newest = c.newest();
+    assert_eq!(newest.members.iter().map(|m| m.id).collect::<Vec<_>>(), [c.nodes[replica].id]);
+    let departed = |process| newest.departed.iter().find(|d| d.id == process).map(|d| d.evidence);
+    assert_eq!(departed(c.nodes[leader].id), Some(Evidence::Left));
+}
