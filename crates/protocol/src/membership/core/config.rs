@@ -1,0 +1,85 @@
+//! How a process takes part.
+
+use crate::basics::ProcessId;
+use crate::detector::heartbeat::Thresholds;
+use crate::membership::lease::ClockBounds;
+use crate::membership::view::Roles;
+
+/// Who takes leases. A failover waits for nobody who takes none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leases {
+    /// The primary of the view: the only one who acts in a replicated store.
+    Primary,
+    /// Every member.
+    Everybody,
+}
+
+/// What views are to the engine that membership serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Authority {
+    /// The law: who is primary follows from the view. Who seems dead is cut off, so that another one can act.
+    #[default]
+    Views,
+    /// Advice: the engine has a quorum of its own, which elects and fences. Views say who is there. Who merely seems dead stays a member, since what
+    /// it holds may be needed for that quorum when it comes back; it goes when it is certainly dead, leaves, or is evicted. And any member may say
+    /// that a learner has the whole state, whoever stands first in the view.
+    Engine,
+}
+
+/// How a process takes part.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This life of this node.
+    pub me: ProcessId,
+    /// What it wants to do. A replica joins as a learner and is promoted when it has the state.
+    pub roles: Roles,
+    /// Where clients reach it; empty when it serves none.
+    pub address: String,
+    /// Who takes leases; the same throughout a cluster.
+    pub leases: Leases,
+    /// What views are to the engine; the same throughout a cluster.
+    pub authority: Authority,
+    /// How long leases of a bootstrapped cluster last, in nanoseconds.
+    pub lease_ns: u64,
+    /// How inexact clocks may be.
+    pub clocks: ClockBounds,
+    /// Between two reads of the monitored heartbeat, in nanoseconds. Longer than a healthy node ever goes without a duty cycle.
+    pub heartbeat_interval_ns: u64,
+    /// When a stopped heartbeat is a suspicion.
+    pub thresholds: Thresholds,
+    /// Between two broadcasts, in nanoseconds.
+    pub broadcast_interval_ns: u64,
+    /// How long silence may last before it is a suspicion, in nanoseconds.
+    pub broadcast_timeout_ns: u64,
+    /// Between two looks at the others' boards, in nanoseconds.
+    pub pull_interval_ns: u64,
+    /// Between two sendings of a request or notice that has had no effect yet, in nanoseconds.
+    pub resend_interval_ns: u64,
+    /// The unit of the randomised back-off of contending leaders, in nanoseconds.
+    pub backoff_ns: u64,
+    /// Where back-off gets its chance from.
+    pub seed: u64,
+}
+
+impl Config {
+    /// Settings for a busy host with few cores.
+    pub fn new(me: ProcessId, roles: Roles) -> Config {
+        Config {
+            me,
+            roles,
+            address: String::new(),
+            leases: Leases::Primary,
+            authority: Authority::Views,
+            lease_ns: 10_000_000,
+            clocks: ClockBounds::default(),
+            heartbeat_interval_ns: 25_000_000,
+            thresholds: Thresholds::default(),
+            broadcast_interval_ns: 100_000_000,
+            broadcast_timeout_ns: 1_500_000_000,
+            pull_interval_ns: 5_000_000,
+            resend_interval_ns: 5_000_000,
+            backoff_ns: 20_000,
+            seed: me.incarnation.0 ^ u64::from(me.node.0),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What drives the state machine: duty cycles, and whatever arrives.
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::{Completion, Fabric, PeerEvent, PeerId, invariant};
+
+use super::{Authority, Core, Read, own_life, read_token, remote_life};
+use crate::basics::layout::{life, token_rest};
+use crate::basics::{Mark, Time};
+use crate::consensus::Op;
+use crate::membership::message::Message;
+use crate::membership::view::{Evidence, Member, View};
+
+impl Core {
+    /// One duty cycle. `progress` says whether the part of the process that acts under the lease is alive: it has made progress, or has
+    /// nothing to do. Without it neither the lease is renewed nor the heart beats (TRAPS 9, fate sharing).
+    pub fn tick<F: Fabric>(&mut self, now: Time, fabric: &mut F, progress: bool) {
+        let gap = self.stalls.tick(now);
+        if gap > self.config.heartbeat_interval_ns / 2 {
+            Mark::Forgiven.reach();
+            self.peers.forgive(now);
+            self.next_monitor = now.after(self.config.heartbeat_interval_ns);
+        }
+        if progress {
+            self.heartbeat += 1;
+            let life = own_life(fabric);
+            // Relaxed: the count alone carries meaning.
+            life[life::HEARTBEAT].store(self.heartbeat, Ordering::Relaxed);
+        }
+        self.mind_patience(now);
+        if self.excluded {
+            return;
+        }
+        if self.push_due.is_some_and(|due| now >= due) {
+            self.push(fabric);
+        }
+        for reply in std::mem::take(&mut self.own_replies) {
+            self.handle_reply(now, fabric, self.config.me, reply);
+        }
+        self.peers.watch(fabric);
+        if now >= self.next_monitor {
+            self.next_monitor = now.after(self.config.heartbeat_interval_ns);
+            self.monitor(now, fabric);
+        }
+        if now >= self.next_broadcast {
+            self.next_broadcast = now.after(self.config.broadcast_interval_ns);
+            self.broadcast(now, fabric);
+        }
+        if now >= self.next_pull {
+            self.next_pull = now.after(self.config.pull_interval_ns);
+            self.pull(fabric);
+        }
+        if now >= self.next_resend {
+            self.next_resend = now.after(self.config.resend_interval_ns);
+            self.resend(fabric);
+        }
+        if self.lease_wanted && progress {
+            self.renew(now, fabric);
+        }
+        self.lead(now, fabric);
+    }
+
+    /// When the next duty cycle is due, for a node that would rather sleep.
+    pub fn deadline(&self) -> Time {
+        if !self.own_replies.is_empty() {
+            return Time(0);
+        }
+        let mut next = self.next_monitor.min(self.next_broadcast).min(self.next_pull).min(self.next_resend);
+        if self.lease_wanted {
+            next = next.min(self.renewal_due());
+        }
+        if self.proposing.is_some() {
+            next = next.min(self.backoff_until);
+        }
+        if let Some(due) = self.push_due {
+            next = next.min(due);
+        }
+        next
+    }
+
+    /// A peer came or went. Clients are none of membership's business.
+    pub fn handle_peer<F: Fabric>(&mut self, now: Time, fabric: &mut F, event: PeerEvent) {
+        match event {
+            PeerEvent::Up { peer, identity } => {
+                if let Some(process) = self.peers.add(now, peer, identity) {
+                    fabric.read_word(remote_life(peer, life::THREADS), read_token(Read::Threads, 0, peer));
+                    self.connect_coordinator(process, peer);
+                    self.pull_from(fabric, peer);
+                    if self.is_joining() {
+                        // One more that can vouch for this process.
+                        self.next_resend = now;
+                    }
+                }
+            }
+            PeerEvent::Gone { peer, certain } => {
+                if let Some(process) = self.peers.gone(peer, certain) {
+                    let evidence = if certain { Evidence::Certain } else { Evidence::Presumed };
+                    self.suspect(now, fabric, process, evidence);
+                }
+            }
+        }
+    }
+
+    /// An operation of membership has completed.
+    pub fn handle_completion<F: Fabric>(&mut self, now: Time, fabric: &mut F, completion: Completion) {
+        let rest = token_rest(completion.token);
+        let (kind, a, b) = ((rest >> 48) as u8, (rest >> 40) as u8 as usize, rest & 0xff_ffff_ffff);
+        let op = match kind {
+            1 => Some(Op::Swap),
+            2 => Some(Op::Write),
+            3 => Some(Op::Fetch),
+            _ => None,
+        };
+        if let Some(op) = op {
+            if let Some(proposer) = self.proposer.as_mut().filter(|p| p.view().0 & 0xff_ffff_ffff == b) {
+                let outcome = proposer.handle_completion(fabric, op, a, completion);
+                self.handle_outcome(now, fabric, outcome);
+            }
+            return;
+        }
+        let peer = PeerId(b as u32);
+        let result = completion.result;
+        match kind {
+            k if k == Read::Threads as u8 => self.peers.note_threads(peer, result),
+            k if k == Read::Death as u8 => {
+                if let Some((process, evidence)) = self.peers.note_death_word(peer, a, result) {
+                    self.suspect(now, fabric, process, evidence);
+                }
+            }
+            k if k == Read::Heartbeat as u8 => {
+                if let Some(process) = self.peers.note_heartbeat(peer, result) {
+                    self.suspect(now, fabric, process, Evidence::Presumed);
+                }
+            }
+            k if k == Read::BoardNumber as u8 => self.note_board_number(fabric, peer, result),
+            k if k == Read::BoardRecords as u8 => self.note_board_records(now, fabric, peer, result),
+            k if k == Read::Slot as u8 => self.note_slot(now, fabric, a, b, result),
+            k if k == Read::LeaseWord as u8 => self.note_lease_word(now, a, peer, result),
+            _ => invariant!(false, "a completion of membership with kind {kind}"),
+        }
+    }
+
+    /// A datagram has arrived.
+    pub fn handle_datagram<F: Fabric>(&mut self, now: Time, fabric: &mut F, from: PeerId, bytes: &[u8]) {
+        let (Some(message), Some(process)) = (Message::decode(bytes), self.peers.process(from)) else {
+            self.malformed += 1;
+            return;
+        };
+        match message {
+            Message::Heartbeat { view, heard } => {
+                let number = self.view_number();
+                self.peers.hear(now, from, (view == number).then_some(heard));
+                if !self.cuts_off(Evidence::Presumed) {
+                    // It stays a member all along, and few watch its heart: whoever hears it takes it for alive.
+                    self.peers.trust(from);
+                }
+                if view > number {
+                    self.pull_from(fabric, from);
+                }
+            }
+            Message::Notice { process, evidence } => {
+                // What others hold of this process is for other coordinators to decide on.
+                if process != self.config.me {
+                    self.suspect(now, fabric, process, evidence);
+                }
+            }
+            Message::Join { roles, address, reaches } => {
+                self.handle_join(now, fabric, from, Member { id: process, roles, address }, reaches);
+            }
+            Message::Vouch { process: newcomer } => self.handle_vouch(now, fabric, process, newcomer),
+            Message::Refuse { least } => self.handle_refusal(least),
+            Message::Frozen { view } => {
+                if view == self.view_number() && self.is_leader() {
+                    self.wishes.renew = true;
+                    self.lead(now, fabric);
+                }
+            }
+            Message::Promote { process: learner } => {
+                // Only the primary knows what a learner has, and only of those it taught itself.
+                let entitled = match self.config.authority {
+                    Authority::Views => self.view.as_ref().and_then(View::primary).is_some_and(|p| p.id == process),
+                    Authority::Engine => true,
+                };
+                if entitled {
+                    self.wishes.promote(learner);
+                    self.lead(now, fabric);
+                }
+            }
+            Message::SetLease { lease_ns } => {
+                self.wishes.lease_ns = Some(lease_ns);
+                self.lead(now, fabric);
+            }
+            Message::View(view) => self.learn(now, fabric, view),
+            Message::Request(request) => {
+                if let Some(reply) = self.acceptor.handle(fabric, request) {
+                    Message::Reply(reply).encode(&mut self.message);
+                    fabric.send(from, &self.message);
+                }
+            }
+            Message::Reply(reply) => self.handle_reply(now, fabric, process, reply),
+        }
+    }
+}
