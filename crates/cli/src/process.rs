@@ -76,24 +76,26 @@ impl ProcessName {
     /// Waits until the kernel has taken back all that it held, at most so long. Returns whether that is so. A process counts as gone as soon
     /// as its first thread is; its ports are free only when its last one is.
     pub fn await_release(&self, patience: Duration) -> io::Result<bool> {
-        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(true) };
-        let fd = match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(fd) => fd,
-            Err(rustix::io::Errno::SRCH) => return Ok(true),
-            Err(error) => return Err(error.into()),
-        };
+        let Some(fd) = self.pidfd()? else { return Ok(true) };
         let is_it = matches!((Stat::read(self.pid), boot()), (Ok(stat), Ok(boot)) if stat.started == self.started && boot == self.boot);
         if is_it { Handle { fd }.wait_gone(patience) } else { Ok(true) }
     }
 
+    /// A descriptor of whoever has the number now, if that is a process.
+    fn pidfd(&self) -> io::Result<Option<OwnedFd>> {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => Ok(Some(fd)),
+            // The latter, where a number is no process's any more, but still that of a group of processes: a node's second process is of its
+            // group, and may outlive it for a moment.
+            Err(rustix::io::Errno::SRCH | rustix::io::Errno::INVAL) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// A handle on it, or `None` when it is gone.
     pub fn open(&self) -> io::Result<Option<Handle>> {
-        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
-        let fd = match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(fd) => fd,
-            Err(rustix::io::Errno::SRCH) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
+        let Some(fd) = self.pidfd()? else { return Ok(None) };
         // Only now: the handle is on whoever has the number, and the check says who that is.
         Ok((self.activity() != Activity::Gone).then_some(Handle { fd }))
     }
