@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use martlet_fabric::shm::ShmFabric;
+use martlet_fabric::verbs::VerbsFabric;
 use martlet_kv::client::{Answer, Client, ClientConfig, Value};
+use martlet_node::backend::Backend;
 use martlet_node::client::ClientEndpoint;
-use martlet_node::config::{Cluster, Idle, Priority, ThreadsConfig};
+use martlet_node::config::{Cluster, FabricKind, Idle, Priority, ThreadsConfig};
 use martlet_node::{clock, sched};
-use martlet_protocol::basics::ViewNumber;
 use martlet_sim::linearizability::kv::{Action, Bytes, Input, Output};
 
 use crate::caller::{Caller, Reply};
@@ -63,21 +64,34 @@ impl Waiting {
     pub const SPINNING: Waiting = Waiting { spin: Duration::MAX };
 }
 
-/// A client on the fabric.
-pub struct FabricClient {
-    client: Client<ShmFabric>,
-    waiting: Waiting,
-    patience: Duration,
-    /// The view in which the latest reply was given.
-    pub answered_in: ViewNumber,
+/// A client on the fabric. Which backend that is, is decided once a request; while a reply is awaited nothing is looked up.
+pub struct FabricClient(OnEither);
+
+enum OnEither {
+    Shm(Box<ClientOn<ShmFabric>>),
+    Verbs(Box<ClientOn<VerbsFabric>>),
+}
+
+/// The same for either.
+macro_rules! either {
+    ($self:expr, $client:ident => $what:expr) => {
+        match &mut $self.0 {
+            OnEither::Shm($client) => $what,
+            OnEither::Verbs($client) => $what,
+        }
+    };
 }
 
 impl FabricClient {
     /// A client of that cluster. A call gives up after `patience`.
+    ///
+    /// # Errors
+    /// When the fabric does not start.
     pub fn open(cluster: &Cluster, waiting: Waiting, patience: Duration) -> Outcome<FabricClient> {
-        let fabric = ClientEndpoint::<ShmFabric>::open(cluster).map_err(Fail::failed)?.into_fabric();
-        let config = ClientConfig { sizes: cluster.sizes(), ..ClientConfig::new(fabric.identity().incarnation.0) };
-        Ok(FabricClient { client: Client::new(fabric, config), waiting, patience, answered_in: ViewNumber(0) })
+        Ok(FabricClient(match cluster.config().fabric {
+            FabricKind::Shm => OnEither::Shm(Box::new(ClientOn::open(cluster, waiting, patience)?)),
+            FabricKind::Verbs => OnEither::Verbs(Box::new(ClientOn::open(cluster, waiting, patience)?)),
+        }))
     }
 
     /// Makes one request. `None`: no reply came in time, and whether it takes effect is unknown.
@@ -85,12 +99,46 @@ impl FabricClient {
     /// # Errors
     /// When the request cannot be sent at all: it is too long, say.
     pub fn request<T>(&mut self, args: &[&[u8]], reply: impl FnOnce(&Answer<'_>) -> T) -> Outcome<Option<T>> {
+        either!(self, client => client.request(args, reply))
+    }
+
+    /// Waits until this many nodes are connected. To be called while no reply is awaited.
+    ///
+    /// # Errors
+    /// When they are not in time.
+    pub fn await_nodes(&mut self, count: usize) -> Outcome {
+        either!(self, client => client.await_nodes(count))
+    }
+
+    /// Makes the same request `count` times, up to `outstanding` of them at once, and waits for all replies.
+    ///
+    /// # Errors
+    /// When one is refused, or a reply does not come in time.
+    pub fn pipelined(&mut self, args: &[&[u8]], outstanding: u32, count: u32) -> Outcome {
+        either!(self, client => client.pipelined(args, outstanding, count))
+    }
+}
+
+/// A client on one backend.
+struct ClientOn<F: Backend> {
+    client: Client<F>,
+    waiting: Waiting,
+    patience: Duration,
+}
+
+impl<F: Backend> ClientOn<F> {
+    fn open(cluster: &Cluster, waiting: Waiting, patience: Duration) -> Outcome<ClientOn<F>> {
+        let fabric = ClientEndpoint::<F>::open(cluster).map_err(Fail::failed)?.into_fabric();
+        let config = ClientConfig { sizes: cluster.sizes(), ..ClientConfig::new(fabric.identity().incarnation.0) };
+        Ok(ClientOn { client: Client::new(fabric, config), waiting, patience })
+    }
+
+    fn request<T>(&mut self, args: &[&[u8]], reply: impl FnOnce(&Answer<'_>) -> T) -> Outcome<Option<T>> {
         self.client.post(args).map_err(Fail::usage)?;
         let start = Instant::now();
         let mut turns = 0u32;
         loop {
             if let Some(answer) = self.client.poll(clock::now()) {
-                self.answered_in = answer.view;
                 return Ok(Some(reply(&answer)));
             }
             turns = turns.wrapping_add(1);
@@ -109,22 +157,15 @@ impl FabricClient {
             // The look between the announcement and the sleep is the client's own.
             self.client.fabric().announce();
             if let Some(answer) = self.client.poll(clock::now()) {
-                self.answered_in = answer.view;
                 let reply = reply(&answer);
                 self.client.fabric().stay_awake();
                 return Ok(Some(reply));
             }
-            self.client.fabric().sleep(&[], Some(LONGEST_SLEEP));
+            self.client.fabric().sleep_at_most(LONGEST_SLEEP);
         }
     }
-}
 
-impl FabricClient {
-    /// Waits until this many nodes are connected. To be called while no reply is awaited.
-    ///
-    /// # Errors
-    /// When they are not in time.
-    pub fn await_nodes(&mut self, count: usize) -> Outcome {
+    fn await_nodes(&mut self, count: usize) -> Outcome {
         let start = Instant::now();
         loop {
             // It awaits no reply, and takes note of who came and went.
@@ -142,11 +183,7 @@ impl FabricClient {
         }
     }
 
-    /// Makes the same request `count` times, up to `outstanding` of them at once, and waits for all replies.
-    ///
-    /// # Errors
-    /// When one is refused, or a reply does not come in time.
-    pub fn pipelined(&mut self, args: &[&[u8]], outstanding: u32, count: u32) -> Outcome {
+    fn pipelined(&mut self, args: &[&[u8]], outstanding: u32, count: u32) -> Outcome {
         let (mut posted, mut answered) = (0, 0);
         let start = Instant::now();
         let mut turns = 0u32;

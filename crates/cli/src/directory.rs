@@ -11,6 +11,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use martlet_node::config::{Cluster, ClusterConfig, Key, NodeConfig, NodeEntry, Role};
+use martlet_node::config::{Cluster, ClusterConfig, FabricKind, Key, NodeConfig, NodeEntry, Role};
 
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::process::{Activity, ProcessName};
@@ -36,7 +37,26 @@ pub struct Plan {
     pub redis_port: Option<u16>,
     /// Which threads a node has, and where they run.
     pub threads: martlet_node::config::ThreadsConfig,
+    /// What the nodes reach each other's memory by.
+    pub fabric: FabricPlan,
 }
+
+/// What the nodes of a cluster to be made reach each other's memory by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FabricPlan {
+    /// Shared memory.
+    Shm,
+    /// RDMA, although all nodes run on this host.
+    Verbs {
+        /// Node `i` meets the others on this port plus `i`; `None`: on a port that is free now.
+        port: Option<u16>,
+        /// RDMA devices, which the nodes take in turn; none: each the first with an active port.
+        devices: Vec<String>,
+    },
+}
+
+/// Over a network, a lease has to outlast the repetition of a lost request, which comes after 67 ms.
+const VERBS_LEASE_US: u64 = 100_000;
 
 impl Plan {
     /// How many nodes that takes: replicas are coordinators too as far as there are both.
@@ -46,6 +66,8 @@ impl Plan {
 
     fn config(&self) -> Outcome<ClusterConfig> {
         let mut nodes = Vec::new();
+        // Held until all are known, so that they differ.
+        let mut free = Vec::new();
         for number in 0..self.nodes() {
             let mut roles = Vec::new();
             if number < self.coordinators {
@@ -55,23 +77,39 @@ impl Plan {
                 roles.push(Role::Replica);
             }
             let redis = match self.redis_port {
-                Some(port) => {
-                    let port = port.checked_add(number).ok_or_else(|| {
-                        Fail::usage(format_args!(
-                            "--redis-port is {port}; node {number} would need {}; allowed are ports up to 65535",
-                            u32::from(port) + u32::from(number)
-                        ))
-                    })?;
-                    format!("127.0.0.1:{port}")
-                }
+                Some(port) => format!("127.0.0.1:{}", next_port("--redis-port", port, number)?),
                 None => String::new(),
             };
-            nodes.push(NodeEntry { number, redis, roles });
+            let address = match &self.fabric {
+                FabricPlan::Shm => String::new(),
+                FabricPlan::Verbs { port: Some(port), .. } => format!("127.0.0.1:{}", next_port("--fabric-port", *port, number)?),
+                FabricPlan::Verbs { port: None, .. } => {
+                    let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
+                    let address = listener.local_addr().context("cannot find a free port")?.to_string();
+                    free.push(listener);
+                    address
+                }
+            };
+            nodes.push(NodeEntry { number, redis, address, roles });
         }
         let mut config = ClusterConfig::new(self.name.clone(), nodes);
+        if let FabricPlan::Verbs { devices, .. } = &self.fabric {
+            config.fabric = FabricKind::Verbs;
+            config.lease_us = VERBS_LEASE_US;
+            config.verbs.device = devices.first().cloned();
+        }
         config.key_file = Some("cluster.key".into());
         Ok(config)
     }
+}
+
+fn next_port(flag: &str, first: u16, number: u16) -> Outcome<u16> {
+    first.checked_add(number).ok_or_else(|| {
+        Fail::usage(format_args!(
+            "{flag} is {first}; node {number} would need {}; allowed are ports up to 65535",
+            u32::from(first) + u32::from(number)
+        ))
+    })
 }
 
 /// How long a process that was killed may take to give back what it held.
@@ -173,6 +211,11 @@ impl Directory {
         for node in &config.nodes {
             let mut own = NodeConfig::new(node.number, "cluster.toml");
             own.threads = plan.threads.clone();
+            if let FabricPlan::Verbs { devices, .. } = &plan.fabric
+                && !devices.is_empty()
+            {
+                own.verbs.device = devices.get(usize::from(node.number) % devices.len()).cloned();
+            }
             write_whole(&self.node_file(node.number), &own.to_toml())?;
         }
         write_whole(&self.cluster_file(), &config.to_toml())?;
@@ -290,7 +333,7 @@ mod tests {
 
     fn plan() -> Plan {
         let threads = martlet_node::config::ThreadsConfig::default();
-        Plan { name: "test".into(), replicas: 2, coordinators: 3, redis_port: Some(7711), threads }
+        Plan { name: "test".into(), replicas: 2, coordinators: 3, redis_port: Some(7711), threads, fabric: FabricPlan::Shm }
     }
 
     #[test]
@@ -317,6 +360,21 @@ mod tests {
         fs::remove_file(directory.path().join("mine")).expect("removed");
         directory.purge().expect("purged");
         assert!(!directory.path().exists());
+    }
+
+    #[test]
+    fn nodes_on_rdma_get_an_address_each_and_take_the_devices_in_turn() {
+        let scratch = Scratch::new("directory").expect("a directory");
+        let directory = Directory::new(scratch.path());
+        let devices = vec!["a".to_owned(), "b".to_owned()];
+        let fabric = FabricPlan::Verbs { port: Some(7611), devices: devices.clone() };
+        let cluster = directory.create(&Plan { fabric, ..plan() }).expect("made");
+        assert_eq!(cluster.config().fabric, FabricKind::Verbs);
+        assert_eq!(cluster.config().nodes[2].address, "127.0.0.1:7613");
+        let of = |number| martlet_node::config::Settings::load(&directory.node_file(number)).expect("a valid node").verbs_device().name;
+        assert_eq!([of(0), of(1), of(2)].map(Option::unwrap), ["a", "b", "a"]);
+        directory.create(&Plan { fabric: FabricPlan::Verbs { port: None, devices: Vec::new() }, ..plan() }).expect("made");
+        assert_eq!(of(1), None, "each finds one by itself");
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod caller;
 pub mod clients;
 pub mod commands;
 pub mod directory;
+pub mod fabric;
 pub mod fail;
 pub mod interrupt;
 pub mod leftovers;

@@ -3,8 +3,11 @@
 use std::time::{Duration, Instant};
 
 use martlet_fabric::NodeId;
+use martlet_fabric::shm::ShmFabric;
+use martlet_fabric::verbs::VerbsFabric;
+use martlet_node::backend::Backend;
 use martlet_node::client::ClientEndpoint;
-use martlet_node::config::Cluster;
+use martlet_node::config::{Cluster, FabricKind};
 use martlet_node::counters::{Counter, Event, Reading};
 use martlet_protocol::membership::View;
 
@@ -13,7 +16,29 @@ use crate::interrupt::Interrupt;
 
 /// An outside observer of a cluster.
 pub struct Observer {
-    endpoint: ClientEndpoint,
+    endpoint: Box<dyn Looking>,
+}
+
+/// A client's endpoint on whatever backend: nothing here is in a hurry.
+trait Looking {
+    fn look(&mut self) -> Vec<Sight>;
+
+    fn wait(&mut self, timeout: Duration);
+}
+
+impl<F: Backend> Looking for ClientEndpoint<F> {
+    fn look(&mut self) -> Vec<Sight> {
+        while self.event().is_some() {}
+        let nodes: Vec<NodeId> = self.nodes().map(|(node, _)| node).collect();
+        nodes
+            .into_iter()
+            .map(|node| Sight { node: node.0, reading: self.reading(node).ok(), view: self.view(node).ok().flatten() })
+            .collect()
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        self.wait(timeout);
+    }
 }
 
 /// What a node shows at one moment.
@@ -78,17 +103,16 @@ impl Sight {
 impl Observer {
     /// Begins to connect with all nodes.
     pub fn open(cluster: &Cluster) -> Outcome<Observer> {
-        ClientEndpoint::open(cluster).map(|endpoint| Observer { endpoint }).map_err(Fail::failed)
+        let endpoint: Box<dyn Looking> = match cluster.config().fabric {
+            FabricKind::Shm => Box::new(ClientEndpoint::<ShmFabric>::open(cluster).map_err(Fail::failed)?),
+            FabricKind::Verbs => Box::new(ClientEndpoint::<VerbsFabric>::open(cluster).map_err(Fail::failed)?),
+        };
+        Ok(Observer { endpoint })
     }
 
     /// What every node shows now, in the order of the configuration.
     pub fn look(&mut self) -> Vec<Sight> {
-        while self.endpoint.event().is_some() {}
-        let nodes: Vec<NodeId> = self.endpoint.nodes().map(|(node, _)| node).collect();
-        nodes
-            .into_iter()
-            .map(|node| Sight { node: node.0, reading: self.endpoint.reading(node).ok(), view: self.endpoint.view(node).ok().flatten() })
-            .collect()
+        self.endpoint.look()
     }
 
     /// Looks again and again until `enough` is true of what it sees, at most so long. `Err` holds the last look.

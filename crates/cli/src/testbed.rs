@@ -9,7 +9,7 @@ use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::membership::View;
 use rustix::process::Signal;
 
-use crate::directory::{Directory, Life, Plan};
+use crate::directory::{Directory, FabricPlan, Life, Plan};
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::leftovers;
@@ -56,6 +56,8 @@ pub struct Shape {
     pub redis_port: Option<u16>,
     /// Which threads a node has, and where they run.
     pub threads: ThreadsConfig,
+    /// What the nodes reach each other's memory by.
+    pub fabric: FabricPlan,
 }
 
 impl Testbed {
@@ -70,6 +72,7 @@ impl Testbed {
             coordinators: shape.nodes,
             redis_port: shape.redis_port,
             threads: shape.threads.clone(),
+            fabric: shape.fabric.clone(),
         };
         let cluster = directory.create(&plan)?;
         let observer = Observer::open(&cluster)?;

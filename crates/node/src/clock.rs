@@ -30,6 +30,12 @@ pub fn wall_ms() -> u64 {
     u64::try_from(t.tv_sec).unwrap_or(0) * 1_000 + t.tv_nsec as u64 / 1_000_000
 }
 
+/// The wall clock in nanoseconds since 1970.
+pub fn wall_ns() -> u64 {
+    let t = clock_gettime(ClockId::Realtime);
+    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + t.tv_nsec as u64
+}
+
 /// What is known about the difference between the clocks of two cores, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Skew {

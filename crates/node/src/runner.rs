@@ -5,6 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::shm::{DeathWords, DeathWordsError, ShmFabric, process};
+use martlet_fabric::verbs::VerbsFabric;
 use martlet_fabric::{Identity, Incarnation, LocalRegion, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, life};
 use martlet_protocol::basics::{ProcessId, Time};
@@ -16,7 +17,7 @@ use martlet_protocol::replica::{Application, Standing, StateMachine as _};
 use crate::agent::Agent;
 use crate::backend::{Backend, Rest as _, StartError};
 use crate::clock;
-use crate::config::{Cluster, Key, Settings};
+use crate::config::{Cluster, FabricKind, Key, Settings};
 use crate::counters::{Counter, Counters, EventKind};
 use crate::founding::Founding;
 use crate::host::Host;
@@ -126,7 +127,10 @@ pub enum RunError {
 /// # Errors
 /// See [`RunError`]. When it returns one, nothing is left behind.
 pub fn run<A: Application>(settings: &Settings, app: A, machine: A::Machine, hooks: Hooks) -> Result<Ended, RunError> {
-    run_on::<ShmFabric, A>(settings, app, machine, hooks)
+    match settings.cluster().config().fabric {
+        FabricKind::Shm => run_on::<ShmFabric, A>(settings, app, machine, hooks),
+        FabricKind::Verbs => run_on::<VerbsFabric, A>(settings, app, machine, hooks),
+    }
 }
 
 fn run_on<F: Backend, A: Application>(settings: &Settings, mut app: A, mut machine: A::Machine, hooks: Hooks) -> Result<Ended, RunError> {
@@ -167,7 +171,8 @@ fn run_on<F: Backend, A: Application>(settings: &Settings, mut app: A, mut machi
             report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns });
         }
         let sockets = hooks.wake.as_ref().map(|fd| fd.as_fd());
-        let mut bed = F::Rest::start(&life.agent.host.fabric, sockets, hooks.stop.as_fd()).map_err(system("cannot watch descriptors"))?;
+        let mut bed =
+            F::Rest::start(settings, &life.agent.host.fabric, sockets, hooks.stop.as_fd()).map_err(system("cannot watch descriptors"))?;
         let end = life.live(settings, &hooks.stop, &mut bed, &placement).map_err(system("cannot tell who runs"))?;
         drop(bed);
         let (old, parts) = life.end();

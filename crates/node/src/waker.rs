@@ -264,7 +264,7 @@ impl Watch {
 }
 
 /// Puts a descriptor of the node's own among the application's. Edge-triggered: nobody reads it, and each new event is one.
-fn enter(sockets: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn enter(sockets: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<()> {
     match epoll::add(sockets, own, epoll::EventData::new_u64(NODES_OWN), epoll::EventFlags::IN | epoll::EventFlags::ET) {
         // The node's stop handle stays there from one life to the next.
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),

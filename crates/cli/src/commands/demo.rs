@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::clients::{self, Via};
+use crate::directory::FabricPlan;
 use crate::fail::{Context as _, Outcome};
 use crate::interrupt::Interrupt;
 use crate::output::{Format, GOOD, HEAD, styled};
@@ -37,7 +38,7 @@ const CLIENTS: u16 = 2;
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
-    let shape = Shape { purpose: "demo", nodes: 3, redis_port: None, threads: clients::measured_threads() };
+    let shape = Shape { purpose: "demo", nodes: 3, redis_port: None, threads: clients::measured_threads(), fabric: FabricPlan::Shm };
     let mix = Mix { keys: 64, reads: 50, pause: Duration::from_micros(20), value_bytes: 64 };
     let start = Instant::now();
     format.say(styled(HEAD, "Three processes, each replica and coordinator, and no other memory than their own"));

@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::clients::{self, Via};
+use crate::fabric::FabricFlags;
 use crate::fail::{Context as _, Outcome};
 use crate::interrupt::Interrupt;
 use crate::output::{Format, GOOD, styled};
@@ -47,6 +48,8 @@ pub struct Arguments {
     /// Where load and faults get their chance from; drawn anew if not given.
     #[arg(long)]
     seed: Option<u64>,
+    #[command(flatten)]
+    fabric: FabricFlags,
 }
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
@@ -57,7 +60,13 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
     let mut rng = fastrand::Rng::with_seed(seed);
     let redis_port = (arguments.redis_clients > 0).then_some(arguments.redis_port);
-    let shape = Shape { purpose: "torture", nodes: arguments.nodes, redis_port, threads: clients::default_threads() };
+    let shape = Shape {
+        purpose: "torture",
+        nodes: arguments.nodes,
+        redis_port,
+        threads: clients::default_threads(),
+        fabric: arguments.fabric.plan(None)?,
+    };
     let start = Instant::now();
     let testbed = Testbed::start(&shape, &interrupt)?;
     let numbers = testbed.numbers();

@@ -136,7 +136,7 @@ impl DeathWords {
         DeathWords::register_in(area.clone(), words)
     }
 
-    pub(super) fn register_in(area: Area, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
+    pub(crate) fn register_in(area: Area, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
         let mut words = words.to_vec();
         words.sort_unstable();
         words.dedup();

@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 use super::ffi::{SendWr, Sge};
 use super::line::{Line, Work};
 use super::mail::{Assembly, Mail, MailCounters};
-use super::peer::{Card, Peer};
+use super::peer::{Card, Peer, find};
 use super::shared::{Command, Note, Shared};
 use crate::contract::{
     Completion, Fabric, Identity, Local, LocalRegion, MAX_DATAGRAM_BYTES, Memory, NodeId, PeerEvent, PeerId, PeerKind, Region, RegionName,
@@ -39,6 +39,7 @@ use crate::contract::{
 use crate::exchange::BootstrapCounters;
 use crate::invariant;
 use crate::primitive::{Ordering, fence};
+use crate::shm::{DeathWords, DeathWordsError};
 
 /// A connected process, and what is under way to it.
 #[derive(Debug)]
@@ -158,6 +159,16 @@ impl VerbsFabric {
     /// Why the latest refused handshake was refused, by us or by the other end; names both and what they disagree about.
     pub fn last_refusal(&self) -> Option<String> {
         self.shared.last_refusal()
+    }
+
+    /// Makes words of one of our public regions the calling thread's death words, which the kernel marks when the thread dies. A peer sees the
+    /// mark if it reads it before the kernel has taken this process's queue pairs down.
+    ///
+    /// # Errors
+    /// See [`DeathWordsError`].
+    pub fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
+        let area = find(&self.card.own.public, region).ok_or(DeathWordsError::Region(region.0))?;
+        DeathWords::register_in(area.clone(), words)
     }
 
     /// What has happened to datagrams.

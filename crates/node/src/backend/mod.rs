@@ -20,6 +20,7 @@ use martlet_fabric::{Fabric, Identity, NodeId, PeerId, RegionName};
 use crate::config::{Cluster, Settings};
 
 mod shm;
+mod verbs;
 
 /// Why an endpoint did not start, on whatever backend.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +28,9 @@ pub enum StartError {
     /// On shared memory.
     #[error(transparent)]
     Shm(#[from] martlet_fabric::shm::StartError),
+    /// On RDMA.
+    #[error(transparent)]
+    Verbs(#[from] martlet_fabric::verbs::StartError),
 }
 
 /// A backend that nodes and clients run on.
@@ -102,7 +106,7 @@ pub trait Rest<F>: Sized {
     ///
     /// # Errors
     /// When the system has no descriptors or threads left.
-    fn start(fabric: &F, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<Self>;
+    fn start(settings: &Settings, fabric: &F, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<Self>;
 
     /// Whether the thread can sleep among the application's sockets and hear of everything else there.
     fn hears_at_sockets(&self) -> bool;

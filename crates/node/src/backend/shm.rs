@@ -102,7 +102,7 @@ pub struct ShmRest {
 }
 
 impl Rest<ShmFabric> for ShmRest {
-    fn start(fabric: &ShmFabric, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<ShmRest> {
+    fn start(_: &Settings, fabric: &ShmFabric, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<ShmRest> {
         Ok(ShmRest { watch: Watch::start(fabric, sockets, stop)?, watched: Vec::new() })
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use martlet_protocol::basics::ProcessId;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Secret;
 use super::error::{Checker, ConfigError};
+use super::fabric::{FabricKind, VerbsConfig};
 
 /// What all processes of a cluster agree on: the same file, or the same words, for each of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +27,9 @@ pub struct ClusterConfig {
     /// A file that holds nothing but the key and is readable by its owner only; relative to this file's directory. This or `key`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
+    /// What the processes reach each other's memory by.
+    #[serde(default)]
+    pub fabric: FabricKind,
     /// How long a lease lasts, in microseconds. A member that stops without dying (SIGSTOP, a hang) costs a failover at least this long;
     /// a member that dies costs none of it. It must outlast what the scheduler takes from a thread, or the primary pauses with each loss.
     #[serde(default = "ClusterConfig::default_lease_us")]
@@ -35,6 +40,9 @@ pub struct ClusterConfig {
     /// How large the rings are.
     #[serde(default)]
     pub sizes: SizesConfig,
+    /// How RDMA is used, where `fabric` is `"verbs"`.
+    #[serde(default)]
+    pub verbs: VerbsConfig,
     /// The nodes, senior first: the first replica that is up leads.
     #[serde(rename = "node")]
     pub nodes: Vec<NodeEntry>,
@@ -101,6 +109,9 @@ pub struct NodeEntry {
     /// Where clients that speak the Redis protocol reach it, as `host:port`. Empty or absent: nowhere.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub redis: String,
+    /// Where its process listens for the others and for clients of the fabric, as an IP address and a port, where `fabric` is `"verbs"`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub address: String,
     /// What it does. Both, when absent.
     #[serde(default = "NodeEntry::default_roles")]
     pub roles: Vec<Role>,
@@ -145,6 +156,11 @@ impl NodeEntry {
         })
     }
 
+    /// Where it meets the others over a network, if it has an address and that is well-formed.
+    pub fn meeting_point(&self) -> Option<SocketAddr> {
+        self.address.parse().ok().filter(|address: &SocketAddr| address.port() != 0 && !address.ip().is_unspecified())
+    }
+
     /// Host and port of the Redis address, if it has one and it is well-formed.
     pub fn redis_host_port(&self) -> Option<(&str, u16)> {
         let (host, port) = self.redis.rsplit_once(':')?;
@@ -167,9 +183,11 @@ impl ClusterConfig {
             name: name.into(),
             key: None,
             key_file: None,
+            fabric: FabricKind::default(),
             lease_us: Self::default_lease_us(),
             detector: DetectorConfig::default(),
             sizes: SizesConfig::default(),
+            verbs: VerbsConfig::default(),
             nodes,
         }
     }
@@ -211,6 +229,7 @@ impl ClusterConfig {
                 return Err(check.refuse(key, value, format_args!("a power of two from {} to {}", range.start(), range.end())));
             }
         }
+        self.verbs.validate(&check)?;
         self.validate_nodes(&check)
     }
 
@@ -224,6 +243,7 @@ impl ClusterConfig {
         }
         let mut numbers = BTreeSet::new();
         let mut addresses = BTreeSet::new();
+        let mut meeting_points = BTreeSet::new();
         for (i, node) in self.nodes.iter().enumerate() {
             let highest = MAX_MEMBERS as u16 - 1;
             if node.number > highest || !numbers.insert(node.number) {
@@ -242,6 +262,15 @@ impl ClusterConfig {
                     format_args!(
                         "host:port with a port from 1 to 65535, at most {MAX_ADDRESS_BYTES} bytes, each address once in the cluster"
                     ),
+                ));
+            }
+            let needed = self.fabric == FabricKind::Verbs || !node.address.is_empty();
+            if needed && !node.meeting_point().is_some_and(|address| meeting_points.insert(address)) {
+                return Err(check.refuse(
+                    format_args!("node[{i}].address"),
+                    format_args!("{:?}", node.address),
+                    "an IP address of its own and a port from 1 to 65535, such as \"10.0.0.1:7600\", each once in the cluster; every node \
+                     needs one where fabric is \"verbs\"",
                 ));
             }
             let distinct: BTreeSet<_> = node.roles.iter().collect();

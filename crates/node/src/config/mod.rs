@@ -6,12 +6,14 @@
 
 mod cluster;
 mod error;
+mod fabric;
 mod node;
 mod secret;
 mod settings;
 
 pub use cluster::{ClusterConfig, DetectorConfig, NodeEntry, Role, SizesConfig};
 pub use error::ConfigError;
+pub use fabric::{FabricKind, NodeVerbsConfig, VerbsConfig};
 pub use node::{Bytes, Idle, NodeConfig, Pin, Priority, RedisConfig, ThreadPlan, ThreadsConfig};
 pub use secret::Secret;
 pub use settings::{Cluster, Key, Settings};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Secret;
 use super::error::{Checker, ConfigError};
+use super::fabric::NodeVerbsConfig;
 
 /// What one process does. The same node may be given another file at its next start; the cluster does not notice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +24,9 @@ pub struct NodeConfig {
     /// Who runs where, and what it does when there is no work.
     #[serde(default)]
     pub threads: ThreadsConfig,
+    /// How this process uses RDMA, where that differs from what the cluster's file says.
+    #[serde(default, skip_serializing_if = "NodeVerbsConfig::is_empty")]
+    pub verbs: NodeVerbsConfig,
 }
 
 /// The front end for clients that speak the Redis protocol.
@@ -248,7 +252,13 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 impl NodeConfig {
     /// Node `number` of the cluster in that file, everything else as it is by default.
     pub fn new(number: u16, cluster: impl Into<PathBuf>) -> NodeConfig {
-        NodeConfig { number, cluster: cluster.into(), redis: RedisConfig::default(), threads: ThreadsConfig::default() }
+        NodeConfig {
+            number,
+            cluster: cluster.into(),
+            redis: RedisConfig::default(),
+            threads: ThreadsConfig::default(),
+            verbs: NodeVerbsConfig::default(),
+        }
     }
 
     /// The file's text. Reading it gives an equal value.
@@ -289,6 +299,7 @@ impl NodeConfig {
         if self.redis.maxmemory.0 != 0 && self.redis.maxmemory.0 < 1 << 20 {
             return Err(check.refuse("redis.maxmemory", self.redis.maxmemory, "0 for no limit, or at least 1mb"));
         }
+        self.verbs.validate(&check)?;
         if self.threads.plan == ThreadPlan::Dedicated {
             return Err(check.refuse("threads.plan", "\"dedicated\"", "\"shared\", the one plan of this version"));
         }

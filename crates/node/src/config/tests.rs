@@ -33,7 +33,12 @@ impl Drop for Dir {
 
 fn three() -> ClusterConfig {
     let nodes = (0..3)
-        .map(|number| NodeEntry { number, redis: format!("127.0.0.1:{}", 7711 + number), roles: vec![Role::Coordinator, Role::Replica] })
+        .map(|number| NodeEntry {
+            number,
+            redis: format!("127.0.0.1:{}", 7711 + number),
+            address: String::new(),
+            roles: vec![Role::Coordinator, Role::Replica],
+        })
         .collect();
     ClusterConfig { key: Some(KEY.into()), ..ClusterConfig::new("demo", nodes) }
 }
@@ -99,6 +104,64 @@ fn paths_in_a_file_are_relative_to_it() {
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).expect("our file");
     let error = Cluster::load(&dir.0.join("c.toml")).expect_err("anybody may read the key").to_string();
     assert!(error.contains("the.key: its mode is 644; allowed: 600 or 400"), "{error}");
+}
+
+/// Three nodes on RDMA, of which the second has something of its own to say.
+fn on_rdma() -> ClusterConfig {
+    let mut config = three();
+    config.fabric = FabricKind::Verbs;
+    config.verbs = VerbsConfig { device: Some("mlx5_0".into()), gid_index: Some(3), timeout: 12, ..VerbsConfig::default() };
+    for node in &mut config.nodes {
+        node.address = format!("10.0.0.{}:7600", node.number + 1);
+    }
+    config
+}
+
+#[test]
+fn a_cluster_on_rdma_says_where_its_nodes_meet_and_a_node_what_it_uses() {
+    let config = on_rdma();
+    let dir = Dir::new("rdma-round-trip");
+    let file = dir.file("cluster.toml", &config.to_toml());
+    let cluster = Cluster::load(&file).expect("valid");
+    assert_eq!(cluster.config(), &config);
+    assert_eq!(cluster.config().verbs.patience().timeout, 12);
+    let mut node = NodeConfig::new(1, "cluster.toml");
+    let usual = Settings::load(&dir.file("a.toml", &node.to_toml())).expect("valid");
+    assert_eq!(usual.verbs_listen(), Some("10.0.0.2:7600".parse().expect("an address")));
+    assert_eq!(usual.verbs_device(), cluster.config().verbs.device());
+    node.verbs = NodeVerbsConfig { listen: Some("0.0.0.0:7600".into()), device: Some("mlx5_1".into()), port: Some(2), gid_index: None };
+    let own = Settings::load(&dir.file("b.toml", &node.to_toml())).expect("valid");
+    assert_eq!(own.verbs_listen(), Some("0.0.0.0:7600".parse().expect("an address")));
+    let device = own.verbs_device();
+    assert_eq!((device.name.as_deref(), device.port, device.gid_index), (Some("mlx5_1"), 2, Some(3)));
+}
+
+#[test]
+fn each_wrong_key_about_rdma_is_named_with_its_value_and_what_is_allowed() {
+    let text = on_rdma().to_toml();
+    for (from, to, wanted) in [
+        ("10.0.0.2:7600", "", "node[1].address is \"\"; allowed: an IP address of its own and a port from 1 to 65535"),
+        ("10.0.0.2:7600", "10.0.0.1:7600", "node[1].address is \"10.0.0.1:7600\"; allowed: an IP address"),
+        ("10.0.0.2:7600", "0.0.0.0:7600", "node[1].address is \"0.0.0.0:7600\"; allowed: an IP address"),
+        ("10.0.0.2:7600", "host:7600", "node[1].address is \"host:7600\"; allowed: an IP address"),
+        ("mlx5_0", "", "verbs.device is \"\"; allowed: 1 to 63 letters"),
+        ("mlx5_0", "mlx5/0", "verbs.device is \"mlx5/0\"; allowed: 1 to 63 letters"),
+        ("gid_index = 3", "port = 0", "verbs.port is 0; allowed: 1 to 255"),
+        ("timeout = 12", "timeout = 21", "verbs.timeout is 21; allowed: 1 to 20"),
+        ("retries = 6", "retries = 7", "verbs.retries is 7; allowed: 1 to 6"),
+        ("nap_us = 50", "nap_us = 0", "verbs.nap_us is 0; allowed: 1 to 20000"),
+        ("fabric = \"verbs\"", "fabric = \"tin\"", "TOML parse error"),
+    ] {
+        assert!(text.contains(from), "{from:?} is not in\n{text}");
+        let dir = Dir::new("bad-rdma");
+        let file = dir.file("cluster.toml", &text.replacen(from, to, 1));
+        let error = Cluster::load(&file).expect_err(to).to_string().replace(&format!("{}: ", file.display()), "");
+        assert!(error.starts_with(wanted), "{to}: {error}\nwanted: {wanted}");
+    }
+    let bad = NodeVerbsConfig { listen: Some("7600".into()), ..NodeVerbsConfig::default() };
+    let cluster = Cluster::new(on_rdma()).expect("valid");
+    let error = Settings::new(cluster, NodeConfig { verbs: bad, ..NodeConfig::new(1, "c") }).expect_err("no address").to_string();
+    assert!(error.contains("verbs.listen is \"7600\"; allowed: an IP address and a port"), "{error}");
 }
 
 /// The error of a cluster's file in which one text has been replaced by another.

@@ -56,8 +56,9 @@ impl Nodes {
         let name = format!("{name}-{}", std::process::id());
         let dir = std::env::temp_dir().join(format!("martlet-node-{name}"));
         std::fs::create_dir_all(&dir).expect("a temporary directory");
-        let nodes =
-            (0..count).map(|number| NodeEntry { number, redis: String::new(), roles: vec![Role::Coordinator, Role::Replica] }).collect();
+        let nodes = (0..count)
+            .map(|number| NodeEntry { number, redis: String::new(), address: String::new(), roles: vec![Role::Coordinator, Role::Replica] })
+            .collect();
         let mut config =
             ClusterConfig { key: Some(Key::generate().expect("randomness").to_hex().into()), ..ClusterConfig::new(name, nodes) };
         shape(&mut config);

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use super::threads::Threads;
 use crate::clients::{self, FabricClient, Waiting};
+use crate::fabric::FabricFlags;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::observer;
@@ -49,6 +50,8 @@ pub struct Arguments {
     #[arg(long)]
     timelines: bool,
     #[command(flatten)]
+    fabric: FabricFlags,
+    #[command(flatten)]
     threads: Threads,
 }
 
@@ -63,8 +66,10 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     report.set("threads", arguments.threads.describe());
     report.set("pace_us", arguments.pace_us);
     report.set("client", if arguments.redis { "redis".into() } else { format!("fabric, spins {} us", arguments.client_spin_us) });
+    let fabric = arguments.fabric.plan(None)?;
+    report.set("fabric", arguments.fabric.kind().to_string());
     let redis_port = arguments.redis.then_some(arguments.redis_port);
-    let shape = Shape { purpose: "bench-failover", nodes: 3, redis_port, threads: arguments.threads.config() };
+    let shape = Shape { purpose: "bench-failover", nodes: 3, redis_port, threads: arguments.threads.config(), fabric };
     let mut testbed = Testbed::start(&shape, interrupt)?;
     report.set("client thread", clients::hurry()?);
     let mut writer = if arguments.redis {

@@ -11,6 +11,7 @@ use martlet_node::sched::OnCore;
 use super::redis_server::{self, Load, RedisServer};
 use super::threads::Threads;
 use crate::clients::{self, FabricClient, Waiting};
+use crate::fabric::FabricFlags;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::redis::{Connection, Value};
@@ -47,6 +48,8 @@ pub struct Arguments {
     #[arg(long, value_name = "US", default_value_t = 20)]
     client_spin_us: u64,
     #[command(flatten)]
+    fabric: FabricFlags,
+    #[command(flatten)]
     threads: Threads,
 }
 
@@ -58,7 +61,10 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     report.set("value_bytes", arguments.value_bytes);
     report.set("threads", arguments.threads.describe());
     report.set("client_spin_us", arguments.client_spin_us);
-    let shape = |purpose, nodes, redis_port| Shape { purpose, nodes, redis_port, threads: arguments.threads.config() };
+    let plan = arguments.fabric.plan(None)?;
+    report.set("fabric", arguments.fabric.kind().to_string());
+    let shape =
+        |purpose, nodes, redis_port| Shape { purpose, nodes, redis_port, threads: arguments.threads.config(), fabric: plan.clone() };
     let mut replicated = Testbed::start(&shape("bench-kv", 3, Some(arguments.redis_port)), interrupt)?;
     let alone = Testbed::start(&shape("bench-kv-alone", 1, None), interrupt)?;
     report.set("client thread", clients::hurry()?);

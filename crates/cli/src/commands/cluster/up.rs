@@ -4,11 +4,12 @@ use std::fs;
 use std::time::Duration;
 
 use clap::Args;
-use martlet_node::config::{Cluster, Role, ThreadsConfig};
+use martlet_node::config::{Cluster, NodeEntry, Role, ThreadsConfig};
 use serde_json::json;
 
 use crate::commands::Which;
 use crate::directory::{Directory, Life, Plan};
+use crate::fabric::{FabricFlag, FabricFlags};
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::observer::{self, Observer};
@@ -32,6 +33,11 @@ pub struct Arguments {
     /// Node I serves the Redis protocol on this port plus I [default: 7711].
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     redis_port: Option<u16>,
+    #[command(flatten)]
+    fabric: FabricFlags,
+    /// With --fabric verbs: node I meets the others on this port of 127.0.0.1 plus I [default: 7611].
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    fabric_port: Option<u16>,
     /// How long to wait until the cluster is ready, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     patience: u64,
@@ -80,26 +86,34 @@ fn plan(arguments: &Arguments) -> Outcome<Plan> {
         coordinators: arguments.coordinators.unwrap_or(3),
         redis_port: Some(arguments.redis_port.unwrap_or(7711)),
         threads: ThreadsConfig::default(),
+        fabric: arguments.fabric.plan(Some(arguments.fabric_port.unwrap_or(7611)))?,
     })
 }
 
 /// The cluster that is there, if it is the one asked for.
 fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> Outcome<Cluster> {
     let nodes = &cluster.config().nodes;
+    let other = |flag: &str, asked: &dyn std::fmt::Display, there: &dyn std::fmt::Display| {
+        let path = directory.path().display();
+        Fail::usage(format_args!(
+            "{flag} is {asked}, but the cluster in {path} has {there}; leave the flag out to start that one, or remove it with `martlet \
+             cluster down --purge --dir {path}`"
+        ))
+    };
+    let fabric = cluster.config().fabric;
+    if let Some(asked) = arguments.fabric.fabric.map(FabricFlag::kind).filter(|asked| *asked != fabric) {
+        return Err(other("--fabric", &asked, &fabric));
+    }
     let count = |role| nodes.iter().filter(|node| node.roles.contains(&role)).count() as u64;
     let port = nodes.first().and_then(|node| node.redis_host_port()).map_or(0, |(_, port)| u64::from(port));
     for (flag, asked, there) in [
         ("--replicas", arguments.replicas, count(Role::Replica)),
         ("--coordinators", arguments.coordinators, count(Role::Coordinator)),
         ("--redis-port", arguments.redis_port, port),
+        ("--fabric-port", arguments.fabric_port, nodes.first().and_then(NodeEntry::meeting_point).map_or(0, |at| u64::from(at.port()))),
     ] {
         if asked.is_some_and(|asked| u64::from(asked) != there) {
-            let path = directory.path().display();
-            return Err(Fail::usage(format_args!(
-                "{flag} is {}, but the cluster in {path} has {there}; leave the flag out to start that one, or remove it with `martlet \
-                 cluster down --purge --dir {path}`",
-                asked.unwrap_or_default()
-            )));
+            return Err(other(flag, &asked.unwrap_or_default(), &there));
         }
     }
     Ok(cluster)

@@ -1,0 +1,140 @@
+//! Which fabric a cluster runs on, and how.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use martlet_fabric::verbs::{DeviceChoice, Patience};
+use serde::{Deserialize, Serialize};
+
+use super::error::{Checker, ConfigError};
+
+/// What the processes of a cluster reach each other's memory by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FabricKind {
+    /// Shared memory: all processes run on one host.
+    #[default]
+    Shm,
+    /// RDMA.
+    Verbs,
+}
+
+impl fmt::Display for FabricKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FabricKind::Shm => "shm",
+            FabricKind::Verbs => "verbs",
+        })
+    }
+}
+
+/// How RDMA is used: the same for all processes, but for the device, for which a node's own file may say something else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VerbsConfig {
+    /// The wait before a request that is not answered is sent again: 4.096 us * 2^timeout.
+    pub timeout: u8,
+    /// How often a request is sent again before its peer is given up.
+    pub retries: u8,
+    /// How long a node that has nothing to do sleeps between two looks at its memory, in microseconds: nobody wakes it.
+    pub nap_us: u64,
+    /// The device's name, as `ibv_devices` shows it. Absent: the first with an active port. This and the two below are for clients, and for
+    /// nodes whose own file says nothing else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Its port. Absent: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u8>,
+    /// The index of the address in the port's table. Absent: RoCE v2 over IPv4 before RoCE v2 over IPv6; on InfiniBand the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid_index: Option<u8>,
+}
+
+impl Default for VerbsConfig {
+    fn default() -> Self {
+        let patience = Patience::default();
+        VerbsConfig { timeout: patience.timeout, retries: patience.retries, nap_us: 50, device: None, port: None, gid_index: None }
+    }
+}
+
+/// The kernel's limit, IB_DEVICE_NAME_MAX, without the terminating zero.
+const MAX_DEVICE_BYTES: usize = 63;
+
+impl VerbsConfig {
+    /// How long requests wait for an answer.
+    pub fn patience(&self) -> Patience {
+        Patience { timeout: self.timeout, retries: self.retries }
+    }
+
+    pub(super) fn validate(&self, check: &Checker<'_>) -> Result<(), ConfigError> {
+        // Four seconds, six times: whoever waits longer than that for a card waits for ever.
+        check.range("verbs.timeout", self.timeout.into(), 1..=20)?;
+        check.range("verbs.retries", self.retries.into(), 1..=6)?;
+        check.range("verbs.nap_us", self.nap_us, 1..=20_000)?;
+        check_device(check, self.device.as_deref(), self.port)
+    }
+
+    /// What clients use of their hosts' hardware.
+    pub fn device(&self) -> DeviceChoice {
+        let usual = DeviceChoice::default();
+        DeviceChoice { name: self.device.clone(), port: self.port.unwrap_or(usual.port), gid_index: self.gid_index }
+    }
+}
+
+/// How one process uses RDMA.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NodeVerbsConfig {
+    /// Where to listen, as an IP address and a port. Absent: at the node's `address` in the cluster's file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    /// The device's name. Absent, like the two below: as the cluster's file says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Its port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u8>,
+    /// The index of the address in the port's table.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid_index: Option<u8>,
+}
+
+impl NodeVerbsConfig {
+    pub(super) fn is_empty(&self) -> bool {
+        *self == NodeVerbsConfig::default()
+    }
+
+    pub(super) fn validate(&self, check: &Checker<'_>) -> Result<(), ConfigError> {
+        if let Some(listen) = &self.listen
+            && !listen.parse().is_ok_and(|address: SocketAddr| address.port() != 0)
+        {
+            let allowed = "an IP address and a port from 1 to 65535, such as \"0.0.0.0:7600\"";
+            return Err(check.refuse("verbs.listen", format_args!("{listen:?}"), allowed));
+        }
+        check_device(check, self.device.as_deref(), self.port)
+    }
+
+    /// What this process uses of its host's hardware: what stands here, and what `cluster` says where nothing does.
+    pub(super) fn device(&self, cluster: &VerbsConfig) -> DeviceChoice {
+        let usual = cluster.device();
+        DeviceChoice {
+            name: self.device.clone().or(usual.name),
+            port: self.port.unwrap_or(usual.port),
+            gid_index: self.gid_index.or(usual.gid_index),
+        }
+    }
+}
+
+fn check_device(check: &Checker<'_>, device: Option<&str>, port: Option<u8>) -> Result<(), ConfigError> {
+    if let Some(name) = device {
+        let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if name.is_empty() || name.len() > MAX_DEVICE_BYTES || !name.chars().all(good) {
+            return Err(check.refuse(
+                "verbs.device",
+                format_args!("{name:?}"),
+                format_args!("1 to {MAX_DEVICE_BYTES} letters, digits, '-', '_' or '.', as `ibv_devices` shows it"),
+            ));
+        }
+    }
+    port.map_or(Ok(()), |port| check.range("verbs.port", port.into(), 1..=255))
+}
