@@ -15,7 +15,8 @@
 //!
 //! # Revocation
 //! Its owner destroys a lane's queue pair. When that call has returned, no request that came in on it is at work any more: nothing is stored,
-//! and no answer has promised otherwise. Neither a change of flags nor RESET is such a fence on software RDMA (TRAPS 34, `docs/rdma.md`). The writer hears of it by a notice, and learns what became of its writes from the grant word
+//! and no answer has promised otherwise. A change of flags, the error state and RESET are no such fence on software RDMA (`docs/rdma.md`; module
+//! `fences` finds out what is one elsewhere). The writer hears of it by a notice, and learns what became of its writes from the grant word
 //! (module `grant`).
 
 mod completions;

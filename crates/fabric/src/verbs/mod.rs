@@ -12,6 +12,7 @@
 //! | `grant` | who may write a lane |
 //! | `line` | the operations on one peer, in order |
 //! | `mail` | datagrams |
+//! | `fences` | a self-test of revocation |
 //! | `stream`, `handshake`, `bootstrap` | how processes meet |
 //! | `endpoint` | the contract's operations: `posting`, `completions`, `revocation` |
 //!
@@ -27,6 +28,7 @@ mod bootstrap;
 mod config;
 mod device;
 mod endpoint;
+mod fences;
 mod ffi;
 mod grant;
 mod handshake;
@@ -44,5 +46,6 @@ pub use crate::meeting::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES, PartyError};
 pub use config::{StartError, VerbsConfig};
 pub use device::{DeviceChoice, DeviceError, devices};
 pub use endpoint::VerbsFabric;
+pub use fences::{Fence, FenceTrial, try_fences};
 pub use mail::MailCounters;
 pub use queue::Patience;

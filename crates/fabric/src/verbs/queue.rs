@@ -216,6 +216,11 @@ impl QueuePair {
         self.modify(&mut QueuePair::state(ffi::QPS_ERR), ffi::QP_STATE)
     }
 
+    /// Drops all rights of the peer. **No fence** for what the peer has sent.
+    pub(super) fn forbid(&self) -> io::Result<()> {
+        self.modify(&mut QueuePair::state(ffi::QPS_RTS), ffi::QP_STATE | ffi::QP_ACCESS_FLAGS)
+    }
+
     /// Makes it answer the peer's queue pair `number` within `rights`. `psn` is the peer's first packet number.
     pub(super) fn answer(&self, to: Address, number: u32, psn: u32, rights: c_int) -> io::Result<()> {
         let port = &self.device.port;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use martlet_fabric::verbs::VerbsFabric;
+use martlet_fabric::verbs::{DeviceChoice, Fence, VerbsFabric, devices, try_fences};
 use martlet_fabric::{Fabric, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token};
 
 use crate::cluster::{identity, start, unique_cluster};
@@ -131,4 +131,21 @@ fn nothing_is_stored_after_a_revocation_under_a_running_writer() {
     });
     assert_eq!(revoked, rounds());
     println!("{revoked} revocations under a running writer, {} writes lost their access", told.lost.load(Ordering::SeqCst));
+}
+
+/// What this backend relies on, found out by the self-test that an operator can run; on one device, and from one to another.
+#[test]
+fn the_self_test_finds_that_destroying_a_queue_pair_is_a_fence() {
+    let choice = |at: usize| DeviceChoice { name: Some(devices().expect("RDMA")[at].clone()), ..DeviceChoice::default() };
+    let wanted = u32::try_from(rounds() / 50).expect("few").max(5);
+    for (owner, writer) in [(0, 0), (0, 1)] {
+        let trials = try_fences(&choice(owner), &choice(writer), wanted).expect("tried");
+        assert_eq!(trials.iter().map(|trial| trial.fence).collect::<Vec<_>>(), Fence::ALL);
+        for trial in &trials {
+            println!("{owner} <- {writer}: {trial}");
+            let done = if trial.refused.is_some() { 0 } else { wanted };
+            assert_eq!(trial.rounds, done, "{trial}");
+        }
+        assert!(trials[0].held(), "{}", trials[0]);
+    }
 }
