@@ -111,10 +111,11 @@ fn summarise(directory: &Directory, sights: &[Sight], view: Option<&View>, forma
     let primary = observer::primary(sights);
     let replicas = view.with_roles(Roles::REPLICA).count();
     let learners = view.with_roles(Roles::LEARNER).count();
+    let caches = view.with_roles(Roles::LEASE_CACHE).count();
     let up_ms = primary.map(|sight| clock::now().0.saturating_sub(sight.counter(Counter::StartedNs)) / 1_000_000);
     format.print(
         format_args!(
-            "view {}, lease {} ms; {}; data held by {}{}\n",
+            "view {}, lease {} ms; {}; data held by {}{}{}\n",
             view.number,
             view.lease_ns / 1_000_000,
             primary.map_or_else(|| styled(BAD, "nobody leads"), |sight| format!("node {} leads", sight.node)),
@@ -128,6 +129,7 @@ fn summarise(directory: &Directory, sights: &[Sight], view: Option<&View>, forma
                 n => format!("{n} nodes"),
             },
             if learners > 0 { format!(", {learners} more receiving it") } else { String::new() },
+            if caches > 0 { format!("; {caches} lease caches") } else { String::new() },
         ),
         || {
             json!({
@@ -138,6 +140,7 @@ fn summarise(directory: &Directory, sights: &[Sight], view: Option<&View>, forma
                 "primary_up_ms": up_ms,
                 "replicas": replicas,
                 "learners": learners,
+                "lease_caches": caches,
             })
         },
     );

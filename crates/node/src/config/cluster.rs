@@ -112,7 +112,7 @@ pub struct NodeEntry {
     /// Where its process listens for the others and for clients of the fabric, as an IP address and a port, where `fabric` is `"verbs"`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,
-    /// What it does. Both, when absent.
+    /// What it does. When absent: coordinator and replica.
     #[serde(default = "NodeEntry::default_roles")]
     pub roles: Vec<Role>,
 }
@@ -125,6 +125,8 @@ pub enum Role {
     Coordinator,
     /// Holds the state: may be or become primary.
     Replica,
+    /// Asks the coordinators whether the view still stands, for others who take leases. Worth it with many of them: `docs/membership.md`.
+    LeaseCache,
 }
 
 impl fmt::Display for Role {
@@ -132,6 +134,7 @@ impl fmt::Display for Role {
         f.write_str(match self {
             Role::Coordinator => "coordinator",
             Role::Replica => "replica",
+            Role::LeaseCache => "lease-cache",
         })
     }
 }
@@ -152,6 +155,7 @@ impl NodeEntry {
             set.with(match role {
                 Role::Coordinator => Roles::COORDINATOR,
                 Role::Replica => Roles::REPLICA,
+                Role::LeaseCache => Roles::LEASE_CACHE,
             })
         })
     }
@@ -279,7 +283,7 @@ impl ClusterConfig {
                 return Err(check.refuse(
                     format_args!("node[{i}].roles"),
                     format_args!("[{}]", roles.join(", ")),
-                    "\"coordinator\" and \"replica\", at least one of them, each once",
+                    "\"coordinator\", \"replica\" and \"lease-cache\", at least one of them, each once",
                 ));
             }
         }

@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use martlet_protocol::membership::Roles;
+
 use super::*;
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -201,7 +203,7 @@ fn each_wrong_key_of_a_cluster_file_is_named_with_its_value_and_what_is_allowed(
         ("127.0.0.1:7712", "127.0.0.1:70000", "node[1].redis is \"127.0.0.1:70000\"; allowed: host:port"),
         ("127.0.0.1:7712", ":7712", "node[1].redis is \":7712\"; allowed: host:port"),
         ("127.0.0.1:7712", "127.0.0.1:7711", "node[1].redis is \"127.0.0.1:7711\"; allowed: host:port"),
-        ("[\"coordinator\", \"replica\"]", "[]", "node[0].roles is []; allowed: \"coordinator\" and \"replica\""),
+        ("[\"coordinator\", \"replica\"]", "[]", "node[0].roles is []; allowed: \"coordinator\", \"replica\" and \"lease-cache\""),
         ("[\"coordinator\", \"replica\"]", "[\"replica\", \"replica\"]", "node[0].roles is [\"replica\", \"replica\"]; allowed:"),
     ] {
         let error = cluster_error(from, to);
@@ -214,11 +216,25 @@ fn each_wrong_key_of_a_cluster_file_is_named_with_its_value_and_what_is_allowed(
         ("lease_us = 10000", "leese_us = 1", ["leese_us", "lease_us"]),
         ("name = \"demo\"\n", "", ["missing field `name`", ""]),
         ("name = \"demo\"", "name = ", ["line 1", ""]),
-        ("[\"coordinator\", \"replica\"]", "[\"king\"]", ["king", "expected `coordinator` or `replica`"]),
+        ("[\"coordinator\", \"replica\"]", "[\"king\"]", ["king", "expected one of `coordinator`, `replica`, `lease-cache`"]),
     ] {
         let error = cluster_error(from, to);
         assert!(wanted.iter().all(|w| error.contains(w)), "{to}: {error}\nwanted: {wanted:?}");
     }
+}
+
+#[test]
+fn a_node_can_be_a_lease_cache_beside_what_else_it_is_or_alone() {
+    let mut config = three();
+    config.nodes[1].roles.push(Role::LeaseCache);
+    config.nodes[2].roles = vec![Role::LeaseCache];
+    let text = config.to_toml();
+    assert!(text.contains("\"lease-cache\""), "{text}");
+    let read = toml::from_str::<ClusterConfig>(&text).expect("what we wrote");
+    assert_eq!(read, config);
+    let cluster = Cluster::new(read).expect("two replicas, one of them a lease cache, and another cache");
+    let caches = cluster.config().nodes.iter().map(|n| n.role_set().has(Roles::LEASE_CACHE)).collect::<Vec<_>>();
+    assert_eq!(caches, [false, true, true]);
 }
 
 #[test]

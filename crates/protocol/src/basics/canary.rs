@@ -32,6 +32,10 @@ probes! {
         UnawaitedPrimary = "unawaited-primary",
         /// The lease word is stored once the lease has begun, not before it is asked for (16).
         LateLeaseWord = "late-lease-word",
+        /// A lease got through a cache lasts from the reading that proves it, not from the one before the cache's round (uKharon section 6.3).
+        BorrowedFromAnswer = "borrowed-from-answer",
+        /// A lease cache serves on without asking the coordinators (uKharon section 6.3).
+        CacheServesOn = "cache-serves-on",
         /// A process is certainly dead when one of its threads is (32).
         OneThreadDead = "one-thread-dead",
         /// A restarted process is taken for its earlier life (28).

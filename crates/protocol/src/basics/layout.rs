@@ -48,6 +48,8 @@ pub mod life {
     pub const THREADS: usize = 2;
     /// 1 once the owner leaves of its own will. Owner.
     pub const LEFT: usize = 3;
+    /// What the owner shows as a lease cache: a [`CacheWord`](crate::membership::cache::CacheWord); 0 where it is none. Owner; only upwards.
+    pub const CACHE: usize = 4;
     /// First of the death words: `[thread][watcher]`, robust futex words in the low 32 bits. The owner stores its thread id and the waiters
     /// bit; the kernel sets [`OWNER_DIED`] when that thread dies; a clean end of the thread stores 0.
     pub const DEATH: usize = 8;

@@ -99,6 +99,16 @@ probes! {
         LeaseConfirmed = "lease: confirmed",
         /// The next slot is taken: no lease on this view any more.
         LeaseRefused = "lease: the next slot is taken",
+        /// A lease is extended on the word of a lease cache.
+        LeaseBorrowed = "lease: extended through a cache",
+        /// A lease cache has proved nothing for half a lease.
+        CacheStands = "lease: a cache stands still",
+        /// A lease cache knows a newer view.
+        CacheAhead = "lease: a cache is ahead",
+        /// A lease cache's round is confirmed.
+        CacheConfirmed = "cache: confirms",
+        /// A lease cache finds the next slot taken.
+        CacheRefused = "cache: refuses",
         /// A slot that has been frozen ahead stops leases: another view is asked for.
         LeaseFrozen = "lease: the next slot is frozen",
         /// A first lease on a view begins.

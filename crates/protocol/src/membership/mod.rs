@@ -3,6 +3,7 @@
 //! [`Core`] is what the paper calls uKharon Core, together with the coordinator: one state machine per process that watches its peers, learns
 //! views, renews its lease and, in the process whose turn it is, decides the next view.
 
+pub mod cache;
 pub mod core;
 pub mod lease;
 pub mod message;

@@ -1,6 +1,7 @@
 //! Membership as a whole, over the simulated fabric: views, leases, failovers, and the property that everything rests on: at no moment
 //! are two views active.
 
+mod caches;
 mod cluster;
 mod deciding;
 mod joining;

@@ -189,7 +189,7 @@ impl World {
     /// Reads of slot words whose round is over change nothing when they are answered: they would only multiply the states.
     pub fn drop_late_answers(&mut self, p: usize) {
         let text = format!("{:?}", self.cores[p]);
-        let renewal = text.split("renewal: Renewal { serial: ").nth(1).expect("a field of the core");
+        let renewal = text.split("renewal: Renewal { inquiry: Inquiry { serial: ").nth(1).expect("a field of the core");
         let serial: u64 = renewal.split(',').next().and_then(|n| n.parse().ok()).expect("a number");
         let counts = |token: Token| {
             let rest = token_rest(token);
@@ -368,13 +368,14 @@ impl World {
         for p in (0..RUNNING).filter(|&p| self.runs(p)) {
             text.clear();
             write!(text, "{:?}", self.cores[p]).expect("a string takes everything");
-            // How often its heart has beaten, when it last had a turn, what it last encoded, how many rounds of questions there were: nothing
+            // How often its heart has beaten, when it last had a turn, what it last encoded, how many rounds of questions there were and were won: nothing
             // follows from these here.
             let idle = [
                 (" stalls: ", " next_monitor: "),
                 (" heartbeat: ", " events: "),
                 (" message: ", " malformed: "),
                 (" serial: ", " asked: "),
+                (" won: ", " }"),
             ];
             for (from, to) in idle {
                 let start = text.find(from).expect("a field of the core");

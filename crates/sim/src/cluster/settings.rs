@@ -181,7 +181,27 @@ impl Settings {
         if temper != Temper::Calm && chance.bool() {
             settings.strain(chance);
         }
+        // Drawn last, so that lives without caches are what they were before there were any.
+        if chance.u8(..3) == 0 {
+            settings.add_lease_caches(chance);
+        }
         settings
+    }
+
+    /// Some nodes renew leases for others, and perhaps one more does nothing else; mostly everybody takes leases, which is what caches are for.
+    fn add_lease_caches(&mut self, chance: &mut Rng) {
+        for roles in &mut self.roles {
+            if chance.bool() {
+                *roles = roles.with(Roles::LEASE_CACHE);
+            }
+        }
+        if chance.bool() {
+            self.roles.push(Roles::LEASE_CACHE);
+            self.nodes += 1;
+        }
+        if chance.u8(..4) != 0 {
+            self.leases = Leases::Everybody;
+        }
     }
 
     /// What takes the bounds of the model to their limits: clocks that drift far more than real ones do, so that leases of microseconds feel it;

@@ -56,6 +56,7 @@ impl Core {
         if self.lease_wanted && progress {
             self.renew(now, fabric);
         }
+        self.serve_leases(now, fabric);
         self.lead(now, fabric);
     }
 
@@ -67,6 +68,9 @@ impl Core {
         let mut next = self.next_monitor.min(self.next_broadcast).min(self.next_pull).min(self.next_resend);
         if self.lease_wanted {
             next = next.min(self.renewal_due());
+        }
+        for due in [self.reading_due(), self.round_due()].into_iter().flatten() {
+            next = next.min(due);
         }
         if self.proposing.is_some() {
             next = next.min(self.backoff_until);
@@ -133,7 +137,9 @@ impl Core {
             }
             k if k == Read::BoardNumber as u8 => self.note_board_number(fabric, peer, result),
             k if k == Read::BoardRecords as u8 => self.note_board_records(now, fabric, peer, result),
-            k if k == Read::Slot as u8 => self.note_slot(now, fabric, a, b, result),
+            k if k == Read::Slot as u8 => self.note_slot(now, fabric, b, result),
+            k if k == Read::CacheSlot as u8 => self.note_cache_slot(now, fabric, b, result),
+            k if k == Read::Cache as u8 => self.note_cache(now, fabric, b, result),
             k if k == Read::LeaseWord as u8 => self.note_lease_word(now, a, peer, result),
             _ => invariant!(false, "a completion of membership with kind {kind}"),
         }

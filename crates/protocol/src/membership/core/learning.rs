@@ -94,6 +94,8 @@ impl Core {
             self.lease.drop_it();
         }
         self.renewal.restart(carries_over);
+        self.borrowing.restart();
+        self.caching.restart(view.number, now);
         let listed = view.member(me).is_some();
         for member in view.members.iter().filter(|m| m.id != me) {
             // It was given up while its admission was being decided.

@@ -14,8 +14,11 @@
 //! - The leader is the senior coordinator that is not suspected (section 5.3.1). Two leaders are harmless, and back off.
 //! - A view is pushed by who decided it, and pulled by everybody from everybody's board, so a lost datagram costs time and nothing else.
 
+mod borrowing;
+mod caching;
 mod config;
 mod driving;
+mod inquiry;
 mod joining;
 mod leading;
 mod learning;
@@ -36,6 +39,8 @@ use crate::basics::{Mark, ProcessId, Time, ViewNumber};
 use crate::consensus::Proposer;
 use crate::consensus::rpc::{RpcAcceptor, RpcReply};
 use crate::detector::stall::StallMeter;
+use borrowing::Borrowing;
+use caching::Caching;
 pub use config::{Authority, Config, Leases};
 use joining::Joining;
 use peers::Peers;
@@ -82,6 +87,8 @@ enum Read {
     BoardRecords = 20,
     Slot = 21,
     LeaseWord = 22,
+    CacheSlot = 23,
+    Cache = 24,
 }
 
 /// The state machine; see the [module](self).
@@ -107,6 +114,8 @@ pub struct Core {
     lease_wanted: bool,
     handover: Handover,
     renewal: Renewal,
+    borrowing: Borrowing,
+    caching: Caching,
     joining: Joining,
     leaving: bool,
     excluded: bool,
@@ -146,6 +155,8 @@ impl Core {
             lease_wanted: false,
             handover: Handover::default(),
             renewal: Renewal::default(),
+            borrowing: Borrowing::default(),
+            caching: Caching::default(),
             joining: Joining::default(),
             leaving: false,
             excluded: false,
@@ -304,6 +315,7 @@ impl Core {
         Mark::LeaseGivenBack.reach();
         self.lease.drop_it();
         self.renewal.cancel();
+        self.borrowing.restart();
         self.store_lease_word(fabric, ViewNumber(0));
     }
 

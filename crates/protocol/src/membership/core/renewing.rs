@@ -1,21 +1,21 @@
 //! Taking and renewing the lease (Algorithms 2 and 6), in the background of whoever acts under it.
 
-use martlet_fabric::{Fabric, OpError, PeerId, Region, Remote};
+use martlet_fabric::{Fabric, OpError, PeerId};
 
+use super::inquiry::{Finding, Inquiry};
 use super::{Core, Milestone, Read, read_token, remote_life};
 use crate::basics::ballot::{self, FROZEN, SlotState, SlotWord};
-use crate::basics::layout::{Component, SLOT_WORDS, life};
+use crate::basics::layout::life;
 use crate::basics::{Canary, Mark, Time, ViewNumber};
 use crate::membership::message::Message;
 
-/// A question to the coordinators whether the view has been superseded.
+/// How long to leave a slot alone that was found taken, in nanoseconds.
+pub(super) const TAKEN_NS: u64 = 20_000;
+
+/// The state of getting and renewing the lease.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Renewal {
-    /// Tells one round of questions from another; the low 40 bits stand in tokens.
-    serial: u64,
-    asked: Option<Time>,
-    answered: u32,
-    empty: u32,
+    inquiry: Inquiry,
     /// The view is known to be superseded, or its next slot is being fought for: ask again later only.
     taken_until: Time,
     /// A majority has confirmed the view at least once.
@@ -28,24 +28,34 @@ pub(super) struct Renewal {
 
 impl Renewal {
     pub fn cancel(&mut self) {
-        self.asked = None;
+        self.inquiry.give_up();
         self.confirmed = None;
     }
 
     /// Gives up the round under way: the next tick asks everybody again.
     pub fn ask_anew(&mut self) {
-        self.asked = None;
+        self.inquiry.give_up();
     }
 
     pub fn restart(&mut self, carries_over: bool) {
-        *self = Renewal { serial: self.serial, carries_over, ..Renewal::default() };
+        self.inquiry.restart();
+        *self = Renewal { inquiry: std::mem::take(&mut self.inquiry), carries_over, ..Renewal::default() };
     }
 }
 
 impl Core {
+    /// How often a majority of the coordinators was asked about the lease, and confirmed it.
+    pub fn renewals_by_majority(&self) -> u64 {
+        self.renewal.inquiry.won()
+    }
+
+    /// When the coordinators are to be asked again. Who renews through a cache leaves it more time.
     pub(super) fn renewal_due(&self) -> Time {
         match &self.view {
-            Some(view) if self.lease.view() == view.number => Time(self.lease.end().0.saturating_sub(view.lease_ns / 2)),
+            Some(view) if self.lease.view() == view.number => {
+                let margin_ns = if self.borrowing.works() { view.lease_ns / 3 } else { view.lease_ns / 2 };
+                Time(self.lease.end().0.saturating_sub(margin_ns))
+            }
             _ => Time(0),
         }
     }
@@ -58,74 +68,54 @@ impl Core {
             return;
         }
         self.ask_for_lease_words(fabric);
-        // An unanswered round is given up after a lease's time: too late to be of use.
-        let under_way = self.renewal.asked.is_some_and(|at| now.since(at) < lease_ns.max(1_000_000));
+        self.ask_cache(now, fabric);
+        let under_way = self.renewal.inquiry.is_under_way(now, lease_ns);
         if !under_way && now >= self.renewal_due() && now >= self.renewal.taken_until {
             if !Canary::LateLeaseWord.is_planted() || self.lease.view() == number {
                 self.store_lease_word(fabric, number);
             }
-            self.renewal.serial = (self.renewal.serial + 1) & 0xff_ffff_ffff;
-            (self.renewal.asked, self.renewal.answered, self.renewal.empty) = (Some(now), 0, 0);
-            let offset = ballot::slot_of(number.next()) * 8;
-            for (i, peer) in self.coordinators.iter().enumerate() {
-                if let Some(peer) = *peer {
-                    let at = Remote { peer, region: Region::Public(SLOT_WORDS), offset };
-                    let rest = ((Read::Slot as u64) << 48) | ((i as u64) << 40) | self.renewal.serial;
-                    fabric.read_word(at, Component::Membership.token(rest));
-                }
-            }
+            self.renewal.inquiry.ask(now, fabric, Read::Slot, number, &self.coordinators);
         }
         self.start_lease(now);
     }
 
-    /// Takes a coordinator's word of the next view's slot.
-    pub(super) fn note_slot<F: Fabric>(&mut self, now: Time, fabric: &mut F, _i: usize, serial: u64, result: Result<u64, OpError>) {
+    /// Takes a coordinator's word of the next view's slot, asked for by the lease's round of that serial.
+    pub(super) fn note_slot<F: Fabric>(&mut self, now: Time, fabric: &mut F, serial: u64, result: Result<u64, OpError>) {
         let Some(number) = self.view.as_ref().map(|v| v.number) else { return };
-        let stale = serial != self.renewal.serial && !Canary::StaleEvidence.is_planted();
-        if stale || self.renewal.asked.is_none() {
-            return;
+        let Some(word) = result.ok().filter(|_| self.renewal.inquiry.awaits(serial)) else { return };
+        let finding = self.renewal.inquiry.note(is_empty(word, number), self.coordinators.len());
+        self.mind_frozen(now, fabric, word, number);
+        let Some(view) = self.view.as_ref().filter(|v| v.number == number) else { return }; // the next has just been decided
+        match finding {
+            None => {}
+            Some(Finding::Taken) => {
+                // Superseded, perhaps. Find out, and don't hammer the slot meanwhile.
+                Mark::LeaseRefused.reach();
+                self.renewal.taken_until = now.after(TAKEN_NS);
+                self.pull(fabric);
+            }
+            Some(Finding::Stands(asked)) => {
+                let start = if Canary::LeaseFromAnswers.is_planted() { now } else { asked };
+                let end = start.after(self.config.clocks.shortened(view.lease_ns));
+                self.renewal.confirmed = Some(end);
+                Mark::LeaseConfirmed.reach();
+                if self.lease.view() == number {
+                    Mark::LeaseExtended.reach();
+                    self.lease.extend(end);
+                } else {
+                    self.start_lease(now);
+                }
+            }
         }
-        let generation = ballot::generation_of(number.next());
-        let Ok(word) = result else { return };
-        self.renewal.answered += 1;
-        // Evidence for this slot and no other (TRAPS 3).
-        let state = SlotWord(word).state_in(generation);
-        if state.is_some_and(SlotState::is_empty) {
-            self.renewal.empty += 1;
-        }
-        if state.is_some_and(|s| s.min == FROZEN) && !self.wishes.renew {
-            // It will never look empty again, whatever is decided there: ask for a view after which another slot counts.
+    }
+
+    /// A frozen slot will never look empty again, whatever is decided there: asks for a view after which another slot counts.
+    pub(super) fn mind_frozen<F: Fabric>(&mut self, now: Time, fabric: &mut F, word: u64, number: ViewNumber) {
+        let frozen = SlotWord(word).state_in(ballot::generation_of(number.next())).is_some_and(|s| s.min == FROZEN);
+        if frozen && !self.wishes.renew {
             Mark::LeaseFrozen.reach();
             self.wishes.renew = true;
             self.tell_leader(now, fabric, &Message::Frozen { view: number });
-        }
-        let (Some(view), Some(asked)) = (&self.view, self.renewal.asked) else { return };
-        if view.number != number {
-            return; // that view has just been decided
-        }
-        let majority = ballot::majority(self.coordinators.len()) as u32;
-        if self.renewal.answered < majority {
-            return;
-        }
-        self.renewal.asked = None;
-        // The paper asks that all replies of the majority be empty. A further reply of the same round is no longer looked at.
-        self.renewal.serial = (self.renewal.serial + 1) & 0xff_ffff_ffff;
-        if self.renewal.empty < self.renewal.answered {
-            // Superseded, perhaps. Find out, and don't hammer the slot meanwhile.
-            Mark::LeaseRefused.reach();
-            self.renewal.taken_until = now.after(20_000);
-            self.pull(fabric);
-            return;
-        }
-        let start = if Canary::LeaseFromAnswers.is_planted() { now } else { asked };
-        let end = start.after(self.config.clocks.shortened(view.lease_ns));
-        self.renewal.confirmed = Some(end);
-        Mark::LeaseConfirmed.reach();
-        if self.lease.view() == view.number {
-            Mark::LeaseExtended.reach();
-            self.lease.extend(end);
-        } else {
-            self.start_lease(now);
         }
     }
 
@@ -180,6 +170,11 @@ impl Core {
             self.start_lease(now);
         }
     }
+}
+
+/// Whether this word says that nothing was accepted for the view after `number`: evidence for that slot and no other (TRAPS 3).
+pub(super) fn is_empty(word: u64, number: ViewNumber) -> bool {
+    SlotWord(word).state_in(ballot::generation_of(number.next())).is_some_and(SlotState::is_empty)
 }
 
 /// Marks in a token under which view a lease word was asked for. Eight bits are enough: a queue never holds an operation for 256 views.
