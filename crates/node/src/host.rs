@@ -293,6 +293,7 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
         let count = &mut self.counters;
         count.set(Counter::Standing, standing);
         count.set(Counter::Reign, self.engine.reign());
+        count.set(Counter::CacheRenewals, self.core.renewals_through_cache());
         count.set(Counter::ProposedIndex, self.engine.last().0);
         count.set(Counter::CommittedIndex, self.engine.committed().0);
         count.set(Counter::AppliedIndex, self.engine.applied().0);

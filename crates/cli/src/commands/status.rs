@@ -129,7 +129,7 @@ fn summarise(directory: &Directory, sights: &[Sight], view: Option<&View>, forma
                 n => format!("{n} nodes"),
             },
             if learners > 0 { format!(", {learners} more receiving it") } else { String::new() },
-            if caches > 0 { format!("; {caches} lease caches") } else { String::new() },
+            if caches > 0 { format!("; lease caches: {caches}") } else { String::new() },
         ),
         || {
             json!({

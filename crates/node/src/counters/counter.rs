@@ -55,6 +55,7 @@ counters! {
     LongestGapNs "longest_gap_ns" "The longest time between two turns in which the thread did not mean to sleep.",
     Stalls "stalls" "Such gaps that were longer than the detector's bound.",
     Demotions "demotions" "How often the guard took a thread out of SCHED_FIFO.",
+    CacheRenewals "cache_renewals" "How often this life of the node has renewed its lease through a lease cache.",
 }
 
 #[cfg(test)]

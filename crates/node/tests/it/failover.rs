@@ -1,7 +1,7 @@
 //! What a user sees when nodes die, hang and come back.
 
 use martlet_fabric::NodeId;
-use martlet_node::config::Idle;
+use martlet_node::config::{ClusterConfig, Idle, Role};
 use martlet_node::counters::{Counter, EventKind};
 use rustix::process::Signal;
 
@@ -147,4 +147,32 @@ fn every_idle_strategy_serves() {
         nodes.kill(primary);
         assert_eq!(session.add(), 21, "{idle:?}");
     }
+}
+
+#[test]
+fn a_primary_renews_through_another_nodes_lease_cache_and_takes_the_next_when_that_is_killed() {
+    let roles = |config: &mut ClusterConfig| {
+        Nodes::patient(config);
+        config.nodes.iter_mut().for_each(|node| node.roles.push(Role::LeaseCache));
+    };
+    let mut nodes = Nodes::start_with("cache", 3, roles, |_| {});
+    nodes.settle();
+    let mut session = Session::open(&nodes.cluster, 1);
+    let primary = nodes.primary();
+    let renewed = |nodes: &mut Nodes| nodes.reading(primary).map_or(0, |r| r.get(Counter::CacheRenewals));
+    let mut expected = 0;
+    for others in [2, 1] {
+        let before = renewed(&mut nodes);
+        nodes.until("the lease is renewed through a cache", |nodes| (renewed(nodes) > before + 20).then_some(()));
+        expected += 1;
+        assert_eq!(session.add(), expected);
+        let victim = nodes.running().find(|n| *n != primary).expect("caches are left");
+        assert_eq!(nodes.running().count(), others + 1);
+        nodes.kill(victim);
+        expected += 1;
+        assert_eq!(session.add(), expected, "the primary goes on");
+        nodes.settle();
+    }
+    expected += 1;
+    assert_eq!(session.add(), expected, "without caches as well");
 }
