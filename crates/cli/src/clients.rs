@@ -9,6 +9,7 @@ use martlet_node::backend::Backend;
 use martlet_node::client::ClientEndpoint;
 use martlet_node::config::{Cluster, FabricKind, Idle, Priority, ThreadsConfig};
 use martlet_node::{clock, sched};
+use martlet_protocol::basics::Time;
 use martlet_sim::linearizability::kv::{Action, Bytes, Input, Output};
 
 use crate::caller::{Caller, Reply};
@@ -102,6 +103,11 @@ impl FabricClient {
         either!(self, client => client.request(args, reply))
     }
 
+    /// When a request that waited last turned to another node, which had said that it leads.
+    pub fn turned_at(&mut self) -> Time {
+        either!(self, client => client.turned_at)
+    }
+
     /// Waits until this many nodes are connected. To be called while no reply is awaited.
     ///
     /// # Errors
@@ -124,22 +130,28 @@ struct ClientOn<F: Backend> {
     client: Client<F>,
     waiting: Waiting,
     patience: Duration,
+    turned_at: Time,
 }
 
 impl<F: Backend> ClientOn<F> {
     fn open(cluster: &Cluster, waiting: Waiting, patience: Duration) -> Outcome<ClientOn<F>> {
         let fabric = ClientEndpoint::<F>::open(cluster).map_err(Fail::failed)?.into_fabric();
         let config = ClientConfig { sizes: cluster.sizes(), ..ClientConfig::new(fabric.identity().incarnation.0) };
-        Ok(ClientOn { client: Client::new(fabric, config), waiting, patience })
+        Ok(ClientOn { client: Client::new(fabric, config), waiting, patience, turned_at: Time(0) })
     }
 
     fn request<T>(&mut self, args: &[&[u8]], reply: impl FnOnce(&Answer<'_>) -> T) -> Outcome<Option<T>> {
         self.client.post(args).map_err(Fail::usage)?;
+        let mut asked = self.client.primary();
         let start = Instant::now();
         let mut turns = 0u32;
         loop {
             if let Some(answer) = self.client.poll(clock::now()) {
                 return Ok(Some(reply(&answer)));
+            }
+            if self.client.primary() != asked {
+                asked = self.client.primary();
+                self.turned_at = clock::now();
             }
             turns = turns.wrapping_add(1);
             if !turns.is_multiple_of(64) {

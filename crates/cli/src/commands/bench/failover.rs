@@ -81,6 +81,8 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     };
     let mut figures: Vec<Figure> =
         MOMENTS.iter().map(|moment| Figure::new("failover", format!("kill to {moment}"), Unit::Microseconds)).collect();
+    let mut returned = Figure::new("failover", "kill to return of the killing system call", Unit::Microseconds);
+    let mut turned = Figure::new("failover", "kill to client turned to the next primary", Unit::Microseconds);
     let mut total = Figure::new("failover", "kill to next acknowledged write", Unit::Microseconds);
     let mut bare = Figure::new("failover", "bare death probe, in turn", Unit::Microseconds);
     let mut probe = reference::Probe::new()?;
@@ -103,6 +105,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
             }
         }
         let killed = testbed.signal(node, Signal::KILL)?;
+        let free = clock::now();
         let answered = writer.write_elsewhere(node)?;
         drop(on_core);
         testbed.await_end(node)?;
@@ -115,6 +118,8 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         for (figure, moment) in figures.iter_mut().zip(MOMENTS) {
             timeline.first(moment).into_iter().for_each(|ns| figure.record(ns));
         }
+        returned.record(free.since(killed));
+        writer.turned_at().into_iter().for_each(|at| turned.record(at.since(killed)));
         total.record(answered.since(killed));
         testbed.spawn(node)?;
         testbed.await_whole()?;
@@ -122,6 +127,10 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     }
     let left = testbed.end()?;
     figures.into_iter().for_each(|figure| report.add(figure));
+    report.add(returned);
+    if turned.n() > 0 {
+        report.add(turned);
+    }
     report.add(total);
     report.add(bare);
     if left.is_empty() { Ok(()) } else { Err(Fail::wrong(format_args!("left behind: {}", left.join(", ")))) }
@@ -156,6 +165,14 @@ impl Writer {
         match self {
             Writer::Fabric(client) => client.await_nodes(count),
             Writer::Redis(_) => Ok(()),
+        }
+    }
+
+    /// When it turned to the primary that acknowledged its latest write, where it can tell.
+    fn turned_at(&mut self) -> Option<Time> {
+        match self {
+            Writer::Fabric(client) => Some(client.turned_at()),
+            Writer::Redis(_) => None,
         }
     }
 
