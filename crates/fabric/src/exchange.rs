@@ -84,6 +84,11 @@ impl<N, C> Exchange<N, C> {
     /// For the endpoint: asks the bootstrap thread for something.
     pub(crate) fn ask(&self, command: C) {
         lock(&self.outbox).push(command);
+        self.stir();
+    }
+
+    /// For the endpoint: ends a wait of the bootstrap thread.
+    pub(crate) fn stir(&self) {
         // It fails only when the counter is full of earlier wake-ups, and one is enough.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }

@@ -298,6 +298,10 @@ impl<F: Backend, A: Application> Life<F, A> {
             }
             let leads = self.agent.host.engine.standing() == Standing::Primary;
             posture.after_turn(&turn, leads);
+            if !turn.worked {
+                // A backup may lead at any moment, and whoever comes then must not wait.
+                bed.tend(turn.now, !(leads && self.agent.app.is_heard_in_memory()));
+            }
             match idler.after_turn(turn.now, turn.worked, leads) {
                 Rest::None => std::hint::spin_loop(),
                 Rest::Yield => std::thread::yield_now(),

@@ -1,15 +1,17 @@
 //! Who listens for a main thread that sleeps.
 //!
 //! A sleeping main thread waits in one place: for words in memory (its doorbell, the death words of its peers), or in epoll, for sockets.
-//! While it is in the one, a thread of its own listens at the other, and passes on what comes:
+//! While it is in the one, another thread listens at the other, and passes on what comes:
 //!
-//! - **The waker** waits in poll(2) for sockets, and rings the bell. A backup sleeps on its words, since nothing must come between a death and
-//!   its notice; so does a primary whose clients come by memory.
+//! - **The endpoint's [`Ear`]** listens to sockets, and rings the bell: its bootstrap thread does, beside its own work. A backup sleeps on its
+//!   words, since nothing must come between a death and its notice; so does a primary whose clients come by memory.
 //! - **The crier** waits for the words, and makes an eventfd readable among the sockets. A primary whose clients come by sockets sleeps there:
-//!   each request then costs one wake-up, and the scheduler sees who wakes whom and lets a lone client and its server share a core.
+//!   each request then costs one wake-up, and the scheduler sees who wakes whom and lets a lone client and its server share a core. It is a
+//!   thread of its own, which a primary whose clients come by memory lets go: a SIGKILL wakes every thread of a process before it returns, and
+//!   two or more of them on the killer's core make it wait until they have ended.
 //!
 //! Each listens only while the main thread is parked, and elsewhere: an awake main thread looks at everything itself, and what comes must then
-//! cost nothing beyond it.
+//! cost nothing beyond it. The crier's part in it (the ear's is the same):
 //!
 //! | main thread | listener |
 //! |---|---|
@@ -26,10 +28,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use martlet_fabric::shm::{OwnRegions, ParkWord, ShmFabric, Vigil};
+use martlet_fabric::shm::{Ear, OwnRegions, ParkWord, ShmFabric, Vigil};
+use martlet_protocol::basics::Time;
 use martlet_protocol::replica::NODES_OWN;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::thread::futex;
+
+/// How long a crier is kept that nobody needs, in nanoseconds. To start one costs a tenth of a millisecond or more.
+const CRIER_IDLE_NS: u64 = 10_000_000;
 
 /// A listener's state: the lowest two bits; above them a number that changes with what it is to listen for.
 const STATE: u32 = 3;
@@ -88,6 +94,11 @@ impl Listener {
         }
     }
 
+    /// Whether the thread has ended, so that dropping this takes no time.
+    fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Tells the thread to end. It does when its wait is over.
     fn close(&self) {
         self.state.store(CLOSED, Ordering::SeqCst);
@@ -125,43 +136,6 @@ fn listen(state: &AtomicU32, wait: &dyn Fn(&AtomicU32, u32) -> io::Result<()>, p
     }
 }
 
-/// Waits for descriptors, and calls somebody: the main thread, by its bell.
-#[derive(Debug)]
-struct Waker {
-    listener: Listener,
-    close: OwnedFd,
-}
-
-impl Waker {
-    fn start(descriptors: Vec<OwnedFd>, ring: impl Fn() + Send + 'static) -> io::Result<Waker> {
-        let close = eventfd(0, EventfdFlags::CLOEXEC)?;
-        let closed = close.try_clone()?;
-        let wait = move |_: &AtomicU32, _| {
-            // A descriptor that is at its end, or broken, counts: the main thread will find out.
-            let mut fds: Vec<PollFd<'_>> =
-                std::iter::once(&closed).chain(&descriptors).map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
-            match poll(&mut fds, None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-                Err(error) => Err(error.into()),
-            }
-        };
-        // Who has disarmed it is awake, and looks at the sockets before it sleeps again.
-        let pass_on = move |armed: bool| {
-            if armed {
-                ring();
-            }
-        };
-        Ok(Waker { listener: Listener::start("martlet-waker", wait, pass_on)?, close })
-    }
-}
-
-impl Drop for Waker {
-    fn drop(&mut self) {
-        self.listener.close();
-        let _ = rustix::io::write(&self.close, &1u64.to_ne_bytes());
-    }
-}
-
 /// Waits for words, and makes a descriptor readable.
 #[derive(Debug)]
 struct Crier {
@@ -169,14 +143,11 @@ struct Crier {
     vigil: Arc<Mutex<Option<Vigil>>>,
     /// For which words the vigil is kept.
     words: Vec<ParkWord>,
-    called: OwnedFd,
 }
 
 impl Crier {
-    /// Of the endpoint that these regions belong to.
-    fn start(endpoint: OwnRegions) -> io::Result<Crier> {
-        let called = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let call = called.try_clone()?;
+    /// Of the endpoint that these regions belong to. It makes itself heard by `call`.
+    fn start(endpoint: OwnRegions, call: OwnedFd) -> io::Result<Crier> {
         let vigil: Arc<Mutex<Option<Vigil>>> = Arc::default();
         let its = Arc::clone(&vigil);
         let wait = move |state: &AtomicU32, armed| {
@@ -195,7 +166,7 @@ impl Crier {
                 endpoint.nudge();
             }
         };
-        Ok(Crier { listener: Listener::start("martlet-crier", wait, pass_on)?, vigil, words: Vec::new(), called })
+        Ok(Crier { listener: Listener::start("martlet-crier", wait, pass_on)?, vigil, words: Vec::new() })
     }
 
     /// Listens for the endpoint's bell and these words.
@@ -214,49 +185,88 @@ impl Crier {
 /// Both listeners, as far as there is something to listen for.
 #[derive(Debug)]
 pub struct Watch {
-    waker: Waker,
+    ear: Ear,
+    /// Among the application's sockets, if there are any: by it the crier makes itself heard.
+    called: Option<OwnedFd>,
     crier: Option<Crier>,
+    /// One that has been told to end. It may take its time, which the main thread has not.
+    leaving: Option<Crier>,
+    /// No crier can be had.
+    refused: bool,
+    /// When there was last a use for the crier, or was to be expected.
+    crier_used: Time,
 }
 
 impl Watch {
     /// Listens for `stop` and for `sockets`, the application's epoll instance, where the crier makes itself heard.
     pub fn start(fabric: &ShmFabric, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<Watch> {
-        let ring = fabric.own_regions();
-        let watched = sockets.into_iter().chain([stop]).map(|fd| fd.try_clone_to_owned()).collect::<io::Result<_>>()?;
-        let waker = Waker::start(watched, move || ring.nudge())?;
-        let crier = match sockets {
+        let heard = sockets.into_iter().chain([stop]).map(|fd| fd.try_clone_to_owned()).collect::<io::Result<_>>()?;
+        let called = match sockets {
             None => None,
             Some(sockets) => {
-                let crier = Crier::start(fabric.own_regions())?;
-                for own in [crier.called.as_fd(), stop] {
+                let called = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+                for own in [called.as_fd(), stop] {
                     enter(sockets, own)?;
                 }
-                Some(crier)
+                Some(called)
             }
         };
-        Ok(Watch { waker, crier })
+        let mut watch = Watch { ear: fabric.ear(heard), called, crier: None, leaving: None, refused: false, crier_used: Time(0) };
+        // Now, and not when this node has just become primary and its clients wait.
+        watch.start_crier(fabric);
+        Ok(watch)
     }
 
     /// Whether the main thread can sleep in the application's epoll instance.
     pub fn has_crier(&self) -> bool {
-        self.crier.is_some()
+        self.called.is_some() && !self.refused
     }
 
     /// To be called by the main thread before it looks at everything for the last time and then sleeps on its words.
     pub fn arm_waker(&self) {
-        self.waker.listener.arm(false);
+        self.ear.arm();
     }
 
     /// To be called by the main thread before it looks at everything for the last time and then sleeps in the application's epoll instance.
     pub fn arm_crier(&mut self, fabric: &ShmFabric, words: &[ParkWord]) {
+        if self.crier.is_none() {
+            self.start_crier(fabric);
+        }
         if let Some(crier) = &mut self.crier {
             crier.arm(fabric, words);
         }
     }
 
+    fn start_crier(&mut self, fabric: &ShmFabric) {
+        let Some(called) = &self.called else { return };
+        match called.try_clone().and_then(|call| Crier::start(fabric.own_regions(), call)) {
+            Ok(crier) => self.crier = Some(crier),
+            Err(error) => {
+                tracing::warn!(%error, "no crier: the node sleeps on words in memory only");
+                // Should a sleep have been begun, it ends at once, and is the last among the sockets.
+                let _ = rustix::io::write(called, &1u64.to_ne_bytes());
+                self.refused = true;
+            }
+        }
+    }
+
+    /// To be called by the main thread now and then. `expected`: the next sleep may be one among the sockets, as far as can be told. Lets the
+    /// crier go once that has not been so for [`CRIER_IDLE_NS`].
+    pub fn tend_crier(&mut self, now: Time, expected: bool) {
+        if expected {
+            self.crier_used = now;
+        } else if self.crier.is_some() && self.leaving.is_none() && now.since(self.crier_used) >= CRIER_IDLE_NS {
+            self.leaving = self.crier.take();
+            self.leaving.iter().for_each(|crier| crier.listener.close());
+        }
+        if self.leaving.as_ref().is_some_and(|crier| crier.listener.has_ended()) {
+            self.leaving = None;
+        }
+    }
+
     /// To be called by the main thread when it is awake again.
     pub fn disarm(&self) {
-        self.waker.listener.disarm();
+        self.ear.disarm();
         if let Some(crier) = &self.crier {
             crier.listener.disarm();
         }
@@ -275,7 +285,6 @@ pub(crate) fn enter(sockets: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicU64;
-    use std::sync::mpsc::channel;
 
     use martlet_fabric::shm::ShmConfig;
     use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionName, RegionSpec};
@@ -288,54 +297,6 @@ mod tests {
 
     fn make_readable(fd: &OwnedFd) {
         rustix::io::write(fd, &1u64.to_ne_bytes()).expect("a fresh eventfd");
-    }
-
-    fn consume(fd: &OwnedFd) {
-        rustix::io::read(fd, &mut [0; 8]).expect("it was readable");
-    }
-
-    #[test]
-    fn a_sleeper_is_woken_by_each_of_its_descriptors_and_an_awake_thread_is_left_alone() {
-        let (a, b) = (event(), event());
-        let (rang, bell) = channel();
-        let both = vec![a.try_clone().expect("dup"), b.try_clone().expect("dup")];
-        let waker = Waker::start(both, move || rang.send(()).expect("the test listens")).expect("a thread");
-        for i in 0..1_000 {
-            let fd = if i % 2 == 0 { &a } else { &b };
-            // Before it is armed as well as after: no order may lose the wake-up.
-            if i % 3 == 0 {
-                make_readable(fd);
-                waker.listener.arm(false);
-            } else {
-                waker.listener.arm(false);
-                make_readable(fd);
-            }
-            bell.recv().expect("the bell rings");
-            waker.listener.disarm();
-            consume(fd);
-        }
-        // Awake: readable descriptors ring nothing.
-        make_readable(&a);
-        drop(waker);
-        assert!(bell.try_recv().is_err(), "the main thread was awake");
-    }
-
-    #[test]
-    fn many_sleeps_without_traffic_and_an_end_in_either_state() {
-        for armed in [false, true] {
-            let fd = event();
-            let (rang, bell) = channel();
-            let waker = Waker::start(vec![fd], move || rang.send(()).expect("the test listens")).expect("a thread");
-            for _ in 0..1_000 {
-                waker.listener.arm(false);
-                waker.listener.disarm();
-            }
-            if armed {
-                waker.listener.arm(false);
-            }
-            drop(waker);
-            assert!(bell.try_recv().is_err());
-        }
     }
 
     /// An endpoint that nobody is connected with.
@@ -354,7 +315,7 @@ mod tests {
         let socket = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
         epoll::add(&sockets, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN).expect("added");
         let stop = event();
-        let mut watch = Watch::start(&fabric, Some(sockets.as_fd()), stop.as_fd()).expect("two threads");
+        let mut watch = Watch::start(&fabric, Some(sockets.as_fd()), stop.as_fd()).expect("descriptors");
         assert!(watch.has_crier());
         let ours = fabric.own_regions();
         let (nudges, seen) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -381,6 +342,8 @@ mod tests {
             let (mut taken, mut total, mut sleeps) = (0, 0, 0u64);
             while total < EVENTS {
                 sleeps += 1;
+                // It may be let go and started again between any two sleeps.
+                watch.tend_crier(Time(sleeps * CRIER_IDLE_NS), sleeps % 64 != 0);
                 // A while here, a while there.
                 let at_sockets = sleeps / 5 % 2 == 0;
                 fabric.announce();

@@ -1,4 +1,4 @@
-//! The bootstrap thread: listens, dials, shakes hands, and watches the processes it has connected.
+//! The bootstrap thread: listens, dials, shakes hands, watches the processes it has connected, and lends the endpoint an ear.
 //!
 //! One thread, and nothing in it blocks but the wait for something to happen, so that no peer can hold up another: all handshakes go on at
 //! once, each with its own deadline.
@@ -61,6 +61,8 @@ enum Source {
     Handshake(usize),
     Socket(usize),
     Process(usize),
+    /// One of the descriptors that the endpoint listens to.
+    Outside,
 }
 
 /// How a handshake fails.
@@ -82,6 +84,8 @@ pub(super) struct Bootstrap {
     next_peer: u32,
     /// Whether connections are accepted; until then they wait in the listener.
     open: bool,
+    /// What the endpoint listens to while it sleeps on words.
+    outside: Vec<OwnedFd>,
     accept_again: Option<Instant>,
     buffer: Box<[u8; MAX_MESSAGE]>,
 }
@@ -98,6 +102,7 @@ impl Bootstrap {
             connections: Vec::new(),
             next_peer: 1,
             open,
+            outside: Vec::new(),
             accept_again: None,
             buffer: Box::new([0; MAX_MESSAGE]),
         }
@@ -128,6 +133,11 @@ impl Bootstrap {
                     Source::Handshake(at) => handshakes.push(at),
                     Source::Socket(at) => self.hear(at),
                     Source::Process(at) => self.ended(at),
+                    Source::Outside => {
+                        if self.shared.attention.is_heard() {
+                            self.shared.wake();
+                        }
+                    }
                 }
             }
             self.shake_hands(&handshakes);
@@ -141,6 +151,9 @@ impl Bootstrap {
     fn wait(&self) -> io::Result<Vec<Source>> {
         let mut watch = Watch::new();
         watch.add(Source::Wake, PollFd::new(&self.shared.wake, PollFlags::IN));
+        if !self.outside.is_empty() && self.shared.attention.is_wanted() {
+            self.outside.iter().for_each(|fd| watch.add(Source::Outside, PollFd::new(fd, PollFlags::IN)));
+        }
         if let Some(listener) = self.listener.as_ref().filter(|_| self.open) {
             match self.accept_again {
                 Some(when) => watch.at_latest(when),
@@ -188,6 +201,7 @@ impl Bootstrap {
                     self.dialer.want(node, (), Instant::now());
                 }
                 Command::Disconnect(node) => self.dialer.unwant(node),
+                Command::Listen(descriptors) => self.outside = descriptors,
                 Command::Forget(peer, mapped) => {
                     drop(mapped);
                     if let Some(connection) = self.connections.iter_mut().find(|c| c.peer == peer) {

@@ -12,11 +12,13 @@
 //!   write. A writer that lost its grant may have stored some or all of its bytes: they lie in its own lane and its completion says so.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::bell::{MAX_PARK_WORDS, Vigil, WakeReason};
+use super::ear::Ear;
 use super::mail::{self, Popped};
 use super::memory::Area;
 use super::peer::{Lane, Own, Peer};
@@ -238,6 +240,12 @@ impl ShmFabric {
         };
         self.own.bell.awake();
         reason
+    }
+
+    /// Listens to `descriptors` whenever the ear is armed: one that becomes readable then rings our bell. There is one ear; a new one takes the
+    /// place of the one before.
+    pub fn ear(&self, descriptors: Vec<OwnedFd>) -> Ear {
+        Ear::new(self.shared.clone(), descriptors)
     }
 
     /// What [`ShmFabric::sleep`] would wait for, so that another thread of the process can wait for it. Words of peers that are unknown are not

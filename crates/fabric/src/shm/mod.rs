@@ -12,6 +12,7 @@
 //! | `peer` | our memory, lanes with their grant words, a mapped peer |
 //! | `mail` | datagram rings |
 //! | `bell` | parking and waking |
+//! | `ear` | who listens to descriptors for a parked thread |
 //! | `socket`, `handshake`, `bootstrap` | how processes meet |
 //! | `shared` | between the bootstrap thread and the endpoint |
 //! | `endpoint` | the contract's operations |
@@ -27,6 +28,7 @@
 mod bell;
 mod bootstrap;
 mod config;
+mod ear;
 mod endpoint;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
@@ -47,6 +49,7 @@ pub use crate::exchange::BootstrapCounters;
 pub use crate::meeting::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES, PartyError};
 pub use bell::{MAX_PARK_WORDS, Vigil, WakeReason};
 pub use config::{ShmConfig, StartError};
+pub use ear::Ear;
 pub use endpoint::{DatagramCounters, ParkWord, ShmFabric};
 pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, OwnRegions, WAITERS};
 pub use socket::is_running;

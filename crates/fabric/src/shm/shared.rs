@@ -2,9 +2,11 @@
 
 use std::io;
 use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::ear::Attention;
 use super::peer::{Own, Peer};
 use crate::contract::{NodeId, PeerId};
 use crate::exchange::Exchange;
@@ -23,6 +25,8 @@ pub(super) enum Command {
     Open,
     Connect(NodeId),
     Disconnect(NodeId),
+    /// Listen to these descriptors, and no longer to earlier ones, whenever the endpoint's [`Ear`](super::ear::Ear) is armed.
+    Listen(Vec<OwnedFd>),
     /// Close the connection and unmap what there is: unmapping takes long, so the endpoint's thread does not do it.
     Forget(PeerId, Option<Box<Peer>>),
     Stop,
@@ -32,6 +36,7 @@ pub(super) enum Command {
 pub(super) struct Shared {
     exchange: Exchange<Note, Command>,
     pub(super) own: Arc<Own>,
+    pub(super) attention: Attention,
 }
 
 impl Deref for Shared {
@@ -44,12 +49,17 @@ impl Deref for Shared {
 
 impl Shared {
     pub(super) fn new(own: Arc<Own>) -> io::Result<Shared> {
-        Ok(Shared { exchange: Exchange::new()?, own })
+        Ok(Shared { exchange: Exchange::new()?, own, attention: Attention::new() })
     }
 
     /// For the bootstrap thread: leaves a note and wakes the endpoint's thread if it is parked.
     pub(super) fn tell(&self, note: Note) {
         self.exchange.leave(note);
+        self.wake();
+    }
+
+    /// For the bootstrap thread: wakes the endpoint's thread if it is parked.
+    pub(super) fn wake(&self) {
         // Pairs with the fence of a parking endpoint: it sees the note, or we see that it sleeps.
         std::sync::atomic::fence(Ordering::SeqCst);
         self.own.bell.ring();

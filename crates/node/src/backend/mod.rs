@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use martlet_fabric::shm::{DeathWords, DeathWordsError};
 use martlet_fabric::{Fabric, Identity, NodeId, PeerId, RegionName};
+use martlet_protocol::basics::Time;
 
 use crate::config::{Cluster, Settings};
 
@@ -113,6 +114,12 @@ pub trait Rest<F>: Sized {
 
     /// Says whose deaths are to end a sleep, from now on. `me` is the watcher. A hint: a backend that cannot be woken by a death is not.
     fn watch_deaths(&mut self, fabric: &F, peers: impl Iterator<Item = PeerId>, me: NodeId);
+
+    /// To be called between turns that found nothing to do. `among_sockets_soon`: the next sleep may be one among the sockets, as far as can be
+    /// told; otherwise what only those need may be let go.
+    fn tend(&mut self, now: Time, among_sockets_soon: bool) {
+        let _ = (now, among_sockets_soon);
+    }
 
     /// Announces a sleep. What happens from now on either shows in the look that follows, or ends the sleep.
     fn prepare(&mut self, fabric: &mut F, at_sockets: bool);

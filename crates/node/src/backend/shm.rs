@@ -7,6 +7,7 @@ use std::time::Duration;
 use martlet_fabric::primitive::{Ordering, fence};
 use martlet_fabric::shm::{self, DeathWords, DeathWordsError, ParkWord, ShmConfig, ShmFabric, WakeReason};
 use martlet_fabric::{Identity, NodeId, PeerId, Region, RegionName, Remote};
+use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::{self, LIFE, MAX_ACTING_THREADS, life};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -127,6 +128,10 @@ impl Rest<ShmFabric> for ShmRest {
                 }
             }
         }
+    }
+
+    fn tend(&mut self, now: Time, among_sockets_soon: bool) {
+        self.watch.tend_crier(now, among_sockets_soon);
     }
 
     fn prepare(&mut self, fabric: &mut ShmFabric, at_sockets: bool) {

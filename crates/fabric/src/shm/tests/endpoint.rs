@@ -179,6 +179,36 @@ fn a_nudge_wakes_who_is_parked_and_nobody_sleeps_through_one() {
 }
 
 #[test]
+fn a_readable_descriptor_wakes_who_has_armed_its_ear_and_nobody_sleeps_through_one() {
+    let (_, mut a, _, _b, _) = pair();
+    let event = || rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd");
+    let events = [event(), event()];
+    let make_readable = |at: usize| rustix::io::write(&events[at], &1u64.to_ne_bytes()).expect("a fresh eventfd");
+    let ear = a.ear(events.iter().map(|fd| fd.try_clone().expect("a duplicate")).collect());
+    for turn in 0..1_000 {
+        a.announce();
+        // Before it is armed as well as after: in no order may the wake-up be lost, which would be a hang.
+        if turn % 3 == 0 {
+            make_readable(turn % 2);
+        }
+        ear.arm();
+        if turn % 3 != 0 {
+            make_readable(turn % 2);
+        }
+        assert_eq!(a.sleep(&[], None), WakeReason::Nudged);
+        ear.disarm();
+        rustix::io::read(&events[turn % 2], &mut [0; 8]).expect("it was readable");
+    }
+    // Whoever is awake, or no longer has an ear, is not rung for: it sleeps its time.
+    let ms = Some(Duration::from_millis(1));
+    make_readable(0);
+    assert_eq!(a.park(&[], ms, |_| false), WakeReason::TimedOut);
+    drop(ear);
+    make_readable(1);
+    assert_eq!(a.park(&[], ms, |_| false), WakeReason::TimedOut);
+}
+
+#[test]
 fn parking_ends_with_its_reason() {
     let (cluster, mut a, to_b, mut b, to_a) = pair();
     let ms = Some(Duration::from_millis(1));
