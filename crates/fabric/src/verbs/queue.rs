@@ -137,9 +137,10 @@ pub(super) struct Shape {
     pub(super) inline: u32,
 }
 
-/// A queue pair; destroyed when dropped, which is a fence: no request that came in on it is at work any more.
+/// A queue pair; destroyed when dropped, or by [`QueuePair::end`].
 #[derive(Debug)]
 pub(super) struct QueuePair {
+    /// Null once it is destroyed.
     qp: *mut ffi::Qp,
     pub(super) number: u32,
     /// Bytes that a request may carry in itself.
@@ -195,7 +196,21 @@ impl QueuePair {
         Err(error)
     }
 
+    /// Destroys it, which is a fence in both directions: no request that came in on it is at work any more, and nothing lands in our memory that
+    /// we asked for on it. From then on nothing can be done with it.
+    pub(super) fn end(&mut self) {
+        let qp = std::mem::replace(&mut self.qp, std::ptr::null_mut());
+        if qp.is_null() {
+            return;
+        }
+        // SAFETY: made by `create_qp`, and given back once. Nobody is told of requests that are still under way; who needs to know drains
+        // them first.
+        let status = unsafe { (self.device.library.destroy_qp)(qp) };
+        crate::invariant!(status == 0, "a queue pair cannot be given back: {status}");
+    }
+
     fn modify(&self, attr: &mut QpAttr, mask: c_int) -> io::Result<()> {
+        crate::invariant!(!self.qp.is_null(), "queue pair {} has been destroyed", self.number);
         // SAFETY: the queue pair is ours and open; `attr` is the structure that the library reads.
         ffi::check(unsafe { (self.device.library.modify_qp)(self.qp, attr, mask) })
     }
@@ -211,7 +226,7 @@ impl QueuePair {
         self.modify(&mut QueuePair::state(ffi::QPS_RESET), ffi::QP_STATE)
     }
 
-    /// Stops sending: all requests that have not completed do so with an error.
+    /// Stops sending: all requests that have not completed do so with an error. **No fence** for what the peer has sent, answers included.
     pub(super) fn fail(&self) -> io::Result<()> {
         self.modify(&mut QueuePair::state(ffi::QPS_ERR), ffi::QP_STATE)
     }
@@ -274,6 +289,7 @@ impl QueuePair {
     /// `first` starts a list of requests whose buffers stay registered, and in place, until each has completed.
     #[inline]
     pub(super) unsafe fn post(&self, first: &mut SendWr) -> io::Result<()> {
+        crate::invariant!(!self.qp.is_null(), "queue pair {} has been destroyed", self.number);
         let mut bad = std::ptr::null_mut();
         // SAFETY: the queue pair is open; the caller vouches for the list.
         ffi::check(unsafe { ((*(*self.qp).context).ops().post_send)(self.qp, first, &raw mut bad) })
@@ -284,6 +300,7 @@ impl QueuePair {
     /// # Safety
     /// `wr` is a single request whose buffer stays registered, and in place, until it has completed.
     pub(super) unsafe fn post_receive(&self, wr: &mut RecvWr) -> io::Result<()> {
+        crate::invariant!(!self.qp.is_null(), "queue pair {} has been destroyed", self.number);
         let mut bad = std::ptr::null_mut();
         // SAFETY: the queue pair is open; the caller vouches for the buffer.
         ffi::check(unsafe { ((*(*self.qp).context).ops().post_recv)(self.qp, wr, &raw mut bad) })
@@ -292,10 +309,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: made by `create_qp`, and given back once. Nobody is told of requests that are still under way; who needs to know drains
-        // them first.
-        let status = unsafe { (self.device.library.destroy_qp)(self.qp) };
-        crate::invariant!(status == 0, "a queue pair cannot be given back: {status}");
+        self.end();
     }
 }
 

@@ -150,3 +150,46 @@ fn long_reads_bring_everything() {
         assert_eq!(word.load(Ordering::Acquire), wanted as u64, "word {at}");
     }
 }
+
+/// A peer is forgotten while a READ from it is under way: when that has completed, as lost, the memory is the caller's again.
+#[test]
+fn nothing_lands_after_a_read_has_completed_as_lost() {
+    let cluster = unique_cluster();
+    let big = |node| {
+        let members = RegionSpec { public: vec![(PUBLIC, LANE_BYTES)], ..RegionSpec::default() };
+        start(config(&cluster, identity(node, 1, PeerKind::Member), members, RegionSpec::default()))
+    };
+    let (owner, mut reader) = (big(0), big(1));
+    owner.memory(LocalRegion::Public(PUBLIC)).expect("ours").iter().for_each(|word| word.store(1, Ordering::Relaxed));
+    let landing = LocalRegion::Public(PUBLIC);
+    let landed = |reader: &VerbsFabric| -> Vec<u64> {
+        reader.memory(landing).expect("ours").iter().map(|word| word.load(Ordering::Acquire)).collect()
+    };
+    dial(&reader, 0, &owner);
+    let mut lost = 0;
+    while lost < 20 {
+        let from = match until(|| reader.event()) {
+            PeerEvent::Up { peer, .. } => peer,
+            gone => panic!("{gone:?}"),
+        };
+        reader.memory(landing).expect("ours").iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        let at = |offset| Remote { peer: from, region: Region::Public(PUBLIC), offset };
+        reader.read(at(0), Local { region: landing, offset: 0 }, LANE_BYTES, Token(1));
+        let early = until(|| {
+            let done = reader.poll();
+            (done.is_some() || landed(&reader)[lost] != 0).then_some(done)
+        });
+        // At all moments of the answer.
+        for _ in 0..lost * 37 {
+            std::hint::spin_loop();
+        }
+        reader.forget(from);
+        let done = early.unwrap_or_else(|| until(|| reader.poll()));
+        let at_once = landed(&reader);
+        lost += usize::from(done.result == Err(OpError::PeerLost));
+        for _ in 0..50 {
+            std::thread::yield_now();
+            assert!(landed(&reader) == at_once, "something has landed after the READ had completed: {done:?}");
+        }
+    }
+}

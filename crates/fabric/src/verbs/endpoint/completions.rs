@@ -142,8 +142,10 @@ impl VerbsFabric {
         self.under_way[plane] -= entry.line.outstanding();
         entry.line.give_up();
         entry.notices_due = false;
-        // The card need not go on trying. Where this fails the queue pair has failed already.
-        let _ = entry.peer.background.fail();
+        // The card need not go on trying. What READs were to bring must not land once they have completed, as lost: the memory is the
+        // caller's again. The error state would not see to that.
+        entry.peer.background.end();
+        // Where this fails the queue pair has failed already.
         for lane in &mut entry.peer.theirs {
             let _ = close(lane);
         }
