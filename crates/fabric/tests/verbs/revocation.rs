@@ -137,7 +137,7 @@ fn nothing_is_stored_after_a_revocation_under_a_running_writer() {
 #[test]
 fn the_self_test_finds_that_destroying_a_queue_pair_is_a_fence() {
     let choice = |at: usize| DeviceChoice { name: Some(devices().expect("RDMA")[at].clone()), ..DeviceChoice::default() };
-    let wanted = u32::try_from(rounds() / 50).expect("few").max(5);
+    let wanted = u32::try_from(rounds() / 100).expect("few").max(5);
     for (owner, writer) in [(0, 0), (0, 1)] {
         let trials = try_fences(&choice(owner), &choice(writer), wanted).expect("tried");
         assert_eq!(trials.iter().map(|trial| trial.fence).collect::<Vec<_>>(), Fence::ALL);
