@@ -12,27 +12,27 @@ fn main() -> ExitCode {
     let known = bugs();
     let mut chosen: Vec<Bug> = Vec::new();
     for name in std::env::args().skip(1) {
-        let Some(bug) = known.iter().find(|bug| bug.name == name) else {
+        if !known.iter().any(|bug| bug.name == name) {
             let names: Vec<&str> = known.iter().map(|bug| bug.name).collect();
             eprintln!("canaries: {name:?} is no canary; there are {}", names.join(", "));
             return ExitCode::from(2);
-        };
-        chosen.push(*bug);
+        }
+        chosen.extend(known.iter().filter(|bug| bug.name == name));
     }
     if chosen.is_empty() {
         chosen = known;
     }
     let started = Instant::now();
     let mut missed = Vec::new();
-    println!("{:20} {:>6} {:>6} {:>8}  found by", "canary", "seed", "lives", "seconds");
+    println!("{:20} {:8} {:>6} {:>6} {:>8}  found by", "canary", "cluster", "seed", "lives", "seconds");
     for bug in &chosen {
         let start = Instant::now();
         let found = hunt(*bug, LIVES);
         let seconds = start.elapsed().as_secs_f64();
         match found {
-            Some(found) => println!("{:20} {:>6} {:>6} {seconds:>8.2}  {}", bug.name, found.seed, found.seed + 1, found.violation.property),
+            Some(found) => println!("{:20} {:8} {:>6} {:>6} {seconds:>8.2}  {}", bug.name, bug.kind, found.seed, found.seed + 1, found.violation.property),
             None => {
-                println!("{:20} {:>6} {LIVES:>6} {seconds:>8.2}  NOT FOUND: {}", bug.name, "-", bug.meaning.trim());
+                println!("{:20} {:8} {:>6} {LIVES:>6} {seconds:>8.2}  NOT FOUND: {}", bug.name, bug.kind, "-", bug.meaning.trim());
                 missed.push(bug.name);
             }
         }

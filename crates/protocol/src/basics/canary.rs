@@ -64,6 +64,24 @@ probes! {
         SupersededStart = "superseded-start",
         /// The commit index travels with entries only (13).
         NoFlush = "no-flush",
+        /// A leader of `mu` waits for the permission of the whole group, not of a majority (10).
+        MuWaitsForAll = "mu-waits-for-all",
+        /// A leader of `mu` that was deposed goes on with the proposal number that it had, without preparing again (11).
+        MuKeptFastPath = "mu-kept-fast-path",
+        /// A new leader of `mu` does not catch up with the best log that it finds (12).
+        MuNoCatchUp = "mu-no-catch-up",
+        /// A leader of `mu` tells what is committed with the next entry only (13).
+        MuNoFlush = "mu-no-flush",
+        /// A leader of `mu` does not look whether there is room for what it places in the log (15).
+        MuUncheckedSpace = "mu-unchecked-space",
+        /// A follower of `mu` grants and acknowledges before the old holder's permission is gone (16).
+        MuEarlyGrant = "mu-early-grant",
+        /// Replies of `mu` go out without a look whether a majority still gives its permission (7).
+        MuUnvouchedReply = "mu-unvouched-reply",
+        /// A new leader of `mu` starts before its proposal number stands at a majority (Mu listing 2).
+        MuUnprepared = "mu-unprepared",
+        /// Who is taken into `mu`'s group passes for a leader before it knows that it belongs.
+        MuUnawareMember = "mu-unaware-member",
     }
 }
 

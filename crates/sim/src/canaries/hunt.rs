@@ -3,7 +3,7 @@
 use martlet_fabric::probe;
 
 use super::Bug;
-use crate::cluster::{KINDS, Plan, Violation};
+use crate::cluster::{Kind, Plan, Violation};
 use crate::hunt::attempt;
 
 /// What a hunt came to.
@@ -20,17 +20,18 @@ pub struct Found {
 /// # Panics
 /// When the life in which it comes to light is not clean without it.
 pub fn hunt(bug: Bug, lives: u64) -> Option<Found> {
-    let found = (0..lives).find_map(|seed| Some(Found { seed, violation: violation(seed, Some(bug.name))? }))?;
-    if let Some(violation) = violation(found.seed, None) {
+    let kind = Kind::named(bug.kind).expect("a bug names a kind that there is");
+    let found = (0..lives).find_map(|seed| Some(Found { seed, violation: violation(kind, seed, Some(bug.name))? }))?;
+    if let Some(violation) = violation(kind, found.seed, None) {
         panic!("seed {} is not clean without {} either: {violation}", found.seed, bug.name);
     }
     Some(found)
 }
 
-/// What goes wrong in a life of the first kind, with a bug in it or without.
-fn violation(seed: u64, planted: Option<&'static str>) -> Option<Violation> {
+/// What goes wrong in a life, with a bug in it or without.
+fn violation(kind: &Kind, seed: u64, planted: Option<&'static str>) -> Option<Violation> {
     probe::plant(planted);
-    let told = attempt(&KINDS[0], &Plan::new(seed));
+    let told = attempt(kind, &Plan::new(seed));
     probe::plant(None);
     told.report.violation
 }

@@ -20,12 +20,18 @@ pub struct Bug {
     pub name: &'static str,
     /// What is wrong, in words.
     pub meaning: &'static str,
+    /// The kind of cluster whose lives bring it to light.
+    pub kind: &'static str,
 }
 
 /// All of them.
 pub fn bugs() -> Vec<Bug> {
-    let protocol = Canary::ALL.iter().map(|canary| Bug { name: canary.name(), meaning: canary.meaning() });
-    let fabric = canary::Canary::ALL.iter().map(|canary| Bug { name: canary.name(), meaning: canary.meaning() });
+    let bug = |name: &'static str, meaning, kind| Bug { name, meaning, kind };
+    let of_engine = |name: &str| if name.starts_with("mu-") { "mu" } else { "host" };
+    let protocol = Canary::ALL.iter().map(|canary| bug(canary.name(), canary.meaning(), of_engine(canary.name())));
+    // Every engine stands on the fabric.
+    let fabric = canary::Canary::ALL.iter();
+    let fabric = fabric.flat_map(|canary| ["host", "mu"].map(|kind| bug(canary.name(), canary.meaning(), kind)));
     protocol.chain(fabric).collect()
 }
 
@@ -37,6 +43,7 @@ mod tests {
     fn every_canary_is_documented_and_has_a_name_of_its_own() {
         let page = include_str!("../../../../docs/simulator.md");
         let mut names: Vec<&str> = bugs().iter().map(|bug| bug.name).collect();
+        names.dedup();
         let undocumented: Vec<&&str> = names.iter().filter(|name| !page.contains(&format!("| `{name}` |"))).collect();
         assert!(undocumented.is_empty(), "docs/simulator.md has no row for {undocumented:?}");
         names.sort_unstable();

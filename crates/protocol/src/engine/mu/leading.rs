@@ -7,7 +7,7 @@ use martlet_fabric::ring::{self, Record, Writer};
 use martlet_fabric::{Fabric, Local, LocalRegion, Memory, OpError, PeerId, Region, Remote};
 
 use crate::basics::layout::MAX_MEMBERS;
-use crate::basics::{LogIndex, ProcessId, Time};
+use crate::basics::{Canary, LogIndex, ProcessId, Time};
 use crate::replica::StateMachine;
 
 use super::backlog::Backlog;
@@ -292,12 +292,13 @@ impl Reign {
         let Some(group) = cx.log.group().cloned() else { return Err(AbortReason::Removed) };
         let own = (cx.log.last_ballot(), cx.log.tail().index);
         let granted = cx.self_granted == self.round;
-        if !granted || self.count(&group, true, |f| f.numbers().is_some()) < group.majority() {
+        let needed = if Canary::MuWaitsForAll.is_planted() { group.members().len() } else { group.majority() };
+        if !granted || self.count(&group, true, |f| f.numbers().is_some()) < needed {
             return Ok(());
         }
         let members = self.followers.iter().filter(|f| group.contains(f.process));
         let best = members.clone().filter_map(|f| Some((f.numbers()?, f.peer))).max_by_key(|(numbers, _)| numbers.rank());
-        if let Some((numbers, from)) = best.filter(|(numbers, _)| numbers.rank() > own) {
+        if let Some((numbers, from)) = best.filter(|(numbers, _)| numbers.rank() > own && !Canary::MuNoCatchUp.is_planted()) {
             return self.catch_up(from, *numbers, cx);
         }
         // What anybody knows to be committed is in our log by now.
@@ -310,7 +311,17 @@ impl Reign {
             let seen = members.filter_map(|f| Some(f.numbers()?.min_proposal)).max().unwrap_or(0).max(cx.log.min_proposal());
             // Higher than any seen or used before (listing 2, line 20), and nobody else's.
             self.ballot = (((seen >> PROPOSER_BITS) + 1) << PROPOSER_BITS) | u64::from(self.me.node.0);
-            cx.log.promise(self.ballot);
+            if Canary::MuKeptFastPath.is_planted() && cx.log.last_ballot() & ((1 << PROPOSER_BITS) - 1) == u64::from(self.me.node.0) {
+                self.ballot = cx.log.last_ballot().max(1);
+                for follower in &mut self.followers {
+                    if let Phase::Confirmed(numbers) = follower.phase {
+                        follower.note_prepare();
+                        follower.phase = Phase::Preparing(numbers);
+                    }
+                }
+            } else {
+                cx.log.promise(self.ballot);
+            }
         }
         self.stage = Stage::Preparing;
         Ok(())
@@ -360,12 +371,13 @@ impl Reign {
     fn prepare<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> Result<(), AbortReason> {
         let Some(group) = cx.log.group().cloned() else { return Err(AbortReason::Removed) };
         let own = (cx.log.last_ballot(), cx.log.tail().index);
-        if self.followers.iter().any(|f| matches!(f.phase, Phase::Confirmed(numbers) if numbers.rank() > own)) {
+        let better = |f: &Follower| matches!(f.phase, Phase::Confirmed(numbers) if numbers.rank() > own);
+        if self.followers.iter().any(better) && !Canary::MuNoCatchUp.is_planted() {
             self.stage = Stage::Acquiring;
             return Ok(());
         }
         self.write_ballots(cx)?;
-        if self.count(&group, true, Follower::is_prepared) < group.majority() {
+        if self.count(&group, true, Follower::is_prepared) < group.majority() && !Canary::MuUnprepared.is_planted() {
             return Ok(());
         }
         let (last, committed) = (cx.log.tail().index, cx.log.committed());
@@ -401,7 +413,10 @@ impl Reign {
     /// Releases the replies of turns that are committed and vouched for.
     pub fn release(&self, releases: &mut Releases, log: &Log) {
         if let Some(group) = log.group() {
-            let vouched = self.majority_of(group, releases.turn() - 1, |f| f.vouched);
+            let vouched = match Canary::MuUnvouchedReply.is_planted() {
+                true => u64::MAX,
+                false => self.majority_of(group, releases.turn() - 1, |f| f.vouched),
+            };
             releases.release(vouched, log.committed().index);
         }
     }

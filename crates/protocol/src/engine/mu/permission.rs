@@ -10,6 +10,7 @@ use martlet_fabric::primitive::Ordering;
 use martlet_fabric::ring::Reader;
 use martlet_fabric::{Fabric, LocalRegion, Memory, PeerId, Region, Remote};
 
+use crate::basics::Canary;
 use crate::basics::layout::LOG_LANE;
 use crate::replica::StateMachine;
 
@@ -57,7 +58,7 @@ impl Mu {
                     fabric.revoke(holder, LOG_LANE, Op::Revoke.token(0, holder));
                 }
             }
-            let Some((peer, request)) = self.permission.serving.filter(|_| self.permission.revoking == 0) else { return moved };
+            let Some((peer, request)) = self.permission.serving.filter(|_| self.permission.revoking == 0 || Canary::MuEarlyGrant.is_planted()) else { return moved };
             moved = true;
             if let Some(holder) = self.permission.holder.filter(|h| *h != PeerId::SELF) {
                 self.drain(holder, usize::MAX, fabric, machine);

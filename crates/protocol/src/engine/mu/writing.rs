@@ -2,7 +2,7 @@
 
 use martlet_fabric::{Fabric, Memory, invariant};
 
-use crate::basics::LogIndex;
+use crate::basics::{Canary, LogIndex};
 use crate::replica::StateMachine;
 
 use super::config::{Config, Execution};
@@ -118,7 +118,8 @@ impl Reign {
         while let Some((batch, body)) = self.backlog.front() {
             let len = layout::HEADER_BYTES + body.len();
             // Space is checked here too (TRAPS 15): what is not known to be committed must fit at every follower.
-            if cx.log.position_with(len) - cx.log.tail().position + cx.log.open_bytes() > cx.config.open_bytes() {
+            let needed = cx.log.position_with(len) - cx.log.tail().position + cx.log.open_bytes();
+            if needed > cx.config.open_bytes() && !Canary::MuUncheckedSpace.is_planted() {
                 break;
             }
             let before = cx.log.tail();
@@ -184,7 +185,7 @@ impl Reign {
 
     /// The last entry is committed without a next one (TRAPS 13).
     fn flush<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) {
-        if cx.now.since(self.last_post) < cx.config.flush_idle_ns {
+        if cx.now.since(self.last_post) < cx.config.flush_idle_ns || Canary::MuNoFlush.is_planted() {
             return;
         }
         let (tail, committed) = (cx.log.tail().position, cx.log.committed().index);
