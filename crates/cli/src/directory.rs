@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use martlet_node::config::{Cluster, ClusterConfig, FabricKind, Key, NodeConfig, NodeEntry, Role};
+use martlet_node::config::{Cluster, ClusterConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role};
 
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::process::{Activity, ProcessName};
@@ -35,6 +35,8 @@ pub struct Plan {
     pub coordinators: u16,
     /// Node `i` serves the Redis protocol on this port plus `i`; `None`: nowhere.
     pub redis_port: Option<u16>,
+    /// How requests are replicated.
+    pub engine: EngineKind,
     /// Which threads a node has, and where they run.
     pub threads: martlet_node::config::ThreadsConfig,
     /// What the nodes reach each other's memory by.
@@ -98,6 +100,7 @@ impl Plan {
             config.lease_us = VERBS_LEASE_US;
             config.verbs.device = devices.first().cloned();
         }
+        config.engine = self.engine;
         config.key_file = Some("cluster.key".into());
         Ok(config)
     }
@@ -333,7 +336,15 @@ mod tests {
 
     fn plan() -> Plan {
         let threads = martlet_node::config::ThreadsConfig::default();
-        Plan { name: "test".into(), replicas: 2, coordinators: 3, redis_port: Some(7711), threads, fabric: FabricPlan::Shm }
+        Plan {
+            name: "test".into(),
+            replicas: 2,
+            coordinators: 3,
+            redis_port: Some(7711),
+            engine: EngineKind::default(),
+            threads,
+            fabric: FabricPlan::Shm,
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use martlet_node::clock;
-use martlet_node::config::{Cluster, ThreadsConfig};
+use martlet_node::config::{Cluster, EngineKind, ThreadsConfig};
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::membership::View;
 use rustix::process::Signal;
@@ -54,6 +54,8 @@ pub struct Shape {
     pub nodes: u16,
     /// The first port of the Redis protocol; `None`: none is served.
     pub redis_port: Option<u16>,
+    /// How requests are replicated.
+    pub engine: EngineKind,
     /// Which threads a node has, and where they run.
     pub threads: ThreadsConfig,
     /// What the nodes reach each other's memory by.
@@ -71,6 +73,7 @@ impl Testbed {
             replicas: shape.nodes,
             coordinators: shape.nodes,
             redis_port: shape.redis_port,
+            engine: shape.engine,
             threads: shape.threads.clone(),
             fabric: shape.fabric.clone(),
         };
@@ -137,12 +140,20 @@ impl Testbed {
         self.observer.look()
     }
 
-    /// The process that leads in the newest view, and that view.
+    /// The process that leads, and the newest view.
     pub fn primary(&mut self) -> Outcome<(ProcessId, View)> {
-        let sights = self.observer.look();
+        // With an election of its own there can be a moment without a leader, also when all are well.
+        let sights = match self.cluster.config().engine {
+            EngineKind::PrimaryBackup => self.observer.look(),
+            EngineKind::Mu => self.await_whole()?,
+        };
         let view = observer::newest_view(&sights).cloned().ok_or_else(|| Fail::failed("no node shows a view"))?;
-        let primary =
-            view.primary().map(|member| member.id).ok_or_else(|| Fail::failed(format_args!("view {} has no primary", view.number)))?;
+        let primary = match self.cluster.config().engine {
+            EngineKind::PrimaryBackup => view.primary(),
+            // It has an election of its own.
+            EngineKind::Mu => observer::primary(&sights).and_then(|sight| view.members.iter().find(|m| m.id.node.0 == sight.node)),
+        };
+        let primary = primary.map(|member| member.id).ok_or_else(|| Fail::failed(format_args!("nobody leads in view {}", view.number)))?;
         Ok((primary, view))
     }
 

@@ -18,6 +18,8 @@
 use martlet_fabric::{Completion, Fabric};
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::Component;
+use martlet_protocol::engine::Engine;
+use martlet_protocol::membership::Authority;
 use martlet_protocol::replica::{Application, Standing};
 
 use crate::counters::Counter;
@@ -38,8 +40,8 @@ pub(crate) struct Turn {
 }
 
 /// A node's parts, and the application that it serves.
-pub(crate) struct Agent<F: Fabric, A: Application> {
-    pub host: Host<F, A::Machine>,
+pub(crate) struct Agent<F: Fabric, E: Engine, A: Application> {
+    pub host: Host<F, E, A::Machine>,
     pub app: A,
     completions: Vec<Completion>,
     datagram: Vec<u8>,
@@ -48,8 +50,8 @@ pub(crate) struct Agent<F: Fabric, A: Application> {
     pub serving: bool,
 }
 
-impl<F: Fabric, A: Application> Agent<F, A> {
-    pub fn new(host: Host<F, A::Machine>, app: A) -> Self {
+impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
+    pub fn new(host: Host<F, E, A::Machine>, app: A) -> Self {
         Agent { host, app, completions: Vec::with_capacity(4096), datagram: Vec::with_capacity(4096), turns: 0, serving: true }
     }
 
@@ -98,7 +100,7 @@ impl<F: Fabric, A: Application> Agent<F, A> {
         let host = &mut self.host;
         let view = host.engine.view();
         let active = host.core.lease().active(view, now);
-        if host.engine.standing() == Standing::Primary {
+        if E::AUTHORITY == Authority::Views && host.engine.standing() == Standing::Primary {
             host.counters.add(Counter::ActiveChecks, 1);
             host.counters.add(Counter::InactiveChecks, u64::from(!active));
         }
@@ -109,6 +111,9 @@ impl<F: Fabric, A: Application> Agent<F, A> {
     /// Takes over as primary if that is due, as far as it can be done at once. Returns whether anything has moved.
     fn take_over(&mut self, now: &mut Time) -> bool {
         let mut moved = false;
+        if E::AUTHORITY == Authority::Engine {
+            return false;
+        }
         // Once to begin; once more when the others' memory has answered; the rest is for later turns.
         for _ in 0..2 {
             let host = &self.host;
@@ -136,6 +141,8 @@ impl<F: Fabric, A: Application> Agent<F, A> {
         let host = &self.host;
         match host.engine.standing() {
             Standing::Primary => host.engine.committed() != host.engine.last(),
+            // Its own election waits for what others write, which wakes it.
+            _ if E::AUTHORITY == Authority::Engine => false,
             _ => host.core.lease().active(host.engine.view(), host.now),
         }
     }
@@ -187,7 +194,7 @@ impl<F: Fabric, A: Application> Agent<F, A> {
 
     /// When the next turn is due at the latest, for who would rather sleep.
     pub fn deadline(&self) -> Time {
-        self.host.core.deadline()
+        self.host.core.deadline().min(self.host.engine.deadline())
     }
 
     /// The end of this life, before its endpoint goes: the application learns that its clients are gone, and that nothing that waited will

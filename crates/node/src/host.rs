@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 use martlet_fabric::{Completion, Fabric, Identity, LocalRegion, Memory, PeerEvent, PeerId, PeerKind};
 use martlet_protocol::basics::layout::{COUNTERS, MAX_MEMBERS};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use martlet_protocol::engine::PrimaryBackup;
-use martlet_protocol::engine::primary_backup;
-use martlet_protocol::membership::{self, Core, Milestone, Roles, View};
+use martlet_protocol::engine::{self, Engine};
+use martlet_protocol::membership::{self, Authority, Core, Milestone, Roles, View};
 use martlet_protocol::replica::{ClientEvent, ProposeError, Replica, Standing, StateMachine, Ticket};
 
 use crate::counters::{Counter, Counters, Event, EventKind};
@@ -16,11 +15,11 @@ use crate::counters::{Counter, Counters, Event, EventKind};
 const FORGET_AFTER_NS: u64 = 5_000_000;
 
 /// One life of a node, on any fabric. The [`Agent`](crate::agent::Agent) drives it.
-pub(crate) struct Host<F, M> {
+pub(crate) struct Host<F, E, M> {
     pub me: ProcessId,
     pub fabric: F,
     pub core: Core,
-    pub engine: PrimaryBackup,
+    pub engine: E,
     pub machine: M,
     pub now: Time,
     pub counters: Counters,
@@ -48,9 +47,9 @@ pub(crate) struct Host<F, M> {
     was_alone: bool,
 }
 
-impl<F: Fabric, M: StateMachine> Host<F, M> {
+impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
     /// A process that knows nobody yet.
-    pub fn new(me: ProcessId, fabric: F, core: Core, engine: PrimaryBackup, machine: M, counters: Counters, clock: fn() -> Time) -> Self {
+    pub fn new(me: ProcessId, fabric: F, core: Core, engine: E, machine: M, counters: Counters, clock: fn() -> Time) -> Self {
         let mut host = Host {
             me,
             fabric,
@@ -126,13 +125,13 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
                     self.members.push((peer, process));
                     self.members_changed = true;
                     self.record(EventKind::PeerUp, Some(process), 0);
-                    self.engine.handle_peer_up(peer, process);
+                    self.engine.handle_peer_up(peer, process, &mut self.fabric);
                     self.core.handle_peer(self.now, &mut self.fabric, event);
                 }
-                PeerEvent::Gone { peer, .. } => {
+                PeerEvent::Gone { peer, certain } => {
                     self.members.retain(|(p, _)| *p != peer);
                     self.members_changed = true;
-                    self.engine.handle_peer_gone(peer);
+                    self.engine.handle_peer_gone(peer, certain);
                     self.core.handle_peer(self.now, &mut self.fabric, event);
                 }
             }
@@ -183,14 +182,17 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
         if led && self.engine.standing() != Standing::Primary {
             self.record(EventKind::SteppedDown, Some(self.me), 0);
         }
+        let by_view = E::AUTHORITY == Authority::Views;
         let primary = view.primary().map(|m| m.id);
         let count = &mut self.counters;
         count.set(Counter::View, view.number.0);
         count.set(Counter::Members, view.members.len() as u64);
         count.set(Counter::Replicas, view.with_roles(Roles::REPLICA).count() as u64);
-        count.set(Counter::Primary, primary.map_or(0, |p| u64::from(p.node.0) + 1));
+        if by_view {
+            count.set(Counter::Primary, primary.map_or(0, |p| u64::from(p.node.0) + 1));
+        }
         count.set(Counter::LeaseNs, view.lease_ns);
-        if primary.is_none() {
+        if by_view && primary.is_none() {
             tracing::error!(view = view.number.0, "no replica is left: the state is lost, and the cluster has to be started anew");
         }
     }
@@ -199,27 +201,27 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
     pub fn take_engine_events(&mut self) {
         while let Some(event) = self.engine.poll_event() {
             match event {
-                primary_backup::Event::CaughtUp { process, .. } => {
+                engine::Event::CaughtUp(process) => {
                     self.record(EventKind::Caught, Some(process), 0);
                     self.core.promote(self.now, &mut self.fabric, process);
                 }
-                primary_backup::Event::Drop { process, reason } => {
-                    tracing::warn!(%process, ?reason, "a learner cannot follow, and is removed");
+                engine::Event::Drop(process) => {
+                    tracing::warn!(%process, "it cannot follow, and is removed");
                     self.core.evict(self.now, &mut self.fabric, process);
                 }
-                primary_backup::Event::Forget(peer) => self.let_go.push((peer, self.now)),
-                primary_backup::Event::TookOver { recovered, .. } => {
+                engine::Event::Forget(peer) => self.let_go.push((peer, self.now)),
+                engine::Event::TookOver { recovered } => {
                     self.replied = false;
                     self.record(EventKind::TookOver, Some(self.me), recovered);
                 }
-                primary_backup::Event::LaneFault { peer, fault } => {
+                engine::Event::SteppedDown => self.record(EventKind::SteppedDown, Some(self.me), 0),
+                engine::Event::LaneFault { peer, fault, stuck } => {
                     let process = self.process_of(peer);
-                    tracing::error!(?process, ?fault, "a peer wrote what makes no sense");
-                    let primary = self.core.view().and_then(View::primary).map(|m| m.id);
-                    self.unfit |= process.is_some() && process == primary;
+                    tracing::error!(?process, fault, "a peer wrote what makes no sense");
+                    self.unfit |= stuck;
                 }
-                primary_backup::Event::Unfit { view } => {
-                    tracing::error!(view = view.0, "made primary without the whole state: starting over");
+                engine::Event::Unfit => {
+                    tracing::error!(view = self.engine.view().0, "made primary without the whole state: starting over");
                     self.unfit = true;
                 }
             }
@@ -290,6 +292,17 @@ impl<F: Fabric, M: StateMachine> Host<F, M> {
             (.., Standing::Primary) => 2,
             (.., Standing::Backup { .. }) => 1,
         };
+        if E::AUTHORITY == Authority::Engine {
+            let leader = match self.engine.standing() {
+                Standing::Primary => Some(self.me),
+                Standing::Backup { primary } => primary,
+                Standing::Excluded => None,
+            };
+            self.counters.set(Counter::Primary, leader.map_or(0, |p| u64::from(p.node.0) + 1));
+            if leader == Some(self.me) {
+                self.counters.set(Counter::ActiveView, self.engine.view().0);
+            }
+        }
         let count = &mut self.counters;
         count.set(Counter::Standing, standing);
         count.set(Counter::Reign, self.engine.reign());
@@ -309,7 +322,7 @@ fn counters_region<F: Fabric>(fabric: &F) -> Option<&Memory> {
     fabric.memory(LocalRegion::Public(COUNTERS))
 }
 
-impl<F: Fabric, M: StateMachine> Replica for Host<F, M> {
+impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
     type Fabric = F;
     type Machine = M;
 
@@ -352,6 +365,15 @@ impl<F: Fabric, M: StateMachine> Replica for Host<F, M> {
 
     fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError> {
         self.engine.propose(effects)
+    }
+
+    fn max_proposal_bytes(&self) -> usize {
+        self.engine.max_proposal_bytes()
+    }
+
+    fn give_up(&mut self) {
+        tracing::error!("what was executed cannot be replicated: starting over");
+        self.unfit = true;
     }
 
     fn ticket(&self) -> Ticket {

@@ -36,6 +36,7 @@ pub mod client;
 pub mod clock;
 pub mod config;
 pub mod counters;
+mod engine;
 mod founding;
 mod host;
 pub mod idle;

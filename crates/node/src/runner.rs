@@ -10,15 +10,16 @@ use martlet_fabric::{Identity, Incarnation, LocalRegion, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, life};
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::detector::heartbeat::Thresholds;
-use martlet_protocol::engine::{PrimaryBackup, primary_backup};
-use martlet_protocol::membership::{ClockBounds, Core, Roles, View};
+use martlet_protocol::engine::{Mu, PrimaryBackup};
+use martlet_protocol::membership::{Authority, ClockBounds, Core, Roles, View};
 use martlet_protocol::replica::{Application, Standing, StateMachine as _};
 
 use crate::agent::Agent;
 use crate::backend::{Backend, Rest as _, StartError};
 use crate::clock;
-use crate::config::{Cluster, FabricKind, Key, Settings};
+use crate::config::{Cluster, EngineKind, FabricKind, Key, Settings};
 use crate::counters::{Counter, Counters, EventKind};
+use crate::engine::NodeEngine;
 use crate::founding::Founding;
 use crate::host::Host;
 use crate::idle::{Idler, Rest};
@@ -127,13 +128,21 @@ pub enum RunError {
 /// # Errors
 /// See [`RunError`]. When it returns one, nothing is left behind.
 pub fn run<A: Application>(settings: &Settings, app: A, machine: A::Machine, hooks: Hooks) -> Result<Ended, RunError> {
-    match settings.cluster().config().fabric {
-        FabricKind::Shm => run_on::<ShmFabric, A>(settings, app, machine, hooks),
-        FabricKind::Verbs => run_on::<VerbsFabric, A>(settings, app, machine, hooks),
+    let config = settings.cluster().config();
+    match (config.fabric, config.engine) {
+        (FabricKind::Shm, EngineKind::PrimaryBackup) => run_on::<ShmFabric, PrimaryBackup, A>(settings, app, machine, hooks),
+        (FabricKind::Shm, EngineKind::Mu) => run_on::<ShmFabric, Mu, A>(settings, app, machine, hooks),
+        // The configuration allows no other engine there.
+        (FabricKind::Verbs, _) => run_on::<VerbsFabric, PrimaryBackup, A>(settings, app, machine, hooks),
     }
 }
 
-fn run_on<F: Backend, A: Application>(settings: &Settings, mut app: A, mut machine: A::Machine, hooks: Hooks) -> Result<Ended, RunError> {
+fn run_on<F: Backend, E: NodeEngine, A: Application>(
+    settings: &Settings,
+    mut app: A,
+    mut machine: A::Machine,
+    hooks: Hooks,
+) -> Result<Ended, RunError> {
     let node = settings.id();
     let system = |what| move |error| RunError::System { node, what, error };
     process::disable_core_dumps().map_err(system("cannot turn core dumps off"))?;
@@ -166,7 +175,7 @@ fn run_on<F: Backend, A: Application>(settings: &Settings, mut app: A, mut machi
     loop {
         incarnation = next_incarnation::<F>(incarnation);
         let me = ProcessId { node, incarnation: Incarnation(incarnation) };
-        let mut life = Life::<F, A>::begin(settings, me, clocks, engine, machine, counters, app)?;
+        let mut life = Life::<F, E, A>::begin(settings, me, clocks, engine, machine, counters, app)?;
         if let Some(report) = report.take() {
             report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns });
         }
@@ -199,32 +208,32 @@ enum End {
     StartOver,
 }
 
-struct Parts<A: Application> {
+struct Parts<E, A: Application> {
     app: A,
     machine: A::Machine,
     counters: Counters,
-    engine: PrimaryBackup,
+    engine: E,
 }
 
 /// One incarnation: an endpoint, the thread's death words, and the agent.
-struct Life<F: Backend, A: Application> {
-    agent: Agent<F, A>,
+struct Life<F: Backend, E: NodeEngine, A: Application> {
+    agent: Agent<F, E, A>,
     /// `None` once given back.
     words: Option<DeathWords>,
     me: ProcessId,
     gaps: Gaps,
 }
 
-impl<F: Backend, A: Application> Life<F, A> {
+impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     fn begin(
         settings: &Settings,
         me: ProcessId,
         clocks: ClockBounds,
-        engine: Option<PrimaryBackup>,
+        engine: Option<E>,
         mut machine: A::Machine,
         counters: Counters,
         app: A,
-    ) -> Result<Life<F, A>, RunError> {
+    ) -> Result<Life<F, E, A>, RunError> {
         let node = me.node;
         let cluster = settings.cluster();
         let config = cluster.config();
@@ -246,6 +255,7 @@ impl<F: Backend, A: Application> Life<F, A> {
         membership.address.clone_from(&entry.redis);
         membership.lease_ns = cluster.lease_ns();
         membership.clocks = clocks;
+        membership.authority = E::AUTHORITY;
         let detector = &config.detector;
         membership.heartbeat_interval_ns = detector.heartbeat_us * 1_000;
         membership.thresholds = Thresholds { cap: detector.cap, failure: detector.failure, recovery: detector.recovery };
@@ -257,12 +267,10 @@ impl<F: Backend, A: Application> Life<F, A> {
 
         let engine = match engine {
             None => {
-                let sizes = cluster.sizes();
                 machine.clear();
                 let random = Key::generate().map_err(|error| RunError::System { node, what: "no random numbers", error })?;
                 let secret = u64::from_le_bytes(*random.bytes().first_chunk().expect("32 bytes"));
-                let log_ring_bytes = sizes.log_ring_bytes;
-                PrimaryBackup::new(me, primary_backup::Config { log_ring_bytes, secret, ..primary_backup::Config::default() })
+                E::new(me, E::config(cluster, secret))
             }
             Some(mut engine) => {
                 engine.reset(me, &mut machine);
@@ -409,6 +417,13 @@ impl<F: Backend, A: Application> Life<F, A> {
         while patient(LEAVE_PATIENCE_NS) && !self.agent.host.excluded {
             self.patient_turn();
         }
+        // A leader that has a quorum of its own takes itself out of it, or the others might lack a majority.
+        let hands_over = |host: &Host<F, E, A::Machine>| {
+            E::AUTHORITY == Authority::Engine && host.engine.standing() == Standing::Primary && !host.engine.is_alone()
+        };
+        while patient(LEAVE_PATIENCE_NS) && hands_over(&self.agent.host) {
+            self.patient_turn();
+        }
         self.agent.host.excluded
     }
 
@@ -430,7 +445,7 @@ impl<F: Backend, A: Application> Life<F, A> {
     }
 
     /// The end: the application is told, the death words are given back while the memory still stands, and the endpoint goes.
-    fn end(mut self) -> (u64, Parts<A>) {
+    fn end(mut self) -> (u64, Parts<E, A>) {
         self.agent.end_life();
         // A clean end: whoever still waits for this process sees that it acts no more.
         self.words = None;

@@ -30,7 +30,14 @@ fn main() -> ExitCode {
         let found = hunt(*bug, LIVES);
         let seconds = start.elapsed().as_secs_f64();
         match found {
-            Some(found) => println!("{:20} {:8} {:>6} {:>6} {seconds:>8.2}  {}", bug.name, bug.kind, found.seed, found.seed + 1, found.violation.property),
+            Some(found) => println!(
+                "{:20} {:8} {:>6} {:>6} {seconds:>8.2}  {}",
+                bug.name,
+                bug.kind,
+                found.seed,
+                found.seed + 1,
+                found.violation.property
+            ),
             None => {
                 println!("{:20} {:8} {:>6} {LIVES:>6} {seconds:>8.2}  NOT FOUND: {}", bug.name, bug.kind, "-", bug.meaning.trim());
                 missed.push(bug.name);

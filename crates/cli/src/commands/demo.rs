@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use martlet_node::config::EngineKind;
 use serde_json::json;
 
 use crate::clients::{self, Via};
@@ -26,6 +27,9 @@ pub struct Arguments {
     /// How often to kill the primary.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     kills: u64,
+    /// How requests are replicated: primary-backup or mu.
+    #[arg(long, default_value_t)]
+    engine: EngineKind,
     /// Where the load gets its chance from; drawn anew if not given.
     #[arg(long)]
     seed: Option<u64>,
@@ -38,7 +42,14 @@ const CLIENTS: u16 = 2;
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
-    let shape = Shape { purpose: "demo", nodes: 3, redis_port: None, threads: clients::measured_threads(), fabric: FabricPlan::Shm };
+    let shape = Shape {
+        purpose: "demo",
+        nodes: 3,
+        redis_port: None,
+        engine: arguments.engine,
+        threads: clients::measured_threads(),
+        fabric: FabricPlan::Shm,
+    };
     let mix = Mix { keys: 64, reads: 50, pause: Duration::from_micros(20), value_bytes: 64 };
     let start = Instant::now();
     format.say(styled(HEAD, "Three processes, each replica and coordinator, and no other memory than their own"));

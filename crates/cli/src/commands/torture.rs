@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use martlet_node::config::EngineKind;
 use serde_json::json;
 
 use crate::clients::{self, Via};
@@ -45,6 +46,9 @@ pub struct Arguments {
     /// The first port of the Redis protocol, for such clients.
     #[arg(long, value_name = "PORT", default_value_t = 27711, value_parser = clap::value_parser!(u16).range(1..=65000))]
     redis_port: u16,
+    /// How requests are replicated: primary-backup or mu.
+    #[arg(long, default_value_t)]
+    engine: EngineKind,
     /// Where load and faults get their chance from; drawn anew if not given.
     #[arg(long)]
     seed: Option<u64>,
@@ -64,6 +68,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         purpose: "torture",
         nodes: arguments.nodes,
         redis_port,
+        engine: arguments.engine,
         threads: clients::default_threads(),
         fabric: arguments.fabric.plan(None)?,
     };

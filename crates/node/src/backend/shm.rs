@@ -21,7 +21,7 @@ const WITHOUT_SOCKETS_NS: u64 = 1_000_000;
 
 fn config(cluster: &Cluster, identity: Identity) -> ShmConfig {
     let sizes = cluster.sizes();
-    ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, layout::regions(sizes), layout::client_regions(sizes))
+    ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, crate::engine::regions(cluster), layout::client_regions(sizes))
 }
 
 impl Backend for ShmFabric {

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::basics::layout::{MAX_MEMBERS, Sizes};
+use martlet_protocol::engine::{Engine, Mu, PrimaryBackup};
 use martlet_protocol::membership::view::MAX_ADDRESS_BYTES;
 use martlet_protocol::membership::{self, Roles};
 use serde::{Deserialize, Serialize};
@@ -43,9 +45,53 @@ pub struct ClusterConfig {
     /// How RDMA is used, where `fabric` is `"verbs"`.
     #[serde(default)]
     pub verbs: VerbsConfig,
+    /// How requests are replicated.
+    #[serde(default)]
+    pub engine: EngineKind,
     /// The nodes, senior first: the first replica that is up leads.
     #[serde(rename = "node")]
     pub nodes: Vec<NodeEntry>,
+}
+
+/// A replication engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EngineKind {
+    /// Views and leases say who acts; all but one replica may fail, one after the other.
+    #[default]
+    PrimaryBackup,
+    /// A majority's permission says who acts; a minority may fail.
+    Mu,
+}
+
+impl EngineKind {
+    /// All of them.
+    pub const ALL: [EngineKind; 2] = [EngineKind::PrimaryBackup, EngineKind::Mu];
+
+    /// Its name in files and on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EngineKind::PrimaryBackup => PrimaryBackup::NAME,
+            EngineKind::Mu => Mu::NAME,
+        }
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for EngineKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<EngineKind, String> {
+        EngineKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            let names = EngineKind::ALL.map(EngineKind::name).join(", ");
+            format!("the engine is {name:?}; allowed are {names}")
+        })
+    }
 }
 
 /// When a process that shows no sign of life is presumed dead (uKharon section 4.2). It does not touch the detection of certain death,
@@ -192,6 +238,7 @@ impl ClusterConfig {
             detector: DetectorConfig::default(),
             sizes: SizesConfig::default(),
             verbs: VerbsConfig::default(),
+            engine: EngineKind::default(),
             nodes,
         }
     }
@@ -216,6 +263,9 @@ impl ClusterConfig {
                 format_args!("{:?}", self.name),
                 format_args!("1 to {} letters, digits, '-', '_' or '.'", Self::MAX_NAME_BYTES),
             ));
+        }
+        if self.engine == EngineKind::Mu && self.fabric == FabricKind::Verbs {
+            return Err(check.refuse("engine", self.engine, "primary-backup where fabric is \"verbs\""));
         }
         check.range("lease_us", self.lease_us, 50..=60_000_000)?;
         let detector = &self.detector;

@@ -330,3 +330,26 @@ fn two_keys_differ_and_none_shows_itself() {
     let shown = format!("{:?}", Settings::new(cluster, node).expect("valid"));
     assert!(!shown.contains(&a.to_hex()) && !shown.contains("sesame"), "{shown}");
 }
+
+#[test]
+fn the_engine_is_named_in_the_cluster_file_and_mu_runs_on_shared_memory_only() {
+    let mut config = ClusterConfig::new(
+        "c",
+        vec![NodeEntry {
+            number: 0,
+            redis: String::new(),
+            address: "127.0.0.1:7611".into(),
+            roles: vec![Role::Coordinator, Role::Replica],
+        }],
+    );
+    config.key = Some(Key::generate().expect("randomness").to_hex().into());
+    assert_eq!(config.engine, EngineKind::PrimaryBackup);
+    config.engine = EngineKind::Mu;
+    assert!(config.to_toml().contains("engine = \"mu\""));
+    assert!(Cluster::new(config.clone()).is_ok());
+    config.fabric = FabricKind::Verbs;
+    let refused = Cluster::new(config).expect_err("not there yet").to_string();
+    assert!(refused.contains("engine") && refused.contains("mu") && refused.contains("primary-backup"), "{refused}");
+    let unknown = "paxos".parse::<EngineKind>().expect_err("no engine of ours");
+    assert_eq!(unknown, "the engine is \"paxos\"; allowed are primary-backup, mu");
+}

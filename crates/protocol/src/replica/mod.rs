@@ -121,6 +121,9 @@ pub trait Replica {
     fn max_proposal_bytes(&self) -> usize {
         usize::MAX
     }
+    /// The machine shows what is in no log and never will be: this process starts over, and is taught by the others. Whoever waits for it hears
+    /// nothing, or that it is gone.
+    fn give_up(&mut self) {}
     /// The ticket for replies computed in this turn.
     fn ticket(&self) -> Ticket;
     /// Replies with tickets up to this one may go out.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use martlet_node::clock;
+use martlet_node::config::EngineKind;
 use martlet_node::sched::OnCore;
 use martlet_protocol::basics::Time;
 use rustix::process::Signal;
@@ -30,6 +31,9 @@ use crate::timeline::Timeline;
 /// Example: martlet bench failover --failovers 200 --json
 #[derive(Debug, Args)]
 pub struct Arguments {
+    /// How requests are replicated: primary-backup or mu.
+    #[arg(long, default_value_t)]
+    engine: EngineKind,
     /// How many failovers.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     failovers: u32,
@@ -69,7 +73,8 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     let fabric = arguments.fabric.plan(None)?;
     report.set("fabric", arguments.fabric.kind().to_string());
     let redis_port = arguments.redis.then_some(arguments.redis_port);
-    let shape = Shape { purpose: "bench-failover", nodes: 3, redis_port, threads: arguments.threads.config(), fabric };
+    let shape =
+        Shape { purpose: "bench-failover", nodes: 3, redis_port, engine: arguments.engine, threads: arguments.threads.config(), fabric };
     let mut testbed = Testbed::start(&shape, interrupt)?;
     report.set("client thread", clients::hurry()?);
     let mut writer = if arguments.redis {

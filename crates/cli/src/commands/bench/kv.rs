@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use martlet_node::clock;
+use martlet_node::config::EngineKind;
 use martlet_node::config::Pin;
 use martlet_node::sched::OnCore;
 
@@ -26,6 +27,9 @@ use crate::testbed::{Shape, Testbed};
 /// memory that a key takes. What is not installed is said to be skipped.
 #[derive(Debug, Args)]
 pub struct Arguments {
+    /// How requests are replicated: primary-backup or mu.
+    #[arg(long, default_value_t)]
+    engine: EngineKind,
     /// How many requests of each kind.
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..))]
     requests: u32,
@@ -63,8 +67,14 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     report.set("client_spin_us", arguments.client_spin_us);
     let plan = arguments.fabric.plan(None)?;
     report.set("fabric", arguments.fabric.kind().to_string());
-    let shape =
-        |purpose, nodes, redis_port| Shape { purpose, nodes, redis_port, threads: arguments.threads.config(), fabric: plan.clone() };
+    let shape = |purpose, nodes, redis_port| Shape {
+        purpose,
+        nodes,
+        redis_port,
+        engine: arguments.engine,
+        threads: arguments.threads.config(),
+        fabric: plan.clone(),
+    };
     let mut replicated = Testbed::start(&shape("bench-kv", 3, Some(arguments.redis_port)), interrupt)?;
     let alone = Testbed::start(&shape("bench-kv-alone", 1, None), interrupt)?;
     report.set("client thread", clients::hurry()?);

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use clap::Args;
-use martlet_node::config::{Cluster, NodeEntry, Role, ThreadsConfig};
+use martlet_node::config::{Cluster, EngineKind, NodeEntry, Role, ThreadsConfig};
 use serde_json::json;
 
 use crate::commands::Which;
@@ -38,6 +38,9 @@ pub struct Arguments {
     /// With --fabric verbs: node I meets the others on this port of 127.0.0.1 plus I [default: 7611].
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     fabric_port: Option<u16>,
+    /// How requests are replicated: primary-backup or mu [default: primary-backup].
+    #[arg(long)]
+    engine: Option<EngineKind>,
     /// How long to wait until the cluster is ready, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     patience: u64,
@@ -85,6 +88,7 @@ fn plan(arguments: &Arguments) -> Outcome<Plan> {
         replicas: arguments.replicas.unwrap_or(3),
         coordinators: arguments.coordinators.unwrap_or(3),
         redis_port: Some(arguments.redis_port.unwrap_or(7711)),
+        engine: arguments.engine.unwrap_or_default(),
         threads: ThreadsConfig::default(),
         fabric: arguments.fabric.plan(Some(arguments.fabric_port.unwrap_or(7611)))?,
     })
@@ -103,6 +107,10 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
     let fabric = cluster.config().fabric;
     if let Some(asked) = arguments.fabric.fabric.map(FabricFlag::kind).filter(|asked| *asked != fabric) {
         return Err(other("--fabric", &asked, &fabric));
+    }
+    let engine = cluster.config().engine;
+    if let Some(asked) = arguments.engine.filter(|asked| *asked != engine) {
+        return Err(other("--engine", &asked, &engine));
     }
     let count = |role| nodes.iter().filter(|node| node.roles.contains(&role)).count() as u64;
     let port = nodes.first().and_then(|node| node.redis_host_port()).map_or(0, |(_, port)| u64::from(port));

@@ -58,7 +58,11 @@ impl Mu {
                     fabric.revoke(holder, LOG_LANE, Op::Revoke.token(0, holder));
                 }
             }
-            let Some((peer, request)) = self.permission.serving.filter(|_| self.permission.revoking == 0 || Canary::MuEarlyGrant.is_planted()) else { return moved };
+            let Some((peer, request)) =
+                self.permission.serving.filter(|_| self.permission.revoking == 0 || Canary::MuEarlyGrant.is_planted())
+            else {
+                return moved;
+            };
             moved = true;
             if let Some(holder) = self.permission.holder.filter(|h| *h != PeerId::SELF) {
                 self.drain(holder, usize::MAX, fabric, machine);

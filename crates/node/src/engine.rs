@@ -1,0 +1,52 @@
+//! The engines that a node can run, and what each takes from the cluster's configuration.
+
+use martlet_fabric::RegionSpec;
+use martlet_protocol::basics::layout;
+use martlet_protocol::detector::heartbeat::Thresholds;
+use martlet_protocol::engine::{Engine, Mu, PrimaryBackup, mu, primary_backup};
+
+use crate::config::{Cluster, EngineKind};
+
+/// An engine that can be configured from a cluster's file.
+pub(crate) trait NodeEngine: Engine {
+    /// Its settings. `secret` is chance of which nobody outside the cluster knows.
+    fn config(cluster: &Cluster, secret: u64) -> Self::Config;
+}
+
+impl NodeEngine for PrimaryBackup {
+    fn config(cluster: &Cluster, secret: u64) -> primary_backup::Config {
+        primary_backup::Config { log_ring_bytes: cluster.sizes().log_ring_bytes, secret, ..primary_backup::Config::default() }
+    }
+}
+
+impl NodeEngine for Mu {
+    fn config(cluster: &Cluster, _: u64) -> mu::Config {
+        let detector = &cluster.config().detector;
+        let (beat_ns, timeout_ns) = (detector.heartbeat_us * 1_000, detector.broadcast_timeout_us * 1_000);
+        let log_ring_bytes = cluster.sizes().log_ring_bytes;
+        mu::Config {
+            log_ring_bytes,
+            // What can be proposed has to fit here too.
+            state_ring_bytes: log_ring_bytes,
+            execution: mu::Execution::Speculative,
+            heartbeat_interval_ns: beat_ns,
+            thresholds: Thresholds { cap: detector.cap, failure: detector.failure, recovery: detector.recovery },
+            // A leader that gets nowhere for as long as a silence may last does not take itself for alive.
+            fate_beats: u32::try_from(timeout_ns / (beat_ns / 2)).unwrap_or(u32::MAX).max(1),
+            silence_ns: timeout_ns,
+            stall_ns: beat_ns / 2,
+            teach_patience_ns: timeout_ns,
+            ..mu::Config::default()
+        }
+    }
+}
+
+/// What a process of this cluster offers to the others.
+pub(crate) fn regions(cluster: &Cluster) -> RegionSpec {
+    let mut spec = layout::regions(cluster.sizes());
+    match cluster.config().engine {
+        EngineKind::PrimaryBackup => PrimaryBackup::add_regions(&mut spec, &PrimaryBackup::config(cluster, 0)),
+        EngineKind::Mu => Mu::add_regions(&mut spec, &Mu::config(cluster, 0)),
+    }
+    spec
+}
