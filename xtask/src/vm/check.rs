@@ -41,6 +41,21 @@ const RUNS: [Run; 3] = [
         alone: Some("silence::everything_ends_when_the_link_is_silent_and_goes_on_when_it_is_back"),
     },
 ];
+/// A trial of clusters: three nodes on both devices, clients on the fabric and over the Redis protocol, nodes killed and started again.
+struct Trial {
+    what: &'static str,
+    loss: Option<u32>,
+    delay: Option<Duration>,
+    kills: u32,
+    pauses: u32,
+}
+
+const TRIALS: [Trial; 2] = [
+    Trial { what: "a good link", loss: None, delay: None, kills: 4, pauses: 1 },
+    Trial { what: "5 % loss and 2 ms delay each way", loss: Some(5000), delay: Some(Duration::from_millis(2)), kills: 3, pauses: 0 },
+];
+/// With it both trials kill primaries and backups.
+const SEED: u32 = 7;
 /// Tens of thousands of orders of events: they pass, but emulated they take as long as all the rest (`docs/rdma.md`). They are for a machine with KVM, or
 /// with a card.
 const TOO_LONG: &str = "no_order_of_writes_and_hand_overs_loses_what_succeeded";
@@ -69,6 +84,10 @@ pub fn run(root: &Path) -> Outcome {
         Ok(tests) => tests,
         Err(why) => return Outcome::Failed(why),
     };
+    let martlet = match martlet(root) {
+        Ok(martlet) => martlet,
+        Err(why) => return Outcome::Failed(why),
+    };
     for run in RUNS {
         println!("   on two software RDMA devices with {}", run.what);
         let mut command = vec![
@@ -86,45 +105,66 @@ pub fn run(root: &Path) -> Outcome {
             }
         }
         let options = Options { command, loss: run.loss, delay: run.delay, timeout: TIMEOUT, ..Options::default() };
-        match boot(root, &options) {
-            0 => {}
-            UNAVAILABLE => {
-                return Outcome::Skipped("no virtual machine can be had here (see above); the RDMA backend was NOT tested".into());
-            }
-            status => return Outcome::Failed(format!("with {}: status {status}", run.what)),
+        if let Some(end) = in_machine(root, &options, run.what) {
+            return end;
+        }
+    }
+    for trial in TRIALS {
+        println!("   a cluster of three nodes on two software RDMA devices, killed again and again, with {}", trial.what);
+        let options =
+            Options { command: torture(&martlet, &trial), loss: trial.loss, delay: trial.delay, timeout: TIMEOUT, ..Options::default() };
+        if let Some(end) = in_machine(root, &options, trial.what) {
+            return end;
         }
     }
     Outcome::Passed
 }
 
-/// Builds the test binary; where it is.
-fn build(root: &Path) -> Result<PathBuf, String> {
-    let mut command = cargo(root);
-    command.args([
-        "test",
-        "--package",
-        "martlet-fabric",
-        "--features",
-        "rdma-tests",
-        "--test",
-        "verbs",
-        "--no-run",
-        "--message-format",
-        "json",
-    ]);
-    let output = command.stderr(std::process::Stdio::inherit()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
-    if !output.status.success() {
-        return Err(format!("the tests cannot be built: {}", output.status));
+/// Runs a command there. What came of it, unless it passed.
+fn in_machine(root: &Path, options: &Options, what: &str) -> Option<Outcome> {
+    match boot(root, options) {
+        0 => None,
+        UNAVAILABLE => Some(Outcome::Skipped("no virtual machine can be had here (see above); the RDMA backend was NOT tested".into())),
+        status => Some(Outcome::Failed(format!("with {what}: status {status}"))),
     }
-    executable(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| "cargo names no test binary".into())
 }
 
-/// The test binary that cargo's messages name.
-fn executable(messages: &str) -> Option<PathBuf> {
+/// `martlet torture`: nothing acknowledged is lost, whoever is killed, and who is started again joins.
+fn torture(martlet: &Path, trial: &Trial) -> Vec<String> {
+    let kills = trial.kills.to_string();
+    let pauses = trial.pauses.to_string();
+    let seed = SEED.to_string();
+    let flags = ["torture", "--fabric", "verbs", "--devices", "rxe0,rxe1", "--clients", "1", "--redis-clients", "1"];
+    let faults = ["--kills", &kills, "--pauses", &pauses, "--restarts", "1", "--seed", &seed];
+    [martlet.to_str().expect("a path that cargo has printed")].into_iter().chain(flags).chain(faults).map(str::to_owned).collect()
+}
+
+/// Builds the test binary; where it is.
+fn build(root: &Path) -> Result<PathBuf, String> {
+    built(root, &["test", "--package", "martlet-fabric", "--features", "rdma-tests", "--test", "verbs", "--no-run"], "verbs")
+}
+
+/// Builds the command; where it is.
+fn martlet(root: &Path) -> Result<PathBuf, String> {
+    built(root, &["build", "--package", "martlet-cli", "--bin", "martlet"], "martlet")
+}
+
+fn built(root: &Path, arguments: &[&str], target: &str) -> Result<PathBuf, String> {
+    let mut command = cargo(root);
+    command.args(arguments).args(["--message-format", "json"]);
+    let output = command.stderr(std::process::Stdio::inherit()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("{target} cannot be built: {}", output.status));
+    }
+    executable(&String::from_utf8_lossy(&output.stdout), target).ok_or_else(|| format!("cargo names no executable of {target}"))
+}
+
+/// The executable of a target that cargo's messages name.
+fn executable(messages: &str, target: &str) -> Option<PathBuf> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["target"]["name"] == "verbs")
+        .filter(|message| message["target"]["name"] == target)
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
 }
 
@@ -138,7 +178,7 @@ mod tests {
 not json
 {"reason":"compiler-artifact","target":{"name":"verbs"},"executable":"/t/debug/deps/verbs-1"}
 {"reason":"build-finished","success":true}"#;
-        assert_eq!(executable(messages), Some(PathBuf::from("/t/debug/deps/verbs-1")));
-        assert_eq!(executable("{}"), None);
+        assert_eq!(executable(messages, "verbs"), Some(PathBuf::from("/t/debug/deps/verbs-1")));
+        assert_eq!(executable("{}", "verbs"), None);
     }
 }
