@@ -4,6 +4,7 @@ mod bench;
 mod cluster;
 mod completions;
 mod demo;
+mod doctor;
 mod key;
 mod man;
 mod members;
@@ -46,6 +47,7 @@ enum Command {
     Del(key::Del),
     Node(node::Arguments),
     Bench(bench::Arguments),
+    Doctor(doctor::Arguments),
     Torture(torture::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
@@ -87,6 +89,7 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Status(arguments) => status::run(&arguments, format),
         Command::Members(arguments) => members::run(&arguments, format),
         Command::Bench(arguments) => bench::run(&arguments, format),
+        Command::Doctor(arguments) => doctor::run(&arguments, format),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),
         Command::Victim(arguments) => victim::run(&arguments),

@@ -1,0 +1,164 @@
+//! `martlet doctor`
+
+use std::time::Duration;
+
+use clap::Args;
+use martlet_fabric::shm::{ShmConfig, ShmFabric};
+use martlet_fabric::verbs::{self, DeviceChoice, VerbsConfig, VerbsFabric};
+use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionSpec};
+use martlet_node::config::{ClusterConfig, DetectorConfig};
+use martlet_node::{clock, sched};
+use serde_json::json;
+
+use super::victim::BENCH_KEY;
+use crate::fail::{Context as _, Outcome};
+use crate::interrupt::Interrupt;
+use crate::output::{BAD, Format, GOOD, styled};
+
+/// See what this host can do: how it keeps a thread from running, which timeouts follow from that, and which fabrics it has.
+///
+/// Run it with the load that the host will have: an idle host keeps nobody waiting.
+///
+/// Example: martlet doctor --seconds 10
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// How long to watch each core, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+}
+
+/// What kept a thread from running on one core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Jitter {
+    /// The longest time between two of its looks at the clock, while it never slept.
+    longest_gap_ns: u64,
+    /// Of such gaps, those longer than 100 us.
+    gaps: u64,
+    /// How much longer than it wished its longest sleep of 1 ms was.
+    longest_late_ns: u64,
+}
+
+/// Gaps that count: shorter ones are interrupts.
+const GAP_NS: u64 = 100_000;
+const SLEEP: Duration = Duration::from_millis(1);
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let cores = sched::allowed_cores().context("cannot tell the cores")?;
+    let mut worst = Jitter::default();
+    for core in &cores {
+        let jitter = watch(*core, arguments.seconds * 1_000_000_000, &interrupt)?;
+        format.print(
+            format_args!(
+                "core {core}: a running thread was stopped for {} us at most, {} times for more than {} us; a sleeping one woke {} us late at most",
+                jitter.longest_gap_ns / 1_000,
+                jitter.gaps,
+                GAP_NS / 1_000,
+                jitter.longest_late_ns / 1_000
+            ),
+            || json!({"event": "jitter", "core": core, "longest_gap_us": jitter.longest_gap_ns / 1_000, "gaps": jitter.gaps, "longest_late_us": jitter.longest_late_ns / 1_000}),
+        );
+        worst.longest_gap_ns = worst.longest_gap_ns.max(jitter.longest_gap_ns);
+        worst.longest_late_ns = worst.longest_late_ns.max(jitter.longest_late_ns);
+    }
+    let (lease_us, detector) = propose(worst);
+    format.print(
+        format_args!(
+            "\ntimeouts for cluster.toml that outlast this, none shorter than the usual:\n  lease_us = {lease_us}\n  [detector]\n  heartbeat_us = {}\n  broadcast_timeout_us = {}\n",
+            detector.heartbeat_us, detector.broadcast_timeout_us
+        ),
+        || json!({"event": "timeouts", "lease_us": lease_us, "heartbeat_us": detector.heartbeat_us, "broadcast_timeout_us": detector.broadcast_timeout_us}),
+    );
+    say(format, "shm", shm());
+    match verbs::devices() {
+        Ok(devices) if !devices.is_empty() => devices.into_iter().for_each(|name| {
+            let found = device(&name);
+            say(format, &format!("verbs, device {name}"), found);
+        }),
+        Ok(_) => say(format, "verbs", Err("this host has no RDMA device".into())),
+        Err(error) => say(format, "verbs", Err(error.to_string())),
+    }
+    Ok(())
+}
+
+fn say(format: Format, fabric: &str, found: Result<String, String>) {
+    let (mark, text) = match &found {
+        Ok(text) => (styled(GOOD, "yes"), text),
+        Err(text) => (styled(BAD, "no"), text),
+    };
+    format.print(
+        format_args!("fabric {fabric}: {mark}, {text}"),
+        || json!({"event": "fabric", "fabric": fabric, "usable": found.is_ok(), "detail": text}),
+    );
+}
+
+/// Runs on one core for so long, half of the time without a pause, and half of it sleeping again and again.
+fn watch(core: u16, ns: u64, interrupt: &Interrupt) -> Outcome<Jitter> {
+    sched::pin_current_thread(core).context(format_args!("cannot run on core {core}"))?;
+    let mut jitter = Jitter::default();
+    let start = clock::now();
+    let mut last = start;
+    while last.since(start) < ns / 2 {
+        let now = clock::now();
+        let gap = now.since(last);
+        jitter.longest_gap_ns = jitter.longest_gap_ns.max(gap);
+        jitter.gaps += u64::from(gap > GAP_NS);
+        last = now;
+    }
+    while last.since(start) < ns {
+        interrupt.check()?;
+        let before = clock::now();
+        std::thread::sleep(SLEEP);
+        last = clock::now();
+        jitter.longest_late_ns = jitter.longest_late_ns.max(last.since(before).saturating_sub(SLEEP.as_nanos() as u64));
+    }
+    Ok(jitter)
+}
+
+/// Timeouts that a thread which is kept from running as long as that does not miss. A lease is renewed well before it ends, and a node
+/// distrusts what it saw when it stood still for half a heartbeat.
+fn propose(worst: Jitter) -> (u64, DetectorConfig) {
+    let usual = ClusterConfig::new("doctor", Vec::new());
+    let pause_us = worst.longest_gap_ns.max(worst.longest_late_ns).div_ceil(1_000);
+    let whole_ms = |us: u64| us.div_ceil(1_000) * 1_000;
+    let mut detector = usual.detector;
+    detector.heartbeat_us = detector.heartbeat_us.max(whole_ms(3 * pause_us));
+    detector.broadcast_timeout_us = detector.broadcast_timeout_us.max(whole_ms(10 * pause_us));
+    (usual.lease_us.max(whole_ms(3 * pause_us)), detector)
+}
+
+fn identity() -> Identity {
+    Identity { node: NodeId(0), incarnation: Incarnation(u64::from(std::process::id())), kind: PeerKind::Client }
+}
+
+fn shm() -> Result<String, String> {
+    let none = RegionSpec::default();
+    let config = ShmConfig::new("doctor", BENCH_KEY, identity(), none.clone(), none);
+    ShmFabric::start(config).map(|_| "memory can be shared between processes of this user".into()).map_err(|error| error.to_string())
+}
+
+/// Opens a device, registers memory with it, and connects a queue pair with itself: that is what every process on it begins with.
+fn device(name: &str) -> Result<String, String> {
+    let none = RegionSpec::default();
+    let choice = DeviceChoice { name: Some(name.to_owned()), ..DeviceChoice::default() };
+    let config = VerbsConfig { device: choice, ..VerbsConfig::new("doctor", BENCH_KEY, identity(), none.clone(), none) };
+    VerbsFabric::start(config)
+        .map(|_| "memory is registered and a queue pair connected with itself".into())
+        .map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quiet_host_gets_the_usual_and_a_busy_one_what_outlasts_its_pauses() {
+        let usual = ClusterConfig::new("doctor", Vec::new());
+        assert_eq!(propose(Jitter::default()), (usual.lease_us, usual.detector.clone()));
+        let (lease_us, detector) = propose(Jitter { longest_gap_ns: 40_000_100, gaps: 1, longest_late_ns: 7 });
+        assert_eq!((lease_us, detector.heartbeat_us), (121_000, 121_000));
+        assert_eq!(detector.broadcast_timeout_us, usual.detector.broadcast_timeout_us);
+        let (_, detector) = propose(Jitter { longest_late_ns: 900_000_000, ..Jitter::default() });
+        assert_eq!(detector.broadcast_timeout_us, 9_000_000);
+    }
+}
