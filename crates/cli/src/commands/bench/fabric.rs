@@ -1,4 +1,4 @@
-//! `martlet bench fabric`: what one-sided operations on shared memory cost.
+//! `martlet bench fabric`: what one-sided operations cost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -6,18 +6,21 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use martlet_fabric::ring::{Reader, Record, Writer};
 use martlet_fabric::shm::ShmFabric;
-use martlet_fabric::{Fabric as _, LocalRegion, NodeId, PeerEvent, PeerId, Region, Remote, Token};
+use martlet_fabric::verbs::VerbsFabric;
+use martlet_fabric::{LocalRegion, PeerEvent, PeerId, Region, Remote, Token};
+use martlet_node::config::FabricKind;
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::layout::{LOG_LANE, SLOT_WORDS, Sizes};
 
+use super::endpoint::{self, Endpoint, Place};
 use super::raise::Raise;
-use crate::commands::victim;
+use crate::fabric::FabricFlags;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::report::placement::two_cores;
 use crate::report::{Figure, Report, Unit};
 
-/// What one-sided operations on shared memory cost.
+/// What one-sided operations cost.
 ///
 /// Single operations are timed in batches, since one is about as long as a reading of the clock; round trips and wake-ups by themselves.
 #[derive(Debug, Args)]
@@ -25,6 +28,8 @@ pub struct Arguments {
     /// How many samples of each figure.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..))]
     samples: u32,
+    #[command(flatten)]
+    fabric: FabricFlags,
 }
 
 /// Operations in a batch.
@@ -40,21 +45,28 @@ const SILENT: u8 = 7;
 const ANSWER: u8 = 8;
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    let place = Place::new("bench-fabric", &arguments.fabric.plan(None)?, 3)?;
+    report.set("fabric", arguments.fabric.kind().to_string());
+    match arguments.fabric.kind() {
+        FabricKind::Shm => run_on::<ShmFabric>(arguments, &place, report, interrupt),
+        FabricKind::Verbs => run_on::<VerbsFabric>(arguments, &place, report, interrupt),
+    }
+}
+
+fn run_on<F: Endpoint>(arguments: &Arguments, place: &Place, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     let samples = u64::from(arguments.samples);
     report.set("payload_bytes", PAYLOAD);
     let cores = two_cores();
     if let Some((here, _)) = cores {
         sched::pin_current_thread(here).context("cannot bind the measuring thread")?;
     }
-    let cluster = format!("bench-fabric-{}", std::process::id());
     let stops = [AtomicBool::new(false), AtomicBool::new(false)];
     std::thread::scope(|scope| {
         // They end with us, however we end.
         let _stops = [Raise(&stops[0]), Raise(&stops[1])];
         for (number, stop) in (1..).zip(&stops) {
-            let cluster = &cluster;
-            let mut answering = victim::bench_fabric(cluster, NodeId(number), 1)?;
-            answering.connect(NodeId(0));
+            let mut answering = F::start(place, number, endpoint::regions())?;
+            answering.connect(place, 0);
             scope.spawn(move || {
                 if let Some((_, there)) = cores {
                     // Without it the figures are worse, and still true.
@@ -63,9 +75,9 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
                 answer(&mut answering, stop);
             });
         }
-        let mut fabric = victim::bench_fabric(&cluster, NodeId(0), 1)?;
-        fabric.connect(NodeId(1));
-        fabric.connect(NodeId(2));
+        let mut fabric = F::start(place, 0, endpoint::regions())?;
+        fabric.connect(place, 1);
+        fabric.connect(place, 2);
         let [first, second] = meet(&mut fabric)?;
         interrupt.check()?;
         report.add(words(&mut fabric, first, samples));
@@ -81,7 +93,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     })
 }
 
-fn meet(fabric: &mut ShmFabric) -> Outcome<[PeerId; 2]> {
+fn meet<F: Endpoint>(fabric: &mut F) -> Outcome<[PeerId; 2]> {
     let until = Instant::now() + PATIENCE;
     let mut found = [None; 2];
     loop {
@@ -100,13 +112,13 @@ fn meet(fabric: &mut ShmFabric) -> Outcome<[PeerId; 2]> {
     }
 }
 
-fn complete(fabric: &mut ShmFabric, mut operations: u64) {
+fn complete<F: Endpoint>(fabric: &mut F, mut operations: u64) {
     while operations > 0 {
         operations -= u64::from(fabric.poll().is_some());
     }
 }
 
-fn words(fabric: &mut ShmFabric, peer: PeerId, samples: u64) -> Figure {
+fn words<F: Endpoint>(fabric: &mut F, peer: PeerId, samples: u64) -> Figure {
     let mut figure = Figure::new("fabric", "read of a word", Unit::Nanoseconds).with("batch", BATCH);
     let from = Remote { peer, region: Region::Public(SLOT_WORDS), offset: 0 };
     batches(&mut figure, samples, || {
@@ -116,7 +128,7 @@ fn words(fabric: &mut ShmFabric, peer: PeerId, samples: u64) -> Figure {
     figure
 }
 
-fn swaps(fabric: &mut ShmFabric, peer: PeerId, samples: u64) -> Figure {
+fn swaps<F: Endpoint>(fabric: &mut F, peer: PeerId, samples: u64) -> Figure {
     let mut figure = Figure::new("fabric", "compare-and-swap", Unit::Nanoseconds).with("batch", BATCH);
     let at = Remote { peer, region: Region::Public(SLOT_WORDS), offset: 0 };
     let mut value = 0;
@@ -163,7 +175,7 @@ impl Ring {
     }
 
     /// Posts one record; waits for room if there is none. Returns how many completions come.
-    fn push(&mut self, fabric: &mut ShmFabric) -> u64 {
+    fn push<F: Endpoint>(&mut self, fabric: &mut F) -> u64 {
         loop {
             if let Some(posted) = self.writer.push(fabric, &mut self.record, TOKEN) {
                 return u64::from(posted);
@@ -181,7 +193,7 @@ impl Ring {
 }
 
 /// A record written to two peers and completed: what a primary does for a request before it may answer.
-fn replicated(fabric: &mut ShmFabric, rings: &mut [Ring; 2], samples: u64, interrupt: &Interrupt) -> Outcome<Figure> {
+fn replicated<F: Endpoint>(fabric: &mut F, rings: &mut [Ring; 2], samples: u64, interrupt: &Interrupt) -> Outcome<Figure> {
     let mut figure = Figure::new("fabric", "record written to two peers, completed", Unit::Nanoseconds);
     for sample in 0..samples + samples / 10 {
         if sample % 1024 == 0 {
@@ -199,7 +211,7 @@ fn replicated(fabric: &mut ShmFabric, rings: &mut [Ring; 2], samples: u64, inter
 }
 
 /// A record goes to a peer's program and another one comes back.
-fn round_trips(fabric: &mut ShmFabric, ring: &mut Ring, samples: u64, interrupt: &Interrupt) -> Outcome<Figure> {
+fn round_trips<F: Endpoint>(fabric: &mut F, ring: &mut Ring, samples: u64, interrupt: &Interrupt) -> Outcome<Figure> {
     let mut figure = Figure::new("fabric", "round trip of records between two programs", Unit::Nanoseconds);
     let lane = LocalRegion::Lane { writer: ring.peer, name: LOG_LANE };
     let mut reader = Reader::new();
@@ -207,7 +219,7 @@ fn round_trips(fabric: &mut ShmFabric, ring: &mut Ring, samples: u64, interrupt:
     // What the peer answered while we wrote without reading.
     let mut due = 0u64;
     let mut received = 0u64;
-    let drained = |fabric: &ShmFabric, reader: &mut Reader, payload: &mut Vec<u8>| {
+    let drained = |fabric: &F, reader: &mut Reader, payload: &mut Vec<u8>| {
         let Some(lane) = fabric.memory(lane) else { return 0 };
         let mut taken = 0;
         while reader.next(lane, payload) {
@@ -238,7 +250,7 @@ fn round_trips(fabric: &mut ShmFabric, ring: &mut Ring, samples: u64, interrupt:
 }
 
 /// The other side: takes every record, and answers each when it is asked to.
-fn answer(fabric: &mut ShmFabric, stop: &AtomicBool) {
+fn answer<F: Endpoint>(fabric: &mut F, stop: &AtomicBool) {
     let mut asker = None;
     let mut reader = Reader::new();
     let mut payload = Vec::with_capacity(PAYLOAD);

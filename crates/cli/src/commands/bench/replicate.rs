@@ -4,17 +4,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use martlet_fabric::shm::{ShmConfig, ShmFabric};
-use martlet_fabric::{Fabric as _, Identity, Incarnation, NodeId, PeerEvent, PeerId, PeerKind, Region, Remote, ring};
+use martlet_fabric::shm::ShmFabric;
+use martlet_fabric::verbs::VerbsFabric;
+use martlet_fabric::{Incarnation, NodeId, PeerEvent, PeerId, Region, Remote, ring};
+use martlet_node::config::FabricKind;
 use martlet_node::{clock, sched};
-use martlet_protocol::basics::layout::{self, Sizes};
+use martlet_protocol::basics::layout;
 use martlet_protocol::basics::{LogIndex, ProcessId};
 use martlet_protocol::engine::Mu;
 use martlet_protocol::engine::mu::{self, Execution, Group};
 use martlet_protocol::replica::{Standing, StateMachine};
 
+use super::endpoint::{self, Endpoint, Place};
 use super::raise::Raise;
-use crate::commands::victim::BENCH_KEY;
+use crate::fabric::FabricFlags;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::report::placement::two_cores;
@@ -32,6 +35,8 @@ pub struct Arguments {
     /// How many samples of each figure.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..))]
     samples: u32,
+    #[command(flatten)]
+    fabric: FabricFlags,
 }
 
 /// Engines that can be measured alone.
@@ -52,6 +57,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     let Engine::Mu = arguments.engine;
+    let place = Place::new("bench-replicate", &arguments.fabric.plan(None)?, NODES)?;
+    report.set("fabric", arguments.fabric.kind().to_string());
+    match arguments.fabric.kind() {
+        FabricKind::Shm => run_on::<ShmFabric>(arguments, &place, report, interrupt),
+        FabricKind::Verbs => run_on::<VerbsFabric>(arguments, &place, report, interrupt),
+    }
+}
+
+fn run_on<F: Endpoint>(arguments: &Arguments, place: &Place, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     report.set("engine", "mu");
     report.set("replicas", NODES);
     let samples = u64::from(arguments.samples);
@@ -59,12 +73,11 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     if let Some((here, _)) = cores {
         sched::pin_current_thread(here).context("cannot bind the measuring thread")?;
     }
-    let cluster = format!("bench-replicate-{}", std::process::id());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // The followers end with us, however we end.
         let _stop = Raise(&stop);
-        let mut followers = [Replica::start(&cluster, 1)?, Replica::start(&cluster, 2)?];
+        let mut followers = [Replica::<F>::start(place, 1)?, Replica::<F>::start(place, 2)?];
         let stopped = &stop;
         scope.spawn(move || {
             if let Some((_, there)) = cores {
@@ -78,13 +91,17 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
                 }
             }
         });
-        let mut leader = Replica::start(&cluster, 0)?;
+        let mut leader = Replica::<F>::start(place, 0)?;
         leader.until("somebody leads", |leader| leader.engine.standing() == Standing::Primary)?;
         leader.until("all are connected", |leader| leader.peers.len() + 1 == usize::from(NODES))?;
         for payload in PAYLOADS {
             interrupt.check()?;
-            report.add(leader.raw(payload, samples)?);
-            report.add(leader.replicate(payload, samples, interrupt)?);
+            let raw = leader.raw(payload, samples)?;
+            let replicated = leader.replicate(payload, samples, interrupt)?;
+            let ratio = replicated.percentile(50.0) / raw.percentile(50.0).max(1.0);
+            report.set(&format!("ratio_p50_{payload}B"), format!("{ratio:.2}"));
+            report.add(raw);
+            report.add(replicated);
         }
         for batch in BATCHES {
             leader.replicate_batches(batch, samples / batch as u64 + 100, report, interrupt)?;
@@ -125,9 +142,9 @@ impl StateMachine for Idle {
 }
 
 /// One replica, on an endpoint of its own.
-struct Replica {
+struct Replica<F> {
     engine: Mu,
-    fabric: ShmFabric,
+    fabric: F,
     machine: Idle,
     peers: Vec<PeerId>,
     config: mu::Config,
@@ -135,17 +152,15 @@ struct Replica {
     lost: u64,
 }
 
-impl Replica {
-    fn start(cluster: &str, node: u16) -> Outcome<Replica> {
+impl<F: Endpoint> Replica<F> {
+    fn start(place: &Place, node: u16) -> Outcome<Replica<F>> {
         let id = |node| ProcessId { node: NodeId(node), incarnation: Incarnation(1) };
         // Nothing is executed, before or after.
         let config = mu::Config { execution: Execution::Speculative, ..mu::Config::default() };
-        let mut regions = layout::regions(Sizes::default());
+        let mut regions = endpoint::regions();
         mu::layout::add_regions(&mut regions, &config);
-        let identity = Identity { node: NodeId(node), incarnation: Incarnation(1), kind: PeerKind::Member };
-        let clients = layout::client_regions(Sizes::default());
-        let fabric = ShmFabric::start(ShmConfig::new(cluster, BENCH_KEY, identity, regions, clients)).map_err(Fail::failed)?;
-        (0..NODES).filter(|other| *other != node).for_each(|other| fabric.connect(NodeId(other)));
+        let fabric = F::start(place, node, regions)?;
+        (0..NODES).filter(|other| *other != node).for_each(|other| fabric.connect(place, other));
         let engine = Mu::new(id(node), config, Some(Group::new((0..NODES).map(id).collect())));
         Ok(Replica { engine, fabric, machine: Idle::default(), peers: Vec::new(), config, lost: 0 })
     }
@@ -174,7 +189,7 @@ impl Replica {
         self.engine.advance(now, &mut self.fabric, &mut self.machine);
     }
 
-    fn until(&mut self, what: &str, done: impl Fn(&Replica) -> bool) -> Outcome {
+    fn until(&mut self, what: &str, done: impl Fn(&Replica<F>) -> bool) -> Outcome {
         let until = Instant::now() + PATIENCE;
         while !done(self) {
             self.turn();
@@ -201,7 +216,12 @@ impl Replica {
             }
             let mut left = self.peers.len();
             while left > 0 {
-                left -= usize::from(self.fabric.poll().is_some());
+                match self.fabric.poll() {
+                    Some(completion) if completion.token == token => left -= 1,
+                    // The engine's own, of the turn before.
+                    Some(completion) => self.engine.handle_completion(completion),
+                    None => {}
+                }
             }
             let took = clock::now().since(start);
             // The first tenth warms the caches.
