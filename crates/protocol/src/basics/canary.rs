@@ -76,8 +76,6 @@ probes! {
         MuUncheckedSpace = "mu-unchecked-space",
         /// A follower of `mu` grants and acknowledges before the old holder's permission is gone (16).
         MuEarlyGrant = "mu-early-grant",
-        /// Replies of `mu` go out without a look whether a majority still gives its permission (7).
-        MuUnvouchedReply = "mu-unvouched-reply",
         /// A new leader of `mu` starts before its proposal number stands at a majority (Mu listing 2).
         MuUnprepared = "mu-unprepared",
         /// Who is taken into `mu`'s group passes for a leader before it knows that it belongs.

@@ -28,8 +28,6 @@ pub struct Bug {
 pub fn bugs() -> Vec<Bug> {
     let bug = |name: &'static str, meaning, kind| Bug { name, meaning, kind };
     let of_engine = |name: &str| match name {
-        // On a host a write has failed before its turn is over, and the lead is gone with it.
-        "mu-unvouched-reply" => "mu-network",
         name if name.starts_with("mu-") => "mu",
         _ => "host",
     };
