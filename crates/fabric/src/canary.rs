@@ -9,13 +9,17 @@ probes! {
         UnsealedRecord = "unsealed-record",
         /// A record is written whether or not the reader has taken what stands in its place (15).
         OverwrittenRecord = "overwritten-record",
+        /// Positions in a ring are told apart by their offsets, so that a full ring looks like an empty one (17).
+        CircularOffsets = "circular-offsets",
+        /// A process that comes back writes into the lane of its earlier life, in which late stores of that life stand (31).
+        ReusedLane = "reused-lane",
     }
 }
 
 impl Canary {
     /// Whether it has been planted. Without the feature `canaries`: never.
     #[inline(always)]
-    pub(crate) fn is_planted(self) -> bool {
+    pub fn is_planted(self) -> bool {
         probe::planted(self.name())
     }
 }

@@ -213,7 +213,8 @@ impl Writer {
     pub fn fits(&self, len: usize) -> bool {
         let need = record_bytes(len) as u64;
         let filler = filler_before(self.tail, need, self.capacity);
-        self.outstanding() + filler + need <= self.capacity || Canary::OverwrittenRecord.is_planted()
+        let outstanding = if Canary::CircularOffsets.is_planted() { self.outstanding() % self.capacity } else { self.outstanding() };
+        outstanding + filler + need <= self.capacity || Canary::OverwrittenRecord.is_planted()
     }
 
     /// Posts the record at the tail if it fits. The completion of `token` tells that it stands there. A filler, where one is needed, is

@@ -12,6 +12,7 @@ use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, OpError, Pe
 use martlet_protocol::basics::ViewNumber;
 use martlet_protocol::basics::ballot::{LAST_CAS_BALLOT, SlotState, SlotWord, slot_of};
 use martlet_protocol::basics::layout::{SCRATCH, SLOT_WORDS, VIEW_RECORD_BYTES, token_rest};
+use martlet_protocol::consensus::cas::PATIENCE;
 use martlet_protocol::consensus::rpc::{RpcAcceptor, RpcReply, RpcRequest, RpcVerdict};
 use martlet_protocol::consensus::{Op, Outcome, Proposer};
 
@@ -450,4 +451,37 @@ fn a_rejection_never_lends_its_ballot() {
     run_alone(&mut world, 0);
     let next = world.proposers[0].0.poll_request().expect("asked anew").1.ballot;
     assert!(next > own + 1);
+}
+
+#[test]
+fn appendix_a_6_an_attempt_that_is_refused_ends_although_the_rest_never_answers() {
+    let worn = SlotWord::new(SlotState { min: LAST_CAS_BALLOT as u16, accepted: 0, value: 0 }, 0).0;
+    let mut world = World::new(2, worn);
+    run_alone(&mut world, 0);
+    let (proposer, endpoint) = &mut world.proposers[0];
+    let own = proposer.poll_request().expect("the words are frozen, so the acceptors are asked").1.ballot;
+    while proposer.poll_request().is_some() {}
+    let rejected = RpcReply { view: ViewNumber(1), ballot: own, verdict: RpcVerdict::Rejected { min: own + 1 } };
+    assert_eq!(proposer.handle_reply(endpoint, 0, rejected), None, "the other two may still promise");
+    for _ in 0..PATIENCE {
+        assert_eq!(proposer.repeat(), None);
+        assert_eq!(std::iter::from_fn(|| proposer.poll_request()).count(), 2);
+    }
+    assert_eq!(proposer.repeat(), Some(Outcome::Aborted));
+    proposer.prepare(endpoint);
+    run_alone(&mut world, 0);
+    assert!(world.proposers[0].0.poll_request().expect("asked anew").1.ballot > own + 1);
+}
+
+#[test]
+fn a_value_that_makes_no_sense_is_not_adopted() {
+    // What the first proposer got accepted is nonsense to the second, or it is not.
+    let lies: fn(ViewNumber, &[u8]) -> bool = |_, bytes| bytes != value(0);
+    for (makes_sense, decided) in [(lies, value(1)), (|_, _| true, value(0))] {
+        let mut world = World::new(2, 0);
+        assert_eq!(run_alone(&mut world, 0), Some(value(0)));
+        world.decided = None;
+        world.proposers[1].0 = world.proposers[1].0.clone().accepting(makes_sense);
+        assert_eq!(run_alone(&mut world, 1), Some(decided));
+    }
 }

@@ -131,8 +131,14 @@ pub struct Counts {
     pub stalls: u64,
     /// Ends of processes that some peer was not told of in time.
     pub lost_notices: u64,
-    /// Operations that took effect, and whose poster was told that the peer is lost.
+    /// Operations that took effect, and whose poster was told that the peer is lost,
     pub lost_completions: u64,
+    /// among them compare-and-swaps.
+    pub lost_swaps: u64,
+    /// Datagrams that arrived after one that had been sent later on the same way.
+    pub overtaken: u64,
+    /// Deaths of which the kernel told later than it does where nothing goes wrong.
+    pub late_deaths: u64,
     /// Writes that were on their way when their lane was taken from the writer.
     pub writes_across_revocations: u64,
 }

@@ -1,12 +1,13 @@
 //! Processes come and go, meet, and lose sight of each other.
 
 use super::agenda::Due;
-use super::faults::{Span, happens};
+use super::faults::{Faults, Span, happens};
 use super::link::Link;
 use super::memory::Block;
 use super::process::{DeathWords, Lane, Process, Slot, Target};
 use super::state::State;
-use crate::contract::{Identity, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec};
+use crate::canary::Canary;
+use crate::contract::{Identity, NodeId, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec};
 use crate::invariant;
 use crate::primitive::Ordering;
 
@@ -50,11 +51,15 @@ impl State {
         }
         let numbers = [self.introduce(one, other), self.introduce(other, one)];
         for (of, peer, writer) in [(one, other, numbers[0]), (other, one, numbers[1])] {
-            let kind = self.processes[peer as usize].identity.kind;
+            let Identity { kind, node, .. } = self.processes[peer as usize].identity;
+            let earlier = if Canary::ReusedLane.is_planted() { self.earlier_life(of, writer, node) } else { None };
             let owner = &mut self.processes[of as usize];
             let lanes = if kind == PeerKind::Member { &owner.spec.member_lanes } else { &owner.spec.client_lanes };
             for (name, bytes) in lanes {
-                owner.lanes.push(Lane { writer, name: *name, memory: Block::zeroed(*bytes), granted: true, epoch: 1 });
+                let reused =
+                    owner.lanes.iter().find(|lane| Some(lane.writer) == earlier && lane.name == *name).map(|lane| lane.memory.clone());
+                let memory = reused.filter(|memory| !memory.words().is_empty()).unwrap_or_else(|| Block::zeroed(*bytes));
+                owner.lanes.push(Lane { writer, name: *name, memory, granted: true, epoch: 1 });
             }
         }
         self.map(one, numbers[0], other, numbers[1]);
@@ -67,13 +72,20 @@ impl State {
         }
     }
 
+    /// As whom `of` knew the life of that node before the one that it now knows as `writer`: for a canary.
+    fn earlier_life(&self, of: u32, writer: PeerId, node: NodeId) -> Option<PeerId> {
+        let slots = &self.processes[of as usize].slots;
+        let before = (1..writer.0 as usize).rev().find(|at| self.processes[slots[*at].process as usize].identity.node == node);
+        before.map(|at| PeerId(at as u32))
+    }
+
     /// Gives `of` a number and a queue for `peer`.
     fn introduce(&mut self, of: u32, peer: u32) -> PeerId {
         let number = self.processes[of as usize].slots.len() as u32;
         let link = self.links.len() as u32;
         self.links.push(Link::new(of, peer, number));
         let is_member = self.processes[peer as usize].identity.kind == PeerKind::Member;
-        let slot = Slot { process: peer, link, targets: Vec::new(), is_member, gone: false, forgotten: false };
+        let slot = Slot { process: peer, link, targets: Vec::new(), is_member, newest_datagram: 0, gone: false, forgotten: false };
         self.processes[of as usize].slots.push(slot);
         if of == peer {
             self.map(of, PeerId::SELF, of, PeerId::SELF);
@@ -148,7 +160,9 @@ impl State {
         }
         if let Some(death) = death.filter(|_| self.host) {
             for thread in 0..death.threads.len() as u32 {
-                let at = end + self.faults.death_words.draw(&mut self.chance);
+                let after = self.faults.death_words.draw(&mut self.chance);
+                self.counts.late_deaths += u64::from(after > Faults::calm().death_words.1);
+                let at = end + after;
                 self.agenda.enter(at, Due::Death { process, thread });
             }
             self.processes[process as usize].death = Some(death);

@@ -44,6 +44,8 @@ pub(super) struct Slot {
     pub(super) link: u32,
     pub(super) targets: Vec<Target>,
     pub(super) is_member: bool,
+    /// The number of the newest datagram that has come from it.
+    pub(super) newest_datagram: u64,
     pub(super) gone: bool,
     pub(super) forgotten: bool,
 }

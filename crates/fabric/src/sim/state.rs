@@ -14,6 +14,8 @@ use crate::invariant;
 /// A datagram on its way or in an inbox.
 #[derive(Debug, Default)]
 pub(super) struct Datagram {
+    /// Counts what its sender has sent.
+    pub(super) number: u64,
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) bytes: Vec<u8>,
@@ -45,6 +47,8 @@ pub(super) struct State {
     /// What has happened on the agenda so far, be it void.
     pub(super) events: u64,
     pub(super) counts: Counts,
+    /// Datagrams sent so far.
+    pub(super) sent: u64,
 }
 
 impl State {
@@ -65,6 +69,7 @@ impl State {
             operations: 0,
             events: 0,
             counts: Counts::default(),
+            sent: 0,
         }
     }
 
@@ -153,7 +158,8 @@ impl State {
         loop {
             let slot = self.datagrams.take();
             let datagram = &mut self.datagrams[slot];
-            (datagram.from, datagram.to) = (from, to);
+            self.sent += 1;
+            (datagram.number, datagram.from, datagram.to) = (self.sent, from, to);
             datagram.bytes.clear();
             datagram.bytes.extend_from_slice(bytes);
             let at = self.now + self.faults.datagram.draw(&mut self.chance);
@@ -172,6 +178,12 @@ impl State {
         let known = receiver.peer_of(from).is_some_and(|peer| !receiver.slots[peer.0 as usize].forgotten);
         if receiver.alive && known && receiver.inbox.len() < INBOX && !self.cut_off(from, to) {
             self.trace.note(self.now, b'D', u64::from(from) << 32 | u64::from(to), self.datagrams[slot].bytes.len() as u64);
+            let number = self.datagrams[slot].number;
+            if let Some(peer) = self.processes[to as usize].peer_of(from) {
+                let newest = &mut self.processes[to as usize].slots[peer.0 as usize].newest_datagram;
+                self.counts.overtaken += u64::from(number < *newest);
+                *newest = number.max(*newest);
+            }
             self.processes[to as usize].inbox.push_back(slot);
             self.wake(to);
         } else {

@@ -193,7 +193,10 @@ impl State {
                 }
                 // It took effect, and the poster will never know (a CAS, for instance).
                 for done in &self.links[link as usize].done {
-                    self.counts.lost_completions += u64::from(self.ops[*done].result.is_some_and(|result| result.is_ok()));
+                    let op = &self.ops[*done];
+                    let happened = u64::from(op.result.is_some_and(|result| result.is_ok()));
+                    self.counts.lost_completions += happened;
+                    self.counts.lost_swaps += if matches!(op.kind, Kind::Swap { .. }) { happened } else { 0 };
                     self.ops[*done].result = Some(Err(OpError::PeerLost));
                 }
                 self.lose_peer(link);

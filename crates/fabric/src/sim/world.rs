@@ -114,6 +114,36 @@ impl<const HOST: bool> World<HOST> {
         self.state.borrow_mut().processes[process].nic_dead = true;
     }
 
+    /// Whether a process's NIC works.
+    pub fn has_nic(&self, process: ProcessIndex) -> bool {
+        !self.state.borrow().processes[process].nic_dead
+    }
+
+    /// Whether two processes were connected once, and one of them has lost the other for good.
+    pub fn have_parted(&self, one: ProcessIndex, other: ProcessIndex) -> bool {
+        let state = self.state.borrow();
+        let lost = |from: usize, to: usize| {
+            let process = &state.processes[from];
+            let slot = process.peer_of(to as u32).map(|peer| &process.slots[peer.0 as usize]);
+            slot.is_some_and(|slot| slot.gone || slot.forgotten || state.links[slot.link as usize].broken)
+        };
+        lost(one, other) || lost(other, one)
+    }
+
+    /// Whether two living processes are connected, and what each posts on the other takes effect as soon as nothing is in its way: neither has
+    /// lost the other for good, and their NICs work.
+    pub fn are_connected(&self, one: ProcessIndex, other: ProcessIndex) -> bool {
+        let state = self.state.borrow();
+        let reaches = |from: usize, to: usize| {
+            let process = &state.processes[from];
+            let slot = process.peer_of(to as u32).map(|peer| &process.slots[peer.0 as usize]);
+            process.alive
+                && !process.nic_dead
+                && slot.is_some_and(|slot| !slot.gone && !slot.forgotten && !state.links[slot.link as usize].broken)
+        };
+        reaches(one, other) && reaches(other, one)
+    }
+
     /// Makes the world as calm as `faults` from now on, or as wild.
     pub fn set_faults(&mut self, faults: Faults) {
         self.state.borrow_mut().faults = faults;

@@ -31,6 +31,8 @@ probes! {
         RpcFoundFrozen = "rpc: finds a word frozen",
         /// A request is asked again.
         RpcRepeated = "rpc: asks again",
+        /// An attempt that somebody has refused ends before the others have answered: they may be dead.
+        RpcGivenUp = "rpc: gives up an attempt",
         /// An acceptor takes over a frozen word.
         RpcOpened = "rpc: acceptor takes over a frozen word",
         /// The frozen word that an acceptor takes over names an accepted value.
@@ -77,6 +79,8 @@ probes! {
         Excluded = "membership: excluded",
         /// A view is proposed.
         Proposed = "membership: proposes a view",
+        /// A leader finishes what somebody else has proposed, without a proposal of its own.
+        TookOverPending = "membership: takes over a pending view",
         /// What was decided is not what was proposed here.
         DecidedAnother = "membership: another's view is decided",
         /// A leader that keeps failing backs off.

@@ -11,6 +11,8 @@
 //!   turn, each sealed with its ballot, so a proposer that dies while it writes never destroys the value that a word refers to; a reader
 //!   takes the record with the lowest ballot at or above the accepted one. That record is safe to adopt: its proposer had completed a
 //!   prepare phase at that later ballot, so it agrees with whatever was decided below.
+//! - A value that makes no sense to the caller ([`Proposer::accepting`]) is not adopted: only a proposer that lies gets one accepted, and nobody else
+//!   will ever take it for decided.
 //! - What is decided is what [`Outcome::Decided`] carries: the adopted value where one was adopted (TRAPS 1).
 
 use std::collections::VecDeque;
@@ -71,6 +73,9 @@ enum Vote {
     No,
 }
 
+/// How often the rest is asked again in a phase in which somebody has said no.
+pub const PATIENCE: u32 = 3;
+
 /// A CAS on its way.
 #[derive(Clone, Copy, Debug)]
 struct Swap {
@@ -111,8 +116,14 @@ pub struct Proposer {
     /// What the caller wants decided; `None` while preparing ahead.
     value: Option<Vec<u8>>,
     adopted: Option<Vec<u8>>,
-    /// Acceptors whose record of the accepted value has been tried in this attempt, a bit each.
+    /// Acceptors whose record of the accepted value has been tried in this attempt, a bit each,
     tried: u64,
+    /// and those of them where it made no sense.
+    senseless: u64,
+    /// How often the rest has been asked again in this phase since somebody said no.
+    refused: u32,
+    /// Whether a value makes sense for a slot.
+    makes_sense: fn(ViewNumber, &[u8]) -> bool,
     second_buffer: bool,
     record: Vec<u8>,
     requests: VecDeque<(usize, RpcRequest)>,
@@ -136,10 +147,19 @@ impl Proposer {
             value: None,
             adopted: None,
             tried: 0,
+            senseless: 0,
+            refused: 0,
+            makes_sense: |_, _| true,
             second_buffer: false,
             record: Vec::with_capacity(VIEW_RECORD_BYTES),
             requests: VecDeque::new(),
         }
+    }
+
+    /// Adopts only values of which this says that they make sense for the slot.
+    #[must_use]
+    pub fn accepting(self, makes_sense: fn(ViewNumber, &[u8]) -> bool) -> Proposer {
+        Proposer { makes_sense, ..self }
     }
 
     /// An acceptor that was missing is connected now.
@@ -200,7 +220,7 @@ impl Proposer {
         }
         self.attempt += 1;
         self.adopted = None;
-        self.tried = 0;
+        (self.tried, self.senseless, self.refused) = (0, 0, 0);
         self.phase = Phase::Preparing;
         for i in 0..self.acceptors.len() {
             self.acceptors[i].vote = Vote::Awaited;
@@ -259,6 +279,20 @@ impl Proposer {
         }
     }
 
+    /// Gets decided what the prepare phase has adopted, if it has: somebody else's proposal, which may be decided already.
+    pub fn finish<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
+        if self.phase != Phase::Prepared || self.adopted.is_none() {
+            return None;
+        }
+        self.accept(fabric);
+        self.count(fabric)
+    }
+
+    /// Whether it has adopted a value, and nothing is under way.
+    pub fn has_adopted(&self) -> bool {
+        self.phase == Phase::Prepared && self.adopted.is_some()
+    }
+
     /// Gives up what is under way: completions still on their way only teach.
     pub fn abandon(&mut self) {
         if self.phase != Phase::Decided {
@@ -290,6 +324,7 @@ impl Proposer {
     fn accept<F: Fabric>(&mut self, fabric: &mut F) {
         let Some(value) = self.adopted.as_ref().or(self.value.as_ref()) else { return };
         self.phase = Phase::Accepting;
+        self.refused = 0;
         for acceptor in &mut self.acceptors {
             acceptor.vote = Vote::Awaited;
         }
@@ -397,7 +432,9 @@ impl Proposer {
         if self.by_rpc() {
             // An acceptor that is reached by RPC reports the value itself.
             let reported = self.acceptors.iter_mut().filter(promising).filter_map(|a| a.promised.take());
-            let highest = reported.filter(|(accepted, _)| *accepted > 0).max_by_key(|(accepted, _)| *accepted);
+            let (view, makes_sense) = (self.view, self.makes_sense);
+            let sound = reported.filter(|(accepted, value)| *accepted > 0 && makes_sense(view, value));
+            let highest = sound.max_by_key(|(accepted, _)| *accepted);
             self.adopted = highest.map(|(_, value)| value);
             if self.adopted.is_some() {
                 Mark::RpcAdopted.reach();
@@ -435,6 +472,10 @@ impl Proposer {
         let next = (0..self.acceptors.len()).find(|&i| self.tried & (1 << i) == 0 && holds(&self.acceptors[i]));
         let proposer = usize::from(accepted.value).checked_sub(1).filter(|p| *p < self.acceptors.len());
         let (Some(i), Some(proposer)) = (next, proposer) else {
+            if self.tried != 0 && self.tried == self.senseless {
+                // Nobody will ever decide what stands there: as if nothing did.
+                return self.prepared(fabric);
+            }
             self.phase = Phase::Idle;
             return Some(Outcome::Aborted);
         };
@@ -459,6 +500,9 @@ impl Proposer {
             let scratch = fabric.memory(LocalRegion::Public(SCRATCH)).expect("every process has a scratch region");
             found = adoptable(&scratch[i * 2 * VIEW_RECORD_BYTES / 8..], self.view, accepted.accepted);
         }
+        if found.take_if(|value| !(self.makes_sense)(self.view, value)).is_some() {
+            self.senseless |= 1 << i;
+        }
         match found {
             Some(value) => {
                 Mark::CasAdopted.reach();
@@ -481,19 +525,33 @@ impl Proposer {
         self.requests.pop_front()
     }
 
-    /// Asks again whoever has not answered a request of the RPC fallback. Repeating one is harmless.
-    pub fn repeat(&mut self) {
+    /// Asks again whoever has not answered a request of the RPC fallback, which is harmless. Where somebody has said no and others don't answer,
+    /// the attempt ends after [`PATIENCE`] times: they may be dead, and then its majority would never be lost, nor won. What was learned makes the
+    /// next attempt better.
+    pub fn repeat(&mut self) -> Option<Outcome> {
         if !self.by_rpc() || !self.requests.is_empty() {
-            return;
+            return None;
         }
         let body = match self.phase {
             Phase::Preparing => RpcBody::Prepare,
-            Phase::Accepting => match self.adopted.as_ref().or(self.value.as_ref()) {
-                Some(value) => RpcBody::Accept(value.clone()),
-                None => return,
-            },
-            Phase::Idle | Phase::Prepared | Phase::Fetching { .. } | Phase::Decided => return,
+            Phase::Accepting => RpcBody::Accept(self.adopted.as_ref().or(self.value.as_ref())?.clone()),
+            Phase::Idle | Phase::Prepared | Phase::Fetching { .. } | Phase::Decided => return None,
         };
+        for a in self.acceptors.iter_mut().filter(|a| a.vote == Vote::Awaited && a.in_flight.is_empty()) {
+            let frozen = SlotWord(a.predicted).state_in(self.generation).is_some_and(|s| s.min == FROZEN);
+            if !frozen {
+                // It was asked on the strength of an earlier attempt's swap, which has failed since: the next attempt has to freeze it.
+                a.vote = Vote::No;
+            }
+        }
+        if self.acceptors.iter().any(|a| a.vote == Vote::No) {
+            self.refused += 1;
+            if self.refused > PATIENCE {
+                Mark::RpcGivenUp.reach();
+                self.phase = Phase::Idle;
+                return Some(Outcome::Aborted);
+            }
+        }
         for i in 0..self.acceptors.len() {
             let a = &self.acceptors[i];
             let frozen = SlotWord(a.predicted).state_in(self.generation).is_some_and(|s| s.min == FROZEN);
@@ -502,6 +560,7 @@ impl Proposer {
                 self.ask(i, body.clone());
             }
         }
+        None
     }
 
     /// Takes an acceptor's answer to a request of the RPC fallback.

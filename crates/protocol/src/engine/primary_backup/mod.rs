@@ -244,7 +244,7 @@ impl PrimaryBackup {
             read_out: false,
             outbound: Outbound::Unknown(Time(0)),
             attended: false,
-            inbound: Inbound::new(ring::salt(self.config.secret, u64::from(peer.0))),
+            inbound: Inbound::new(ring::salt(self.config.secret, lane_number(peer, process))),
         });
     }
 
@@ -412,7 +412,7 @@ impl PrimaryBackup {
                 && let Some(memory) = lane_of(fabric, peer.id)
             {
                 // From here on every takeover of ours reads this lane. Pairs with the writer's `read_word` below.
-                let salt = ring::salt(self.config.secret, u64::from(peer.id.0));
+                let salt = ring::salt(self.config.secret, lane_number(peer.id, peer.process));
                 memory[ring::ATTENDED_OFFSET / 8].store(salt, Ordering::Release);
                 peer.attended = true;
             }
@@ -580,6 +580,11 @@ impl PrimaryBackup {
             keep
         });
     }
+}
+
+/// What tells the lanes that this process keeps apart: numbers of peers are never used again.
+fn lane_number(peer: PeerId, process: ProcessId) -> u64 {
+    if martlet_fabric::canary::Canary::ReusedLane.is_planted() { u64::from(process.node.0) } else { u64::from(peer.0) }
 }
 
 /// A record with room for all that it usually holds, whose memory has been touched.

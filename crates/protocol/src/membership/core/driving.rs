@@ -3,10 +3,11 @@
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Completion, Fabric, PeerEvent, PeerId, invariant};
 
-use super::{Authority, Core, Read, own_life, read_token, remote_life};
+use super::{Authority, Core, Read, is_view, own_life, read_token, remote_life};
 use crate::basics::layout::{life, token_rest};
 use crate::basics::{Mark, Time};
 use crate::consensus::Op;
+use crate::consensus::rpc::{RpcBody, RpcRequest};
 use crate::membership::message::Message;
 use crate::membership::view::{Evidence, Member, View};
 
@@ -51,7 +52,7 @@ impl Core {
         }
         if now >= self.next_resend {
             self.next_resend = now.after(self.config.resend_interval_ns);
-            self.resend(fabric);
+            self.resend(now, fabric);
         }
         if self.lease_wanted && progress {
             self.renew(now, fabric);
@@ -196,6 +197,7 @@ impl Core {
                 self.lead(now, fabric);
             }
             Message::View(view) => self.learn(now, fabric, view),
+            Message::Request(RpcRequest { view, body: RpcBody::Accept(value), .. }) if !is_view(view, &value) => self.contradictions += 1,
             Message::Request(request) => {
                 if let Some(reply) = self.acceptor.handle(fabric, request) {
                     Message::Reply(reply).encode(&mut self.message);

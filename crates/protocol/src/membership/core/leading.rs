@@ -45,7 +45,11 @@ impl Core {
 
     /// As leader, gets the next view decided if there is a reason for one.
     pub(super) fn lead<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        if self.proposer.is_none() || self.excluded || now < self.backoff_until || self.wishes.is_empty() || !self.is_leader() {
+        if self.proposer.is_none() || self.excluded || now < self.backoff_until || !self.is_leader() {
+            return;
+        }
+        if self.wishes.is_empty() {
+            self.take_over_pending(now, fabric);
             return;
         }
         let Some(view) = &self.view else { return };
@@ -61,6 +65,7 @@ impl Core {
             if self.leaving {
                 self.wishes.remove(me, Evidence::Left);
             }
+            self.take_over_pending(now, fabric);
             return;
         };
         let proposer = self.proposer.as_mut().expect("checked above");
@@ -80,10 +85,31 @@ impl Core {
         self.send_requests(fabric);
     }
 
+    /// A leader looks for what its predecessor may have left half decided, or decided and told nobody (TRAPS 1), also when it has no wish of its own
+    /// that could be fulfilled: that view may be the very one in which it could.
+    fn take_over_pending<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        let Some(proposer) = self.proposer.as_mut().filter(|p| p.is_idle()) else { return };
+        let outcome = proposer.prepare(fabric);
+        if outcome.is_none() && proposer.is_idle() && self.decided_here != self.view.as_ref().map(|v| v.number) {
+            // Its ballots are used up, and it is not prepared without a value: any view will do, since what stands there is decided in its place.
+            self.wishes.renew = true;
+        }
+        self.handle_outcome(now, fabric, outcome);
+    }
+
     pub(super) fn handle_outcome<F: Fabric>(&mut self, now: Time, fabric: &mut F, outcome: Option<Outcome>) {
         match outcome {
             None => {}
-            Some(Outcome::Prepared) => self.lead(now, fabric),
+            Some(Outcome::Prepared) => {
+                let proposer = self.proposer.as_mut().filter(|p| p.has_adopted());
+                match proposer.map(|p| p.finish(fabric)) {
+                    Some(outcome) => {
+                        Mark::TookOverPending.reach();
+                        self.handle_outcome(now, fabric, outcome);
+                    }
+                    None => self.lead(now, fabric),
+                }
+            }
             Some(Outcome::Decided(value)) => {
                 // What was decided, which is not always what was proposed (TRAPS 1).
                 match View::decode(&value) {
@@ -92,6 +118,7 @@ impl Core {
                             Mark::DecidedAnother.reach();
                         }
                         self.milestone(Milestone::Decided(view.number));
+                        self.decided_here = Some(view.number);
                         self.learn(now, fabric, view);
                         if self.excluded {
                             self.push(fabric);
@@ -199,13 +226,13 @@ impl Core {
     }
 
     /// Says again what has had no effect yet.
-    pub(super) fn resend<F: Fabric>(&mut self, fabric: &mut F) {
+    pub(super) fn resend<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         if self.is_joining() {
             self.ask_to_join(fabric);
         }
         if let Some(proposer) = &mut self.proposer {
-            proposer.repeat();
-            self.send_requests(fabric);
+            let outcome = proposer.repeat();
+            self.handle_outcome(now, fabric, outcome);
         }
         if self.is_leader() {
             if self.leaving {

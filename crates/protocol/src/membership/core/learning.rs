@@ -3,7 +3,7 @@
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric, Local, LocalRegion, OpError, PeerId, Region, Remote, invariant};
 
-use super::{Core, Event, Leases, Read, read_token};
+use super::{Core, Event, Leases, Read, is_view, read_token};
 use crate::basics::layout::{BOARD, MAX_MEMBERS, SCRATCH, VIEW_RECORD_BYTES};
 use crate::basics::{Canary, Mark, ProcessId, Time, ViewNumber, ballot, sealed};
 use crate::consensus::Proposer;
@@ -23,8 +23,9 @@ impl Core {
         match &self.view {
             Some(known) if known.number > view.number => {}
             Some(known) if known.number == view.number => {
-                // Agreement is what everything rests on. To go on would be to serve two truths.
-                invariant!(*known == view, "two different views {}: {known:?} and {view:?}", view.number);
+                // Consensus decides one view of a number, so somebody lies, or was lied to. What is known here stands: were a peer's word enough to
+                // stop us, one liar could stop everybody.
+                self.contradictions += u64::from(*known != view);
             }
             _ => self.install(now, fabric, view),
         }
@@ -80,7 +81,7 @@ impl Core {
         self.coordinators = view.coordinators().map(|m| self.peers.of(m.id)).collect();
         let position = view.coordinators().position(|m| m.id == me);
         self.proposer = position.map(|position| {
-            let mut proposer = Proposer::new(view.number.next(), &self.coordinators, position);
+            let mut proposer = Proposer::new(view.number.next(), &self.coordinators, position).accepting(is_view);
             if position != 0 {
                 proposer.predict_prepared_by(0);
             } else if let Some(word) = self.word_of_earlier_lap(fabric, view.number.next()) {

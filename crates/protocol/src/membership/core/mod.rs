@@ -35,7 +35,7 @@ use super::message::Message;
 use super::plan::Wishes;
 use super::view::{Evidence, Member, View};
 use crate::basics::layout::{Component, LIFE, life};
-use crate::basics::{Mark, ProcessId, Time, ViewNumber};
+use crate::basics::{Canary, Mark, ProcessId, Time, ViewNumber};
 use crate::consensus::Proposer;
 use crate::consensus::rpc::{RpcAcceptor, RpcReply};
 use crate::detector::stall::StallMeter;
@@ -107,6 +107,8 @@ pub struct Core {
     own_replies: Vec<RpcReply>,
     wishes: Wishes,
     proposing: Option<View>,
+    /// The last view that this process got decided.
+    decided_here: Option<ViewNumber>,
     backoff_until: Time,
     failures: u32,
     chance: fastrand::Rng,
@@ -130,6 +132,7 @@ pub struct Core {
     events: VecDeque<Event>,
     message: Vec<u8>,
     malformed: u64,
+    contradictions: u64,
 }
 
 impl Core {
@@ -148,6 +151,7 @@ impl Core {
             own_replies: Vec::new(),
             wishes: Wishes::default(),
             proposing: None,
+            decided_here: None,
             backoff_until: now,
             failures: 0,
             chance,
@@ -170,6 +174,7 @@ impl Core {
             events: VecDeque::with_capacity(64),
             message: Vec::with_capacity(4096),
             malformed: 0,
+            contradictions: 0,
         }
     }
 
@@ -302,6 +307,12 @@ impl Core {
         self.malformed
     }
 
+    /// How often somebody named another view than the one that is known here under its number, or a value that is no view as what is to be
+    /// decided. Among processes that stop but do not lie it stays 0.
+    pub fn contradictions(&self) -> u64 {
+        self.contradictions
+    }
+
     /// The next event. Ask after each handler.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
@@ -313,7 +324,9 @@ impl Core {
 
     fn give_back<F: Fabric>(&mut self, fabric: &mut F) {
         Mark::LeaseGivenBack.reach();
-        self.lease.drop_it();
+        if !Canary::EarlyGiveBack.is_planted() {
+            self.lease.drop_it();
+        }
         self.renewal.cancel();
         self.borrowing.restart();
         self.store_lease_word(fabric, ViewNumber(0));
@@ -328,6 +341,11 @@ impl Core {
             fence(Ordering::SeqCst);
         }
     }
+}
+
+/// Whether a value is one that can be decided for the slot of this view.
+fn is_view(number: ViewNumber, value: &[u8]) -> bool {
+    View::decode(value).is_ok_and(|view| view.number == number)
 }
 
 fn own_life<F: Fabric>(fabric: &F) -> &martlet_fabric::Memory {
