@@ -13,7 +13,7 @@ const SEEDS: u64 = 1_000;
 #[test]
 fn default_lives_reach_every_mark() {
     let kinds = KINDS.iter().collect();
-    let lives = Hunt { kinds, first: 0, seeds: SEEDS, most: None, jobs: 2, changes: Changes::default() };
+    let lives = Hunt { kinds, first: 0, seeds: SEEDS, most: None, jobs: 2, changes: Changes::default(), canary: None };
     let summary = hunt(&lives, &AtomicBool::new(false), |_, _| {}, |_| {});
     if let Some(failure) = &summary.failure {
         panic!("seed {} on {}: {}", failure.plan.seed, failure.kind, failure.violation);

@@ -1,17 +1,33 @@
 //! Known bugs, planted one at a time, that default lives have to bring to light (STYLE 24).
 //!
-//! The bugs stand in the production crates, under their feature `canaries`: [`Canary`] in `protocol`, [`canary::Canary`] in `fabric`. A hunt
+//! The bugs stand in the production crates, under their feature `canaries`: [`Canary`] in `protocol`, [`canary::Canary`] in `fabric`; those of the
+//! replicated application stand in the simulated one ([`Careless`]). A hunt
 //! plants one, lives default lives from seed 0 on, and ends with the first violation. The life of that seed is then lived once more without
 //! the bug and has to be clean: so it is the bug that was found.
 
 #[cfg(feature = "canaries")]
 mod hunt;
 
-use martlet_fabric::canary;
+use martlet_fabric::{canary, probe, probes};
 use martlet_protocol::basics::Canary;
 
 #[cfg(feature = "canaries")]
 pub use hunt::{Found, hunt};
+
+probes! {
+    /// A bug of the application that is replicated.
+    pub enum Careless {
+        /// Only the primary remembers which requests it has executed: sessions are not replicated (19).
+        UnreplicatedSession = "unreplicated-session",
+    }
+}
+
+impl Careless {
+    /// Whether it has been planted. Without the feature `canaries`: never.
+    pub fn is_planted(self) -> bool {
+        probe::planted(self.name())
+    }
+}
 
 /// A bug that can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +51,8 @@ pub fn bugs() -> Vec<Bug> {
     // Every engine stands on the fabric.
     let fabric = canary::Canary::ALL.iter();
     let fabric = fabric.flat_map(|canary| ["host", "mu"].map(|kind| bug(canary.name(), canary.meaning(), kind)));
-    protocol.chain(fabric).collect()
+    let application = Careless::ALL.iter().map(|canary| bug(canary.name(), canary.meaning(), "host"));
+    protocol.chain(fabric).chain(application).collect()
 }
 
 #[cfg(test)]

@@ -52,10 +52,12 @@ pub enum Fault {
     WornBallots,
     /// Clocks that drift and differ, within their bounds.
     Drift,
+    /// Nodes that start again as new incarnations.
+    Restart,
 }
 
 /// How many kinds there are.
-pub const FAULTS: usize = Fault::Drift as usize + 1;
+pub const FAULTS: usize = Fault::Restart as usize + 1;
 
 impl Fault {
     /// All of them.
@@ -83,6 +85,7 @@ impl Fault {
         Fault::FullLog,
         Fault::WornBallots,
         Fault::Drift,
+        Fault::Restart,
     ];
 
     /// Whether it happens at moments of its own, so that one of them can be left out.
@@ -121,6 +124,7 @@ impl Fault {
             Fault::FullLog => "full-log",
             Fault::WornBallots => "worn-ballots",
             Fault::Drift => "drift",
+            Fault::Restart => "restart",
         }
     }
 }

@@ -118,7 +118,10 @@ pub struct Cluster<E, const HOST: bool> {
     pub(super) struck: FaultCounts,
     /// Clients start nothing new.
     pub(super) closing: bool,
-    pub(super) stalled: bool,
+    /// Too little was left to go on with when all trouble ended.
+    pub(super) ended: bool,
+    /// A majority served while the others were stopped or out of reach.
+    pub(super) served_alone: bool,
     /// It came together again: all that is committed has been seen.
     pub(super) settled: bool,
     /// The clients' history was too hard to judge.
@@ -163,7 +166,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             faults: FaultCounts::default(),
             struck: FaultCounts::default(),
             closing: false,
-            stalled: false,
+            ended: false,
+            served_alone: false,
             settled: false,
             undecided: false,
         };
@@ -187,6 +191,10 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     pub fn live(mut self) -> (Report, String) {
         self.suffer();
         self.heal_all();
+        self.settle();
+        if self.settings.alone && E::HELD_TO_LIVENESS {
+            self.serve_alone();
+        }
         self.recover();
         self.finish()
     }
@@ -202,6 +210,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             (Fault::Spike, counts.spikes),
             (Fault::Stall, counts.stalls),
             (Fault::LostNotice, counts.lost_notices),
+            (Fault::Delay, counts.overtaken),
+            (Fault::LateDeath, counts.late_deaths),
         ] {
             self.faults.add(fault, times);
         }
@@ -219,7 +229,10 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             faults: self.faults,
             struck: self.struck,
             ended: self.has_ended(),
-            stalled: self.stalled,
+            served_alone: self.served_alone,
+            lost_completions: counts.lost_completions,
+            lost_swaps: counts.lost_swaps,
+            writes_across_revocations: counts.writes_across_revocations,
             undecided: self.undecided,
             replies: self.replies,
             unknown: self.history.len() as u64 - self.replies,
@@ -255,6 +268,14 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             _ => settings.clocks.drift_ppm,
         };
         let clock = Clock::drawn(&mut self.chance, drift_ppm, settings.clocks.skew_ns);
+        for (fault, happens) in [
+            (Fault::Restart, self.lives[usize::from(node)] > 1),
+            (Fault::Drift, drift_ppm > 0 || settings.clocks.skew_ns > 0),
+            (Fault::Sleep, settings.sleepers),
+            (Fault::WornBallots, settings.worn),
+        ] {
+            self.faults.add(fault, u64::from(happens));
+        }
         let config = Config {
             lease_ns: settings.lease_ns,
             clocks: settings.clocks,
@@ -364,6 +385,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let Some(node) = &mut self.nodes[process] else { return };
         let turn = node.turn(now, &self.settings, &mut self.chance);
         let (me, over, replies) = (node.me, node.over, std::mem::take(&mut node.server.outbox));
+        self.faults.add(Fault::FullLog, std::mem::take(&mut node.server.refused));
         if node.is_mid_turn() {
             self.faults.add(Fault::BrokenTurn, 1);
             if self.settings.long_breaks > 0 && self.chance.u32(..1000) < self.settings.long_breaks {

@@ -6,6 +6,7 @@ use std::ops::Bound;
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::replica::StateMachine;
 
+use crate::canaries::Careless;
 use crate::linearizability::kv::{Action, Bytes, Output};
 
 /// A value as clients see it: a number that nobody else writes. In the machine it carries a tail that follows from it, so that entries and parts
@@ -142,7 +143,7 @@ impl Machine {
         if let Some(Some(value)) = change {
             effects.extend_from_slice(&with_tail(value));
         }
-        self.change(effects);
+        self.change(effects, true);
         output
     }
 
@@ -152,12 +153,14 @@ impl Machine {
         self.taken.push(Taken { index, after, digest: fold(DIGEST, effects), request: (word(effects, 0), word(effects, 1)) });
     }
 
-    fn change(&mut self, effects: &[u8]) {
+    fn change(&mut self, effects: &[u8], remembers: bool) {
         let [client, number, code, changes, key] = [0, 1, 2, 3, 4].map(|at| word(effects, at));
-        let session = self.held.entry(SESSIONS | client).or_default();
-        session.clear();
-        for word in [number, code] {
-            session.extend_from_slice(&word.to_le_bytes());
+        if remembers {
+            let session = self.held.entry(SESSIONS | client).or_default();
+            session.clear();
+            for word in [number, code] {
+                session.extend_from_slice(&word.to_le_bytes());
+            }
         }
         let value = &effects[HEADER..];
         if changes == 0 {
@@ -175,7 +178,7 @@ impl Machine {
 impl StateMachine for Machine {
     fn apply(&mut self, index: LogIndex, command: &[u8]) {
         assert!(index > self.applied, "entry {index} is applied after {}", self.applied);
-        self.change(command);
+        self.change(command, !Careless::UnreplicatedSession.is_planted());
         self.note_proposed(index, command);
     }
 

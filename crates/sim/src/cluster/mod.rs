@@ -13,6 +13,7 @@ mod machine;
 mod node;
 mod oracles;
 mod plan;
+mod quorum;
 mod recovery;
 mod report;
 mod scenarios;
@@ -37,7 +38,7 @@ use life::{Cluster, stream};
 pub use oracles::story::told_so_far;
 pub use plan::{Canary, Changes, Ground, Plan};
 pub use report::{FaultCounts, Property, Report, Temper, Violation};
-pub use scenarios::{SCENARIOS, Scenario};
+pub use scenarios::{SCENARIOS, Scenario, testdata};
 use settings::Settings;
 pub use steps::{Blow, Harm, NODES, PHASES, Phase};
 

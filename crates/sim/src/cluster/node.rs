@@ -257,6 +257,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                     self.conclude(now, active, chance);
                     self.step = Step::Take;
                     self.note_entries();
+                    self.note_contradictions();
                     let due = self.clock.true_time(self.core.deadline().min(self.engine.deadline())).min(true_now + settings.idle_ns);
                     return Turn { due, active: found };
                 }
@@ -364,6 +365,14 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             self.take_membership_events();
         }
         self.over |= self.engine.standing() == Standing::Excluded;
+    }
+
+    /// Nobody here lies: who hears of two views of one number, or of a value that is no view, has come upon a mistake of ours.
+    fn note_contradictions(&mut self) {
+        if self.core.contradictions() > 0 {
+            let what = format!("{} has heard of two views of one number, or of a value that is none", self.me);
+            self.notable.push(Notable::Wrong(Property::ViewAgreement, what));
+        }
     }
 
     /// What the machine has taken, and how much of it is known to be committed now.

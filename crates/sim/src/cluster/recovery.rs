@@ -1,5 +1,5 @@
-//! The second part of a life: everything has healed, and the cluster has to come together again. Then all is judged that can be judged only at
-//! the end.
+//! The second part of a life. At first a majority alone has to serve, while the others are still stopped or out of reach; then everything heals, and the
+//! cluster has to come together again. In the end all is judged that can be judged only then.
 
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::{Roles, View};
@@ -8,12 +8,69 @@ use martlet_protocol::replica::{Standing, StateMachine};
 use super::engine::Engine;
 use super::life::{Cluster, Due};
 use super::node::Node;
-use super::oracles::linearizable;
+use super::oracles::{linearizable, replicas};
 use super::report::Property;
 
+/// How long a healed cluster has to do what it has to, in virtual nanoseconds: a dozen of the longest broadcast timeouts.
+const BOUND_NS: u64 = 20_000_000;
+/// How often it is looked at meanwhile.
+const STEP_NS: u64 = 50_000;
+/// From the end of all trouble to when it is looked at what is left.
+const SETTLE_NS: u64 = 300_000;
+/// Requests that it has to answer.
+const ALONE_REPLIES: u64 = 3;
+
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
+    /// What was on its way when trouble ended comes to its end: a view that had been proposed is decided, say. Then it shows whether enough is left to
+    /// go on with.
+    pub(super) fn settle(&mut self) {
+        self.go_on_until(self.world.now() + SETTLE_NS);
+        self.ended = self.enough(false, |_| true).is_none();
+    }
+
+    /// A majority is healed, and it alone: the others are stopped, or on a network cut off from it. It has to serve. Then they come back, too.
+    pub(super) fn serve_alone(&mut self) {
+        let suspected = |p: usize| self.nodes.iter().flatten().any(|n| n.core.suspicion(self.name(p)).is_some());
+        let stays = |p: usize| self.nodes[p].as_ref().is_some_and(|n| !n.leaving && !n.dying && !n.over) && !suspected(p);
+        let Some(few) = self.enough(true, stays) else { return };
+        let others: Vec<usize> = self.alive().filter(|p| !few.contains(p)).collect();
+        self.tell(|c| {
+            let names: Vec<String> = few.iter().map(|p| c.name(*p).to_string()).collect();
+            format!("{} are left alone", names.join(", "))
+        });
+        for other in &others {
+            if HOST {
+                self.hold(*other);
+            } else {
+                self.world.partition(&few, &[*other]);
+            }
+        }
+        let before = self.replies;
+        let done = |c: &Self| {
+            let now = c.world.now();
+            let nodes = || few.iter().filter_map(|p| c.nodes[*p].as_ref());
+            let acts = |n: &Node<E, HOST>| n.engine.standing() == Standing::Primary && n.may_act_in(now) == Some(n.engine.view());
+            let answered = c.replies >= before + ALONE_REPLIES || c.requests >= c.settings.most_requests;
+            answered && nodes().any(acts)
+        };
+        if self.wait_for(Property::Recovery, "a majority alone serves", done) {
+            self.served_alone = true;
+        }
+        self.tell(|_| "the others come back".to_owned());
+        self.world.heal();
+        for other in others {
+            if HOST {
+                self.release(other);
+            }
+        }
+        self.start_over_the_lost();
+    }
+
     /// The cluster has to come together: every node a replica of one active view, and in the end all of them equal.
     pub(super) fn recover(&mut self) {
+        if self.ended {
+            return;
+        }
         if !self.wait_for(Property::Recovery, "every node is a replica of one active view", Self::is_whole) {
             return;
         }
@@ -46,10 +103,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
 
     /// Goes on until `done`, or until it is clear that it will not be. Returns whether it was.
     fn wait_for(&mut self, property: Property, what: &str, done: impl Fn(&Self) -> bool) -> bool {
-        const STEP_NS: u64 = 50_000;
-        // Where it is not asked for, it is not waited for long.
-        let steps = if self.must_recover() { 400 } else { 40 };
-        for _ in 0..steps {
+        for _ in 0..BOUND_NS / STEP_NS {
             if self.oracles.violation().is_some() {
                 return false;
             }
@@ -61,8 +115,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             }
             self.go_on_until(self.world.now() + STEP_NS);
         }
-        if !self.must_recover() {
-            self.stalled = true;
+        if !E::HELD_TO_LIVENESS && (!HOST || self.settings.worn) {
+            self.ended = true;
             return false;
         }
         let describe = |node: &Node<E, HOST>| {
@@ -75,24 +129,18 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         false
     }
 
-    /// See [`Report::stalled`](super::Report::stalled).
-    fn must_recover(&self) -> bool {
-        HOST && !self.settings.worn
-    }
-
-    /// Whether no replica, or no coordinator, of the newest view runs. That takes a crash and a wrong presumption at once, the one on its way when the other
-    /// comes: a view drops the last of them only for certain, and nobody is killed who is known to be needed. Tests bound how often it happens.
+    /// Whether too little was left when all trouble ended, or no replica, or no coordinator, of the newest view runs. That takes a crash and a wrong
+    /// presumption at once, the one on its way when the other comes: a view drops the last of them only for certain, and nobody is killed who is
+    /// known to be needed. Tests bound how often it happens.
     pub(super) fn has_ended(&self) -> bool {
         let runs = |id: ProcessId| self.nodes.iter().flatten().any(|n| n.me == id);
         let left = |view: &View, role| view.with_roles(role).any(|m| runs(m.id));
-        self.oracles.views.newest().is_some_and(|view| !left(view, Roles::REPLICA) || !left(view, Roles::COORDINATOR))
+        self.ended || self.oracles.views.newest().is_some_and(|view| !left(view, Roles::REPLICA) || !left(view, Roles::COORDINATOR))
     }
 
     fn is_equal(&self) -> bool {
         let replicas = self.nodes.iter().flatten().filter(|n| self.settings.roles[usize::from(n.me.node.0)].has(Roles::REPLICA));
-        let mut all = replicas.map(|n| (n.engine.applied(), n.machine.digest()));
-        let first = all.next();
-        all.all(|state| Some(state) == first)
+        replicas::are_equal(replicas.map(|n| (n.engine.applied(), n.machine.digest())))
     }
 
     pub(super) fn is_whole(&self) -> bool {

@@ -155,12 +155,17 @@ pub struct Report {
     pub faults: FaultCounts,
     /// Single faults that were due, whether or not they could be injected or were left out.
     pub struck: FaultCounts,
-    /// Whether the service ended because no replica, or no coordinator, was left: one crashed while the others were being cut off for seeming dead.
+    /// Whether the service ended because too little was left of it: no replica, or no coordinator (one crashed while the others were being cut off for
+    /// seeming dead), or, where the dead are out of reach or ballots are used up, no majority of coordinators that reach each other.
     pub ended: bool,
-    /// Whether a cluster did not come together again that need not: one with worn slots (a slot that has been frozen ahead stops leases until a
-    /// view is decided in it, and the dead cannot be asked by RPC), or one on a network (where a lost connection is lost for good). What it did
-    /// before has to be right all the same.
-    pub stalled: bool,
+    /// Whether a majority had to serve while the others were stopped or out of reach, and did.
+    pub served_alone: bool,
+    /// Operations that took effect and whose poster was told that its peer is lost,
+    pub lost_completions: u64,
+    /// among them compare-and-swaps.
+    pub lost_swaps: u64,
+    /// Writes that were on their way when their lane was taken from the writer.
+    pub writes_across_revocations: u64,
     /// Whether the clients' history was too hard to judge within the steps that the checker has.
     pub undecided: bool,
     /// Requests of clients that got a reply.

@@ -1,5 +1,7 @@
 //! Scenes that every reader of the code should have seen once. Their stories stand in `testdata`, as they are told today.
 
+use std::path::{Path, PathBuf};
+
 use martlet_protocol::engine::PrimaryBackup;
 use martlet_protocol::membership::Evidence;
 
@@ -53,7 +55,17 @@ pub const SCENARIOS: &[Scenario] = &[
     },
 ];
 
+/// Where their stories stand.
+pub fn testdata() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata")
+}
+
 impl Scenario {
+    /// The file of its story in [`testdata`].
+    pub fn file_name(&self) -> String {
+        format!("{}.txt", self.name)
+    }
+
     /// Plays it and tells it.
     pub fn told(&self) -> (Report, String) {
         let (report, story) = (self.play)(&Plan { narrate: true, ..Plan::new(1) });

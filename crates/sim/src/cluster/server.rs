@@ -38,6 +38,8 @@ pub struct Reply {
 pub struct Server {
     /// Requests that have arrived.
     pub inbox: VecDeque<Request>,
+    /// Times that a request had to wait since the log was full.
+    pub refused: u64,
     /// Replies that go out.
     pub outbox: Vec<Reply>,
     waiting: VecDeque<(Ticket, Reply)>,
@@ -55,6 +57,7 @@ impl Server {
             match engine.standing() {
                 Standing::Primary => {
                     if !engine.has_room(MOST_EFFECTS) {
+                        self.refused += 1;
                         return;
                     }
                     let newest = machine.session(client as u64).filter(|(newest, _)| number <= *newest);

@@ -83,6 +83,8 @@ pub struct Settings {
     pub sleepers: bool,
     /// Whether the ballots of all slots have been used up before the life begins.
     pub worn: bool,
+    /// Whether a majority has to serve alone before everything heals.
+    pub alone: bool,
     /// A mistake made on purpose.
     pub canary: Option<Canary>,
 }
@@ -175,6 +177,7 @@ impl Settings {
             drain_budget_bytes: chance.usize(1..2_000),
             transfer_budget_bytes: chance.usize(1..2_000),
             idle_ns: chance.u64(2_000..20_000),
+            alone: false,
             canary: None,
             faults,
         };
@@ -185,6 +188,9 @@ impl Settings {
         if chance.u8(..3) == 0 {
             settings.add_lease_caches(chance);
         }
+        settings.alone = chance.bool();
+        // Who goes longer without a duty cycle takes that for a stall of its own, and suspects nobody.
+        settings.idle_ns = settings.idle_ns.min(settings.heartbeat_interval_ns / 3);
         settings
     }
 
@@ -251,6 +257,7 @@ impl Settings {
             drain_budget_bytes: 2_000,
             transfer_budget_bytes: 2_000,
             idle_ns: 10_000,
+            alone: false,
             canary: None,
             faults: Faults { turn: Span(400, 600), ..Faults::calm() },
         }
@@ -289,6 +296,8 @@ impl Settings {
                 Fault::FullLog => self.log_ring_bytes = 1 << 18,
                 Fault::WornBallots => self.worn = false,
                 Fault::Drift => self.clocks.skew_ns = 0,
+                // Whoever ends starts again: without ends, no restarts.
+                Fault::Restart => {}
                 event => self.every_ns[event as usize] = None,
             }
         }

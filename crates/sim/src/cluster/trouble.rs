@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 
 use fastrand::Rng;
 use martlet_fabric::sim::Faults;
-use martlet_protocol::basics::ballot;
 use martlet_protocol::basics::layout::life::OWNER_DIED;
 use martlet_protocol::membership::Roles;
 
@@ -135,12 +134,22 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                     pairs.extend(pairs.clone().into_iter().map(|(a, b)| (b, a)));
                 }
                 let span = self.settings.partition;
-                self.cut(fault, nth, pairs, chance.u64(span.0..=span.1.max(span.0)))
+                let ns = chance.u64(span.0..=span.1.max(span.0));
+                // What a long one severs stays severed, and with the last majority the service would end.
+                let ns = match self.outlives(&pairs) {
+                    true => ns,
+                    false if self.cuts.iter().all(Vec::is_empty) => ns.min(self.settings.faults.peer_lost_after_ns / 2),
+                    false => return false,
+                };
+                self.cut(fault, nth, pairs, ns)
             }
             Fault::LostCompletion => {
                 let alive: Vec<usize> = self.alive().collect();
                 let (from, to) = (chance.choice(&alive).copied(), chance.choice(&alive).copied());
-                let pairs = from.zip(to).filter(|(from, to)| from != to).into_iter().collect();
+                let pairs: Vec<_> = from.zip(to).filter(|(from, to)| from != to).into_iter().collect();
+                if !self.outlives(&pairs) {
+                    return false;
+                }
                 // Long enough for what is on its way back to be given up.
                 let ns = self.settings.faults.peer_lost_after_ns * 6 / 5;
                 self.cut(fault, nth, pairs, ns)
@@ -271,11 +280,22 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let survives = left(Roles::REPLICA) > 0 && left(Roles::COORDINATOR) > 0;
         let met =
             others().filter(|(_, n)| view.member(n.me).is_some()).all(|(_, n)| view.coordinators().all(|c| n.core.peer_of(c.id).is_some()));
-        // Who is asked by RPC has to be there to answer.
-        let answers = !self.settings.worn || left(Roles::COORDINATOR) >= ballot::majority(view.coordinators().count());
+        // Who is out of reach, or is asked by RPC, has to be there to answer.
+        let fit = |p: usize| p != victim && self.nodes[p].as_ref().is_some_and(|n| well(p, n));
+        let answers = (HOST && !self.settings.worn) || self.enough(true, fit).is_some();
         let running: Vec<_> = self.nodes.iter().flatten().map(|n| (n.me, &n.engine)).collect();
         let able: Vec<_> = others().filter(|(p, n)| well(*p, n)).map(|(_, n)| (n.me, &n.engine)).collect();
         survives && met && answers && E::can_lose(self.name(victim), &able, &running)
+    }
+
+    /// Whether enough processes to go on would be left if these lost each other for good, and those that are cut off from each other already.
+    fn outlives(&self, pairs: &[(usize, usize)]) -> bool {
+        let cut: Vec<(usize, usize)> = self.cuts.iter().flatten().chain(pairs).copied().collect();
+        let apart = |a: usize, b: usize| cut.contains(&(a, b)) || cut.contains(&(b, a));
+        let all: Vec<usize> = self.alive().collect();
+        // A side of the cut, or all but one of them where it goes between two.
+        let sides = all.iter().map(|one| all.iter().copied().filter(|other| !apart(*one, *other)).collect::<Vec<_>>());
+        sides.into_iter().any(|side| self.enough(true, |p| side.contains(&p) && !self.world.is_paused(p)).is_some())
     }
 
     /// All trouble ends.
@@ -289,6 +309,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             self.world.resume(process);
         }
         self.world.set_faults(Faults { turn: self.settings.faults.turn, ..Faults::calm() });
+        self.start_over_the_lost();
         // What had been planned happens no more, but for the dead, who come back, and the clients.
         let planned: Vec<_> = self.agenda.drain().collect();
         for Reverse((at, order, due)) in planned {
@@ -301,8 +322,27 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 Due::Fault { .. } | Due::Release { .. } | Due::Doze { .. } | Due::Mend { .. } | Due::DeclareDead => {}
             }
         }
-        self.settings.long_breaks = 0;
+        (self.settings.broken_turns, self.settings.long_breaks) = (0, 0);
         // Patience enough for whatever a healthy cluster does.
         self.settings.patience_ns = self.settings.patience_ns.max(500_000);
+    }
+
+    /// What no protocol can do: somebody puts in another card where a NIC is dead, and restarts who has lost everybody that could tell it how things
+    /// stand. (A connection is lost for good, so such a process never hears that it is out.)
+    pub(super) fn start_over_the_lost(&mut self) {
+        if HOST {
+            return;
+        }
+        let core = self.enough(false, |_| true).unwrap_or_default();
+        let is_lost =
+            |p: &usize| !self.world.has_nic(*p) || (!core.is_empty() && core.iter().all(|c| c != p && self.world.have_parted(*p, *c)));
+        let lost: Vec<usize> = self.alive().filter(is_lost).collect();
+        for process in lost {
+            self.tell(|c| format!("{} is out of reach, and is restarted", c.name(process)));
+            let node = self.nodes[process].take().expect("it lives").me.node.0;
+            self.world.crash(process);
+            self.current[usize::from(node)] = None;
+            self.enter(self.world.now(), Due::Restart { node });
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cluster::{Changes, Kind, Plan, Report};
+use crate::cluster::{Canary, Changes, Kind, Plan, Report};
 use crate::coverage::Coverage;
 pub use attempt::{Told, attempt};
 pub use shrink::{Shrunk, shrink};
@@ -31,6 +31,8 @@ pub struct Hunt {
     pub jobs: usize,
     /// What is different in all of them.
     pub changes: Changes,
+    /// A mistake in all of them.
+    pub canary: Option<Canary>,
 }
 
 /// Lives all lives, until one goes wrong, time is over, or `stop` is set. `ended` hears of each, from whichever thread lived it; `look` is called now
@@ -50,7 +52,7 @@ pub fn hunt(hunt: &Hunt, stop: &AtomicBool, ended: impl Fn(&'static Kind, &Repor
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     let Some(seed) = hunt.first.checked_add(number / kinds).filter(|_| number / kinds < hunt.seeds) else { break };
                     let kind = hunt.kinds[(number % kinds) as usize];
-                    let plan = Plan { changes: hunt.changes.clone(), ..Plan::new(seed) };
+                    let plan = Plan { changes: hunt.changes.clone(), canary: hunt.canary, ..Plan::new(seed) };
                     let begun = Instant::now();
                     let Told { report, .. } = attempt(kind, &plan);
                     let took = begun.elapsed();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use martlet_protocol::basics::Mark;
 
 use super::Hunt;
-use crate::cluster::{Fault, FaultCounts, Kind, Plan, Report, Temper, Violation};
+use crate::cluster::{Canary, Fault, FaultCounts, Kind, Plan, Report, Temper, Violation};
 use crate::coverage::Coverage;
 
 /// The first life that went wrong.
@@ -49,10 +49,16 @@ pub struct Summary {
     pub unknown: u64,
     /// Faults injected.
     pub faults: FaultCounts,
-    /// Lives that ended before they could recover, those that need not recover and did not, and those with a history that was too hard to judge.
+    /// Lives of which too little was left to recover; see [`Report::ended`].
     pub ended: u64,
-    /// See [`Report::stalled`].
-    pub stalled: u64,
+    /// See [`Report::served_alone`].
+    pub served_alone: u64,
+    /// See [`Report::lost_completions`].
+    pub lost_completions: u64,
+    /// See [`Report::lost_swaps`].
+    pub lost_swaps: u64,
+    /// See [`Report::writes_across_revocations`].
+    pub writes_across_revocations: u64,
     /// See [`Report::undecided`].
     pub undecided: u64,
     /// The most that a quiet node held; see [`Report::footprint`].
@@ -86,7 +92,10 @@ impl Summary {
         self.unknown += report.unknown;
         self.faults += report.faults;
         self.ended += u64::from(report.ended);
-        self.stalled += u64::from(report.stalled);
+        self.served_alone += u64::from(report.served_alone);
+        self.lost_completions += report.lost_completions;
+        self.lost_swaps += report.lost_swaps;
+        self.writes_across_revocations += report.writes_across_revocations;
         self.undecided += u64::from(report.undecided);
         self.footprint = self.footprint.max(report.footprint);
         self.took_us.push(took.as_micros() as u32);
@@ -141,6 +150,7 @@ impl Summary {
                 "cluster": failure.kind.name,
                 "property": failure.violation.property.name(),
                 "at_ns": failure.violation.at_ns,
+                "out_of_model": failure.plan.canary == Some(Canary::WildClocks),
                 "what": failure.violation.what,
             })
         });
@@ -162,7 +172,9 @@ impl Summary {
             "without_reply": self.unknown,
             "faults": faults,
             "ended": self.ended,
-            "stalled": self.stalled,
+            "served_alone": self.served_alone,
+            "lost_completions": { "all": self.lost_completions, "swaps": self.lost_swaps },
+            "writes_across_revocations": self.writes_across_revocations,
             "undecided": self.undecided,
             "largest_footprint": self.footprint,
             "marks": Coverage::MEASURED.then(|| serde_json::json!({
@@ -204,13 +216,22 @@ impl fmt::Display for Summary {
             self.takeovers,
             self.operations
         )?;
-        let kinds: Vec<String> = Fault::ALL
-            .iter()
-            .filter(|fault| fault.is_event() && self.faults.of(**fault) > 0)
-            .map(|fault| format!("{} {fault}", self.faults.of(*fault)))
-            .collect();
-        writeln!(f, "{} faults ({} a life in hell): {}", self.faults.events(), self.faults_a_life_in_hell(), kinds.join(", "))?;
-        write!(f, "{} ended early, {} stalled where they may, {} histories undecided", self.ended, self.stalled, self.undecided)?;
+        let kinds = |events: bool| {
+            let such = Fault::ALL.iter().filter(|fault| fault.is_event() == events && self.faults.of(**fault) > 0);
+            such.map(|fault| format!("{} {fault}", self.faults.of(*fault))).collect::<Vec<String>>().join(", ")
+        };
+        writeln!(f, "{} faults ({} a life in hell): {}", self.faults.events(), self.faults_a_life_in_hell(), kinds(true))?;
+        writeln!(f, "beside them: {}", kinds(false))?;
+        writeln!(
+            f,
+            "{} operations took effect unknown to their posters, {} of them swaps; {} writes met a revocation on their way",
+            self.lost_completions, self.lost_swaps, self.writes_across_revocations
+        )?;
+        write!(
+            f,
+            "{} times a majority had to serve alone, and did; {} ended early, {} histories undecided",
+            self.served_alone, self.ended, self.undecided
+        )?;
         if Coverage::MEASURED {
             write!(f, "\nmarks hit {}/{}", self.coverage.hit(), Mark::ALL.len())?;
             let never = self.never_reached();

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use clap::Parser;
-use martlet_sim::cluster::{Blow, Changes, Kind, Masks, PHASES, Phase};
+use martlet_sim::cluster::{Blow, Canary, Changes, Kind, Masks, PHASES, Phase};
 
 /// Lives whole clusters in virtual time, one seed a life: the production state machines under every fault. Stops at the first life in which a
 /// property is violated, makes it small, tells it, and says how to repeat it.
@@ -50,6 +50,14 @@ pub struct Args {
     /// A line for each life.
     #[arg(long, conflicts_with = "trace")]
     pub verbose: bool,
+
+    /// Clocks drift far beyond their bounds: out of the model, so nothing is promised, and what goes wrong then says what the bounds are for.
+    #[arg(long, conflicts_with = "every_step")]
+    pub out_of_model: bool,
+
+    /// Writes the scenes in `crates/sim/testdata` anew, as they are told today.
+    #[arg(long, exclusive = true)]
+    pub bless: bool,
 
     /// The summary as one JSON object.
     #[arg(long, conflicts_with = "trace")]
@@ -106,6 +114,8 @@ Examples:
   cargo xtask sim --minutes 10 --cluster host,network
   cargo xtask sim --seed 4711 --trace              the story of one
   cargo xtask sim --every-step failover,join       a crash and a pause at each step
+  cargo xtask sim --out-of-model                   what clocks beyond their bounds break
+  cargo xtask sim --bless                          the scenes in testdata, told anew
   cargo xtask sim --seed 4711 --trace --without kill,pause/3 --nodes 3";
 
 impl Args {
@@ -128,6 +138,11 @@ impl Args {
     /// Threads.
     pub fn jobs(&self) -> usize {
         self.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
+    }
+
+    /// The mistake in all lives.
+    pub fn canary(&self) -> Option<Canary> {
+        self.out_of_model.then_some(Canary::WildClocks)
     }
 
     /// What is different from what the seeds say.

@@ -9,6 +9,7 @@ pub mod linearizable;
 mod log;
 pub mod memory;
 mod once;
+pub mod replicas;
 pub mod story;
 mod views;
 
