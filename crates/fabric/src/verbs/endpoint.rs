@@ -34,8 +34,8 @@ use super::mail::{Assembly, Mail, MailCounters};
 use super::peer::{Card, Peer, find};
 use super::shared::{Command, Note, Shared};
 use crate::contract::{
-    Completion, Fabric, Identity, Local, LocalRegion, MAX_DATAGRAM_BYTES, Memory, NodeId, PeerEvent, PeerId, PeerKind, Region, RegionName,
-    Remote, Token,
+    Completion, Fabric, Identity, Local, LocalRegion, MAX_DATAGRAM_BYTES, Memory, NodeId, PeerEvent, PeerId, PeerKind, RegionName, Remote,
+    Token,
 };
 use crate::exchange::BootstrapCounters;
 use crate::invariant;
@@ -76,7 +76,7 @@ pub struct VerbsFabric {
     card: Arc<Card>,
     listens_at: Option<SocketAddr>,
     #[cfg(debug_assertions)]
-    swapped: std::collections::HashSet<(PeerId, Region, usize)>,
+    swapped: std::collections::HashSet<(PeerId, crate::contract::Region, usize)>,
 }
 
 // SAFETY: the requests' pointers in `wrs` point into `sges` and are written anew for each batch; everything else may move by itself.
