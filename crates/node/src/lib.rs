@@ -1,7 +1,8 @@
 //! Everything that runs: threads, clocks, process watch, bootstrap, configuration, counters. What is decided, `martlet-protocol` decides.
 //!
 //! # Embedding
-//! A program that wants its state replicated supplies a [`StateMachine`](martlet_protocol::replica::StateMachine) and an
+//! Most programs use [`embed`], which has a thread of its own and takes calls from any other. One that serves its clients on the node's thread
+//! itself supplies a [`StateMachine`](martlet_protocol::replica::StateMachine) and an
 //! [`Application`](martlet_protocol::replica::Application), and gives a thread to [`run`]:
 //!
 //! ```no_run
@@ -19,6 +20,7 @@
 //!
 //! | module | what stands there |
 //! |---|---|
+//! | [`embed`] | replication for a program's own state |
 //! | [`config`] | what is configured, validated once |
 //! | `runner` | [`run`]: the thread, its sleep, the lives of a node one after another, its orderly end |
 //! | `agent`, `host` | the duty cycle; a node's parts and the application's view of them |
@@ -36,6 +38,7 @@ pub mod client;
 pub mod clock;
 pub mod config;
 pub mod counters;
+pub mod embed;
 mod engine;
 mod founding;
 mod host;

@@ -186,6 +186,11 @@ impl fmt::Display for Role {
 }
 
 impl NodeEntry {
+    /// A node that is coordinator and replica, and has no address.
+    pub fn new(number: u16) -> NodeEntry {
+        NodeEntry { number, redis: String::new(), address: String::new(), roles: Self::default_roles() }
+    }
+
     fn default_roles() -> Vec<Role> {
         vec![Role::Coordinator, Role::Replica]
     }

@@ -1,0 +1,56 @@
+//! Replication for a program's own state, at the price of one write: what a program that embeds Martlet uses.
+//!
+//! ```no_run
+//! use martlet::{LogIndex, Replica, StateMachine};
+//!
+//! /// Counts.
+//! #[derive(Default)]
+//! struct Counter(u64);
+//!
+//! impl StateMachine for Counter {
+//!     fn apply(&mut self, _: LogIndex, command: &[u8], reply: &mut Vec<u8>) {
+//!         self.0 += command.len() as u64;
+//!         reply.extend_from_slice(&self.0.to_le_bytes());
+//!     }
+//!     fn snapshot(&self, out: &mut Vec<u8>) {
+//!         out.extend_from_slice(&self.0.to_le_bytes());
+//!     }
+//!     fn restore(&mut self, snapshot: &[u8]) {
+//!         self.0 = u64::from_le_bytes(snapshot.try_into().expect("8 bytes"));
+//!     }
+//!     fn clear(&mut self) {
+//!         self.0 = 0;
+//!     }
+//! }
+//!
+//! let replica = Replica::builder().cluster_file("cluster.toml").node(0).start(Counter::default())?;
+//! let reply = replica.propose(b"+")?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `docs/embedding.md` says how to, and what is promised. `examples/counter.rs` is a whole program; `examples/exchange` of the workspace a larger one.
+
+#![forbid(unsafe_code)]
+
+pub use martlet_node::embed::{
+    Builder, CallError, Leader, MAX_COMMAND_BYTES, MAX_SESSIONS, MAX_UNCONFIRMED, Replica, Role, RoleChange, RoleChanges, SessionCommand,
+    StartError, StateMachine, StopError,
+};
+pub use martlet_node::stop::Stop;
+pub use martlet_node::{Ended, Started};
+pub use martlet_protocol::basics::LogIndex;
+
+/// Configuration: clusters, nodes, threads.
+pub use martlet_node::config;
+/// Counters and the events of failovers, as [`Replica::metrics`] returns them.
+pub use martlet_node::counters;
+
+/// A cluster seen from outside, at no cost to it: which view its nodes know, their counters, the events of their failovers.
+pub mod observe {
+    pub use martlet_fabric::NodeId;
+    pub use martlet_node::client::{OpenError, ReadError};
+    pub use martlet_protocol::membership::{Roles, View};
+
+    /// A client of a cluster on this host, which reads what its nodes show.
+    pub type ClientEndpoint = martlet_node::client::ClientEndpoint;
+}

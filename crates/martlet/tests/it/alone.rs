@@ -1,0 +1,89 @@
+//! A cluster of one: every call, and every way in which one is refused.
+
+use std::sync::mpsc::channel;
+
+use martlet::counters::Counter;
+use martlet::{CallError, MAX_COMMAND_BYTES, Replica, Role, SessionCommand, StartError, StopError};
+
+use crate::cluster::{Text, cluster, threads};
+
+fn leading(name: &str) -> Replica<Text> {
+    let replica = Replica::builder().cluster(cluster(name, 1)).node(0).threads(threads()).start(Text::default()).expect("it starts");
+    assert!(replica.roles().any(|change| change.role == Role::Leader), "who is alone leads");
+    replica
+}
+
+#[test]
+fn a_command_takes_effect_and_is_read() {
+    let replica = leading("calls");
+    assert_eq!(replica.propose(b"ab").as_deref(), Ok(&b"2"[..]));
+    let (sender, receiver) = channel();
+    let told = sender.clone();
+    replica.propose_with(b"c", move |reply| told.send(reply).expect("awaited"));
+    assert_eq!(receiver.recv().expect("told"), Ok(b"3".to_vec()));
+    assert_eq!(replica.query(b"? ").as_deref(), Ok(&b"? abc"[..]));
+    assert_eq!(replica.read(|text| text.0.clone()).as_deref(), Ok(&b"abc"[..]));
+    assert_eq!(replica.read_stale(|text| text.0.len()), Ok(3));
+    replica.read_with(|text| text.0.clone(), move |seen| sender.send(seen).expect("awaited"));
+    assert_eq!(receiver.recv().expect("told"), Ok(b"abc".to_vec()));
+}
+
+#[test]
+fn a_sessions_command_takes_effect_once_and_in_its_turn() {
+    let replica = leading("session");
+    let session = replica.open_session().expect("opened");
+    let once = |seq, confirmed, command| replica.propose_once(SessionCommand { session, seq, confirmed, command });
+    for _ in 0..3 {
+        assert_eq!(once(1, 0, b"ab").as_deref(), Ok(&b"2"[..]));
+    }
+    assert_eq!(once(3, 0, b"x"), Err(CallError::OutOfTurn { session, seq: 3, next: 2 }));
+    assert_eq!(once(2, 1, b"c").as_deref(), Ok(&b"3"[..]));
+    assert_eq!(once(1, 1, b"ab"), Err(CallError::Confirmed { session, seq: 1 }));
+    let other = replica.open_session().expect("opened");
+    assert_ne!(other, session);
+    replica.close_session(session).expect("closed");
+    assert_eq!(once(3, 2, b"d"), Err(CallError::SessionUnknown { session }));
+    assert_eq!(replica.query(b"").as_deref(), Ok(&b"abc"[..]));
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_reason() {
+    let replica = leading("refused");
+    let long = vec![0; MAX_COMMAND_BYTES + 1];
+    assert_eq!(replica.propose(&long), Err(CallError::TooLong { bytes: MAX_COMMAND_BYTES + 1, limit: MAX_COMMAND_BYTES }));
+    assert!(replica.propose(&long[1..]).is_ok(), "the longest that is allowed");
+    assert_eq!(replica.transfer_leadership(), Err(CallError::NoSuccessor));
+    // A blocking call from a callback would wait for itself.
+    let (sender, receiver) = channel();
+    let its = replica.clone();
+    replica.propose_with(b"x", move |_| sender.send((its.propose(b"y"), its.stop().err().map(|e| e.to_string()))).expect("awaited"));
+    let (refused, stop) = receiver.recv().expect("told");
+    assert_eq!(refused, Err(CallError::OnReplicaThread));
+    assert!(stop.is_some_and(|text| text.contains("its own")));
+    assert!(replica.metrics().expect("counters").get(Counter::Pid) == u64::from(std::process::id()));
+    replica.stop().expect("it ends in order");
+    assert_eq!(replica.propose(b"z"), Err(CallError::ShuttingDown));
+    assert_eq!(replica.read(|_| ()), Err(CallError::ShuttingDown));
+    assert_eq!(replica.roles().map(|change| change.role).collect::<Vec<_>>(), [Role::Stopped]);
+    assert!(matches!(replica.join(), Err(StopError::Elsewhere)));
+}
+
+#[test]
+fn a_machine_that_panics_ends_its_replica_and_leaves_the_outcome_open() {
+    let replica = leading("panic");
+    assert_eq!(replica.propose(b"panic"), Err(CallError::OutcomeUnknown));
+    assert!(matches!(replica.join(), Err(StopError::Panicked(text)) if text.contains("as it was told")));
+    assert_eq!(replica.propose(b"x"), Err(CallError::ShuttingDown));
+}
+
+#[test]
+fn a_builder_names_what_it_lacks() {
+    let start = |builder: martlet::Builder| builder.start(Text::default()).expect_err("it lacks something").to_string();
+    assert_eq!(start(Replica::builder()), "the cluster is not set: call `cluster_file` on the builder");
+    assert_eq!(start(Replica::builder().cluster(cluster("lack", 1))), "the node's number is not set: call `node` on the builder");
+    assert_eq!(start(Replica::builder().cluster(cluster("lack", 1)).node(7)), "<node>: number is 7; allowed: the cluster's nodes: 0");
+    let bad = start(Replica::builder().cluster(cluster("lack", 1)).node(0).listen("here"));
+    assert!(bad.contains("node[0].redis is \"here\"") && bad.contains("host:port"), "{bad}");
+    let none = Replica::builder().cluster(cluster("lack", 1)).node(0).max_waiting(0).start(Text::default());
+    assert!(matches!(none, Err(StartError::Value { key: "max_waiting", .. })));
+}

@@ -1,0 +1,161 @@
+//! A counter as three processes, one of them killed again and again, and a client that repeats itself until it has an answer. The example in C, which
+//! speaks the same protocol, is tested by this file too.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use martlet::config::Cluster;
+use martlet::observe::{ClientEndpoint, NodeId, Roles, View};
+
+use crate::config::config;
+
+/// Has cargo build something of a package as this test itself was built, and returns where it is then: target/PROFILE. `cargo test` with names of
+/// packages or tests builds neither examples nor libraries for others, and would run what an earlier build has left there.
+pub fn build(package: &str, what: &[&str]) -> PathBuf {
+    let test = std::env::current_exe().expect("ourselves");
+    let built = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
+    let (target, profile) = (built.parent().expect("target/PROFILE"), built.file_name().expect("target/PROFILE"));
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet"]).args(what).arg("--target-dir").arg(target);
+    // Features are those of all that is built at once: where the whole workspace has been, a package alone would be built anew, and all below it.
+    match std::env::var_os("MARTLET_BUILT_WORKSPACE") {
+        Some(_) => cargo.arg("--workspace"),
+        None => cargo.args(["--package", package]),
+    };
+    // The directory of the profile `dev` is not called so.
+    cargo.arg("--profile").arg(if profile == "debug" { "dev".as_ref() } else { profile });
+    let status = cargo.status().expect("cargo runs");
+    assert!(status.success(), "cargo build --package {package} {} has failed: {status}", what.join(" "));
+    built.to_owned()
+}
+
+/// The counter as processes.
+struct Counters {
+    program: PathBuf,
+    dir: PathBuf,
+    children: Vec<Option<Child>>,
+    watcher: ClientEndpoint,
+    port: u16,
+}
+
+impl Counters {
+    fn start(name: &str, program: &Path) -> Counters {
+        let dir = std::env::temp_dir().join(format!("martlet-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a temporary directory");
+        let config = config(name, 3);
+        std::fs::write(dir.join("cluster.toml"), config.to_toml()).expect("our directory");
+        // The whole of 127.0.0.0/8 is this host: with this port, addresses of this process alone, and of this value.
+        static VALUES: AtomicU16 = AtomicU16::new(0);
+        let port = 7000 + (std::process::id() >> 16) as u16 + 100 * VALUES.fetch_add(1, Ordering::Relaxed);
+        let watcher = ClientEndpoint::open(&Cluster::new(config).expect("a good configuration")).expect("an endpoint");
+        let mut counters = Counters { program: program.to_owned(), dir, children: vec![None, None, None], watcher, port };
+        (0..3).for_each(|node| counters.spawn(node));
+        counters.settle();
+        counters
+    }
+
+    fn address(&self, node: usize) -> SocketAddr {
+        let pid = std::process::id();
+        SocketAddr::from(([127, (pid >> 8) as u8, pid as u8, node as u8 + 1], self.port))
+    }
+
+    fn spawn(&mut self, node: usize) {
+        let child = Command::new(&self.program)
+            .arg(self.dir.join("cluster.toml"))
+            .args([node.to_string(), self.address(node).to_string()])
+            .spawn()
+            .expect("the example");
+        self.children[node] = Some(child);
+    }
+
+    /// What is waited for comes from nodes that run: who has ended unasked will not say anything.
+    fn check(&mut self) {
+        for (node, child) in self.children.iter_mut().enumerate() {
+            let Some(child) = child else { continue };
+            if let Some(status) = child.try_wait().expect("our own child") {
+                panic!("node {node}, {}, has ended: {status}; it says why above", self.program.display());
+            }
+        }
+    }
+
+    /// Waits until every node knows that all of them hold the whole state: then any two may die.
+    fn settle(&mut self) {
+        let whole = |view: View| view.with_roles(Roles::REPLICA).count() == 3;
+        loop {
+            self.check();
+            while self.watcher.event().is_some() {}
+            if (0..3).all(|node| self.watcher.view(NodeId(node)).is_ok_and(|view| view.is_some_and(whole))) {
+                return;
+            }
+            self.watcher.wait(Duration::from_millis(2));
+        }
+    }
+
+    /// Asks the nodes in turn until one gives a number. Leaves behind which it was.
+    fn ask(&mut self, node: &mut usize, line: &str) -> u64 {
+        loop {
+            self.check();
+            match self.try_ask(*node, line) {
+                Ok(answer) => match answer.trim().parse() {
+                    Ok(number) => return number,
+                    Err(_) => {
+                        assert!(answer.starts_with("error: not the leader") || answer.starts_with("error: the outcome"), "{answer:?}")
+                    }
+                },
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+            *node = (*node + 1) % 3;
+        }
+    }
+
+    fn try_ask(&self, node: usize, line: &str) -> std::io::Result<String> {
+        let mut client = TcpStream::connect(self.address(node))?;
+        client.write_all(format!("{line}\n").as_bytes())?;
+        let mut answer = String::new();
+        match BufReader::new(client).read_line(&mut answer)? {
+            0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(answer),
+        }
+    }
+
+    fn kill(&mut self, node: usize) {
+        let mut child = self.children[node].take().expect("it runs");
+        child.kill().expect("our own child");
+        child.wait().expect("our own child");
+    }
+}
+
+impl Drop for Counters {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// What the program does: it counts exactly once.
+pub fn counts_exactly_once_through_kills(name: &str, program: &Path) {
+    let mut counters = Counters::start(name, program);
+    let mut node = 0;
+    let session = counters.ask(&mut node, "open");
+    let mut seq = 0;
+    for _ in 0..4 {
+        for _ in 0..50 {
+            seq += 1;
+            assert_eq!(counters.ask(&mut node, &format!("{session} {seq}")), seq);
+        }
+        // Who has just answered leads.
+        let killed = node;
+        counters.kill(killed);
+        assert_eq!(counters.ask(&mut node, &format!("{session} {seq}")), seq, "the same again is no more");
+        assert_ne!(node, killed);
+        counters.spawn(killed);
+        counters.settle();
+    }
+}

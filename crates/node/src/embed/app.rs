@@ -1,0 +1,277 @@
+//! The application that a node serves for the program that embeds it: it takes calls, executes them, and answers them when the engine says.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use martlet_fabric::primitive::{Ordering, fence};
+use martlet_fabric::{Fabric as _, LocalRegion};
+use martlet_protocol::basics::ProcessId;
+use martlet_protocol::basics::layout::COUNTERS;
+use martlet_protocol::membership::Roles as MemberRoles;
+use martlet_protocol::replica::{Application, ProposeError, Replica, Standing, Ticket};
+
+use super::call::{Call, Done, Inbox, Proposal, ReadJob};
+use super::entry::{Entry, HEADER_BYTES, MAX_COMMAND_BYTES};
+use super::error::{CallError, Leader};
+use super::machine::{Lent, StateMachine};
+use super::role::{Role, Roles};
+use super::sessions::Turn;
+use crate::counters::Reading;
+
+/// The most calls taken in one turn: behind them, what they have posted goes out and the clock is read.
+const CALLS_A_TURN: usize = 128;
+
+/// What a program's threads share with the replica's.
+pub(super) struct Shared<M> {
+    pub inbox: Inbox<M>,
+    pub roles: Roles,
+}
+
+/// What waits for its ticket.
+enum Answer<M> {
+    Proposal(Done<Vec<u8>>, Result<Vec<u8>, CallError>),
+    Read(Box<dyn ReadJob<M>>),
+}
+
+/// What outlives a run of the node.
+pub(super) struct Served<M> {
+    shared: Arc<Shared<M>>,
+    calls: Receiver<Call<M>>,
+    /// Taken, and without room in the log so far.
+    held: Option<Call<M>>,
+    /// Executed, and not known to be replicated; in the order of their tickets.
+    waiting: VecDeque<(Ticket, Answer<M>)>,
+    /// Who has asked for this node to hand its leadership over, which it does by leaving.
+    stepping_down: Option<Done<()>>,
+    standing: Option<Standing>,
+    reign: u64,
+    entry: Vec<u8>,
+}
+
+impl<M: StateMachine> Served<M> {
+    pub fn new(shared: Arc<Shared<M>>, calls: Receiver<Call<M>>) -> Self {
+        Served {
+            shared,
+            calls,
+            held: None,
+            waiting: VecDeque::with_capacity(CALLS_A_TURN),
+            stepping_down: None,
+            standing: None,
+            reign: 0,
+            entry: Vec::new(),
+        }
+    }
+
+    /// A run of the node is over. Nothing that waits will be released. Returns who had asked for leadership to be handed over, if that was
+    /// why.
+    pub fn end_of_run(&mut self) -> Option<Done<()>> {
+        self.give_up_waiting(None);
+        (self.standing, self.reign) = (None, 0);
+        self.stepping_down.take()
+    }
+
+    fn give_up_waiting(&mut self, leader: Option<Leader>) {
+        for (_, answer) in self.waiting.drain(..) {
+            match answer {
+                // What was to be answered without having had an effect may be asked of the next leader.
+                Answer::Proposal(done, Err(_)) => done.tell(Err(CallError::NotLeader { leader: leader.clone() })),
+                Answer::Proposal(done, Ok(_)) => done.tell(Err(CallError::OutcomeUnknown)),
+                Answer::Read(job) => job.end(Err(CallError::NotLeader { leader: leader.clone() })),
+            }
+        }
+    }
+
+    /// Tells of a change of role, and gives up what waits when the reign is over.
+    fn observe<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &R)
+    where
+        M: 'a,
+    {
+        if self.reign != replica.reign() {
+            self.reign = replica.reign();
+            let leader = leader_of(replica);
+            self.give_up_waiting(leader);
+        }
+        let standing = replica.standing();
+        if self.standing != Some(standing) {
+            self.standing = Some(standing);
+            let role = match standing {
+                Standing::Primary => Role::Leader,
+                Standing::Backup { .. } => Role::Follower { leader: leader_of(replica) },
+                Standing::Excluded => Role::Rejoining,
+            };
+            self.shared.roles.change(role, replica.view().0);
+        }
+    }
+
+    /// Takes a call; hands it back when the log has no room for it now.
+    fn take<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R, call: Call<M>) -> Option<Call<M>>
+    where
+        M: 'a,
+    {
+        let leads = replica.standing() == Standing::Primary;
+        match call {
+            Call::Metrics(done) => done.tell(reading(replica)),
+            Call::Read { mut job, anywhere: true } => {
+                job.look(replica.machine().0.inner());
+                job.end(Ok(()));
+            }
+            call if !leads => call.refuse(CallError::NotLeader { leader: leader_of(replica) }),
+            Call::Read { mut job, .. } => {
+                job.look(replica.machine().0.inner());
+                self.waiting.push_back((replica.ticket(), Answer::Read(job)));
+            }
+            Call::StepDown(done) => {
+                let others = replica.current_view().map_or(0, |view| view.with_roles(MemberRoles::REPLICA).count());
+                match others {
+                    0 | 1 => done.tell(Err(CallError::NoSuccessor)),
+                    _ => self.stepping_down = Some(done),
+                }
+            }
+            Call::Propose { proposal, done } => return self.propose(replica, proposal, done),
+        }
+        None
+    }
+
+    fn propose<'a, R: Replica<Machine = Lent<'a, M>>>(
+        &mut self,
+        replica: &mut R,
+        proposal: Proposal,
+        done: Done<Vec<u8>>,
+    ) -> Option<Call<M>>
+    where
+        M: 'a,
+    {
+        let sessions = replica.machine().0.sessions();
+        let (entry, known) = match &proposal {
+            Proposal::Plain { command } => (Entry::Plain { command }, Ok(None)),
+            Proposal::InSession { session, seq, confirmed, command } => {
+                let known = match sessions.turn(*session, *seq) {
+                    Ok(Turn::Done(reply)) => Ok(Some(reply.to_vec())),
+                    Ok(Turn::New) => sessions.has_room(*session, *confirmed).map(|()| None),
+                    Err(error) => Err(error),
+                };
+                (Entry::InSession { session: *session, seq: *seq, confirmed: *confirmed, command }, known)
+            }
+            Proposal::Open => (Entry::Open { evicted: sessions.to_evict() }, Ok(None)),
+            Proposal::Close { session } => (Entry::Close { session: *session }, Ok(None)),
+        };
+        // What this replica knows of a session may be out of date if it leads no more: such answers, too, wait until it is known that it does.
+        let answer = match known {
+            Ok(Some(reply)) => Answer::Proposal(done.executed(), Ok(reply)),
+            Err(error) => Answer::Proposal(done, Err(error)),
+            Ok(None) => {
+                self.entry.clear();
+                entry.encode(&mut self.entry);
+                if !replica.has_room(self.entry.len()) {
+                    return Some(Call::Propose { proposal, done });
+                }
+                // Proposed first, executed then: what the engine refuses has had no effect.
+                match replica.propose(&self.entry) {
+                    Ok(index) => {
+                        let done = done.executed();
+                        let mut reply = Vec::new();
+                        replica.machine_mut().0.execute(index, entry, &mut reply);
+                        Answer::Proposal(done, Ok(reply))
+                    }
+                    Err(ProposeError::TooLong { bytes, allowed }) => {
+                        let beside = self.entry.len() - proposal.bytes();
+                        let (bytes, limit) = (bytes.saturating_sub(beside), allowed.saturating_sub(beside));
+                        done.tell(Err(CallError::TooLong { bytes, limit }));
+                        return None;
+                    }
+                    Err(ProposeError::NotLeading) => {
+                        done.tell(Err(CallError::NotLeader { leader: leader_of(replica) }));
+                        return None;
+                    }
+                }
+            }
+        };
+        self.waiting.push_back((replica.ticket(), answer));
+        None
+    }
+}
+
+const _: () = assert!(MAX_COMMAND_BYTES + HEADER_BYTES < 4 << 20, "the engine's backlog takes the longest command");
+
+/// What a node runs: its program's calls, for as long as this run lasts.
+pub(super) struct Serving<'a, M>(pub &'a mut Served<M>);
+
+impl<'a, M: StateMachine> Application for Serving<'a, M> {
+    type Machine = Lent<'a, M>;
+
+    fn poll<R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R) -> usize {
+        let served = &mut *self.0;
+        served.observe(replica);
+        // Who reads the counters of this node comes as a client, and asks for nothing.
+        while replica.client_event().is_some() {}
+        served.shared.inbox.hush();
+        let mut taken = 0;
+        while taken < CALLS_A_TURN && served.stepping_down.is_none() {
+            let call = match served.held.take() {
+                Some(call) => call,
+                None => match served.calls.try_recv() {
+                    Ok(call) => {
+                        served.shared.inbox.took();
+                        call
+                    }
+                    Err(_) => break,
+                },
+            };
+            served.held = served.take(replica, call);
+            if served.held.is_some() {
+                break;
+            }
+            taken += 1;
+        }
+        taken
+    }
+
+    fn release<R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R) -> usize {
+        let served = &mut *self.0;
+        // Standing and reign may have changed since the calls were taken.
+        served.observe(replica);
+        let mut sent = 0;
+        while served.waiting.front().is_some_and(|(ticket, _)| *ticket <= replica.released()) {
+            let Some((_, answer)) = served.waiting.pop_front() else { break };
+            match answer {
+                Answer::Proposal(done, result) => done.tell(result),
+                Answer::Read(job) => job.end(Ok(())),
+            }
+            sent += 1;
+        }
+        sent
+    }
+
+    fn wants_end(&self) -> bool {
+        self.0.stepping_down.is_some()
+    }
+
+    fn sleep(&mut self, at_most_ns: u64) -> bool {
+        self.0.shared.inbox.sleep(at_most_ns)
+    }
+
+    fn is_heard_in_memory(&self) -> bool {
+        false
+    }
+}
+
+/// Who leads, as far as this replica knows.
+fn leader_of<R: Replica>(replica: &R) -> Option<Leader> {
+    let named = |process: ProcessId| Leader { node: process.node.0, address: replica.address_of(process).map(str::to_owned) };
+    match replica.standing() {
+        Standing::Backup { primary } => primary.map(named),
+        Standing::Primary | Standing::Excluded => None,
+    }
+}
+
+/// The node's counters and events, as it has last published them.
+fn reading<R: Replica>(replica: &mut R) -> Result<Box<Reading>, CallError> {
+    let region = replica.fabric().memory(LocalRegion::Public(COUNTERS)).unwrap_or_default();
+    let mut bytes = Vec::with_capacity(region.len() * 8);
+    for word in region {
+        bytes.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+    }
+    fence(Ordering::Acquire);
+    Reading::parse(&bytes).map(Box::new).map_err(CallError::Metrics)
+}

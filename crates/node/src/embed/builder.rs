@@ -1,0 +1,216 @@
+//! How a replica is started.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::app::{Served, Serving, Shared};
+use super::call::Inbox;
+use super::error::{StartError, StopError};
+use super::machine::{Lent, Replicated, StateMachine};
+use super::role::{Role, Roles};
+use super::{Inner, Replica};
+use crate::config::{Cluster, ClusterConfig, Idle, NodeConfig, Settings, ThreadsConfig};
+use crate::runner::{Ended, Hooks, Started, run};
+use crate::stop::Stop;
+
+/// How many calls may wait when the builder is not told otherwise.
+const CALLS: usize = 4096;
+
+/// How a replica is to be started. [`Builder::start`] starts it.
+#[derive(Debug, Default)]
+pub struct Builder {
+    cluster: Option<Source>,
+    node: Option<u16>,
+    listen: Option<String>,
+    threads: Option<ThreadsConfig>,
+    timeout: Option<Duration>,
+    calls: Option<usize>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Cluster(Box<Cluster>),
+    File(PathBuf),
+    Settings(Box<Settings>),
+}
+
+impl Builder {
+    /// The cluster that the replica belongs to: the same for all of them.
+    #[must_use]
+    pub fn cluster(mut self, cluster: Cluster) -> Builder {
+        self.cluster = Some(Source::Cluster(Box::new(cluster)));
+        self
+    }
+
+    /// The cluster's configuration file, such as `martlet cluster up` writes: see `docs/operating.md`.
+    #[must_use]
+    pub fn cluster_file(mut self, file: impl Into<PathBuf>) -> Builder {
+        self.cluster = Some(Source::File(file.into()));
+        self
+    }
+
+    /// Everything that a node goes by, read and validated: instead of [`Builder::cluster`], [`Builder::node`] and [`Builder::threads`].
+    #[must_use]
+    pub fn settings(mut self, settings: Settings) -> Builder {
+        self.cluster = Some(Source::Settings(Box::new(settings)));
+        self
+    }
+
+    /// Which node of the cluster this process is.
+    #[must_use]
+    pub fn node(mut self, number: u16) -> Builder {
+        self.node = Some(number);
+        self
+    }
+
+    /// Where clients of this program reach this process, as `host:port`: what the others tell those who ask for the leader. The program
+    /// listens there itself. Without it, the address in the cluster's configuration.
+    #[must_use]
+    pub fn listen(mut self, address: impl Into<String>) -> Builder {
+        self.listen = Some(address.into());
+        self
+    }
+
+    /// On which core the replica's thread runs, and what it does without work.
+    #[must_use]
+    pub fn threads(mut self, threads: ThreadsConfig) -> Builder {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// The longest that a blocking call takes; without it, as long as it takes: as long as no majority of the coordinators lives, for one.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Builder {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// How many calls may wait at once for the replica's thread, or for room in the log; 4096 when not set.
+    #[must_use]
+    pub fn max_waiting(mut self, calls: usize) -> Builder {
+        self.calls = Some(calls);
+        self
+    }
+
+    fn settled(self) -> Result<Settings, StartError> {
+        let missing = |what, call| StartError::Missing { what, call };
+        let (cluster, node) = match self.cluster.ok_or(missing("the cluster", "cluster_file"))? {
+            Source::Settings(settings) => (settings.cluster().clone(), settings.node().clone()),
+            other => {
+                let cluster = match other {
+                    Source::Cluster(cluster) => *cluster,
+                    Source::File(file) => Cluster::load(&file)?,
+                    Source::Settings(_) => unreachable!("taken above"),
+                };
+                (cluster, NodeConfig::new(self.node.ok_or(missing("the node's number", "node"))?, "<cluster>"))
+            }
+        };
+        let node = NodeConfig { number: self.node.unwrap_or(node.number), threads: self.threads.unwrap_or(node.threads.clone()), ..node };
+        let cluster = match self.listen {
+            None => cluster,
+            Some(address) => at(&cluster, node.number, address)?,
+        };
+        Ok(Settings::new(cluster, node)?)
+    }
+
+    /// Starts the replica with an empty state. It returns when the replica is on the fabric: it has a role then, and no part in the cluster
+    /// yet. [`Replica::roles`] tells when it has.
+    ///
+    /// # Errors
+    /// See [`StartError`]. Nothing is left behind then.
+    pub fn start<M: StateMachine>(self, machine: M) -> Result<Replica<M>, StartError> {
+        let (timeout, calls) = (self.timeout, self.calls.unwrap_or(CALLS));
+        if calls == 0 {
+            return Err(StartError::Value { key: "max_waiting", value: "0".into(), allowed: "at least 1" });
+        }
+        let settings = self.settled()?;
+        let system = |what| move |error| StartError::System { what, error };
+        let threads = &settings.node().threads;
+        let rings = matches!(threads.idle, Idle::Park | Idle::Adaptive);
+        // A caller whose core is the replica's would wait for itself.
+        let spin = match threads.idle {
+            Idle::Spin | Idle::Adaptive if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) => {
+                Duration::from_micros(threads.spin_us)
+            }
+            _ => Duration::ZERO,
+        };
+        let (inbox, receiver) = Inbox::new(calls, rings).map_err(system("cannot make the descriptors that wake the replica"))?;
+        let shared = Arc::new(Shared { inbox, roles: Roles::new() });
+        let stop = Stop::new().map_err(system("cannot make the descriptor that stops the replica"))?;
+        let served = Served::new(Arc::clone(&shared), receiver);
+        let (report, reported) = sync_channel(1);
+        let (its, its_stop) = (Arc::clone(&shared), stop.clone());
+        let thread = std::thread::Builder::new()
+            .name("martlet-replica".into())
+            .spawn(move || {
+                let ended = serve(&settings, Replicated::new(machine), served, &its, &its_stop, report);
+                its.roles.change(Role::Stopped, 0);
+                ended
+            })
+            .map_err(system("cannot start the replica's thread"))?;
+        let runs_on = thread.thread().id();
+        match reported.recv() {
+            Ok(started) => Ok(Replica(Arc::new(Inner { shared, stop, started, thread: Mutex::new(Some(thread)), runs_on, timeout, spin }))),
+            // It ended without a report.
+            Err(_) => match thread.join() {
+                Ok(Err(StopError::Run(error))) => Err(error.into()),
+                _ => Err(StartError::Panicked),
+            },
+        }
+    }
+}
+
+/// The same cluster, with this address of one of its nodes.
+fn at(cluster: &Cluster, number: u16, address: String) -> Result<Cluster, StartError> {
+    let mut config = ClusterConfig { key: Some(cluster.key().to_hex().into()), key_file: None, ..cluster.config().clone() };
+    config.nodes.iter_mut().filter(|node| node.number == number).for_each(|node| node.redis.clone_from(&address));
+    Ok(Cluster::new(config)?)
+}
+
+/// What the replica's thread does: it runs the node, and again when the node has left only to hand its leadership over.
+fn serve<M: StateMachine>(
+    settings: &Settings,
+    mut machine: Replicated<M>,
+    mut served: Served<M>,
+    shared: &Shared<M>,
+    stop: &Stop,
+    report: SyncSender<Started>,
+) -> Result<Ended, StopError> {
+    let mut report = Some(report);
+    loop {
+        let wake = shared.inbox.events().map_err(|error| crate::runner::RunError::System {
+            node: settings.id(),
+            what: "cannot wait for calls",
+            error,
+        })?;
+        let report = report.take();
+        let started: crate::runner::OnStart = Box::new(move |started: &Started| {
+            if let Some(report) = report {
+                // Whoever started the replica waits for this.
+                let _ = report.send(started.clone());
+            }
+        });
+        let hooks = Hooks { stop: stop.clone(), wake: Some(wake), started: Some(started) };
+        // What the machine or a callback did before it panicked is never used again.
+        let ended = catch_unwind(AssertUnwindSafe(|| run(settings, Serving(&mut served), Lent(&mut machine), hooks)));
+        let ended = ended.map_err(|panic| StopError::Panicked(message(panic.as_ref())))??;
+        match served.end_of_run() {
+            Some(done) if stop.requests() == 0 => {
+                shared.roles.change(Role::Rejoining, 0);
+                machine.clear();
+                done.tell(Ok(()));
+            }
+            _ => return Ok(ended),
+        }
+    }
+}
+
+/// What a panic said.
+pub(super) fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}

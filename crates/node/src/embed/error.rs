@@ -1,0 +1,158 @@
+//! What can go wrong for a program that embeds a replica.
+
+use std::fmt;
+use std::io;
+
+use crate::config::ConfigError;
+use crate::runner::RunError;
+
+/// Who leads, as a replica that does not knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// Its number in the cluster.
+    pub node: u16,
+    /// Where its clients reach it, as its builder's [`listen`](super::Builder::listen) said or the cluster's configuration; `None`: nowhere.
+    pub address: Option<String>,
+}
+
+impl fmt::Display for Leader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.node)?;
+        self.address.as_ref().map_or(Ok(()), |address| write!(f, " at {address}"))
+    }
+}
+
+fn who(leader: &Option<Leader>) -> String {
+    leader.as_ref().map_or("nobody is known to lead".to_owned(), |leader| format!("{leader} leads"))
+}
+
+/// Why a call came to nothing. Only [`CallError::OutcomeUnknown`] leaves open whether a command has taken effect; after any other it has not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// This replica does not lead. Ask who does.
+    #[error("not the leader: {}", who(leader))]
+    NotLeader {
+        /// Who does, if that is known.
+        leader: Option<Leader>,
+    },
+    /// The log has no room for more, since a backup is slow, and as many calls wait as may.
+    #[error("the log is full, and {waiting} calls wait already")]
+    LogFull {
+        /// How many wait.
+        waiting: usize,
+    },
+    /// The command is longer than what one entry may hold.
+    #[error("a command of {bytes} bytes; allowed are up to {limit}")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+        /// The longest that is allowed.
+        limit: usize,
+    },
+    /// Leadership was lost, or the time allowed ran out, while the command was being replicated: it may have taken effect, or may yet. A
+    /// session's command can be asked for again, of whoever leads then.
+    #[error("the outcome is unknown: the command may have taken effect, or may yet")]
+    OutcomeUnknown,
+    /// The time allowed ran out on a read.
+    #[error("no answer in the time allowed")]
+    TimedOut,
+    /// This replica is shutting down, or has.
+    #[error("this replica is shutting down")]
+    ShuttingDown,
+    /// A blocking call from a completion callback, which would wait for itself.
+    #[error("a blocking call from the replica's own thread would wait for itself: use the one that takes a callback")]
+    OnReplicaThread,
+    /// The session is not among those that are kept: it was never opened, or closed, or so many were opened since that it was forgotten.
+    #[error("session {session} is not known any more: whether its last commands took effect cannot be told")]
+    SessionUnknown {
+        /// Which.
+        session: u64,
+    },
+    /// A session's command out of turn. Commands of a session are executed in the order of their numbers.
+    #[error("command {seq} of session {session} is out of turn: {next} is next")]
+    OutOfTurn {
+        /// Which session.
+        session: u64,
+        /// The command's number.
+        seq: u64,
+        /// The number whose turn it is.
+        next: u64,
+    },
+    /// A session's command whose reply its client had confirmed, so that it is not kept any more. It took effect once.
+    #[error("the reply to command {seq} of session {session} has been confirmed, and is not kept any more")]
+    Confirmed {
+        /// Which session.
+        session: u64,
+        /// The command's number.
+        seq: u64,
+    },
+    /// The session has so many replies that its client has not confirmed that no more are kept for it.
+    #[error("session {session} has {kept} replies that were not confirmed: confirm some first")]
+    TooManyUnconfirmed {
+        /// Which session.
+        session: u64,
+        /// How many.
+        kept: usize,
+    },
+    /// Leadership cannot be handed over: nobody else holds the whole state.
+    #[error("nobody else holds the whole state, so nobody can take over")]
+    NoSuccessor,
+    /// The counters could not be read.
+    #[error("the counters cannot be read: {0}")]
+    Metrics(crate::counters::ReadingError),
+}
+
+/// Why a replica did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The builder was not told something that it needs.
+    #[error("{what} is not set: call `{call}` on the builder")]
+    Missing {
+        /// What.
+        what: &'static str,
+        /// By which call it is set.
+        call: &'static str,
+    },
+    /// The builder was given a value that is not allowed.
+    #[error("{key} is {value}; allowed is {allowed}")]
+    Value {
+        /// Of what.
+        key: &'static str,
+        /// The value.
+        value: String,
+        /// What it may be.
+        allowed: &'static str,
+    },
+    /// The configuration is not valid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The system has no descriptors or threads left.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        #[source]
+        error: io::Error,
+    },
+    /// The node does not start.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The replica's thread panicked before it had started.
+    #[error("the replica's thread panicked at its start")]
+    Panicked,
+}
+
+/// How a replica ended that did not end in order.
+#[derive(Debug, thiserror::Error)]
+pub enum StopError {
+    /// The node could not go on.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The state machine or a callback panicked on the replica's thread. The other replicas have taken it for gone.
+    #[error("the replica's thread panicked: {0}")]
+    Panicked(String),
+    /// Somebody else waits for its end already, or this is the replica's own thread.
+    #[error("another thread waits for the end of this replica, or this is its own")]
+    Elsewhere,
+}

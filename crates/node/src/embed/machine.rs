@@ -1,0 +1,250 @@
+//! The state machine that a program supplies, and what stands around it in the log: sessions.
+
+use martlet_fabric::invariant;
+use martlet_protocol::basics::LogIndex;
+use martlet_protocol::replica;
+
+use super::entry::Entry;
+use super::error::CallError;
+use super::sessions::{Sessions, Turn};
+
+/// The state that is replicated. Every replica executes the same commands in the same order, and so holds the same state.
+///
+/// It must be deterministic: nothing counts but the state and the arguments; no clock, no chance, no order of a `HashMap`. Its methods are called
+/// on the replica's own thread and hold everything up while they run: some microseconds are well spent there, a millisecond looks like a death.
+/// A panic ends the replica.
+pub trait StateMachine: Send + 'static {
+    /// Executes one command and appends its reply. `index` is the command's place in the log, the same on every replica, and growing.
+    ///
+    /// On the leader this happens before the command is replicated; the reply goes out when it has been. Any bytes must do: nobody but this
+    /// method looks at them.
+    fn apply(&mut self, index: LogIndex, command: &[u8], reply: &mut Vec<u8>);
+
+    /// Answers a question without changing anything, for [`Replica::query`](super::Replica::query). Not needed where
+    /// [`Replica::read`](super::Replica::read) is used.
+    fn query(&self, query: &[u8], reply: &mut Vec<u8>) {
+        let _ = (query, reply);
+    }
+
+    /// Appends the whole state.
+    fn snapshot(&self, out: &mut Vec<u8>);
+
+    /// Takes the state that [`StateMachine::snapshot`] wrote in place of its own.
+    ///
+    /// # Panics
+    /// May panic when the bytes are no such state: a replica of this cluster wrote them, and they came sealed.
+    fn restore(&mut self, snapshot: &[u8]);
+
+    /// Forgets everything: a fresh machine, as it was when the replica was started for the first time.
+    fn clear(&mut self);
+
+    /// Appends the next part of the state from `cursor` on (0 at the start), about `budget` bytes of it, and returns the cursor after it, or
+    /// `None` when that was the last. Cursors stay below 2^63.
+    ///
+    /// Between two parts commands are executed, here and at the replica that is being taught. There they find the parts installed so far and
+    /// nothing else, so what they do to the rest is void, and they must not do to an installed part what they would not do with the whole
+    /// state. This holds where a command concerns one part alone.
+    ///
+    /// The default sends the snapshot in one part, which holds the leader up for as long as it takes: for states up to some hundred kilobytes.
+    fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
+        let _ = (cursor, budget);
+        self.snapshot(out);
+        None
+    }
+
+    /// Takes a part that [`StateMachine::transfer`] wrote: it replaces whatever this machine held in the part's range.
+    fn install(&mut self, part: &[u8]) {
+        self.restore(part);
+    }
+
+    /// Equal for equal states. For tests and comparisons of replicas; may be slow. The default goes over the snapshot, which must then be the
+    /// same for the same state.
+    fn digest(&self) -> u64 {
+        let mut bytes = Vec::new();
+        self.snapshot(&mut bytes);
+        digest_of(&bytes)
+    }
+}
+
+/// FNV-1a.
+pub(super) fn digest_of(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Cursors from here on are those of the sessions; below, the machine's. The sessions come last: a reply that they keep is computed by a machine
+/// that has been taught whole.
+const SESSIONS: u64 = 1 << 63;
+/// The first byte of a part: what it is a part of.
+const OF_MACHINE: u8 = 1;
+const OF_SESSIONS: u8 = 2;
+
+/// A program's machine with the sessions of its clients.
+pub(super) struct Replicated<M> {
+    inner: M,
+    sessions: Sessions,
+    reply: Vec<u8>,
+}
+
+impl<M: StateMachine> Replicated<M> {
+    pub fn new(inner: M) -> Self {
+        Replicated { inner, sessions: Sessions::default(), reply: Vec::new() }
+    }
+
+    pub fn inner(&self) -> &M {
+        &self.inner
+    }
+
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    /// Executes an entry and appends the reply to it: that of the machine, or the session's name.
+    pub fn execute(&mut self, index: LogIndex, entry: Entry<'_>, reply: &mut Vec<u8>) {
+        match entry {
+            Entry::Plain { command } => self.inner.apply(index, command, reply),
+            Entry::InSession { session, seq, confirmed, command } => {
+                // The primary proposes no command twice; but an entry may find its session taught with it already done.
+                match self.sessions.turn(session, seq) {
+                    Ok(Turn::Done(known)) => reply.extend_from_slice(known),
+                    Err(CallError::Confirmed { .. }) => {}
+                    _ => {
+                        let start = reply.len();
+                        self.inner.apply(index, command, reply);
+                        self.sessions.record(index, session, seq, confirmed, &reply[start..]);
+                    }
+                }
+            }
+            Entry::Open { evicted } => {
+                self.sessions.open(index, evicted);
+                reply.extend_from_slice(&index.0.to_le_bytes());
+            }
+            Entry::Close { session } => self.sessions.close(session),
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.inner.clear();
+        self.sessions.clear();
+    }
+}
+
+/// A machine lent to a node for as long as it runs.
+pub(super) struct Lent<'a, M>(pub &'a mut Replicated<M>);
+
+impl<M: StateMachine> replica::StateMachine for Lent<'_, M> {
+    fn apply(&mut self, index: LogIndex, command: &[u8]) {
+        let entry = Entry::decode(command);
+        invariant!(
+            entry.is_some(),
+            "entry {index} of the log is none of an embedded replica: do all nodes of the cluster run the same program?"
+        );
+        let Some(entry) = entry else { return };
+        let mut reply = std::mem::take(&mut self.0.reply);
+        reply.clear();
+        self.0.execute(index, entry, &mut reply);
+        self.0.reply = reply;
+    }
+
+    fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
+        if cursor < SESSIONS {
+            out.push(OF_MACHINE);
+            let next = self.0.inner.transfer(cursor, budget, out).unwrap_or(SESSIONS);
+            invariant!(next <= SESSIONS, "a state machine's cursor is {next}; allowed is below 2^63");
+            return Some(next);
+        }
+        out.push(OF_SESSIONS);
+        let next = self.0.sessions.transfer(cursor - SESSIONS, budget, out)?;
+        invariant!(next < SESSIONS, "the log has had 2^63 entries");
+        Some(SESSIONS + next)
+    }
+
+    fn install(&mut self, part: &[u8]) {
+        let installed = match part.split_first() {
+            Some((&OF_MACHINE, part)) => {
+                self.0.inner.install(part);
+                Some(())
+            }
+            Some((&OF_SESSIONS, part)) => self.0.sessions.install(part),
+            _ => None,
+        };
+        invariant!(installed.is_some(), "a part of the state that is none: do all nodes of the cluster run the same program?");
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn digest(&self) -> u64 {
+        let mut sessions = Vec::new();
+        self.0.sessions.transfer(0, usize::MAX, &mut sessions);
+        self.0.inner.digest() ^ digest_of(&sessions).rotate_left(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_protocol::replica::StateMachine as _;
+
+    use super::*;
+
+    /// Appends each command to a list, and replies with how many there are.
+    #[derive(Default)]
+    struct List(Vec<u8>);
+
+    impl StateMachine for List {
+        fn apply(&mut self, _: LogIndex, command: &[u8], reply: &mut Vec<u8>) {
+            self.0.extend_from_slice(command);
+            reply.push(self.0.len() as u8);
+        }
+        fn snapshot(&self, out: &mut Vec<u8>) {
+            out.extend_from_slice(&self.0);
+        }
+        fn restore(&mut self, snapshot: &[u8]) {
+            self.0 = snapshot.to_vec();
+        }
+        fn clear(&mut self) {
+            self.0.clear();
+        }
+    }
+
+    fn apply(machine: &mut Replicated<List>, index: u64, entry: Entry<'_>) -> Vec<u8> {
+        let mut reply = Vec::new();
+        machine.execute(LogIndex(index), entry, &mut reply);
+        reply
+    }
+
+    #[test]
+    fn a_session_is_named_by_its_entry_and_a_repeated_command_is_answered_and_not_executed() {
+        let mut machine = Replicated::new(List::default());
+        assert_eq!(apply(&mut machine, 7, Entry::Open { evicted: None }), 7u64.to_le_bytes());
+        let once = Entry::InSession { session: 7, seq: 1, confirmed: 0, command: b"ab" };
+        assert_eq!(apply(&mut machine, 8, once), [2]);
+        assert_eq!(apply(&mut machine, 9, Entry::Plain { command: b"c" }), [3]);
+        assert_eq!(apply(&mut machine, 10, once), [2]);
+        assert_eq!(machine.inner().0, b"abc");
+    }
+
+    #[test]
+    fn who_joins_between_commands_keeps_the_replies_that_were_given() {
+        let mut machine = Replicated::new(List::default());
+        apply(&mut machine, 1, Entry::Open { evicted: None });
+        apply(&mut machine, 2, Entry::InSession { session: 1, seq: 1, confirmed: 0, command: b"ab" });
+        let mut learner = Replicated::new(List::default());
+        let (mut cursor, mut index) = (Some(0), 2);
+        while let Some(at) = cursor {
+            let mut part = Vec::new();
+            cursor = Lent(&mut machine).transfer(at, 1, &mut part);
+            Lent(&mut learner).install(&part);
+            // Right after the first part the session is not there yet, and the command has to be executed all the same.
+            index += 1;
+            let mut bytes = Vec::new();
+            Entry::InSession { session: 1, seq: index - 1, confirmed: 0, command: b"x" }.encode(&mut bytes);
+            Lent(&mut machine).apply(LogIndex(index), &bytes);
+            Lent(&mut learner).apply(LogIndex(index), &bytes);
+        }
+        assert!(index > 3, "several parts");
+        assert_eq!(learner.sessions, machine.sessions);
+        assert_eq!(Lent(&mut learner).digest(), Lent(&mut machine).digest());
+        assert_eq!(learner.sessions.turn(1, 2), Ok(Turn::Done(&[3])));
+    }
+}

@@ -1,0 +1,311 @@
+//! Replication for a program's own state: the program supplies a [`StateMachine`], and starts a [`Replica`] of it in each of its processes.
+//!
+//! The replica has a thread of its own, on which the state machine lives. Calls come to it from any thread and are answered, once what they
+//! depend on is replicated and this replica is known to lead, by a return or by a callback on that thread. `docs/embedding.md` says what is
+//! promised.
+//!
+//! | module | what stands there |
+//! |---|---|
+//! | `machine` | the program's state machine, and what stands around it in the log |
+//! | `sessions` | what makes retries exactly-once |
+//! | `entry` | what stands in an entry of the log |
+//! | `call` | calls on their way to the replica's thread, and back |
+//! | `app` | the replica's side of calls |
+//! | `role`, `error` | what a replica is; what can go wrong |
+//! | `builder` | how a replica is started |
+
+mod app;
+mod builder;
+mod call;
+mod entry;
+mod error;
+mod machine;
+mod role;
+mod sessions;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::Duration;
+
+use self::app::Shared;
+use self::call::{Call, Done, Look, Proposal, Wait};
+use crate::counters::Reading;
+use crate::runner::{Ended, Started};
+use crate::stop::Stop;
+
+pub use self::builder::Builder;
+pub use self::entry::MAX_COMMAND_BYTES;
+pub use self::error::{CallError, Leader, StartError, StopError};
+pub use self::machine::StateMachine;
+pub use self::role::{Role, RoleChange, RoleChanges};
+pub use self::sessions::{MAX_SESSIONS, MAX_UNCONFIRMED};
+
+/// A command of a session: it takes effect once, however often it is asked for, and of whichever leader.
+///
+/// The commands of a session are numbered from 1 on, and are executed in that order: a number out of turn is refused. So several may be under way
+/// at once, and none overtakes another across a failover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionCommand<'a> {
+    /// Which session, as [`Replica::open_session`] returned it.
+    pub session: u64,
+    /// The command's number.
+    pub seq: u64,
+    /// The client has the replies to all commands of this session up to this number: they need not be kept for it any more.
+    pub confirmed: u64,
+    /// The command.
+    pub command: &'a [u8],
+}
+
+/// A replica of a program's state. All clones are one; it ends when the last is dropped.
+///
+/// A process has one replica: it is the process's death that the others watch for. Core dumps of the process are turned off.
+pub struct Replica<M>(Arc<Inner<M>>);
+
+impl<M> Clone for Replica<M> {
+    fn clone(&self) -> Self {
+        Replica(Arc::clone(&self.0))
+    }
+}
+
+impl<M> std::fmt::Debug for Replica<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replica").field("started", &self.0.started).finish_non_exhaustive()
+    }
+}
+
+struct Inner<M> {
+    shared: Arc<Shared<M>>,
+    stop: Stop,
+    started: Started,
+    thread: Mutex<Option<JoinHandle<Result<Ended, StopError>>>>,
+    /// Whose blocking calls would wait for themselves.
+    runs_on: ThreadId,
+    timeout: Option<Duration>,
+    spin: Duration,
+}
+
+impl Replica<()> {
+    /// Says how a replica is to be started.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+}
+
+impl<M: StateMachine> Replica<M> {
+    /// Proposes a command and waits for its reply, which comes when the command has taken effect and is replicated.
+    ///
+    /// # Errors
+    /// See [`CallError`]. After [`CallError::OutcomeUnknown`] nobody can tell whether it took effect: where that matters, use a session.
+    pub fn propose(&self, command: &[u8]) -> Result<Vec<u8>, CallError> {
+        self.wait(|done| self.send(Proposal::Plain { command: command.to_vec() }, done), CallError::OutcomeUnknown)
+    }
+
+    /// Proposes a command. `done` is called exactly once with what came of it, on the replica's thread or, when it is refused at once, on this
+    /// one. It must be quick, and make no blocking call of this replica.
+    pub fn propose_with(&self, command: &[u8], done: impl FnOnce(Result<Vec<u8>, CallError>) + Send + 'static) {
+        self.send(Proposal::Plain { command: command.to_vec() }, Done::new(done));
+    }
+
+    /// Opens a session, under whose name commands can be repeated without taking effect twice. Its name means the same at every replica. A
+    /// session stays until it is closed, or [`MAX_SESSIONS`] others have been used since.
+    ///
+    /// # Errors
+    /// As [`Replica::propose`]. A session whose name was not heard is forgotten like any other.
+    pub fn open_session(&self) -> Result<u64, CallError> {
+        let reply = self.wait(|done| self.send(Proposal::Open, done), CallError::OutcomeUnknown)?;
+        Ok(session_of(&reply))
+    }
+
+    /// Opens a session and calls `done` with its name, as [`Replica::propose_with`] does.
+    pub fn open_session_with(&self, done: impl FnOnce(Result<u64, CallError>) + Send + 'static) {
+        self.send(Proposal::Open, Done::new(|result: Result<Vec<u8>, _>| done(result.map(|reply| session_of(&reply)))));
+    }
+
+    /// Forgets a session.
+    ///
+    /// # Errors
+    /// As [`Replica::propose`]; a session that is not known is no error.
+    pub fn close_session(&self, session: u64) -> Result<(), CallError> {
+        self.wait(|done| self.send(Proposal::Close { session }, done), CallError::OutcomeUnknown).map(drop)
+    }
+
+    /// Proposes a session's command and waits for its reply: the same reply, however often it is asked for.
+    ///
+    /// # Errors
+    /// See [`CallError`]. After [`CallError::OutcomeUnknown`] ask again, of whoever leads.
+    pub fn propose_once(&self, command: SessionCommand<'_>) -> Result<Vec<u8>, CallError> {
+        self.wait(|done| self.send(Proposal::of(command), done), CallError::OutcomeUnknown)
+    }
+
+    /// Proposes a session's command and calls `done` with its reply, as [`Replica::propose_with`] does.
+    pub fn propose_once_with(&self, command: SessionCommand<'_>, done: impl FnOnce(Result<Vec<u8>, CallError>) + Send + 'static) {
+        self.send(Proposal::of(command), Done::new(done));
+    }
+
+    /// Reads the state, linearizably: what is read was the state at a moment between call and return, with every command in it that had been
+    /// answered before the call, and nothing in it that is lost later. It costs no message: the leader reads its own state, and the lease that
+    /// it holds, checked after that, says that nobody else can have led. `look` runs on the replica's thread, and must be quick.
+    ///
+    /// # Errors
+    /// See [`CallError`]; no read leaves its outcome unknown.
+    pub fn read<R: Send + 'static>(&self, look: impl FnOnce(&M) -> R + Send + 'static) -> Result<R, CallError> {
+        self.wait(|done| self.look(look, done, false), CallError::TimedOut)
+    }
+
+    /// Reads the state, linearizably, and calls `done` with what was read, as [`Replica::propose_with`] does.
+    pub fn read_with<R: Send + 'static>(
+        &self,
+        look: impl FnOnce(&M) -> R + Send + 'static,
+        done: impl FnOnce(Result<R, CallError>) + Send + 'static,
+    ) {
+        self.look(look, Done::new(done), false);
+    }
+
+    /// Asks the state machine's [`query`](StateMachine::query), linearizably.
+    ///
+    /// # Errors
+    /// As [`Replica::read`].
+    pub fn query(&self, query: &[u8]) -> Result<Vec<u8>, CallError> {
+        let query = query.to_vec();
+        self.read(move |machine| {
+            let mut reply = Vec::new();
+            machine.query(&query, &mut reply);
+            reply
+        })
+    }
+
+    /// Reads this replica's state as it is, whoever leads: a follower's lags behind, a replica's that joins is in parts, and a leader's may
+    /// hold what is not replicated yet and can be lost.
+    ///
+    /// # Errors
+    /// When the replica is shutting down, too many calls wait, or the time allowed runs out.
+    pub fn read_stale<R: Send + 'static>(&self, look: impl FnOnce(&M) -> R + Send + 'static) -> Result<R, CallError> {
+        self.wait(|done| self.look(look, done, true), CallError::TimedOut)
+    }
+
+    /// The replica's counters, and the events of its failovers, as it has last published them: often while it works, and before it sleeps.
+    ///
+    /// # Errors
+    /// As [`Replica::read_stale`].
+    pub fn metrics(&self) -> Result<Reading, CallError> {
+        self.wait(|done| self.0.shared.inbox.put(Call::Metrics(done)), CallError::TimedOut).map(|reading| *reading)
+    }
+
+    /// Hands leadership over to the next replica in the order of the view. With the engine `primary-backup` a leader stays until it leaves: so
+    /// this replica answers what it has executed, leaves the cluster in order, and joins it again as a new incarnation, which is taught the
+    /// state. Returns when it has left. Whom leadership goes to cannot be chosen.
+    ///
+    /// # Errors
+    /// [`CallError::NoSuccessor`] when nobody else holds the whole state, and as [`Replica::propose`].
+    pub fn transfer_leadership(&self) -> Result<(), CallError> {
+        self.wait(|done| self.0.shared.inbox.put(Call::StepDown(done)), CallError::TimedOut)
+    }
+
+    /// What the replica is just now.
+    pub fn role(&self) -> RoleChange {
+        self.0.shared.roles.now()
+    }
+
+    /// The replica's changes of role, from the present one on.
+    pub fn roles(&self) -> RoleChanges {
+        self.0.shared.roles.follow()
+    }
+
+    /// How the replica has been set up: which life of which node it is, and on which core its thread runs.
+    pub fn started(&self) -> &Started {
+        &self.0.started
+    }
+
+    /// The replica's own thread: the one on which the state machine is called, and callbacks.
+    pub fn thread(&self) -> ThreadId {
+        self.0.runs_on
+    }
+
+    /// Leaves the cluster in order, and waits for the end. What was executed is answered; what comes later is told that the replica is shutting
+    /// down.
+    ///
+    /// # Errors
+    /// See [`StopError`].
+    pub fn stop(&self) -> Result<Ended, StopError> {
+        self.0.stop.request();
+        self.join()
+    }
+
+    /// Waits for the end, without asking for it.
+    ///
+    /// # Errors
+    /// See [`StopError`].
+    pub fn join(&self) -> Result<Ended, StopError> {
+        self.0.join()
+    }
+
+    /// The handle by which the replica's end can be asked for, without waiting, from anywhere, signal handlers included.
+    pub fn stop_handle(&self) -> Stop {
+        self.0.stop.clone()
+    }
+
+    fn send(&self, proposal: Proposal, done: Done<Vec<u8>>) {
+        let bytes = proposal.bytes();
+        if bytes > MAX_COMMAND_BYTES {
+            return done.tell(Err(CallError::TooLong { bytes, limit: MAX_COMMAND_BYTES }));
+        }
+        self.0.shared.inbox.put(Call::Propose { proposal, done });
+    }
+
+    fn look<R: Send + 'static>(&self, look: impl FnOnce(&M) -> R + Send + 'static, done: Done<R>, anywhere: bool) {
+        self.0.shared.inbox.put(Call::Read { job: Box::new(Look::new(look, done)), anywhere });
+    }
+
+    fn wait<T: Send + 'static>(&self, send: impl FnOnce(Done<T>), late: CallError) -> Result<T, CallError> {
+        if std::thread::current().id() == self.0.runs_on {
+            return Err(CallError::OnReplicaThread);
+        }
+        let (wait, done) = Wait::new();
+        send(done);
+        wait.wait(self.0.spin, self.0.timeout).unwrap_or(Err(late))
+    }
+}
+
+impl Proposal {
+    fn of(command: SessionCommand<'_>) -> Proposal {
+        let SessionCommand { session, seq, confirmed, command } = command;
+        Proposal::InSession { session, seq, confirmed, command: command.to_vec() }
+    }
+
+    /// The length of its command.
+    fn bytes(&self) -> usize {
+        match self {
+            Proposal::Plain { command } | Proposal::InSession { command, .. } => command.len(),
+            Proposal::Open | Proposal::Close { .. } => 0,
+        }
+    }
+}
+
+/// The name of a session in the reply to the entry that opened it.
+fn session_of(reply: &[u8]) -> u64 {
+    reply.first_chunk().map_or(0, |name| u64::from_le_bytes(*name))
+}
+
+impl<M> Inner<M> {
+    fn join(&self) -> Result<Ended, StopError> {
+        if std::thread::current().id() == self.runs_on {
+            return Err(StopError::Elsewhere);
+        }
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match thread {
+            Some(thread) => thread.join().unwrap_or_else(|panic| Err(StopError::Panicked(builder::message(panic.as_ref())))),
+            None => Err(StopError::Elsewhere),
+        }
+    }
+}
+
+impl<M> Drop for Inner<M> {
+    fn drop(&mut self) {
+        self.stop.request();
+        match self.join() {
+            // Its program has asked for the result already, or drops the last handle in a callback: then it ends by itself.
+            Ok(_) | Err(StopError::Elsewhere) => {}
+            Err(error) => tracing::error!(%error, "a replica did not end in order"),
+        }
+    }
+}

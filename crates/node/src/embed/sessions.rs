@@ -1,0 +1,252 @@
+//! Sessions: what makes retries exactly-once. The table is replicated state, since a table that only the leader held would repeat commands
+//! after a failover (TRAPS 19).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use martlet_protocol::basics::LogIndex;
+
+use super::error::CallError;
+
+/// The most sessions that are kept. The one not used for longest goes when another is opened.
+pub const MAX_SESSIONS: usize = 1 << 14;
+/// The most replies that are kept for a session whose client does not confirm them.
+pub const MAX_UNCONFIRMED: usize = 1024;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Session {
+    /// The number of the last command that was executed; 0 before the first.
+    last: u64,
+    /// The index of the entry that used it last.
+    used: u64,
+    /// The replies to the last commands, up to `last`.
+    replies: VecDeque<Vec<u8>>,
+}
+
+/// What a session's command is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Turn<'a> {
+    /// The next of its session: to be executed.
+    New,
+    /// It has been executed, and this was its reply.
+    Done(&'a [u8]),
+}
+
+/// All sessions, by the index of the entry that opened them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sessions {
+    open: BTreeMap<u64, Session>,
+}
+
+impl Sessions {
+    /// What the command `seq` of a session is.
+    pub fn turn(&self, session: u64, seq: u64) -> Result<Turn<'_>, CallError> {
+        let kept = self.open.get(&session).ok_or(CallError::SessionUnknown { session })?;
+        let next = kept.last + 1;
+        if seq > next || seq == 0 {
+            return Err(CallError::OutOfTurn { session, seq, next });
+        }
+        if seq == next {
+            return Ok(Turn::New);
+        }
+        let behind = (kept.last - seq) as usize;
+        let at = kept.replies.len().checked_sub(behind + 1).ok_or(CallError::Confirmed { session, seq })?;
+        Ok(Turn::Done(&kept.replies[at]))
+    }
+
+    /// Whether a reply more can be kept, once those below `confirmed` are gone.
+    pub fn has_room(&self, session: u64, confirmed: u64) -> Result<(), CallError> {
+        let Some(kept) = self.open.get(&session) else { return Err(CallError::SessionUnknown { session }) };
+        let unconfirmed = kept.replies.len() - kept.confirmable(confirmed);
+        match unconfirmed < MAX_UNCONFIRMED {
+            true => Ok(()),
+            false => Err(CallError::TooManyUnconfirmed { session, kept: unconfirmed }),
+        }
+    }
+
+    /// Notes that the next command of a session has been executed, and forgets the replies to commands up to `confirmed`. A session that this
+    /// replica does not know has not been taught to it yet: what it will be taught has this command in it.
+    pub fn record(&mut self, index: LogIndex, session: u64, seq: u64, confirmed: u64, reply: &[u8]) {
+        let Some(kept) = self.open.get_mut(&session) else { return };
+        martlet_fabric::invariant!(seq == kept.last + 1, "command {seq} of session {session}, whose last was {}", kept.last);
+        // The buffer of a reply that goes is the next one's.
+        let mut buffer = Vec::new();
+        for _ in 0..kept.confirmable(confirmed) {
+            buffer = kept.replies.pop_front().unwrap_or_default();
+        }
+        buffer.clear();
+        buffer.extend_from_slice(reply);
+        kept.replies.push_back(buffer);
+        (kept.last, kept.used) = (seq, index.0);
+    }
+
+    /// Opens a session, named by `index`.
+    pub fn open(&mut self, index: LogIndex, evicted: Option<LogIndex>) {
+        if let Some(evicted) = evicted {
+            self.open.remove(&evicted.0);
+        }
+        self.open.insert(index.0, Session { used: index.0, ..Session::default() });
+    }
+
+    /// Forgets a session.
+    pub fn close(&mut self, session: u64) {
+        self.open.remove(&session);
+    }
+
+    /// Which session goes when one more is opened. It looks at all of them when there are too many, and only then.
+    pub fn to_evict(&self) -> Option<LogIndex> {
+        if self.open.len() < MAX_SESSIONS {
+            return None;
+        }
+        self.open.iter().min_by_key(|(_, kept)| kept.used).map(|(name, _)| LogIndex(*name))
+    }
+
+    pub fn clear(&mut self) {
+        self.open.clear();
+    }
+
+    /// Appends the sessions from the name `from` on, as many as `budget` bytes take but at least one, behind the range of names that these
+    /// are all of. Returns the name to go on from.
+    pub fn transfer(&self, from: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
+        let start = out.len();
+        out.extend_from_slice(&from.to_le_bytes());
+        out.extend_from_slice(&u64::MAX.to_le_bytes());
+        for (name, kept) in self.open.range(from..) {
+            for word in [*name, kept.last, kept.used, kept.replies.len() as u64] {
+                out.extend_from_slice(&word.to_le_bytes());
+            }
+            for reply in &kept.replies {
+                out.extend_from_slice(&(reply.len() as u64).to_le_bytes());
+                out.extend_from_slice(reply);
+            }
+            if out.len() - start >= budget {
+                out[start + 8..start + 16].copy_from_slice(&name.to_le_bytes());
+                return Some(name + 1);
+            }
+        }
+        None
+    }
+
+    /// Takes a part that [`Sessions::transfer`] wrote. `None` when it is none.
+    pub fn install(&mut self, part: &[u8]) -> Option<()> {
+        let mut rest = part;
+        let word = |rest: &mut &[u8]| {
+            let (word, after) = rest.split_first_chunk::<8>()?;
+            *rest = after;
+            Some(u64::from_le_bytes(*word))
+        };
+        let (first, last) = (word(&mut rest)?, word(&mut rest)?);
+        self.open.retain(|name, _| !(first..=last).contains(name));
+        while !rest.is_empty() {
+            let name = word(&mut rest)?;
+            let mut kept = Session { last: word(&mut rest)?, used: word(&mut rest)?, replies: VecDeque::new() };
+            for _ in 0..word(&mut rest)? {
+                let bytes = usize::try_from(word(&mut rest)?).ok()?;
+                let (reply, after) = rest.split_at_checked(bytes)?;
+                kept.replies.push_back(reply.to_vec());
+                rest = after;
+            }
+            self.open.insert(name, kept);
+        }
+        Some(())
+    }
+}
+
+impl Session {
+    /// How many of the replies kept are to commands up to `confirmed`.
+    fn confirmable(&self, confirmed: u64) -> usize {
+        let first = self.last + 1 - self.replies.len() as u64;
+        let below = confirmed.saturating_add(1).saturating_sub(first);
+        usize::try_from(below).map_or(self.replies.len(), |below| below.min(self.replies.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(commands: &[(u64, u64)]) -> Sessions {
+        let mut sessions = Sessions::default();
+        sessions.open(LogIndex(5), None);
+        for (seq, confirmed) in commands {
+            sessions.record(LogIndex(5 + seq), 5, *seq, *confirmed, &[*seq as u8]);
+        }
+        sessions
+    }
+
+    #[test]
+    fn a_command_is_executed_once_and_in_its_turn() {
+        let sessions = with(&[(1, 0), (2, 0)]);
+        assert_eq!(sessions.turn(5, 3), Ok(Turn::New));
+        assert_eq!(sessions.turn(5, 2), Ok(Turn::Done(&[2])));
+        assert_eq!(sessions.turn(5, 1), Ok(Turn::Done(&[1])));
+        for seq in [0, 4, u64::MAX] {
+            assert_eq!(sessions.turn(5, seq), Err(CallError::OutOfTurn { session: 5, seq, next: 3 }));
+        }
+        assert_eq!(sessions.turn(6, 1), Err(CallError::SessionUnknown { session: 6 }));
+    }
+
+    #[test]
+    fn a_confirmed_reply_is_forgotten_and_never_executed_again() {
+        let sessions = with(&[(1, 0), (2, 0), (3, 2)]);
+        assert_eq!(sessions.turn(5, 3), Ok(Turn::Done(&[3])));
+        assert_eq!(sessions.turn(5, 2), Err(CallError::Confirmed { session: 5, seq: 2 }));
+        assert_eq!(with(&[(1, u64::MAX), (2, u64::MAX)]).turn(5, 2), Ok(Turn::Done(&[2])), "a reply not yet given is not confirmed");
+    }
+
+    #[test]
+    fn replies_that_nobody_confirms_are_bounded() {
+        let commands: Vec<_> = (1..=MAX_UNCONFIRMED as u64).map(|seq| (seq, 0)).collect();
+        let sessions = with(&commands);
+        assert_eq!(sessions.has_room(5, 0), Err(CallError::TooManyUnconfirmed { session: 5, kept: MAX_UNCONFIRMED }));
+        assert_eq!(sessions.has_room(5, 1), Ok(()));
+    }
+
+    #[test]
+    fn the_session_not_used_for_longest_goes_first() {
+        let mut sessions = Sessions::default();
+        for index in 1..=MAX_SESSIONS as u64 {
+            assert_eq!(sessions.to_evict(), None);
+            sessions.open(LogIndex(index), None);
+        }
+        sessions.record(LogIndex(1 << 20), 1, 1, 0, b"");
+        assert_eq!(sessions.to_evict(), Some(LogIndex(2)));
+        sessions.open(LogIndex(2 << 20), Some(LogIndex(2)));
+        assert_eq!(sessions.turn(2, 1), Err(CallError::SessionUnknown { session: 2 }));
+        assert_eq!(sessions.turn(2 << 20, 1), Ok(Turn::New));
+    }
+
+    #[test]
+    fn who_is_taught_while_commands_go_on_keeps_the_same_sessions() {
+        let mut sessions = Sessions::default();
+        for index in 1..=5 {
+            sessions.open(LogIndex(index), None);
+        }
+        let mut learner = Sessions::default();
+        learner.open(LogIndex(3), None);
+        let (mut cursor, mut index, mut round) = (Some(0), 10, 0);
+        while let Some(from) = cursor {
+            round += 1;
+            let mut part = Vec::new();
+            cursor = sessions.transfer(from, 1, &mut part);
+            learner.install(&part).expect("a part");
+            // One that has been taught, and one that has not.
+            for session in [1, 5] {
+                index += 1;
+                let seq = sessions.open[&session].last + 1;
+                for table in [&mut sessions, &mut learner] {
+                    table.record(LogIndex(index), session, seq, seq / 2, &[index as u8]);
+                }
+            }
+            // New ones, in the place of another once; not for ever, or the transfer would have no end.
+            if round <= 4 {
+                index += 1;
+                for table in [&mut sessions, &mut learner] {
+                    table.open(LogIndex(index), (round == 3).then_some(LogIndex(2)));
+                }
+            }
+        }
+        assert!(round > 5, "{round} parts");
+        assert_eq!(learner, sessions);
+        assert_eq!(learner.install(&[1, 2, 3]), None);
+    }
+}
