@@ -60,6 +60,8 @@ fn what_cannot_be_is_refused_with_a_reason() {
     let (refused, stop) = receiver.recv().expect("told");
     assert_eq!(refused, Err(CallError::OnReplicaThread));
     assert!(stop.is_some_and(|text| text.contains("its own")));
+    // What was refused has not ended anything.
+    assert!(replica.propose(b"y").is_ok());
     assert!(replica.metrics().expect("counters").get(Counter::Pid) == u64::from(std::process::id()));
     replica.stop().expect("it ends in order");
     assert_eq!(replica.propose(b"z"), Err(CallError::ShuttingDown));

@@ -222,11 +222,14 @@ impl<M: StateMachine> Replica<M> {
     }
 
     /// Leaves the cluster in order, and waits for the end. What was executed is answered; what comes later is told that the replica is shutting
-    /// down.
+    /// down. On the replica's own thread, in a callback, it is refused and asks for nothing: [`Replica::stop_handle`] does there.
     ///
     /// # Errors
     /// See [`StopError`].
     pub fn stop(&self) -> Result<Ended, StopError> {
+        if std::thread::current().id() == self.0.runs_on {
+            return Err(StopError::Elsewhere);
+        }
         self.0.stop.request();
         self.join()
     }
