@@ -79,6 +79,21 @@ fn price_of(side: Side, rank: u64) -> Price {
 }
 
 impl Book {
+    /// A book that has accepted so many orders, of which these rest.
+    ///
+    /// # Panics
+    /// When they do not come in the order of their numbers.
+    pub fn of(accepted: u64, resting: impl IntoIterator<Item = Resting>) -> Book {
+        let mut book = Book { next: accepted + 1, ..Book::default() };
+        let mut last = 0;
+        for order in resting {
+            assert!(order.id > last && order.id <= accepted, "order {} behind {last}, of {accepted}", order.id);
+            last = order.id;
+            book.enter(order);
+        }
+        book
+    }
+
     /// An order with a worst price; what does not trade rests.
     pub fn limit(&mut self, account: Account, side: Side, price: Price, quantity: Quantity) -> Outcome {
         if !(1..=MAX_PRICE).contains(&price) {

@@ -5,12 +5,18 @@
 //! | [`command`] | what a client may ask for, what comes of it, and the bytes of both |
 //! | [`book`] | the book of one symbol |
 //! | [`market`] | all books: the state that is replicated |
+//! | [`wire`] | the binary protocol over TCP |
+//! | [`server`] | a replica of the market behind it |
+//! | [`load`] | a client, a load of orders, and the books that must follow from what was answered |
 //!
-//! None of the three reads a clock, draws a random number or does I/O, so every replica that executes the same commands holds the same books.
+//! None of the first three reads a clock, draws a random number or does I/O, so every replica that executes the same commands holds the same books.
 
 #![forbid(unsafe_code)]
 
 pub mod book;
 mod bytes;
 pub mod command;
+pub mod load;
 pub mod market;
+pub mod server;
+pub mod wire;

@@ -16,6 +16,12 @@ pub struct Market {
     books: BTreeMap<Symbol, Book>,
 }
 
+impl FromIterator<(Symbol, Book)> for Market {
+    fn from_iter<T: IntoIterator<Item = (Symbol, Book)>>(books: T) -> Self {
+        Market { books: books.into_iter().collect() }
+    }
+}
+
 impl Market {
     /// Executes a command.
     pub fn execute(&mut self, command: &Command) -> Outcome {

@@ -1,12 +1,14 @@
-//! Orders of the exchange among the examples: any bytes have an outcome with one form, books stay sound and uncrossed, no unit is lost, and
+//! Orders of the exchange among the examples, and their frames: any bytes have an outcome with one form, books stay sound and uncrossed, no unit is lost, and
 //! who joins meanwhile ends with the same books.
 
 use martlet_exchange::command::{Command, Outcome, Side};
 use martlet_exchange::market::Market;
+use martlet_exchange::wire::{Request, Response, first_frame};
 
 use super::input::Input;
 
 pub(super) fn run(data: &[u8]) {
+    frames(data);
     let mut input = Input(data);
     let (mut market, mut learner) = (Market::default(), Market::default());
     // Where the state's transfer to the learner stands; it is begun again and again.
@@ -65,6 +67,23 @@ pub(super) fn run(data: &[u8]) {
     }
     assert_eq!(learner.digest(), market.digest(), "who joins holds the same books");
     learner.check();
+}
+
+/// What comes over TCP: frames and bodies, each of which has one form.
+fn frames(data: &[u8]) {
+    if let Ok(Some((body, taken))) = first_frame(data) {
+        assert_eq!(body, &data[4..taken]);
+    }
+    let mut again = Vec::new();
+    if let Some((tag, request)) = Request::decode(data) {
+        request.encode(tag, &mut again);
+        assert_eq!(&again[4..], data);
+    }
+    again.clear();
+    if let Some((tag, response)) = Response::decode(data) {
+        response.encode(tag, &mut again);
+        assert_eq!(&again[4..], data);
+    }
 }
 
 fn command(choice: u8, input: &mut Input<'_>) -> Command {

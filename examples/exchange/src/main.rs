@@ -1,0 +1,366 @@
+//! The exchange as a program: a node of it, a load for it, and a demonstration that starts three nodes, loads them, kills the leader and
+//! checks that every order was executed exactly once.
+
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Parser, Subcommand};
+use hdrhistogram::Histogram;
+use martlet::config::{Cluster, ClusterConfig, Key, NodeEntry};
+use martlet::observe::{ClientEndpoint, NodeId, Roles, View};
+use martlet::{Replica, Stop};
+use martlet_exchange::load::{Client, Executed, Orders, digest, expected_market, leader};
+use martlet_exchange::market::Market;
+use martlet_exchange::server;
+
+type Failure = Box<dyn std::error::Error>;
+
+#[derive(Parser)]
+#[command(about = "An order matching engine, replicated by Martlet")]
+struct Options {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Three nodes, a load, kill -9 of the leader in the middle of it, and a check of every order and every book
+    Demo {
+        #[command(flatten)]
+        load: Load,
+        /// How many times a leader is killed during the second half of the load
+        #[arg(long, default_value_t = 3)]
+        kills: u32,
+    },
+    /// One node
+    Node {
+        /// The cluster's file
+        #[arg(long)]
+        cluster: PathBuf,
+        /// Which node of it
+        #[arg(long)]
+        number: u16,
+        /// Where clients reach it
+        #[arg(long)]
+        listen: SocketAddr,
+        /// Ends, as by SIGKILL, with whoever started it
+        #[arg(long, hide = true)]
+        with_parent: bool,
+    },
+    /// A load for nodes that run: their books must be empty, or the check at the end fails
+    Load {
+        /// The nodes
+        #[arg(long, required = true, value_delimiter = ',')]
+        servers: Vec<SocketAddr>,
+        #[command(flatten)]
+        load: Load,
+    },
+}
+
+#[derive(Args, Clone, Copy)]
+#[group(id = "how-much")]
+struct Load {
+    /// Clients, each with a thread, a connection and a session of its own
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
+    clients: u32,
+    /// Orders of each client
+    #[arg(long, default_value_t = 20_000)]
+    orders: u64,
+    /// How many orders each client keeps under way
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=512))]
+    outstanding: u32,
+    /// Symbols that are traded
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    symbols: u16,
+    /// The seed of the orders
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+fn main() -> ExitCode {
+    let done = match Options::parse().what {
+        What::Demo { load, kills } => demo(load, kills),
+        What::Node { cluster, number, listen, with_parent } => node(&cluster, number, listen, with_parent),
+        What::Load { servers, load } => {
+            let mut executed = Vec::new();
+            run(&servers, load, 0, &mut executed, |_| Ok(())).and_then(|()| check(&servers, &executed))
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("exchange: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn node(cluster: &Path, number: u16, listen: SocketAddr, with_parent: bool) -> Result<(), Failure> {
+    if with_parent {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    }
+    let replica = Replica::builder().cluster_file(cluster).node(number).listen(listen.to_string()).start(Market::default())?;
+    eprintln!("node {number}: {}", replica.started().placement);
+    let stop: Stop = replica.stop_handle();
+    stop.on_signals()?;
+    let listener = TcpListener::bind(listen)?;
+    let served = replica.clone();
+    std::thread::spawn(move || {
+        if let Err(error) = server::serve(&served, &listener) {
+            eprintln!("exchange: {listen}: {error}");
+            served.stop_handle().request();
+        }
+    });
+    replica.join()?;
+    Ok(())
+}
+
+/// Nodes as child processes.
+struct Nodes {
+    dir: PathBuf,
+    children: Children,
+}
+
+/// By number; `None` while it is meant to be dead.
+type Children = Arc<Mutex<Vec<Option<Child>>>>;
+
+impl Nodes {
+    fn start() -> Result<Nodes, Failure> {
+        let dir = std::env::temp_dir().join(format!("martlet-exchange-{}", std::process::id()));
+        std::fs::create_dir(&dir)?;
+        let nodes = (0..3).map(NodeEntry::new);
+        let name = format!("exchange-{}", std::process::id());
+        let config = ClusterConfig { key: Some(Key::generate()?.to_hex().into()), ..ClusterConfig::new(name, nodes.collect()) };
+        let nodes = Nodes { dir, children: Arc::new(Mutex::new(vec![None, None, None])) };
+        std::fs::write(nodes.file(), config.to_toml())?;
+        for number in 0..3 {
+            nodes.spawn(number)?;
+        }
+        nodes.watch();
+        Ok(nodes)
+    }
+
+    /// Everybody here asks until a node answers. So when a node has ended that was not to, the demonstration ends too, and its other nodes with it.
+    fn watch(&self) {
+        let (children, dir) = (Arc::downgrade(&self.children), self.dir.clone());
+        std::thread::spawn(move || {
+            while let Some(children) = children.upgrade() {
+                for (number, child) in children.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().enumerate() {
+                    let Some(Ok(Some(status))) = child.as_mut().map(Child::try_wait) else { continue };
+                    eprintln!("exchange: node {number} has ended, which it was not to: {status}");
+                    let _ = std::fs::remove_dir_all(&dir);
+                    std::process::exit(1);
+                }
+                drop(children);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+    }
+
+    fn children(&self) -> MutexGuard<'_, Vec<Option<Child>>> {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.join("cluster.toml")
+    }
+
+    /// The whole of 127.0.0.0/8 is this host: addresses that nobody else takes while this process runs.
+    fn address(number: usize) -> SocketAddr {
+        let pid = std::process::id();
+        SocketAddr::from(([127, (pid >> 8) as u8 | 1, pid as u8, number as u8 + 1], 6000 + (pid >> 16) as u16))
+    }
+
+    fn addresses() -> Vec<SocketAddr> {
+        (0..3).map(Nodes::address).collect()
+    }
+
+    fn spawn(&self, number: usize) -> io::Result<()> {
+        let listen = Nodes::address(number).to_string();
+        let child = Command::new(std::env::current_exe()?)
+            .args(["node", "--with-parent", "--number", &number.to_string(), "--listen", &listen, "--cluster"])
+            .arg(self.file())
+            .spawn()?;
+        self.children()[number] = Some(child);
+        Ok(())
+    }
+
+    /// SIGKILL to whoever leads, and a new process in its place once another leads. Returns how long nobody answered reads.
+    fn kill_leader(&self) -> Result<Duration, Failure> {
+        let servers = Nodes::addresses();
+        let killed = servers.iter().position(|server| *server == leader(&servers)).expect("one of them");
+        let mut child = self.children()[killed].take().expect("it leads");
+        let start = Instant::now();
+        child.kill().expect("our own child");
+        let next = leader(&servers);
+        let outage = start.elapsed();
+        child.wait()?;
+        println!("  killed node {killed}; node {} answered a read after {:.0} us", place(&servers, next), outage.as_secs_f64() * 1e6);
+        self.spawn(killed)?;
+        self.settle()?;
+        Ok(outage)
+    }
+
+    /// Waits until all three hold the whole state: until then another death could take it with it.
+    fn settle(&self) -> Result<(), Failure> {
+        let mut watcher = ClientEndpoint::open(&Cluster::load(&self.file())?)?;
+        let whole = |view: View| view.with_roles(Roles::REPLICA).count() == 3;
+        loop {
+            while watcher.event().is_some() {}
+            if (0..3).all(|number| watcher.view(NodeId(number)).is_ok_and(|view| view.is_some_and(whole))) {
+                return Ok(());
+            }
+            watcher.wait(Duration::from_millis(2));
+        }
+    }
+}
+
+fn place(servers: &[SocketAddr], server: SocketAddr) -> usize {
+    servers.iter().position(|s| *s == server).unwrap_or(servers.len())
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for mut child in self.children().iter_mut().filter_map(Option::take) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn demo(load: Load, kills: u32) -> Result<(), Failure> {
+    println!("three nodes of an exchange, each a process with a replica of all books");
+    let nodes = Nodes::start()?;
+    nodes.settle()?;
+    let servers = Nodes::addresses();
+    let mut executed = Vec::new();
+    println!("one order at a time:");
+    let alone = Load { clients: 1, outstanding: 1, ..load };
+    run(&servers, alone, 1_000_000, &mut executed, |_| Ok(()))?;
+    println!("{} at a time from each of {} clients, with {kills} kills of whoever leads:", load.outstanding, load.clients);
+    run(&servers, load, 0, &mut executed, |progress| {
+        for kill in 1..=kills {
+            // At even distances over the load.
+            let due = load.orders * u64::from(load.clients) * u64::from(kill) / u64::from(kills + 1);
+            while progress.recv().is_ok_and(|done| done < due) {}
+            nodes.kill_leader()?;
+        }
+        Ok(())
+    })?;
+    nodes.settle()?;
+    check(&servers, &executed)
+}
+
+/// Runs a load, and `meanwhile` beside it, which is told how many orders are done. Adds what was executed.
+fn run(
+    servers: &[SocketAddr],
+    load: Load,
+    first_account: u32,
+    executed: &mut Vec<Executed>,
+    meanwhile: impl FnOnce(&Receiver<u64>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let (sender, progress) = channel();
+    let done = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let start = Instant::now();
+    let clients: Vec<JoinHandle<io::Result<OfClient>>> = (0..load.clients)
+        .map(|client| {
+            let (servers, sender, done) = (servers.to_vec(), sender.clone(), Arc::clone(&done));
+            std::thread::spawn(move || {
+                client_load(&servers, load, first_account + client, || {
+                    // Relaxed: a count.
+                    let _ = sender.send(done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1);
+                })
+            })
+        })
+        .collect();
+    drop(sender);
+    let beside = meanwhile(&progress);
+    let mut latencies = Histogram::<u64>::new(3)?;
+    let (mut count, mut repeats) = (0, 0);
+    for client in clients {
+        let (its, repeated) = client.join().map_err(|_| "a client panicked")??;
+        its.iter().try_for_each(|one| latencies.record(one.latency_ns))?;
+        count += its.len();
+        repeats += repeated;
+        executed.extend(its);
+    }
+    beside?;
+    let rate = count as f64 / start.elapsed().as_secs_f64();
+    let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
+    println!(
+        "  {count} orders, {rate:.0} a second; latency in us: p50 {:.1}, p90 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1}; {repeats} connection(s) \
+         lost and everything under way repeated",
+        at(0.5),
+        at(0.9),
+        at(0.99),
+        at(0.999),
+        latencies.max() as f64 / 1e3
+    );
+    println!("  clients on the cores that the scheduler gives them, of {}", cores());
+    Ok(())
+}
+
+fn cores() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    allowed.map_or_else(|| "an unknown set".into(), |list| list.trim().to_owned())
+}
+
+/// What a client has executed, and how often it had to repeat what was under way.
+type OfClient = (Vec<Executed>, u64);
+
+fn client_load(servers: &[SocketAddr], load: Load, account: u32, mut done: impl FnMut()) -> io::Result<OfClient> {
+    let mut client = Client::open(servers)?;
+    let mut orders = Orders::new(load.seed, account, load.symbols);
+    let mut executed = Vec::with_capacity(load.orders as usize);
+    let mut sent = 0;
+    while (executed.len() as u64) < load.orders {
+        while sent < load.orders && client.under_way() < load.outstanding as usize {
+            client.send(orders.next_command());
+            sent += 1;
+        }
+        if let Some(one) = client.next_executed()? {
+            orders.note(&one);
+            executed.push(one);
+            done();
+        }
+    }
+    Ok((executed, client.repeats))
+}
+
+/// How long backups may take to apply the last orders before their books are called different.
+const APPLY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Checks that the books of every server are those that follow from what was answered.
+fn check(servers: &[SocketAddr], executed: &[Executed]) -> Result<(), Failure> {
+    let expected = expected_market(executed.iter()).map_err(|why| format!("NOT exactly once: {why}"))?;
+    let wanted = (expected.digest(), expected.accepted());
+    for (number, server) in servers.iter().enumerate() {
+        let start = Instant::now();
+        while digest(*server)? != wanted {
+            if start.elapsed() > APPLY_PATIENCE {
+                return Err(format!("the books of node {number} are not those that follow from what was answered").into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let resting: usize = expected.books().map(|(_, book)| book.len()).sum();
+    println!(
+        "every order was executed exactly once: {} commands, {} orders accepted, {resting} of them resting; the books that follow from the answers \
+         are those of all {} nodes (digest {:016x})",
+        executed.len(),
+        wanted.1,
+        servers.len(),
+        wanted.0
+    );
+    Ok(())
+}

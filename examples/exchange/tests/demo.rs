@@ -1,0 +1,22 @@
+//! The demonstration, as a user runs it: three processes, kill -9, and every order and book checked by the program itself.
+
+use std::process::Command;
+
+#[test]
+fn every_order_is_executed_exactly_once_through_kills() {
+    let demo = Command::new(env!("CARGO_BIN_EXE_exchange")).args(["demo", "--orders", "2000", "--kills", "2"]).output().expect("it runs");
+    let printed = String::from_utf8_lossy(&demo.stdout);
+    assert!(demo.status.success(), "{printed}{}", String::from_utf8_lossy(&demo.stderr));
+    assert_eq!(printed.matches("  killed node ").count(), 2, "{printed}");
+    assert!(printed.contains("every order was executed exactly once: 6000 commands"), "{printed}");
+}
+
+#[test]
+fn a_bad_option_is_named() {
+    let bad = Command::new(env!("CARGO_BIN_EXE_exchange"))
+        .args(["load", "--servers", "127.0.0.1:1", "--clients", "0"])
+        .output()
+        .expect("it runs");
+    assert!(!bad.status.success());
+    assert!(String::from_utf8_lossy(&bad.stderr).contains("--clients"));
+}
