@@ -193,6 +193,11 @@ pub trait Fabric {
     /// Posts a write of `bytes` (a multiple of 8 long) at `at`.
     fn write(&mut self, at: Remote, bytes: &[u8], token: Token);
 
+    /// A hint that `len` bytes at `at` (multiples of 8, as everywhere) are about to be written: where it helps, their cache lines are fetched from whoever
+    /// has them, so that the write need not wait for them. Nothing depends on it.
+    #[inline]
+    fn expect_write(&self, _at: Remote, _len: usize) {}
+
     /// Posts a read of `len` bytes (a multiple of 8) from `from` into our memory at `into`.
     fn read(&mut self, from: Remote, into: Local, len: usize, token: Token);
 

@@ -5,6 +5,80 @@ pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+/// Has the processor fetch the cache lines of these words for writing, meanwhile.
+#[inline]
+pub(crate) fn prefetch_for_write(words: &[AtomicU64]) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    for line in words.chunks(8) {
+        // SAFETY: a prefetch changes no value, whatever the address; this one is that of a live word. It is spelled out because the compiler's own
+        // becomes a prefetch for reading unless the whole program is compiled for processors that have this one; others take it for a nop.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) line.as_ptr(), options(nostack, preserves_flags, readonly));
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    let _ = words;
+}
+
+/// Stores bytes, a multiple of 8, into as many words, each word as one, in no particular order among them: relaxed stores. Order them against others
+/// by fences, or by a store with release after them.
+#[inline]
+pub(crate) fn store_words(words: &[AtomicU64], bytes: &[u8]) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    if bytes.len() >= WIDE_FROM && words.as_ptr().addr().is_multiple_of(16) {
+        return wide::store(words, bytes);
+    }
+    store_each(words, bytes);
+}
+
+/// Bytes from which on the other way of storing is the faster one.
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+const WIDE_FROM: usize = 256;
+
+#[inline]
+fn store_each(words: &[AtomicU64], bytes: &[u8]) {
+    for (word, chunk) in words.iter().zip(bytes.as_chunks::<8>().0) {
+        word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+    }
+}
+
+/// Two words at a time. A small record then takes half as many places in the processor's store buffer, which fills while the first line is
+/// still on its way from another core; and a large one is stored in half the time.
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+mod wide {
+    use super::{AtomicU64, store_each};
+
+    #[inline]
+    pub(super) fn store(words: &[AtomicU64], bytes: &[u8]) {
+        let pairs = (words.len().min(bytes.len() / 8)) / 2;
+        let (from, to) = (bytes.as_ptr(), words.as_ptr());
+        // SAFETY: `bytes` and `words` both hold `pairs` times 16 bytes from their starts, and the loop touches no others. `to` is aligned to 16, as
+        // the caller has seen, and movaps requires. To the language the block is a sequence of relaxed stores of the words: an aligned
+        // store of 16 bytes stores each of its two words as one (both are parts of one cache line; since AVX, Intel and AMD vouch for all 16 bytes),
+        // and it may be seen in parts, as two stores may.
+        unsafe {
+            std::arch::asm!(
+                "test {n}, {n}",
+                "jz 3f",
+                "2:",
+                "movups {x}, xmmword ptr [{from} + {at}]",
+                "movaps xmmword ptr [{to} + {at}], {x}",
+                "add {at}, 16",
+                "dec {n}",
+                "jnz 2b",
+                "3:",
+                n = inout(reg) pairs => _,
+                at = inout(reg) 0usize => _,
+                from = in(reg) from,
+                to = in(reg) to,
+                x = out(xmm_reg) _,
+                options(nostack),
+            );
+        }
+        store_each(&words[2 * pairs..], &bytes[16 * pairs..]);
+    }
+}
+
 /// Panics, in release builds too, when something that the program itself guarantees does not hold.
 ///
 /// It is for our own mistakes only: a peer's bytes, a file or a flag never reach one of these.

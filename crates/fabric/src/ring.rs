@@ -24,7 +24,7 @@
 use crate::canary::Canary;
 use crate::contract::{Fabric, Memory, Remote, Token};
 use crate::invariant;
-use crate::primitive::Ordering;
+use crate::primitive::{Ordering, prefetch_for_write, store_words};
 
 /// The part of a lane before its data.
 pub const HEADER_BYTES: usize = 64;
@@ -53,17 +53,38 @@ pub fn position_after(position: u64, len: usize, capacity: u64) -> u64 {
     position + filler_before(position, need, capacity) + need
 }
 
+#[inline]
 fn filler_before(position: u64, need: u64, capacity: u64) -> u64 {
-    let to_end = capacity - position % capacity;
+    let to_end = capacity - within(position, capacity);
     if need > to_end { to_end } else { 0 }
 }
 
 /// Puts a record, without salt, into a ring of our own, which nobody else writes, behind `position`. Returns [`position_after`] it. Whether what it
 /// overwrites is still needed is the caller's business.
-pub fn place(ring: &Memory, position: u64, record: &mut Record) -> u64 {
+pub fn place(ring: &Memory, position: u64, record: &Record) -> u64 {
+    put(ring, position, record.len, record.crc, |words| store_words(words, &record.bytes[RECORD_HEADER_BYTES..]))
+}
+
+/// The same of the record that a reader has just taken: its bytes have been vouched for, so that they need no second checksum.
+pub fn place_taken(ring: &Memory, position: u64, payload: &[u8], reader: &Reader) -> u64 {
+    debug_assert_eq!(reader.crc, crc32fast::hash(payload), "not what was taken last");
+    put(ring, position, payload.len(), reader.crc, |words| {
+        let (whole, tail) = payload.as_chunks::<8>();
+        let (words, rest) = words.split_at(whole.len());
+        store_words(words, whole.as_flattened());
+        // Zeroes behind the payload, in the words that it does not fill.
+        let mut last = tail.iter().rev().fold(0u64, |word, byte| (word << 8) | u64::from(*byte));
+        for word in rest {
+            word.store(std::mem::take(&mut last), Ordering::Relaxed);
+        }
+    })
+}
+
+#[inline(always)]
+fn put(ring: &Memory, position: u64, len: usize, crc: u32, store: impl FnOnce(&Memory)) -> u64 {
     let capacity = capacity_of(ring);
-    let need = record_bytes(record.len) as u64;
-    invariant!(record.len <= max_payload(capacity as usize), "record of {} bytes in a ring of {capacity}", record.len);
+    let need = record_bytes(len) as u64;
+    invariant!(len <= max_payload(capacity as usize), "record of {len} bytes in a ring of {capacity}");
     let filler = filler_before(position, need, capacity);
     if filler > 0 {
         let at = index_of(position, capacity);
@@ -72,13 +93,19 @@ pub fn place(ring: &Memory, position: u64, record: &mut Record) -> u64 {
     }
     let position = position + filler;
     let at = index_of(position, capacity);
-    let (words, _) = record.sealed_at(position, 0).as_chunks::<8>();
-    for (word, bytes) in ring[at..].iter().zip(words).skip(1) {
-        word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
-    }
+    let record = &ring[at..at + (need / 8) as usize];
+    record[1].store(seal(0, crc, len as u32, position), Ordering::Relaxed);
+    store(&record[RECORD_HEADER_BYTES / 8..]);
     // Last, as a fabric's write does it: who finds it finds the rest. Pairs with the acquire in `Reader::maybe`.
-    ring[at].store(u64::from_le_bytes(words[0]), Ordering::Release);
+    record[0].store(word0(len as u32, position), Ordering::Release);
     position + need
+}
+
+/// Hints that a record will soon be placed in the `len` bytes behind `position`.
+#[inline]
+pub fn expect_place(ring: &Memory, position: u64, len: usize) {
+    let from = index_of(position, capacity_of(ring));
+    prefetch_for_write(&ring[from..(from + len / 8).min(ring.len())]);
 }
 
 /// The longest payload that a ring of this capacity takes: a quarter of it, so that a filler and the record always fit together.
@@ -136,12 +163,49 @@ impl Record {
         self.bytes.resize(record_bytes(self.len), 0);
     }
 
+    /// Bytes of the payload.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Begins a payload whose first `header` bytes are not known yet; [`Record::extend`] appends to it, and [`Record::close`] ends it.
+    pub fn open(&mut self, header: usize) {
+        // What stands there is overwritten when the record is closed and sealed.
+        self.bytes.resize(self.bytes.len().max(RECORD_HEADER_BYTES + header), 0);
+        self.bytes.truncate(RECORD_HEADER_BYTES + header);
+        self.len = header;
+    }
+
+    /// Lets go of what it holds, and keeps the room.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.len = 0;
+    }
+
+    /// Appends to a payload that has been opened.
+    #[inline]
+    pub fn extend(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Ends the payload that has been opened; `header` is how it begins. It can be closed again with another one.
+    pub fn close(&mut self, header: &[u8]) {
+        self.bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + header.len()].copy_from_slice(header);
+        self.crc = crc32fast::hash(self.payload());
+        self.bytes.resize(record_bytes(self.len), 0);
+    }
+
     /// The payload.
+    #[inline]
     pub fn payload(&self) -> &[u8] {
         &self.bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + self.len]
     }
 
     /// The bytes as they go to `position`.
+    #[inline]
     fn sealed_at(&mut self, position: u64, salt: u64) -> &[u8] {
         let len = u32::try_from(self.len).expect("bounded by the ring");
         self.bytes[..8].copy_from_slice(&word0(len, position).to_le_bytes());
@@ -221,14 +285,15 @@ impl Writer {
     /// posted under the same token ahead of it, so `token` may complete twice; see the return value.
     ///
     /// Returns how many completions of `token` will come, or `None` when there is no room.
+    #[inline]
     pub fn push<F: Fabric>(&mut self, fabric: &mut F, record: &mut Record, token: Token) -> Option<u32> {
         let need = record_bytes(record.len) as u64;
         invariant!(record.len <= max_payload(self.capacity as usize), "record of {} bytes in a ring of {}", record.len, self.capacity);
-        if !self.fits(record.len) {
+        let filler = filler_before(self.tail, need, self.capacity);
+        if self.outstanding() + filler + need > self.capacity && !Canary::OverwrittenRecord.is_planted() {
             return None;
         }
         let mut posted = 1;
-        let filler = filler_before(self.tail, need, self.capacity);
         if filler > 0 {
             let mut header = [0u8; RECORD_HEADER_BYTES];
             header[..8].copy_from_slice(&word0(FILLER, self.tail).to_le_bytes());
@@ -243,8 +308,15 @@ impl Writer {
         Some(posted)
     }
 
+    /// Hints that records will soon be pushed: `ahead` bytes behind the tail, and as many as `len` from there.
+    #[inline]
+    pub fn expect<F: Fabric>(&self, fabric: &F, ahead: usize, len: usize) {
+        fabric.expect_write(self.at(self.tail + ahead as u64), len);
+    }
+
+    #[inline]
     fn at(&self, position: u64) -> Remote {
-        Remote { offset: self.lane.offset + HEADER_BYTES + (position % self.capacity) as usize, ..self.lane }
+        Remote { offset: self.lane.offset + HEADER_BYTES + within(position, self.capacity) as usize, ..self.lane }
     }
 }
 
@@ -254,6 +326,8 @@ pub struct Reader {
     salt: u64,
     next: u64,
     published: u64,
+    /// Of the payload taken last.
+    crc: u32,
 }
 
 impl Reader {
@@ -303,7 +377,7 @@ impl Reader {
             let at = index_of(self.next, capacity);
             let len = lane[at].load(Ordering::Acquire) as u32;
             let sealed = lane[at + 1].load(Ordering::Acquire);
-            let to_end = capacity - self.next % capacity;
+            let to_end = capacity - within(self.next, capacity);
             if len == FILLER {
                 if sealed != seal(self.salt, 0, FILLER, self.next) {
                     return false;
@@ -315,17 +389,19 @@ impl Reader {
             if need > to_end {
                 return false; // garbage: no writer of ours crosses the end
             }
-            into.clear();
             let words = (len as usize).div_ceil(8);
-            into.reserve(words * 8);
-            for word in &lane[at + 2..at + 2 + words] {
-                into.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+            // What stands in the buffer is overwritten, so a buffer that is long enough is not cleared first.
+            into.resize(words * 8, 0);
+            for (bytes, word) in into.as_chunks_mut::<8>().0.iter_mut().zip(&lane[at + 2..at + 2 + words]) {
+                *bytes = word.load(Ordering::Relaxed).to_le_bytes();
             }
             into.truncate(len as usize);
-            if sealed != seal(self.salt, crc32fast::hash(into), len, self.next) && !Canary::UnsealedRecord.is_planted() {
+            let crc = crc32fast::hash(into);
+            if sealed != seal(self.salt, crc, len, self.next) && !Canary::UnsealedRecord.is_planted() {
                 into.clear();
                 return false;
             }
+            self.crc = crc;
             self.next += need;
             return true;
         }
@@ -341,12 +417,21 @@ impl Reader {
     }
 }
 
+#[inline]
 fn capacity_of(lane: &Memory) -> u64 {
     (lane.len() * 8 - HEADER_BYTES) as u64
 }
 
+/// Where in the data a position lies. A mask, since a division would take longer than storing a small record.
+#[inline]
+fn within(position: u64, capacity: u64) -> u64 {
+    debug_assert!(capacity.is_power_of_two(), "a ring of {capacity} bytes");
+    position & (capacity - 1)
+}
+
+#[inline]
 fn index_of(position: u64, capacity: u64) -> usize {
-    (HEADER_BYTES + (position % capacity) as usize) / 8
+    (HEADER_BYTES + within(position, capacity) as usize) / 8
 }
 
 #[cfg(all(test, not(loom)))]

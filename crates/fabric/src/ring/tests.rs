@@ -345,7 +345,7 @@ fn records_placed_in_a_ring_of_ours_stand_where_a_writer_would_have_put_them() {
         writer.push(&mut fabric, &mut record(&payload), Token(0)).expect("room");
         fabric.land_all();
         let begin = tail;
-        tail = place(&ours, tail, &mut record(&payload));
+        tail = place(&ours, tail, &record(&payload));
         assert_eq!((tail, tail), (behind, writer.tail()));
         assert!(reader.next(&fabric.lane, &mut got));
         reader.publish(&fabric.lane);

@@ -28,7 +28,7 @@ use crate::contract::{
 };
 use crate::exchange::BootstrapCounters;
 use crate::invariant;
-use crate::primitive::{Ordering, fence};
+use crate::primitive::{Ordering, fence, prefetch_for_write, store_words};
 
 pub use parking::ParkWord;
 
@@ -209,7 +209,7 @@ impl ShmFabric {
     }
 
     /// Resolves an address, or says why nothing can be done there.
-    #[inline]
+    #[inline(always)]
     fn locate(&self, at: Remote, len: usize) -> Result<Place<'_>, OpError> {
         if at.peer == PeerId::SELF {
             let Region::Public(name) = at.region else {
@@ -227,12 +227,11 @@ impl ShmFabric {
                 Ok(Place::new(at, len, area.expect("just checked"), None, peer.writable))
             }
             Region::Lane(name) => {
-                let lane = peer.theirs.iter().position(|l| l.name == name);
+                let lane = peer.their_lane(name);
                 invariant!(lane.is_some(), "the peer keeps no such lane for us: {at:?}");
-                let index = lane.expect("just checked");
-                let lane = &peer.theirs[index];
+                let (number, lane) = lane.expect("just checked");
                 let grant = lane.grant();
-                Ok(Place::new(at, len, &lane.area, Some((index as u8, grant)), Lane::allows(grant)))
+                Ok(Place::new(at, len, &lane.area, Some((number, grant)), Lane::allows(grant)))
             }
         }
     }
@@ -242,6 +241,43 @@ impl ShmFabric {
             LocalRegion::Public(name) => self.own.public(name),
             LocalRegion::Lane { writer, name } => self.peer(writer)?.ours.iter().find(|l| l.name == name).map(|l| &l.area),
         }
+    }
+
+    #[inline]
+    fn write_at(&mut self, peer: PeerId, region: Region, offset: usize, bytes: &[u8], token: Token) {
+        #[cfg(debug_assertions)]
+        self.check_no_mixing(Remote { peer, region, offset }, bytes.len());
+        let outcome = match region {
+            Region::Lane(name) if peer != PeerId::SELF => self.write_lane(peer, name, offset, bytes),
+            _ => match self.locate(Remote { peer, region, offset }, bytes.len()) {
+                Err(error) => Outcome::Done(Err(error)),
+                Ok(place) if !place.writable => Outcome::Done(Err(OpError::AccessLost)),
+                Ok(place) => {
+                    store(place.words, bytes);
+                    place.lane.map_or(Outcome::Public, |(lane, grant)| Outcome::Lane { lane, grant })
+                }
+            },
+        };
+        self.dirty |= !matches!(outcome, Outcome::Done(_));
+        self.post(token, peer, outcome);
+    }
+
+    /// The common case of a write.
+    #[inline]
+    fn write_lane(&self, peer: PeerId, name: RegionName, offset: usize, bytes: &[u8]) -> Outcome {
+        let Some(to) = self.peer(peer) else { return Outcome::Done(Err(OpError::PeerLost)) };
+        let lane = to.their_lane(name);
+        invariant!(lane.is_some(), "{peer:?} keeps no lane {} for us", name.0);
+        let (lane, kept) = lane.expect("just checked");
+        let sane = (offset | bytes.len()).is_multiple_of(8) && offset.checked_add(bytes.len()).is_some_and(|end| end <= kept.area.bytes());
+        invariant!(sane, "{} bytes at {offset} of lane {} at {peer:?}, which has {}", bytes.len(), name.0, kept.area.bytes());
+        let grant = kept.grant();
+        // Nothing is stored without permission, so what stands in a lane after a revocation was begun before it.
+        if !Lane::allows(grant) {
+            return Outcome::Done(Err(OpError::AccessLost));
+        }
+        store(&kept.area.memory()[offset / 8..(offset + bytes.len()) / 8], bytes);
+        Outcome::Lane { lane, grant }
     }
 
     fn set_granted(&mut self, writer: PeerId, name: RegionName, granted: bool) {
@@ -303,6 +339,20 @@ fn check_range(at: Remote, len: usize, area: &Area) {
     );
 }
 
+/// The stores of a write. The first word comes last: it announces a ring's record, so whoever finds it finds the rest. A reader that polls would
+/// otherwise see torn records all day, and of those a seal lets one in 2^32 pass. Pairs with the acquire in `Reader::maybe`.
+#[inline]
+fn store(words: &Memory, bytes: &[u8]) {
+    fence(Ordering::Release);
+    if let (Some(head), Some((first, words))) = (bytes.first_chunk::<8>(), words.split_first()) {
+        // The second word alone, so that what follows is aligned where the first is.
+        let (second, rest) = words.split_at(words.len().min(1));
+        store_words(second, &bytes[8..]);
+        store_words(rest, bytes.get(16..).unwrap_or(&[]));
+        first.store(u64::from_le_bytes(*head), Ordering::Release);
+    }
+}
+
 /// An acquire load that may be used on read-only memory.
 #[inline]
 fn load(word: &crate::primitive::AtomicU64) -> u64 {
@@ -319,35 +369,22 @@ impl Fabric for ShmFabric {
         self.local(region).map(Area::memory)
     }
 
-    #[inline]
+    // Taken apart where it is called: passed as a whole it would be stored in parts and loaded as one, which has to wait until the stores before it
+    // have left the processor's store buffer, and these wait for lines that another core holds.
+    #[inline(always)]
     fn write(&mut self, at: Remote, bytes: &[u8], token: Token) {
-        #[cfg(debug_assertions)]
-        self.check_no_mixing(at, bytes.len());
-        let outcome = match self.locate(at, bytes.len()) {
-            Err(error) => Outcome::Done(Err(error)),
-            // Nothing is stored without permission, so what stands in a lane after a revocation was begun before it.
-            Ok(place) if !place.writable => Outcome::Done(Err(OpError::AccessLost)),
-            Ok(place) => {
-                fence(Ordering::Release);
-                let (chunks, _) = bytes.as_chunks::<8>();
-                let mut words = place.words.iter().zip(chunks);
-                let first = words.next();
-                for (word, chunk) in words {
-                    word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
-                }
-                // The first word comes last: it announces a ring's record, so whoever finds it finds the rest. A reader that polls would
-                // otherwise see torn records all day, and of those a seal lets one in 2^32 pass. Pairs with the acquire in `Reader::maybe`.
-                if let Some((word, chunk)) = first {
-                    word.store(u64::from_le_bytes(*chunk), Ordering::Release);
-                }
-                match place.lane {
-                    Some((lane, grant)) => Outcome::Lane { lane, grant },
-                    None => Outcome::Public,
-                }
-            }
-        };
-        self.dirty |= !matches!(outcome, Outcome::Done(_));
-        self.post(token, at.peer, outcome);
+        self.write_at(at.peer, at.region, at.offset, bytes, token);
+    }
+
+    #[inline]
+    fn expect_write(&self, at: Remote, len: usize) {
+        if let (Region::Lane(name), Some(peer)) = (at.region, self.peer(at.peer))
+            && let Some((_, lane)) = peer.their_lane(name)
+        {
+            let words = lane.area.memory();
+            let from = (at.offset / 8).min(words.len());
+            prefetch_for_write(&words[from..(from + len / 8).min(words.len())]);
+        }
     }
 
     fn read(&mut self, from: Remote, into: Local, len: usize, token: Token) {
@@ -404,10 +441,11 @@ impl Fabric for ShmFabric {
 
     #[inline]
     fn poll(&mut self) -> Option<Completion> {
-        let posted = *self.queue.front()?;
-        if self.fenced == 0 && !matches!(posted.outcome, Outcome::Done(_)) {
+        let unsure = !matches!(self.queue.front()?.outcome, Outcome::Done(_));
+        if self.fenced == 0 && unsure {
             self.full_fence();
         }
+        let posted = *self.queue.front()?;
         self.fenced = self.fenced.saturating_sub(1);
         self.queue.pop_front();
         let result = if posted.peer == PeerId::SELF {

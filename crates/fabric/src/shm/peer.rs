@@ -141,6 +141,8 @@ pub(super) struct Peer {
     public: Box<[(RegionName, Area)]>,
     /// Lanes that it keeps for us.
     pub(super) theirs: Box<[Lane]>,
+    /// Where in `theirs` the lane of a name stands; [`NO_LANE`] if there is none. Every write looks it up.
+    numbers: Box<[u8; 256]>,
     /// Lanes that we keep for it.
     pub(super) ours: Box<[Lane]>,
     pub(super) bell: Bell,
@@ -186,6 +188,7 @@ impl Peer {
             gone: false,
             writable,
             public: areas(&spec.public, &public_plan.offsets, &public_map),
+            numbers: numbers(&theirs),
             theirs,
             ours: ours.lanes,
             bell: Bell::new(Area::new(&bell_map, 0, 8)),
@@ -198,4 +201,24 @@ impl Peer {
     pub(super) fn public(&self, name: RegionName) -> Option<&Area> {
         find(&self.public, name)
     }
+
+    /// The lane of that name that it keeps for us, and its place in `theirs`.
+    #[inline]
+    pub(super) fn their_lane(&self, name: RegionName) -> Option<(u8, &Lane)> {
+        let number = self.numbers[usize::from(name.0)];
+        self.theirs.get(usize::from(number)).map(|lane| (number, lane))
+    }
+}
+
+/// In the place of a lane that there is not: beyond any list of lanes, whose names are bytes, and not all 256 of them.
+const NO_LANE: u8 = u8::MAX;
+
+fn numbers(lanes: &[Lane]) -> Box<[u8; 256]> {
+    crate::invariant!(lanes.len() <= usize::from(NO_LANE), "{} lanes for one peer, at most {NO_LANE}", lanes.len());
+    let mut numbers = Box::new([NO_LANE; 256]);
+    // Backwards, so that of two lanes of one name the first is found, as everywhere.
+    for (number, lane) in lanes.iter().enumerate().rev() {
+        numbers[usize::from(lane.name.0)] = number as u8;
+    }
+    numbers
 }

@@ -1,88 +1,145 @@
 //! What has been proposed and is not in the log yet: commands in batches, one batch a record.
 
-use std::collections::VecDeque;
+use martlet_fabric::ring::Record;
 
-use super::layout::{COMMAND_HEADER_BYTES, Kind};
+use super::config::Config;
+use super::layout::{COMMAND_HEADER_BYTES, HEADER_BYTES, Kind};
 
-/// Bodies of records to come, in order. In steady state it allocates nothing.
+/// Records to come, in order, whole but for their headers: a command is copied once on its way into a record. In steady state it allocates nothing.
+///
+/// Records stay where they are and are filled anew: those from `head` on are the ones to come. Whenever there are none it begins again with the
+/// first, which is warm in the caches.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    bytes: Vec<u8>,
+    batches: Vec<Batch>,
+    /// So many of them are kept when there is none to come.
+    kept: usize,
     head: usize,
-    batches: VecDeque<Batch>,
+    end: usize,
+    /// Bytes of the payloads to come.
+    bytes: usize,
 }
 
-/// The body of one record.
-#[derive(Clone, Copy, Debug)]
+/// A record that is still open.
+#[derive(Debug)]
 pub(super) struct Batch {
     pub kind: Kind,
     pub count: u32,
-    pub len: usize,
+    pub record: Record,
 }
 
 impl Backlog {
-    pub fn with_capacity(bytes: usize) -> Backlog {
-        Backlog { bytes: Vec::with_capacity(bytes), head: 0, batches: VecDeque::with_capacity(64) }
+    pub fn new(config: &Config) -> Backlog {
+        let bytes = HEADER_BYTES + config.batch_bytes.min(config.max_command_bytes() + COMMAND_HEADER_BYTES);
+        let records = (config.backlog_bytes / config.batch_bytes).clamp(1, 64);
+        let batch = || Batch { kind: Kind::Commands, count: 0, record: Record::with_capacity(bytes) };
+        Backlog { batches: (0..records).map(|_| batch()).collect(), kept: records, head: 0, end: 0, bytes: 0 }
     }
 
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.batches.is_empty()
+        self.head == self.end
     }
 
+    /// Bytes of the records' payloads.
+    #[inline]
     pub fn bytes(&self) -> usize {
-        self.bytes.len() - self.head
+        self.bytes
+    }
+
+    fn to_come(&self) -> &[Batch] {
+        &self.batches[self.head..self.end]
     }
 
     /// How many entries it will come to.
     pub fn entries(&self) -> u64 {
-        self.batches.iter().map(|b| u64::from(b.count)).sum()
+        self.to_come().iter().map(|b| u64::from(b.count)).sum()
     }
 
     /// Whether a change of the group waits.
     pub fn has_group(&self) -> bool {
-        self.batches.iter().any(|b| b.kind == Kind::Group)
+        self.to_come().iter().any(|b| b.kind == Kind::Group)
     }
 
-    /// Appends a command, to the last batch if that does not grow beyond `batch_bytes` by it.
+    /// Appends a command, to the last batch if its commands do not grow beyond `batch_bytes` by it.
+    #[inline]
     pub fn push(&mut self, command: &[u8], batch_bytes: usize) {
         let len = COMMAND_HEADER_BYTES + command.len();
-        match self.batches.back_mut() {
-            Some(batch) if batch.kind == Kind::Commands && batch.len + len <= batch_bytes => {
-                batch.count += 1;
-                batch.len += len;
-            }
-            _ => self.batches.push_back(Batch { kind: Kind::Commands, count: 1, len }),
+        let limit = HEADER_BYTES + batch_bytes;
+        let joins = |batch: &Batch| matches!(batch.kind, Kind::Commands) && batch.record.len() + len <= limit;
+        if self.is_empty() || !joins(&self.batches[self.end - 1]) {
+            self.open(Kind::Commands);
         }
-        self.bytes.extend_from_slice(&(command.len() as u32).to_le_bytes());
-        self.bytes.extend_from_slice(command);
+        let batch = &mut self.batches[self.end - 1];
+        batch.count += 1;
+        batch.record.extend(&(command.len() as u32).to_le_bytes());
+        batch.record.extend(command);
+        self.bytes += len;
     }
 
     pub fn push_group(&mut self, encoded: &[u8]) {
-        self.batches.push_back(Batch { kind: Kind::Group, count: 1, len: encoded.len() });
-        self.bytes.extend_from_slice(encoded);
+        self.open(Kind::Group);
+        let batch = &mut self.batches[self.end - 1];
+        batch.count = 1;
+        batch.record.extend(encoded);
+        self.bytes += encoded.len();
     }
 
-    /// The next record's body.
-    pub fn front(&self) -> Option<(Batch, &[u8])> {
-        self.batches.front().map(|batch| (*batch, &self.bytes[self.head..self.head + batch.len]))
+    #[inline]
+    fn open(&mut self, kind: Kind) {
+        if self.end == self.batches.len() {
+            self.make_room();
+        }
+        let batch = &mut self.batches[self.end];
+        (batch.kind, batch.count) = (kind, 0);
+        batch.record.open(HEADER_BYTES);
+        self.bytes += HEADER_BYTES;
+        self.end += 1;
     }
 
+    #[cold]
+    fn make_room(&mut self) {
+        // Those that have gone out come last; if they are few, more are made, so that moving them all does not happen often.
+        if self.head > self.batches.len() / 2 {
+            self.batches.rotate_left(self.head);
+            (self.head, self.end) = (0, self.end - self.head);
+            self.batches[self.end..].iter_mut().for_each(|batch| batch.record.clear());
+        } else {
+            self.batches.push(Batch { kind: Kind::Commands, count: 0, record: Record::default() });
+        }
+    }
+
+    /// The next record.
+    #[inline]
+    pub fn front(&mut self) -> Option<&mut Batch> {
+        self.batches[self.head..self.end].first_mut()
+    }
+
+    #[inline]
     pub fn pop_front(&mut self) {
-        self.head += self.batches.pop_front().map_or(0, |b| b.len);
-        if self.batches.is_empty() {
-            self.bytes.clear();
-            self.head = 0;
-        } else if self.head > self.bytes.len() / 2 && self.head > 64 << 10 {
-            self.bytes.copy_within(self.head.., 0);
-            self.bytes.truncate(self.bytes.len() - self.head);
-            self.head = 0;
+        if self.is_empty() {
+            return;
+        }
+        self.bytes -= self.batches[self.head].record.len();
+        self.head += 1;
+        if self.is_empty() {
+            self.begin_anew();
         }
     }
 
     pub fn clear(&mut self) {
-        self.bytes.clear();
-        self.head = 0;
-        self.batches.clear();
+        self.begin_anew();
+        self.bytes = 0;
+    }
+
+    /// Begins with the first record again. What many that waited have left behind is let go of, so that a rush leaves nothing.
+    #[inline]
+    fn begin_anew(&mut self) {
+        if self.end > 1 {
+            self.batches[1..self.end].iter_mut().for_each(|batch| batch.record.clear());
+            self.batches.truncate(self.kept.max(1));
+        }
+        (self.head, self.end) = (0, 0);
     }
 }
 
@@ -98,14 +155,63 @@ mod tests {
         }
         backlog.push_group(b"group");
         backlog.push(&[9; 100], 30);
-        let mut seen = Vec::new();
-        while let Some((batch, body)) = backlog.front() {
-            assert_eq!(body.len(), batch.len);
+        let (mut seen, mut left) = (Vec::new(), backlog.bytes());
+        while let Some(batch) = backlog.front() {
+            batch.record.close(&[7; HEADER_BYTES]);
+            let (header, body) = batch.record.payload().split_at(HEADER_BYTES);
+            assert_eq!(header, [7; HEADER_BYTES]);
             seen.push((batch.kind, batch.count, body.len()));
+            left -= header.len() + body.len();
             backlog.pop_front();
+            assert_eq!(backlog.bytes(), left);
         }
         let c = Kind::Commands;
         assert_eq!(seen, [(c, 2, 28), (c, 2, 28), (c, 1, 14), (Kind::Group, 1, 5), (c, 1, 104)]);
-        assert!(backlog.is_empty() && backlog.bytes() == 0);
+        assert!(backlog.is_empty() && left == 0);
+    }
+
+    #[test]
+    fn records_are_used_again_and_keep_their_order_however_many_wait() {
+        let mut backlog = Backlog::default();
+        let (mut rng, mut pushed, mut popped) = (fastrand::Rng::with_seed(8), 0u64, 0u64);
+        for _ in 0..20_000 {
+            if rng.u32(..) % 100 < 51 {
+                backlog.push(&pushed.to_le_bytes(), 1);
+                pushed += 1;
+            } else if let Some(batch) = backlog.front() {
+                batch.record.close(&[0; HEADER_BYTES]);
+                assert_eq!(batch.record.payload()[HEADER_BYTES + COMMAND_HEADER_BYTES..], popped.to_le_bytes());
+                backlog.pop_front();
+                popped += 1;
+            }
+            assert_eq!((backlog.entries(), backlog.is_empty()), (pushed - popped, pushed == popped));
+            assert_eq!(backlog.bytes() as u64, (pushed - popped) * (HEADER_BYTES + COMMAND_HEADER_BYTES + 8) as u64);
+        }
+        assert!(popped > 9_000);
+    }
+
+    #[test]
+    fn a_rush_leaves_nothing_behind() {
+        let config = Config::default();
+        let mut backlog = Backlog::new(&config);
+        let rush = |backlog: &mut Backlog, n: usize| {
+            (0..n).for_each(|_| backlog.push(&[7; 100], 1));
+            backlog.clear();
+            (backlog.batches.len(), backlog.batches.iter().map(|b| b.record.len()).sum::<usize>())
+        };
+        let one = rush(&mut backlog, 1);
+        assert_eq!(one, (64, HEADER_BYTES + COMMAND_HEADER_BYTES + 100), "the first record is used again as it is");
+        assert_eq!(rush(&mut backlog, 1000), one);
+        // Some of them move while they wait.
+        for _ in 0..500 {
+            backlog.push(&[7; 100], 1);
+            if backlog.entries() > 50 {
+                backlog.pop_front();
+            }
+        }
+        while backlog.front().is_some() {
+            backlog.pop_front();
+        }
+        assert_eq!(rush(&mut backlog, 1), one);
     }
 }

@@ -41,6 +41,8 @@ pub(super) struct Follower {
     pub cursor: u64,
     /// Everything up to here stands in its memory, since its start has taken effect.
     pub acked: Option<LogIndex>,
+    /// Whether it belongs to the group in force, as of the reign's electorate.
+    pub votes: bool,
     /// Whether its machine shows the state: only who can lead one day counts for what is committed.
     pub holds: bool,
     /// The end of its start in its lane: once it has read so far, it knows what became of its state.
@@ -82,6 +84,7 @@ impl Follower {
             writer,
             cursor: 0,
             acked: None,
+            votes: false,
             holds: false,
             start_ends: u64::MAX,
             reading: false,
@@ -100,6 +103,7 @@ impl Follower {
     }
 
     /// What it holds in its log, and can lead with: what counts for the majority.
+    #[inline]
     pub fn held(&self) -> Option<LogIndex> {
         self.acked.filter(|_| self.holds)
     }
@@ -134,7 +138,7 @@ impl Follower {
     }
 
     pub fn is_lost(&self) -> bool {
-        self.phase == Phase::Lost
+        matches!(self.phase, Phase::Lost)
     }
 
     /// Whether the proposal number stands in its memory, and it gave its permission until then.
@@ -143,6 +147,7 @@ impl Follower {
     }
 
     /// Posts a record, if there is room. When it completes, everything up to `index` stands there.
+    #[inline]
     pub fn push<F: Fabric>(&mut self, fabric: &mut F, record: &mut Record, index: Option<LogIndex>, round: u64, turn: u64) -> bool {
         let Some(ops) = self.writer.push(fabric, record, Op::Log.token(round, self.peer)) else {
             self.full = true;
@@ -174,6 +179,7 @@ impl Follower {
     }
 
     /// One more operation has completed well.
+    #[inline]
     pub fn handle_done(&mut self) {
         self.done_ops += 1;
         while let Some(sent) = self.marks.front().filter(|sent| sent.op <= self.done_ops) {
@@ -196,6 +202,7 @@ impl Follower {
     }
 
     /// Asks for the reader's progress when it is due: in the background, before the lane is full (TRAPS 15).
+    #[inline]
     pub fn refresh<F: Fabric>(&mut self, fabric: &mut F, round: u64, every: u32) {
         let due = self.full || self.records_since_refresh >= every;
         if due && !self.refreshing && !self.is_lost() {

@@ -188,14 +188,20 @@ pub struct Header {
 }
 
 impl Header {
-    /// Appends the [`HEADER_BYTES`].
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    /// As it stands in front of a body.
+    #[inline]
+    pub fn bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0u8; HEADER_BYTES];
         let first = u64::from(self.kind as u8) | (u64::from(self.count) << 32);
-        for (word, at) in [first, self.ballot, self.index.0, self.committed.0].into_iter().zip((0..).step_by(8)) {
-            bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        for (word, into) in [first, self.ballot, self.index.0, self.committed.0].into_iter().zip(bytes.as_chunks_mut::<8>().0) {
+            *into = word.to_le_bytes();
         }
-        out.extend_from_slice(&bytes);
+        bytes
+    }
+
+    /// Appends the [`HEADER_BYTES`].
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes());
     }
 
     /// Splits a payload into header and body.

@@ -76,6 +76,17 @@ pub(super) struct Reign {
     failed: Option<AbortReason>,
     /// Followers whose numbers or log have been read since the last look.
     read: Vec<PeerId>,
+    /// Who votes, as of which [`Log::group_version`].
+    electorate: Option<(u64, Electorate)>,
+}
+
+/// What makes a majority, beside the followers that vote.
+#[derive(Clone, Copy, Debug)]
+struct Electorate {
+    /// How many followers it takes: all but one of a majority if this process votes too.
+    followers: usize,
+    /// Whether this process votes.
+    me: bool,
 }
 
 impl Reign {
@@ -94,6 +105,7 @@ impl Reign {
             last_post: Time(0),
             failed: None,
             read: Vec::with_capacity(MAX_MEMBERS),
+            electorate: None,
         }
     }
 
@@ -106,8 +118,9 @@ impl Reign {
     }
 
     /// Whether it has taken over.
+    #[inline]
     pub fn is_leading(&self) -> bool {
-        self.stage == Stage::Leading
+        matches!(self.stage, Stage::Leading)
     }
 
     pub fn last(&self) -> LogIndex {
@@ -136,6 +149,7 @@ impl Reign {
         let slot = self.followers.len();
         martlet_fabric::invariant!(slot < layout::MAX_PEERS, "one reign writes to {slot} processes already");
         self.followers.push(Follower::new(process, peer, slot, writer));
+        self.electorate = None;
     }
 
     /// Whether there is room for one more.
@@ -206,21 +220,78 @@ impl Reign {
         others + usize::from(me && group.contains(self.me))
     }
 
-    /// The highest value that a majority of the group has reached, `mine` being that of this process.
-    pub(super) fn majority_of(&self, group: &Group, mine: u64, of: impl Fn(&Follower) -> u64) -> u64 {
-        let mut values = [0u64; MAX_MEMBERS];
-        let mut n = 0;
-        for id in group.members() {
-            values[n] = if *id == self.me { mine } else { self.followers.iter().find(|f| f.process == *id).map_or(0, &of) };
-            n += 1;
+    /// The highest value that a majority of the group has reached; `mine` is that of this process, which no follower's exceeds.
+    #[inline]
+    pub(super) fn majority_of(&mut self, log: &Log, mine: u64, of: impl Fn(&Follower) -> u64) -> u64 {
+        let electorate = match self.electorate {
+            Some((version, electorate)) if version == log.group_version() => electorate,
+            _ => self.call_electorate(log),
+        };
+        let voters = self.followers.iter().filter(|f| f.votes);
+        match electorate.followers {
+            // A group of one, or none.
+            0 => {
+                if electorate.me {
+                    mine
+                } else {
+                    0
+                }
+            }
+            // Groups of two and three, the common ones.
+            1 => voters.map(of).max().unwrap_or(0),
+            n => {
+                let mut values = [0u64; layout::MAX_PEERS];
+                voters.zip(&mut values).for_each(|(voter, value)| *value = of(voter));
+                values.sort_unstable_by(|a, b| b.cmp(a));
+                values[n - 1]
+            }
         }
-        let values = &mut values[..n];
-        values.sort_unstable_by(|a, b| b.cmp(a));
-        values.get(group.majority() - 1).copied().unwrap_or(0)
+    }
+
+    /// Finds out who votes in the group in force.
+    #[cold]
+    fn call_electorate(&mut self, log: &Log) -> Electorate {
+        let electorate = log.group().map_or(Electorate { followers: 0, me: false }, |group| {
+            for at in 0..self.followers.len() {
+                let (before, rest) = self.followers.split_at_mut(at);
+                let process = rest[0].process;
+                // One vote a process, by however many connections it may be known.
+                rest[0].votes = group.contains(process) && before.iter().all(|f| f.process != process);
+            }
+            let me = group.contains(self.me);
+            Electorate { followers: group.majority() - usize::from(me), me }
+        });
+        self.electorate = Some((log.group_version(), electorate));
+        electorate
     }
 
     /// Does what can be done now. `Err` aborts the reign.
+    #[inline]
     pub fn step<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> Result<bool, AbortReason> {
+        if !self.is_steady(cx.log) {
+            return self.settle(cx);
+        }
+        for follower in &mut self.followers {
+            follower.refresh(cx.fabric, self.round, cx.config.nudge_records);
+        }
+        Ok(self.commit(cx))
+    }
+
+    /// Whether it leads, and every follower in reach has been sent the whole log and holds the state: there is nothing to do then but to commit.
+    #[inline]
+    fn is_steady(&self, log: &Log) -> bool {
+        let tail = log.tail().position;
+        let follows = |f: &Follower| match f.phase {
+            Phase::Following => f.cursor == tail && f.holds,
+            Phase::Lost => true,
+            _ => false,
+        };
+        self.is_leading() && self.failed.is_none() && self.read.is_empty() && self.followers.iter().all(follows)
+    }
+
+    /// The way to a steady reign, and back to it.
+    #[inline(never)]
+    fn settle<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> Result<bool, AbortReason> {
         let mut moved = self.take_acks(cx);
         moved |= self.take_read(cx)?;
         loop {
@@ -245,7 +316,7 @@ impl Reign {
     fn take_acks<F: Fabric, S>(&mut self, cx: &mut Context<F, S>) -> bool {
         let mut moved = false;
         for follower in &mut self.followers {
-            if follower.phase == Phase::Asked && word_from(cx.fabric, follower.peer, layout::permission::ACK) == self.round {
+            if matches!(follower.phase, Phase::Asked) && word_from(cx.fabric, follower.peer, layout::permission::ACK) == self.round {
                 follower.phase = Phase::Inspecting;
                 follower.inspect(self.round, cx.fabric);
                 moved = true;
@@ -411,9 +482,10 @@ impl Reign {
     }
 
     /// Releases the replies of turns that are committed and vouched for.
-    pub fn release(&self, releases: &mut Releases, log: &Log) {
-        if let Some(group) = log.group() {
-            let vouched = self.majority_of(group, releases.turn() - 1, |f| f.vouched);
+    #[inline]
+    pub fn release(&mut self, releases: &mut Releases, log: &Log) {
+        if releases.is_waiting() {
+            let vouched = self.majority_of(log, releases.turn() - 1, |f| f.vouched);
             releases.release(vouched, log.committed().index);
         }
     }

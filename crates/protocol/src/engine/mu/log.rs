@@ -63,6 +63,8 @@ pub struct Log {
     last_ballot: u64,
     /// The group of the committed prefix, and those of entries behind it.
     groups: Vec<(LogIndex, Group)>,
+    /// How often the group in force may have changed.
+    group_version: u64,
     record: Record,
     buffer: Vec<u8>,
 }
@@ -82,15 +84,18 @@ impl Log {
             min_proposal: 0,
             last_ballot: 0,
             groups: group.into_iter().map(|g| (LogIndex(0), g)).collect(),
+            group_version: 0,
             record: Record::with_capacity(ring::max_payload(capacity)),
             buffer: Vec::with_capacity(ring::max_payload(capacity)),
         }
     }
 
+    #[inline]
     pub fn tail(&self) -> Mark {
         self.tail
     }
 
+    #[inline]
     pub fn committed(&self) -> Mark {
         self.committed
     }
@@ -115,6 +120,12 @@ impl Log {
     /// The group in force: that of the last entry which changes it, committed or not.
     pub fn group(&self) -> Option<&Group> {
         self.groups.last().map(|(_, g)| g)
+    }
+
+    /// As long as it stays the same, so does [`Log::group`].
+    #[inline]
+    pub fn group_version(&self) -> u64 {
+        self.group_version
     }
 
     /// The group of what is committed.
@@ -170,30 +181,58 @@ impl Log {
     }
 
     /// Appends a record that has been filled with a header and a body.
-    pub fn place(&mut self, ring: &Memory, header: &Header, record: &mut Record) -> Result<(), LaneFault> {
-        if self.position_with(record.payload().len()) - self.kept() > self.capacity {
-            return Err(LaneFault::Room);
-        }
-        if header.kind == Kind::Group {
-            let group = Group::decode(&record.payload()[layout::HEADER_BYTES..]).ok_or(LaneFault::Body)?;
-            self.groups.push((header.index, group));
-        }
-        self.tail = Mark { index: header.last(), position: ring::place(ring, self.tail.position, record) };
-        self.written = self.written.max(self.tail.position);
+    #[inline]
+    pub fn place(&mut self, header: &Header, record: &Record, ring: &Memory) -> Result<(), LaneFault> {
+        self.admit(header, record.payload())?;
+        self.extend(header, ring::place(ring, self.tail.position, record));
         Ok(())
     }
 
-    /// Appends a record as it came.
-    pub fn append(&mut self, ring: &Memory, header: &Header, payload: &[u8]) -> Result<(), LaneFault> {
+    /// Appends the record that `reader` has just taken from a lane, as it came.
+    pub fn append(&mut self, ring: &Memory, header: &Header, payload: &[u8], reader: &Reader) -> Result<(), LaneFault> {
+        self.follow(header)?;
+        self.admit(header, payload)?;
+        self.extend(header, ring::place_taken(ring, self.tail.position, payload, reader));
+        Ok(())
+    }
+
+    /// Appends a record that came some time ago.
+    fn append_staged(&mut self, ring: &Memory, header: &Header, payload: &[u8]) -> Result<(), LaneFault> {
+        self.follow(header)?;
+        let mut record = std::mem::take(&mut self.record);
+        record.fill(|bytes| bytes.extend_from_slice(payload));
+        let placed = self.place(header, &record, ring);
+        self.record = record;
+        placed
+    }
+
+    /// Somebody else's record is to follow the last one here.
+    fn follow(&mut self, header: &Header) -> Result<(), LaneFault> {
         if header.index != self.tail.index.next() {
             return Err(LaneFault::Index { expected: self.tail.index.next(), found: header.index });
         }
         self.supersede();
-        let mut record = std::mem::take(&mut self.record);
-        record.fill(|bytes| bytes.extend_from_slice(payload));
-        let placed = self.place(ring, header, &mut record);
-        self.record = record;
-        placed
+        Ok(())
+    }
+
+    /// There is room for a record, and the group that it brings, if it does, makes sense.
+    #[inline]
+    fn admit(&mut self, header: &Header, payload: &[u8]) -> Result<(), LaneFault> {
+        if self.position_with(payload.len()) - self.kept() > self.capacity {
+            return Err(LaneFault::Room);
+        }
+        if header.kind == Kind::Group {
+            let group = Group::decode(&payload[layout::HEADER_BYTES..]).ok_or(LaneFault::Body)?;
+            self.groups.push((header.index, group));
+            self.group_version += 1;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn extend(&mut self, header: &Header, end: u64) {
+        self.tail = Mark { index: header.last(), position: end };
+        self.written = self.written.max(end);
     }
 
     /// The record at `position`, into `into`: its header, and where the next one begins. `None` when none is there.
@@ -253,7 +292,7 @@ impl Log {
         self.truncate(same);
         for payload in rest {
             let (header, _) = Header::decode(payload)?;
-            self.append(ring, &header, payload)?;
+            self.append_staged(ring, &header, payload)?;
         }
         self.accept(ballot);
         Ok(())
@@ -266,6 +305,7 @@ impl Log {
         (self.tail, self.committed, self.floor) = (base, base, base.position);
         self.written = self.written.max(base.position);
         self.groups = vec![(base.index, group)];
+        self.group_version += 1;
     }
 
     fn truncate(&mut self, to: Mark) {
@@ -278,11 +318,14 @@ impl Log {
         }
         self.tail = to;
         self.groups.retain(|(index, _)| *index <= to.index);
+        self.group_version += 1;
     }
 
-    /// The machine shows everything in the log, and everything that was proposed is there: the leader executed it.
-    pub fn note_executed(&mut self) {
-        self.applied = self.tail;
+    /// The machine shows everything in the log, which ends at `tail`, since the leader executed it.
+    #[inline]
+    pub fn note_executed(&mut self, tail: Mark) {
+        debug_assert_eq!(tail, self.tail);
+        self.applied = tail;
     }
 
     /// The machine shows more than the log holds, or no longer does. Whatever changes the log from now on voids what it shows.
@@ -336,6 +379,7 @@ impl Log {
     }
 
     /// Commits up to a mark whose records the machine shows already: the way of a leader that executes first.
+    #[inline]
     pub fn commit_to(&mut self, mark: Mark) {
         self.committed = mark;
         while self.groups.len() > 1 && self.groups[1].0 <= mark.index {
@@ -359,6 +403,7 @@ impl Log {
             (self.tail, self.committed, self.applied, self.floor) = (at, at, at, at.position);
             self.written = self.written.max(at.position);
             self.groups = vec![(at.index, group.clone())];
+            self.group_version += 1;
             self.complete = true;
             return true;
         }

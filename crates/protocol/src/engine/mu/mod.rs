@@ -147,7 +147,7 @@ impl Mu {
             permission: Permission::default(),
             inbound: Inbound::default(),
             reign: None,
-            backlog: Backlog::with_capacity(config.backlog_bytes),
+            backlog: Backlog::new(&config),
             background: Time(0),
             retry: Time(0),
             failures: 0,
@@ -301,6 +301,7 @@ impl Mu {
     }
 
     /// An operation with a token of [`Component::Engine`](crate::basics::layout::Component::Engine) has completed.
+    #[inline]
     pub fn handle_completion(&mut self, completion: Completion) {
         let (op, round, peer) = Op::parse(completion.token);
         match op {
@@ -328,6 +329,7 @@ impl Mu {
     ///
     /// # Errors
     /// When this process is not [`Standing::Primary`], or the command is longer than [`Config::max_command_bytes`].
+    #[inline]
     pub fn propose(&mut self, command: &[u8]) -> Result<LogIndex, ProposeError> {
         let allowed = self.config.max_command_bytes();
         if command.len() > allowed {
@@ -359,6 +361,7 @@ impl Mu {
 
     /// Does what has to be done: serves requests for permission, replays or replicates, reads the others' signs of life. Returns whether there
     /// was anything to do beside the latter.
+    #[inline]
     pub fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
         // A leader is on the common path in every turn, and looks after the rest now and then.
         let steady = self.reign.as_ref().is_some_and(Reign::is_leading) && now < self.background;
@@ -385,9 +388,10 @@ impl Mu {
     }
 
     /// Draws the conclusions of what has completed: takes over, commits, releases.
+    #[inline]
     pub fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
         self.step(now, fabric, machine);
-        if let Some(reign) = self.reign.as_ref().filter(|r| r.is_leading()) {
+        if let Some(reign) = self.reign.as_mut().filter(|r| r.is_leading()) {
             reign.release(&mut self.releases, &self.log);
         }
         self.ring_bells(fabric);
@@ -412,6 +416,7 @@ impl Mu {
     // Inside.
 
     /// Serves requests for permission, replays, reads the others' signs of life, and takes or leaves the lead.
+    #[inline(never)]
     fn follow<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
         let mut moved = self.serve(fabric, machine);
         if let Some(holder) = self.permission.holder.filter(|h| *h != PeerId::SELF) {
@@ -427,6 +432,7 @@ impl Mu {
     }
 
     /// Learns and teaches, and shows the others what has come of this turn.
+    #[inline(never)]
     fn assist<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, now: Time, machine: &mut S, moved: bool) -> bool {
         let mut moved = moved;
         moved |= self.learn(now, fabric, machine);
@@ -489,6 +495,7 @@ impl Mu {
         }
     }
 
+    #[inline]
     fn step<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
         let was = self.reign.as_ref().is_some_and(Reign::is_leading);
         let moved = self.with_reign(now, fabric, machine, Reign::step);
@@ -502,6 +509,7 @@ impl Mu {
         moved
     }
 
+    #[inline]
     fn with_reign<F: Fabric, S: StateMachine>(
         &mut self,
         now: Time,
@@ -560,7 +568,15 @@ impl Mu {
     }
 
     /// Proposes the next wished change of the group, when it can be done: one at a time (Mu section 5.4).
+    #[inline]
     fn change_group(&mut self) {
+        if !self.adding.is_empty() || !self.removing.is_empty() {
+            self.change_group_as_wished();
+        }
+    }
+
+    #[cold]
+    fn change_group_as_wished(&mut self) {
         let Some(reign) = self.reign.as_mut().filter(|r| r.may_change(&self.log)) else { return };
         let Some(group) = self.log.group() else { return };
         self.adding.retain(|id| !group.contains(*id) && !group.has_removed(*id));
@@ -625,6 +641,7 @@ impl Mu {
         });
     }
 
+    #[inline]
     fn ring_bells<F: Fabric>(&mut self, fabric: &mut F) {
         for peer in self.nudges.drain(..) {
             fabric.nudge(peer);

@@ -36,6 +36,12 @@ impl Releases {
         Ticket(self.released)
     }
 
+    /// Whether replies of earlier turns wait.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Whether replies of the present turn wait, so that the followers' permission has to be seen after it.
     pub fn is_asked(&self) -> bool {
         self.asked.get()

@@ -1,5 +1,6 @@
 //! What a follower does: it takes what the holder of its permission has written into the log, and applies what is committed.
 
+use martlet_fabric::ring::Reader;
 use martlet_fabric::{Fabric, LocalRegion, Memory, PeerId};
 
 use crate::basics::LogIndex;
@@ -32,7 +33,15 @@ struct Staging {
 }
 
 impl Inbound {
-    fn take<S: StateMachine>(&mut self, payload: &[u8], log: &mut Log, ring: &Memory, machine: &mut S) -> Result<(), LaneFault> {
+    /// Takes the record that `reader` has just taken.
+    fn take<S: StateMachine>(
+        &mut self,
+        payload: &[u8],
+        reader: &Reader,
+        log: &mut Log,
+        ring: &Memory,
+        machine: &mut S,
+    ) -> Result<(), LaneFault> {
         let (header, body) = Header::decode(payload)?;
         if header.kind == Kind::Prepare {
             if header.ballot <= log.min_proposal() {
@@ -67,7 +76,7 @@ impl Inbound {
                 log.advance(ring, machine, header.committed);
                 // What a teacher has brought is no news.
                 if header.last() > log.committed().index {
-                    log.append(ring, &header, payload)?;
+                    log.append(ring, &header, payload, reader)?;
                 }
                 // A record that comes late may tell of itself.
                 log.advance(ring, machine, header.committed);
@@ -118,7 +127,7 @@ impl Mu {
         while taken < budget && !self.inbound.broken && self.peers[at].reader.next(lane, &mut self.buffer) {
             any = true;
             taken += self.buffer.len() + 1;
-            if let Err(fault) = self.inbound.take(&self.buffer, &mut self.log, ring, machine) {
+            if let Err(fault) = self.inbound.take(&self.buffer, &self.peers[at].reader, &mut self.log, ring, machine) {
                 self.inbound.broken = true;
                 self.events.push_back(Event::LaneFault { peer, fault });
             }

@@ -1,16 +1,19 @@
 //! What a reign writes once it may (Mu sections 4.1, accept phase, and 4.2): what its followers lack, and then each record once into each log.
 
-use martlet_fabric::{Fabric, Memory, invariant};
+use martlet_fabric::{Fabric, Memory, invariant, ring};
 
 use crate::basics::{Canary, LogIndex};
 use crate::replica::StateMachine;
 
 use super::config::{Config, Execution};
 use super::follower::Phase;
-use super::layout::{self, Kind};
+use super::layout::{self, Header, Kind};
 use super::leading::{Context, Reign, Stage, ring_of};
 use super::log::{Log, Mark};
 use super::{AbortReason, Event};
+
+/// At most so much of the next record is fetched ahead: more lines than that the processor does not fetch at one time.
+const EXPECTED_BYTES: usize = 512;
 
 impl Reign {
     /// Brings followers up to date, writes what is new, and sees what a majority holds.
@@ -24,7 +27,7 @@ impl Reign {
                 let reaches = cx.log.retains(base.position) && base.index <= cx.log.committed().index;
                 self.start(at, reaches.then_some(base), cx);
             }
-            if self.followers[at].phase == Phase::Following {
+            if matches!(self.followers[at].phase, Phase::Following) {
                 moved |= self.feed(at, cx);
                 let follower = &mut self.followers[at];
                 follower.look_for_state(self.round, cx.fabric);
@@ -115,33 +118,40 @@ impl Reign {
             return false;
         }
         let mut posted = false;
-        while let Some((batch, body)) = self.backlog.front() {
-            let len = layout::HEADER_BYTES + body.len();
+        if !self.backlog.is_empty() {
+            // Their readers look at these lines all the time; while the record is made they come back.
+            self.followers.iter().for_each(|f| f.writer.expect(cx.fabric, 0, 64));
+        }
+        while let Some(batch) = self.backlog.front() {
+            let len = batch.record.len();
+            let before = cx.log.tail();
+            let end = cx.log.position_with(len);
             // Space is checked here too (TRAPS 15): what is not known to be committed must fit at every follower.
-            let needed = cx.log.position_with(len) - cx.log.tail().position + cx.log.open_bytes();
+            let needed = end - before.position + cx.log.open_bytes();
             if needed > cx.config.open_bytes() && !Canary::MuUncheckedSpace.is_planted() {
                 break;
             }
-            let before = cx.log.tail();
-            let header = self.header(batch.kind, before.index.next(), batch.count, cx.log);
-            self.record.fill(|bytes| {
-                header.encode(bytes);
-                bytes.extend_from_slice(body);
-            });
-            let placed = cx.log.place(ring_of(cx.fabric), &header, &mut self.record);
+            let (kind, index, committed) = (batch.kind, before.index.next(), cx.log.committed().index);
+            let header = Header { kind, count: batch.count, ballot: self.ballot, index, committed };
+            batch.record.close(&header.bytes());
+            let placed = cx.log.place(&header, &batch.record, ring_of(cx.fabric));
             invariant!(placed.is_ok(), "the log has no room although it was checked: {placed:?}");
-            self.backlog.pop_front();
-            self.open.push_back(cx.log.tail());
+            let mark = Mark { index: header.last(), position: end };
+            self.open.push_back(mark);
             if cx.config.execution == Execution::Speculative {
-                cx.log.note_executed();
+                cx.log.note_executed(mark);
             }
-            let mark = Some(header.last());
             for follower in &mut self.followers {
-                let level = follower.phase == Phase::Following && follower.cursor == before.position;
-                if level && follower.push(cx.fabric, &mut self.record, mark, self.round, turn) {
-                    (follower.cursor, follower.told) = (cx.log.tail().position, header.committed);
+                let level = matches!(follower.phase, Phase::Following) && follower.cursor == before.position;
+                if level && follower.push(cx.fabric, &mut batch.record, Some(mark.index), self.round, turn) {
+                    (follower.cursor, follower.told) = (end, committed);
                 }
             }
+            // The next record will be like this one. Its first line is looked at until it is there, the others can be had ahead.
+            let next = ring::record_bytes(len).min(EXPECTED_BYTES);
+            self.followers.iter().for_each(|f| f.writer.expect(cx.fabric, 64, next));
+            ring::expect_place(ring_of(cx.fabric), end, next);
+            self.backlog.pop_front();
             posted = true;
         }
         if self.backlog.is_empty() {
@@ -149,7 +159,7 @@ impl Reign {
         }
         if posted {
             self.last_post = cx.now;
-        } else {
+        } else if cx.now.since(self.last_post) >= cx.config.flush_idle_ns && !Canary::MuNoFlush.is_planted() {
             self.flush(cx);
         }
         posted
@@ -157,41 +167,38 @@ impl Reign {
 
     /// The reign ends: what was executed goes into our own log at least, as far as there is room. It is ours until somebody else may write there.
     pub fn keep_executed(&mut self, ring: &Memory, log: &mut Log, config: &Config) {
-        while let Some((batch, body)) = self.backlog.front() {
-            let len = layout::HEADER_BYTES + body.len();
-            if !self.is_leading() || log.position_with(len) - log.tail().position + log.open_bytes() > config.open_bytes() {
+        let leads = self.is_leading();
+        while let Some(batch) = self.backlog.front() {
+            let len = batch.record.len();
+            if !leads || log.position_with(len) - log.tail().position + log.open_bytes() > config.open_bytes() {
                 return;
             }
-            let header = self.header(batch.kind, log.tail().index.next(), batch.count, log);
-            self.record.fill(|bytes| {
-                header.encode(bytes);
-                bytes.extend_from_slice(body);
-            });
-            let placed = log.place(ring, &header, &mut self.record);
+            let (kind, index, committed) = (batch.kind, log.tail().index.next(), log.committed().index);
+            let header = Header { kind, count: batch.count, ballot: self.ballot, index, committed };
+            batch.record.close(&header.bytes());
+            let placed = log.place(&header, &batch.record, ring);
             invariant!(placed.is_ok(), "the log has no room although it was checked: {placed:?}");
             self.backlog.pop_front();
-            log.note_executed();
+            log.note_executed(log.tail());
         }
     }
 
     /// Sees to it that every follower is asked after the end of this turn whether it still gives its permission.
     pub fn probe<F: Fabric>(&mut self, turn: u64, fabric: &mut F) {
         for follower in &mut self.followers {
-            if follower.phase == Phase::Following && follower.asked() < turn {
+            if matches!(follower.phase, Phase::Following) && follower.asked() < turn {
                 follower.probe(fabric, self.round, turn);
             }
         }
     }
 
-    /// The last entry is committed without a next one (TRAPS 13).
+    /// The last entry is committed without a next one (TRAPS 13): nothing has been posted for so long that it has to be told by itself.
+    #[inline(never)]
     fn flush<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) {
-        if cx.now.since(self.last_post) < cx.config.flush_idle_ns || Canary::MuNoFlush.is_planted() {
-            return;
-        }
         let (tail, committed) = (cx.log.tail().position, cx.log.committed().index);
         for at in 0..self.followers.len() {
             let follower = &mut self.followers[at];
-            if follower.phase != Phase::Following || follower.cursor != tail || follower.told >= committed {
+            if !matches!(follower.phase, Phase::Following) || follower.cursor != tail || follower.told >= committed {
                 continue;
             }
             // Without room its reader's progress is asked for, and this is tried again.
@@ -204,10 +211,11 @@ impl Reign {
     }
 
     /// What stands at a majority is committed.
-    fn commit<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
-        let Some(group) = cx.log.group() else { return false };
-        let held = LogIndex(self.majority_of(group, cx.log.tail().index.0, |f| f.held().map_or(0, |a| a.0)));
+    #[inline]
+    pub(super) fn commit<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
+        let held = LogIndex(self.majority_of(cx.log, cx.log.tail().index.0, |f| f.held().map_or(0, |a| a.0)));
         if let Stage::TakingOver { last, recovered } = self.stage {
+            let Some(group) = cx.log.group() else { return false };
             // Also a log without a single entry has to be accepted by a majority under our number.
             let started = self.count(group, true, |f| f.held().is_some());
             if held < last || started < group.majority() {
