@@ -48,12 +48,13 @@ pub fn canaries(root: &Path) -> Command {
 
 /// Runs every step, even after one has failed: one run shows all that is wrong.
 pub fn run(root: &Path) -> ExitCode {
-    let steps: [(&str, Step); 12] = [
+    let steps: [(&str, Step); 13] = [
         ("format", |root| finish(cargo(root).args(["fmt", "--all", "--check"]))),
         ("tidy", |root| match crate::tidy::run(root) {
             code if code == ExitCode::SUCCESS => Outcome::Passed,
             _ => Outcome::Failed("see above".into()),
         }),
+        ("header", crate::header::check),
         ("lints", |root| finish(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))),
         ("lints, with probes", |root| {
             finish(cargo(root).args(["clippy", "--package", "martlet-sim", "--all-targets", PROBED, "--", "--deny", "warnings"]))
@@ -122,14 +123,20 @@ fn tests(root: &Path) -> Outcome {
             println!("   {tool} is not installed (Debian's {package}): tests that need it say so and pass over it");
         }
     }
-    // The command's tests start the real binary; it has to be there before them.
-    let built = finish(cargo(root).args(["build", "--workspace", "--bins"]));
+    if !on_path("cc") {
+        println!("   cc is not installed (Debian's gcc): the test of the C ABI says so and passes over it");
+    }
+    // The command's tests start the real binary; it has to be there before them. So has the library for C.
+    let built = finish(cargo(root).args(["build", "--workspace", "--bins", "--lib"]));
     if !matches!(built, Outcome::Passed) {
         return built;
     }
     let target = target_directory(root);
     let before = processes_from(&target);
-    let outcome = finish(cargo(root).args(["test", "--workspace", "--no-fail-fast"]).env("TMPDIR", scratch.path()));
+    let mut test = cargo(root);
+    // What tests have built besides is part of a whole that stands already.
+    test.args(["test", "--workspace", "--no-fail-fast"]).env("TMPDIR", scratch.path()).env("MARTLET_BUILT_WORKSPACE", "1");
+    let outcome = finish(&mut test);
     let mut left: Vec<String> =
         processes_from(&target).difference(&before).map(|(pid, exe)| format!("process {pid} ({})", exe.display())).collect();
     left.extend(scratch.entries().into_iter().map(|path| format!("file {}", path.display())));

@@ -5,6 +5,7 @@
 mod ci;
 mod deny;
 mod fuzz;
+mod header;
 mod miri;
 mod tidy;
 mod vm;
@@ -26,6 +27,7 @@ Commands:
                  A command in a virtual machine with two software RDMA devices; `cargo xtask vm --help` says more
   fuzz [TARGET] [--seconds N]
                  Arbitrary bytes for every parser and every record that a peer can write, a minute each; one target, or all
+  header         Writes the header of the C ABI, crates/capi/include/martlet.h
   miri           Undefined behaviour in the parts that Miri can run, where its component is installed
   rdma           The tests that need RDMA devices, in that machine, on a good link and on bad ones
   loom           The memory orders of shared memory, in every execution that the memory model allows
@@ -70,6 +72,13 @@ fn main() -> ExitCode {
                 ExitCode::SUCCESS
             }
             ci::Outcome::Passed => ExitCode::SUCCESS,
+        },
+        Some("header") => match header::write(&root) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("xtask: {why}");
+                ExitCode::FAILURE
+            }
         },
         Some("loom") => exit_of(&mut ci::loom(&root)),
         Some("help" | "--help" | "-h") => {

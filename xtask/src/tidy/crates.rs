@@ -17,7 +17,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("martlet-cli", &["martlet-kv", "martlet-node", "martlet-sim", "martlet-protocol", "martlet-fabric"]),
     ("martlet-preload", &["martlet-node", "martlet-protocol", "martlet-fabric"]),
     ("martlet", &["martlet-node", "martlet-protocol", "martlet-fabric"]),
-    ("martlet-capi", &["martlet"]),
+    ("martlet-capi", &["martlet", "martlet-node", "martlet-protocol"]),
     ("martlet-exchange", &["martlet"]),
     ("martlet-fuzz", &["martlet-exchange", "martlet-kv", "martlet-node", "martlet-protocol", "martlet-fabric"]),
     ("xtask", &[]),

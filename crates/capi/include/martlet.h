@@ -1,0 +1,286 @@
+/* Martlet: replication for a program's own state. See docs/embedding.md.
+ *
+ * Generated from the sources of crates/capi by `cargo xtask header`: change those. Whatever is said under "Safety" is the caller's promise. */
+
+#ifndef MARTLET_H
+#define MARTLET_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// What transfer returns behind the last part of the state.
+#define MARTLET_END UINT64_MAX
+
+// The longest command.
+#define MARTLET_MAX_COMMAND_BYTES (1 << 20)
+
+// The longest address of a leader, with its NUL.
+#define MARTLET_ADDRESS_BYTES 97
+
+// How a call ended. Only MARTLET_OUTCOME_UNKNOWN leaves open whether a command has taken effect; after any other but MARTLET_OK and
+// MARTLET_CONFIRMED it has not.
+typedef enum martlet_status {
+    // Well.
+    MARTLET_OK = 0,
+    // This replica does not lead. martlet_role says who does.
+    MARTLET_NOT_LEADER = 1,
+    // The log has no room for more, and as many calls wait as may.
+    MARTLET_LOG_FULL = 2,
+    // The command is longer than MARTLET_MAX_COMMAND_BYTES.
+    MARTLET_TOO_LONG = 3,
+    // The command may have taken effect, or may yet. A session's command can be asked for again, of whoever leads then.
+    MARTLET_OUTCOME_UNKNOWN = 4,
+    // The time allowed ran out on a call without effect.
+    MARTLET_TIMED_OUT = 5,
+    // This replica is shutting down, or has.
+    MARTLET_SHUTTING_DOWN = 6,
+    // A blocking call from a callback, which would wait for itself.
+    MARTLET_ON_REPLICA_THREAD = 7,
+    // The session was never opened, or closed, or has been forgotten.
+    MARTLET_SESSION_UNKNOWN = 8,
+    // A session's command whose turn it is not: commands of a session are numbered from 1 on, without a gap.
+    MARTLET_OUT_OF_TURN = 9,
+    // A session's command whose reply was confirmed, and is not kept any more. It took effect once.
+    MARTLET_CONFIRMED = 10,
+    // The session has as many replies that were not confirmed as are kept.
+    MARTLET_TOO_MANY_UNCONFIRMED = 11,
+    // Leadership cannot be handed over: nobody else holds the whole state.
+    MARTLET_NO_SUCCESSOR = 12,
+    // An argument that must not be is null.
+    MARTLET_NULL_ARGUMENT = 13,
+    // An argument has a value that is not allowed; martlet_error names it.
+    MARTLET_BAD_ARGUMENT = 14,
+    // The replica did not start, or did not end in order; martlet_error says why.
+    MARTLET_FAILED = 15,
+    // There is nothing more, or nothing yet.
+    MARTLET_NOTHING = 16,
+    // A panic inside of the library: a fault of it, which it has survived.
+    MARTLET_PANICKED = 17,
+} martlet_status;
+
+// What a replica is.
+typedef enum martlet_role_kind {
+    // It leads: proposals and reads are taken here.
+    MARTLET_LEADER = 1,
+    // It follows, or is on its way into the cluster.
+    MARTLET_FOLLOWER = 2,
+    // The others have removed it, or it handed its leadership over; it comes back by itself.
+    MARTLET_REJOINING = 3,
+    // It has ended.
+    MARTLET_STOPPED = 4,
+} martlet_role_kind;
+
+// Where a callback puts bytes, with martlet_put; the library's own, and the callback's for as long as it runs.
+typedef struct martlet_buffer martlet_buffer;
+
+// A replica of a program's state.
+typedef struct martlet_replica martlet_replica;
+
+// Bytes that the library hands out; free them with martlet_bytes_free.
+typedef struct martlet_bytes {
+    // The first of them; null when there are none.
+    uint8_t *data;
+    // How many.
+    size_t length;
+} martlet_bytes;
+
+// How a replica is to be started. Zeroes mean that something is not set.
+typedef struct martlet_options {
+    // The cluster's configuration file. Must be set.
+    const char *cluster_file;
+    // Where clients of this program reach this process, as host:port: what the others tell those who ask for the leader. The program
+    // listens there itself.
+    const char *listen;
+    // The longest that a blocking call takes, in microseconds; 0: as long as it takes.
+    uint64_t timeout_us;
+    // How many calls may wait at once; 0: as many as the library thinks good.
+    size_t max_waiting;
+    // Which node of the cluster this process is.
+    uint16_t node;
+} martlet_options;
+
+// The state that is replicated, as callbacks. All are called on the replica's own thread, one at a time, with `context` as their first
+// argument. They must be deterministic and quick, call no blocking function of this library, and neither throw nor jump out.
+typedef struct martlet_machine {
+    // Whatever the callbacks need; the library does not look at it. It must be usable from another thread than the one that started the
+    // replica, and live until drop has been called, or martlet_stop has returned.
+    void *context;
+    // Executes one command and puts its reply. `index` is its place in the log, the same on every replica, and growing. Any bytes must do.
+    void (*apply)(void *context, uint64_t index, const uint8_t *command, size_t length, struct martlet_buffer *reply);
+    // Answers a question without changing anything. May be null: then the answers are empty.
+    void (*query)(const void *context, const uint8_t *query, size_t length, struct martlet_buffer *reply);
+    // Puts the part of the state from `cursor` on (0 at the start), about `budget` bytes of it, and returns the cursor after it, below 2^63,
+    // or MARTLET_END. Between two parts commands are executed, here and where the parts are installed: what they do there to a part not yet
+    // installed is void, and they must do to an installed part what they do here. A small state goes in one part.
+    uint64_t (*transfer)(const void *context, uint64_t cursor, size_t budget, struct martlet_buffer *part);
+    // Takes a part in place of whatever it covers.
+    void (*install)(void *context, const uint8_t *part, size_t length);
+    // Forgets everything.
+    void (*clear)(void *context);
+    // The replica needs the context no more. May be null.
+    void (*drop)(void *context);
+} martlet_machine;
+
+// Told once what came of a call, on the replica's thread or, when it is refused at once, on the caller's. The reply is there while it runs,
+// and empty unless the status is MARTLET_OK. It must be quick, and make no blocking call of this library.
+typedef void (*martlet_done)(void *context, enum martlet_status status, const uint8_t *reply, size_t length);
+
+// A command of a session: it takes effect once, however often it is asked for, and of whichever leader.
+typedef struct martlet_session_command {
+    // Which session, as martlet_open_session gave it.
+    uint64_t session;
+    // The command's number in it, from 1 on. They are executed in this order; one whose turn it is not is refused.
+    uint64_t seq;
+    // The client has the replies to all commands of this session up to this number: they need not be kept.
+    uint64_t confirmed;
+    // The command's bytes.
+    const uint8_t *command;
+    // How many.
+    size_t length;
+} martlet_session_command;
+
+// A replica's role from some moment on.
+typedef struct martlet_role_change {
+    // What the replica is.
+    enum martlet_role_kind role;
+    // Of a follower: the node that leads, as far as it knows; else, and when that is not known, -1.
+    int32_t leader;
+    // Where the leader's clients reach it; empty when there is none.
+    char leader_address[MARTLET_ADDRESS_BYTES];
+    // The newest view of the cluster that the replica knew then.
+    uint64_t view;
+    // When, on the host's monotonic clock, in nanoseconds.
+    uint64_t at_ns;
+} martlet_role_change;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The text of the last call on this thread that did not return MARTLET_OK; empty when there was none. It stands until the next such call on
+// this thread, or the thread's end.
+const char *martlet_error(void);
+
+// A short text for a status; never null. `status` is an int, so that any value will do.
+const char *martlet_status_text(int32_t status);
+
+// Frees bytes that the library has handed out, and sets them to none. Null, and bytes freed before, are allowed.
+//
+// # Safety
+// `bytes` is null or points to bytes that this library has filled, or to zeroes.
+void martlet_bytes_free(struct martlet_bytes *bytes);
+
+// Appends bytes to a buffer, in a callback.
+//
+// # Safety
+// `buffer` is the one that the callback was given; `data` points to `length` bytes.
+enum martlet_status martlet_put(struct martlet_buffer *buffer, const uint8_t *data, size_t length);
+
+// Starts a replica with an empty state, and gives its handle. The options and the machine are copied; the machine's context is not. It returns
+// when the replica is on the fabric, which is before it has a part in the cluster: see martlet_next_role. When it fails, drop is called if
+// that is set, unless an argument was refused.
+//
+// # Safety
+// The pointers are null or point to what their types say; the machine's callbacks may be called with its context, from another thread.
+enum martlet_status martlet_start(const struct martlet_options *options,
+                                  const struct martlet_machine *machine,
+                                  struct martlet_replica **replica);
+
+// Leaves the cluster in order, waits for the end, and frees the handle, whatever the status; not from a callback: then the status is
+// MARTLET_ON_REPLICA_THREAD, and nothing has happened. What was executed is answered, and the callbacks of all calls have run. Null is allowed.
+//
+// # Safety
+// `replica` is null or one that martlet_start gave, which nobody uses any more.
+enum martlet_status martlet_stop(struct martlet_replica *replica);
+
+// Proposes a command and waits for its reply, which comes when the command has taken effect and is replicated. Free the reply.
+//
+// # Safety
+// `replica` is one that martlet_start gave and martlet_stop has not had; `command` points to `length` bytes; `reply` points to room.
+enum martlet_status martlet_propose(const struct martlet_replica *replica,
+                                    const uint8_t *command,
+                                    size_t length,
+                                    struct martlet_bytes *reply);
+
+// Proposes a command. `done` is called exactly once with `context` and what came of it, if the status is MARTLET_OK, and else never.
+//
+// # Safety
+// As martlet_propose; and `done` may be called with `context` from another thread.
+enum martlet_status martlet_propose_with(const struct martlet_replica *replica,
+                                         const uint8_t *command,
+                                         size_t length,
+                                         martlet_done done,
+                                         void *context);
+
+// Opens a session, under whose name commands can be repeated without taking effect twice.
+//
+// # Safety
+// `replica` is one that martlet_start gave and martlet_stop has not had; `session` points to room for its name.
+enum martlet_status martlet_open_session(const struct martlet_replica *replica, uint64_t *session);
+
+// Forgets a session. One that is not known is no error.
+//
+// # Safety
+// `replica` is one that martlet_start gave and martlet_stop has not had.
+enum martlet_status martlet_close_session(const struct martlet_replica *replica, uint64_t session);
+
+// Proposes a session's command and waits for its reply: the same reply, however often it is asked for. Free the reply.
+//
+// # Safety
+// As martlet_propose, for the bytes of the command.
+enum martlet_status martlet_propose_once(const struct martlet_replica *replica,
+                                         const struct martlet_session_command *command,
+                                         struct martlet_bytes *reply);
+
+// Proposes a session's command; `done` is called as by martlet_propose_with.
+//
+// # Safety
+// As martlet_propose_with, for the bytes of the command.
+enum martlet_status martlet_propose_once_with(const struct martlet_replica *replica,
+                                              const struct martlet_session_command *command,
+                                              martlet_done done,
+                                              void *context);
+
+// Asks the machine's query, linearizably: the answer is of a moment between call and return, and has every command in it that had been
+// answered before the call. It costs no message. Free the reply.
+//
+// # Safety
+// As martlet_propose, for the bytes of the query.
+enum martlet_status martlet_read(const struct martlet_replica *replica, const uint8_t *query, size_t length, struct martlet_bytes *reply);
+
+// Hands leadership over: this replica answers what it has executed, leaves the cluster in order and joins it again. Returns when it has left.
+//
+// # Safety
+// `replica` is one that martlet_start gave and martlet_stop has not had.
+enum martlet_status martlet_transfer_leadership(const struct martlet_replica *replica);
+
+// What the replica is just now.
+//
+// # Safety
+// `replica` is one that martlet_start gave and martlet_stop has not had; `role` points to room for the answer.
+enum martlet_status martlet_role(const struct martlet_replica *replica, struct martlet_role_change *role);
+
+// The next change of the replica's role, in order; the first is what it was when it started. Waits for it for up to `timeout_us`
+// microseconds; then, and behind MARTLET_STOPPED, the status is MARTLET_NOTHING. Every change is given out once, to whichever thread asks.
+//
+// # Safety
+// As martlet_role.
+enum martlet_status martlet_next_role(const struct martlet_replica *replica, uint64_t timeout_us, struct martlet_role_change *role);
+
+// The name of a counter, numbered from 0 on; null behind the last.
+const char *martlet_metric_name(size_t number);
+
+// The value of a counter, as the replica has last published it: often while it works, and before it sleeps.
+//
+// # Safety
+// `replica` is one that martlet_start gave and martlet_stop has not had; `name` is a text that ends with a NUL; `value` points to room for the
+// answer.
+enum martlet_status martlet_metric(const struct martlet_replica *replica,
+                                   const char *name,
+                                   uint64_t *value);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* MARTLET_H */
