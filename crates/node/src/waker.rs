@@ -251,7 +251,7 @@ impl Watch {
     }
 
     /// To be called by the main thread now and then. `expected`: the next sleep may be one among the sockets, as far as can be told. Lets the
-    /// crier go once that has not been so for [`CRIER_IDLE_NS`].
+    /// crier go once that has not been so for `CRIER_IDLE_NS`.
     pub fn tend_crier(&mut self, now: Time, expected: bool) {
         if expected {
             self.crier_used = now;
