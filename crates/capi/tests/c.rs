@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use martlet::config::EngineKind;
+
 #[path = "../../martlet/tests/it/config.rs"]
 mod config;
 #[path = "../../martlet/tests/it/counter.rs"]
@@ -48,7 +50,7 @@ fn the_example_with_the_shared_library_counts_exactly_once_through_kills() {
         let dir = libraries();
         let (search, path) = (format!("-L{}", dir.display()), format!("-Wl,-rpath,{}", dir.display()));
         let program = compile("counter-shared", &[&search, &path, "-l:libmartlet.so", "-lpthread"]);
-        counter::counts_exactly_once_through_kills("c-shared", &program);
+        counter::counts_exactly_once_through_kills("c-shared", EngineKind::PrimaryBackup, &program);
     }
 }
 
@@ -59,7 +61,7 @@ fn the_example_with_the_static_library_counts_exactly_once_through_kills() {
         let mut link = vec![library.as_str()];
         link.extend(SYSTEM_LIBRARIES);
         let program = compile("counter-static", &link);
-        counter::counts_exactly_once_through_kills("c-static", &program);
+        counter::counts_exactly_once_through_kills("c-static", EngineKind::PrimaryBackup, &program);
     }
 }
 

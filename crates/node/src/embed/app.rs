@@ -163,7 +163,9 @@ impl<M: StateMachine> Served<M> {
             Ok(None) => {
                 self.entry.clear();
                 entry.encode(&mut self.entry);
-                if !replica.has_room(self.entry.len()) {
+                let allowed = replica.max_proposal_bytes();
+                // What is too long at any time is not kept waiting for room.
+                if self.entry.len() <= allowed && !replica.has_room(self.entry.len()) {
                     return Some(Call::Propose { proposal, done });
                 }
                 // Proposed first, executed then: what the engine refuses has had no effect.

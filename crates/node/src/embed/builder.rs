@@ -13,7 +13,7 @@ use super::error::{StartError, StopError};
 use super::machine::{Lent, Replicated, StateMachine};
 use super::role::{Role, Roles};
 use super::{Inner, Replica};
-use crate::config::{Cluster, ClusterConfig, Idle, NodeConfig, Settings, ThreadsConfig};
+use crate::config::{Cluster, ClusterConfig, EngineKind, Idle, NodeConfig, Settings, ThreadsConfig};
 use crate::runner::{Ended, Hooks, Started, run};
 use crate::stop::Stop;
 
@@ -26,6 +26,7 @@ pub struct Builder {
     cluster: Option<Source>,
     node: Option<u16>,
     listen: Option<String>,
+    engine: Option<EngineKind>,
     threads: Option<ThreadsConfig>,
     timeout: Option<Duration>,
     calls: Option<usize>,
@@ -75,6 +76,13 @@ impl Builder {
         self
     }
 
+    /// How commands are replicated: the same for all replicas of the cluster. Without it, as the cluster's configuration says.
+    #[must_use]
+    pub fn engine(mut self, engine: EngineKind) -> Builder {
+        self.engine = Some(engine);
+        self
+    }
+
     /// On which core the replica's thread runs, and what it does without work.
     #[must_use]
     pub fn threads(mut self, threads: ThreadsConfig) -> Builder {
@@ -110,9 +118,9 @@ impl Builder {
             }
         };
         let node = NodeConfig { number: self.node.unwrap_or(node.number), threads: self.threads.unwrap_or(node.threads.clone()), ..node };
-        let cluster = match self.listen {
-            None => cluster,
-            Some(address) => at(&cluster, node.number, address)?,
+        let cluster = match (self.listen, self.engine) {
+            (None, None) => cluster,
+            (listen, engine) => changed(&cluster, node.number, listen, engine)?,
         };
         Ok(Settings::new(cluster, node)?)
     }
@@ -164,10 +172,13 @@ impl Builder {
     }
 }
 
-/// The same cluster, with this address of one of its nodes.
-fn at(cluster: &Cluster, number: u16, address: String) -> Result<Cluster, StartError> {
+/// The same cluster, with this address of one of its nodes, and this engine.
+fn changed(cluster: &Cluster, number: u16, address: Option<String>, engine: Option<EngineKind>) -> Result<Cluster, StartError> {
     let mut config = ClusterConfig { key: Some(cluster.key().to_hex().into()), key_file: None, ..cluster.config().clone() };
-    config.nodes.iter_mut().filter(|node| node.number == number).for_each(|node| node.redis.clone_from(&address));
+    if let Some(address) = address {
+        config.nodes.iter_mut().filter(|node| node.number == number).for_each(|node| node.redis.clone_from(&address));
+    }
+    config.engine = engine.unwrap_or(config.engine);
     Ok(Cluster::new(config)?)
 }
 
