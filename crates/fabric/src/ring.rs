@@ -237,6 +237,11 @@ impl Writer {
         Writer { lane, capacity: capacity as u64, salt, tail: 0, consumed: 0 }
     }
 
+    /// Whether it has a salt.
+    pub fn is_salted(&self) -> bool {
+        self.salt != 0
+    }
+
     /// The same writer, which has written nothing yet, of a lane whose salt has become known.
     pub fn with_salt(&self, salt: u64) -> Writer {
         invariant!(self.tail == 0, "a lane's salt changed at position {}", self.tail);
@@ -345,6 +350,12 @@ impl Reader {
     /// before it, read or not.
     pub fn at(position: u64) -> Reader {
         Reader { next: position, ..Reader::default() }
+    }
+
+    /// Goes on, with the same salt, at `position`: where the writer has said that a record begins, or will. [`Reader::publish`] then frees what lies
+    /// before it, read or not.
+    pub fn move_to(&mut self, position: u64) {
+        *self = Reader { salt: self.salt, ..Reader::at(position) };
     }
 
     /// The position after the last record taken.

@@ -20,7 +20,7 @@ impl NodeEngine for PrimaryBackup {
 }
 
 impl NodeEngine for Mu {
-    fn config(cluster: &Cluster, _: u64) -> mu::Config {
+    fn config(cluster: &Cluster, secret: u64) -> mu::Config {
         let detector = &cluster.config().detector;
         let (beat_ns, timeout_ns) = (detector.heartbeat_us * 1_000, detector.broadcast_timeout_us * 1_000);
         let log_ring_bytes = cluster.sizes().log_ring_bytes;
@@ -28,6 +28,7 @@ impl NodeEngine for Mu {
             log_ring_bytes,
             // What can be proposed has to fit here too.
             state_ring_bytes: log_ring_bytes,
+            secret,
             execution: mu::Execution::Speculative,
             heartbeat_interval_ns: beat_ns,
             thresholds: Thresholds { cap: detector.cap, failure: detector.failure, recovery: detector.recovery },

@@ -11,8 +11,8 @@ use super::settings::Settings;
 pub trait Engine: engine::Engine {
     /// Whether every healed cluster has to recover, and a majority of it to serve alone. Without it a host with fresh ballots has to recover, no more.
     const HELD_TO_LIVENESS: bool;
-    /// Its settings in a life.
-    fn config(settings: &Settings) -> Self::Config;
+    /// Its settings in a life. `secret` is chance of which no client knows.
+    fn config(settings: &Settings, secret: u64) -> Self::Config;
     /// Whether the service survives when `victim` is gone as well: `able` are those who run, stand still for no reason, and are on nobody's list of the
     /// dead; `all` are all who run.
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool;
@@ -25,7 +25,7 @@ pub trait Engine: engine::Engine {
 impl Engine for PrimaryBackup {
     const HELD_TO_LIVENESS: bool = true;
 
-    fn config(settings: &Settings) -> primary_backup::Config {
+    fn config(settings: &Settings, secret: u64) -> primary_backup::Config {
         primary_backup::Config {
             log_ring_bytes: settings.log_ring_bytes,
             backlog_bytes: settings.log_ring_bytes,
@@ -34,6 +34,7 @@ impl Engine for PrimaryBackup {
             flush_idle_ns: settings.flush_idle_ns,
             drain_budget_bytes: settings.drain_budget_bytes,
             transfer_budget_bytes: settings.transfer_budget_bytes,
+            secret,
             ..primary_backup::Config::default()
         }
     }
@@ -69,11 +70,12 @@ impl Engine for Mu {
     // Not yet: see `docs/verification.md`.
     const HELD_TO_LIVENESS: bool = false;
 
-    fn config(settings: &Settings) -> mu::Config {
+    fn config(settings: &Settings, secret: u64) -> mu::Config {
         let beat = settings.heartbeat_interval_ns;
         mu::Config {
             log_ring_bytes: settings.log_ring_bytes.max(LEAST_LOG_BYTES),
             state_ring_bytes: LEAST_LOG_BYTES,
+            secret,
             execution: mu::Execution::Speculative,
             backlog_bytes: settings.log_ring_bytes,
             batch_bytes: settings.transfer_budget_bytes,

@@ -260,7 +260,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let sizes = Sizes { log_ring_bytes: self.settings.log_ring_bytes, client_ring_bytes: 256 };
         let settings = &self.settings;
         let mut offered = regions(sizes);
-        E::add_regions(&mut offered, &E::config(settings));
+        let secret = stream(self.seed, "secret", self.lives.iter().sum()).u64(..);
+        let engine_config = E::config(settings, secret);
+        E::add_regions(&mut offered, &engine_config);
         let (process, fabric) = self.world.spawn(identity, &offered);
         let drift_ppm = match settings.canary {
             Some(Canary::WildClocks) => 800_000,
@@ -292,7 +294,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         };
         let now = self.world.now();
         let core = Core::new(clock.read(now, &mut self.chance), config);
-        let engine = E::new(me, E::config(settings));
+        let engine = E::new(me, engine_config);
         let mut life = Node::new(me, fabric, core, engine, clock, settings.threads, settings.canary);
         if settings.worn {
             let known = self.oracles.views.newest().map_or(ViewNumber(0), |view| view.number);

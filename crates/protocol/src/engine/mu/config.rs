@@ -28,6 +28,8 @@ pub struct Config {
     pub log_ring_bytes: usize,
     /// Data bytes of each lane by which the state is taught: a power of two, at least [`MIN_RING_BYTES`].
     pub state_ring_bytes: usize,
+    /// Chance of which nobody outside the cluster knows: the salts of the lanes that this process keeps come from it. Each process draws its own.
+    pub secret: u64,
     /// When the leader executes.
     pub execution: Execution,
     /// Bytes set aside for what is proposed and not yet in the log. At least 1.
@@ -67,6 +69,7 @@ impl Default for Config {
         Config {
             log_ring_bytes: 4 << 20,
             state_ring_bytes: 256 << 10,
+            secret: 0,
             execution: Execution::Committed,
             backlog_bytes: 1 << 20,
             batch_bytes: 16 << 10,

@@ -110,6 +110,10 @@ pub mod permission {
     pub const ACK: usize = 2;
     /// Twice the number of that peer's latest wish to be taught, plus one while it still has it.
     pub const TEACH: usize = 3;
+    /// The salt of the log lane that the peer keeps for us. From 0 to that, before the first [`ACK`].
+    pub const LOG_SALT: usize = 4;
+    /// The salt of the state lane that the peer keeps for us. From 0 to that, before the first [`TEACH`].
+    pub const STATE_SALT: usize = 5;
     /// The lane's bytes.
     pub const BYTES: usize = 64;
 }

@@ -318,6 +318,10 @@ impl Reign {
         for follower in &mut self.followers {
             if matches!(follower.phase, Phase::Asked) && word_from(cx.fabric, follower.peer, layout::permission::ACK) == self.round {
                 follower.phase = Phase::Inspecting;
+                // It told the salt before it acknowledged anything.
+                if !follower.writer.is_salted() {
+                    follower.writer = follower.writer.with_salt(word_from(cx.fabric, follower.peer, layout::permission::LOG_SALT));
+                }
                 follower.inspect(self.round, cx.fabric);
                 moved = true;
             }

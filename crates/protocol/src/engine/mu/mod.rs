@@ -272,15 +272,20 @@ impl Mu {
         self.permission.revoking += 1;
         fabric.revoke(peer, LOG_LANE, Op::Revoke.token(0, peer));
         let lane = Remote { peer, region: Region::Lane(LOG_LANE), offset: 0 };
+        // What stands in records may come from outside (TRAPS 14): only who knows the salt can write one.
+        let salt = |lane: u64| ring::salt(self.config.secret, 2 * u64::from(peer.0) + lane);
+        let (log_salt, state_salt) = (salt(0), salt(1));
+        permission::tell(fabric, peer, lane_words::LOG_SALT, log_salt);
+        permission::tell(fabric, peer, lane_words::STATE_SALT, state_salt);
         self.peers.push(Peer {
             id: peer,
             process,
             watch: Watch::new(&self.config),
             writer: Some(Writer::new(lane, self.config.log_ring_bytes)),
-            reader: Reader::new(),
+            reader: Reader::salted(log_salt),
             served: 0,
             lesson: Lesson::new(peer, &self.config),
-            state_reader: Reader::new(),
+            state_reader: Reader::salted(state_salt),
         });
     }
 

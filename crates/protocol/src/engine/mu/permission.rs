@@ -7,7 +7,6 @@
 //! finds whatever any earlier leader may have counted on.
 
 use martlet_fabric::primitive::Ordering;
-use martlet_fabric::ring::Reader;
 use martlet_fabric::{Fabric, LocalRegion, Memory, PeerId, Region, Remote};
 
 use crate::basics::Canary;
@@ -80,7 +79,7 @@ impl Mu {
             };
             requester.served = request;
             let process = requester.process;
-            requester.reader = Reader::at(word_from(fabric, peer, permission::START));
+            requester.reader.move_to(word_from(fabric, peer, permission::START));
             if let Some(lane) = fabric.memory(LocalRegion::Lane { writer: peer, name: LOG_LANE }) {
                 requester.reader.publish(lane);
             }

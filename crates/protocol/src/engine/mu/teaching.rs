@@ -103,6 +103,10 @@ impl Peer {
         let lesson = &mut self.lesson;
         if wish != lesson.heard {
             lesson.heard = wish;
+            // It told the salt before its first wish.
+            if !lesson.writer.is_salted() {
+                lesson.writer = lesson.writer.with_salt(word_from(fabric, self.id, permission::STATE_SALT));
+            }
             lesson.under_way = (wish & 1 == 1).then(|| Teaching {
                 sent: desk.log.applied(),
                 begun: false,

@@ -1,7 +1,12 @@
 //! Where the paper, or the code published with it, is wrong, silent or fragile.
 
+use martlet_fabric::primitive::{AtomicU64, Ordering};
+use martlet_fabric::ring::{self, Record};
+
+use super::machine::command;
 use super::world::{Cluster, id, tiny};
 use crate::basics::LogIndex;
+use crate::engine::mu::layout::{COMMAND_HEADER_BYTES, HEADER_BYTES};
 use crate::engine::mu::{Config, Event, Execution};
 use crate::replica::Standing;
 
@@ -229,4 +234,50 @@ fn a_group_of_one_founds_itself_and_grows() {
     c.until_led_by(1);
     c.write_through(1);
     assert_eq!(c.nodes[1].engine.standing(), Standing::Primary);
+}
+
+/// A command whose bytes are records of the next lap, at every place where one could begin, for the log lane that is written next: sealed as well as
+/// somebody can who knows everything but the salt.
+fn planted(cluster: &Cluster<true>, leader: usize) -> Vec<u8> {
+    let ring = cluster.config.log_ring_bytes as u64;
+    let reign = cluster.nodes[leader].engine.reign.as_ref().expect("it leads");
+    let lane = reign.followers[0].writer.tail();
+    let forge: Vec<AtomicU64> = (0..ring::lane_bytes(ring as usize) / 8).map(|_| AtomicU64::new(0)).collect();
+    let mut bytes = command(1 << 40, 3);
+    // The ring's header, the record's, the command's: what follows is to be aligned as records are.
+    let before = ring::RECORD_HEADER_BYTES + HEADER_BYTES + COMMAND_HEADER_BYTES;
+    assert_eq!((before + bytes.len()) % 16, 0);
+    let mut empty = Record::default();
+    empty.fill(|_| {});
+    while bytes.len() < 380 {
+        let next_lap = lane + (before + bytes.len()) as u64 + ring;
+        ring::place(&forge, next_lap, &empty);
+        let at = (ring::HEADER_BYTES as u64 + next_lap % ring) as usize / 8;
+        for word in &forge[at..at + 2] {
+            bytes.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+    }
+    bytes
+}
+
+#[test]
+fn trap_14_what_a_client_plants_in_a_command_is_no_record() {
+    let mut cluster = Cluster::<true>::new(3, tiny());
+    cluster.until_led_by(0);
+    cluster.write_through(0);
+    // Level, so that the lane goes on where this is planted, with nothing in between.
+    cluster.until("level", |c| c.is_level());
+    let planted = planted(&cluster, 0);
+    cluster.propose(0, planted).expect("it leads, and has room");
+    cluster.until("level", |c| c.is_level());
+    // A lap later the readers stand on every place of what was planted, one after the other. Were it taken for a record, it would be reported as a fault,
+    // which the cluster doesn't let pass.
+    for padding in [3, 19, 35, 51, 3, 19] {
+        cluster.padding = padding;
+        for _ in 0..60 {
+            cluster.write_through(0);
+            cluster.until("level", |c| c.is_level());
+        }
+    }
+    cluster.assert_level();
 }

@@ -7,7 +7,7 @@ use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{DeathWords, Endpoint, Faults, World};
 use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerEvent, PeerKind, RegionSpec};
 
-use super::machine::{Machine, command};
+use super::machine::{Machine, command, id_of};
 use crate::basics::layout::{LIFE, MAX_WATCHERS, life};
 use crate::basics::{LogIndex, ProcessId, Time};
 use crate::detector::heartbeat::Thresholds;
@@ -59,6 +59,7 @@ pub fn tiny() -> Config {
     Config {
         log_ring_bytes: 4096,
         state_ring_bytes: 2048,
+        secret: 0x5ec2e7,
         execution: Execution::Committed,
         backlog_bytes: 3000,
         batch_bytes: 200,
@@ -152,7 +153,14 @@ impl<const HOST: bool> Cluster<HOST> {
 
     /// Proposes a command at `n`, if it leads and has room.
     pub fn write(&mut self, n: usize) -> Option<LogIndex> {
-        let command = command(self.next_id, self.padding);
+        let written = self.propose(n, command(self.next_id, self.padding));
+        self.next_id += u64::from(written.is_some());
+        written
+    }
+
+    /// Proposes this command at `n`, if it leads and has room.
+    pub fn propose(&mut self, n: usize, command: Vec<u8>) -> Option<LogIndex> {
+        let id = id_of(&command);
         let node = &mut self.nodes[n];
         if !node.alive || node.engine.standing() != Standing::Primary || !node.engine.has_room(command.len()) {
             return None;
@@ -161,10 +169,9 @@ impl<const HOST: bool> Cluster<HOST> {
         if self.config.execution == Execution::Speculative {
             node.machine.execute(index, &command);
         }
-        let what = What::Write(index, self.next_id);
+        let what = What::Write(index, id);
         node.waiting.push(Reply { reign: node.engine.reign(), ticket: node.engine.ticket(), what });
-        self.commands.insert(self.next_id, command);
-        self.next_id += 1;
+        self.commands.insert(id, command);
         Some(index)
     }
 
