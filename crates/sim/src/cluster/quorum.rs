@@ -7,30 +7,33 @@ use super::engine::Engine;
 use super::life::Cluster;
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
-    /// The processes, of those that the newest view lists, that run, reach each other, satisfy `fit` and are enough: a replica is among them, and so
+    /// The processes, of those that the newest view lists, that run, satisfy `fit` and are enough ([`Cluster::are_enough`]).
+    /// `least`: the smallest such set, otherwise the largest.
+    pub(super) fn enough(&self, least: bool, fit: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
+        let fit: Vec<usize> = self.alive().filter(|p| self.world.has_nic(*p) && fit(*p)).collect();
+        let sets = (1u32..1 << fit.len()).map(|set| fit.iter().enumerate().filter(move |(at, _)| set >> at & 1 == 1).map(|(_, p)| *p));
+        let sets = sets.map(Iterator::collect::<Vec<usize>>).filter(|set| self.are_enough(set));
+        if least { sets.min_by_key(Vec::len) } else { sets.max_by_key(Vec::len) }
+    }
+
+    /// Whether these processes can go on alone: the newest view lists them, they reach each other, a replica is among them, and so
     /// many coordinators that they can decide another view. On a host that is one, since the memory of the others stays; where the dead are out of
     /// reach, or ballots are used up and acceptors have to answer by themselves, it is a majority; and where none of them has learned the newest view
-    /// yet, also one of the views by whose coordinators they can find out. `least`: the smallest such set, otherwise the largest.
-    pub(super) fn enough(&self, least: bool, fit: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
-        let newest = self.oracles.views.newest()?;
-        let node = |p: usize| self.nodes[p].as_ref().filter(|n| newest.member(n.me).is_some());
-        let fit: Vec<usize> = self.alive().filter(|p| node(*p).is_some() && self.world.has_nic(*p) && fit(*p)).collect();
-        let sets = (1u32..1 << fit.len()).map(|set| fit.iter().enumerate().filter(move |(at, _)| set >> at & 1 == 1).map(|(_, p)| *p));
-        let running: Vec<_> = self.nodes.iter().flatten().map(|n| (n.me, &n.engine)).collect();
-        let suffices = |set: &Vec<usize>| {
-            let nodes = || set.iter().filter_map(|p| node(*p));
-            let decides = |view: &View| {
-                let is_coordinator = |id: ProcessId| view.member(id).is_some_and(|m| m.roles.has(Roles::COORDINATOR));
-                let majority = if HOST && !self.settings.worn { 1 } else { ballot::majority(view.coordinators().count()) };
-                nodes().filter(|n| is_coordinator(n.me)).count() >= majority
-            };
-            let known = nodes().map(|n| n.core.view_number().0).max().unwrap_or(0);
-            (known..=newest.number.0).filter_map(|number| self.oracles.views.get(number)).all(decides)
-                && nodes().any(|n| newest.member(n.me).is_some_and(|m| m.roles.has(Roles::REPLICA)))
-                && E::suffice(&nodes().map(|n| (n.me, &n.engine)).collect::<Vec<_>>(), &running)
-                && set.iter().enumerate().all(|(at, one)| set[..at].iter().all(|other| self.world.are_connected(*one, *other)))
+    /// yet, also one of the views by whose coordinators they can find out.
+    pub(super) fn are_enough(&self, set: &[usize]) -> bool {
+        let Some(newest) = self.oracles.views.newest() else { return false };
+        let nodes = || set.iter().filter_map(|p| self.nodes[*p].as_ref()).filter(|n| newest.member(n.me).is_some());
+        let decides = |view: &View| {
+            let is_coordinator = |id: ProcessId| view.member(id).is_some_and(|m| m.roles.has(Roles::COORDINATOR));
+            let majority = if HOST && !self.settings.worn { 1 } else { ballot::majority(view.coordinators().count()) };
+            nodes().filter(|n| is_coordinator(n.me)).count() >= majority
         };
-        let sets = sets.map(Iterator::collect::<Vec<usize>>).filter(suffices);
-        if least { sets.min_by_key(Vec::len) } else { sets.max_by_key(Vec::len) }
+        let known = nodes().map(|n| n.core.view_number().0).max().unwrap_or(0);
+        let running: Vec<_> = self.nodes.iter().flatten().map(|n| (n.me, &n.engine)).collect();
+        nodes().count() == set.len()
+            && (known..=newest.number.0).filter_map(|number| self.oracles.views.get(number)).all(decides)
+            && nodes().any(|n| newest.member(n.me).is_some_and(|m| m.roles.has(Roles::REPLICA)))
+            && E::suffice(&nodes().map(|n| (n.me, &n.engine)).collect::<Vec<_>>(), &running)
+            && set.iter().enumerate().all(|(at, one)| set[..at].iter().all(|other| self.world.are_connected(*one, *other)))
     }
 }

@@ -46,6 +46,12 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             }
         }
         let before = self.replies;
+        // A view that was on its way may have taken in coordinators that are cut off by now. Then they are no majority any more, and nothing is asked.
+        let outvoted = |c: &Self| {
+            let listed =
+                |p: &usize| c.nodes[*p].as_ref().is_some_and(|n| c.oracles.views.newest().is_some_and(|view| view.member(n.me).is_some()));
+            few.iter().all(listed) && !c.are_enough(&few)
+        };
         let done = |c: &Self| {
             let now = c.world.now();
             let nodes = || few.iter().filter_map(|p| c.nodes[*p].as_ref());
@@ -53,8 +59,10 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             let answered = c.replies >= before + ALONE_REPLIES || c.requests >= c.settings.most_requests;
             answered && nodes().any(acts)
         };
-        if self.wait_for(Property::Recovery, "a majority alone serves", done) {
-            self.served_alone = true;
+        let mut lost = false;
+        if self.wait_for(Property::Recovery, "a majority alone serves", |c| outvoted(c) || done(c)) {
+            lost = outvoted(self);
+            self.served_alone = !lost;
         }
         self.tell(|_| "the others come back".to_owned());
         self.world.heal();
@@ -64,6 +72,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             }
         }
         self.start_over_the_lost();
+        // Who was taken in while cut off starts over, and what had only their majority is lost.
+        self.ended |= lost && self.enough(false, |_| true).is_none();
     }
 
     /// The cluster has to come together: every node a replica of one active view, and in the end all of them equal.
