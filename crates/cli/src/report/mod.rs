@@ -1,6 +1,7 @@
 //! Figures: the percentiles of what was measured, for people and for programs.
 
 pub mod placement;
+pub mod plot;
 pub mod reference;
 
 use hdrhistogram::Histogram;
@@ -115,12 +116,13 @@ pub struct Report {
     format: Format,
     settings: Map<String, Value>,
     figures: Vec<Figure>,
+    plots: Vec<plot::Plot>,
 }
 
 impl Report {
     /// A report that knows where it runs: cores, placement and versions are among its settings.
     pub fn new(format: Format) -> Report {
-        Report { format, settings: placement::host(), figures: Vec::new() }
+        Report { format, settings: placement::host(), figures: Vec::new(), plots: Vec::new() }
     }
 
     /// How it is printed.
@@ -139,6 +141,11 @@ impl Report {
         self.figures.push(figure);
     }
 
+    /// Adds a drawing, for people.
+    pub fn draw(&mut self, plot: plot::Plot) {
+        self.plots.push(plot);
+    }
+
     /// The figure of that name.
     pub fn figure(&self, metric: &str) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.metric == metric)
@@ -148,6 +155,9 @@ impl Report {
     pub fn finish(&self) {
         self.format.say(format_args!("{}\n", placement::describe(&self.settings)));
         self.format.say(self.table());
+        for plot in &self.plots {
+            self.format.say(format_args!("\n{}", plot.text()));
+        }
     }
 
     fn table(&self) -> Table {

@@ -47,9 +47,21 @@ fn one_sided_operations() {
 #[test]
 fn replicating_a_request() {
     let metrics = bench(&["replicate", "--engine", "mu", "--samples", "200"]);
-    for wanted in ["64 B proposed and committed", "raw write of 64 B to two followers", "128 x 64 B in one record, requests"] {
+    for wanted in ["64 B proposed and committed", "raw write of 64 B to two followers", "128 x 64 B in one record, 8 outstanding, requests"]
+    {
         assert!(metrics.iter().any(|metric| metric == wanted), "{wanted} is missing: {metrics:?}");
     }
+}
+
+#[test]
+fn a_figure_of_the_paper_is_drawn() {
+    let file = std::env::temp_dir().join(format!("martlet-figure-{}.svg", std::process::id()));
+    let path = file.to_str().expect("a path in UTF-8");
+    let ran = run(&["bench", "replicate", "--engine", "mu", "--samples", "200", "--figure", "3", "--plot", path]).ok();
+    assert!(ran.out.contains("raw write, p50") && !ran.out.contains("outstanding"), "{}", ran.out);
+    let svg = std::fs::read_to_string(&file).expect("drawn");
+    std::fs::remove_file(&file).expect("there");
+    assert!(svg.starts_with("<svg ") && svg.contains("<polyline"), "{svg}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `martlet bench`
 
 mod active;
+mod alone;
 mod detect;
 mod endpoint;
 mod fabric;

@@ -1,0 +1,139 @@
+//! Replicas of `mu` without a node around them: what the engine costs by itself. Each has an endpoint of its own, all are in this process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use martlet_fabric::{Incarnation, NodeId, PeerEvent, PeerId};
+use martlet_node::{clock, sched};
+use martlet_protocol::basics::{LogIndex, ProcessId, Time};
+use martlet_protocol::engine::Mu;
+use martlet_protocol::engine::mu::{self, Execution, Group};
+use martlet_protocol::replica::{Standing, StateMachine};
+
+use super::endpoint::{self, Endpoint, Place};
+use crate::fail::{Fail, Outcome};
+
+/// Replicas of the group.
+pub const NODES: u16 = 3;
+/// How long things may take that have no reason to take long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A machine that has nothing to do: only replication is measured.
+#[derive(Debug, Default)]
+pub struct Idle {
+    commands: u64,
+}
+
+impl StateMachine for Idle {
+    fn apply(&mut self, _: LogIndex, _: &[u8]) {
+        self.commands += 1;
+    }
+
+    fn transfer(&self, _: u64, _: usize, out: &mut Vec<u8>) -> Option<u64> {
+        out.extend_from_slice(&self.commands.to_le_bytes());
+        None
+    }
+
+    fn install(&mut self, part: &[u8]) {
+        self.commands = part.try_into().map_or(0, u64::from_le_bytes);
+    }
+
+    fn clear(&mut self) {
+        self.commands = 0;
+    }
+
+    fn digest(&self) -> u64 {
+        self.commands
+    }
+}
+
+/// The process that runs as that node.
+fn process(node: u16) -> ProcessId {
+    ProcessId { node: NodeId(node), incarnation: Incarnation(1) }
+}
+
+/// One replica, on an endpoint of its own.
+pub struct Replica<F> {
+    pub engine: Mu,
+    pub fabric: F,
+    pub machine: Idle,
+    pub peers: Vec<PeerId>,
+    pub config: mu::Config,
+}
+
+impl<F: Endpoint> Replica<F> {
+    /// Starts one of the [`NODES`] that found the group.
+    pub fn start(place: &Place, node: u16) -> Outcome<Replica<F>> {
+        // Nothing is executed, before or after.
+        let config = mu::Config { execution: Execution::Speculative, secret: fastrand::u64(..), ..mu::Config::default() };
+        let mut regions = endpoint::regions();
+        mu::layout::add_regions(&mut regions, &config);
+        let fabric = F::start(place, node, regions)?;
+        (0..NODES).filter(|other| *other != node).for_each(|other| fabric.connect(place, other));
+        let engine = Mu::new(process(node), config, Some(Group::new((0..NODES).map(process).collect())));
+        Ok(Replica { engine, fabric, machine: Idle::default(), peers: Vec::new(), config })
+    }
+
+    /// Everything that is due: who came and went, the engine, the consequences.
+    pub fn turn(&mut self) {
+        self.attend();
+        let now = clock::now();
+        self.engine.post(now, &mut self.fabric, &mut self.machine);
+        self.conclude(now);
+        while self.engine.poll_event().is_some() {}
+    }
+
+    fn attend(&mut self) {
+        while let Some(event) = self.fabric.event() {
+            match event {
+                PeerEvent::Up { peer, identity } => {
+                    let process = ProcessId { node: identity.node, incarnation: identity.incarnation };
+                    self.engine.handle_peer_up(peer, process, &mut self.fabric);
+                    self.peers.push(peer);
+                }
+                PeerEvent::Gone { peer, certain } => self.engine.handle_peer_gone(peer, certain),
+            }
+        }
+    }
+
+    /// Takes what has completed, and draws the conclusions.
+    #[inline]
+    pub fn conclude(&mut self, now: Time) {
+        while let Some(completion) = self.fabric.poll() {
+            self.engine.handle_completion(completion);
+        }
+        self.engine.advance(now, &mut self.fabric, &mut self.machine);
+    }
+
+    /// Takes turns until something is so.
+    pub fn until(&mut self, what: &str, done: impl Fn(&Replica<F>) -> bool) -> Outcome {
+        let until = Instant::now() + PATIENCE;
+        while !done(self) {
+            self.turn();
+            if Instant::now() > until {
+                return Err(Fail::failed(format_args!("not within {} s: {what}", PATIENCE.as_secs())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes turns until it leads and is connected with `peers` others.
+    pub fn until_it_leads(&mut self, peers: usize) -> Outcome {
+        self.until("it leads", |leader| leader.engine.standing() == Standing::Primary)?;
+        self.until("all are connected", |leader| leader.peers.len() == peers)
+    }
+}
+
+/// The followers' thread: their turns, one after the other, until it is told to stop.
+pub fn follow<F: Endpoint>(mut followers: Vec<Replica<F>>, core: Option<u16>, stop: &AtomicBool) {
+    if let Some(core) = core {
+        // Without it the figures are worse, and still true.
+        let _ = sched::pin_current_thread(core);
+    }
+    while !stop.load(Ordering::Relaxed) {
+        followers.iter_mut().for_each(|follower| follower.turn());
+        if core.is_none() {
+            std::thread::yield_now();
+        }
+    }
+}

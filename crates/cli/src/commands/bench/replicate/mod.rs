@@ -1,0 +1,225 @@
+//! `martlet bench replicate`: what it costs to replicate a request, standing alone (Mu, Figures 3 and 7).
+
+mod pipeline;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use clap::{Args, ValueEnum};
+use martlet_fabric::shm::ShmFabric;
+use martlet_fabric::verbs::VerbsFabric;
+use martlet_fabric::{Region, Remote, ring};
+use martlet_node::config::FabricKind;
+use martlet_node::{clock, sched};
+use martlet_protocol::basics::LogIndex;
+use martlet_protocol::basics::layout;
+use martlet_protocol::engine::mu;
+
+use super::alone::{NODES, Replica, follow};
+use super::endpoint::{Endpoint, Place};
+use super::raise::Raise;
+use crate::fabric::FabricFlags;
+use crate::fail::{Context as _, Outcome};
+use crate::interrupt::Interrupt;
+use crate::report::placement::two_cores;
+use crate::report::plot::{Axis, Plot, Series};
+use crate::report::{Figure, Report, Unit};
+
+/// What it costs to replicate a request three ways, standing alone.
+///
+/// A request is proposed when the one before is committed; the leader runs on one core, its two followers share the other. Beside each size
+/// stands a raw write of the same bytes to the same followers, fenced and completed (Mu, Figure 3). Then batches, as many requests as one
+/// record carries, and several records on their way at once (Figure 7). Both are drawn.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The replication engine.
+    #[arg(long, value_enum, default_value_t = Engine::Mu)]
+    engine: Engine,
+    /// How many samples of each figure.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..))]
+    samples: u32,
+    /// Only what this figure of Mu's paper shows: 3, latency by size; 7, throughput against latency.
+    #[arg(long, value_enum)]
+    figure: Option<Shown>,
+    /// Draw the figure into this file too, as SVG.
+    #[arg(long, value_name = "FILE", requires = "figure")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    fabric: FabricFlags,
+}
+
+/// Engines that can be measured alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// One write to a majority.
+    Mu,
+}
+
+/// A figure of the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Shown {
+    /// Latency by size.
+    #[value(name = "3")]
+    Sizes,
+    /// Throughput against latency.
+    #[value(name = "7")]
+    Batches,
+}
+
+/// The payloads, as in Mu's Figure 3 and beyond.
+const PAYLOADS: [usize; 8] = [16, 32, 64, 128, 256, 512, 1024, 4096];
+
+pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    let Engine::Mu = arguments.engine;
+    let place = Place::new("bench-replicate", &arguments.fabric.plan(None)?, NODES)?;
+    report.set("fabric", arguments.fabric.kind().to_string());
+    match arguments.fabric.kind() {
+        FabricKind::Shm => run_on::<ShmFabric>(arguments, &place, report, interrupt),
+        FabricKind::Verbs => run_on::<VerbsFabric>(arguments, &place, report, interrupt),
+    }
+}
+
+fn run_on<F: Endpoint>(arguments: &Arguments, place: &Place, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    report.set("engine", "mu");
+    report.set("replicas", NODES);
+    let samples = u64::from(arguments.samples);
+    let cores = two_cores();
+    if let Some((here, _)) = cores {
+        sched::pin_current_thread(here).context("cannot bind the measuring thread")?;
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // The followers end with us, however we end.
+        let _stop = Raise(&stop);
+        let followers = vec![Replica::<F>::start(place, 1)?, Replica::start(place, 2)?];
+        let stopped = &stop;
+        scope.spawn(move || follow(followers, cores.map(|(_, there)| there), stopped));
+        let mut replica = Replica::<F>::start(place, 0)?;
+        replica.until_it_leads(usize::from(NODES) - 1)?;
+        let mut leader = Leader { replica, lost: 0 };
+        let shows = |shown| arguments.figure.is_none_or(|figure| figure == shown);
+        let mut plots = Vec::new();
+        if shows(Shown::Sizes) {
+            plots.push(leader.sizes(samples, report, interrupt)?);
+        }
+        if shows(Shown::Batches) {
+            plots.push(leader.pipelines(samples, report, interrupt)?);
+        }
+        // Each by a follower that took the leader for dead, mostly since the kernel had taken its core away.
+        report.set("leads_lost", leader.lost);
+        for plot in plots {
+            if let Some(file) = &arguments.plot {
+                plot.save(file)?;
+            }
+            report.draw(plot);
+        }
+        Ok(())
+    })
+}
+
+/// The replica that proposes.
+struct Leader<F> {
+    replica: Replica<F>,
+    /// How often the lead was lost in the middle of a sample.
+    lost: u64,
+}
+
+impl<F: Endpoint> Leader<F> {
+    /// Figure 3: one request at a time, by size, beside the raw write.
+    fn sizes(&mut self, samples: u64, report: &mut Report, interrupt: &Interrupt) -> Outcome<Plot> {
+        let mut proposed = [Series::line("committed, p50"), Series::line("committed, p99")];
+        let mut raw = Series::line("raw write, p50");
+        for payload in PAYLOADS {
+            interrupt.check()?;
+            let write = self.raw(payload, samples);
+            let figure = self.replicate(payload, samples, interrupt)?;
+            raw.push(payload as f64, write.percentile(50.0));
+            for (series, percent) in proposed.iter_mut().zip([50.0, 99.0]) {
+                series.push(payload as f64, figure.percentile(percent));
+            }
+            let ratio = figure.percentile(50.0) / write.percentile(50.0).max(1.0);
+            report.set(&format!("ratio_p50_{payload}B"), format!("{ratio:.2}"));
+            report.add(write);
+            report.add(figure);
+        }
+        let (x, y) = (Axis::log("payload, bytes"), Axis::log("latency, ns"));
+        let [p50, p99] = proposed;
+        Ok(Plot::new("Replication latency by payload (Mu, Figure 3)", x, y).with(p50).with(p99).with(raw))
+    }
+
+    /// Writes of `payload` bytes to both followers, into memory that their programs do not look at.
+    fn raw(&mut self, payload: usize, samples: u64) -> Figure {
+        let mut figure = Figure::new("replicate", format!("raw write of {payload} B to two followers"), Unit::Nanoseconds);
+        let bytes = vec![7u8; payload];
+        let room = (self.replica.config.state_ring_bytes / payload) as u64;
+        let token = layout::Component::Application.token(0);
+        for sample in 0..samples + samples / 10 {
+            // From place to place, as a log goes on.
+            let offset = ring::HEADER_BYTES + (sample % room) as usize * payload;
+            self.replica.turn();
+            let start = clock::now();
+            for peer in &self.replica.peers {
+                let at = Remote { peer: *peer, region: Region::Lane(mu::layout::STATE_LANE), offset };
+                self.replica.fabric.write(at, &bytes, token);
+            }
+            let mut left = self.replica.peers.len();
+            while left > 0 {
+                match self.replica.fabric.poll() {
+                    Some(completion) if completion.token == token => left -= 1,
+                    // The engine's own, of the turn before.
+                    Some(completion) => self.replica.engine.handle_completion(completion),
+                    None => {}
+                }
+            }
+            let took = clock::now().since(start);
+            // The first tenth warms the caches.
+            if sample >= samples / 10 {
+                figure.record(took);
+            }
+        }
+        figure
+    }
+
+    fn replicate(&mut self, payload: usize, samples: u64, interrupt: &Interrupt) -> Outcome<Figure> {
+        let mut figure = Figure::new("replicate", format!("{payload} B proposed and committed"), Unit::Nanoseconds);
+        let request = vec![9u8; payload];
+        for sample in 0..samples + samples / 10 {
+            if sample % 1024 == 0 {
+                interrupt.check()?;
+            }
+            let took = self.commit(&request)?;
+            if sample >= samples / 10 {
+                figure.record(took);
+            }
+        }
+        Ok(figure)
+    }
+
+    /// Takes a request until it is committed. Returns how long that took, in nanoseconds. Where the lead is lost on the way, it waits until it
+    /// has it again, and begins anew.
+    fn commit(&mut self, request: &[u8]) -> Outcome<u64> {
+        loop {
+            // Between two requests, so that it is not in the way of one: beats, and whatever else is due.
+            self.replica.turn();
+            self.replica.until("it leads, and has room", |leader| leader.engine.has_room(request.len()))?;
+            let reign = self.replica.engine.reign();
+            let took = self.commit_in(reign, request);
+            if self.replica.engine.reign() == reign {
+                return Ok(took);
+            }
+            self.lost += 1;
+        }
+    }
+
+    fn commit_in(&mut self, reign: u64, request: &[u8]) -> u64 {
+        let Replica { engine, fabric, machine, .. } = &mut self.replica;
+        let start = clock::now();
+        let last: LogIndex = engine.propose(request).expect("it leads, and has room");
+        engine.post(start, fabric, machine);
+        self.replica.conclude(start);
+        while self.replica.engine.committed() < last && self.replica.engine.reign() == reign {
+            self.replica.turn();
+        }
+        clock::now().since(start)
+    }
+}
