@@ -66,7 +66,9 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
         reject(ctx, reply, Some(command), &why);
         return Executed::default();
     }
-    if in_transaction && command.has(flag::NO_MULTI) && !command.has(flag::UNQUEUED) {
+    // CLIENT REPLY would leave holes in the array that answers EXEC.
+    let punches_holes = command.name == "client" && args.len() > 1 && args.is(1, "reply");
+    if in_transaction && (command.has(flag::NO_MULTI) && !command.has(flag::UNQUEUED) || punches_holes) {
         reject(ctx, reply, Some(command), "ERR Command not allowed inside a transaction");
         return Executed::default();
     }
