@@ -103,9 +103,10 @@ pub fn finish(command: &mut Command) -> Outcome {
     }
 }
 
-/// Every fuzz target for a minute, two at a time.
+/// Every fuzz target for a minute, two at a time. Always from the same beginning: whether a change lands is not to hang on chance. `cargo xtask fuzz`
+/// looks elsewhere each time.
 fn fuzz(root: &Path) -> Outcome {
-    match crate::fuzz::run(root, &crate::fuzz::Wanted { target: None, seconds: 60 }) {
+    match crate::fuzz::run(root, &crate::fuzz::Wanted { target: None, seconds: 60, seed: Some(1) }) {
         Ok(None) => Outcome::Passed,
         Ok(Some(complaint)) => Outcome::Partly(complaint),
         Err(why) => Outcome::Failed(why),

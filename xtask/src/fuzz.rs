@@ -28,12 +28,14 @@ pub struct Wanted {
     pub target: Option<String>,
     /// For how long each.
     pub seconds: u32,
+    /// Where chance begins; by default somewhere else each time.
+    pub seed: Option<u32>,
 }
 
 impl Wanted {
     /// Reads `[TARGET] [--seconds N]`.
     pub fn parse(args: impl Iterator<Item = String>) -> Result<Wanted, String> {
-        let mut wanted = Wanted { target: None, seconds: 60 };
+        let mut wanted = Wanted { target: None, seconds: 60, seed: None };
         let mut args = args;
         while let Some(arg) = args.next() {
             match arg.as_str() {
@@ -65,7 +67,7 @@ pub fn run(root: &Path, wanted: &Wanted) -> Result<Option<String>, String> {
         while running.len() < AT_A_TIME
             && let Some(target) = waiting.pop_front()
         {
-            running.push(driver.start(root, target, wanted.seconds, scratch.path())?);
+            running.push(driver.start(root, target, wanted, scratch.path())?);
         }
         // The first of those that run; the others have as long, so nobody is kept waiting in vain.
         let first = running.remove(0);
@@ -125,7 +127,7 @@ impl Driver {
         Ok((Driver { binary: target.join("release/fuzz-blind"), guided: false }, Some(complaint)))
     }
 
-    fn start(&self, root: &Path, target: &str, seconds: u32, scratch: &Path) -> Result<Running, String> {
+    fn start(&self, root: &Path, target: &str, wanted: &Wanted, scratch: &Path) -> Result<Running, String> {
         let found = scratch.join(target);
         fs::create_dir_all(&found).map_err(|error| format!("cannot make {}: {error}", found.display()))?;
         let artifacts = crate::ci::target_directory(root).join("fuzz-failures");
@@ -134,7 +136,10 @@ impl Driver {
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -s unlimited 2>/dev/null; exec \"$0\" \"$@\""]).arg(&self.binary);
         command.env("TMPDIR", &artifacts);
+        let seconds = wanted.seconds;
         if self.guided {
+            // libFuzzer takes 0 for "choose one".
+            command.arg(format!("-seed={}", wanted.seed.unwrap_or(0)));
             command
                 .env("MARTLET_FUZZ_TARGET", target)
                 .args([format!("-max_total_time={seconds}"), format!("-timeout={INPUT_SECONDS}"), format!("-rss_limit_mb={MEMORY_MIB}")])
