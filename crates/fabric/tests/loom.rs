@@ -12,7 +12,7 @@ use loom::sync::Arc;
 use loom::thread;
 use martlet_fabric::primitive::{AtomicU64, Ordering, fence};
 use martlet_fabric::ring::{HEADER_BYTES, Reader, Record, Writer, lane_bytes};
-use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, OpError, PeerEvent, PeerId, Region, RegionName, Remote, Token};
+use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, OpError, PeerId, Region, RegionName, Remote, Token};
 
 /// The smallest ring there is.
 const CAPACITY: usize = 256;
@@ -106,18 +106,7 @@ impl Fabric for LaneWriter {
     fn compare_and_swap(&mut self, _: Remote, _: u64, _: u64, _: Token) {
         unreachable!("a ring does not")
     }
-    fn send(&mut self, _: PeerId, _: &[u8]) {}
-    fn multicast(&mut self, _: &[u8]) {}
-    fn receive(&mut self, _: &mut Vec<u8>) -> Option<PeerId> {
-        None
-    }
-    fn event(&mut self) -> Option<PeerEvent> {
-        None
-    }
-    fn grant(&mut self, _: PeerId, _: RegionName) {}
-    fn revoke(&mut self, _: PeerId, _: RegionName, _: Token) {}
-    fn nudge(&mut self, _: PeerId) {}
-    fn forget(&mut self, _: PeerId) {}
+    martlet_fabric::idle!(send, multicast, receive, event, grant, revoke, nudge, forget);
 }
 
 fn lane() -> Remote {

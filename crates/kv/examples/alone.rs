@@ -5,44 +5,16 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use martlet_fabric::{Completion, Fabric, Incarnation, Local, LocalRegion, Memory, NodeId, PeerEvent, PeerId, RegionName, Remote, Token};
+use martlet_fabric::double::Nobody;
+use martlet_fabric::{Incarnation, NodeId};
 use martlet_kv::store::KvMachine;
 use martlet_kv::{KvApp, KvConfig};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::replica::{Application, ClientEvent, ProposeError, Replica, Standing, Ticket};
 
-/// Nobody else is there.
-struct NoFabric;
-
-impl Fabric for NoFabric {
-    const ZOMBIES_REACHABLE: bool = true;
-    fn memory(&self, _: LocalRegion) -> Option<&Memory> {
-        None
-    }
-    fn write(&mut self, _: Remote, _: &[u8], _: Token) {}
-    fn read(&mut self, _: Remote, _: Local, _: usize, _: Token) {}
-    fn read_word(&mut self, _: Remote, _: Token) {}
-    fn compare_and_swap(&mut self, _: Remote, _: u64, _: u64, _: Token) {}
-    fn poll(&mut self) -> Option<Completion> {
-        None
-    }
-    fn send(&mut self, _: PeerId, _: &[u8]) {}
-    fn multicast(&mut self, _: &[u8]) {}
-    fn receive(&mut self, _: &mut Vec<u8>) -> Option<PeerId> {
-        None
-    }
-    fn event(&mut self) -> Option<PeerEvent> {
-        None
-    }
-    fn grant(&mut self, _: PeerId, _: RegionName) {}
-    fn revoke(&mut self, _: PeerId, _: RegionName, _: Token) {}
-    fn nudge(&mut self, _: PeerId) {}
-    fn forget(&mut self, _: PeerId) {}
-}
-
 /// A primary by itself: what it proposes is committed.
 struct Alone {
-    fabric: NoFabric,
+    fabric: Nobody,
     machine: KvMachine,
     start: Instant,
     now: Time,
@@ -50,7 +22,7 @@ struct Alone {
 }
 
 impl Replica for Alone {
-    type Fabric = NoFabric;
+    type Fabric = Nobody;
     type Machine = KvMachine;
     fn now(&self) -> Time {
         self.now
@@ -86,7 +58,7 @@ impl Replica for Alone {
     fn released(&self) -> Ticket {
         Ticket(self.now.0)
     }
-    fn fabric(&mut self) -> &mut NoFabric {
+    fn fabric(&mut self) -> &mut Nobody {
         &mut self.fabric
     }
     fn client_event(&mut self) -> Option<ClientEvent> {
@@ -104,7 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = KvConfig { node: id.node, listen: Some(listen), ..KvConfig::default() };
     // What is measured here holds no secret.
     let mut app = KvApp::new(config, Box::new(wall_ms), [wall_ms(), 1])?;
-    let mut replica = Alone { fabric: NoFabric, machine: KvMachine::new(), start: Instant::now(), now: Time(1), entries: 0 };
+    let mut replica = Alone { fabric: Nobody, machine: KvMachine::new(), start: Instant::now(), now: Time(1), entries: 0 };
     let spin_ns = if std::env::args().nth(2).as_deref() == Some("spin") { u64::MAX } else { 20_000 };
     let mut busy_at = Time(0);
     while !app.wants_end() {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use martlet_fabric::primitive::{AtomicU64, Ordering};
-use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, OpError, PeerEvent, PeerId, Region, RegionName, Remote, Token};
+use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, OpError, PeerId, Region, Remote, Token};
 use martlet_protocol::basics::ViewNumber;
 use martlet_protocol::basics::ballot::{LAST_CAS_BALLOT, SlotState, SlotWord, slot_of};
 use martlet_protocol::basics::layout::{SCRATCH, SLOT_WORDS, VIEW_RECORD_BYTES, token_rest};
@@ -66,21 +66,7 @@ impl Fabric for Endpoint {
         assert_eq!(at.region, Region::Public(SLOT_WORDS));
         self.queues[at.peer.0 as usize].push_back((token, Posted::Swap(expected, new)));
     }
-    fn poll(&mut self) -> Option<Completion> {
-        None
-    }
-    fn send(&mut self, _: PeerId, _: &[u8]) {}
-    fn multicast(&mut self, _: &[u8]) {}
-    fn receive(&mut self, _: &mut Vec<u8>) -> Option<PeerId> {
-        None
-    }
-    fn event(&mut self) -> Option<PeerEvent> {
-        None
-    }
-    fn grant(&mut self, _: PeerId, _: RegionName) {}
-    fn revoke(&mut self, _: PeerId, _: RegionName, _: Token) {}
-    fn nudge(&mut self, _: PeerId) {}
-    fn forget(&mut self, _: PeerId) {}
+    martlet_fabric::idle!(poll, send, multicast, receive, event, grant, revoke, nudge, forget);
 }
 
 #[derive(Clone, Debug, Default)]
@@ -360,21 +346,7 @@ impl Fabric for Own {
     fn read(&mut self, _: Remote, _: Local, _: usize, _: Token) {}
     fn read_word(&mut self, _: Remote, _: Token) {}
     fn compare_and_swap(&mut self, _: Remote, _: u64, _: u64, _: Token) {}
-    fn poll(&mut self) -> Option<Completion> {
-        None
-    }
-    fn send(&mut self, _: PeerId, _: &[u8]) {}
-    fn multicast(&mut self, _: &[u8]) {}
-    fn receive(&mut self, _: &mut Vec<u8>) -> Option<PeerId> {
-        None
-    }
-    fn event(&mut self) -> Option<PeerEvent> {
-        None
-    }
-    fn grant(&mut self, _: PeerId, _: RegionName) {}
-    fn revoke(&mut self, _: PeerId, _: RegionName, _: Token) {}
-    fn nudge(&mut self, _: PeerId) {}
-    fn forget(&mut self, _: PeerId) {}
+    martlet_fabric::idle!(poll, send, multicast, receive, event, grant, revoke, nudge, forget);
 }
 
 /// Runs a proposer alone, by CAS and by RPC as it asks.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use martlet_fabric::primitive::{AtomicU64, Ordering};
-use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, OpError, PeerEvent, PeerId, RegionName, Remote, Token};
+use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, OpError, PeerId, Remote, Token};
 
 /// An operation that waits for its completion.
 #[derive(Clone, Debug)]
@@ -85,25 +85,14 @@ impl Fabric for OwnMemory {
         assert!(at.offset.is_multiple_of(8), "{at:?}");
         self.post(token, What::Swap { expected });
     }
-    fn poll(&mut self) -> Option<Completion> {
-        None
-    }
     fn send(&mut self, _: PeerId, datagram: &[u8]) {
         self.multicast(datagram);
     }
     fn multicast(&mut self, datagram: &[u8]) {
         assert!(datagram.len() <= martlet_fabric::contract::MAX_DATAGRAM_BYTES, "a datagram of {} bytes", datagram.len());
     }
-    fn receive(&mut self, _: &mut Vec<u8>) -> Option<PeerId> {
-        None
-    }
-    fn event(&mut self) -> Option<PeerEvent> {
-        None
-    }
-    fn grant(&mut self, _: PeerId, _: RegionName) {}
-    fn revoke(&mut self, _: PeerId, _: RegionName, _: Token) {}
-    fn nudge(&mut self, _: PeerId) {}
     fn forget(&mut self, peer: PeerId) {
         self.regions.retain(|(region, _)| !matches!(region, LocalRegion::Lane { writer, .. } if *writer == peer));
     }
+    martlet_fabric::idle!(poll, receive, event, grant, revoke, nudge);
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::contract::{Completion, Local, LocalRegion, PeerEvent, PeerId, Region, RegionName};
+use crate::contract::{Completion, Local, LocalRegion, PeerId, Region, RegionName};
 use crate::primitive::AtomicU64;
 
 const CAPACITY: usize = 1024;
@@ -69,18 +69,7 @@ impl Fabric for OneLane {
     fn poll(&mut self) -> Option<Completion> {
         self.completions.pop_front()
     }
-    fn send(&mut self, _: PeerId, _: &[u8]) {}
-    fn multicast(&mut self, _: &[u8]) {}
-    fn receive(&mut self, _: &mut Vec<u8>) -> Option<PeerId> {
-        None
-    }
-    fn event(&mut self) -> Option<PeerEvent> {
-        None
-    }
-    fn grant(&mut self, _: PeerId, _: RegionName) {}
-    fn revoke(&mut self, _: PeerId, _: RegionName, _: Token) {}
-    fn nudge(&mut self, _: PeerId) {}
-    fn forget(&mut self, _: PeerId) {}
+    crate::idle!(send, multicast, receive, event, grant, revoke, nudge, forget);
 }
 
 fn record(payload: &[u8]) -> Record {

@@ -4,52 +4,11 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use martlet_fabric::{
-    Completion, Fabric, Incarnation, Local, LocalRegion, Memory, NodeId, PeerEvent, PeerId, PeerKind, RegionName, Remote, Token,
-};
+use martlet_fabric::{Fabric, Incarnation, NodeId, PeerEvent, PeerId, PeerKind};
 use martlet_kv::store::KvMachine;
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::membership::{Member, Roles, View};
 use martlet_protocol::replica::{ClientEvent, ProposeError, Replica, Standing, StateMachine, Ticket};
-
-/// A fabric without anybody on it.
-#[derive(Debug, Default)]
-pub struct NoFabric;
-
-impl Fabric for NoFabric {
-    const ZOMBIES_REACHABLE: bool = true;
-
-    fn memory(&self, _: LocalRegion) -> Option<&Memory> {
-        None
-    }
-    fn write(&mut self, at: Remote, _: &[u8], _: Token) {
-        panic!("nobody is there to write to: {at:?}");
-    }
-    fn read(&mut self, from: Remote, _: Local, _: usize, _: Token) {
-        panic!("nobody is there to read from: {from:?}");
-    }
-    fn read_word(&mut self, from: Remote, _: Token) {
-        panic!("nobody is there to read from: {from:?}");
-    }
-    fn compare_and_swap(&mut self, at: Remote, _: u64, _: u64, _: Token) {
-        panic!("nobody is there to swap at: {at:?}");
-    }
-    fn poll(&mut self) -> Option<Completion> {
-        None
-    }
-    fn send(&mut self, _: PeerId, _: &[u8]) {}
-    fn multicast(&mut self, _: &[u8]) {}
-    fn receive(&mut self, _: &mut Vec<u8>) -> Option<PeerId> {
-        None
-    }
-    fn event(&mut self) -> Option<PeerEvent> {
-        None
-    }
-    fn grant(&mut self, _: PeerId, _: RegionName) {}
-    fn revoke(&mut self, _: PeerId, _: RegionName, _: Token) {}
-    fn nudge(&mut self, _: PeerId) {}
-    fn forget(&mut self, _: PeerId) {}
-}
 
 /// The process of node `n`.
 pub fn process(n: u16) -> ProcessId {

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use martlet_fabric::NodeId;
+use martlet_fabric::double::Nobody;
 use martlet_kv::resp::Limits;
 use martlet_kv::{KvApp, KvConfig};
 use martlet_protocol::replica::{Application, StateMachine, Ticket};
 
-use crate::fake::{FakeReplica, NoFabric, process};
+use crate::fake::{FakeReplica, process};
 
 /// How many turns without the expected outcome make a test fail. A turn looks at the sockets, so only a hang comes near it.
 const PATIENCE: usize = 3_000_000;
@@ -20,7 +21,7 @@ const PATIENCE: usize = 3_000_000;
 /// A node: the application, its replica, and a duty cycle that the test turns.
 struct Rig {
     app: KvApp,
-    replica: FakeReplica<NoFabric>,
+    replica: FakeReplica<Nobody>,
     wall: Arc<AtomicU64>,
     /// Replies are released at the end of their turn.
     releasing: bool,
@@ -32,7 +33,7 @@ impl Rig {
         let config = KvConfig { listen: config.listen.or(Some("127.0.0.1:0".parse().expect("an address"))), socket_poll_ns: 0, ..config };
         let clock = wall.clone();
         let app = KvApp::new(config, Box::new(move || clock.load(Ordering::Relaxed)), [7, 11]).expect("a good configuration");
-        let mut rig = Rig { app, replica: FakeReplica::new(NoFabric, Default::default()), wall, releasing: true };
+        let mut rig = Rig { app, replica: FakeReplica::new(Nobody, Default::default()), wall, releasing: true };
         rig.replica.lead();
         rig.turn();
         rig
@@ -88,7 +89,7 @@ impl Rig {
 
     /// A machine that has applied every entry holds what the primary holds.
     fn check_backup(&self) {
-        let mut backup = FakeReplica::new(NoFabric, self.replica.log.clone());
+        let mut backup = FakeReplica::new(Nobody, self.replica.log.clone());
         backup.catch_up(usize::MAX);
         assert_eq!(backup.machine.digest(), self.replica.machine.digest());
     }

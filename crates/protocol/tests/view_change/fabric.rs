@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use martlet_fabric::primitive::{AtomicU64, Ordering};
-use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, PeerEvent, PeerId, Region, RegionName, Remote, Token};
+use martlet_fabric::{Fabric, Local, LocalRegion, Memory, PeerId, Region, RegionName, Remote, Token};
 use martlet_protocol::basics::layout::{BOARD, LIFE, MAX_MEMBERS, MAX_WATCHERS, SCRATCH, SLOT_WORDS, SLOTS, VIEW_RECORD_BYTES, life};
 use martlet_protocol::membership::Evidence;
 use martlet_protocol::membership::message::Message;
@@ -137,9 +137,6 @@ impl Fabric for Endpoint<'_> {
     fn compare_and_swap(&mut self, at: Remote, expected: u64, new: u64, token: Token) {
         self.post(at.peer, token, Posted::Swap(at.offset / 8, expected, new));
     }
-    fn poll(&mut self) -> Option<Completion> {
-        None
-    }
     fn send(&mut self, _: PeerId, datagram: &[u8]) {
         self.multicast(datagram);
     }
@@ -149,16 +146,7 @@ impl Fabric for Endpoint<'_> {
             self.out.sent.push_back(datagram.to_vec());
         }
     }
-    fn receive(&mut self, _: &mut Vec<u8>) -> Option<PeerId> {
-        None
-    }
-    fn event(&mut self) -> Option<PeerEvent> {
-        None
-    }
-    fn grant(&mut self, _: PeerId, _: RegionName) {}
-    fn revoke(&mut self, _: PeerId, _: RegionName, _: Token) {}
-    fn nudge(&mut self, _: PeerId) {}
-    fn forget(&mut self, _: PeerId) {}
+    martlet_fabric::idle!(poll, receive, event, grant, revoke, nudge, forget);
 }
 
 /// A read that tells nothing about leases: it takes effect and completes at once, or the states would be too many.

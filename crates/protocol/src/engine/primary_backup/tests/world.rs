@@ -8,8 +8,7 @@ use std::rc::Rc;
 
 use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_fabric::{
-    Completion, Fabric, Incarnation, Local, LocalRegion, Memory, NodeId, OpError, PeerEvent, PeerId, Region, RegionName, Remote, Token,
-    ring,
+    Completion, Fabric, Incarnation, Local, LocalRegion, Memory, NodeId, OpError, PeerId, Region, RegionName, Remote, Token, ring,
 };
 
 use crate::basics::layout::{Component, LOG_LANE};
@@ -160,18 +159,13 @@ impl Fabric for TestFabric {
     fn multicast(&mut self, _: &[u8]) {
         unreachable!("the engine sends no datagrams");
     }
-    fn receive(&mut self, _: &mut Vec<u8>) -> Option<PeerId> {
-        None
-    }
-    fn event(&mut self) -> Option<PeerEvent> {
-        None
-    }
     fn grant(&mut self, _: PeerId, _: RegionName) {
         unreachable!("the engine grants nothing");
     }
     fn revoke(&mut self, _: PeerId, _: RegionName, _: Token) {
         unreachable!("the engine revokes nothing");
     }
+    martlet_fabric::idle!(receive, event);
 }
 
 /// A command: its number, its key, and bytes to make it longer.
