@@ -3,12 +3,14 @@
 
 pub(crate) mod admission;
 pub(crate) mod dialer;
+pub(crate) mod handshakes;
 pub(crate) mod regions;
 pub(crate) mod watch;
 pub(crate) mod wire;
 
 use crate::contract::{Identity, NodeId, PeerKind, RegionSpec};
-use wire::{Code, Hello, Prover, Said};
+use admission::Standing;
+use wire::{Code, Hello, Message, Prover, Said};
 
 /// The shortest cluster key.
 pub const MIN_KEY_BYTES: usize = 16;
@@ -105,6 +107,16 @@ impl Refusal {
     pub(crate) fn new(code: Code, text: impl Into<String>) -> Refusal {
         Refusal { code, text: text.into(), told: false }
     }
+
+    /// The other end has refused us.
+    pub(crate) fn heard(code: Code, text: &str) -> Refusal {
+        Refusal { code, text: format!("it refuses: {text}"), told: true }
+    }
+
+    /// A message cannot be sent, so nobody can be told either.
+    pub(crate) fn unsendable(message: &Message<'_>, why: &std::io::Error) -> Refusal {
+        Refusal { code: Code::Mismatch, text: format!("{} cannot be sent to it ({why})", message.name()), told: true }
+    }
 }
 
 impl From<String> for Refusal {
@@ -145,7 +157,7 @@ impl Meeting {
     }
 
     /// Reads the peer's Hello and checks that the two belong together.
-    pub(crate) fn meet(&mut self, party: &Party, hello: &[u8]) -> Result<Identity, Refusal> {
+    fn meet(&mut self, party: &Party, hello: &[u8]) -> Result<Identity, Refusal> {
         let theirs = Hello::decode(hello)?;
         if theirs.cluster != party.cluster {
             return Err(format!("it belongs to cluster {:?}, this process to {:?}", theirs.cluster, party.cluster).into());
@@ -176,6 +188,36 @@ impl Meeting {
             PeerKind::Client => theirs.clients,
         };
         self.peer = Some((identity, spec));
+        Ok(identity)
+    }
+
+    /// Its right to a place.
+    pub(crate) fn standing(&self) -> Standing {
+        match (self.target, &self.peer) {
+            (Some(_), _) => Standing::Ours,
+            (None, None) => Standing::Silent,
+            (None, Some(_)) => Standing::Speaking,
+        }
+    }
+
+    /// At the accepting end: reads the dialer's Hello. Our proof, to answer with. `admit` says whether a process may be connected now.
+    pub(crate) fn answer(
+        &mut self,
+        party: &Party,
+        hello: &[u8],
+        admit: impl Fn(Identity) -> Result<(), Refusal>,
+    ) -> Result<[u8; wire::PROOF], Refusal> {
+        let identity = self.meet(party, hello)?;
+        if party.decides(identity) {
+            admit(identity)?;
+        }
+        Ok(self.prove(party, b""))
+    }
+
+    /// At the dialling end: reads the answer.
+    pub(crate) fn answered(&mut self, party: &Party, proof: &[u8; wire::PROOF], hello: &[u8]) -> Result<Identity, Refusal> {
+        let identity = self.meet(party, hello)?;
+        self.check_proof(party, proof, b"")?;
         Ok(identity)
     }
 

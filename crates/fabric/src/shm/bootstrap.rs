@@ -17,8 +17,9 @@ use super::socket::{self, MAX_MESSAGE, Received};
 use crate::contract::{Identity, NodeId, PeerId, PeerKind};
 use crate::meeting::admission;
 use crate::meeting::dialer::Dialer;
+use crate::meeting::handshakes::{End, Failure, Handshakes};
 use crate::meeting::watch::Watch;
-use crate::meeting::wire::{Code, Message};
+use crate::meeting::wire::Message;
 use crate::meeting::{Refusal, describe};
 
 /// How long a handshake may take in all.
@@ -65,13 +66,6 @@ enum Source {
     Outside,
 }
 
-/// How a handshake fails.
-enum Failure {
-    Refused(Refusal),
-    /// The other end died, or gave up.
-    HungUp,
-}
-
 /// The thread's state.
 pub(super) struct Bootstrap {
     pub(super) ours: Ours,
@@ -79,7 +73,7 @@ pub(super) struct Bootstrap {
     pub(super) listener: Option<OwnedFd>,
     pub(super) max_clients: usize,
     dialer: Dialer<()>,
-    handshakes: Vec<Handshake>,
+    handshakes: Handshakes<Handshake>,
     connections: Vec<Connection>,
     next_peer: u32,
     /// Whether connections are accepted; until then they wait in the listener.
@@ -98,7 +92,7 @@ impl Bootstrap {
             listener,
             max_clients,
             dialer: Dialer::new(FIRST_PAUSE, LONGEST_PAUSE),
-            handshakes: Vec::new(),
+            handshakes: Handshakes::new(HANDSHAKE),
             connections: Vec::new(),
             next_peer: 1,
             open,
@@ -162,7 +156,9 @@ impl Bootstrap {
         }
         for (at, handshake) in self.handshakes.iter().enumerate() {
             watch.add(Source::Handshake(at), PollFd::new(&handshake.socket, PollFlags::IN));
-            watch.at_latest(handshake.deadline);
+        }
+        if let Some(end) = self.handshakes.next_end() {
+            watch.at_latest(end);
         }
         for (at, connection) in self.connections.iter().enumerate() {
             if let Some(socket) = &connection.socket {
@@ -188,7 +184,7 @@ impl Bootstrap {
     fn wants_dial(&self, node: NodeId) -> bool {
         let connected =
             self.connections.iter().any(|c| c.link == Link::Live && c.identity.kind == PeerKind::Member && c.identity.node == node);
-        !connected && !self.handshakes.iter().any(|h| h.meeting.target == Some(node))
+        !connected && !self.handshakes.dials(node)
     }
 
     /// Carries out commands; `true` to stop.
@@ -233,10 +229,7 @@ impl Bootstrap {
         match socket::accept(listener) {
             Ok(None) => {}
             Ok(Some(socket)) => {
-                // The list is in order of arrival.
-                if let Some(at) = admission::displaced(self.handshakes.iter().map(Handshake::standing)) {
-                    self.handshakes[at].deadline = Instant::now();
-                }
+                self.handshakes.make_room(Instant::now());
                 self.begin(socket, None);
             }
             Err(error) => {
@@ -247,8 +240,8 @@ impl Bootstrap {
     }
 
     fn begin(&mut self, socket: OwnedFd, target: Option<NodeId>) {
-        match Handshake::start(&self.ours, socket, target, Instant::now() + HANDSHAKE) {
-            Ok(handshake) => self.handshakes.push(handshake),
+        match Handshake::start(&self.ours, socket, target) {
+            Ok(handshake) => self.handshakes.add(handshake, Instant::now()),
             Err(refusal) => {
                 let who = target.map_or("an unknown process".into(), |node| format!("member {node}"));
                 self.refused(&who, target, &refusal);
@@ -257,42 +250,17 @@ impl Bootstrap {
     }
 
     fn shake_hands(&mut self, ready: &[usize]) {
-        let mut going_on = Vec::with_capacity(self.handshakes.len());
-        for (at, mut handshake) in std::mem::take(&mut self.handshakes).into_iter().enumerate() {
-            if !ready.contains(&at) {
-                going_on.push(handshake);
-                continue;
-            }
-            match self.advance(&mut handshake) {
-                Ok(Some(peer)) => self.connected(handshake, peer),
-                Ok(None) => going_on.push(handshake),
-                Err(Failure::Refused(refusal)) => {
-                    handshake.turn_down(&refusal);
-                    self.refused(&handshake.meeting.peer_name(), handshake.meeting.target, &refusal);
-                }
-                Err(Failure::HungUp) => self.abandoned(&handshake, "it hung up"),
-            }
-        }
-        self.handshakes.append(&mut going_on);
-    }
-
-    /// Takes what has arrived for one handshake; a few messages at most, by its steps.
-    fn advance(&mut self, handshake: &mut Handshake) -> Result<Option<Box<Peer>>, Failure> {
-        loop {
-            let (len, fds) = match socket::receive(&handshake.socket, &mut self.buffer) {
-                Received::Nothing => return Ok(None),
-                Received::Message(len, fds) => (len, fds),
-                Received::TooLong => {
-                    let text = format!("its message is longer than {MAX_MESSAGE} bytes");
-                    return Err(Failure::Refused(text.into()));
-                }
-                Received::End => return Err(Failure::HungUp),
-            };
-            let (ours, max_clients) = (&self.ours, self.max_clients);
+        let mut ended = 0;
+        for at in ready {
             let others = self.connections.iter().map(|c| (c.identity, c.link == Link::Live));
-            let admit = |identity| admission::admit(ours.party.identity, max_clients, others.clone(), identity);
-            if let Progress::Connected(peer) = handshake.handle(ours, &self.buffer[..len], fds, admit).map_err(Failure::Refused)? {
-                return Ok(Some(peer));
+            let admit = |identity| admission::admit(self.ours.party.identity, self.max_clients, others.clone(), identity);
+            let step = self.handshakes.advance(at - ended, |handshake| advance(handshake, &self.ours, &mut self.buffer, admit));
+            let Some((handshake, end)) = step else { continue };
+            ended += 1;
+            match end {
+                End::Connected(peer) => self.connected(handshake, peer),
+                End::Refused(refusal) => self.refused(&handshake.meeting.peer_name(), handshake.meeting.target, &refusal),
+                End::Abandoned(why) => self.abandoned(&handshake, why),
             }
         }
     }
@@ -380,10 +348,8 @@ impl Bootstrap {
         if self.accept_again.is_some_and(|when| when <= now) {
             self.accept_again = None;
         }
-        for handshake in self.handshakes.extract_if(.., |h| h.deadline <= now).collect::<Vec<_>>() {
-            let why = format!("the handshake was not over in {HANDSHAKE:?}, or too many were under way");
+        for (handshake, why) in self.handshakes.expire(now) {
             self.abandoned(&handshake, &why);
-            handshake.turn_down(&Refusal::new(Code::Mismatch, why));
         }
         for connection in &mut self.connections {
             if matches!(connection.link, Link::Dying(until) if until <= now) {
@@ -400,6 +366,29 @@ impl Bootstrap {
                     Err(_) => self.dialer.pause(node, Instant::now()),
                 }
             }
+        }
+    }
+}
+
+/// Takes what has arrived for one handshake; a few messages at most, by its steps.
+fn advance(
+    handshake: &mut Handshake,
+    ours: &Ours,
+    buffer: &mut [u8; MAX_MESSAGE],
+    admit: impl Fn(Identity) -> Result<(), Refusal>,
+) -> Result<Option<Box<Peer>>, Failure> {
+    loop {
+        let (len, fds) = match socket::receive(&handshake.socket, buffer) {
+            Received::Nothing => return Ok(None),
+            Received::Message(len, fds) => (len, fds),
+            Received::TooLong => {
+                let text = format!("its message is longer than {MAX_MESSAGE} bytes");
+                return Err(Failure::Refused(text.into()));
+            }
+            Received::End => return Err(Failure::HungUp),
+        };
+        if let Progress::Connected(peer) = handshake.handle(ours, &buffer[..len], fds, &admit).map_err(Failure::Refused)? {
+            return Ok(Some(peer));
         }
     }
 }

@@ -2,14 +2,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::peer::{Kept, Own, Peer};
 use super::socket;
 use crate::contract::{Identity, NodeId};
-use crate::meeting::admission::Standing;
-use crate::meeting::wire::{Code, Message};
-use crate::meeting::{Meeting, Party, Refusal};
+use crate::meeting::wire::Message;
+use crate::meeting::{Meeting, Party, Refusal, handshakes};
 
 /// What all handshakes of a process have in common.
 #[derive(Debug)]
@@ -38,8 +36,6 @@ enum Step {
 pub(super) struct Handshake {
     pub(super) socket: OwnedFd,
     pub(super) pidfd: OwnedFd,
-    /// When patience ends.
-    pub(super) deadline: Instant,
     pub(super) meeting: Meeting,
     step: Step,
     kept: Option<Kept>,
@@ -48,25 +44,16 @@ pub(super) struct Handshake {
 
 impl Handshake {
     /// Begins at either end; the dialer speaks first.
-    pub(super) fn start(ours: &Ours, socket: OwnedFd, target: Option<NodeId>, deadline: Instant) -> Result<Handshake, Refusal> {
+    pub(super) fn start(ours: &Ours, socket: OwnedFd, target: Option<NodeId>) -> Result<Handshake, Refusal> {
         socket::authorised(&socket)?;
         let pidfd = socket::pidfd(&socket).map_err(|e| format!("its process cannot be watched ({e})"))?;
         let meeting = Meeting::start(&ours.party, target)?;
         let step = if target.is_some() { Step::Answer } else { Step::Hello };
-        let handshake = Handshake { socket, pidfd, deadline, meeting, step, kept: None, ready: None };
+        let handshake = Handshake { socket, pidfd, meeting, step, kept: None, ready: None };
         if target.is_some() {
             handshake.send(&Message::Hello(&handshake.meeting.mine), &[])?;
         }
         Ok(handshake)
-    }
-
-    /// Its right to a place.
-    pub(super) fn standing(&self) -> Standing {
-        match (self.meeting.target, self.step) {
-            (Some(_), _) => Standing::Ours,
-            (None, Step::Hello) => Standing::Silent,
-            (None, _) => Standing::Speaking,
-        }
     }
 
     /// Takes a message. `admit` says whether a process may be connected now.
@@ -79,17 +66,12 @@ impl Handshake {
     ) -> Result<Progress, Refusal> {
         match (self.step, Message::decode(bytes)?) {
             (Step::Hello, Message::Hello(hello)) => {
-                let identity = self.meeting.meet(&ours.party, hello)?;
-                if ours.party.decides(identity) {
-                    admit(identity)?;
-                }
-                let proof = self.meeting.prove(&ours.party, b"");
+                let proof = self.meeting.answer(&ours.party, hello, admit)?;
                 self.send(&Message::Answer { proof: &proof, hello: &self.meeting.mine }, &[])?;
                 self.step = Step::Offer;
             }
             (Step::Answer, Message::Answer { proof, hello }) => {
-                let identity = self.meeting.meet(&ours.party, hello)?;
-                self.meeting.check_proof(&ours.party, proof, b"")?;
+                let identity = self.meeting.answered(&ours.party, proof, hello)?;
                 self.offer(ours, identity)?;
                 self.step = Step::Offer;
             }
@@ -113,7 +95,7 @@ impl Handshake {
                 self.step = Step::Commit;
             }
             (Step::Commit, Message::Commit) => return Ok(Progress::Connected(self.ready.take().expect("mapped before"))),
-            (_, Message::Refuse { code, text }) => return Err(Refusal { code, text: format!("it refuses: {text}"), told: true }),
+            (_, Message::Refuse { code, text }) => return Err(Refusal::heard(code, &text)),
             (step, message) => return Err(format!("it sent {} while {step:?} was expected", message.name()).into()),
         }
         Ok(Progress::Waiting)
@@ -131,15 +113,16 @@ impl Handshake {
     }
 
     fn send(&self, message: &Message<'_>, fds: &[std::os::fd::BorrowedFd<'_>]) -> Result<(), Refusal> {
-        socket::send(&self.socket, &message.encode(), fds).map_err(|e| Refusal {
-            code: Code::Mismatch,
-            text: format!("{} cannot be sent to it ({e})", message.name()),
-            told: true,
-        })
+        socket::send(&self.socket, &message.encode(), fds).map_err(|e| Refusal::unsendable(message, &e))
+    }
+}
+
+impl handshakes::Handshake for Handshake {
+    fn meeting(&self) -> &Meeting {
+        &self.meeting
     }
 
-    /// Tells the other end why it is turned down, as far as it listens.
-    pub(super) fn turn_down(&self, refusal: &Refusal) {
+    fn turn_down(&mut self, refusal: &Refusal) {
         if !refusal.told {
             let _ = self.send(&Message::Refuse { code: refusal.code, text: refusal.text.clone() }, &[]);
         }

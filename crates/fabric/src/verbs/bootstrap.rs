@@ -18,8 +18,9 @@ use super::stream::{self, Received, Stream};
 use crate::contract::{Identity, NodeId, PeerId, PeerKind};
 use crate::meeting::admission;
 use crate::meeting::dialer::Dialer;
+use crate::meeting::handshakes::{End, Failure, Handshakes};
 use crate::meeting::watch::Watch;
-use crate::meeting::wire::{Code, Message};
+use crate::meeting::wire::Message;
 use crate::meeting::{Party, Refusal, describe};
 
 /// How long a handshake may take in all.
@@ -47,13 +48,6 @@ enum Source {
     Connection(usize),
 }
 
-/// How a handshake fails.
-enum Failure {
-    Refused(Refusal),
-    /// The other end died, or gave up, or was never there.
-    HungUp,
-}
-
 /// The thread's state.
 pub(super) struct Bootstrap {
     pub(super) party: Party,
@@ -64,7 +58,7 @@ pub(super) struct Bootstrap {
     /// Whether connections are accepted; until then they wait in the listener.
     pub(super) open: bool,
     dialer: Dialer<SocketAddr>,
-    handshakes: Vec<Handshake>,
+    handshakes: Handshakes<Handshake>,
     connections: Vec<Connection>,
     next_peer: u32,
     accept_again: Option<Instant>,
@@ -87,7 +81,7 @@ impl Bootstrap {
             max_clients,
             open,
             dialer: Dialer::new(FIRST_PAUSE, LONGEST_PAUSE),
-            handshakes: Vec::new(),
+            handshakes: Handshakes::new(HANDSHAKE),
             connections: Vec::new(),
             next_peer: 1,
             accept_again: None,
@@ -140,7 +134,9 @@ impl Bootstrap {
         let interest = |stream: &Stream| if stream.wants_to_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         for (at, handshake) in self.handshakes.iter().enumerate() {
             watch.add(Source::Handshake(at), PollFd::from_borrowed_fd(handshake.stream.as_fd(), interest(&handshake.stream)));
-            watch.at_latest(handshake.deadline);
+        }
+        if let Some(end) = self.handshakes.next_end() {
+            watch.at_latest(end);
         }
         for (at, connection) in self.connections.iter().enumerate() {
             if let Some(stream) = &connection.stream {
@@ -157,7 +153,7 @@ impl Bootstrap {
     fn wants_dial(&self, node: NodeId) -> bool {
         let connected =
             self.connections.iter().any(|c| c.stream.is_some() && c.identity.kind == PeerKind::Member && c.identity.node == node);
-        !connected && !self.handshakes.iter().any(|h| h.meeting.target == Some(node))
+        !connected && !self.handshakes.dials(node)
     }
 
     /// Carries out commands; `true` to stop.
@@ -204,10 +200,7 @@ impl Bootstrap {
         match stream::accept(listener) {
             Ok(None) => {}
             Ok(Some(stream)) => {
-                // The list is in order of arrival.
-                if let Some(at) = admission::displaced(self.handshakes.iter().map(Handshake::standing)) {
-                    self.handshakes[at].deadline = Instant::now();
-                }
+                self.handshakes.make_room(Instant::now());
                 self.begin(stream, None);
             }
             Err(error) => {
@@ -220,8 +213,8 @@ impl Bootstrap {
     fn begin(&mut self, stream: Stream, target: Option<NodeId>) {
         let number = PeerId(self.next_peer);
         self.next_peer = self.next_peer.checked_add(1).expect("four thousand million handshakes in one life");
-        match Handshake::start(&self.party, stream, target, number, Instant::now() + HANDSHAKE) {
-            Ok(handshake) => self.handshakes.push(handshake),
+        match Handshake::start(&self.party, stream, target, number) {
+            Ok(handshake) => self.handshakes.add(handshake, Instant::now()),
             // Nobody is there yet, mostly.
             Err(_) => {
                 if let Some(node) = target {
@@ -232,39 +225,17 @@ impl Bootstrap {
     }
 
     fn shake_hands(&mut self, ready: &[usize]) {
-        let mut going_on = Vec::with_capacity(self.handshakes.len());
-        for (at, mut handshake) in std::mem::take(&mut self.handshakes).into_iter().enumerate() {
-            if !ready.contains(&at) {
-                going_on.push(handshake);
-                continue;
-            }
-            match self.advance(&mut handshake) {
-                Ok(Some(peer)) => self.connected(handshake, peer),
-                Ok(None) => going_on.push(handshake),
-                Err(Failure::Refused(refusal)) => {
-                    handshake.turn_down(&refusal);
-                    self.refused(&handshake, &refusal);
-                }
-                Err(Failure::HungUp) => self.abandoned(&handshake, "it hung up, or is not there"),
-            }
-        }
-        self.handshakes.append(&mut going_on);
-    }
-
-    /// Takes what has arrived for one handshake; a few messages at most, by its steps.
-    fn advance(&self, handshake: &mut Handshake) -> Result<Option<Box<Peer>>, Failure> {
-        handshake.stream.flush().map_err(|_| Failure::HungUp)?;
-        loop {
-            let message = match handshake.stream.receive() {
-                Received::Nothing => return Ok(None),
-                Received::Message(message) => message,
-                Received::TooLong => return Err(Failure::Refused("its message is too long".to_owned().into())),
-                Received::End => return Err(Failure::HungUp),
-            };
+        let mut ended = 0;
+        for at in ready {
             let others = self.connections.iter().map(|c| (c.identity, c.stream.is_some()));
             let admit = |identity| admission::admit(self.party.identity, self.max_clients, others.clone(), identity);
-            if let Progress::Connected(peer) = handshake.handle(&self.party, &self.card, &message, admit).map_err(Failure::Refused)? {
-                return Ok(Some(peer));
+            let step = self.handshakes.advance(at - ended, |handshake| advance(handshake, &self.party, &self.card, admit));
+            let Some((handshake, end)) = step else { continue };
+            ended += 1;
+            match end {
+                End::Connected(peer) => self.connected(handshake, peer),
+                End::Refused(refusal) => self.refused(&handshake, &refusal),
+                End::Abandoned(why) => self.abandoned(&handshake, why),
             }
         }
     }
@@ -336,10 +307,8 @@ impl Bootstrap {
         if self.accept_again.is_some_and(|when| when <= now) {
             self.accept_again = None;
         }
-        for mut handshake in self.handshakes.extract_if(.., |h| h.deadline <= now).collect::<Vec<_>>() {
-            let why = format!("the handshake was not over in {HANDSHAKE:?}, or too many were under way");
+        for (handshake, why) in self.handshakes.expire(now) {
             self.abandoned(&handshake, &why);
-            handshake.turn_down(&Refusal::new(Code::Mismatch, why));
         }
         for (node, at) in self.dialer.due(now) {
             if self.wants_dial(node) {
@@ -348,6 +317,27 @@ impl Bootstrap {
                     Err(_) => self.dialer.pause(node, Instant::now()),
                 }
             }
+        }
+    }
+}
+
+/// Takes what has arrived for one handshake; a few messages at most, by its steps.
+fn advance(
+    handshake: &mut Handshake,
+    party: &Party,
+    card: &Card,
+    admit: impl Fn(Identity) -> Result<(), Refusal>,
+) -> Result<Option<Box<Peer>>, Failure> {
+    handshake.stream.flush().map_err(|_| Failure::HungUp)?;
+    loop {
+        let message = match handshake.stream.receive() {
+            Received::Nothing => return Ok(None),
+            Received::Message(message) => message,
+            Received::TooLong => return Err(Failure::Refused("its message is too long".to_owned().into())),
+            Received::End => return Err(Failure::HungUp),
+        };
+        if let Progress::Connected(peer) = handshake.handle(party, card, &message, &admit).map_err(Failure::Refused)? {
+            return Ok(Some(peer));
         }
     }
 }

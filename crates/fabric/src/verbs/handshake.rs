@@ -1,15 +1,12 @@
 //! One handshake over TCP, from either end: a state machine that is handed messages. See [`crate::meeting::wire`] for its steps.
 
-use std::time::Instant;
-
 use super::mail::Keys;
 use super::offer::Offer;
 use super::peer::{Card, Kept, Peer};
 use super::stream::Stream;
 use crate::contract::{Identity, NodeId, PeerId};
-use crate::meeting::admission::Standing;
-use crate::meeting::wire::{Code, Message};
-use crate::meeting::{Meeting, Party, Refusal};
+use crate::meeting::wire::Message;
+use crate::meeting::{Meeting, Party, Refusal, handshakes};
 
 /// How far a message has brought us.
 pub(super) enum Progress {
@@ -30,8 +27,6 @@ enum Step {
 #[derive(Debug)]
 pub(super) struct Handshake {
     pub(super) stream: Stream,
-    /// When patience ends.
-    pub(super) deadline: Instant,
     pub(super) meeting: Meeting,
     /// What the peer is called if it gets through.
     pub(super) number: PeerId,
@@ -42,30 +37,15 @@ pub(super) struct Handshake {
 
 impl Handshake {
     /// Begins at either end; the dialer speaks first.
-    pub(super) fn start(
-        party: &Party,
-        stream: Stream,
-        target: Option<NodeId>,
-        number: PeerId,
-        deadline: Instant,
-    ) -> Result<Handshake, Refusal> {
+    pub(super) fn start(party: &Party, stream: Stream, target: Option<NodeId>, number: PeerId) -> Result<Handshake, Refusal> {
         let meeting = Meeting::start(party, target)?;
         let step = if target.is_some() { Step::Answer } else { Step::Hello };
-        let mut handshake = Handshake { stream, deadline, meeting, number, step, kept: None, ready: None };
+        let mut handshake = Handshake { stream, meeting, number, step, kept: None, ready: None };
         if target.is_some() {
             let hello = handshake.meeting.mine.clone();
             handshake.send(&Message::Hello(&hello))?;
         }
         Ok(handshake)
-    }
-
-    /// Its right to a place.
-    pub(super) fn standing(&self) -> Standing {
-        match (self.meeting.target, self.step) {
-            (Some(_), _) => Standing::Ours,
-            (None, Step::Hello) => Standing::Silent,
-            (None, _) => Standing::Speaking,
-        }
     }
 
     /// Takes a message. `admit` says whether a process may be connected now.
@@ -78,18 +58,13 @@ impl Handshake {
     ) -> Result<Progress, Refusal> {
         match (self.step, Message::decode(bytes)?) {
             (Step::Hello, Message::Hello(hello)) => {
-                let identity = self.meeting.meet(party, hello)?;
-                if party.decides(identity) {
-                    admit(identity)?;
-                }
-                let proof = self.meeting.prove(party, b"");
+                let proof = self.meeting.answer(party, hello, admit)?;
                 let mine = self.meeting.mine.clone();
                 self.send(&Message::Answer { proof: &proof, hello: &mine })?;
                 self.step = Step::Offer;
             }
             (Step::Answer, Message::Answer { proof, hello }) => {
-                self.meeting.meet(party, hello)?;
-                self.meeting.check_proof(party, proof, b"")?;
+                self.meeting.answered(party, proof, hello)?;
                 self.offer(party, card)?;
                 self.step = Step::Offer;
             }
@@ -129,7 +104,7 @@ impl Handshake {
                 return self.commit();
             }
             (Step::Commit, Message::Commit) => return Ok(Progress::Connected(self.ready.take().expect("connected before"))),
-            (_, Message::Refuse { code, text }) => return Err(Refusal { code, text: format!("it refuses: {text}"), told: true }),
+            (_, Message::Refuse { code, text }) => return Err(Refusal::heard(code, &text)),
             (step, message) => return Err(format!("it sent {} while {step:?} was expected", message.name()).into()),
         }
         Ok(Progress::Waiting)
@@ -166,15 +141,16 @@ impl Handshake {
     }
 
     fn send(&mut self, message: &Message<'_>) -> Result<(), Refusal> {
-        self.stream.send(&message.encode()).map_err(|e| Refusal {
-            code: Code::Mismatch,
-            text: format!("{} cannot be sent to it ({e})", message.name()),
-            told: true,
-        })
+        self.stream.send(&message.encode()).map_err(|e| Refusal::unsendable(message, &e))
+    }
+}
+
+impl handshakes::Handshake for Handshake {
+    fn meeting(&self) -> &Meeting {
+        &self.meeting
     }
 
-    /// Tells the other end why it is turned down, as far as it listens.
-    pub(super) fn turn_down(&mut self, refusal: &Refusal) {
+    fn turn_down(&mut self, refusal: &Refusal) {
         if !refusal.told {
             let _ = self.send(&Message::Refuse { code: refusal.code, text: refusal.text.clone() });
         }
