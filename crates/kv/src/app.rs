@@ -46,6 +46,8 @@ pub struct KvApp {
     heard_in_memory: bool,
     /// Keys may be due that the last turn had no budget for.
     expiring: bool,
+    /// Keys that are gone are yet to be freed.
+    untidy: bool,
 }
 
 impl std::fmt::Debug for KvApp {
@@ -81,6 +83,7 @@ impl KvApp {
             is_primary: false,
             heard_in_memory: true,
             expiring: false,
+            untidy: false,
         })
     }
 
@@ -102,7 +105,7 @@ impl KvApp {
 
     /// Whether nothing is left to do until [`KvApp::events`] is readable, a ticket is released, or a lane of the fabric changes.
     pub fn is_idle(&self) -> bool {
-        self.redis.is_idle() && self.fabric.is_idle() && !self.expiring
+        self.redis.is_idle() && self.fabric.is_idle() && !self.expiring && !self.untidy
     }
 
     /// Takes note of a change of view or reign. Replies that wait are void when the reign changed.
@@ -159,6 +162,7 @@ impl Application for KvApp {
             self.expiring = ctx.expire_some(most) == most;
         }
         turn.propose();
+        self.untidy = turn.replica.machine_mut().tidy();
         // A node that sleeps is not woken for what it has been told of already, such as the rest of a long request.
         turn.executed + usize::from(!self.is_idle())
     }

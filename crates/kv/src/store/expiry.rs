@@ -33,6 +33,11 @@ impl ExpiryIndex {
         self.due.first().copied().filter(|(when, _)| *when <= now_ms)
     }
 
+    /// Forgets so many keys, whichever. Returns whether any are left.
+    pub(super) fn drop_some(&mut self, most: usize) -> bool {
+        (0..most).all(|_| self.due.pop_first().is_some())
+    }
+
     /// How many keys expire some day.
     pub fn len(&self) -> usize {
         self.due.len()

@@ -8,6 +8,7 @@ use super::effects::{Decoder, Effect};
 use super::entry::Entry;
 use super::expiry::ExpiryIndex;
 use super::hash::{Hasher, Position, Seed};
+use super::remains::Remains;
 use super::sessions::Sessions;
 use super::table::{Keyed, Table};
 use super::transfer;
@@ -21,11 +22,18 @@ pub struct KvMachine {
     pub(super) table: Table,
     pub(super) expiry: ExpiryIndex,
     pub(super) sessions: Sessions,
+    /// Keys that are gone, and not yet freed. No part of the state.
+    remains: Remains,
 }
 
 impl Default for KvMachine {
     fn default() -> KvMachine {
-        KvMachine { table: Table::new(Seed::default()), expiry: ExpiryIndex::default(), sessions: Sessions::default() }
+        KvMachine {
+            table: Table::new(Seed::default()),
+            expiry: ExpiryIndex::default(),
+            sessions: Sessions::default(),
+            remains: Remains::default(),
+        }
     }
 }
 
@@ -62,8 +70,7 @@ impl KvMachine {
     /// Hashes keys under `seed` from now on, and forgets every key if that is news: each of them is about to be received anew.
     pub(super) fn take_seed(&mut self, seed: Seed) {
         if self.table.seed() != seed {
-            self.table = Table::new(seed);
-            self.expiry = ExpiryIndex::default();
+            self.start_over(seed);
         }
     }
 
@@ -149,8 +156,22 @@ impl KvMachine {
 
     /// Removes every key. Sessions stay: their clients are still there.
     pub fn flush(&mut self) {
-        self.table = Table::new(self.table.seed());
-        self.expiry = ExpiryIndex::default();
+        self.start_over(self.table.seed());
+    }
+
+    /// Goes on without keys, hashing under `seed`.
+    fn start_over(&mut self, seed: Seed) {
+        let table = std::mem::replace(&mut self.table, Table::new(seed));
+        self.remains.take(table, std::mem::take(&mut self.expiry));
+    }
+
+    /// Frees a little of what [`KvMachine::flush`] and [`StateMachine::clear`] have thrown away, and returns whether anything is left. To be called once a turn.
+    #[inline]
+    pub fn tidy(&mut self) -> bool {
+        for _ in 0..self.remains.due() {
+            self.remains.step();
+        }
+        self.remains.due() > 0
     }
 
     /// How many keys there are, those that have expired unseen among them.
@@ -173,7 +194,7 @@ impl KvMachine {
         self.expiry.mean_ttl_ms(now_ms)
     }
 
-    /// About what the state takes of the heap, in bytes: what `maxmemory` limits.
+    /// About what the state takes of the heap, in bytes: what `maxmemory` limits. Keys that are gone count no more, though they are freed a little later.
     pub fn used_bytes(&self) -> usize {
         self.table.heap_bytes() + self.expiry.heap_bytes() + self.sessions.heap_bytes()
     }
@@ -255,7 +276,8 @@ impl StateMachine for KvMachine {
     }
 
     fn clear(&mut self) {
-        *self = KvMachine::default();
+        self.start_over(Seed::default());
+        self.sessions = Sessions::default();
     }
 
     fn digest(&self) -> u64 {

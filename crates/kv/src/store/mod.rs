@@ -6,6 +6,7 @@ pub mod entry;
 pub mod expiry;
 pub mod hash;
 pub mod machine;
+mod remains;
 pub mod sessions;
 pub mod table;
 mod transfer;

@@ -33,10 +33,18 @@ pub struct Keyed<'a> {
 }
 
 #[derive(Debug, Default)]
-struct Bucket {
+pub(super) struct Bucket {
     entries: HashTable<Entry>,
     /// How many bits of the hash, after the segment's, all its entries share.
     depth: u32,
+}
+
+impl Bucket {
+    /// How many entries it holds.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
 }
 
 #[derive(Debug)]
@@ -135,6 +143,11 @@ impl Table {
         let segments: Box<[Segment]> = (0..1 << SEGMENT_BITS).map(|_| Segment::default()).collect();
         let table_bytes = segments.len() * size_of::<Segment>() + segments.iter().map(Segment::heap_bytes).sum::<usize>();
         Table { hasher: Hasher::new(seed), segments, len: 0, entry_bytes: 0, table_bytes, nothing: Bucket::default() }
+    }
+
+    /// Its buckets, by segments, for whoever takes it apart.
+    pub(super) fn into_buckets(self) -> Vec<Vec<Bucket>> {
+        self.segments.into_iter().map(|segment| segment.buckets).collect()
     }
 
     /// The seed of its hash.

@@ -257,6 +257,27 @@ fn who_does_not_lead_says_who_does() {
 }
 
 #[test]
+fn what_a_flush_throws_away_is_freed_in_many_turns_and_keeps_the_node_awake_until_then() {
+    let mut rig = Rig::new(KvConfig::default());
+    let machine = &mut rig.replica.machine;
+    for i in 0..200_000u32 {
+        let key = i.to_le_bytes();
+        machine.put(machine.keyed(&key), b"v", Some(u64::MAX));
+    }
+    let mut client = rig.connect();
+    assert_eq!(rig.call(&mut client, "FLUSHALL"), "+OK\r\n");
+    assert_eq!(rig.call(&mut client, "SET k v"), "+OK\r\n", "the store serves meanwhile");
+    let mut turns = 0;
+    while !rig.app.is_idle() {
+        rig.turn();
+        turns += 1;
+    }
+    assert!(turns > 100, "{turns} turns");
+    assert_eq!(rig.call(&mut client, "DBSIZE"), ":1\r\n");
+    rig.check_backup();
+}
+
+#[test]
 fn pipelined_requests_are_answered_in_order() {
     let mut rig = Rig::new(KvConfig { commands_per_turn: 100, ..KvConfig::default() });
     let mut client = rig.connect();
