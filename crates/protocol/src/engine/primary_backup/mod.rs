@@ -11,9 +11,11 @@ mod config;
 mod engine;
 mod event;
 mod follower;
+mod following;
 mod inbound;
 pub mod layout;
 mod leading;
+mod peers;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -21,11 +23,10 @@ mod turns;
 
 use std::collections::VecDeque;
 
-use martlet_fabric::primitive::Ordering;
 use martlet_fabric::ring::Record;
-use martlet_fabric::{Completion, Fabric, LocalRegion, Memory, OpError, PeerId, Region, Remote, invariant, ring};
+use martlet_fabric::{Completion, Fabric, PeerId, invariant, ring};
 
-use crate::basics::layout::{LOG_LANE, MAX_MEMBERS};
+use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, ViewNumber};
 use crate::membership::{Roles, View};
 use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
@@ -38,6 +39,7 @@ use chain::{Chain, Origin};
 use follower::Op;
 use inbound::{Inbound, Phase};
 use leading::Leading;
+use peers::{Outbound, Peer, lane_number, lane_to};
 use turns::Turns;
 
 /// A replica's engine. One thread drives it; it never blocks and, in steady state, never allocates.
@@ -89,36 +91,6 @@ enum Role {
     TakingOver(Box<Leading>),
     Primary(Box<Leading>),
     Excluded,
-}
-
-/// A connected process.
-#[derive(Debug)]
-struct Peer {
-    id: PeerId,
-    process: ProcessId,
-    /// A view has listed it.
-    listed: bool,
-    gone: bool,
-    /// It was gone when its lane was last read to the end.
-    read_out: bool,
-    /// What we know of the lane that it keeps for us.
-    outbound: Outbound,
-    /// Its lane's header says that we read it.
-    attended: bool,
-    inbound: Inbound,
-}
-
-/// Whether a peer reads the lane that it keeps for us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outbound {
-    /// Not as far as we know; we may ask again at this time.
-    Unknown(Time),
-    /// We have asked.
-    Asked,
-    /// It does, with this salt.
-    Attended(u64),
-    /// It cannot be reached.
-    Lost,
 }
 
 impl PrimaryBackup {
@@ -405,125 +377,6 @@ impl PrimaryBackup {
         self.role = Role::Excluded;
     }
 
-    /// Tells peers that we read their lanes, and asks whether they read ours.
-    fn attend<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        for peer in &mut self.peers {
-            if !peer.attended
-                && let Some(memory) = lane_of(fabric, peer.id)
-            {
-                // From here on every takeover of ours reads this lane. Pairs with the writer's `read_word` below.
-                let salt = ring::salt(self.config.secret, lane_number(peer.id, peer.process));
-                memory[ring::ATTENDED_OFFSET / 8].store(salt, Ordering::Release);
-                peer.attended = true;
-            }
-            if let Outbound::Unknown(due) = peer.outbound
-                && now >= due
-            {
-                let word = Remote { peer: peer.id, region: Region::Lane(LOG_LANE), offset: ring::ATTENDED_OFFSET };
-                fabric.read_word(word, follower::token(Op::Attended, peer.id));
-                peer.outbound = Outbound::Asked;
-                self.asked = now;
-            }
-        }
-    }
-
-    fn handle_attended(&mut self, peer: PeerId, result: Result<u64, OpError>) {
-        let Some(peer) = self.peers.iter_mut().find(|p| p.id == peer) else { return };
-        peer.outbound = match result {
-            Ok(salt) if salt != 0 => Outbound::Attended(salt),
-            Ok(_) => Outbound::Unknown(self.asked.after(self.config.nudge_gap_ns)),
-            Err(_) => Outbound::Lost,
-        };
-        if let Outbound::Attended(salt) = peer.outbound
-            && let Role::TakingOver(leading) | Role::Primary(leading) = &mut self.role
-        {
-            leading.connect(peer.process, peer.id, salt);
-        }
-    }
-
-    /// Takes up to `budget` bytes from each lane, and lets the log switch to the latest primary whose start is effective.
-    fn drain<F: Fabric, S: StateMachine>(&mut self, fabric: &F, machine: &mut S, budget: usize) -> bool {
-        let mut any = false;
-        for at in 0..self.peers.len() {
-            any |= self.drain_lane(at, fabric, machine, budget);
-        }
-        // The log switches from lane to lane in the order of their starts, and only when the older lanes have been read to their end: what a
-        // primary takes for granted below its base stands there. A lane's end is near, since nothing is published before we are through.
-        while let Some(view) = self.peers.iter().filter_map(|p| p.inbound.effective()).min() {
-            for at in 0..self.peers.len() {
-                self.drain_lane(at, fabric, machine, usize::MAX);
-            }
-            let oldest = self.peers.iter().filter_map(|p| p.inbound.effective()).min();
-            if oldest != Some(view) {
-                continue;
-            }
-            let Some(at) = self.peers.iter().position(|p| p.inbound.effective() == Some(view)) else { break };
-            let peer = &mut self.peers[at];
-            let id = peer.id;
-            match peer.inbound.adopt(&mut self.chain, machine) {
-                Ok(()) => {
-                    self.retire_others(id);
-                    self.drain_lane(at, fabric, machine, budget);
-                }
-                Err(fault) => self.fail_lane(id, fault),
-            }
-            any = true;
-        }
-        any
-    }
-
-    fn drain_lane<F: Fabric, S: StateMachine>(&mut self, at: usize, fabric: &F, machine: &mut S, budget: usize) -> bool {
-        let peer = &mut self.peers[at];
-        if !peer.inbound.reads() {
-            return false;
-        }
-        let Some(memory) = lane_of(fabric, peer.id) else { return false };
-        let id = peer.id;
-        let mut taken = 0;
-        while taken < budget && self.peers[at].inbound.reads() {
-            let inbound = &mut self.peers[at].inbound;
-            if !inbound.reader.next(memory, &mut self.buffer) {
-                break;
-            }
-            taken += martlet_fabric::ring::record_bytes(self.buffer.len());
-            match inbound.take(&self.buffer, &mut self.chain, machine) {
-                Ok(false) => {}
-                Ok(true) => self.retire_others(id),
-                Err(fault) => self.fail_lane(id, fault),
-            }
-        }
-        taken > 0
-    }
-
-    /// The log follows this peer's lane now: earlier primaries' lanes are read no further, whatever may still be stored there.
-    fn retire_others(&mut self, id: PeerId) {
-        if Canary::UnretiredLane.is_planted() {
-            return;
-        }
-        let view = self.chain.view();
-        for peer in self.peers.iter_mut().filter(|p| p.id != id && p.inbound.is_older_than(view)) {
-            Mark::LaneRetired.reach();
-            peer.inbound.stop(Phase::Retired);
-        }
-    }
-
-    fn fail_lane(&mut self, id: PeerId, fault: LaneFault) {
-        self.faults += 1;
-        self.events.push_back(Event::LaneFault { peer: id, fault });
-        if let Some(peer) = self.peers.iter_mut().find(|p| p.id == id) {
-            peer.inbound.stop(Phase::Faulty);
-        }
-    }
-
-    /// Lets the writers overwrite what has been taken: it stands in our own memory.
-    fn publish<F: Fabric>(&mut self, fabric: &F) {
-        for peer in self.peers.iter_mut().filter(|p| p.inbound.reader.unpublished() > 0) {
-            if let Some(memory) = lane_of(fabric, peer.id) {
-                peer.inbound.reader.publish(memory);
-            }
-        }
-    }
-
     /// The view that makes us primary is active, so whatever was acknowledged in an earlier one stands in our memory by now.
     fn begin_takeover<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
         let Some(view) = self.view.take() else { return };
@@ -553,38 +406,6 @@ impl PrimaryBackup {
         self.view = Some(view);
         self.forget_departed();
     }
-
-    /// Lets go of peers whose memory will not be needed: their process was a member and is not, and the log has moved on to the present
-    /// primary's lane; or their process is gone without ever having started as primary.
-    fn forget_departed(&mut self) {
-        let Some(view) = &self.view else { return };
-        let primary = view.primary().map(|m| m.id);
-        let leads = matches!(self.role, Role::TakingOver(_) | Role::Primary(_));
-        let settled = match &self.role {
-            Role::TakingOver(_) | Role::Primary(_) => true,
-            Role::Backup => self.peers.iter().any(|p| Some(p.process) == primary && p.inbound.phase == Phase::Current),
-            Role::Candidate | Role::Excluded => false,
-        };
-        if !settled {
-            return;
-        }
-        let events = &mut self.events;
-        self.peers.retain(|peer| {
-            let started = matches!(peer.inbound.phase, Phase::Starting { .. } | Phase::Effective { .. } | Phase::Current);
-            // Of a process that we have not seen in a view, a view that we have not seen may have made a primary.
-            let unused = peer.gone && (leads || (peer.read_out && !started));
-            let keep = view.member(peer.process).is_some() || !(peer.listed || unused);
-            if !keep {
-                events.push_back(Event::Forget(peer.id));
-            }
-            keep
-        });
-    }
-}
-
-/// What tells the lanes that this process keeps apart: numbers of peers are never used again.
-fn lane_number(peer: PeerId, process: ProcessId) -> u64 {
-    if martlet_fabric::canary::Canary::ReusedLane.is_planted() { u64::from(process.node.0) } else { u64::from(peer.0) }
 }
 
 /// A record with room for all that it usually holds, whose memory has been touched.
@@ -592,17 +413,4 @@ fn spare_record(config: &Config) -> Record {
     let mut record = Record::with_capacity(config.fragment_bytes().min(64 << 10) + layout::HEADER_BYTES);
     record.fill(|bytes| bytes.resize(bytes.capacity(), 0));
     record
-}
-
-/// As which peer a process is connected that attends to our lane there, and that lane's salt.
-fn lane_to(peers: &[Peer], process: ProcessId) -> Option<(PeerId, u64)> {
-    // The latest connection: an earlier one of the same process is gone.
-    peers.iter().rev().filter(|p| p.process == process).find_map(|p| match p.outbound {
-        Outbound::Attended(salt) => Some((p.id, salt)),
-        _ => None,
-    })
-}
-
-fn lane_of<F: Fabric>(fabric: &F, writer: PeerId) -> Option<&Memory> {
-    fabric.memory(LocalRegion::Lane { writer, name: LOG_LANE })
 }

@@ -1,0 +1,95 @@
+//! As a backup: taking what stands in the lanes, and following the log from one primary's lane to the next one's.
+
+use martlet_fabric::{Fabric, PeerId, ring};
+
+use super::inbound::Phase;
+use super::layout::LaneFault;
+use super::peers::lane_of;
+use super::{Event, PrimaryBackup};
+use crate::basics::{Canary, Mark};
+use crate::replica::StateMachine;
+
+impl PrimaryBackup {
+    /// Takes up to `budget` bytes from each lane, and lets the log switch to the latest primary whose start is effective.
+    pub(super) fn drain<F: Fabric, S: StateMachine>(&mut self, fabric: &F, machine: &mut S, budget: usize) -> bool {
+        let mut any = false;
+        for at in 0..self.peers.len() {
+            any |= self.drain_lane(at, fabric, machine, budget);
+        }
+        // The log switches from lane to lane in the order of their starts, and only when the older lanes have been read to their end: what a
+        // primary takes for granted below its base stands there. A lane's end is near, since nothing is published before we are through.
+        while let Some(view) = self.peers.iter().filter_map(|p| p.inbound.effective()).min() {
+            for at in 0..self.peers.len() {
+                self.drain_lane(at, fabric, machine, usize::MAX);
+            }
+            let oldest = self.peers.iter().filter_map(|p| p.inbound.effective()).min();
+            if oldest != Some(view) {
+                continue;
+            }
+            let Some(at) = self.peers.iter().position(|p| p.inbound.effective() == Some(view)) else { break };
+            let peer = &mut self.peers[at];
+            let id = peer.id;
+            match peer.inbound.adopt(&mut self.chain, machine) {
+                Ok(()) => {
+                    self.retire_others(id);
+                    self.drain_lane(at, fabric, machine, budget);
+                }
+                Err(fault) => self.fail_lane(id, fault),
+            }
+            any = true;
+        }
+        any
+    }
+
+    pub(super) fn drain_lane<F: Fabric, S: StateMachine>(&mut self, at: usize, fabric: &F, machine: &mut S, budget: usize) -> bool {
+        let peer = &mut self.peers[at];
+        if !peer.inbound.reads() {
+            return false;
+        }
+        let Some(memory) = lane_of(fabric, peer.id) else { return false };
+        let id = peer.id;
+        let mut taken = 0;
+        while taken < budget && self.peers[at].inbound.reads() {
+            let inbound = &mut self.peers[at].inbound;
+            if !inbound.reader.next(memory, &mut self.buffer) {
+                break;
+            }
+            taken += ring::record_bytes(self.buffer.len());
+            match inbound.take(&self.buffer, &mut self.chain, machine) {
+                Ok(false) => {}
+                Ok(true) => self.retire_others(id),
+                Err(fault) => self.fail_lane(id, fault),
+            }
+        }
+        taken > 0
+    }
+
+    /// The log follows this peer's lane now: earlier primaries' lanes are read no further, whatever may still be stored there.
+    fn retire_others(&mut self, id: PeerId) {
+        if Canary::UnretiredLane.is_planted() {
+            return;
+        }
+        let view = self.chain.view();
+        for peer in self.peers.iter_mut().filter(|p| p.id != id && p.inbound.is_older_than(view)) {
+            Mark::LaneRetired.reach();
+            peer.inbound.stop(Phase::Retired);
+        }
+    }
+
+    pub(super) fn fail_lane(&mut self, id: PeerId, fault: LaneFault) {
+        self.faults += 1;
+        self.events.push_back(Event::LaneFault { peer: id, fault });
+        if let Some(peer) = self.peers.iter_mut().find(|p| p.id == id) {
+            peer.inbound.stop(Phase::Faulty);
+        }
+    }
+
+    /// Lets the writers overwrite what has been taken: it stands in our own memory.
+    pub(super) fn publish<F: Fabric>(&mut self, fabric: &F) {
+        for peer in self.peers.iter_mut().filter(|p| p.inbound.reader.unpublished() > 0) {
+            if let Some(memory) = lane_of(fabric, peer.id) {
+                peer.inbound.reader.publish(memory);
+            }
+        }
+    }
+}

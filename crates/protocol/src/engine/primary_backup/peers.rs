@@ -1,0 +1,123 @@
+//! The other replicas, as the engine sees them: connected or gone, whose lanes it reads, and who reads its own.
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::{Fabric, LocalRegion, Memory, OpError, PeerId, Region, Remote, ring};
+
+use super::follower::{self, Op};
+use super::inbound::{Inbound, Phase};
+use super::{Event, PrimaryBackup, Role};
+use crate::basics::layout::LOG_LANE;
+use crate::basics::{ProcessId, Time};
+
+/// A connected process.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) id: PeerId,
+    pub(super) process: ProcessId,
+    /// A view has listed it.
+    pub(super) listed: bool,
+    pub(super) gone: bool,
+    /// It was gone when its lane was last read to the end.
+    pub(super) read_out: bool,
+    /// What we know of the lane that it keeps for us.
+    pub(super) outbound: Outbound,
+    /// Its lane's header says that we read it.
+    pub(super) attended: bool,
+    pub(super) inbound: Inbound,
+}
+
+/// Whether a peer reads the lane that it keeps for us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outbound {
+    /// Not as far as we know; we may ask again at this time.
+    Unknown(Time),
+    /// We have asked.
+    Asked,
+    /// It does, with this salt.
+    Attended(u64),
+    /// It cannot be reached.
+    Lost,
+}
+
+impl PrimaryBackup {
+    /// Tells peers that we read their lanes, and asks whether they read ours.
+    pub(super) fn attend<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        for peer in &mut self.peers {
+            if !peer.attended
+                && let Some(memory) = lane_of(fabric, peer.id)
+            {
+                // From here on every takeover of ours reads this lane. Pairs with the writer's `read_word` below.
+                let salt = ring::salt(self.config.secret, lane_number(peer.id, peer.process));
+                memory[ring::ATTENDED_OFFSET / 8].store(salt, Ordering::Release);
+                peer.attended = true;
+            }
+            if let Outbound::Unknown(due) = peer.outbound
+                && now >= due
+            {
+                let word = Remote { peer: peer.id, region: Region::Lane(LOG_LANE), offset: ring::ATTENDED_OFFSET };
+                fabric.read_word(word, follower::token(Op::Attended, peer.id));
+                peer.outbound = Outbound::Asked;
+                self.asked = now;
+            }
+        }
+    }
+
+    pub(super) fn handle_attended(&mut self, peer: PeerId, result: Result<u64, OpError>) {
+        let Some(peer) = self.peers.iter_mut().find(|p| p.id == peer) else { return };
+        peer.outbound = match result {
+            Ok(salt) if salt != 0 => Outbound::Attended(salt),
+            Ok(_) => Outbound::Unknown(self.asked.after(self.config.nudge_gap_ns)),
+            Err(_) => Outbound::Lost,
+        };
+        if let Outbound::Attended(salt) = peer.outbound
+            && let Role::TakingOver(leading) | Role::Primary(leading) = &mut self.role
+        {
+            leading.connect(peer.process, peer.id, salt);
+        }
+    }
+
+    /// Lets go of peers whose memory will not be needed: their process was a member and is not, and the log has moved on to the present
+    /// primary's lane; or their process is gone without ever having started as primary.
+    pub(super) fn forget_departed(&mut self) {
+        let Some(view) = &self.view else { return };
+        let primary = view.primary().map(|m| m.id);
+        let leads = matches!(self.role, Role::TakingOver(_) | Role::Primary(_));
+        let settled = match &self.role {
+            Role::TakingOver(_) | Role::Primary(_) => true,
+            Role::Backup => self.peers.iter().any(|p| Some(p.process) == primary && p.inbound.phase == Phase::Current),
+            Role::Candidate | Role::Excluded => false,
+        };
+        if !settled {
+            return;
+        }
+        let events = &mut self.events;
+        self.peers.retain(|peer| {
+            let started = matches!(peer.inbound.phase, Phase::Starting { .. } | Phase::Effective { .. } | Phase::Current);
+            // Of a process that we have not seen in a view, a view that we have not seen may have made a primary.
+            let unused = peer.gone && (leads || (peer.read_out && !started));
+            let keep = view.member(peer.process).is_some() || !(peer.listed || unused);
+            if !keep {
+                events.push_back(Event::Forget(peer.id));
+            }
+            keep
+        });
+    }
+}
+
+/// What tells the lanes that this process keeps apart: numbers of peers are never used again.
+pub(super) fn lane_number(peer: PeerId, process: ProcessId) -> u64 {
+    if martlet_fabric::canary::Canary::ReusedLane.is_planted() { u64::from(process.node.0) } else { u64::from(peer.0) }
+}
+
+/// As which peer a process is connected that attends to our lane there, and that lane's salt.
+pub(super) fn lane_to(peers: &[Peer], process: ProcessId) -> Option<(PeerId, u64)> {
+    // The latest connection: an earlier one of the same process is gone.
+    peers.iter().rev().filter(|p| p.process == process).find_map(|p| match p.outbound {
+        Outbound::Attended(salt) => Some((p.id, salt)),
+        _ => None,
+    })
+}
+
+pub(super) fn lane_of<F: Fabric>(fabric: &F, writer: PeerId) -> Option<&Memory> {
+    fabric.memory(LocalRegion::Lane { writer, name: LOG_LANE })
+}
