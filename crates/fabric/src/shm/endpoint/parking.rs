@@ -3,7 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use super::{ShmFabric, check_range, load};
+use super::ShmFabric;
+use super::posting::{check_range, load};
 use crate::contract::{PeerId, Region, Remote};
 use crate::invariant;
 use crate::shm::bell::{MAX_PARK_WORDS, Vigil, WakeReason};
