@@ -1,8 +1,8 @@
 //! What the next view looks like: the leader's wishes applied to the view that stands.
 
 use super::view::{Departed, Evidence, Member, Roles, View};
-use crate::basics::ProcessId;
 use crate::basics::layout::MAX_MEMBERS;
+use crate::basics::{ProcessId, ballot};
 
 /// What a leader has been asked for and has not yet got into a view.
 #[derive(Clone, Debug, Default)]
@@ -80,6 +80,8 @@ pub struct Leader {
 ///
 /// Nobody decides on its own removal whom another coordinator can relieve of it: see "Who decides on whom" in `docs/membership.md`.
 ///
+/// Of new coordinators it takes in only so many that those who stay go on without them: see "How many at once" there. The others wait.
+///
 /// `have_met`: whether a newcomer and a member, in this order, can use each other's memory; who has not met all members waits.
 pub fn next(view: &View, wishes: &Wishes, leader: Leader, have_met: impl Fn(ProcessId, ProcessId) -> bool) -> Option<View> {
     let old_leases_over = leader.old_leases_over;
@@ -118,11 +120,13 @@ pub fn next(view: &View, wishes: &Wishes, leader: Leader, have_met: impl Fn(Proc
             if members[at].id >= newcomer.id || members[at].id == leader.id {
                 continue;
             }
-            if is_the_last(&members, at) {
+            if is_the_last(&members, at) || (newcomer.roles.has(Roles::COORDINATOR) && !has_seat(view, &members, Some(at))) {
                 continue;
             }
             // A new life of a node says nothing certain about the old one: it may be paused.
             departed.push(Departed { id: members.remove(at).id, evidence: Evidence::Evicted });
+        } else if newcomer.roles.has(Roles::COORDINATOR) && !has_seat(view, &members, None) {
+            continue;
         }
         if members.len() < MAX_MEMBERS {
             members.push(newcomer.clone());
@@ -148,6 +152,14 @@ pub fn next(view: &View, wishes: &Wishes, leader: Leader, have_met: impl Fn(Proc
     let compatible = !changed;
     // Leases carry over a compatible view, so those on it must be waited for as well.
     Some(View { number: view.number.next(), lease_ns, fence_ns, compatible, members, departed })
+}
+
+/// Whether one more new coordinator may be taken in, in place of the member at `replaced` if it replaces one: those who stay are a majority of all
+/// coordinators then, or it is the only new one.
+fn has_seat(view: &View, members: &[Member], replaced: Option<usize>) -> bool {
+    let after = members.iter().enumerate().filter(|(at, m)| Some(*at) != replaced && m.roles.has(Roles::COORDINATOR));
+    let (stay, new): (Vec<_>, Vec<_>) = after.partition(|(_, m)| view.coordinators().any(|c| c.id == m.id));
+    new.is_empty() || stay.len() >= ballot::majority(stay.len() + new.len() + 1)
 }
 
 /// Whether this member is the last replica or the last coordinator, not counting a leader that leaves. Nobody can take over from it, so it is not
@@ -311,6 +323,58 @@ mod tests {
         wishes.remove(id(1, 1), Evidence::Certain);
         let without = super::next(&three(), &wishes, leader, all_have_met).unwrap();
         assert_eq!(without.members, [], "all are gone");
+    }
+
+    #[test]
+    fn a_view_takes_in_only_so_many_coordinators_that_those_who_stay_are_a_majority() {
+        let both = Roles::COORDINATOR.with(Roles::LEARNER);
+        // Of so many coordinators, `dead` are removed in the same view; so many want to be taken in; how many are.
+        for (coordinators, dead, newcomers, taken_in) in
+            [(1, 0, 2, 1), (2, 0, 2, 1), (2, 1, 2, 1), (3, 0, 3, 2), (3, 1, 2, 1), (3, 2, 3, 1), (4, 0, 4, 3), (5, 2, 3, 2)]
+        {
+            let mut view = three();
+            view.members = (0..coordinators).map(|node| member(node, 1, Roles::COORDINATOR.with(Roles::REPLICA))).collect();
+            let mut wishes = Wishes::default();
+            for node in coordinators - dead..coordinators {
+                wishes.remove(id(node, 1), Evidence::Certain);
+            }
+            for node in 0..newcomers {
+                wishes.join(member(8 + node, 1, both));
+            }
+            let case = format!("{coordinators} coordinators, {dead} dead, {newcomers} newcomers");
+            let after = next(&view, &wishes, true, all_have_met).unwrap();
+            assert_eq!(after.coordinators().count(), usize::from(coordinators - dead + taken_in), "{case}");
+            wishes.settle(&after);
+            assert_eq!(wishes.join.len(), usize::from(newcomers - taken_in), "{case}: the others wait for the next view");
+        }
+    }
+
+    #[test]
+    fn new_lives_of_two_coordinators_of_three_are_taken_in_one_after_the_other() {
+        let both = Roles::COORDINATOR.with(Roles::LEARNER);
+        let mut wishes = Wishes::default();
+        wishes.join(member(1, 2, both));
+        wishes.join(member(2, 2, both));
+        let first = next(&three(), &wishes, true, all_have_met).unwrap();
+        assert_eq!(
+            first.members.iter().map(|m| m.id).collect::<Vec<_>>(),
+            [id(0, 1), id(2, 1), id(1, 2)],
+            "the old life keeps its seat till then"
+        );
+        wishes.settle(&first);
+        let second = next(&first, &wishes, true, all_have_met).unwrap();
+        assert_eq!(second.members.iter().map(|m| m.id).collect::<Vec<_>>(), [id(0, 1), id(1, 2), id(2, 2)]);
+    }
+
+    #[test]
+    fn who_does_not_vote_is_taken_in_whenever_it_comes() {
+        let mut view = three();
+        view.members.truncate(1);
+        let mut wishes = Wishes::default();
+        for node in 1..5 {
+            wishes.join(member(node, 1, Roles::LEARNER));
+        }
+        assert_eq!(next(&view, &wishes, true, all_have_met).unwrap().members.len(), 5);
     }
 
     #[test]
