@@ -2,9 +2,10 @@
 
 use martlet_fabric::sim::Faults;
 use martlet_fabric::{Fabric, Incarnation};
-use martlet_protocol::membership::Leases;
+use martlet_protocol::membership::message::Message;
+use martlet_protocol::membership::{Evidence, Leases};
 
-use crate::cluster::{Cluster, LEASE_NS, PATIENCE_NS, roles};
+use crate::cluster::{Cluster, DUTY_NS, LEASE_NS, PATIENCE_NS, roles};
 
 #[test]
 fn design_5_a_newcomer_is_taken_in_once_it_has_met_every_member() {
@@ -119,4 +120,31 @@ fn who_knows_only_a_cluster_that_has_died_starts_over() {
     assert!(!c.nodes[joiner].excluded);
     c.run(PATIENCE_NS);
     assert!(c.nodes[joiner].excluded, "nobody is left to take it in, and as another it may found a cluster anew");
+}
+
+/// `from` says to `to` that it presumes `suspect` dead.
+fn presume(c: &mut Cluster, from: usize, to: usize, suspect: usize) {
+    let mut notice = Vec::new();
+    Message::Notice { process: c.nodes[suspect].id, evidence: Evidence::Presumed }.encode(&mut notice);
+    let peer = c.nodes[from].core.peer_of(c.nodes[to].id).expect("they are connected");
+    c.nodes[from].fabric.send(peer, &notice);
+    c.run(10 * DUTY_NS);
+}
+
+#[test]
+fn what_a_process_presumes_that_is_no_member_removes_nobody() {
+    let mut c = Cluster::three(27, Faults::calm(), Leases::Primary);
+    let newcomer = c.start(3, 1, false);
+    let apart = [c.nodes[1].index, c.nodes[newcomer].index];
+    c.world.partition(&apart[..1], &apart[1..]);
+    c.run(1_000_000);
+    assert!(!c.nodes[newcomer].core.is_member(), "it has not met 1");
+    presume(&mut c, newcomer, 0, 1);
+    assert_eq!(c.nodes[0].core.suspicion(c.nodes[1].id), None, "0 hears 1 well");
+    // Nor does it take to heart what it hears of members: once it is one itself, it would set itself in their place.
+    presume(&mut c, 2, newcomer, 0);
+    assert_eq!(c.nodes[newcomer].core.suspicion(c.nodes[0].id), None);
+    assert_eq!(c.newest().members.len(), 3);
+    presume(&mut c, 2, 0, 1);
+    assert!(c.newest().member(c.nodes[1].id).is_none(), "a member is believed");
 }

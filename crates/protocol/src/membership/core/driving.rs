@@ -164,10 +164,14 @@ impl Core {
                     self.pull_from(fabric, from);
                 }
             }
-            Message::Notice { process, evidence } => {
+            Message::Notice { process: suspect, evidence } => {
+                // Who is no member may be connected with whom a view has cut off: were its presumptions heeded, or made, it would set those
+                // against each other who hear each other well.
+                let is_member = |process| self.view.as_ref().is_some_and(|v| v.member(process).is_some());
+                let counts = evidence != Evidence::Presumed || (is_member(process) && is_member(self.config.me));
                 // What others hold of this process is for other coordinators to decide on.
-                if process != self.config.me {
-                    self.suspect(now, fabric, process, evidence);
+                if counts && suspect != self.config.me {
+                    self.suspect(now, fabric, suspect, evidence);
                 }
             }
             Message::Join { roles, address, reaches } => {
