@@ -120,6 +120,10 @@ pub struct Cluster<E, const HOST: bool> {
     pub(super) closing: bool,
     /// Too little was left to go on with when all trouble ended.
     pub(super) ended: bool,
+    /// The nodes of the majority that serves alone at the moment,
+    pub(super) alone: Vec<u16>,
+    /// and others that start again once that is over.
+    pub(super) late: Vec<u16>,
     /// A majority served while the others were stopped or out of reach.
     pub(super) served_alone: bool,
     /// It came together again: all that is committed has been seen.
@@ -167,6 +171,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             struck: FaultCounts::default(),
             closing: false,
             ended: false,
+            alone: Vec::new(),
+            late: Vec::new(),
             served_alone: false,
             settled: false,
             undecided: false,
@@ -300,6 +306,10 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             let known = self.oracles.views.newest().map_or(ViewNumber(0), |view| view.number);
             life.wear_out(known.next(), &mut self.chance);
         }
+        if !HOST && !self.alone.is_empty() {
+            let others: Vec<usize> = self.alive().filter(|p| !self.alone.contains(&self.name(*p).node.0)).collect();
+            self.world.partition(&[process], &others);
+        }
         self.oracles.story.tell(now, || format!("{me} starts{}", if first { " and founds the cluster" } else { "" }));
         if first {
             life.bootstrap(now, &mut self.chance);
@@ -364,6 +374,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     fn happen(&mut self, due: Due) {
         match due {
             Due::Fault { fault, nth } => self.strike(fault, nth),
+            Due::Restart { node } if !self.alone.is_empty() && !self.alone.contains(&node) => self.late.push(node),
             Due::Restart { node } => {
                 if self.current[usize::from(node)].is_none() {
                     self.start(node);

@@ -28,11 +28,15 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.ended = self.enough(false, |_| true).is_none();
     }
 
-    /// A majority is healed, and it alone: the others are stopped, or on a network cut off from it. It has to serve. Then they come back, too.
+    /// A majority is healed, and it alone: the others are stopped, or on a network cut off from it, and who starts over among them comes back later. It
+    /// has to serve. Then they come back, too.
     pub(super) fn serve_alone(&mut self) {
         let suspected = |p: usize| self.nodes.iter().flatten().any(|n| n.core.suspicion(self.name(p)).is_some());
         let stays = |p: usize| self.nodes[p].as_ref().is_some_and(|n| !n.leaving && !n.dying && !n.over) && !suspected(p);
         let Some(few) = self.enough(true, stays) else { return };
+        if !HOST && self.awaits_a_second_coordinator() {
+            return;
+        }
         let others: Vec<usize> = self.alive().filter(|p| !few.contains(p)).collect();
         self.tell(|c| {
             let names: Vec<String> = few.iter().map(|p| c.name(*p).to_string()).collect();
@@ -45,35 +49,51 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 self.world.partition(&few, &[*other]);
             }
         }
+        self.alone = few.iter().map(|p| self.name(*p).node.0).collect();
         let before = self.replies;
-        // A view that was on its way may have taken in coordinators that are cut off by now. Then they are no majority any more, and nothing is asked.
+        // A view that was on its way may have taken in coordinators that are cut off by now. Then they are no majority until the others are back,
+        // and nothing is asked before.
         let outvoted = |c: &Self| {
-            let listed =
-                |p: &usize| c.nodes[*p].as_ref().is_some_and(|n| c.oracles.views.newest().is_some_and(|view| view.member(n.me).is_some()));
-            few.iter().all(listed) && !c.are_enough(&few)
+            let few = c.left_alone();
+            let listed = |p: &usize| c.oracles.views.newest().is_some_and(|view| view.member(c.name(*p)).is_some());
+            few.len() == c.alone.len() && few.iter().all(listed) && !c.are_enough(&few)
         };
         let done = |c: &Self| {
             let now = c.world.now();
-            let nodes = || few.iter().filter_map(|p| c.nodes[*p].as_ref());
             let acts = |n: &Node<E, HOST>| n.engine.standing() == Standing::Primary && n.may_act_in(now) == Some(n.engine.view());
             let answered = c.replies >= before + ALONE_REPLIES || c.requests >= c.settings.most_requests;
-            answered && nodes().any(acts)
+            answered && c.left_alone().into_iter().filter_map(|p| c.nodes[p].as_ref()).any(acts)
         };
-        let mut lost = false;
         if self.wait_for(Property::Recovery, "a majority alone serves", |c| outvoted(c) || done(c)) {
-            lost = outvoted(self);
-            self.served_alone = !lost;
+            self.served_alone = !outvoted(self);
         }
         self.tell(|_| "the others come back".to_owned());
+        self.alone.clear();
         self.world.heal();
         for other in others {
             if HOST {
                 self.release(other);
             }
         }
+        for node in std::mem::take(&mut self.late) {
+            self.enter(self.world.now() + 1, Due::Restart { node });
+        }
         self.start_over_the_lost();
-        // Who was taken in while cut off starts over, and what had only their majority is lost.
-        self.ended |= lost && self.enough(false, |_| true).is_none();
+    }
+
+    /// The processes of the nodes that are left alone; one that starts over belongs to them like its earlier life.
+    fn left_alone(&self) -> Vec<usize> {
+        self.alive().filter(|p| self.alone.contains(&self.name(*p).node.0)).collect()
+    }
+
+    /// Whether one coordinator decides alone and may be taking in another just now. From then on both are needed, and where connections that are lost
+    /// are lost for good, two that are cut off from each other are the end: "What is left" in `docs/membership.md`.
+    fn awaits_a_second_coordinator(&self) -> bool {
+        let Some(view) = self.oracles.views.newest() else { return true };
+        let may_come = |node: usize| {
+            self.settings.roles[node].has(Roles::COORDINATOR) && !view.coordinators().any(|c| usize::from(c.id.node.0) == node)
+        };
+        view.coordinators().count() == 1 && (0..self.settings.roles.len()).any(may_come)
     }
 
     /// The cluster has to come together: every node a replica of one active view, and in the end all of them equal.
