@@ -52,6 +52,8 @@ use teaching::Lesson;
 
 /// How often the time between two attempts to lead is doubled, at most.
 const MOST_DOUBLINGS: u32 = 8;
+/// So many turns in a row that replicate something put off the background plane, at most.
+const MOST_PUT_OFF: u32 = 16;
 /// Bytes that a follower takes from its leader's lane in one turn.
 const DRAIN_BYTES: usize = 256 << 10;
 
@@ -81,6 +83,8 @@ pub struct Mu {
     backlog: Backlog,
     /// When a leader looks after the background plane next.
     background: Time,
+    /// How many turns in a row have put that off.
+    put_off: u32,
     /// The earliest moment of the next attempt to lead.
     retry: Time,
     /// Attempts that have come to nothing since this process last led.
@@ -149,6 +153,7 @@ impl Mu {
             reign: None,
             backlog: Backlog::new(&config),
             background: Time(0),
+            put_off: 0,
             retry: Time(0),
             failures: 0,
             steps_down: false,
@@ -368,23 +373,20 @@ impl Mu {
     /// was anything to do beside the latter.
     #[inline]
     pub fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
-        // A leader is on the common path in every turn, and looks after the rest now and then.
-        let steady = self.reign.as_ref().is_some_and(Reign::is_leading) && now < self.background;
-        let mut moved = !steady && self.follow(now, fabric, machine);
-        if self.reign.as_ref().is_some_and(Reign::is_leading) {
-            let turn = self.releases.turn();
-            let asked = self.releases.is_asked();
-            self.with_reign(now, fabric, machine, |reign, cx| {
-                moved |= reign.post(turn, cx);
-                if asked {
-                    reign.probe(turn, cx.fabric);
-                }
-                Ok(false)
-            });
-            let last = self.last();
-            self.releases.end(last);
-        }
+        let led = self.is_leading();
+        // What has been proposed goes first: on a fabric that keeps the order of all that goes to a follower, reads of its signs of life would stand
+        // in the way of the record.
+        let mut moved = led && self.lead(now, fabric, machine);
+        // A leader is on the common path in every turn, and looks after the rest now and then: rather between two records than behind one, whose
+        // completion would be seen later for it.
+        let put_off = moved && self.put_off < MOST_PUT_OFF;
+        let steady = led && (put_off || now < self.background);
+        self.put_off = if put_off { self.put_off + 1 } else { 0 };
         if !steady {
+            moved |= self.follow(now, fabric, machine);
+            if !led && self.is_leading() {
+                moved |= self.lead(now, fabric, machine);
+            }
             self.background = now.after(self.config.background_ns);
             moved |= self.assist(fabric, now, machine, moved);
         }
@@ -419,6 +421,30 @@ impl Mu {
     }
 
     // Inside.
+
+    #[inline]
+    fn is_leading(&self) -> bool {
+        self.reign.as_ref().is_some_and(Reign::is_leading)
+    }
+
+    /// Replicates what has been proposed, and has the followers asked whether they still give their permission where a reply waits for that. Whether
+    /// anything was posted.
+    #[inline]
+    fn lead<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
+        let turn = self.releases.turn();
+        let asked = self.releases.is_asked();
+        let mut posted = false;
+        self.with_reign(now, fabric, machine, |reign, cx| {
+            posted = reign.post(turn, cx);
+            if asked {
+                reign.probe(turn, cx.fabric);
+            }
+            Ok(false)
+        });
+        let last = self.last();
+        self.releases.end(last);
+        posted
+    }
 
     /// Serves requests for permission, replays, reads the others' signs of life, and takes or leaves the lead.
     #[inline(never)]

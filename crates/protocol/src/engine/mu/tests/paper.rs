@@ -1,10 +1,11 @@
 //! Sentences of the paper, each a test.
 
-use martlet_fabric::{PeerId, sim::Faults};
+use martlet_fabric::{Fabric as _, PeerId, sim::Faults};
 
 use super::world::{Cluster, id, tiny};
 use crate::basics::LogIndex;
-use crate::engine::mu::{AbortReason, Config, Event};
+use crate::engine::mu::layout::Op;
+use crate::engine::mu::{AbortReason, Config, Event, MOST_PUT_OFF};
 use crate::replica::Standing;
 
 fn level<const HOST: bool>(c: &mut Cluster<HOST>) {
@@ -158,6 +159,34 @@ fn mu_4_2_in_the_common_case_a_propose_is_one_write_to_each_follower() {
         c.until("the write is acknowledged", |c| c.acknowledged.contains_key(&index));
     }
     assert_eq!(fewest, 2);
+}
+
+/// What has come back to the leader since it looked last, by follower. Nobody else moves meanwhile, and it draws no conclusions.
+fn completed<const HOST: bool>(c: &mut Cluster<HOST>, leader: usize) -> Vec<(PeerId, Op)> {
+    let limit = c.world.now() + 500_000;
+    while c.world.next_turn(limit).is_some() {}
+    let tokens = std::iter::from_fn(|| c.nodes[leader].fabric.poll().map(|completion| completion.token));
+    tokens.map(Op::parse).map(|(op, _, peer)| (peer, op)).collect()
+}
+
+#[test]
+fn mu_4_and_5_the_background_plane_stands_in_the_way_of_no_record() {
+    let mut c = led::<true>(tiny());
+    // When what is on its way has come back, everything is due that it reads of the others.
+    completed(&mut c, 0);
+    for number in 0..MOST_PUT_OFF {
+        c.write(0).expect("it leads, and has room");
+        c.begin_turn(0);
+        let ops = completed(&mut c, 0);
+        assert!(ops.iter().all(|(_, op)| *op == Op::Log) && ops.len() == 2, "record {number} went with {ops:?}");
+    }
+    c.write(0).expect("it leads, and has room");
+    c.begin_turn(0);
+    let ops = completed(&mut c, 0);
+    for peer in [PeerId(1), PeerId(2)] {
+        let at = |wanted| ops.iter().position(|op| *op == (peer, wanted));
+        assert!(at(Op::Log) < at(Op::Heartbeat), "and it does not wait for ever, but behind the record: {ops:?}");
+    }
 }
 
 #[test]
