@@ -29,6 +29,7 @@
 //! | [`client`] | an endpoint for clients, which reads what nodes show |
 //! | [`counters`] | counters and the timeline of failovers, in shared memory |
 //! | `warm` | what is done beforehand so that a failover does not wait for the kernel |
+//! | [`wal`] | a replica's log on disk |
 //! | `undertaker` | whoever takes a dead node's memory down, so that its connections end at once |
 //! | [`clock`], [`idle`], [`sched`], [`waker`], [`stop`] | time, rest, cores and classes, sockets, the end |
 
@@ -48,6 +49,7 @@ pub mod sched;
 pub mod stop;
 mod undertaker;
 pub mod waker;
+pub mod wal;
 mod warm;
 
 const _: () =

@@ -13,6 +13,7 @@ mod orders;
 mod resp;
 mod ring;
 mod views;
+mod wal;
 
 use crate::Target;
 
@@ -33,4 +34,5 @@ pub(super) const ALL: &[Target] = &[
     Target { name: "resp", about: "requests and replies of the Redis protocol, cut anywhere", max_bytes: 2048, run: resp::run },
     Target { name: "ring", about: "a lane's words, written by a peer that keeps to no rule", max_bytes: 2048, run: ring::run },
     Target { name: "views", about: "views, datagrams, records, groups and counters", max_bytes: 2048, run: views::run },
+    Target { name: "wal", about: "segments of the log as a disk gives them back", max_bytes: 2048, run: wal::run },
 ];

@@ -1,0 +1,112 @@
+//! A node's data directory: one process at a time has it open, and each life of the node has a log of its own there.
+//!
+//! A new life begins with nothing and is taught by the others. Until they have taken it in, the older life's log is the one that counts; so it stays
+//! until [`Directory::keep_only`] says that it is superfluous.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::disk::{Disk, SystemDisk};
+use super::error::{Operation, WalError, refused};
+use super::log::{Log, Style, parse_name};
+use super::recovery::{Recovered, recover};
+
+/// An open data directory. It is given up when this is dropped.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    style: Style,
+    _lock: File,
+}
+
+fn life_name(life: u64) -> String {
+    format!("life-{life:016x}")
+}
+
+fn parse_life(name: &str) -> Option<u64> {
+    let life = u64::from_str_radix(name.strip_prefix("life-")?, 16).ok()?;
+    (life_name(life) == name).then_some(life)
+}
+
+impl Directory {
+    /// Opens it; it is made if it is not there.
+    ///
+    /// # Errors
+    /// When the disk refuses, or another process has it open.
+    pub fn open(path: &Path, style: Style) -> Result<Directory, WalError> {
+        fs::create_dir_all(path).map_err(refused(path, Operation::Create))?;
+        let lock = path.join("lock");
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock).map_err(refused(&lock, Operation::Create))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Directory { path: path.to_owned(), style, _lock: file }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(WalError::InUse { path: path.to_owned() }),
+            Err(error) => Err(refused(&lock, Operation::Lock)(error.into())),
+        }
+    }
+
+    /// Where the log of a life stands.
+    pub fn life_path(&self, life: u64) -> PathBuf {
+        self.path.join(life_name(life))
+    }
+
+    /// Every life that has a log here, the oldest first.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn lives(&self) -> Result<Vec<u64>, WalError> {
+        let names = SystemDisk.list(&self.path).map_err(refused(&self.path, Operation::Read))?;
+        Ok(names.iter().filter_map(|name| parse_life(name)).collect())
+    }
+
+    /// The life that a node comes back as after all have lost their power: the oldest one with a whole snapshot, since a younger one that the others had
+    /// taken in would have removed it. `None` when there is nothing to come back with.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn life_to_recover(&self) -> Result<Option<u64>, WalError> {
+        for life in self.lives()? {
+            let dir = self.life_path(life);
+            let names = SystemDisk.list(&dir).map_err(refused(&dir, Operation::Read))?;
+            if names.iter().any(|name| parse_name(name).is_some_and(|(kind, _)| kind == super::format::FileKind::Snapshot)) {
+                return Ok(Some(life));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Begins the log of a new life.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn begin(&self, life: u64) -> Result<Log<SystemDisk>, WalError> {
+        Log::create(SystemDisk, &self.life_path(life), self.style, life)
+    }
+
+    /// Reads the log of a life, and opens it to go on.
+    ///
+    /// # Errors
+    /// See [`recover`].
+    pub fn recover(&self, life: u64) -> Result<(Recovered, Log<SystemDisk>), WalError> {
+        recover(SystemDisk, &self.life_path(life), self.style, life)
+    }
+
+    /// Removes the logs of all lives but one.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn keep_only(&self, life: u64) -> Result<(), WalError> {
+        for other in self.lives()?.into_iter().filter(|other| *other != life) {
+            let dir = self.life_path(other);
+            // Snapshots first: without one it is nothing to come back with, wherever this is interrupted.
+            let mut names = SystemDisk.list(&dir).map_err(refused(&dir, Operation::Read))?;
+            names.sort_unstable_by_key(|name| !name.starts_with("snapshot"));
+            for path in names.iter().map(|name| dir.join(name)) {
+                SystemDisk.remove(&path).map_err(refused(&path, Operation::Remove))?;
+            }
+            SystemDisk.remove_dir(&dir).map_err(refused(&dir, Operation::Remove))?;
+        }
+        SystemDisk.sync_dir(&self.path).map_err(refused(&self.path, Operation::Sync))
+    }
+}

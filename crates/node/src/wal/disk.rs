@@ -1,0 +1,131 @@
+//! What the log asks of the system, as a trait: so that tests can lose power, fill the disk and break it at any point.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+/// The operations on files that the log uses. What one of them has written is stable when [`Disk::sync`] has returned without an error;
+/// names are stable after [`Disk::sync_dir`] of their directory.
+pub trait Disk: Send + 'static {
+    /// An open file.
+    type File: Send;
+
+    /// Makes an empty file, which must not be there.
+    ///
+    /// # Errors
+    /// As the system says; like all others.
+    fn create(&mut self, path: &Path) -> io::Result<Self::File>;
+    /// Appends some of `bytes`, and returns how many.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn write(&mut self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
+    /// Makes stable what has been written. Never to be asked again after an error: the kernel may have dropped the pages and report success.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn sync(&mut self, file: &mut Self::File) -> io::Result<()>;
+    /// Cuts a file to so many bytes, and makes that stable.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn shorten(&mut self, path: &Path, bytes: u64) -> io::Result<()>;
+    /// Gives a file another name in the same directory, in place of whatever has that name.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn remove(&mut self, path: &Path) -> io::Result<()>;
+    /// Makes a directory, if it is not there.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn create_dir(&mut self, dir: &Path) -> io::Result<()>;
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn remove_dir(&mut self, dir: &Path) -> io::Result<()>;
+    /// Makes the names in a directory stable.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn sync_dir(&mut self, dir: &Path) -> io::Result<()>;
+    /// The names in a directory, in order; none when it is not there.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn list(&mut self, dir: &Path) -> io::Result<Vec<String>>;
+    /// The whole content of a file.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn read(&mut self, path: &Path) -> io::Result<Vec<u8>>;
+}
+
+/// The file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemDisk;
+
+impl Disk for SystemDisk {
+    type File = File;
+
+    fn create(&mut self, path: &Path) -> io::Result<File> {
+        OpenOptions::new().append(true).create_new(true).open(path)
+    }
+
+    fn write(&mut self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+        file.write(bytes)
+    }
+
+    fn sync(&mut self, file: &mut File) -> io::Result<()> {
+        file.sync_data()
+    }
+
+    fn shorten(&mut self, path: &Path, bytes: u64) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(path)?;
+        file.set_len(bytes)?;
+        file.sync_all()
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&mut self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn create_dir(&mut self, dir: &Path) -> io::Result<()> {
+        match fs::create_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+            made => made,
+        }
+    }
+
+    fn remove_dir(&mut self, dir: &Path) -> io::Result<()> {
+        fs::remove_dir(dir)
+    }
+
+    fn sync_dir(&mut self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+
+    fn list(&mut self, dir: &Path) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect::<io::Result<Vec<_>>>()?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        fs::read(path)
+    }
+}

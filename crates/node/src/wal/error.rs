@@ -1,0 +1,96 @@
+//! What can be wrong with a disk and what stands on it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::format::Owner;
+
+/// Why the log cannot be read, or written any further.
+#[derive(Debug, thiserror::Error)]
+pub enum WalError {
+    /// The system refuses an operation: the disk is full, broken, or not ours to write. Nothing more is written after it.
+    #[error("{}: cannot {operation}: {error}", path.display())]
+    Disk {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was tried.
+        operation: Operation,
+        /// What the system said.
+        #[source]
+        error: io::Error,
+    },
+    /// An earlier operation has failed.
+    #[error("{}: nothing more is written after an error", path.display())]
+    Broken {
+        /// The log's directory.
+        path: PathBuf,
+    },
+    /// What was stable once is not what it was. A torn tail, which a crash leaves, is none of this.
+    #[error("{}: corrupt at byte {offset}: {what}; replace this node's data by that of the others: start it with an empty directory", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        offset: u64,
+        /// What was found or missed.
+        what: &'static str,
+    },
+    /// The directory holds somebody else's log.
+    #[error("{}: of node {} of the cluster {:016x}; this is node {} of {:016x}", path.display(), found.node, found.cluster, own.node, own.cluster)]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        found: Owner,
+        /// Who we are.
+        own: Owner,
+    },
+    /// Another process has the directory open.
+    #[error("{}: another process uses this directory", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+/// What was tried of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// To make a file or directory.
+    Create,
+    /// To write to one.
+    Write,
+    /// To make stable what was written.
+    Sync,
+    /// To cut a torn tail off.
+    Shorten,
+    /// To give a file its name.
+    Rename,
+    /// To remove one.
+    Remove,
+    /// To read one.
+    Read,
+    /// To keep other processes out.
+    Lock,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::Create => "create it",
+            Operation::Write => "write to it",
+            Operation::Sync => "make it stable",
+            Operation::Shorten => "cut its torn tail off",
+            Operation::Rename => "give it its name",
+            Operation::Remove => "remove it",
+            Operation::Read => "read it",
+            Operation::Lock => "lock it",
+        })
+    }
+}
+
+/// For `map_err`.
+pub(super) fn refused(path: &Path, operation: Operation) -> impl FnOnce(io::Error) -> WalError {
+    move |error| WalError::Disk { path: path.to_owned(), operation, error }
+}

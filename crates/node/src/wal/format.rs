@@ -1,0 +1,279 @@
+//! Bytes on disk: what a file begins with, and frames. Pure, so that any bytes can be tried (fuzz target `wal`).
+//!
+//! A file is a header of [`HEADER_BYTES`] and then frames, each at a multiple of 8 bytes. All numbers are little-endian.
+//!
+//! | header, bytes | content |
+//! |---|---|
+//! | 0 to 7 | what it is: [`FileKind`] |
+//! | 8 to 15 | the cluster's fingerprint |
+//! | 16 to 23 | the node's number |
+//! | 24 to 31 | the life whose log it is |
+//! | 32 to 39 | the segment's number; of a snapshot: that of the segment at whose start it begins |
+//! | 40 to 47 | the number of the first frame |
+//! | 48 to 55 | the salt of the frames' checksums: chance |
+//! | 56 to 59 | CRC-32 of all that |
+//! | 60 to 63 | zero |
+//!
+//! | frame, bytes | content |
+//! |---|---|
+//! | 0 to 7 | its number, one more than that of the frame before |
+//! | 8 to 11 | bytes of its payload |
+//! | 12 to 15 | CRC-32 of the salt, the number, the length and the payload |
+//! | 16 on | the payload, and zeros up to a multiple of 8 |
+//!
+//! A frame is what one write and one sync brought: the next one is written only when it is stable. So nothing but the last frame of the last
+//! segment can be *torn*, that is, cut or mixed with what stood there before. What else does not check is *corrupt*: it was stable once.
+//! The salt keeps what a client has put into a command from being taken for a frame.
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 64;
+/// Bytes of a frame before its payload.
+pub const FRAME_HEAD_BYTES: usize = 16;
+/// The longest payload of a frame, in bytes.
+pub const MAX_PAYLOAD_BYTES: usize = 1 << 30;
+
+/// What a file is, by its first eight bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A segment of the log.
+    Segment,
+    /// A snapshot of the state.
+    Snapshot,
+}
+
+impl FileKind {
+    const fn magic(self) -> &'static [u8; 8] {
+        match self {
+            FileKind::Segment => b"martlog1",
+            FileKind::Snapshot => b"martsnp1",
+        }
+    }
+}
+
+/// Whose files they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Tells clusters apart: of the cluster's name and key.
+    pub cluster: u64,
+    /// The node's number.
+    pub node: u16,
+}
+
+/// What a file begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it is.
+    pub kind: FileKind,
+    /// Whose it is.
+    pub owner: Owner,
+    /// The life whose log it is.
+    pub life: u64,
+    /// The segment's number.
+    pub segment: u64,
+    /// The number of its first frame.
+    pub first: u64,
+    /// The salt of its frames.
+    pub salt: u64,
+}
+
+impl Header {
+    /// As it stands on disk.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(self.kind.magic());
+        let words = [self.owner.cluster, self.owner.node.into(), self.life, self.segment, self.first, self.salt];
+        for (word, into) in words.into_iter().zip(bytes[8..56].as_chunks_mut::<8>().0) {
+            *into = word.to_le_bytes();
+        }
+        let checksum = crc32fast::hash(&bytes[..56]);
+        bytes[56..60].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads it from the start of a file; `None` when none stands there.
+    pub fn decode(file: &[u8]) -> Option<Header> {
+        let bytes = file.first_chunk::<HEADER_BYTES>()?;
+        let kind = [FileKind::Segment, FileKind::Snapshot].into_iter().find(|kind| bytes.starts_with(kind.magic()))?;
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let (checksum, rest) = (u64::from(crc32fast::hash(&bytes[..56])), word(56));
+        let node = u16::try_from(word(16)).ok().filter(|_| checksum == rest)?;
+        let owner = Owner { cluster: word(8), node };
+        Some(Header { kind, owner, life: word(24), segment: word(32), first: word(40), salt: word(48) })
+    }
+}
+
+/// Bytes that a frame of this payload takes on disk.
+pub const fn frame_bytes(payload: usize) -> usize {
+    (FRAME_HEAD_BYTES + payload).next_multiple_of(8)
+}
+
+fn checksum(salt: u64, number: u64, payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&salt.to_le_bytes());
+    hasher.update(&number.to_le_bytes());
+    hasher.update(&(payload.len() as u32).to_le_bytes());
+    hasher.update(payload);
+    hasher.finalize()
+}
+
+/// Appends a frame. Panics when the payload is longer than [`MAX_PAYLOAD_BYTES`].
+pub fn encode_frame(salt: u64, number: u64, payload: &[u8], out: &mut Vec<u8>) {
+    martlet_fabric::invariant!(payload.len() <= MAX_PAYLOAD_BYTES, "a frame of {} bytes; at most {MAX_PAYLOAD_BYTES}", payload.len());
+    let end = out.len() + frame_bytes(payload.len());
+    out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    out.extend_from_slice(&checksum(salt, number, payload).to_le_bytes());
+    out.extend_from_slice(payload);
+    out.resize(end, 0);
+}
+
+/// The payload of the frame with this number at the start of `bytes`; `None` when there is none, or it does not check.
+fn decode_frame(salt: u64, number: u64, bytes: &[u8]) -> Option<&[u8]> {
+    let head = bytes.first_chunk::<FRAME_HEAD_BYTES>()?;
+    let half = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
+    let len = half(8) as usize;
+    if head[..8] != number.to_le_bytes() || len > MAX_PAYLOAD_BYTES {
+        return None;
+    }
+    let (payload, padding) = bytes.get(FRAME_HEAD_BYTES..frame_bytes(len))?.split_at(len);
+    (checksum(salt, number, payload) == half(12) && padding.iter().all(|byte| *byte == 0)).then_some(payload)
+}
+
+/// How the frames of a file end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// With the file.
+    Clean,
+    /// With bytes at this offset that are no frame, and no frame behind them: what a crash leaves of the last write.
+    Torn(usize),
+    /// With bytes at this offset that are no frame, although one stands behind them: they were stable, and have changed.
+    Corrupt(usize),
+}
+
+/// The frames of a file, in order. Ends where the next one is not there; [`Frames::tail`] says why.
+#[derive(Clone, Debug)]
+pub struct Frames<'a> {
+    file: &'a [u8],
+    at: usize,
+    salt: u64,
+    next: u64,
+}
+
+impl<'a> Frames<'a> {
+    /// Those of a file that begins with this header.
+    pub fn new(header: &Header, file: &'a [u8]) -> Frames<'a> {
+        Frames { file, at: HEADER_BYTES.min(file.len()), salt: header.salt, next: header.first }
+    }
+
+    /// The number that the next frame has to have.
+    pub fn next_number(&self) -> u64 {
+        self.next
+    }
+
+    /// Where in the file the next frame begins.
+    pub fn offset(&self) -> usize {
+        self.at
+    }
+
+    /// What stands where the iterator has ended. Meaningless before that.
+    pub fn tail(&self) -> Tail {
+        if self.at == self.file.len() {
+            return Tail::Clean;
+        }
+        // However many frames have gone bad: none behind them can have a higher number than there is room for.
+        let room = ((self.file.len() - self.at) / FRAME_HEAD_BYTES) as u64;
+        let later = (self.at + 8..self.file.len()).step_by(8).any(|at| {
+            let rest = &self.file[at..];
+            let number = rest.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+            let ahead = number.wrapping_sub(self.next);
+            (1..=room).contains(&ahead) && decode_frame(self.salt, number, rest).is_some()
+        });
+        if later { Tail::Corrupt(self.at) } else { Tail::Torn(self.at) }
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let payload = decode_frame(self.salt, self.next, &self.file[self.at..])?;
+        self.at += frame_bytes(payload.len());
+        self.next = self.next.wrapping_add(1);
+        Some(payload)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Header =
+        Header { kind: FileKind::Segment, owner: Owner { cluster: 7, node: 2 }, life: 11, segment: 3, first: 40, salt: 0x5a17 };
+
+    fn file(payloads: &[&[u8]]) -> Vec<u8> {
+        let mut file = HEADER.encode().to_vec();
+        for (payload, number) in payloads.iter().zip(HEADER.first..) {
+            encode_frame(HEADER.salt, number, payload, &mut file);
+        }
+        file
+    }
+
+    fn read(file: &[u8]) -> (Vec<&[u8]>, Tail) {
+        let mut frames = Frames::new(&Header::decode(file).expect("a header"), file);
+        let payloads = frames.by_ref().collect();
+        (payloads, frames.tail())
+    }
+
+    #[test]
+    fn a_file_comes_back_as_it_went() {
+        assert_eq!(Header::decode(&HEADER.encode()), Some(HEADER));
+        let snapshot = Header { kind: FileKind::Snapshot, ..HEADER };
+        assert_eq!(Header::decode(&snapshot.encode()), Some(snapshot));
+        let payloads: [&[u8]; 4] = [b"", b"1", b"12345678", &[9; 1000]];
+        assert_eq!(read(&file(&payloads)), (payloads.to_vec(), Tail::Clean));
+    }
+
+    #[test]
+    fn wherever_a_file_is_cut_its_whole_frames_remain_and_the_rest_is_torn() {
+        let payloads: [&[u8]; 3] = [b"one", b"two and more", b"three"];
+        let whole = file(&payloads);
+        let ends: Vec<usize> = (0..=3).map(|n| file(&payloads[..n]).len()).collect();
+        for cut in HEADER_BYTES..=whole.len() {
+            let (found, tail) = read(&whole[..cut]);
+            let n = ends.iter().rposition(|end| *end <= cut).expect("the header");
+            assert_eq!(found, payloads[..n], "cut at {cut}");
+            assert_eq!(tail, if ends[n] == cut { Tail::Clean } else { Tail::Torn(ends[n]) }, "cut at {cut}");
+        }
+        assert!((0..HEADER_BYTES).all(|cut| Header::decode(&whole[..cut]).is_none()));
+    }
+
+    #[test]
+    fn an_altered_byte_of_the_last_frame_is_a_torn_tail_and_of_another_a_corruption() {
+        let payloads: [&[u8]; 3] = [b"one", b"two and more", b"three"];
+        let whole = file(&payloads);
+        let ends: Vec<usize> = (0..=3).map(|n| file(&payloads[..n]).len()).collect();
+        for at in 0..whole.len() {
+            let mut altered = whole.clone();
+            altered[at] ^= 0x10;
+            let Some(header) = Header::decode(&altered) else {
+                assert!(at < HEADER_BYTES, "at {at}");
+                continue;
+            };
+            let mut frames = Frames::new(&header, &altered);
+            let n = ends.iter().rposition(|end| *end <= at).expect("the header is altered otherwise");
+            assert_eq!(frames.by_ref().count(), n, "at {at}");
+            let expected = if n == 2 { Tail::Torn(ends[2]) } else { Tail::Corrupt(ends[n]) };
+            assert_eq!(frames.tail(), expected, "at {at}");
+        }
+    }
+
+    #[test]
+    fn a_frame_within_a_payload_is_none_without_the_salt() {
+        let mut planted = Vec::new();
+        encode_frame(HEADER.salt + 1, 41, b"from a client", &mut planted);
+        let mut torn = file(&[&planted]);
+        let at = HEADER_BYTES;
+        torn[at + 12] ^= 1;
+        assert_eq!(read(&torn).1, Tail::Torn(at));
+    }
+}

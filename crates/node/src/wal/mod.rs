@@ -1,0 +1,27 @@
+//! A replica's log on disk (`docs/durability.md`): checksummed segments, a snapshot below which they are removed, and what is left of both after a
+//! crash. What stands in the frames is the replica's business, not the log's.
+//!
+//! | module | what stands there |
+//! |---|---|
+//! | [`format`](mod@format) | bytes: headers, frames, how a file ends; pure |
+//! | [`disk`] | what is asked of the system, as a trait |
+//! | `log` | [`Log`]: appends, segments, snapshots |
+//! | `recovery` | [`recover`]: what a crash has left |
+//! | `directory` | [`Directory`]: the lives of a node |
+//! | `thread` | [`Wal`]: a log with a thread of its own, so that nobody else waits for the disk |
+
+mod directory;
+pub mod disk;
+mod error;
+pub mod format;
+mod log;
+mod recovery;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+pub use directory::Directory;
+pub use error::{Operation, WalError};
+pub use log::{Log, Style};
+pub use recovery::{Recovered, Snapshot, recover};
+pub use thread::Wal;

@@ -1,0 +1,321 @@
+mod memory;
+
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use super::disk::SystemDisk;
+use super::format::{HEADER_BYTES, Owner, frame_bytes};
+use super::{Directory, Log, Operation, Recovered, Snapshot, Style, Wal, WalError, recover};
+use memory::{Fault, MemoryDisk};
+
+const STYLE: Style = Style { owner: Owner { cluster: 0xc1, node: 3 }, segment_bytes: 300, chance: 77 };
+const LIFE: u64 = 9;
+
+fn dir() -> &'static Path {
+    Path::new("/disk/life")
+}
+
+fn create(disk: &MemoryDisk) -> Log<MemoryDisk> {
+    Log::create(disk.clone(), dir(), STYLE, LIFE).expect("a good disk")
+}
+
+fn reopen(disk: &MemoryDisk) -> Result<(Recovered, Log<MemoryDisk>), WalError> {
+    recover(disk.clone(), dir(), STYLE, LIFE)
+}
+
+fn payload(n: u64) -> Vec<u8> {
+    (0..n % 90).map(|byte| (byte + n) as u8).collect()
+}
+
+#[test]
+fn what_was_appended_is_there_again_over_several_segments() {
+    let disk = MemoryDisk::default();
+    let mut log = create(&disk);
+    for n in 0..40 {
+        log.append(&payload(n)).expect("a good disk");
+    }
+    assert!(log.segment() > 3);
+    let (recovered, log) = reopen(&disk).expect("nothing is wrong");
+    assert_eq!(recovered.frames, (0..40).map(payload).collect::<Vec<_>>());
+    assert!(recovered.torn.is_none() && recovered.snapshot.is_none());
+    drop(log);
+    let (again, mut log) = reopen(&disk).expect("nothing is wrong");
+    assert_eq!(again.frames, recovered.frames);
+    log.append(b"more").expect("a good disk");
+    assert_eq!(reopen(&disk).expect("nothing is wrong").0.frames.len(), 41);
+}
+
+#[test]
+fn a_snapshot_takes_the_place_of_what_precedes_it() {
+    let disk = MemoryDisk::default();
+    let mut log = create(&disk);
+    (0..20).for_each(|n| log.append(&payload(n)).expect("a good disk"));
+    let base = log.roll().expect("a good disk");
+    log.begin_snapshot(base).expect("a good disk");
+    log.append(b"meanwhile").expect("a good disk");
+    log.add_part(b"one").expect("a good disk");
+    log.add_part(&[7; 500]).expect("a good disk");
+    let before = reopen(&disk).expect("an unfinished snapshot is nothing").0;
+    assert_eq!((before.snapshot, before.frames.len()), (None, 21));
+
+    // The recovery has removed the unfinished one: once more, by a process that lives on.
+    let (_, mut log) = reopen(&disk).expect("nothing is wrong");
+    let base = log.roll().expect("a good disk");
+    log.begin_snapshot(base).expect("a good disk");
+    log.append(b"meanwhile").expect("a good disk");
+    log.add_part(b"one").expect("a good disk");
+    log.add_part(&[7; 500]).expect("a good disk");
+    log.finish_snapshot(b"last words").expect("a good disk");
+    assert!(disk.names().iter().all(|name| name.starts_with("snapshot") || *name >= super::log::segment_name(base)), "{:?}", disk.names());
+    let after = reopen(&disk).expect("nothing is wrong").0;
+    let snapshot = after.snapshot.expect("whole");
+    assert_eq!(snapshot.parts, [b"one".to_vec(), vec![7; 500]]);
+    assert_eq!((&snapshot.last[..], after.frames), (&b"last words"[..], vec![b"meanwhile".to_vec()]));
+}
+
+#[test]
+fn a_loss_of_power_at_any_moment_costs_nothing_that_was_stable() {
+    for seed in 0..400 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let disk = MemoryDisk::default();
+        let mut log = create(&disk);
+        // What is stable: all frames, of which those from `cut` on are still needed.
+        let (mut stable, mut cut, mut newest) = (Vec::new(), 0, None);
+        let mut snapshots = 0u64;
+        for round in 0..rng.u64(1..6) {
+            // Somewhere in here the disk breaks, and everything ends.
+            let at = disk.state().operations + rng.u64(1..60);
+            let fault = if rng.bool() { Fault::Full } else { Fault::Broken };
+            disk.state().fault = Some((at, fault));
+            let mut open: Option<(usize, Vec<Vec<u8>>)> = None;
+            let (failed, handed, finishing) = loop {
+                let (mut handed, mut finishing) = (None, None);
+                let frame = payload(rng.u64(..));
+                let done = match rng.u32(..10) {
+                    0 => log.roll().and_then(|base| {
+                        open = None;
+                        log.begin_snapshot(base)?;
+                        open = Some((stable.len(), Vec::new()));
+                        Ok(())
+                    }),
+                    1 | 2 => log.add_part(&frame).map(|()| {
+                        if let Some((_, parts)) = &mut open {
+                            parts.push(frame);
+                        }
+                    }),
+                    3 => {
+                        snapshots += 1;
+                        let last = snapshots.to_le_bytes().to_vec();
+                        finishing = open.clone().map(|(at, parts)| (at, Snapshot { parts, last: last.clone() }));
+                        let done = log.finish_snapshot(&last);
+                        if done.is_ok() && open.take().is_some() {
+                            (cut, newest) = finishing.take().map(|(at, whole)| (at, Some(whole))).expect("just begun");
+                        }
+                        done
+                    }
+                    _ => {
+                        handed = Some(frame.clone());
+                        log.append(&frame).map(|()| stable.push(frame))
+                    }
+                };
+                if let Err(error) = done {
+                    break (error, handed, finishing);
+                }
+            };
+            assert!(matches!(failed, WalError::Disk { .. }), "seed {seed}: {failed}");
+            let touched = disk.state().after_failure;
+            assert!(matches!(log.append(b"no"), Err(WalError::Broken { .. })), "seed {seed}");
+            assert!(matches!(log.roll(), Err(WalError::Broken { .. })), "seed {seed}");
+            assert_eq!(disk.state().after_failure, touched, "seed {seed}: nothing is asked of a disk that has failed");
+            drop(log);
+            disk.lose_power(&mut rng);
+
+            let (recovered, reopened) = reopen(&disk).unwrap_or_else(|error| panic!("seed {seed} round {round}: {error}"));
+            log = reopened;
+            // A snapshot whose end did not return may be there all the same, as a whole.
+            if let Some((at, whole)) = finishing.filter(|(_, whole)| recovered.snapshot.as_ref() == Some(whole)) {
+                (cut, newest) = (at, Some(whole));
+            }
+            assert_eq!(recovered.snapshot, newest, "seed {seed} round {round}");
+            let needed = &stable[cut..];
+            assert_eq!(&recovered.frames[..needed.len().min(recovered.frames.len())], needed, "seed {seed} round {round}");
+            // The append that failed may have come through as well.
+            let extra = &recovered.frames[needed.len()..];
+            assert!(extra.is_empty() || Some(&extra[0]) == handed.as_ref() && extra.len() == 1, "seed {seed} round {round}");
+            stable.extend(extra.iter().cloned());
+        }
+    }
+}
+
+#[test]
+fn a_byte_that_changes_in_the_middle_is_named_and_one_at_the_end_is_a_torn_tail() {
+    let disk = MemoryDisk::default();
+    let mut log = create(&disk);
+    (0..3).for_each(|_| log.append(&[5; 20]).expect("a good disk"));
+    disk.alter("segment-0000000000000001", HEADER_BYTES + frame_bytes(20) + 3);
+    let error = reopen(&disk).expect_err("corrupt");
+    let expected = (HEADER_BYTES + frame_bytes(20)) as u64;
+    assert!(matches!(&error, WalError::Corrupt { path, offset, .. } if path.ends_with("segment-0000000000000001") && *offset == expected));
+    assert!(
+        error.to_string().starts_with("/disk/life/segment-0000000000000001: corrupt at byte 104: a frame that does not check"),
+        "{error}"
+    );
+
+    let disk = MemoryDisk::default();
+    let mut log = create(&disk);
+    (0..3).for_each(|_| log.append(&[5; 20]).expect("a good disk"));
+    let last = HEADER_BYTES + 2 * frame_bytes(20);
+    disk.alter("segment-0000000000000001", last + 3);
+    let (recovered, _) = reopen(&disk).expect("a torn tail is what a crash leaves");
+    assert_eq!(recovered.frames.len(), 2);
+    assert_eq!(recovered.torn, Some(("segment-0000000000000001".into(), last as u64)));
+    assert_eq!(disk.len("segment-0000000000000001"), last, "cut off");
+}
+
+#[test]
+fn the_end_of_a_segment_that_has_a_successor_was_stable() {
+    let disk = MemoryDisk::default();
+    let mut log = create(&disk);
+    (0..20).for_each(|n| log.append(&payload(n)).expect("a good disk"));
+    disk.alter("segment-0000000000000001", disk.len("segment-0000000000000001") - 9);
+    assert!(matches!(reopen(&disk), Err(WalError::Corrupt { .. })));
+    let disk = MemoryDisk::default();
+    let mut log = create(&disk);
+    (0..20).for_each(|n| log.append(&payload(n)).expect("a good disk"));
+    super::disk::Disk::remove(&mut disk.clone(), &dir().join("segment-0000000000000002")).expect("a good disk");
+    let error = reopen(&disk).expect_err("a hole");
+    assert!(error.to_string().contains("segment-0000000000000002: corrupt at byte 0: it is missing"), "{error}");
+}
+
+#[test]
+fn somebody_elses_directory_is_refused() {
+    let disk = MemoryDisk::default();
+    create(&disk).append(b"ours").expect("a good disk");
+    let other = Style { owner: Owner { cluster: 0xc1, node: 4 }, ..STYLE };
+    let error = recover(disk.clone(), dir(), other, LIFE).expect_err("node 3's");
+    assert!(error.to_string().ends_with("of node 3 of the cluster 00000000000000c1; this is node 4 of 00000000000000c1"), "{error}");
+}
+
+#[test]
+fn a_failed_sync_is_reported_and_never_asked_again() {
+    let disk = MemoryDisk::default();
+    let mut log = create(&disk);
+    log.append(b"good").expect("a good disk");
+    let operations = disk.state().operations;
+    let syncs = disk.state().syncs;
+    disk.state().fault = Some((operations + 2, Fault::Broken));
+    let (told, news) = channel();
+    let mut wal = Wal::start(log, dir(), Duration::ZERO, move || told.send(()).expect("the test waits")).expect("a thread");
+    assert_eq!(wal.append(b"lost"), 1);
+    news.recv().expect("told");
+    assert!(wal.has_failed());
+    disk.state().fault = None;
+    assert_eq!((wal.stable(), wal.unstable_bytes()), (0, 4));
+    wal.append(b"never written");
+    assert_eq!(disk.state().syncs, syncs + 1);
+    let error = wal.close().expect_err("the disk is broken");
+    assert!(matches!(error, WalError::Disk { operation: Operation::Sync, .. }), "{error}");
+    assert_eq!(disk.state().syncs, syncs + 1);
+    assert_eq!(reopen(&disk).expect("what was stable is").0.frames, [b"good"]);
+}
+
+#[test]
+fn a_full_disk_is_reported_with_its_file() {
+    let disk = MemoryDisk::default();
+    let log = create(&disk);
+    let operations = disk.state().operations;
+    disk.state().fault = Some((operations + 1, Fault::Full));
+    let mut wal = Wal::start(log, dir(), Duration::ZERO, || {}).expect("a thread");
+    wal.append(&[1; 100]);
+    let error = wal.close().expect_err("full");
+    assert!(matches!(error, WalError::Disk { operation: Operation::Write, .. }), "{error}");
+    assert!(error.to_string().starts_with("/disk/life/segment-0000000000000001: cannot write to it: "), "{error}");
+}
+
+/// A directory that goes when the test ends.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("martlet-wal-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a place for files");
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_directory_is_one_processs_at_a_time_and_knows_what_to_come_back_as() {
+    let scratch = Scratch::new("lives");
+    let directory = Directory::open(&scratch.0, STYLE).expect("ours");
+    assert!(matches!(Directory::open(&scratch.0, STYLE), Err(WalError::InUse { .. })));
+    assert_eq!(directory.life_to_recover().expect("readable"), None);
+
+    let whole = |life: u64, state: &[u8]| {
+        let log = directory.begin(life).expect("a new life");
+        let mut wal = Wal::start(log, &directory.life_path(life), Duration::ZERO, || {}).expect("a thread");
+        wal.begin_snapshot();
+        wal.append(b"base");
+        wal.add_part(state.to_vec());
+        wal.finish_snapshot(Vec::new());
+        wal.append(b"entry");
+        wal.close().expect("a good disk");
+    };
+    drop(directory.begin(4).expect("a new life"));
+    assert_eq!(directory.life_to_recover().expect("readable"), None, "it was never whole");
+    whole(5, b"five");
+    whole(6, b"six");
+    assert_eq!(directory.life_to_recover().expect("readable"), Some(5), "nobody has said that 6 was taken in");
+    directory.keep_only(6).expect("a good disk");
+    assert_eq!((directory.lives().expect("readable"), directory.life_to_recover().expect("readable")), (vec![6], Some(6)));
+    let (recovered, _) = directory.recover(6).expect("whole");
+    assert_eq!(recovered.snapshot.expect("whole").parts, [b"six"]);
+    assert_eq!(recovered.frames, [&b"base"[..], b"entry"]);
+    drop(directory);
+    Directory::open(&scratch.0, STYLE).expect("given up by the one before");
+}
+
+#[test]
+fn appends_that_come_while_the_disk_is_busy_share_a_sync() {
+    let disk = MemoryDisk::default();
+    let log = create(&disk);
+    let syncs = disk.state().syncs;
+    let mut wal = Wal::start(log, dir(), Duration::ZERO, || {}).expect("a thread");
+    {
+        // The thread cannot get on with the first.
+        let held = disk.state();
+        for n in 0..1000u64 {
+            wal.append(&n.to_le_bytes());
+        }
+        drop(held);
+    }
+    wal.close().expect("a good disk");
+    assert!(disk.state().syncs - syncs <= 3, "{} syncs for 1000 appends", disk.state().syncs - syncs);
+    let frames = reopen(&disk).expect("nothing is wrong").0.frames;
+    assert_eq!(frames.concat(), (0..1000u64).flat_map(u64::to_le_bytes).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_system_s_files_behave_as_the_log_expects() {
+    let scratch = Scratch::new("system");
+    let dir = scratch.0.join("life");
+    let mut log = Log::create(SystemDisk, &dir, STYLE, LIFE).expect("a good disk");
+    (0..30).for_each(|n| log.append(&payload(n)).expect("a good disk"));
+    let base = log.roll().expect("a good disk");
+    log.begin_snapshot(base).expect("a good disk");
+    log.add_part(b"state").expect("a good disk");
+    log.append(b"entry").expect("a good disk");
+    log.finish_snapshot(b"end").expect("a good disk");
+    drop(log);
+    let mut file = std::fs::OpenOptions::new().append(true).open(dir.join(super::log::segment_name(base))).expect("there");
+    std::io::Write::write_all(&mut file, b"half a frame").expect("a good disk");
+    let (recovered, _) = recover(SystemDisk, &dir, STYLE, LIFE).expect("a torn tail");
+    assert!(recovered.torn.is_some());
+    assert_eq!((recovered.snapshot.expect("whole").parts, recovered.frames), (vec![b"state".to_vec()], vec![b"entry".to_vec()]));
+}
