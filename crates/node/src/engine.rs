@@ -5,7 +5,7 @@ use martlet_protocol::basics::layout;
 use martlet_protocol::detector::heartbeat::Thresholds;
 use martlet_protocol::engine::{Engine, Mu, PrimaryBackup, mu, primary_backup};
 
-use crate::config::{Cluster, EngineKind};
+use crate::config::{Cluster, EngineKind, FabricKind};
 
 /// An engine that can be configured from a cluster's file.
 pub(crate) trait NodeEngine: Engine {
@@ -36,6 +36,8 @@ impl NodeEngine for Mu {
             fate_beats: u32::try_from(timeout_ns / (beat_ns / 2)).unwrap_or(u32::MAX).max(1),
             silence_ns: timeout_ns,
             stall_ns: beat_ns / 2,
+            // Over RDMA a look at a death word is a READ, and proves little (module `backend`): it is no use to ask all the time.
+            death_interval_ns: if cluster.config().fabric == FabricKind::Verbs { beat_ns } else { 0 },
             teach_patience_ns: timeout_ns,
             ..mu::Config::default()
         }

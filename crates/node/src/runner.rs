@@ -132,8 +132,8 @@ pub fn run<A: Application>(settings: &Settings, app: A, machine: A::Machine, hoo
     match (config.fabric, config.engine) {
         (FabricKind::Shm, EngineKind::PrimaryBackup) => run_on::<ShmFabric, PrimaryBackup, A>(settings, app, machine, hooks),
         (FabricKind::Shm, EngineKind::Mu) => run_on::<ShmFabric, Mu, A>(settings, app, machine, hooks),
-        // The configuration allows no other engine there.
-        (FabricKind::Verbs, _) => run_on::<VerbsFabric, PrimaryBackup, A>(settings, app, machine, hooks),
+        (FabricKind::Verbs, EngineKind::PrimaryBackup) => run_on::<VerbsFabric, PrimaryBackup, A>(settings, app, machine, hooks),
+        (FabricKind::Verbs, EngineKind::Mu) => run_on::<VerbsFabric, Mu, A>(settings, app, machine, hooks),
     }
 }
 

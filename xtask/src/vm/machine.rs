@@ -174,7 +174,7 @@ fn netem(options: &Options) -> Option<String> {
 }
 
 /// A word as the shell takes it, whatever is in it.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 

@@ -24,8 +24,7 @@ use crate::config::{Cluster, NodeEntry, Settings};
 use crate::waker;
 
 fn config(cluster: &Cluster, identity: Identity, device: DeviceChoice) -> VerbsConfig {
-    let sizes = cluster.sizes();
-    let regions = (layout::regions(sizes), layout::client_regions(sizes));
+    let regions = (crate::engine::regions(cluster), layout::client_regions(cluster.sizes()));
     VerbsConfig {
         device,
         patience: cluster.config().verbs.patience(),

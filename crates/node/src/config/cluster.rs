@@ -269,9 +269,6 @@ impl ClusterConfig {
                 format_args!("1 to {} letters, digits, '-', '_' or '.'", Self::MAX_NAME_BYTES),
             ));
         }
-        if self.engine == EngineKind::Mu && self.fabric == FabricKind::Verbs {
-            return Err(check.refuse("engine", self.engine, "primary-backup where fabric is \"verbs\""));
-        }
         check.range("lease_us", self.lease_us, 50..=60_000_000)?;
         let detector = &self.detector;
         check.range("detector.heartbeat_us", detector.heartbeat_us, 100..=60_000_000)?;

@@ -332,7 +332,7 @@ fn two_keys_differ_and_none_shows_itself() {
 }
 
 #[test]
-fn the_engine_is_named_in_the_cluster_file_and_mu_runs_on_shared_memory_only() {
+fn the_engine_is_named_in_the_cluster_file_whatever_the_fabric() {
     let mut config = ClusterConfig::new(
         "c",
         vec![NodeEntry {
@@ -348,8 +348,7 @@ fn the_engine_is_named_in_the_cluster_file_and_mu_runs_on_shared_memory_only() {
     assert!(config.to_toml().contains("engine = \"mu\""));
     assert!(Cluster::new(config.clone()).is_ok());
     config.fabric = FabricKind::Verbs;
-    let refused = Cluster::new(config).expect_err("not there yet").to_string();
-    assert!(refused.contains("engine") && refused.contains("mu") && refused.contains("primary-backup"), "{refused}");
+    assert!(Cluster::new(config).is_ok());
     let unknown = "paxos".parse::<EngineKind>().expect_err("no engine of ours");
     assert_eq!(unknown, "the engine is \"paxos\"; allowed are primary-backup, mu");
 }
