@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use anstyle::Style;
 use clap::Args;
 use martlet_fabric::shm::{ShmConfig, ShmFabric};
-use martlet_fabric::verbs::{self, DeviceChoice, VerbsConfig, VerbsFabric};
+use martlet_fabric::verbs::{self, DeviceChoice, Fence, VerbsConfig, VerbsFabric};
 use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionSpec};
 use martlet_node::config::{ClusterConfig, DetectorConfig};
 use martlet_node::{clock, sched};
@@ -25,6 +26,9 @@ pub struct Arguments {
     /// How long to watch each core, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
+    /// How often each way to take a writer's permission away is tried on each RDMA device, while the writer writes. On a new card some hundred are wise.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    fence_trials: u32,
 }
 
 /// What kept a thread from running on one core.
@@ -71,10 +75,17 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     );
     say(format, "shm", shm());
     match verbs::devices() {
-        Ok(devices) if !devices.is_empty() => devices.into_iter().for_each(|name| {
-            let found = device(&name);
-            say(format, &format!("verbs, device {name}"), found);
-        }),
+        Ok(devices) if !devices.is_empty() => {
+            for name in devices {
+                interrupt.check()?;
+                let found = device(&name);
+                let usable = found.is_ok();
+                say(format, &format!("verbs, device {name}"), found);
+                if usable {
+                    fences(format, &name, arguments.fence_trials);
+                }
+            }
+        }
         Ok(_) => say(format, "verbs", Err("this host has no RDMA device".into())),
         Err(error) => say(format, "verbs", Err(error.to_string())),
     }
@@ -145,6 +156,27 @@ fn device(name: &str) -> Result<String, String> {
     VerbsFabric::start(config)
         .map(|_| "memory is registered and a queue pair connected with itself".into())
         .map_err(|error| error.to_string())
+}
+
+/// Tries what could take a writer's permission away on a device, and says what is chosen, and on what evidence.
+fn fences(format: Format, name: &str, rounds: u32) {
+    let choice = DeviceChoice { name: Some(name.to_owned()), ..DeviceChoice::default() };
+    let trials = match verbs::try_fences(&choice, &choice, rounds) {
+        Ok(trials) => trials,
+        Err(error) => return say(format, &format!("verbs, device {name}, fences"), Err(error.to_string())),
+    };
+    for trial in trials {
+        let chosen = trial.fence == Fence::CHOSEN;
+        let mark = match (trial.held(), chosen) {
+            (true, true) => styled(GOOD, "chosen"),
+            (false, true) => styled(BAD, "DO NOT USE THIS DEVICE"),
+            (_, false) => styled(Style::new(), "not used"),
+        };
+        format.print(
+            format_args!("  what revokes on {name}: {mark}, {trial}"),
+            || json!({"event": "fence", "device": name, "fence": trial.fence.to_string(), "chosen": chosen, "rounds": trial.rounds, "late": trial.late, "refused": trial.refused.as_ref().map(ToString::to_string)}),
+        );
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::bootstrap::Bootstrap;
 use super::device::{Device, DeviceChoice, DeviceError};
 use super::endpoint::VerbsFabric;
+use super::fences::{self, FenceTrial};
 use super::mail::Mail;
 use super::peer::{Card, Own, Peer};
 use super::queue::{CompletionQueue, Patience};
@@ -41,10 +42,12 @@ pub struct VerbsConfig {
     pub device: DeviceChoice,
     /// How long requests wait for an answer.
     pub patience: Patience,
+    /// How often it is tried before the start, some 50 ms each time, whether what revokes is a fence on this device (see [`super::try_fences`]).
+    pub fence_trials: u32,
 }
 
 impl VerbsConfig {
-    /// The usual: the first device with an active port, its default address, [`DEFAULT_MAX_CLIENTS`], half a second of patience, no listening.
+    /// The usual: the first device with an active port, its default address, [`DEFAULT_MAX_CLIENTS`], half a second of patience, no listening, no trials.
     pub fn new(cluster: &str, key: &[u8], identity: Identity, members: RegionSpec, clients: RegionSpec) -> VerbsConfig {
         VerbsConfig {
             cluster: cluster.to_owned(),
@@ -57,6 +60,7 @@ impl VerbsConfig {
             max_clients: DEFAULT_MAX_CLIENTS,
             device: DeviceChoice::default(),
             patience: Patience::default(),
+            fence_trials: 0,
         }
     }
 }
@@ -88,6 +92,14 @@ pub enum StartError {
         /// Why it failed.
         source: io::Error,
     },
+    /// What revokes is no fence there.
+    #[error("device {device} cannot be trusted with lanes: {trial}")]
+    NoFence {
+        /// The device.
+        device: String,
+        /// What was found.
+        trial: FenceTrial,
+    },
     /// The system, or the device, refuses something.
     #[error("{what}: {source}")]
     System {
@@ -109,13 +121,14 @@ impl VerbsFabric {
     /// # Errors
     /// Among others, a host without a device says so, and a limit on locked memory is named.
     pub fn start(config: VerbsConfig) -> Result<VerbsFabric, StartError> {
-        let VerbsConfig { cluster, key, identity, members, clients, listen, closed, max_clients, device, patience } = config;
+        let VerbsConfig { cluster, key, identity, members, clients, listen, closed, max_clients, device, patience, fence_trials } = config;
         let party = Party { identity, cluster, members, clients, key }.check(listen.is_some())?;
         patience.check().map_err(StartError::Patience)?;
         // The address first: a second process of a node must not get as far as locking memory.
         let listener = listen.map(|at| stream::listen(at).map_err(|source| StartError::Listen { at, source })).transpose()?;
         let listens_at = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let device = Device::open(&device)?;
+        prove(&device, fence_trials)?;
         let queue = || CompletionQueue::new(&device, COMPLETIONS).map_err(system("cannot make a completion queue"));
         let mail = Mail::new(&device).map_err(system("cannot make a queue pair for datagrams"))?;
         let card = Arc::new(Card {
@@ -135,6 +148,20 @@ impl VerbsFabric {
             .map_err(system("cannot start the bootstrap thread"))?;
         Ok(VerbsFabric::new(identity, card, mail, ourselves, shared, thread, listens_at))
     }
+}
+
+/// Refuses a device on which something was stored after it had been revoked.
+fn prove(device: &Arc<Device>, rounds: u32) -> Result<(), StartError> {
+    if rounds == 0 {
+        return Ok(());
+    }
+    match fences::prove(device, rounds) {
+        Ok(trial) if trial.late > 0 => return Err(StartError::NoFence { device: device.name.clone(), trial }),
+        Ok(trial) => tracing::info!(device = device.name, "{trial}"),
+        // A busy host, or a link that loses much, is no reason to stay away.
+        Err(error) => tracing::warn!(device = device.name, %error, "it could not be tried whether what revokes is a fence"),
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -32,6 +32,9 @@ fn config(cluster: &Cluster, identity: Identity, device: DeviceChoice) -> VerbsC
     }
 }
 
+/// How often a node tries whether what takes a lane away is a fence on its device, before it lets anybody in: a fifth of a second.
+const FENCE_TRIALS: u32 = 4;
+
 fn address_of(cluster: &Cluster, node: NodeId) -> SocketAddr {
     cluster.node(node).and_then(NodeEntry::meeting_point).expect("a validated cluster on RDMA has an address for each node")
 }
@@ -43,7 +46,8 @@ impl Backend for VerbsFabric {
 
     fn start_node(settings: &Settings, identity: Identity) -> Result<VerbsFabric, StartError> {
         let config = config(settings.cluster(), identity, settings.verbs_device());
-        Ok(VerbsFabric::start(VerbsConfig { listen: settings.verbs_listen(), closed: true, ..config })?)
+        let listen = settings.verbs_listen();
+        Ok(VerbsFabric::start(VerbsConfig { listen, closed: true, fence_trials: FENCE_TRIALS, ..config })?)
     }
 
     fn start_client(cluster: &Cluster, identity: Identity) -> Result<VerbsFabric, StartError> {
