@@ -20,7 +20,7 @@ use crate::clock;
 use crate::config::{Cluster, EngineKind, FabricKind, Key, Settings};
 use crate::counters::{Counter, Counters, EventKind};
 use crate::engine::NodeEngine;
-use crate::founding::Founding;
+use crate::founding::{Founding, Verdict};
 use crate::host::Host;
 use crate::idle::{Idler, Rest};
 use crate::sched::{self, Class, FifoWatch, Placement};
@@ -192,7 +192,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
             End::StartOver => {
                 resets += 1;
                 counters.set(Counter::Resets, resets);
-                tracing::warn!("node {node} was excluded and starts over as a new incarnation");
+                tracing::warn!("node {node} starts over as a new incarnation");
             }
         }
     }
@@ -284,14 +284,18 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     /// Turns, until it is over.
     fn live(&mut self, settings: &Settings, stop: &Stop, bed: &mut F::Rest, placement: &Placement) -> io::Result<End> {
         let cluster = settings.cluster();
-        let mut founding = settings.entry().may_found().then(|| Founding::new(cluster, self.me.node));
+        let mut founding = Some(Founding::new(cluster, self.me.node));
         let mut idler = Idler::new(&settings.node().threads, clock::now());
         let mut fifo = (placement.class == Class::Fifo).then(FifoWatch::default);
         let mut posture = Posture { class: placement.class, leads: false, since: clock::now() };
         loop {
             let turn = self.turn();
-            if founding.is_some() && self.found(&mut founding, cluster, turn.now)? {
-                continue;
+            if founding.is_some() {
+                match self.found(&mut founding, cluster, turn.now)? {
+                    Verdict::Wait => {}
+                    Verdict::Found => continue,
+                    Verdict::StartOver => return Ok(End::StartOver),
+                }
             }
             if stop.requests() > 0 || self.agent.app.wants_end() {
                 return Ok(End::Stopped { left: self.leave(stop) });
@@ -345,24 +349,29 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         !core.is_member() && core.view().is_some_and(|v| v.members.iter().any(|m| m.id.node == self.me.node && m.id > self.me))
     }
 
-    /// Founds the cluster if it falls to this process. Returns whether it did.
-    fn found(&mut self, founding: &mut Option<Founding<F>>, cluster: &Cluster, now: Time) -> io::Result<bool> {
+    /// Founds the cluster if it falls to this process. Returns what is to be done, or has been.
+    fn found(&mut self, founding: &mut Option<Founding<F>>, cluster: &Cluster, now: Time) -> io::Result<Verdict> {
         let host = &mut self.agent.host;
-        let Some(looking) = founding else { return Ok(false) };
+        let Some(looking) = founding else { return Ok(Verdict::Wait) };
         if host.core.view().is_some() {
             *founding = None;
-            return Ok(false);
+            return Ok(Verdict::Wait);
         }
         host.boards_read.drain(..).for_each(|completion| looking.handle_completion(completion));
-        if !looking.look(now, cluster, &mut host.fabric, &host.members)? {
-            return Ok(false);
+        match looking.look(now, cluster, &mut host.fabric, &host.members)? {
+            Verdict::Wait => return Ok(Verdict::Wait),
+            Verdict::Found => {}
+            Verdict::StartOver => {
+                tracing::warn!("{} was made an acceptor, and nobody has a view any more", self.me);
+                return Ok(Verdict::StartOver);
+            }
         }
         tracing::info!("nobody has a view: {} founds the cluster", self.me);
         host.now = clock::now();
         host.core.bootstrap(host.now, &mut host.fabric);
         host.take_membership_events();
         *founding = None;
-        Ok(true)
+        Ok(Verdict::Found)
     }
 
     /// Sleeps until there is something to do. The look for work between the announcement and the sleep is a whole turn: whatever can wake
