@@ -22,7 +22,19 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 
 /// A new, zeroed memfd of `len` bytes that nobody can shrink or grow.
 pub(crate) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    create_of(name, len, MemfdFlags::empty())
+}
+
+/// Bytes of a huge page, of the kind that every x86-64 has.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// The same in huge pages; `len` is a multiple of [`HUGE_PAGE`]. Whether there are enough of them shows when it is mapped.
+pub(crate) fn create_huge(name: &str, len: usize) -> io::Result<OwnedFd> {
+    create_of(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)
+}
+
+fn create_of(name: &str, len: usize, kind: MemfdFlags) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // A kernel before 6.3 does not know the flag.
         Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,

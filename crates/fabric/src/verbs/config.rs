@@ -44,6 +44,8 @@ pub struct VerbsConfig {
     pub patience: Patience,
     /// How often it is tried before the start, some 50 ms each time, whether what revokes is a fence on this device (see [`super::try_fences`]).
     pub fence_trials: u32,
+    /// Whether regions of 2 MiB and more, and lanes of as much for one peer, are in huge pages: the card then has fewer pages to look up.
+    pub huge_pages: bool,
 }
 
 impl VerbsConfig {
@@ -61,6 +63,7 @@ impl VerbsConfig {
             device: DeviceChoice::default(),
             patience: Patience::default(),
             fence_trials: 0,
+            huge_pages: false,
         }
     }
 }
@@ -121,7 +124,20 @@ impl VerbsFabric {
     /// # Errors
     /// Among others, a host without a device says so, and a limit on locked memory is named.
     pub fn start(config: VerbsConfig) -> Result<VerbsFabric, StartError> {
-        let VerbsConfig { cluster, key, identity, members, clients, listen, closed, max_clients, device, patience, fence_trials } = config;
+        let VerbsConfig {
+            cluster,
+            key,
+            identity,
+            members,
+            clients,
+            listen,
+            closed,
+            max_clients,
+            device,
+            patience,
+            fence_trials,
+            huge_pages,
+        } = config;
         let party = Party { identity, cluster, members, clients, key }.check(listen.is_some())?;
         patience.check().map_err(StartError::Patience)?;
         // The address first: a second process of a node must not get as far as locking memory.
@@ -132,11 +148,12 @@ impl VerbsFabric {
         let queue = || CompletionQueue::new(&device, COMPLETIONS).map_err(system("cannot make a completion queue"));
         let mail = Mail::new(&device).map_err(system("cannot make a queue pair for datagrams"))?;
         let card = Arc::new(Card {
-            own: Own::create(&device, party.offers().clone()).map_err(system("cannot register memory"))?,
+            own: Own::create(&device, party.offers().clone(), huge_pages).map_err(system("cannot register memory"))?,
             background: queue()?,
             replication: queue()?,
             device,
             patience,
+            huge_pages,
             mail: mail.address(),
         });
         let ourselves = Peer::ourselves(&card, identity).map_err(|why| system("cannot reach our own memory")(io::Error::other(why)))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::device::Device;
 use super::ffi;
-use crate::shm::memory::{self, Access, Area, Map, page};
+use crate::shm::memory::{self, Access, Area, HUGE_PAGE, Map, page};
 
 /// Which protection domain a registration belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,24 @@ impl Block {
         let bytes = bytes.max(1).next_multiple_of(page());
         let fd = memory::create("martlet-verbs", bytes)?;
         Ok(Block { map: Map::new(&fd, 0, bytes, Access::ReadWrite, false)?, bytes })
+    }
+
+    /// The same for regions. With `huge_pages` those that fill one are in huge pages.
+    ///
+    /// # Errors
+    /// Mostly that there are not so many huge pages, with what to set.
+    pub(super) fn of_regions(bytes: usize, huge_pages: bool) -> io::Result<Block> {
+        if !huge_pages || bytes < HUGE_PAGE {
+            return Block::new(bytes);
+        }
+        let bytes = bytes.next_multiple_of(HUGE_PAGE);
+        let mapped = memory::create_huge("martlet-verbs", bytes).and_then(|fd| Map::new(&fd, 0, bytes, Access::ReadWrite, false));
+        let map = mapped.map_err(|error| {
+            let (count, kind) = (bytes / HUGE_PAGE, error.kind());
+            let advice = "raise it with `sysctl vm.nr_hugepages=N`, or leave `huge_pages` out of the configuration";
+            io::Error::new(kind, format!("{count} huge pages of {HUGE_PAGE} bytes are not to be had ({error}); {}: {advice}", pool()))
+        })?;
+        Ok(Block { map, bytes })
     }
 
     /// Words of it.
@@ -95,6 +113,15 @@ impl Drop for Registered {
     }
 }
 
+/// How many huge pages the system keeps.
+fn pool() -> String {
+    let count = |what: &str| std::fs::read_to_string(format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{what}", HUGE_PAGE / 1024));
+    match (count("nr_hugepages"), count("free_hugepages")) {
+        (Ok(all), Ok(free)) => format!("the system keeps {}, of which {} are free", all.trim(), free.trim()),
+        _ => "the system keeps none of this size".into(),
+    }
+}
+
 /// Says what the limit on locked memory is when it is what stands in the way.
 fn describe(error: io::Error, bytes: usize) -> io::Error {
     if !matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM)) {
@@ -128,5 +155,21 @@ mod tests {
         let block = Block::new(10).expect("memory");
         assert_eq!(block.bytes, page());
         assert!(block.whole().memory().iter().all(|word| word.load(crate::primitive::Ordering::Relaxed) == 0));
+    }
+
+    #[test]
+    fn regions_are_in_huge_pages_or_it_is_said_what_to_set() {
+        let small = Block::of_regions(10, true).expect("a page is no matter");
+        assert_eq!(small.bytes, page());
+        match Block::of_regions(HUGE_PAGE + 8, true) {
+            Ok(block) => {
+                assert_eq!(block.bytes, 2 * HUGE_PAGE);
+                assert!(block.area(HUGE_PAGE, 8).memory().iter().all(|word| word.load(crate::primitive::Ordering::Relaxed) == 0));
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.starts_with("2 huge pages of 2097152 bytes are not to be had") && text.contains("vm.nr_hugepages"), "{text}");
+            }
+        }
     }
 }

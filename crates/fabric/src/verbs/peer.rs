@@ -48,9 +48,9 @@ pub(super) struct Own {
 }
 
 impl Own {
-    pub(super) fn create(device: &Arc<Device>, spec: RegionSpec) -> io::Result<Own> {
+    pub(super) fn create(device: &Arc<Device>, spec: RegionSpec, huge_pages: bool) -> io::Result<Own> {
         let plan = PublicPlan::new(&spec);
-        let block = Block::new(plan.bytes)?;
+        let block = Block::of_regions(plan.bytes, huge_pages)?;
         let rights = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_READ;
         let all = rights | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC;
         let for_members = Registered::new(device, Plane::Background, &block, all)?;
@@ -81,6 +81,8 @@ pub(super) struct Card {
     pub(super) background: Arc<CompletionQueue>,
     pub(super) replication: Arc<CompletionQueue>,
     pub(super) patience: Patience,
+    /// Whether regions are in huge pages.
+    pub(super) huge_pages: bool,
     /// Of our queue pair for datagrams: its number and its key.
     pub(super) mail: (u32, u32),
 }
@@ -134,7 +136,7 @@ impl Kept {
         let asking = Shape { sends: requests, receives: 1, inline: INLINE };
         let ours = lanes_for(&card.own.spec, peer);
         let plan = LanesPlan::new(ours, false);
-        let block = Block::new(plan.body)?;
+        let block = Block::of_regions(plan.body, card.huge_pages)?;
         let lanes = ours.iter().zip(&plan.offsets).map(|((name, len), at)| (*name, block.area(*at, *len))).collect();
         let (grants, notices) = (Block::new(0)?, Block::new(0)?);
         let background = Shape { sends: requests + OWN_REQUESTS, ..asking };

@@ -72,6 +72,31 @@ fn who_has_another_key_is_refused() {
 }
 
 #[test]
+fn regions_in_huge_pages_are_like_any_others() {
+    // The virtual machine is ours; elsewhere whoever runs these tests has to provide for it.
+    let _ = std::fs::write("/proc/sys/vm/nr_hugepages", "16");
+    let cluster = unique_cluster();
+    let roomy = |node| {
+        let members = RegionSpec { public: vec![(PUBLIC, 2 << 20)], member_lanes: vec![(LANE, 2 << 20)], ..RegionSpec::default() };
+        let config = config(&cluster, identity(node, 1, PeerKind::Member), members, RegionSpec::default());
+        VerbsConfig { huge_pages: true, ..config }
+    };
+    let (mut node, mut other) = (start(roomy(0)), start(roomy(1)));
+    dial(&other, 0, &node);
+    let (to_node, to_other) = (up(&mut other), up(&mut node));
+    let last = (2 << 20) - 8;
+    for region in [Region::Public(PUBLIC), Region::Lane(LANE)] {
+        other.write(Remote { peer: to_node, region, offset: last }, &77u64.to_le_bytes(), Token(1));
+        assert_eq!(result(&mut other, 1), Ok(0));
+    }
+    for region in [LocalRegion::Public(PUBLIC), LocalRegion::Lane { writer: to_other, name: LANE }] {
+        assert_eq!(node.memory(region).expect("kept")[last / 8].load(Ordering::Acquire), 77);
+    }
+    let kept = std::fs::read_to_string("/proc/self/smaps_rollup").expect("the kernel's account");
+    assert!(kept.lines().any(|line| line.contains("Hugetlb:") && !line.contains(" 0 kB")), "{kept}");
+}
+
+#[test]
 fn a_client_reads_public_memory_and_cannot_write_it() {
     let cluster = unique_cluster();
     let (mut node, mut user) = (start(setting(&cluster, 0, PeerKind::Member)), start(setting(&cluster, 1, PeerKind::Client)));

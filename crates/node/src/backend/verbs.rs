@@ -28,6 +28,7 @@ fn config(cluster: &Cluster, identity: Identity, device: DeviceChoice) -> VerbsC
     VerbsConfig {
         device,
         patience: cluster.config().verbs.patience(),
+        huge_pages: cluster.config().verbs.huge_pages,
         ..VerbsConfig::new(&cluster.config().name, cluster.key().bytes(), identity, regions.0, regions.1)
     }
 }

@@ -38,6 +38,8 @@ pub struct VerbsConfig {
     pub retries: u8,
     /// How long a node that has nothing to do sleeps between two looks at its memory, in microseconds: nobody wakes it.
     pub nap_us: u64,
+    /// Whether large regions and lanes are in huge pages of 2 MiB, which the system has to keep (`sysctl vm.nr_hugepages`).
+    pub huge_pages: bool,
     /// The device's name, as `ibv_devices` shows it. Absent: the first with an active port. This and the two below are for clients, and for
     /// nodes whose own file says nothing else.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +55,15 @@ pub struct VerbsConfig {
 impl Default for VerbsConfig {
     fn default() -> Self {
         let patience = Patience::default();
-        VerbsConfig { timeout: patience.timeout, retries: patience.retries, nap_us: 50, device: None, port: None, gid_index: None }
+        VerbsConfig {
+            timeout: patience.timeout,
+            retries: patience.retries,
+            nap_us: 50,
+            huge_pages: false,
+            device: None,
+            port: None,
+            gid_index: None,
+        }
     }
 }
 
