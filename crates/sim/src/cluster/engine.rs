@@ -77,6 +77,7 @@ impl Engine for Mu {
             state_ring_bytes: LEAST_LOG_BYTES,
             secret,
             execution: mu::Execution::Speculative,
+            durability: mu::Durability::Memory,
             backlog_bytes: settings.log_ring_bytes,
             batch_bytes: settings.transfer_budget_bytes,
             flush_idle_ns: settings.flush_idle_ns,

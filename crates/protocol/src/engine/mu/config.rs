@@ -21,6 +21,18 @@ pub enum Execution {
     Speculative,
 }
 
+/// What an acknowledgement means (`docs/durability.md`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// It is in the memory of a majority. Nothing is written down.
+    #[default]
+    Memory,
+    /// The same; what changes about the log is written down behind it.
+    Async,
+    /// It is on the stable storage of a majority as well.
+    Sync,
+}
+
 /// Settings of the engine; the same at every replica, as far as the rings and the execution are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -32,6 +44,8 @@ pub struct Config {
     pub secret: u64,
     /// When the leader executes.
     pub execution: Execution,
+    /// What an acknowledgement means; the same at every replica.
+    pub durability: Durability,
     /// Bytes set aside for what is proposed and not yet in the log. At least 1.
     pub backlog_bytes: usize,
     /// Bytes of commands beyond which a record takes no further one. At least 1.
@@ -71,6 +85,7 @@ impl Default for Config {
             state_ring_bytes: 256 << 10,
             secret: 0,
             execution: Execution::Committed,
+            durability: Durability::Memory,
             backlog_bytes: 1 << 20,
             batch_bytes: 16 << 10,
             flush_idle_ns: 20_000,

@@ -53,6 +53,10 @@ pub(super) struct Follower {
     pub vouched: u64,
     /// Where the entries end that its start takes with it: nothing before counts by itself.
     pub started_to: u64,
+    /// Of which numbers it is known that it will remember to have promised them, whatever happens to it.
+    pub ceiling: u64,
+    /// With durability `sync`: up to where its log under our number is on its stable storage.
+    pub stable: Option<LogIndex>,
     /// The operation by which the proposal number was written.
     prepare_op: u64,
     /// What was last said to it to be committed.
@@ -90,6 +94,8 @@ impl Follower {
             reading: false,
             vouched: 0,
             started_to: 0,
+            ceiling: 0,
+            stable: None,
             prepare_op: u64::MAX,
             told: LogIndex(0),
             posted_ops: 0,

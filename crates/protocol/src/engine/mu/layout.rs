@@ -64,8 +64,10 @@ pub mod words {
     /// The last index that the owner's machine shows; one more than its log has when it shows more than that. Above what is committed only at
     /// those who execute first.
     pub const EXECUTED: usize = 8;
+    /// With a journal: the highest number of which the owner will know, whatever happens to it, that it may have promised it. Only upwards.
+    pub const CEILING: usize = 9;
     /// How many there are of these.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 10;
     /// The count of the owner's heart, read by itself. It stops when replication does, which membership's heartbeat
     /// ([`life::HEARTBEAT`](crate::basics::layout::life::HEARTBEAT)) need not. Only upwards.
     pub const HEARTBEAT: usize = 15;
@@ -100,7 +102,7 @@ impl Status {
     }
 }
 
-/// Words of a [`PERMISSION_LANE`], by index; each is written by the peer that the lane is kept for, and only moves upwards.
+/// Words of a [`PERMISSION_LANE`], by index; each is written by the peer that the lane is kept for, and, if nothing else is said, only moves upwards.
 pub mod permission {
     /// Where in its log lane that peer's next records begin. Written before [`REQUEST`].
     pub const START: usize = 0;
@@ -114,6 +116,10 @@ pub mod permission {
     pub const LOG_SALT: usize = 4;
     /// The salt of the state lane that the peer keeps for us. From 0 to that, before the first [`TEACH`].
     pub const STATE_SALT: usize = 5;
+    /// With durability `sync`: the proposal number of *ours* for which the peer writes [`STABLE`]. Only upwards, and [`STABLE`] is 0 whenever it moves.
+    pub const STABLE_UNDER: usize = 6;
+    /// One more than the last entry, of the log accepted under that number, that is on the peer's stable storage. Upwards, but for new numbers.
+    pub const STABLE: usize = 7;
     /// The lane's bytes.
     pub const BYTES: usize = 64;
 }

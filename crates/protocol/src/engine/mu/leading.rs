@@ -82,11 +82,11 @@ pub(super) struct Reign {
 
 /// What makes a majority, beside the followers that vote.
 #[derive(Clone, Copy, Debug)]
-struct Electorate {
+pub(super) struct Electorate {
     /// How many followers it takes: all but one of a majority if this process votes too.
-    followers: usize,
+    pub followers: usize,
     /// Whether this process votes.
-    me: bool,
+    pub me: bool,
 }
 
 impl Reign {
@@ -223,10 +223,7 @@ impl Reign {
     /// The highest value that a majority of the group has reached; `mine` is that of this process, which no follower's exceeds.
     #[inline]
     pub(super) fn majority_of(&mut self, log: &Log, mine: u64, of: impl Fn(&Follower) -> u64) -> u64 {
-        let electorate = match self.electorate {
-            Some((version, electorate)) if version == log.group_version() => electorate,
-            _ => self.call_electorate(log),
-        };
+        let electorate = self.electorate(log);
         let voters = self.followers.iter().filter(|f| f.votes);
         match electorate.followers {
             // A group of one, or none.
@@ -245,6 +242,15 @@ impl Reign {
                 values.sort_unstable_by(|a, b| b.cmp(a));
                 values[n - 1]
             }
+        }
+    }
+
+    /// Who votes in the group in force.
+    #[inline]
+    pub(super) fn electorate(&mut self, log: &Log) -> Electorate {
+        match self.electorate {
+            Some((version, electorate)) if version == log.group_version() => electorate,
+            _ => self.call_electorate(log),
         }
     }
 
@@ -349,6 +355,7 @@ impl Reign {
             let scratch = cx.fabric.memory(LocalRegion::Public(SCRATCH)).expect("every process has room for its reads");
             let at = follower.slot * words::BYTES / 8;
             let numbers = Numbers::read(&scratch[at..at + words::COUNT]);
+            follower.ceiling = numbers.map_or(follower.ceiling, |numbers| numbers.ceiling);
             match (follower.phase, numbers) {
                 (Phase::Inspecting, Some(numbers)) => {
                     follower.phase = Phase::Confirmed(numbers);
@@ -452,7 +459,7 @@ impl Reign {
             return Ok(());
         }
         self.write_ballots(cx)?;
-        if self.count(&group, true, Follower::is_prepared) < group.majority() && !Canary::MuUnprepared.is_planted() {
+        if self.count_prepared(&group, cx) < group.majority() && !Canary::MuUnprepared.is_planted() {
             return Ok(());
         }
         let (last, committed) = (cx.log.tail().index, cx.log.committed());

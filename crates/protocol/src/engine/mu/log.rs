@@ -12,6 +12,7 @@ use crate::basics::LogIndex;
 use crate::replica::StateMachine;
 
 use super::Group;
+use super::journal::{Entry, Journal};
 use super::layout::{self, Header, Kind, LaneFault, Status, words};
 
 /// A place between two records: the last entry before it, and where the next record begins (or the filler ahead of it).
@@ -65,6 +66,10 @@ pub struct Log {
     groups: Vec<(LogIndex, Group)>,
     /// How often the group in force may have changed.
     group_version: u64,
+    /// How often the machine has ceased to show what it showed.
+    breaks: u64,
+    /// What has to be written down about it, if anything has to.
+    pub journal: Option<Box<Journal>>,
     record: Record,
     buffer: Vec<u8>,
 }
@@ -85,6 +90,8 @@ impl Log {
             last_ballot: 0,
             groups: group.into_iter().map(|g| (LogIndex(0), g)).collect(),
             group_version: 0,
+            breaks: 0,
+            journal: None,
             record: Record::with_capacity(ring::max_payload(capacity)),
             buffer: Vec::with_capacity(ring::max_payload(capacity)),
         }
@@ -147,13 +154,118 @@ impl Log {
     pub fn promise(&mut self, ballot: u64) {
         invariant!(ballot > self.min_proposal, "promised {ballot} after {}", self.min_proposal);
         self.min_proposal = ballot;
+        if let Some(journal) = &mut self.journal {
+            journal.note_promise(ballot);
+        }
     }
 
-    /// The whole log counts as accepted under `ballot`.
+    /// The whole log, as it is, counts as accepted under `ballot`.
     pub fn accept(&mut self, ballot: u64) {
+        let keep = self.tail;
+        self.note_accepted(ballot);
+        self.write_start(keep, Vec::new());
+    }
+
+    fn note_accepted(&mut self, ballot: u64) {
         invariant!(ballot >= self.last_ballot, "accepted {ballot} after {}", self.last_ballot);
         self.last_ballot = ballot;
         self.min_proposal = self.min_proposal.max(ballot);
+    }
+
+    /// Writes down that the log behind `keep` is these records now, and under which number it is accepted.
+    fn write_start(&mut self, keep: Mark, payloads: Vec<&[u8]>) {
+        let (ballot, committed) = (self.last_ballot, self.committed.index);
+        if let Some(journal) = &mut self.journal {
+            journal.write_start(ballot, committed, keep, payloads);
+        }
+    }
+
+    /// Writes down that this record was appended.
+    #[inline]
+    fn write_append(&mut self, payload: &[u8]) {
+        if let Some(journal) = &mut self.journal {
+            journal.write(&Entry::Append { committed: self.committed.index, payload });
+        }
+    }
+
+    /// Writes the log down as a whole, from what is committed on. `anew`: it does not follow from what has been written before.
+    pub fn write_base(&mut self, ring: &Memory, anew: bool) {
+        let (mut records, mut position) = (Vec::new(), self.committed.position);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        while let Some((_, next)) = self.read(ring, position, &mut buffer) {
+            records.push(buffer.clone());
+            position = next;
+        }
+        self.buffer = buffer;
+        self.write_base_of(&records, anew);
+    }
+
+    /// Begins to write down what happens to this log, which is empty.
+    pub fn begin_journal(&mut self, mut journal: Box<Journal>) {
+        journal.note_promise(self.min_proposal);
+        self.journal = Some(journal);
+        self.write_base_of(&[], true);
+    }
+
+    fn write_base_of(&mut self, records: &[Vec<u8>], anew: bool) {
+        // Who knows no group has nothing to come back with.
+        let Some(group) = self.group_at(self.committed.index).cloned() else { return };
+        let payloads = records.iter().map(Vec::as_slice).collect();
+        let entry = Entry::Base { anew, mark: self.committed, ballot: self.last_ballot, group, payloads };
+        if let Some(journal) = &mut self.journal {
+            journal.write(&entry);
+        }
+    }
+
+    /// The log as such an entry says; `whole`: the machine shows what is before it.
+    pub fn restore_base(&mut self, ring: &Memory, base: Entry<'_>, whole: bool) -> Result<(), LaneFault> {
+        let Entry::Base { mark, ballot, group, payloads, .. } = base else { return Err(LaneFault::Body) };
+        (self.tail, self.committed, self.applied, self.floor) = (mark, mark, mark, mark.position);
+        self.written = self.written.max(mark.position);
+        self.groups = vec![(mark.index, group)];
+        self.group_version += 1;
+        self.last_ballot = ballot;
+        self.complete = whole;
+        payloads.iter().try_for_each(|payload| self.restore_record(ring, payload))
+    }
+
+    /// Appends a record that was written down.
+    pub fn restore_record(&mut self, ring: &Memory, payload: &[u8]) -> Result<(), LaneFault> {
+        let (header, body) = Header::decode(payload)?;
+        layout::check_entries(&header, body)?;
+        self.append_staged(ring, &header, payload)
+    }
+
+    /// The log behind `keep` is these records now, accepted under `ballot`, after a jump if there is one.
+    pub fn restore_start(
+        &mut self,
+        ring: &Memory,
+        ballot: u64,
+        keep: Mark,
+        jump: Option<(Mark, Group)>,
+        payloads: &[&[u8]],
+    ) -> Result<(), LaneFault> {
+        if let Some((base, group)) = jump.filter(|(base, _)| base.index > self.committed.index) {
+            self.jump(base, group);
+        }
+        if keep.index < self.committed.index || keep.index > self.tail.index || ballot < self.last_ballot {
+            return Err(LaneFault::Index { expected: self.tail.index, found: keep.index });
+        }
+        if keep != self.tail {
+            self.truncate(keep);
+        }
+        self.note_accepted(ballot);
+        payloads.iter().try_for_each(|payload| self.restore_record(ring, payload))
+    }
+
+    /// What was promised at most, by a process that has been restored.
+    pub fn restore_promise(&mut self, ceiling: u64) {
+        self.min_proposal = self.min_proposal.max(ceiling);
+    }
+
+    /// Counts the times that the machine has ceased to show what it showed.
+    pub fn breaks(&self) -> u64 {
+        self.breaks
     }
 
     /// Whether the record at `position` is still here.
@@ -184,6 +296,7 @@ impl Log {
     #[inline]
     pub fn place(&mut self, header: &Header, record: &Record, ring: &Memory) -> Result<(), LaneFault> {
         self.admit(header, record.payload())?;
+        self.write_append(record.payload());
         self.extend(header, ring::place(ring, self.tail.position, record));
         Ok(())
     }
@@ -192,6 +305,7 @@ impl Log {
     pub fn append(&mut self, ring: &Memory, header: &Header, payload: &[u8], reader: &Reader) -> Result<(), LaneFault> {
         self.follow(header)?;
         self.admit(header, payload)?;
+        self.write_append(payload);
         self.extend(header, ring::place_taken(ring, self.tail.position, payload, reader));
         Ok(())
     }
@@ -290,18 +404,31 @@ impl Log {
         }
         self.buffer = buffer;
         self.truncate(same);
-        for payload in rest {
-            let (header, _) = Header::decode(payload)?;
-            self.append_staged(ring, &header, payload)?;
-        }
-        self.accept(ballot);
-        Ok(())
+        // They are written down as one, with the number.
+        let journal = self.journal.take();
+        let mut payloads = Vec::new();
+        let put = || {
+            for payload in rest {
+                let (header, _) = Header::decode(payload)?;
+                self.append_staged(ring, &header, payload)?;
+                payloads.push(payload);
+            }
+            self.note_accepted(ballot);
+            Ok(())
+        };
+        let done = put();
+        self.journal = journal;
+        self.write_start(same, payloads);
+        done
     }
 
     /// The log begins anew behind `base`, which is committed, with the group there; what the machine shows ends before it.
     pub fn jump(&mut self, base: Mark, group: Group) {
         invariant!(base.index > self.committed.index, "a jump back from {:?} to {base:?}", self.committed);
         self.void();
+        if let Some(journal) = &mut self.journal {
+            journal.note_jump(self.committed.index, base, group.clone());
+        }
         (self.tail, self.committed, self.floor) = (base, base, base.position);
         self.written = self.written.max(base.position);
         self.groups = vec![(base.index, group)];
@@ -311,7 +438,7 @@ impl Log {
     fn truncate(&mut self, to: Mark) {
         invariant!(to.index >= self.committed.index, "a committed entry was to be cut off: {to:?}, {:?}", self.committed);
         if self.applied.index > to.index {
-            self.complete = false;
+            self.cease();
         }
         if to != self.tail {
             self.supersede();
@@ -340,13 +467,19 @@ impl Log {
 
     fn supersede(&mut self) {
         if std::mem::take(&mut self.beyond) {
-            self.complete = false;
+            self.cease();
         }
+    }
+
+    fn cease(&mut self) {
+        self.complete = false;
+        self.breaks += 1;
     }
 
     /// The machine shows what will never be in the log, or is to be emptied.
     pub fn void(&mut self) {
-        (self.complete, self.beyond) = (false, false);
+        self.beyond = false;
+        self.cease();
     }
 
     /// Commits the records up to `index` and applies them, unless the machine shows them already. Returns whether there were any.
@@ -405,6 +538,7 @@ impl Log {
             self.groups = vec![(at.index, group.clone())];
             self.group_version += 1;
             self.complete = true;
+            self.write_base(ring, true);
             return true;
         }
         // The same leader's log is the same as far as it goes.
@@ -431,6 +565,7 @@ impl Log {
             (words::FLOOR, self.lowest()),
             (words::STATUS, status as u64),
             (words::EXECUTED, if self.beyond { self.tail.index.0 + 1 } else { self.applied.index.0 }),
+            (words::CEILING, self.journal.as_ref().map_or(0, |journal| journal.ceiling())),
         ] {
             words[at].store(value, Ordering::Release);
         }
@@ -453,6 +588,7 @@ pub struct Numbers {
     pub tail: Mark,
     pub committed: Mark,
     pub floor: u64,
+    pub ceiling: u64,
     status: Status,
     executed: u64,
 }
@@ -467,6 +603,7 @@ impl Numbers {
             tail: Mark { index: LogIndex(word(words::LAST_INDEX)), position: word(words::TAIL) },
             committed: Mark { index: LogIndex(word(words::COMMITTED)), position: word(words::COMMITTED_POSITION) },
             floor: word(words::FLOOR),
+            ceiling: word(words::CEILING),
             status: Status::of(word(words::STATUS)),
             executed: word(words::EXECUTED),
         };

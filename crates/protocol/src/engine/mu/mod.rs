@@ -7,10 +7,12 @@
 mod background;
 mod backlog;
 mod config;
+mod durable;
 mod engine;
 mod event;
 mod follower;
 mod group;
+mod journal;
 pub mod layout;
 mod leading;
 mod learning;
@@ -33,13 +35,17 @@ use crate::basics::layout::{LOG_LANE, MAX_MEMBERS};
 use crate::basics::{Canary, LogIndex, ProcessId, Time};
 use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
 
-pub use config::{Config, Execution, MIN_RING_BYTES};
+pub use config::{Config, Durability, Execution, MIN_RING_BYTES};
+pub use durable::{RecoverError, SnapshotStep};
 pub use event::{AbortReason, Event};
 pub use group::Group;
 pub use layout::LaneFault;
 
 use background::{Heart, Schedule, Watch};
 use backlog::Backlog;
+use durable::{Snapshot, Told};
+use follower::Follower;
+use journal::Journal;
 use layout::{Op, Status, WORDS, permission as lane_words};
 use leading::{Context, Reign};
 use learning::Learning;
@@ -113,6 +119,10 @@ pub struct Mu {
     spare: Record,
     teaching_record: Record,
     published: bool,
+    told: Told,
+    snapshot: Option<Snapshot>,
+    /// Of which chain of the journal a snapshot is whole, and not yet known to be stable.
+    finished: Option<u64>,
 }
 
 /// A connected process.
@@ -142,11 +152,16 @@ impl Mu {
         invariant!(valid.is_ok(), "the engine's settings: {valid:?}");
         invariant!(group.as_ref().is_none_or(|g| g.contains(me)), "{me} founds a group without itself");
         let record = || Record::with_capacity(ring::max_payload(config.log_ring_bytes));
+        let listed = group.is_some();
+        let mut log = Log::new(config.log_ring_bytes, group);
+        if config.durability != Durability::Memory {
+            log.begin_journal(Box::new(Journal::new(0)));
+        }
         Mu {
             me,
             config,
-            listed: group.is_some(),
-            log: Log::new(config.log_ring_bytes, group),
+            listed,
+            log,
             peers: Vec::with_capacity(MAX_MEMBERS),
             permission: Permission::default(),
             inbound: Inbound::default(),
@@ -174,6 +189,9 @@ impl Mu {
             spare: record(),
             teaching_record: record(),
             published: false,
+            told: Told::default(),
+            snapshot: None,
+            finished: None,
         }
     }
 
@@ -455,6 +473,7 @@ impl Mu {
             self.published &= !drained;
             moved |= drained;
         }
+        self.tell_stable(fabric);
         self.check_backlog();
         self.tick(now, fabric);
         self.take_role(now, fabric, machine);
@@ -613,7 +632,10 @@ impl Mu {
         self.adding.retain(|id| !group.contains(*id) && !group.has_removed(*id));
         self.removing.retain(|id| group.contains(*id) && group.members().len() > 1);
         let committed = self.log.committed().index;
-        let level = |id: &ProcessId| reign.followers.iter().any(|f| f.process == *id && f.acked.is_some_and(|a| a >= committed));
+        // With `sync` the group would wait for its disk as soon as it counts.
+        let keeps = |f: &Follower| self.config.durability != Durability::Sync || f.stable.is_some();
+        let level =
+            |id: &ProcessId| reign.followers.iter().any(|f| f.process == *id && f.acked.is_some_and(|a| a >= committed) && keeps(f));
         let next = match (self.removing.first(), self.adding.iter().find(|id| level(id))) {
             (Some(id), _) => group.without(*id),
             (None, Some(id)) => group.with(*id),

@@ -55,7 +55,11 @@ impl Mu {
     /// The group begins with this process in it, which holds the empty state.
     fn found(&mut self, group: Group) {
         invariant!(group.contains(self.me), "{} founds a group without itself", self.me);
+        let journal = self.log.journal.take();
         self.log = Log::new(self.config.log_ring_bytes, Some(group));
+        if let Some(journal) = journal {
+            self.log.begin_journal(journal);
+        }
         self.listed = true;
         self.published = false;
     }

@@ -10,7 +10,7 @@ use martlet_fabric::{Fabric, Memory, PeerId, Region, Remote};
 use crate::basics::LogIndex;
 use crate::replica::StateMachine;
 
-use super::config::{Config, Execution};
+use super::config::Config;
 use super::layout::{HEADER_BYTES, Header, Kind, Op, STATE_LANE, permission};
 use super::leading::ring_of;
 use super::log::{Log, Mark};
@@ -82,8 +82,7 @@ impl Desk<'_> {
 impl Mu {
     /// Teaches whoever has asked. Returns whether anything was sent.
     pub(super) fn teach<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &S) -> bool {
-        let more = self.log.is_beyond() || self.reign.as_ref().is_some_and(|r| r.has_backlog());
-        let exact = !more || self.config.execution == Execution::Committed;
+        let exact = !self.is_ahead_of_log();
         let Mu { peers, log, config, teaching_record, buffer, nudges, .. } = self;
         let mut any = false;
         for peer in peers.iter_mut().filter(|p| !p.watch.dead) {

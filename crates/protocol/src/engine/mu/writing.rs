@@ -5,7 +5,7 @@ use martlet_fabric::{Fabric, Memory, invariant, ring};
 use crate::basics::{Canary, LogIndex};
 use crate::replica::StateMachine;
 
-use super::config::{Config, Execution};
+use super::config::{Config, Durability, Execution};
 use super::follower::Phase;
 use super::layout::{self, Header, Kind};
 use super::leading::{Context, Reign, Stage, ring_of};
@@ -213,11 +213,17 @@ impl Reign {
     /// What stands at a majority is committed.
     #[inline]
     pub(super) fn commit<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
-        let held = LogIndex(self.majority_of(cx.log, cx.log.tail().index.0, |f| f.held().map_or(0, |a| a.0)));
+        let stable = cx.config.durability == Durability::Sync;
+        let held = if stable {
+            self.stable_at_majority(cx)
+        } else {
+            LogIndex(self.majority_of(cx.log, cx.log.tail().index.0, |f| f.held().map_or(0, |a| a.0)))
+        };
         if let Stage::TakingOver { last, recovered } = self.stage {
             let Some(group) = cx.log.group() else { return false };
             // Also a log without a single entry has to be accepted by a majority under our number.
-            let started = self.count(group, true, |f| f.held().is_some());
+            let own = !stable || self.own_stable(cx.log).is_some();
+            let started = self.count(group, own, |f| f.held().is_some() && (!stable || f.stable.is_some()));
             if held < last || started < group.majority() {
                 return false;
             }

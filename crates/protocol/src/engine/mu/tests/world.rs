@@ -7,12 +7,13 @@ use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{DeathWords, Endpoint, Faults, World};
 use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerEvent, PeerKind, RegionSpec};
 
+use super::disk::{Disk, Stored};
 use super::machine::{Machine, command, id_of};
 use crate::basics::layout::{LIFE, MAX_WATCHERS, life};
 use crate::basics::{LogIndex, ProcessId, Time};
 use crate::detector::heartbeat::Thresholds;
 use crate::engine::mu::layout::add_regions;
-use crate::engine::mu::{Config, Event, Execution, Group, Mu};
+use crate::engine::mu::{Config, Durability, Event, Execution, Group, Mu};
 use crate::replica::{Standing, StateMachine, Ticket};
 
 /// A reply that waits for its ticket.
@@ -36,6 +37,7 @@ pub struct Node<const HOST: bool> {
     pub alive: bool,
     waiting: Vec<Reply>,
     pub events: Vec<Event>,
+    pub disk: Disk,
     checked: usize,
     cleared: u64,
 }
@@ -61,6 +63,7 @@ pub fn tiny() -> Config {
         state_ring_bytes: 2048,
         secret: 0x5ec2e7,
         execution: Execution::Committed,
+        durability: Durability::Memory,
         backlog_bytes: 3000,
         batch_bytes: 200,
         flush_idle_ns: 10_000,
@@ -107,8 +110,21 @@ impl<const HOST: bool> Cluster<HOST> {
         cluster
     }
 
+    /// Everybody's memory is gone, and whoever has something on disk comes back in another world.
+    pub fn lose_power(&mut self, seed: u64, faults: Faults) {
+        let disks: Vec<_> = std::mem::take(&mut self.nodes).into_iter().map(|node| node.disk.lose_power()).collect();
+        self.world = World::new(seed, faults);
+        for stored in disks {
+            self.come_up(None, Some(stored.expect("nobody was ready")), seed);
+        }
+    }
+
     /// A new process, in the founding group or outside.
     pub fn spawn(&mut self, group: Option<Group>) -> usize {
+        self.come_up(group, None, 0)
+    }
+
+    fn come_up(&mut self, group: Option<Group>, stored: Option<Stored>, seed: u64) -> usize {
         let n = self.nodes.len();
         let mut spec = RegionSpec { public: vec![(LIFE, life::WORDS * 8)], ..RegionSpec::default() };
         add_regions(&mut spec, &self.config);
@@ -120,12 +136,20 @@ impl<const HOST: bool> Cluster<HOST> {
         for watcher in 0..MAX_WATCHERS {
             signs[life::death(0, watcher)].store(life::WAITERS | 4711, Ordering::Relaxed);
         }
-        let engine = Mu::new(id(n), self.config, group);
+        let mut machine = Machine::default();
+        let engine = match &stored {
+            None => Mu::new(id(n), self.config, group),
+            Some(Stored { parts, last, .. }) => {
+                let journal = stored.as_ref().map(Stored::journal).unwrap_or_default();
+                Mu::recover(id(n), self.config, parts, last, &journal, &fabric, &mut machine).expect("what it has written")
+            }
+        };
         self.nodes.push(Node {
             id: id(n),
             engine,
             fabric,
-            machine: Machine::default(),
+            machine,
+            disk: Disk::new(seed ^ n as u64, stored),
             alive: true,
             waiting: Vec::new(),
             events: Vec::new(),
@@ -214,6 +238,10 @@ impl<const HOST: bool> Cluster<HOST> {
         self.world.wake_at(n, next);
         self.check(n);
         self.release(n);
+        let node = &mut self.nodes[n];
+        if self.config.durability != Durability::Memory {
+            node.disk.turn(&mut node.engine, &node.machine, &node.fabric);
+        }
     }
 
     pub fn turn(&mut self, n: usize) {

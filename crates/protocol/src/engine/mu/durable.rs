@@ -1,0 +1,335 @@
+//! The engine's part in durability (`docs/durability.md`): what it asks to be written down, what follows when that is stable, and how it comes back.
+
+use std::collections::VecDeque;
+
+use martlet_fabric::{Fabric, Memory, PeerId};
+
+use super::config::{Config, Durability, Execution};
+use super::follower::Follower;
+use super::journal::{Entry, Journal};
+use super::layout::{self, LaneFault, MAX_PEERS, permission};
+use super::leading::{Context, Reign, ring_of};
+use super::log::Log;
+use super::permission::{tell, word_from};
+use super::{Group, Mu};
+use crate::basics::{LogIndex, ProcessId};
+use crate::replica::StateMachine;
+
+/// What a follower has told about its stable storage, and whom.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    leader: Option<PeerId>,
+    under: u64,
+    stable: u64,
+}
+
+/// A snapshot on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Snapshot {
+    breaks: u64,
+    chain: u64,
+    /// Where the next part begins; `None` when the last one has been taken.
+    cursor: Option<u64>,
+    /// The last entry that a part shows.
+    shown: LogIndex,
+}
+
+/// What has come of asking for a part of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotStep {
+    /// A part.
+    Part,
+    /// Nothing just now.
+    Wait,
+    /// The last words: the snapshot is whole.
+    Whole,
+    /// The state is not any more what the parts before showed: the snapshot has to be given up.
+    Void,
+}
+
+/// Why a replica cannot come back from what it has written down. It was checked when it was read, so it was written by something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoverError {
+    /// Bytes that are no entry of a journal.
+    #[error("entry {0} of the journal is none")]
+    NoEntry(u64),
+    /// An entry that cannot follow the ones before.
+    #[error("entry {entry} of the journal does not follow from those before it: {fault}")]
+    Order {
+        /// Which one, from 0 on.
+        entry: u64,
+        /// What is wrong with it.
+        fault: LaneFault,
+    },
+    /// Parts and last words of a snapshot that do not belong to this journal.
+    #[error("the snapshot does not belong to the journal")]
+    Snapshot,
+}
+
+impl Mu {
+    /// What has to be written down and has not been taken, in order. Empty with [`Durability::Memory`].
+    pub fn journal(&self) -> &[u8] {
+        self.log.journal.as_ref().map_or(&[], |journal| journal.pending())
+    }
+
+    /// What [`Mu::journal`] shows has been taken as a whole. `ticket`: not lower than those before.
+    pub fn note_taken(&mut self, ticket: u64) {
+        let (ballot, last) = (self.log.last_ballot(), self.log.tail().index);
+        if let Some(journal) = &mut self.log.journal {
+            journal.note_taken(ticket, ballot, last);
+        }
+    }
+
+    /// What was taken with tickets up to this one is stable.
+    pub fn handle_stable(&mut self, ticket: u64) {
+        if let Some(journal) = &mut self.log.journal {
+            journal.note_stable(ticket);
+            self.published = false;
+        }
+    }
+
+    /// Up to which entry this replica's own log, as it is accepted now, is stable, together with a state to apply it to.
+    pub fn stable(&self) -> Option<LogIndex> {
+        self.log.journal.as_ref().and_then(|journal| journal.stable_under(self.log.last_ballot()))
+    }
+
+    /// Begins a snapshot, in place of one that is not finished: what comes into the journal from now on is all that has to be kept beside its parts. To
+    /// be called when nothing is pending. `false`: there is no whole state.
+    pub fn begin_snapshot<F: Fabric>(&mut self, fabric: &F) -> bool {
+        self.snapshot = None;
+        let Some(chain) = self.log.journal.as_ref().map(|journal| journal.chain()).filter(|_| self.log.is_complete()) else { return false };
+        self.log.write_base(ring_of(fabric), false);
+        let ceiling = self.log.min_proposal();
+        if let Some(journal) = &mut self.log.journal {
+            journal.write_ceiling(ceiling);
+        }
+        self.snapshot = Some(Snapshot { breaks: self.log.breaks(), chain, cursor: Some(0), shown: LogIndex(0) });
+        true
+    }
+
+    /// Appends the next part of the snapshot to `out`, of about `budget` bytes, or its last words. Between two parts commands may be applied.
+    pub fn snapshot_step<S: StateMachine>(&mut self, machine: &S, budget: usize, out: &mut Vec<u8>) -> SnapshotStep {
+        let Some(mut snapshot) = self.snapshot.take() else { return SnapshotStep::Void };
+        let chain = self.log.journal.as_ref().map(|journal| journal.chain());
+        if !self.log.is_complete() || self.log.breaks() != snapshot.breaks || chain != Some(snapshot.chain) {
+            return SnapshotStep::Void;
+        }
+        let step = match snapshot.cursor {
+            // A leader that executes first may show more than its log has.
+            Some(_) if self.is_ahead_of_log() => SnapshotStep::Wait,
+            Some(cursor) => {
+                snapshot.shown = self.log.applied().index;
+                out.extend_from_slice(&snapshot.shown.0.to_le_bytes());
+                snapshot.cursor = machine.transfer(cursor, budget, out);
+                SnapshotStep::Part
+            }
+            // What it shows has to be final.
+            None if self.log.committed().index < snapshot.shown => SnapshotStep::Wait,
+            None => {
+                out.extend_from_slice(&self.log.committed().index.0.to_le_bytes());
+                self.finished = Some(snapshot.chain);
+                return SnapshotStep::Whole;
+            }
+        };
+        self.snapshot = Some(snapshot);
+        step
+    }
+
+    /// The last snapshot that was whole is stable, and so is the journal up to its last words.
+    pub fn handle_snapshot_stable(&mut self) {
+        if let (Some(chain), Some(journal)) = (self.finished.take(), &mut self.log.journal) {
+            journal.note_snapshot(chain);
+        }
+    }
+
+    /// Whether the machine may show entries that are not in the log.
+    pub(super) fn is_ahead_of_log(&self) -> bool {
+        let more = self.log.is_beyond() || self.reign.as_ref().is_some_and(Reign::has_backlog);
+        more && self.config.execution == Execution::Speculative
+    }
+
+    /// Persist, then acknowledge (APUS section 4.1): tells whoever leads up to where its log is on our stable storage.
+    pub(super) fn tell_stable<F: Fabric>(&mut self, fabric: &mut F) {
+        if self.config.durability != Durability::Sync {
+            return;
+        }
+        let Some(leader) = self.permission.holder.filter(|holder| *holder != PeerId::SELF) else { return };
+        let now = Told { leader: Some(leader), under: self.log.last_ballot(), stable: self.stable().map_or(0, |last| last.0 + 1) };
+        if now == self.told {
+            return;
+        }
+        if (now.leader, now.under) != (self.told.leader, self.told.under) {
+            // In this order: it must not take what was stable under another number for its own.
+            tell(fabric, leader, permission::STABLE, 0);
+            tell(fabric, leader, permission::STABLE_UNDER, now.under);
+        }
+        tell(fabric, leader, permission::STABLE, now.stable);
+        self.nudges.push(leader);
+        self.told = now;
+    }
+
+    /// The engine of the process `me`, as what its journal and its snapshot say: a member of the same group, with the same log. `machine` is empty, and shows what
+    /// is known to be committed afterwards. Who has not got the whole state has itself taught.
+    ///
+    /// # Errors
+    /// When the journal was not written by this engine.
+    pub fn recover<F: Fabric, S: StateMachine>(
+        me: ProcessId,
+        config: Config,
+        parts: &[Vec<u8>],
+        last: &[u8],
+        journal: &[u8],
+        fabric: &F,
+        machine: &mut S,
+    ) -> Result<Mu, RecoverError> {
+        let mut mu = Mu::new(me, config, None);
+        let (mut log, ceiling) = replay(config.log_ring_bytes, parts, last, journal, ring_of(fabric), machine)?;
+        log.restore_promise(ceiling);
+        let (ballot, tail, whole) = (log.last_ballot(), log.tail().index, log.is_complete());
+        log.journal =
+            (config.durability != Durability::Memory).then(|| Box::new(Journal::after_recovery(log.min_proposal(), ballot, tail, whole)));
+        mu.listed = log.group().is_some_and(|group| group.contains(me));
+        mu.log = log;
+        Ok(mu)
+    }
+}
+
+/// The log that a journal describes, and what its owner may have promised at most. `machine` is empty, and shows what is committed there afterwards if the log is
+/// complete.
+pub(super) fn replay<S: StateMachine>(
+    capacity: usize,
+    parts: &[Vec<u8>],
+    last: &[u8],
+    journal: &[u8],
+    ring: &Memory,
+    machine: &mut S,
+) -> Result<(Log, u64), RecoverError> {
+    let mut restoring = Restoring { machine, parts: VecDeque::new(), first: LogIndex(0) };
+    for part in parts {
+        let (shown, part) = part.split_first_chunk().ok_or(RecoverError::Snapshot)?;
+        restoring.parts.push_back((LogIndex(u64::from_le_bytes(*shown)), part));
+    }
+    restoring.first = restoring.parts.front().map_or(LogIndex(0), |(shown, _)| *shown);
+    let committed = LogIndex(u64::from_le_bytes(last.try_into().map_err(|_| RecoverError::Snapshot)?));
+    let mut log = Log::new(capacity, None);
+    let (mut rest, mut ceiling, mut entry) = (journal, 0, 0);
+    while !rest.is_empty() {
+        let (next, after) = Entry::decode(rest).ok_or(RecoverError::NoEntry(entry))?;
+        restoring.replay(next, entry == 0, &mut log, ring, &mut ceiling).map_err(|fault| RecoverError::Order { entry, fault })?;
+        (rest, entry) = (after, entry + 1);
+    }
+    if log.is_complete() {
+        log.advance(ring, &mut restoring, committed);
+        restoring.install_before(LogIndex(u64::MAX));
+        if log.committed().index < committed {
+            return Err(RecoverError::Snapshot);
+        }
+    } else {
+        restoring.machine.clear();
+    }
+    Ok((log, ceiling))
+}
+
+/// A machine that gets back its state: parts, each when it shows the entries that the part shows.
+struct Restoring<'a, S> {
+    machine: &'a mut S,
+    parts: VecDeque<(LogIndex, &'a [u8])>,
+    /// The last entry that the first part shows: none up to there has to be applied.
+    first: LogIndex,
+}
+
+impl<S: StateMachine> Restoring<'_, S> {
+    fn replay(&mut self, entry: Entry<'_>, first: bool, log: &mut Log, ring: &Memory, ceiling: &mut u64) -> Result<(), LaneFault> {
+        match entry {
+            Entry::Base { anew, .. } if first || anew => log.restore_base(ring, entry, first),
+            // It says what has been replayed.
+            Entry::Base { .. } => Ok(()),
+            Entry::Append { committed, payload } => {
+                log.advance(ring, self, committed);
+                log.restore_record(ring, payload)
+            }
+            Entry::Start { ballot, committed, jump, keep, payloads } => {
+                log.advance(ring, self, committed);
+                log.restore_start(ring, ballot, keep, jump, &payloads)
+            }
+            Entry::Ceiling(promised) => {
+                *ceiling = promised.max(*ceiling);
+                Ok(())
+            }
+        }
+    }
+
+    /// Installs the parts that show nothing from `index` on.
+    fn install_before(&mut self, index: LogIndex) {
+        while let Some((_, part)) = self.parts.front().filter(|(shown, _)| *shown < index) {
+            self.machine.install(part);
+            self.parts.pop_front();
+        }
+    }
+}
+
+impl<S: StateMachine> StateMachine for Restoring<'_, S> {
+    fn apply(&mut self, index: LogIndex, command: &[u8]) {
+        if index > self.first {
+            self.install_before(index);
+            self.machine.apply(index, command);
+        }
+    }
+
+    fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
+        self.machine.transfer(cursor, budget, out)
+    }
+
+    fn install(&mut self, part: &[u8]) {
+        self.machine.install(part);
+    }
+
+    fn clear(&mut self) {
+        self.machine.clear();
+    }
+
+    fn digest(&self) -> u64 {
+        self.machine.digest()
+    }
+}
+
+impl Reign {
+    /// How many of the group have promised our number. With a journal the promise has to survive them: who would not remember it yet is asked again.
+    pub(super) fn count_prepared<F: Fabric, S>(&mut self, group: &Group, cx: &mut Context<F, S>) -> usize {
+        if cx.config.durability == Durability::Memory {
+            return self.count(group, true, Follower::is_prepared);
+        }
+        let ballot = self.ballot;
+        for follower in self.followers.iter_mut().filter(|f| f.is_prepared() && f.ceiling < ballot && !f.reading) {
+            follower.inspect(self.round, cx.fabric);
+        }
+        let own = cx.log.journal.as_ref().is_some_and(|journal| journal.ceiling() >= ballot);
+        self.count(group, own, |f| f.is_prepared() && f.ceiling >= ballot)
+    }
+
+    /// Up to where our own log, under our number, is on stable storage.
+    pub(super) fn own_stable(&self, log: &Log) -> Option<LogIndex> {
+        log.journal.as_ref().and_then(|journal| journal.stable_under(self.ballot))
+    }
+
+    /// With durability `sync`: what stands in the logs of a majority, and on their stable storage.
+    #[inline(never)]
+    pub(super) fn stable_at_majority<F: Fabric, S>(&mut self, cx: &mut Context<F, S>) -> LogIndex {
+        for follower in &mut self.followers {
+            // In this order: it says 0 before it names another number.
+            let under = word_from(cx.fabric, follower.peer, layout::permission::STABLE_UNDER);
+            let stable = word_from(cx.fabric, follower.peer, layout::permission::STABLE);
+            follower.stable = (under == self.ballot && stable > 0).then(|| LogIndex(stable - 1));
+        }
+        let electorate = self.electorate(cx.log);
+        let mine = self.own_stable(cx.log).filter(|_| electorate.me);
+        let held = |f: &Follower| Some(f.held()?.min(f.stable?));
+        let reached = self.followers.iter().filter(|f| f.votes).map(held).chain([mine]);
+        let mut values = [LogIndex(0); MAX_PEERS + 1];
+        reached.zip(&mut values).for_each(|(last, value)| *value = last.unwrap_or_default());
+        values.sort_unstable_by(|a, b| b.cmp(a));
+        // So many followers as make a majority, and we if we vote. Without a group nobody does.
+        let majority = electorate.followers + usize::from(electorate.me);
+        majority.checked_sub(1).map_or(LogIndex(0), |at| values[at])
+    }
+}

@@ -1,0 +1,327 @@
+//! What has to be written down so that this replica can come back as what it was (`docs/durability.md`): the changes of its log, in their order.
+//!
+//! The engine makes entries, the node takes them to a disk, which it does in its own time, and says up to where they are stable. An entry is a change
+//! as a whole: a start, with all its records, is one. So whatever part of the journal is there after a crash, from its beginning on, is what this log
+//! was at some moment.
+//!
+//! An entry is its length in four bytes, its kind in one, and a body; numbers are little-endian.
+
+use std::collections::VecDeque;
+
+use super::Group;
+use super::log::Mark;
+use crate::basics::LogIndex;
+
+/// How far promises are made ahead: so many numbers above the latest. A process comes back with all that it may have promised, and leaders count it as
+/// prepared only for numbers that it would still know of.
+pub(super) const CEILING_STEP: u64 = 1 << 36;
+
+/// A change of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Entry<'a> {
+    /// A record was appended.
+    Append { committed: LogIndex, payload: &'a [u8] },
+    /// The log was accepted under `ballot`: what stands behind `keep` was replaced by these records, after a jump if there is one. `committed` is what
+    /// was known before that.
+    Start { ballot: u64, committed: LogIndex, jump: Option<(Mark, Group)>, keep: Mark, payloads: Vec<&'a [u8]> },
+    /// The whole log: what stands behind `mark`, with the group there. `anew`: it does not follow from what was written before.
+    Base { anew: bool, mark: Mark, ballot: u64, group: Group, payloads: Vec<&'a [u8]> },
+    /// Numbers up to this one count as promised.
+    Ceiling(u64),
+}
+
+impl Entry<'_> {
+    const APPEND: u8 = 1;
+    const START: u8 = 2;
+    const BASE: u8 = 3;
+    const CEILING: u8 = 4;
+
+    /// Appends it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; 4]);
+        let word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
+        let mark = |out: &mut Vec<u8>, mark: Mark| [mark.index.0, mark.position].iter().for_each(|n| word(out, *n));
+        let group = |out: &mut Vec<u8>, group: &Group| {
+            let at = out.len();
+            out.extend_from_slice(&[0; 4]);
+            group.encode(out);
+            let len = (out.len() - at - 4) as u32;
+            out[at..at + 4].copy_from_slice(&len.to_le_bytes());
+        };
+        let payloads = |out: &mut Vec<u8>, payloads: &[&[u8]]| {
+            for payload in payloads {
+                out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+                out.extend_from_slice(payload);
+            }
+        };
+        match self {
+            Entry::Append { committed, payload } => {
+                out.push(Self::APPEND);
+                word(out, committed.0);
+                out.extend_from_slice(payload);
+            }
+            Entry::Start { ballot, committed, jump, keep, payloads: records } => {
+                out.push(Self::START);
+                word(out, *ballot);
+                word(out, committed.0);
+                mark(out, *keep);
+                out.push(u8::from(jump.is_some()));
+                if let Some((base, of)) = jump {
+                    mark(out, *base);
+                    group(out, of);
+                }
+                payloads(out, records);
+            }
+            Entry::Base { anew, mark: at, ballot, group: of, payloads: records } => {
+                out.push(Self::BASE);
+                out.push(u8::from(*anew));
+                mark(out, *at);
+                word(out, *ballot);
+                group(out, of);
+                payloads(out, records);
+            }
+            Entry::Ceiling(ballot) => {
+                out.push(Self::CEILING);
+                word(out, *ballot);
+            }
+        }
+        let len = (out.len() - start - 4) as u32;
+        out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+    }
+
+    /// The first entry of `bytes`, and what follows it; `None` when there is none, or it is no entry.
+    pub fn decode(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
+        let (body, rest) = sized(bytes)?;
+        let (kind, mut body) = body.split_first()?;
+        let entry = match *kind {
+            Self::APPEND => Entry::Append { committed: LogIndex(number(&mut body)?), payload: std::mem::take(&mut body) },
+            Self::START => {
+                let (ballot, committed, keep) = (number(&mut body)?, LogIndex(number(&mut body)?), mark(&mut body)?);
+                let jump = if flag(&mut body)? { Some((mark(&mut body)?, group(&mut body)?)) } else { None };
+                Entry::Start { ballot, committed, jump, keep, payloads: payloads(&mut body)? }
+            }
+            Self::BASE => {
+                let (anew, mark, ballot) = (flag(&mut body)?, mark(&mut body)?, number(&mut body)?);
+                Entry::Base { anew, mark, ballot, group: group(&mut body)?, payloads: payloads(&mut body)? }
+            }
+            Self::CEILING => Entry::Ceiling(number(&mut body)?),
+            _ => return None,
+        };
+        body.is_empty().then_some((entry, rest))
+    }
+}
+
+/// Bytes behind their length.
+fn sized(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_le_bytes(*len) as usize)
+}
+
+/// A number of ours: none comes near the end of its range.
+fn number(body: &mut &[u8]) -> Option<u64> {
+    let (word, rest) = body.split_first_chunk::<8>()?;
+    *body = rest;
+    Some(u64::from_le_bytes(*word)).filter(|n| *n < 1 << 62)
+}
+
+fn mark(body: &mut &[u8]) -> Option<Mark> {
+    let mark = Mark { index: LogIndex(number(body)?), position: number(body)? };
+    mark.position.is_multiple_of(16).then_some(mark)
+}
+
+fn flag(body: &mut &[u8]) -> Option<bool> {
+    let (flag, rest) = body.split_first()?;
+    *body = rest;
+    (*flag < 2).then_some(*flag == 1)
+}
+
+fn group(body: &mut &[u8]) -> Option<Group> {
+    let (group, rest) = sized(body)?;
+    *body = rest;
+    Group::decode(group)
+}
+
+fn payloads<'a>(body: &mut &'a [u8]) -> Option<Vec<&'a [u8]>> {
+    let mut payloads = Vec::new();
+    while !body.is_empty() {
+        let (payload, rest) = sized(body)?;
+        payloads.push(payload);
+        *body = rest;
+    }
+    Some(payloads)
+}
+
+/// What a log is up to, at one place of its journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Reach {
+    ballot: u64,
+    last: LogIndex,
+    ceiling: u64,
+}
+
+/// The journal's end in the engine.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    /// Entries that the node has not taken.
+    pending: Vec<u8>,
+    /// What was taken and is not stable, with the tickets that the node gave.
+    taken: VecDeque<(u64, Reach)>,
+    stable: Reach,
+    ceiling: u64,
+    /// A jump whose start is still to come, and what was committed before it.
+    jump: Option<(LogIndex, Mark, Group)>,
+    /// Counts the times that the log ceased to follow from what was written before.
+    chain: u64,
+    /// The chain whose beginning has a snapshot that is stable, if any has: only then something can be come back with.
+    anchored: Option<u64>,
+}
+
+impl Journal {
+    /// An empty one, of a process that has promised numbers up to `promised`.
+    pub fn new(promised: u64) -> Journal {
+        let mut journal = Journal::default();
+        journal.note_promise(promised);
+        journal
+    }
+
+    /// Goes on after a recovery, whose log ends so; `whole`: with the state.
+    pub fn after_recovery(promised: u64, ballot: u64, last: LogIndex, whole: bool) -> Journal {
+        let mut journal = Journal::new(promised);
+        journal.stable = Reach { ballot, last, ceiling: promised };
+        journal.anchored = whole.then_some(0);
+        journal
+    }
+
+    /// Numbers up to `ballot` are promised: the ceiling is raised long before it is reached.
+    pub fn note_promise(&mut self, ballot: u64) {
+        if ballot + CEILING_STEP > self.ceiling {
+            self.ceiling = ballot + 2 * CEILING_STEP;
+            self.write(&Entry::Ceiling(self.ceiling));
+        }
+    }
+
+    #[inline(never)]
+    pub fn write(&mut self, entry: &Entry<'_>) {
+        match entry {
+            Entry::Start { jump: Some(_), .. } | Entry::Base { anew: true, .. } => self.chain += 1,
+            _ => {}
+        }
+        entry.encode(&mut self.pending);
+    }
+
+    /// Says again what is promised: for whoever begins to read here.
+    pub fn write_ceiling(&mut self, promised: u64) {
+        self.ceiling = self.ceiling.max(promised);
+        self.write(&Entry::Ceiling(self.ceiling));
+    }
+
+    /// The next start comes with a jump; before it, so much was committed.
+    pub fn note_jump(&mut self, committed: LogIndex, base: Mark, group: Group) {
+        self.jump = Some((committed, base, group));
+    }
+
+    /// The log behind `keep` was replaced by these records, and is accepted under `ballot`.
+    pub fn write_start(&mut self, ballot: u64, committed: LogIndex, keep: Mark, payloads: Vec<&[u8]>) {
+        self.note_promise(ballot);
+        let (committed, jump) = match self.jump.take() {
+            // What stood here up to the base need not be what is committed there.
+            Some((before, base, group)) => (before, Some((base, group))),
+            None => (committed, None),
+        };
+        self.write(&Entry::Start { ballot, committed, jump, keep, payloads });
+    }
+
+    pub fn pending(&self) -> &[u8] {
+        &self.pending
+    }
+
+    /// The node has taken what was pending, and will call it by this ticket. The log is accepted under `ballot` now, and ends at `last`.
+    pub fn note_taken(&mut self, ticket: u64, ballot: u64, last: LogIndex) {
+        self.pending.clear();
+        self.taken.push_back((ticket, Reach { ballot, last, ceiling: self.ceiling }));
+    }
+
+    /// Everything with a ticket up to this one is stable.
+    pub fn note_stable(&mut self, ticket: u64) {
+        while let Some((_, reach)) = self.taken.front().filter(|(taken, _)| *taken <= ticket) {
+            self.stable = *reach;
+            self.taken.pop_front();
+        }
+    }
+
+    pub fn chain(&self) -> u64 {
+        self.chain
+    }
+
+    pub fn note_snapshot(&mut self, chain: u64) {
+        self.anchored = Some(chain);
+    }
+
+    /// Promises up to this one will be remembered.
+    pub fn ceiling(&self) -> u64 {
+        self.stable.ceiling
+    }
+
+    /// Up to which entry the log that was accepted under this number is stable, with the state that it goes on from. `None` when nothing of it is.
+    pub fn stable_under(&self, ballot: u64) -> Option<LogIndex> {
+        (self.anchored == Some(self.chain) && self.stable.ballot == ballot && ballot > 0).then_some(self.stable.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::basics::ProcessId;
+    use martlet_fabric::{Incarnation, NodeId};
+
+    #[test]
+    fn entries_come_back_as_they_went_and_a_part_of_one_is_none() {
+        let group = Group::new(vec![ProcessId { node: NodeId(1), incarnation: Incarnation(7) }]);
+        let mark = |n: u64| Mark { index: LogIndex(n), position: 16 * n };
+        let entries = [
+            Entry::Append { committed: LogIndex(3), payload: b"record" },
+            Entry::Start { ballot: 9, committed: LogIndex(3), jump: None, keep: mark(4), payloads: vec![b"", b"one"] },
+            Entry::Start { ballot: 9, committed: LogIndex(3), jump: Some((mark(5), group.clone())), keep: mark(5), payloads: vec![] },
+            Entry::Base { anew: true, mark: mark(6), ballot: 8, group, payloads: vec![b"two"] },
+            Entry::Ceiling(77),
+        ];
+        let mut bytes = Vec::new();
+        entries.iter().for_each(|entry| entry.encode(&mut bytes));
+        let mut rest = &bytes[..];
+        for entry in &entries {
+            let (found, after) = Entry::decode(rest).expect("an entry");
+            assert_eq!(found, *entry);
+            let len = rest.len() - after.len();
+            assert!((0..len).all(|cut| Entry::decode(&rest[..cut]).is_none()));
+            rest = after;
+        }
+        assert!(rest.is_empty());
+        let mut rng = fastrand::Rng::with_seed(3);
+        for _ in 0..20_000 {
+            let mut altered = bytes.clone();
+            altered[rng.usize(0..bytes.len())] = rng.u8(..);
+            let mut rest = &altered[..];
+            while let Some((entry, after)) = Entry::decode(rest) {
+                let mut again = Vec::new();
+                entry.encode(&mut again);
+                assert_eq!(again, rest[..rest.len() - after.len()], "one encoding");
+                rest = after;
+            }
+        }
+    }
+
+    #[test]
+    fn a_ceiling_counts_when_it_is_stable_and_is_raised_before_it_is_reached() {
+        let mut journal = Journal::new(0);
+        assert_eq!(journal.ceiling(), 0);
+        journal.note_taken(1, 0, LogIndex(0));
+        journal.note_stable(1);
+        assert_eq!(journal.ceiling(), 2 * CEILING_STEP);
+        journal.note_promise(CEILING_STEP);
+        assert!(journal.pending().is_empty());
+        journal.note_promise(CEILING_STEP + 1);
+        assert_eq!(Entry::decode(journal.pending()), Some((Entry::Ceiling(3 * CEILING_STEP + 1), &[][..])));
+        assert_eq!(journal.ceiling(), 2 * CEILING_STEP, "not stable yet");
+    }
+}

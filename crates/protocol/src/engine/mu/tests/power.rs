@@ -1,0 +1,284 @@
+//! Durability: what is acknowledged with `sync` outlives a loss of power at all replicas, at any moment.
+
+use fastrand::Rng;
+use martlet_fabric::primitive::AtomicU64;
+use martlet_fabric::ring::{Record, lane_bytes};
+use martlet_fabric::sim::Faults;
+
+use super::machine::{Machine, command};
+use super::world::{Cluster, drawn, id, tiny};
+use crate::basics::LogIndex;
+use crate::engine::mu::durable::replay;
+use crate::engine::mu::journal::Journal;
+use crate::engine::mu::layout::{Header, Kind};
+use crate::engine::mu::log::{Log, Mark, Staged};
+use crate::engine::mu::{Config, Durability, Event, Execution, Group};
+use crate::replica::{Standing, StateMachine};
+
+fn durable(durability: Durability) -> Config {
+    Config { durability, ..tiny() }
+}
+
+/// Until everybody has something to come back with.
+fn ready<const HOST: bool>(c: &mut Cluster<HOST>) {
+    c.until("everybody has a snapshot", |c| c.nodes.iter().all(|node| node.disk.is_good()));
+}
+
+#[test]
+fn apus_4_1_with_sync_nothing_is_acknowledged_before_a_majority_has_it_on_stable_storage() {
+    let mut c = Cluster::<true>::new(3, durable(Durability::Sync));
+    c.until_led_by(0);
+    ready(&mut c);
+    c.write_through(0);
+    c.nodes[1].disk.stuck = true;
+    let index = c.write_through(0);
+    assert!(c.nodes[1].engine.stable() < Some(index), "one of three is not waited for");
+    c.nodes[2].disk.stuck = true;
+    let index = c.write(0).expect("it leads, and has room");
+    c.run(500_000);
+    assert!(!c.acknowledged.contains_key(&index) && c.nodes[0].engine.committed() < index, "the leader alone is no majority");
+    assert!(c.nodes[0].engine.stable() >= Some(index));
+    c.nodes[1].disk.stuck = false;
+    c.until("it is acknowledged", |c| c.acknowledged.contains_key(&index));
+}
+
+#[test]
+fn with_async_nobody_waits_for_a_disk() {
+    let mut c = Cluster::<true>::new(3, durable(Durability::Async));
+    c.until_led_by(0);
+    ready(&mut c);
+    c.nodes.iter_mut().for_each(|node| node.disk.stuck = true);
+    let index = c.write_through(0);
+    assert!(c.nodes.iter().all(|node| node.engine.stable() < Some(index)));
+}
+
+#[test]
+fn a_leader_whose_promise_would_be_forgotten_does_not_prepare() {
+    let mut c = Cluster::<true>::new(3, durable(Durability::Sync));
+    c.nodes.iter_mut().for_each(|node| node.disk.stuck = true);
+    c.run(1_000_000);
+    assert_eq!(c.leader(), None, "no ceiling is stable");
+    c.nodes.iter_mut().for_each(|node| node.disk.stuck = false);
+    c.until_led_by(0);
+}
+
+#[test]
+fn a_number_that_may_have_been_promised_before_the_power_went_is_not_used_again() {
+    let mut c = Cluster::<true>::new(3, durable(Durability::Sync));
+    c.until_led_by(0);
+    ready(&mut c);
+    c.write_through(0);
+    // All of them would have accepted numbers up to there without another sync.
+    let ceiling = c.nodes.iter().map(|node| node.engine.log.journal.as_ref().expect("durable").ceiling()).max().expect("three");
+    assert!(ceiling > c.nodes[0].engine.ballot());
+    c.lose_power(2, Faults::calm());
+    c.until("a leader", |c| c.leader().is_some());
+    assert!(c.leader().is_some_and(|leader| c.nodes[leader].engine.ballot() > ceiling));
+}
+
+#[test]
+fn a_minority_that_comes_back_does_not_lead() {
+    let mut c = Cluster::<true>::new(3, durable(Durability::Sync));
+    c.until_led_by(0);
+    ready(&mut c);
+    c.write_through(0);
+    c.lose_power(3, Faults::calm());
+    c.kill(1);
+    c.kill(2);
+    c.run(3_000_000);
+    assert_ne!(c.nodes[0].engine.standing(), Standing::Primary);
+}
+
+#[test]
+fn who_joins_counts_when_it_could_come_back() {
+    let mut c = Cluster::<true>::new(3, durable(Durability::Sync));
+    c.until_led_by(0);
+    ready(&mut c);
+    let joiner = c.spawn(None);
+    c.nodes[joiner].disk.stuck = true;
+    c.nodes[0].engine.add(id(joiner));
+    c.until("it has been taught", |c| c.nodes[joiner].engine.is_complete());
+    c.run(500_000);
+    c.write_through(0);
+    assert!(!c.nodes[0].engine.group().expect("a leader has one").contains(id(joiner)));
+    c.nodes[joiner].disk.stuck = false;
+    c.until("it is taken in", |c| c.nodes[joiner].engine.group().is_some_and(|group| group.contains(id(joiner))));
+    c.until("all are level", |c| c.is_level());
+}
+
+const CAPACITY: usize = 2048;
+
+fn memory() -> Vec<AtomicU64> {
+    (0..lane_bytes(CAPACITY) / 8).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// A record of one command.
+fn record(ballot: u64, index: LogIndex, committed: LogIndex, number: u64) -> (Header, Vec<u8>) {
+    let header = Header { kind: Kind::Commands, count: 1, ballot, index, committed };
+    let mut payload = Vec::new();
+    header.encode(&mut payload);
+    let command = command(number, (number % 40) as usize);
+    payload.extend_from_slice(&(command.len() as u32).to_le_bytes());
+    payload.extend_from_slice(&command);
+    (header, payload)
+}
+
+fn behind(log: &Log, ring: &[AtomicU64], mut position: u64) -> Vec<Vec<u8>> {
+    let (mut records, mut buffer) = (Vec::new(), Vec::new());
+    while let Some((_, next)) = log.read(ring, position, &mut buffer) {
+        records.push(buffer.clone());
+        position = next;
+    }
+    records
+}
+
+#[test]
+fn after_any_changes_a_log_is_what_its_journal_says() {
+    let (mut jumps, mut cuts) = (0, 0);
+    for seed in 0..400 {
+        let mut rng = Rng::with_seed(seed);
+        let ring = memory();
+        let group = Group::new(vec![id(0), id(1)]);
+        let mut log = Log::new(CAPACITY, Some(group.clone()));
+        log.begin_journal(Box::new(Journal::new(0)));
+        log.journal.as_mut().expect("just begun").note_taken(1, 0, LogIndex(0));
+        log.write_base(&ring, false);
+        let (mut machine, mut ballot, mut number) = (Machine::default(), 1, 0);
+        log.accept(ballot);
+        let mut parts = vec![vec![0; 8]];
+        machine.transfer(0, usize::MAX / 2, &mut parts[0]);
+        for _ in 0..rng.usize(1..50) {
+            let (before, committed) = (log.tail(), log.committed().index);
+            let choice = rng.u8(0..8);
+            let mut staged = |from: LogIndex, ballot| {
+                let mut staged = Staged::default();
+                for n in 0..rng.u64(0..3) {
+                    number += 1;
+                    staged.push(&record(ballot, LogIndex(from.0 + 1 + n), committed, number).1);
+                }
+                staged
+            };
+            match choice {
+                4 | 5 => {
+                    let index = LogIndex((committed.0 + before.index.0).div_ceil(2));
+                    log.advance(&ring, &mut machine, index);
+                }
+                6 => {
+                    ballot += 1;
+                    cuts += usize::from(before.index > committed);
+                    let staged = staged(committed, ballot);
+                    log.replace(&ring, ballot, &staged).expect("room");
+                }
+                7 => {
+                    ballot += 1;
+                    jumps += usize::from(before.index > committed);
+                    let base = Mark { index: LogIndex(committed.0 + 1 + ballot % 4), position: before.position + 16 * (ballot % 9) };
+                    let staged = staged(base.index, ballot);
+                    log.jump(base, group.clone());
+                    log.replace(&ring, ballot, &staged).expect("room");
+                }
+                _ => {
+                    number += 1;
+                    let (header, payload) = record(ballot, before.index.next(), committed, number);
+                    let end = log.position_with(payload.len());
+                    if end - log.committed().position > CAPACITY as u64 / 2 {
+                        log.advance(&ring, &mut machine, before.index);
+                        continue;
+                    }
+                    let mut sealed = Record::default();
+                    sealed.fill(|bytes| bytes.extend_from_slice(&payload));
+                    log.place(&header, &sealed, &ring).expect("room");
+                }
+            }
+            let (other, mut again) = (memory(), Machine::default());
+            let journal = log.journal.as_ref().expect("begun").pending();
+            let replayed = replay(CAPACITY, &parts, &[0; 8], journal, &other, &mut again);
+            let (mut found, _) = replayed.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            assert!(found.committed().index <= log.committed().index, "seed {seed}: more is committed than was known");
+            found.advance(&other, &mut again, log.committed().index);
+            let facts = |log: &Log| (log.tail(), log.committed(), log.last_ballot(), log.is_complete(), log.group().cloned());
+            assert_eq!(facts(&found), facts(&log), "seed {seed}");
+            let position = log.committed().position;
+            assert_eq!(behind(&found, &other, position), behind(&log, &ring, position), "seed {seed}");
+            if log.is_complete() {
+                assert_eq!(again.digest(), machine.digest(), "seed {seed}");
+            }
+        }
+    }
+    assert!(jumps > 50 && cuts > 100, "{jumps} jumps and {cuts} starts that replaced something");
+}
+
+/// Writes, reads, pauses and losses of the lead; then the power goes; and so on. The world's oracle checks that whoever leads holds everything acknowledged,
+/// that no two commands are ever committed at one index, and that a leader's state is that of its log.
+fn live<const HOST: bool>(seed: u64, recovered: &mut usize, acknowledged: &mut usize, snapshots: &mut usize) {
+    let mut rng = Rng::with_seed(seed);
+    let execution = if rng.bool() { Execution::Committed } else { Execution::Speculative };
+    let config = Config { execution, ..durable(Durability::Sync) };
+    let mut c = Cluster::<HOST>::in_world(seed, [1, 3, 3, 5][rng.usize(0..4)], config, drawn(seed));
+    ready(&mut c);
+    for loss in 1..=4 {
+        for _ in 0..rng.usize(200..1500) {
+            let Some(n) = c.world.next_turn(u64::MAX) else { break };
+            match rng.u16(0..400) {
+                0 => c.nodes[n].engine.step_down(),
+                1 if (0..c.nodes.len()).all(|n| !c.world.is_paused(n)) && c.nodes.len() > 1 => c.world.pause(n),
+                2..6 => (0..c.nodes.len()).for_each(|n| c.world.resume(n)),
+                6..200 => {
+                    c.padding = if rng.u8(0..8) == 0 { rng.usize(0..380) } else { rng.usize(0..40) };
+                    c.write(n);
+                }
+                200..250 => c.read(n),
+                _ => {}
+            }
+            c.begin_turn(n);
+            // The power may go within a turn.
+            if !c.world.is_paused(n) && rng.u16(..) > 50 {
+                c.end_turn(n);
+            }
+        }
+        *snapshots += c.nodes.iter().map(|node| node.disk.snapshots).sum::<usize>();
+        let faults = if loss == 4 { Faults::calm() } else { drawn(seed + loss) };
+        c.lose_power(seed + loss, faults);
+    }
+    c.until("somebody leads again", |c| c.leader().is_some());
+    let leader = c.leader().expect("just seen");
+    *recovered += c.events(leader, |event| matches!(event, Event::Led { recovered: 1.., .. }));
+    *acknowledged += c.acknowledged.len();
+    c.until("one more is acknowledged", |c| {
+        if let Some(leader) = c.leader() {
+            c.write(leader);
+        }
+        c.leader().is_some_and(|leader| c.acknowledged.values().any(|ballot| *ballot == c.nodes[leader].engine.ballot()))
+    });
+    c.until("all are level", |c| c.is_level());
+    c.assert_level();
+}
+
+fn lives<const HOST: bool>() {
+    struct Name(u64);
+    impl Drop for Name {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                eprintln!("failing seed: {}", self.0);
+            }
+        }
+    }
+    let (mut recovered, mut acknowledged, mut snapshots) = (0, 0, 0);
+    for seed in 0..100 {
+        let _name = Name(seed * 10);
+        live::<HOST>(seed * 10, &mut recovered, &mut acknowledged, &mut snapshots);
+    }
+    // They have to do what they are for.
+    eprintln!("{recovered} leaders with something to recover, {acknowledged} acknowledged, {snapshots} snapshots");
+    assert!(recovered > 20 && acknowledged > 2_000 && snapshots > 500);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_with_the_power_on_shared_memory() {
+    lives::<true>();
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_with_the_power_on_a_network() {
+    lives::<false>();
+}
