@@ -51,6 +51,14 @@ fn replicating_a_request() {
     {
         assert!(metrics.iter().any(|metric| metric == wanted), "{wanted} is missing: {metrics:?}");
     }
+    // Not in a test of its own, which would want the same cores at the same time.
+    let metrics = bench(&["replicate", "--engine", "primary-backup", "--samples", "200"]);
+    for wanted in ["64 B proposed and committed", "raw write of 64 B to two followers"] {
+        assert!(metrics.iter().any(|metric| metric == wanted), "{wanted} is missing: {metrics:?}");
+    }
+    assert!(!metrics.iter().any(|metric| metric.contains("outstanding")), "{metrics:?}");
+    let why = run(&["bench", "replicate", "--engine", "primary-backup", "--figure", "7"]).code(2).err;
+    assert!(why.contains("--figure is 7") && why.contains("allowed is 3"), "{why}");
 }
 
 #[test]

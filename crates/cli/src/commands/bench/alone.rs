@@ -1,13 +1,14 @@
-//! Replicas of `mu` without a node around them: what the engine costs by itself. Each has an endpoint of its own, all are in this process.
+//! Replicas without a node around them: what an engine costs by itself. Each has an endpoint of its own, all are in this process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use martlet_fabric::{Incarnation, NodeId, PeerEvent, PeerId};
+use martlet_fabric::{Incarnation, NodeId, PeerEvent, PeerId, RegionName};
 use martlet_node::{clock, sched};
-use martlet_protocol::basics::{LogIndex, ProcessId, Time};
-use martlet_protocol::engine::Mu;
+use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::engine::mu::{self, Execution, Group};
+use martlet_protocol::engine::{Engine, Mu, PrimaryBackup, primary_backup};
+use martlet_protocol::membership::{Member, Roles, View};
 use martlet_protocol::replica::{Standing, StateMachine};
 
 use super::endpoint::{self, Endpoint, Place};
@@ -52,26 +53,74 @@ fn process(node: u16) -> ProcessId {
     ProcessId { node: NodeId(node), incarnation: Incarnation(1) }
 }
 
+/// An engine that can run without a node.
+pub trait Alone: Engine {
+    /// Whether what is proposed together travels as one record.
+    const BATCHES: bool;
+
+    /// Usual settings, with chance of its own.
+    fn settings(secret: u64) -> Self::Config;
+
+    /// The engine of one of the [`NODES`] that everything begins with.
+    fn founding(node: u16, config: Self::Config) -> Self;
+}
+
+impl Alone for Mu {
+    const BATCHES: bool = true;
+
+    fn settings(secret: u64) -> mu::Config {
+        // Nothing is executed, before or after.
+        mu::Config { execution: Execution::Speculative, secret, ..mu::Config::default() }
+    }
+
+    fn founding(node: u16, config: mu::Config) -> Mu {
+        Mu::new(process(node), config, Some(Group::new((0..NODES).map(process).collect())))
+    }
+}
+
+/// The only view of those that need one. It is active all the time: nobody here can fall out of it.
+const VIEW: ViewNumber = ViewNumber(1);
+
+impl Alone for PrimaryBackup {
+    const BATCHES: bool = false;
+
+    fn settings(secret: u64) -> primary_backup::Config {
+        primary_backup::Config { secret, ..primary_backup::Config::default() }
+    }
+
+    fn founding(node: u16, config: primary_backup::Config) -> PrimaryBackup {
+        let member = |node| Member { id: process(node), roles: Roles::REPLICA, address: String::new() };
+        let members = (0..NODES).map(member).collect();
+        let (lease_ns, fence_ns) = (u64::MAX, u64::MAX);
+        let mut engine = PrimaryBackup::new(process(node), config);
+        engine.handle_view(&View { number: VIEW, lease_ns, fence_ns, compatible: false, members, departed: Vec::new() });
+        engine
+    }
+}
+
+/// A lane that no program looks at, for raw writes.
+pub const RAW_LANE: RegionName = RegionName(200);
+/// Its bytes.
+pub const RAW_LANE_BYTES: usize = 256 << 10;
+
 /// One replica, on an endpoint of its own.
-pub struct Replica<F> {
-    pub engine: Mu,
+pub struct Replica<F, E> {
+    pub engine: E,
     pub fabric: F,
     pub machine: Idle,
     pub peers: Vec<PeerId>,
-    pub config: mu::Config,
 }
 
-impl<F: Endpoint> Replica<F> {
-    /// Starts one of the [`NODES`] that found the group.
-    pub fn start(place: &Place, node: u16) -> Outcome<Replica<F>> {
-        // Nothing is executed, before or after.
-        let config = mu::Config { execution: Execution::Speculative, secret: fastrand::u64(..), ..mu::Config::default() };
+impl<F: Endpoint, E: Alone> Replica<F, E> {
+    /// Starts one of the [`NODES`].
+    pub fn start(place: &Place, node: u16) -> Outcome<Replica<F, E>> {
+        let config = E::settings(fastrand::u64(..));
         let mut regions = endpoint::regions();
-        mu::layout::add_regions(&mut regions, &config);
+        E::add_regions(&mut regions, &config);
+        regions.member_lanes.push((RAW_LANE, RAW_LANE_BYTES));
         let fabric = F::start(place, node, regions)?;
         (0..NODES).filter(|other| *other != node).for_each(|other| fabric.connect(place, other));
-        let engine = Mu::new(process(node), config, Some(Group::new((0..NODES).map(process).collect())));
-        Ok(Replica { engine, fabric, machine: Idle::default(), peers: Vec::new(), config })
+        Ok(Replica { engine: E::founding(node, config), fabric, machine: Idle::default(), peers: Vec::new() })
     }
 
     /// Everything that is due: who came and went, the engine, the consequences.
@@ -102,11 +151,11 @@ impl<F: Endpoint> Replica<F> {
         while let Some(completion) = self.fabric.poll() {
             self.engine.handle_completion(completion);
         }
-        self.engine.advance(now, &mut self.fabric, &mut self.machine);
+        self.engine.advance(now, Some(VIEW), &mut self.fabric, &mut self.machine);
     }
 
     /// Takes turns until something is so.
-    pub fn until(&mut self, what: &str, done: impl Fn(&Replica<F>) -> bool) -> Outcome {
+    pub fn until(&mut self, what: &str, done: impl Fn(&Replica<F, E>) -> bool) -> Outcome {
         let until = Instant::now() + PATIENCE;
         while !done(self) {
             self.turn();
@@ -125,7 +174,7 @@ impl<F: Endpoint> Replica<F> {
 }
 
 /// The followers' thread: their turns, one after the other, until it is told to stop.
-pub fn follow<F: Endpoint>(mut followers: Vec<Replica<F>>, core: Option<u16>, stop: &AtomicBool) {
+pub fn follow<F: Endpoint, E: Alone>(mut followers: Vec<Replica<F, E>>, core: Option<u16>, stop: &AtomicBool) {
     if let Some(core) = core {
         // Without it the figures are worse, and still true.
         let _ = sched::pin_current_thread(core);

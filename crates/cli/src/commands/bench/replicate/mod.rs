@@ -8,18 +8,18 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, ValueEnum};
 use martlet_fabric::shm::ShmFabric;
 use martlet_fabric::verbs::VerbsFabric;
-use martlet_fabric::{Region, Remote, ring};
-use martlet_node::config::FabricKind;
+use martlet_fabric::{Region, Remote};
+use martlet_node::config::{EngineKind, FabricKind};
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::basics::layout;
-use martlet_protocol::engine::mu;
+use martlet_protocol::engine::{Mu, PrimaryBackup};
 
-use super::alone::{NODES, Replica, follow};
+use super::alone::{Alone, NODES, RAW_LANE, RAW_LANE_BYTES, Replica, follow};
 use super::endpoint::{Endpoint, Place};
 use super::raise::Raise;
 use crate::fabric::FabricFlags;
-use crate::fail::{Context as _, Outcome};
+use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::report::placement::two_cores;
 use crate::report::plot::{Axis, Plot, Series};
@@ -32,9 +32,10 @@ use crate::report::{Figure, Report, Unit};
 /// record carries, and several records on their way at once (Figure 7). Both are drawn.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The replication engine.
-    #[arg(long, value_enum, default_value_t = Engine::Mu)]
-    engine: Engine,
+    /// The replication engine: mu, whose requests are committed when one follower holds them, or primary-backup, which waits for both, in a view that is
+    /// always active.
+    #[arg(long, default_value_t = EngineKind::Mu)]
+    engine: EngineKind,
     /// How many samples of each figure.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..))]
     samples: u32,
@@ -46,13 +47,6 @@ pub struct Arguments {
     plot: Option<PathBuf>,
     #[command(flatten)]
     fabric: FabricFlags,
-}
-
-/// Engines that can be measured alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Engine {
-    /// One write to a majority.
-    Mu,
 }
 
 /// A figure of the paper.
@@ -70,17 +64,22 @@ enum Shown {
 const PAYLOADS: [usize; 8] = [16, 32, 64, 128, 256, 512, 1024, 4096];
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
-    let Engine::Mu = arguments.engine;
     let place = Place::new("bench-replicate", &arguments.fabric.plan(None)?, NODES)?;
     report.set("fabric", arguments.fabric.kind().to_string());
-    match arguments.fabric.kind() {
-        FabricKind::Shm => run_on::<ShmFabric>(arguments, &place, report, interrupt),
-        FabricKind::Verbs => run_on::<VerbsFabric>(arguments, &place, report, interrupt),
+    match (arguments.fabric.kind(), arguments.engine) {
+        (FabricKind::Shm, EngineKind::Mu) => run_on::<ShmFabric, Mu>(arguments, &place, report, interrupt),
+        (FabricKind::Shm, EngineKind::PrimaryBackup) => run_on::<ShmFabric, PrimaryBackup>(arguments, &place, report, interrupt),
+        (FabricKind::Verbs, EngineKind::Mu) => run_on::<VerbsFabric, Mu>(arguments, &place, report, interrupt),
+        (FabricKind::Verbs, EngineKind::PrimaryBackup) => run_on::<VerbsFabric, PrimaryBackup>(arguments, &place, report, interrupt),
     }
 }
 
-fn run_on<F: Endpoint>(arguments: &Arguments, place: &Place, report: &mut Report, interrupt: &Interrupt) -> Outcome {
-    report.set("engine", "mu");
+fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    if arguments.figure == Some(Shown::Batches) && !E::BATCHES {
+        let why = format_args!("--figure is 7, but --engine is {}, which makes a record of each request; allowed is 3", E::NAME);
+        return Err(Fail::usage(why));
+    }
+    report.set("engine", E::NAME);
     report.set("replicas", NODES);
     let samples = u64::from(arguments.samples);
     let cores = two_cores();
@@ -91,10 +90,10 @@ fn run_on<F: Endpoint>(arguments: &Arguments, place: &Place, report: &mut Report
     std::thread::scope(|scope| {
         // The followers end with us, however we end.
         let _stop = Raise(&stop);
-        let followers = vec![Replica::<F>::start(place, 1)?, Replica::start(place, 2)?];
+        let followers = vec![Replica::<F, E>::start(place, 1)?, Replica::start(place, 2)?];
         let stopped = &stop;
         scope.spawn(move || follow(followers, cores.map(|(_, there)| there), stopped));
-        let mut replica = Replica::<F>::start(place, 0)?;
+        let mut replica = Replica::<F, E>::start(place, 0)?;
         replica.until_it_leads(usize::from(NODES) - 1)?;
         let mut leader = Leader { replica, lost: 0 };
         let shows = |shown| arguments.figure.is_none_or(|figure| figure == shown);
@@ -102,7 +101,7 @@ fn run_on<F: Endpoint>(arguments: &Arguments, place: &Place, report: &mut Report
         if shows(Shown::Sizes) {
             plots.push(leader.sizes(samples, report, interrupt)?);
         }
-        if shows(Shown::Batches) {
+        if E::BATCHES && shows(Shown::Batches) {
             plots.push(leader.pipelines(samples, report, interrupt)?);
         }
         // Each by a follower that took the leader for dead, mostly since the kernel had taken its core away.
@@ -118,13 +117,13 @@ fn run_on<F: Endpoint>(arguments: &Arguments, place: &Place, report: &mut Report
 }
 
 /// The replica that proposes.
-struct Leader<F> {
-    replica: Replica<F>,
+struct Leader<F, E> {
+    replica: Replica<F, E>,
     /// How often the lead was lost in the middle of a sample.
     lost: u64,
 }
 
-impl<F: Endpoint> Leader<F> {
+impl<F: Endpoint, E: Alone> Leader<F, E> {
     /// Figure 3: one request at a time, by size, beside the raw write.
     fn sizes(&mut self, samples: u64, report: &mut Report, interrupt: &Interrupt) -> Outcome<Plot> {
         let mut proposed = [Series::line("committed, p50"), Series::line("committed, p99")];
@@ -151,15 +150,15 @@ impl<F: Endpoint> Leader<F> {
     fn raw(&mut self, payload: usize, samples: u64) -> Figure {
         let mut figure = Figure::new("replicate", format!("raw write of {payload} B to two followers"), Unit::Nanoseconds);
         let bytes = vec![7u8; payload];
-        let room = (self.replica.config.state_ring_bytes / payload) as u64;
+        let room = (RAW_LANE_BYTES / payload) as u64;
         let token = layout::Component::Application.token(0);
         for sample in 0..samples + samples / 10 {
             // From place to place, as a log goes on.
-            let offset = ring::HEADER_BYTES + (sample % room) as usize * payload;
+            let offset = (sample % room) as usize * payload;
             self.replica.turn();
             let start = clock::now();
             for peer in &self.replica.peers {
-                let at = Remote { peer: *peer, region: Region::Lane(mu::layout::STATE_LANE), offset };
+                let at = Remote { peer: *peer, region: Region::Lane(RAW_LANE), offset };
                 self.replica.fabric.write(at, &bytes, token);
             }
             let mut left = self.replica.peers.len();
