@@ -23,7 +23,7 @@ struct Content {
     stable: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct State {
     next: u64,
     files: BTreeMap<u64, Content>,
@@ -47,6 +47,11 @@ pub struct MemoryDisk(pub Arc<Mutex<State>>);
 impl MemoryDisk {
     pub fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.0.lock().expect("no test panics within")
+    }
+
+    /// Another disk that is as this one is now.
+    pub fn copy(&self) -> MemoryDisk {
+        MemoryDisk(Arc::new(Mutex::new(self.state().clone())))
     }
 
     /// What was not stable is gone, or there in part, or has other bytes.

@@ -1,3 +1,4 @@
+mod engine;
 mod memory;
 
 use std::path::Path;

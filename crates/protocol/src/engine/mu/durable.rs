@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use martlet_fabric::{Fabric, Memory, PeerId};
+use martlet_fabric::{Fabric, Memory, PeerId, invariant};
 
 use super::config::{Config, Durability, Execution};
 use super::follower::Follower;
@@ -95,7 +95,11 @@ impl Mu {
 
     /// Begins a snapshot, in place of one that is not finished: what comes into the journal from now on is all that has to be kept beside its parts. To
     /// be called when nothing is pending. `false`: there is no whole state.
+    ///
+    /// Panics when something is pending: it would stand before the base, and who comes back would take it for what followed.
     pub fn begin_snapshot<F: Fabric>(&mut self, fabric: &F) -> bool {
+        let pending = self.journal().len();
+        invariant!(pending == 0, "a snapshot begins while {pending} bytes of the journal have not been taken");
         self.snapshot = None;
         let Some(chain) = self.log.journal.as_ref().map(|journal| journal.chain()).filter(|_| self.log.is_complete()) else { return false };
         self.log.write_base(ring_of(fabric), false);
