@@ -49,7 +49,7 @@ const RUNS: [Run; 3] = [
         loss: Some(5000),
         delay: Some(Duration::from_millis(2)),
         tests: Tests { revocations: 20, threads: 4, alone: None },
-        // Not with `mu`: on such a link its followers take the leader for dead again and again (`docs/rdma.md`).
+        // Not with `mu`: a cluster was not whole in time there, which has not been looked into (`docs/rdma.md`).
         trials: &[Trial { engine: "primary-backup", kills: 3, pauses: 0 }],
     },
     Run {
