@@ -171,6 +171,82 @@ probes! {
         CheckFailed = "primary: the check before replies fails",
         /// A lane cannot be written any more.
         LaneBroken = "primary: a lane is lost",
+        /// A peer's counter stands still, or cannot be read.
+        MuPresumed = "mu: presumes a peer dead",
+        /// A peer that was presumed dead is alive.
+        MuRecovered = "mu: a peer's heart goes on",
+        /// A peer is gone for good, or its connection is.
+        MuDead = "mu: a peer is gone",
+        /// A peer's heart beats, and it answers no request for permission.
+        MuUnanswered = "mu: gives up who lives and never answers",
+        /// The replication plane is stuck, and the heart stops with it.
+        MuHeartStopped = "mu: stops its own heart",
+        /// A reign begins: somebody's permission is asked for.
+        MuAsked = "mu: asks for permission",
+        /// A follower grants its permission to another process.
+        MuGranted = "mu: grants its permission",
+        /// A process grants its permission to itself.
+        MuGrantedSelf = "mu: grants itself",
+        /// Somebody's permission is revoked for somebody else's request.
+        MuRevoked = "mu: revokes a permission",
+        /// A follower has granted its permission, and its numbers are known.
+        MuConfirmed = "mu: confirms a follower",
+        /// A reign finds a better log than its own, and reads it.
+        MuCatchesUp = "mu: reads a better log",
+        /// It has read it, and taken it over.
+        MuAdopted = "mu: adopts a better log",
+        /// Who is confirmed after the majority has a better log.
+        MuLooksAgain = "mu: finds a better log late",
+        /// The proposal number stands at a majority.
+        MuPrepared = "mu: prepared",
+        /// A reign is complete, and nothing uncommitted was found.
+        MuLeads = "mu: leads a level log",
+        /// A reign is complete, with entries that nobody knew to be committed.
+        MuLeadsTail = "mu: leads, having recovered entries",
+        /// A reign ends since a write has lost its permission.
+        MuAccessLost = "mu: aborts, since a follower has granted another",
+        /// A reign ends since this process grants somebody else.
+        MuGrantedAway = "mu: aborts, having granted another",
+        /// A reign ends since this process does not take itself for the leader any more.
+        MuStepsAside = "mu: aborts for a lower id",
+        /// A reign ends since a follower has promised a higher number.
+        MuOutbid = "mu: aborts, outbid",
+        /// A reign ends since the best log cannot be read.
+        MuCatchUpFailed = "mu: aborts, unable to read a log",
+        /// A reign ends since the others' logs begin behind the end of its own.
+        MuTooOld = "mu: aborts, too far behind",
+        /// A reign ends since this process is out of the group.
+        MuRemoved = "mu: aborts, removed",
+        /// A follower gets the log behind a base that it knows to be committed.
+        MuStarts = "mu: starts a follower",
+        /// A follower gets the log from what is committed on, since it lacks what comes before.
+        MuJumps = "mu: starts a follower that was overrun",
+        /// A follower's log becomes the leader's.
+        MuStarted = "mu: a start takes effect",
+        /// Entries of a follower are superseded.
+        MuCutOff = "mu: a start cuts entries off",
+        /// A change of the group that takes somebody in is proposed.
+        MuGrows = "mu: takes a process into the group",
+        /// A change of the group that removes somebody is proposed.
+        MuShrinks = "mu: removes a process from the group",
+        /// Who lacks the state asks for it.
+        MuWishes = "mu: asks to be taught",
+        /// A teacher begins.
+        MuTeaches = "mu: begins to teach",
+        /// A teacher cannot go on.
+        MuTeachingBroken = "mu: breaks a lesson off",
+        /// A learner holds the whole state.
+        MuLearned = "mu: holds the state again",
+        /// A follower that lacked the state holds it, and counts for commits.
+        MuStateBack = "mu: a follower counts again",
+        /// What is proposed waits until more is committed.
+        MuNoRoom = "mu: the log has no room",
+        /// A follower gets the rest later.
+        MuLaneFull = "mu: a follower's lane is full",
+        /// The commit index travels by itself.
+        MuFlushed = "mu: flushes its commit index",
+        /// A turn without proposals asks a follower whether it still gives its permission.
+        MuProbed = "mu: asks whether the permission stands",
     }
 }
 

@@ -4,7 +4,7 @@ use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric, LocalRegion, PeerId, Region, Remote};
 
 use crate::basics::layout::{LIFE, MAX_ACTING_THREADS, life};
-use crate::basics::{LogIndex, ProcessId, Time};
+use crate::basics::{LogIndex, Mark, ProcessId, Time};
 use crate::detector::certain::{self, Sign};
 use crate::detector::heartbeat::Score;
 use crate::detector::stall::StallMeter;
@@ -78,7 +78,10 @@ impl Heart {
             (self.stopped, self.beats, self.checked) = (false, 0, committed);
         } else {
             self.beats = self.beats.saturating_add(1);
-            self.stopped |= self.beats >= every;
+            if self.beats >= every && !self.stopped {
+                Mark::MuHeartStopped.reach();
+                self.stopped = true;
+            }
         }
         if self.stopped {
             return None;
@@ -119,6 +122,7 @@ impl Mu {
             for peer in &mut self.peers {
                 peer.watch.score.forget_last();
                 peer.watch.reading = peer.watch.reading.map(|_| now);
+                peer.unanswered = peer.unanswered.map(|(round, _)| (round, now));
             }
         }
         let (waiting, committed) = (self.is_inside_propose(), self.log.committed().index);
@@ -192,6 +196,7 @@ impl Mu {
                     self.presume(at);
                 } else if watch.presumed {
                     watch.presumed = false;
+                    Mark::MuRecovered.reach();
                     let process = self.peers[at].process;
                     self.events.push_back(Event::Recovered(process));
                 }
@@ -214,6 +219,7 @@ impl Mu {
     fn presume(&mut self, at: usize) {
         let peer = &mut self.peers[at];
         if !std::mem::replace(&mut peer.watch.presumed, true) {
+            Mark::MuPresumed.reach();
             self.events.push_back(Event::Suspected { process: peer.process, certain: false });
         }
     }
@@ -224,6 +230,7 @@ impl Mu {
         if std::mem::replace(&mut peer.watch.dead, true) {
             return;
         }
+        Mark::MuDead.reach();
         let (id, process) = (peer.id, peer.process);
         self.events.push_back(Event::Suspected { process, certain });
         if let Some(reign) = &mut self.reign {

@@ -34,7 +34,7 @@ pub enum Event {
     },
     /// This learner of the newest view belongs to the group.
     CaughtUp(ProcessId),
-    /// This member of the newest view has been removed from the group.
+    /// This member of the newest view has been removed from the group, or is out of reach before it could be taken in.
     Drop(ProcessId),
     /// An added process belongs to the group, or a removed one no longer does: the change is committed.
     GroupChanged {

@@ -6,7 +6,7 @@ use martlet_fabric::ring::{Record, Writer};
 use martlet_fabric::{Fabric, Local, LocalRegion, PeerId, Region, Remote};
 
 use crate::basics::layout::LOG_LANE;
-use crate::basics::{LogIndex, ProcessId};
+use crate::basics::{LogIndex, Mark, ProcessId};
 
 use super::layout::{Op, PROBE_OFFSET, SCRATCH, WORDS, words};
 use super::log::Numbers;
@@ -156,6 +156,7 @@ impl Follower {
     #[inline]
     pub fn push<F: Fabric>(&mut self, fabric: &mut F, record: &mut Record, index: Option<LogIndex>, round: u64, turn: u64) -> bool {
         let Some(ops) = self.writer.push(fabric, record, Op::Log.token(round, self.peer)) else {
+            Mark::MuLaneFull.reach();
             self.full = true;
             return false;
         };

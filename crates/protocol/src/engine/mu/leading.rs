@@ -7,7 +7,7 @@ use martlet_fabric::ring::{self, Record, Writer};
 use martlet_fabric::{Fabric, Local, LocalRegion, Memory, OpError, PeerId, Region, Remote};
 
 use crate::basics::layout::MAX_MEMBERS;
-use crate::basics::{Canary, LogIndex, ProcessId, Time};
+use crate::basics::{self, Canary, LogIndex, ProcessId, Time};
 use crate::replica::StateMachine;
 
 use super::backlog::Backlog;
@@ -358,11 +358,17 @@ impl Reign {
             follower.ceiling = numbers.map_or(follower.ceiling, |numbers| numbers.ceiling);
             match (follower.phase, numbers) {
                 (Phase::Inspecting, Some(numbers)) => {
+                    basics::Mark::MuConfirmed.reach();
                     follower.phase = Phase::Confirmed(numbers);
                     follower.holds = numbers.holds_state();
                 }
                 (Phase::Inspecting, None) => follower.phase = Phase::Lost,
-                (Phase::Following, Some(numbers)) => follower.holds = numbers.is_complete(),
+                (Phase::Following, Some(numbers)) => {
+                    if numbers.is_complete() {
+                        basics::Mark::MuStateBack.reach();
+                    }
+                    follower.holds = numbers.is_complete();
+                }
                 _ => {}
             }
         }
@@ -415,6 +421,7 @@ impl Reign {
         if to < from || from < numbers.floor || to - from > capacity {
             return Err(AbortReason::TooOld);
         }
+        basics::Mark::MuCatchesUp.reach();
         // In as many pieces as the ring makes of it, at the same places.
         let mut pieces = 0;
         let mut at = from;
@@ -445,6 +452,7 @@ impl Reign {
         if !whole || cx.log.replace(ring, numbers.last_ballot, &staged).is_err() || cx.log.tail().index != numbers.tail.index {
             return Err(AbortReason::CatchUp);
         }
+        basics::Mark::MuAdopted.reach();
         self.stage = Stage::Acquiring;
         Ok(())
     }
@@ -455,6 +463,7 @@ impl Reign {
         let own = (cx.log.last_ballot(), cx.log.tail().index);
         let better = |f: &Follower| matches!(f.phase, Phase::Confirmed(numbers) if numbers.rank() > own);
         if self.followers.iter().any(better) && !Canary::MuNoCatchUp.is_planted() {
+            basics::Mark::MuLooksAgain.reach();
             self.stage = Stage::Acquiring;
             return Ok(());
         }
@@ -462,6 +471,7 @@ impl Reign {
         if self.count_prepared(&group, cx) < group.majority() && !Canary::MuUnprepared.is_planted() {
             return Ok(());
         }
+        basics::Mark::MuPrepared.reach();
         let (last, committed) = (cx.log.tail().index, cx.log.committed());
         cx.log.accept(self.ballot);
         self.last = LogIndex(last.0 + self.backlog.entries());

@@ -2,7 +2,7 @@
 
 use martlet_fabric::{Fabric, LocalRegion, PeerId};
 
-use crate::basics::{LogIndex, Time};
+use crate::basics::{self, LogIndex, Time};
 use crate::replica::StateMachine;
 
 use super::layout::{self, Header, Kind, LaneFault, STATE_LANE, Status, permission};
@@ -104,6 +104,7 @@ impl Mu {
         if let Some(at) = done
             && self.log.learned(ring_of(fabric), machine, at, learning.ballot, learning.committed, &learning.group)
         {
+            basics::Mark::MuLearned.reach();
             self.incomplete_since = None;
             tell(fabric, learning.teacher, permission::TEACH, learning.wish << 1);
             self.events.push_back(Event::Learned { index: at.index });
@@ -128,6 +129,7 @@ impl Mu {
         };
         let best = able.map(|p| (rank(p.watch.status), Some(p.id) != last, p.process, p.id)).max();
         let Some((1.., _, _, teacher)) = best else { return };
+        basics::Mark::MuWishes.reach();
         self.wishes += 1;
         let wish = self.wishes;
         tell(fabric, teacher, permission::TEACH, wish << 1 | 1);

@@ -129,6 +129,11 @@ impl Log {
         self.groups.last().map(|(_, g)| g)
     }
 
+    /// The entry that brought [`Log::group`], or the last before a jump that did.
+    pub fn group_since(&self) -> Option<LogIndex> {
+        self.groups.last().map(|(index, _)| *index)
+    }
+
     /// As long as it stays the same, so does [`Log::group`].
     #[inline]
     pub fn group_version(&self) -> u64 {

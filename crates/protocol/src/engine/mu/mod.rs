@@ -32,7 +32,7 @@ use martlet_fabric::ring::{self, Reader, Record, Writer};
 use martlet_fabric::{Completion, Fabric, LocalRegion, PeerId, Region, Remote, invariant};
 
 use crate::basics::layout::{LOG_LANE, MAX_MEMBERS};
-use crate::basics::{Canary, LogIndex, ProcessId, Time};
+use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time};
 use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
 
 pub use config::{Config, Durability, Execution, MIN_RING_BYTES};
@@ -137,6 +137,8 @@ struct Peer {
     reader: Reader,
     /// Its last request that was granted.
     served: u64,
+    /// Our request for its permission that it has not answered, and since when.
+    unanswered: Option<(u64, Time)>,
     /// What we teach it.
     lesson: Lesson,
     state_reader: Reader,
@@ -254,6 +256,11 @@ impl Mu {
         self.log.group()
     }
 
+    /// The entry by which the group in force came about, as far as this process knows; 0 for the first.
+    pub fn group_since(&self) -> Option<LogIndex> {
+        self.log.group_since()
+    }
+
     /// Whether it has been removed from the group, and so stopped.
     pub fn is_removed(&self) -> bool {
         self.listed && self.log.committed_group().is_some_and(|(_, g)| !g.contains(self.me))
@@ -307,6 +314,7 @@ impl Mu {
             writer: Some(Writer::new(lane, self.config.log_ring_bytes)),
             reader: Reader::salted(log_salt),
             served: 0,
+            unanswered: None,
             lesson: Lesson::new(peer, &self.config),
             state_reader: Reader::salted(state_salt),
         });
@@ -476,6 +484,7 @@ impl Mu {
         self.tell_stable(fabric);
         self.check_backlog();
         self.tick(now, fabric);
+        self.mind_unanswered(now, fabric);
         self.take_role(now, fabric, machine);
         moved |= self.step(now, fabric, machine);
         moved
@@ -512,7 +521,7 @@ impl Mu {
             }
             _ => {}
         }
-        self.ask(fabric);
+        self.ask(now, fabric);
         // Our own permission is asked for like anybody's.
         if self.reign.is_some() {
             self.serve(fabric, machine);
@@ -528,7 +537,7 @@ impl Mu {
 
     /// Asks for the permission of everybody in the group, and of those who are to be taken in (Mu section 4.1; growing the confirmed
     /// followers, section 4.2).
-    fn ask<F: Fabric>(&mut self, fabric: &mut F) {
+    fn ask<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let Some(reign) = &mut self.reign else { return };
         let Some(group) = self.log.group() else { return };
         for peer in &mut self.peers {
@@ -538,9 +547,11 @@ impl Mu {
                 continue;
             }
             let Some(writer) = peer.writer.take() else { continue };
+            Mark::MuAsked.reach();
             permission::tell(fabric, peer.id, lane_words::START, writer.tail());
             permission::tell(fabric, peer.id, lane_words::REQUEST, reign.round());
             self.nudges.push(peer.id);
+            peer.unanswered.get_or_insert((reign.round(), now));
             reign.ask(peer.process, peer.id, writer);
         }
     }
@@ -594,6 +605,16 @@ impl Mu {
         if self.config.execution == Execution::Speculative {
             reign.keep_executed(leading::ring_of(fabric), &mut self.log, &self.config);
         }
+        let mark = match reason {
+            AbortReason::AccessLost(_) => Mark::MuAccessLost,
+            AbortReason::Granted(_) => Mark::MuGrantedAway,
+            AbortReason::NotLeader => Mark::MuStepsAside,
+            AbortReason::Outbid => Mark::MuOutbid,
+            AbortReason::CatchUp => Mark::MuCatchUpFailed,
+            AbortReason::TooOld => Mark::MuTooOld,
+            AbortReason::Removed => Mark::MuRemoved,
+        };
+        mark.reach();
         self.events.push_back(Event::Aborted { reason, led: reign.is_leading() });
         if reign.is_leading() {
             self.reigns += 1;
@@ -642,6 +663,7 @@ impl Mu {
             (None, None) => None,
         };
         if let Some(next) = next {
+            if next.members().len() > group.members().len() { Mark::MuGrows } else { Mark::MuShrinks }.reach();
             reign.propose_group(&next.as_of(self.roster.view()));
         }
     }

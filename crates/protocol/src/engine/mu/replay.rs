@@ -3,8 +3,8 @@
 use martlet_fabric::ring::Reader;
 use martlet_fabric::{Fabric, LocalRegion, Memory, PeerId};
 
-use crate::basics::LogIndex;
 use crate::basics::layout::LOG_LANE;
+use crate::basics::{self, LogIndex};
 use crate::replica::StateMachine;
 
 use super::layout::{self, Header, Kind, LOG, LaneFault};
@@ -102,7 +102,12 @@ impl Inbound {
         if let Some((base, group)) = jump.filter(|(base, _)| base.index > log.committed().index) {
             log.jump(base, group);
         }
+        let before = log.tail().index;
         log.replace(ring, self.ballot, &staged)?;
+        if log.tail().index < before {
+            basics::Mark::MuCutOff.reach();
+        }
+        basics::Mark::MuStarted.reach();
         self.started = true;
         log.advance(ring, machine, committed);
         Ok(())

@@ -5,7 +5,7 @@
 use martlet_fabric::invariant;
 
 use super::log::Log;
-use super::{Event, Group, Mu};
+use super::{Event, Group, Mu, Peer};
 use crate::basics::{LogIndex, ProcessId, ViewNumber};
 use crate::membership::{Roles, View};
 
@@ -16,8 +16,8 @@ pub(super) struct Roster {
     /// Replicas and learners.
     members: Vec<ProcessId>,
     learners: Vec<ProcessId>,
-    /// As of which view and which change of the group membership was last told.
-    told: (ViewNumber, LogIndex),
+    /// As of which view, which change of the group, and how many out of reach, membership was last told.
+    told: (ViewNumber, LogIndex, usize),
 }
 
 impl Roster {
@@ -25,6 +25,12 @@ impl Roster {
     pub fn view(&self) -> ViewNumber {
         self.view
     }
+}
+
+/// Whether a process was connected, and is gone or out of reach for good.
+fn is_gone(peers: &[Peer], id: ProcessId) -> bool {
+    let mut lives = peers.iter().filter(|p| p.process == id).map(|p| !p.watch.dead).peekable();
+    lives.peek().is_some() && !lives.any(|alive| alive)
 }
 
 impl Mu {
@@ -72,26 +78,30 @@ impl Mu {
         if self.roster.view < group.view() {
             return;
         }
-        let gone = |id: ProcessId| {
-            let mut lives = self.peers.iter().filter(|p| p.process == id).map(|p| !p.watch.dead).peekable();
-            lives.peek().is_some() && !lives.any(|alive| alive)
-        };
+        let peers = &self.peers;
+        let gone = |id: ProcessId| is_gone(peers, id);
         let listed = |id: &ProcessId| self.roster.members.contains(id);
         self.adding.extend(self.roster.members.iter().filter(|id| !group.contains(**id) && !group.has_removed(**id) && !gone(**id)));
         self.removing.extend(group.members().iter().filter(|id| !listed(id) || gone(**id)));
     }
 
-    /// Tells membership what has come of its wishes: as leader, since one voice is enough.
+    /// Tells membership what has come of its wishes: as leader, since one voice is enough. A learner that is out of reach before it belongs to the group
+    /// will never get into it as it is.
     pub(super) fn report_group(&mut self) {
         let Some((index, group)) = self.log.committed_group() else { return };
-        let state = (self.roster.view, *index);
-        if self.roster.told == state || !self.reign.as_ref().is_some_and(|r| r.is_leading()) {
+        if !self.reign.as_ref().is_some_and(|r| r.is_leading()) {
             return;
         }
-        self.roster.told = state;
+        let peers = &self.peers;
+        let is_out = |id: &ProcessId| !group.contains(*id) && (group.has_removed(*id) || is_gone(peers, *id));
+        let state = (self.roster.view, *index, self.roster.members.iter().filter(|id| is_out(id)).count());
+        if self.roster.told == state {
+            return;
+        }
         let level = self.roster.learners.iter().filter(|id| group.contains(**id));
         self.events.extend(level.map(|id| Event::CaughtUp(*id)));
-        let expelled = self.roster.members.iter().filter(|id| group.has_removed(**id));
+        let expelled = self.roster.members.iter().filter(|id| is_out(id));
         self.events.extend(expelled.map(|id| Event::Drop(*id)));
+        self.roster.told = state;
     }
 }

@@ -7,7 +7,7 @@
 use martlet_fabric::ring::{Record, Writer};
 use martlet_fabric::{Fabric, Memory, PeerId, Region, Remote};
 
-use crate::basics::LogIndex;
+use crate::basics::{self, LogIndex};
 use crate::replica::StateMachine;
 
 use super::config::Config;
@@ -124,6 +124,7 @@ impl Peer {
             teaching.go_on(lesson, self.id, desk, fabric, machine);
             lesson.under_way = Some(teaching);
         } else {
+            basics::Mark::MuTeachingBroken.reach();
             desk.fill(Kind::Break, 0, LogIndex(0), &(wish >> 1).to_le_bytes());
             if !lesson.push(fabric, self.id, desk.record) {
                 lesson.under_way = Some(teaching);
@@ -149,6 +150,9 @@ impl Teaching {
             group.encode(&mut body);
             desk.fill(Kind::Begin, 0, self.sent.index, &body);
             self.begun = lesson.push(fabric, peer, desk.record);
+            if self.begun {
+                basics::Mark::MuTeaches.reach();
+            }
         }
         let mut budget = desk.config.transfer_budget_bytes;
         while self.begun && budget > 0 {

@@ -2,7 +2,7 @@
 
 use martlet_fabric::{Fabric, Memory, invariant, ring};
 
-use crate::basics::{Canary, LogIndex};
+use crate::basics::{self, Canary, LogIndex};
 use crate::replica::StateMachine;
 
 use super::config::{Config, Durability, Execution};
@@ -59,6 +59,7 @@ impl Reign {
         follower.holds &= kind == Kind::Start;
         follower.start_ends = u64::MAX;
         if follower.push(cx.fabric, &mut self.record, mark, self.round, 0) {
+            if kind == Kind::Start { basics::Mark::MuStarts } else { basics::Mark::MuJumps }.reach();
             (follower.phase, follower.cursor, follower.started_to) = (Phase::Following, base.position, cx.log.tail().position);
             follower.told = header.committed;
             if count == 0 {
@@ -129,6 +130,7 @@ impl Reign {
             // Space is checked here too (TRAPS 15): what is not known to be committed must fit at every follower.
             let needed = end - before.position + cx.log.open_bytes();
             if needed > cx.config.open_bytes() && !Canary::MuUncheckedSpace.is_planted() {
+                basics::Mark::MuNoRoom.reach();
                 break;
             }
             let (kind, index, committed) = (batch.kind, before.index.next(), cx.log.committed().index);
@@ -187,6 +189,7 @@ impl Reign {
     pub fn probe<F: Fabric>(&mut self, turn: u64, fabric: &mut F) {
         for follower in &mut self.followers {
             if matches!(follower.phase, Phase::Following) && follower.asked() < turn {
+                basics::Mark::MuProbed.reach();
                 follower.probe(fabric, self.round, turn);
             }
         }
@@ -204,6 +207,7 @@ impl Reign {
             // Without room its reader's progress is asked for, and this is tried again.
             follower.full = !follower.writer.fits(layout::HEADER_BYTES);
             if !follower.full {
+                basics::Mark::MuFlushed.reach();
                 self.say(at, Kind::Flush, cx);
                 self.last_post = cx.now;
             }
@@ -227,6 +231,7 @@ impl Reign {
             if held < last || started < group.majority() {
                 return false;
             }
+            if recovered == 0 { basics::Mark::MuLeads } else { basics::Mark::MuLeadsTail }.reach();
             self.stage = Stage::Leading;
             cx.events.push_back(Event::Led { ballot: self.ballot, recovered });
         }
