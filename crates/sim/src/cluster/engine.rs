@@ -9,8 +9,8 @@ use super::settings::Settings;
 
 /// An engine that can be simulated.
 pub trait Engine: engine::Engine {
-    /// Whether every healed cluster has to recover, and a majority of it to serve alone. Without it a host with fresh ballots has to recover, no more.
-    const HELD_TO_LIVENESS: bool;
+    /// Whether every healed cluster on a network has to recover. A majority alone has to serve in any case, and a healed host has to recover.
+    const RECOVERS_ON_NETWORKS: bool;
     /// Its settings in a life. `secret` is chance of which no client knows.
     fn config(settings: &Settings, secret: u64) -> Self::Config;
     /// Whether the service survives when `victim` is gone as well: `able` are those who run, stand still for no reason, and are on nobody's list of the
@@ -23,7 +23,7 @@ pub trait Engine: engine::Engine {
 }
 
 impl Engine for PrimaryBackup {
-    const HELD_TO_LIVENESS: bool = true;
+    const RECOVERS_ON_NETWORKS: bool = true;
 
     fn config(settings: &Settings, secret: u64) -> primary_backup::Config {
         primary_backup::Config {
@@ -63,12 +63,21 @@ impl Engine for PrimaryBackup {
     }
 }
 
+/// The groups that may be in force: the newest that anybody knows to be committed, and whatever anybody holds behind all that is known to be. Whoever has
+/// been left behind may hold an older one, or one that has been superseded where it stands; they count for nothing.
+fn in_force<'a>(all: &'a [(ProcessId, &Mu)]) -> impl Iterator<Item = &'a mu::Group> {
+    let known = || all.iter().filter_map(|(_, engine)| Some((engine.group_since()?, *engine)));
+    let newest = known().filter(|(since, engine)| *since <= engine.committed()).map(|(since, _)| since).max();
+    let committed = all.iter().map(|(_, engine)| engine.committed()).max();
+    known().filter(move |(since, _)| Some(*since) == newest || Some(*since) > committed).filter_map(|(_, engine)| engine.group())
+}
+
 /// The smallest log in which a majority's open entries fit whatever the simulated store writes.
 const LEAST_LOG_BYTES: usize = 1 << 14;
 
 impl Engine for Mu {
     // Not yet: see `docs/verification.md`.
-    const HELD_TO_LIVENESS: bool = false;
+    const RECOVERS_ON_NETWORKS: bool = false;
 
     fn config(settings: &Settings, secret: u64) -> mu::Config {
         let beat = settings.heartbeat_interval_ns;
@@ -96,21 +105,20 @@ impl Engine for Mu {
         }
     }
 
-    /// A majority of every group that anybody holds to be in force has to be left, each with the whole state; also of the group that the victim is being taken
-    /// into.
+    /// A majority of every group that may be in force has to be left, each with the whole state; also of the group that the victim is being taken into.
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {
         let left = |group: &mu::Group| {
             let group = group.with(victim).unwrap_or_else(|| group.clone());
             let left = able.iter().filter(|(id, engine)| *id != victim && group.contains(*id) && engine.is_complete());
             left.count() >= group.majority()
         };
-        all.iter().filter_map(|(_, engine)| engine.group()).all(left)
+        in_force(all).all(left)
     }
 
     fn suffice(these: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {
         let holds =
             |group: &mu::Group| these.iter().filter(|(id, engine)| group.contains(*id) && engine.is_complete()).count() >= group.majority();
-        all.iter().filter_map(|(_, engine)| engine.group()).all(holds)
+        in_force(all).all(holds)
     }
 
     fn describe(&self) -> String {

@@ -198,7 +198,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.suffer();
         self.heal_all();
         self.settle();
-        if self.settings.alone && E::HELD_TO_LIVENESS {
+        if self.settings.alone {
             self.serve_alone();
         }
         self.recover();

@@ -10,10 +10,28 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// The processes, of those that the newest view lists, that run, satisfy `fit` and are enough ([`Cluster::are_enough`]).
     /// `least`: the smallest such set, otherwise the largest.
     pub(super) fn enough(&self, least: bool, fit: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
-        let fit: Vec<usize> = self.alive().filter(|p| self.world.has_nic(*p) && fit(*p)).collect();
-        let sets = (1u32..1 << fit.len()).map(|set| fit.iter().enumerate().filter(move |(at, _)| set >> at & 1 == 1).map(|(_, p)| *p));
-        let sets = sets.map(Iterator::collect::<Vec<usize>>).filter(|set| self.are_enough(set));
+        let sets = self.sets(fit);
+        let sets = sets.into_iter().filter(|set| self.are_enough(set));
         if least { sets.min_by_key(Vec::len) } else { sets.max_by_key(Vec::len) }
+    }
+
+    /// The smallest set of such processes that is enough, and stays it when a view that is on its way takes in whoever does not coordinate yet: those may be
+    /// cut off before they know. There is none where one coordinator takes in a second, since from then on both are needed.
+    pub(super) fn enough_with_newcomers(&self, fit: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
+        let newest = self.oracles.views.newest()?;
+        let coordinates = |node: usize| newest.coordinators().any(|c| usize::from(c.id.node.0) == node);
+        let newcomers =
+            (0..self.settings.roles.len()).filter(|node| self.settings.roles[*node].has(Roles::COORDINATOR) && !coordinates(*node));
+        let majority = if HOST && !self.settings.worn { 1 } else { ballot::majority(newest.coordinators().count() + newcomers.count()) };
+        let decide = |set: &Vec<usize>| set.iter().filter(|p| newest.coordinators().any(|c| c.id == self.name(**p))).count() >= majority;
+        self.sets(fit).into_iter().filter(|set| decide(set) && self.are_enough(set)).min_by_key(Vec::len)
+    }
+
+    /// Every set of processes that run, have a NIC and satisfy `fit`.
+    fn sets(&self, fit: impl Fn(usize) -> bool) -> Vec<Vec<usize>> {
+        let fit: Vec<usize> = self.alive().filter(|p| self.world.has_nic(*p) && fit(*p)).collect();
+        let members = |set: u32| fit.iter().enumerate().filter(move |(at, _)| set >> at & 1 == 1).map(|(_, p)| *p).collect();
+        (1u32..1 << fit.len()).map(members).collect()
     }
 
     /// Whether these processes can go on alone: the newest view lists them, they reach each other, a replica is among them, and so

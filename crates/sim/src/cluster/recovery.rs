@@ -2,7 +2,7 @@
 //! cluster has to come together again. In the end all is judged that can be judged only then.
 
 use martlet_protocol::basics::ProcessId;
-use martlet_protocol::membership::{Roles, View};
+use martlet_protocol::membership::{Authority, Roles, View};
 use martlet_protocol::replica::{Standing, StateMachine};
 
 use super::engine::Engine;
@@ -20,6 +20,12 @@ const SETTLE_NS: u64 = 300_000;
 /// Requests that it has to answer.
 const ALONE_REPLIES: u64 = 3;
 
+/// Whether a node leads and may answer: by its lease, where views are the law.
+fn leads<E: Engine, const HOST: bool>(node: &Node<E, HOST>, now: u64) -> bool {
+    let entitled = E::AUTHORITY == Authority::Engine || node.may_act_in(now) == Some(node.engine.view());
+    node.engine.standing() == Standing::Primary && entitled
+}
+
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// What was on its way when trouble ended comes to its end: a view that had been proposed is decided, say. Then it shows whether enough is left to
     /// go on with.
@@ -33,10 +39,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     pub(super) fn serve_alone(&mut self) {
         let suspected = |p: usize| self.nodes.iter().flatten().any(|n| n.core.suspicion(self.name(p)).is_some());
         let stays = |p: usize| self.nodes[p].as_ref().is_some_and(|n| !n.leaving && !n.dying && !n.over) && !suspected(p);
-        let Some(few) = self.enough(true, stays) else { return };
-        if !HOST && self.awaits_a_second_coordinator() {
-            return;
-        }
+        let Some(few) = self.enough_with_newcomers(stays) else { return };
         let others: Vec<usize> = self.alive().filter(|p| !few.contains(p)).collect();
         self.tell(|c| {
             let names: Vec<String> = few.iter().map(|p| c.name(*p).to_string()).collect();
@@ -51,23 +54,14 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
         self.alone = few.iter().map(|p| self.name(*p).node.0).collect();
         let before = self.replies;
-        // A view that was on its way may have taken in coordinators that are cut off by now. Then they are no majority until the others are back,
-        // and nothing is asked before.
-        let outvoted = |c: &Self| {
-            let few = c.left_alone();
-            let listed = |p: &usize| c.oracles.views.newest().is_some_and(|view| view.member(c.name(*p)).is_some());
-            few.len() == c.alone.len() && few.iter().all(listed) && !c.are_enough(&few)
-        };
         let done = |c: &Self| {
             let now = c.world.now();
-            let acts = |n: &Node<E, HOST>| n.engine.standing() == Standing::Primary && n.may_act_in(now) == Some(n.engine.view());
             let answered = c.replies >= before + ALONE_REPLIES || c.requests >= c.settings.most_requests;
-            answered && c.left_alone().into_iter().filter_map(|p| c.nodes[p].as_ref()).any(acts)
+            answered && c.left_alone().into_iter().filter_map(|p| c.nodes[p].as_ref()).any(|node| leads(node, now))
         };
-        if self.wait_for(Property::Recovery, "a majority alone serves", |c| outvoted(c) || done(c)) {
-            self.served_alone = !outvoted(self);
-        }
+        self.served_alone = self.wait_for(Property::Recovery, "a majority alone serves", done);
         self.tell(|_| "the others come back".to_owned());
+        let core = self.left_alone();
         self.alone.clear();
         self.world.heal();
         for other in others {
@@ -78,22 +72,12 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         for node in std::mem::take(&mut self.late) {
             self.enter(self.world.now() + 1, Due::Restart { node });
         }
-        self.start_over_the_lost();
+        self.start_over_the_lost(&core);
     }
 
     /// The processes of the nodes that are left alone; one that starts over belongs to them like its earlier life.
     fn left_alone(&self) -> Vec<usize> {
         self.alive().filter(|p| self.alone.contains(&self.name(*p).node.0)).collect()
-    }
-
-    /// Whether one coordinator decides alone and may be taking in another just now. From then on both are needed, and where connections that are lost
-    /// are lost for good, two that are cut off from each other are the end: "What is left" in `docs/membership.md`.
-    fn awaits_a_second_coordinator(&self) -> bool {
-        let Some(view) = self.oracles.views.newest() else { return true };
-        let may_come = |node: usize| {
-            self.settings.roles[node].has(Roles::COORDINATOR) && !view.coordinators().any(|c| usize::from(c.id.node.0) == node)
-        };
-        view.coordinators().count() == 1 && (0..self.settings.roles.len()).any(may_come)
     }
 
     /// The cluster has to come together: every node a replica of one active view, and in the end all of them equal.
@@ -145,7 +129,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             }
             self.go_on_until(self.world.now() + STEP_NS);
         }
-        if !E::HELD_TO_LIVENESS && (!HOST || self.settings.worn) {
+        if !HOST && !E::RECOVERS_ON_NETWORKS && self.alone.is_empty() {
             self.ended = true;
             return false;
         }
@@ -180,9 +164,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let all_replicas =
             view.with_roles(Roles::REPLICA).count() == self.settings.roles.iter().filter(|roles| roles.has(Roles::REPLICA)).count();
         let all_know = self.nodes.iter().flatten().all(|n| n.core.view_number() == view.number && view.member(n.me).is_some());
-        let acting = self.nodes.iter().flatten().filter(|n| n.may_act_in(now) == Some(view.number)).count();
-        let leading = self.nodes.iter().flatten().filter(|n| n.engine.standing() == Standing::Primary).count();
-        all_run && all_replicas && all_know && acting >= 1 && leading == 1
+        let primaries = self.nodes.iter().flatten().filter(|n| n.engine.standing() == Standing::Primary).count();
+        let leading = self.nodes.iter().flatten().filter(|n| leads(n, now)).count();
+        all_run && all_replicas && all_know && primaries == 1 && leading == 1
     }
 
     /// What the clients saw.

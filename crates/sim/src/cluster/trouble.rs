@@ -282,7 +282,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             others().filter(|(_, n)| view.member(n.me).is_some()).all(|(_, n)| view.coordinators().all(|c| n.core.peer_of(c.id).is_some()));
         // Who is out of reach, or is asked by RPC, has to be there to answer.
         let fit = |p: usize| p != victim && self.nodes[p].as_ref().is_some_and(|n| well(p, n));
-        let answers = (HOST && !self.settings.worn) || self.enough(true, fit).is_some();
+        let answers = (HOST && !self.settings.worn) || self.enough_with_newcomers(fit).is_some();
         let running: Vec<_> = self.nodes.iter().flatten().map(|n| (n.me, &n.engine)).collect();
         let able: Vec<_> = others().filter(|(p, n)| well(*p, n)).map(|(_, n)| (n.me, &n.engine)).collect();
         survives && met && answers && E::can_lose(self.name(victim), &able, &running)
@@ -295,7 +295,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let all: Vec<usize> = self.alive().collect();
         // A side of the cut, or all but one of them where it goes between two.
         let sides = all.iter().map(|one| all.iter().copied().filter(|other| !apart(*one, *other)).collect::<Vec<_>>());
-        sides.into_iter().any(|side| self.enough(true, |p| side.contains(&p) && !self.world.is_paused(p)).is_some())
+        sides.into_iter().any(|side| self.enough_with_newcomers(|p| side.contains(&p) && !self.world.is_paused(p)).is_some())
     }
 
     /// All trouble ends.
@@ -309,7 +309,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             self.world.resume(process);
         }
         self.world.set_faults(Faults { turn: self.settings.faults.turn, ..Faults::calm() });
-        self.start_over_the_lost();
+        let core = self.enough(false, |_| true).unwrap_or_default();
+        self.start_over_the_lost(&core);
         // What had been planned happens no more, but for the dead, who come back, and the clients.
         let planned: Vec<_> = self.agenda.drain().collect();
         for Reverse((at, order, due)) in planned {
@@ -327,13 +328,12 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.settings.patience_ns = self.settings.patience_ns.max(500_000);
     }
 
-    /// What no protocol can do: somebody puts in another card where a NIC is dead, and restarts who has lost everybody that could tell it how things
-    /// stand. (A connection is lost for good, so such a process never hears that it is out.)
-    pub(super) fn start_over_the_lost(&mut self) {
+    /// What no protocol can do: somebody puts in another card where a NIC is dead, and restarts who has lost everybody of the `core` that goes on, and so
+    /// could tell it how things stand. (A connection is lost for good, so such a process never hears that it is out.)
+    pub(super) fn start_over_the_lost(&mut self, core: &[usize]) {
         if HOST {
             return;
         }
-        let core = self.enough(false, |_| true).unwrap_or_default();
         let is_lost =
             |p: &usize| !self.world.has_nic(*p) || (!core.is_empty() && core.iter().all(|c| c != p && self.world.have_parted(*p, *c)));
         let lost: Vec<usize> = self.alive().filter(is_lost).collect();
