@@ -159,7 +159,7 @@ impl Application for KvApp {
             let most = turn.shared.env.config.expire_per_turn;
             let slot = self.fabric.slot(turn.shared);
             let mut ctx = Ctx { machine: turn.replica.machine_mut(), shared: turn.shared, slot, now_ms: self.now_ms };
-            self.expiring = ctx.expire_some(most) == most;
+            self.expiring = ctx.expire_some(most);
         }
         turn.propose();
         self.untidy = turn.replica.machine_mut().tidy();

@@ -2,7 +2,7 @@
 
 use martlet_protocol::replica::{Replica, Ticket};
 
-use crate::commands::{ClientSlot, Ctx, Executed, Shared, execute};
+use crate::commands::{ClientSlot, Ctx, Executed, Shared, bound, execute};
 use crate::resp::Args;
 use crate::store::{Effect, KvMachine};
 
@@ -39,8 +39,27 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
     pub(crate) fn execute(&mut self, slot: ClientSlot, args: Args<'_>, out: &mut Vec<u8>) -> Executed {
         self.budget = self.budget.saturating_sub(1);
         self.executed += 1;
+        self.shared.limit = self.replica.max_proposal_bytes().saturating_sub(OVERHEAD_BYTES);
+        if !self.has_room_beside_others(slot, args) {
+            // What is there is of whole requests.
+            self.propose();
+        }
         let mut ctx = Ctx { machine: self.replica.machine_mut(), shared: self.shared, slot, now_ms: self.now_ms };
         execute(&mut ctx, args, out)
+    }
+
+    /// Whether the effects of a request go into one entry with those that wait there.
+    #[inline]
+    fn has_room_beside_others(&self, slot: ClientSlot, args: Args<'_>) -> bool {
+        let queued = self.shared.clients.get(slot).transaction.as_ref().map_or(0, |t| t.effect_bytes);
+        let most = self.shared.effects.bytes().len() + bound::roughly(args) + queued;
+        // For what is copied there is room apart from that.
+        most <= self.shared.limit / 2
+    }
+
+    /// How long the reply to a change may be that is kept with it.
+    pub(crate) fn longest_kept_reply(&self) -> usize {
+        self.shared.limit.saturating_sub(self.shared.effects.bytes().len())
     }
 
     /// Changes the state apart from any command.
@@ -65,7 +84,7 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
         self.shared.stats.proposals += 1;
         self.shared.stats.proposed_bytes += self.shared.effects.bytes().len() as u64;
         if self.replica.propose(self.shared.effects.bytes()).is_err() {
-            // Longer than the engine's records can be, which the limits of requests exclude for all but large transactions of large values.
+            // It leads no more. Nothing longer than a record is executed.
             self.replica.give_up();
         }
         self.shared.effects.clear();

@@ -33,6 +33,8 @@ pub struct Transaction {
     pub deny_oom: bool,
     /// What the queue takes of the heap, in bytes.
     pub bytes: usize,
+    /// What it may add to the log, in bytes.
+    pub effect_bytes: usize,
 }
 
 /// One client: everything that commands know of it. What its socket or lane needs, the front end keeps.

@@ -1,5 +1,6 @@
 //! What a command's handler works on.
 
+use super::bound;
 use super::client::{Client, ClientSlot, Clients};
 use super::env::Env;
 use crate::config::KvConfig;
@@ -15,6 +16,10 @@ pub struct Shared {
     pub clients: Clients,
     /// Effects that the engine has not got yet.
     pub effects: Effects,
+    /// The most that one entry of the log may take, in bytes.
+    pub limit: usize,
+    /// How much more the request being executed may add to the effects than its arguments say.
+    pub spare: usize,
     /// Counters.
     pub stats: KvStats,
     /// Chance, for RANDOMKEY only.
@@ -30,6 +35,8 @@ impl Shared {
             env: Env::new(config, now_ms),
             clients: Clients::default(),
             effects: Effects::default(),
+            limit: usize::MAX,
+            spare: usize::MAX,
             stats: KvStats::default(),
             random: fastrand::Rng::with_seed(seed),
             shutdown: false,
@@ -153,12 +160,15 @@ impl Ctx<'_> {
         self.shared.effects.push(Effect::Flush);
     }
 
-    /// Deletes up to `most` keys that are due. Returns how many.
-    pub fn expire_some(&mut self, most: usize) -> usize {
-        for n in 0..most {
-            let Some(key) = self.machine.first_due(self.now_ms).map(|e| e.key().to_vec()) else { return n };
+    /// Deletes up to `most` keys that are due, and no more than one entry of the log tells of. Returns whether there may be more.
+    pub fn expire_some(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(key) = self.machine.first_due(self.now_ms).map(|e| e.key().to_vec()) else { return false };
+            if self.shared.effects.bytes().len() + key.len() + bound::EFFECT_BYTES > self.shared.limit {
+                return true;
+            }
             self.expire(self.machine.keyed(&key));
         }
-        most
+        true
     }
 }

@@ -1,5 +1,6 @@
 //! From a request to its reply.
 
+use super::bound;
 use super::client::ReplyMode;
 use super::context::Ctx;
 use super::errors;
@@ -87,11 +88,22 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
         reject(ctx, reply, Some(command), errors::OUT_OF_MEMORY);
         return Executed::default();
     }
+    let room = ctx.shared.limit.saturating_sub(ctx.shared.effects.bytes().len());
+    let queued = if is_exec { transactions::bound(ctx) } else { 0 };
+    let mut most = queued + bound::roughly(args);
+    if most > room {
+        most = queued + bound::of(command, args);
+        if most > room {
+            reject(ctx, reply, Some(command), &errors::too_large(most, ctx.shared.limit));
+            return Executed::default();
+        }
+    }
     if in_transaction && !command.has(flag::UNQUEUED) {
         transactions::queue(ctx, command, args, reply);
         return Executed::default();
     }
     ctx.shared.stats.commands += 1;
+    ctx.shared.spare = room - most;
     (command.handler)(ctx, args, reply);
     Executed { data, write: command.has(flag::WRITE), redirected: false }
 }

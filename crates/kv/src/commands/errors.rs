@@ -9,3 +9,8 @@ pub(super) const STRING_TOO_LONG: &str = "ERR string exceeds maximum allowed siz
 pub(super) const NO_SUCH_KEY: &str = "ERR no such key";
 pub(super) const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 pub(super) const NOAUTH: &str = "NOAUTH Authentication required.";
+
+/// For what the engine could not replicate. It has had no effect.
+pub(super) fn too_large(bytes: usize, limit: usize) -> String {
+    format!("ERR the changes of this request may take {bytes} bytes, and an entry of the log holds {limit}")
+}

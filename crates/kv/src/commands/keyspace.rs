@@ -47,6 +47,12 @@ fn rename_generic(ctx: &mut Ctx<'_>, args: Args<'_>, only_free: bool, reply: &mu
         return reply.int(0);
     }
     if from.key != to.key {
+        let copied = entry.value().len();
+        if copied > ctx.shared.spare {
+            let used = ctx.shared.limit - ctx.shared.spare;
+            return reply.error(&errors::too_large(used + copied, ctx.shared.limit));
+        }
+        ctx.shared.spare -= copied;
         ctx.delete(from);
         ctx.put(to, entry.value(), entry.expiry());
     }

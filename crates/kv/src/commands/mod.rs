@@ -3,6 +3,7 @@
 //! A handler runs on the primary's state and appends the effects for the backups as it goes ([`Ctx`]). The table says which commands touch
 //! keys: only a primary runs those, others answer with a redirection, to reads too, for a backup may lag behind what was acknowledged.
 
+pub(crate) mod bound;
 pub mod client;
 mod cluster;
 mod connection;

@@ -3,6 +3,7 @@
 use super::client::Transaction;
 use super::context::Ctx;
 use super::table::{self, Command, flag};
+use super::{bound, errors};
 use crate::resp::{Args, OwnedArgs, Reply};
 
 pub(super) fn multi(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
@@ -16,6 +17,7 @@ pub(super) fn multi(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
 /// Keeps a command for EXEC.
 pub(super) fn queue(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>, reply: &mut Reply<'_>) {
     let limit = ctx.env().config.limits.max_request_bytes;
+    let record = ctx.shared.limit;
     let Some(transaction) = &mut ctx.client().transaction else { return };
     let args = OwnedArgs::copy(args);
     let bytes = args.heap_bytes() + size_of::<OwnedArgs>();
@@ -24,14 +26,29 @@ pub(super) fn queue(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>, reply:
         transaction.queue.clear();
         return reply.error(&format!("ERR the transaction exceeds the limit of {limit} bytes"));
     }
+    // Its effects go into one entry.
+    let effect_bytes = transaction.effect_bytes + bound::of(command, args.args());
+    if effect_bytes > record {
+        transaction.broken = true;
+        transaction.queue.clear();
+        return reply.error(&errors::too_large(effect_bytes, record));
+    }
     // What EXEC will refuse anyway need not be kept.
     if !transaction.broken {
         transaction.bytes += bytes;
+        transaction.effect_bytes = effect_bytes;
         transaction.has_data |= command.is_data();
         transaction.deny_oom |= command.has(flag::DENY_OOM);
         transaction.queue.push(args);
     }
     reply.simple("QUEUED");
+}
+
+/// Bounds what the open transaction adds to the log, but for copies. Watched keys that are due are deleted before it.
+pub(super) fn bound(ctx: &mut Ctx<'_>) -> usize {
+    let client = ctx.client();
+    let watched: usize = client.watched.iter().map(|key| key.len() + bound::EFFECT_BYTES).sum();
+    watched + client.transaction.as_ref().map_or(0, |transaction| transaction.effect_bytes)
 }
 
 pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {

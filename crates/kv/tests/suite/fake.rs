@@ -29,6 +29,8 @@ pub struct FakeReplica<F> {
     pub ticket: Ticket,
     pub released: Ticket,
     pub room: bool,
+    /// The longest entry that is taken.
+    pub limit: usize,
     /// All entries of the cluster.
     pub log: Log,
     /// How many of them this machine has.
@@ -54,6 +56,7 @@ impl<F: Fabric> FakeReplica<F> {
             ticket: Ticket(1),
             released: Ticket(0),
             room: true,
+            limit: usize::MAX,
             log,
             applied: 0,
             clients: VecDeque::new(),
@@ -135,9 +138,18 @@ impl<F: Fabric> Replica for FakeReplica<F> {
     fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError> {
         assert_eq!(self.standing, Standing::Primary, "only a primary proposes");
         assert_eq!(self.applied, self.log.borrow().len(), "the primary has everything");
+        if effects.len() > self.limit {
+            return Err(ProposeError::TooLong { bytes: effects.len(), allowed: self.limit });
+        }
         self.log.borrow_mut().push(effects.to_vec());
         self.applied += 1;
         Ok(LogIndex(self.applied as u64))
+    }
+    fn max_proposal_bytes(&self) -> usize {
+        self.limit
+    }
+    fn give_up(&mut self) {
+        panic!("what was executed cannot be replicated");
     }
     fn ticket(&self) -> Ticket {
         self.ticket

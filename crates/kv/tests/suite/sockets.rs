@@ -500,6 +500,66 @@ fn a_transaction_is_one_entry_of_the_log() {
     rig.check_backup();
 }
 
+/// An engine's records have an end: what does not fit is refused before it is executed, and the node goes on.
+#[test]
+fn what_no_entry_of_the_log_can_hold_is_refused_and_has_no_effect() {
+    let mut rig = Rig::new(KvConfig::default());
+    rig.replica.limit = 4096;
+    let mut client = rig.connect();
+    let long = "x".repeat(5_000);
+    let refused = |reply: String| assert!(reply.starts_with("-ERR the changes of this request may take"), "{reply}");
+    refused(rig.call(&mut client, &format!("SET k {long}")));
+    refused(rig.call(&mut client, &format!("MSET a {0} b {0}", "y".repeat(2_000))));
+    assert_eq!(rig.call(&mut client, "EXISTS k a b"), ":0\r\n");
+    assert!(rig.call(&mut client, &format!("ECHO {long}")).starts_with("$5000\r\n"), "it changes nothing");
+
+    // Together too much, as the reply to one of them says.
+    assert_eq!(rig.call(&mut client, "MULTI"), "+OK\r\n");
+    for key in ["a", "b", "c"] {
+        assert_eq!(rig.call(&mut client, &format!("SET {key} {}", "z".repeat(1_000))), "+QUEUED\r\n");
+    }
+    refused(rig.call(&mut client, &format!("SET d {}", "z".repeat(1_000))));
+    assert!(rig.call(&mut client, "EXEC").starts_with("-EXECABORT"));
+    assert_eq!(rig.call(&mut client, "EXISTS a b c d"), ":0\r\n");
+
+    // A value may grow beyond it, and cannot be given another name then.
+    for _ in 0..5 {
+        rig.call(&mut client, &format!("APPEND grown {}", "w".repeat(1_000)));
+    }
+    refused(rig.call(&mut client, "RENAME grown other"));
+    assert_eq!(rig.call(&mut client, "STRLEN grown"), ":5000\r\n");
+    assert_eq!(rig.call(&mut client, "EXISTS other"), ":0\r\n");
+    // In a transaction neither, nor two that fit one by one.
+    for key in ["p", "q"] {
+        rig.call(&mut client, &format!("SET {key} {}", "v".repeat(1_800)));
+    }
+    for request in ["MULTI", "RENAME p p2", "RENAME q q2"] {
+        rig.call(&mut client, request);
+    }
+    let replies = rig.call(&mut client, "EXEC");
+    assert!(replies.starts_with("*2\r\n+OK\r\n-ERR the changes"), "{replies}");
+    assert_eq!(rig.call(&mut client, "EXISTS p p2 q q2"), ":2\r\n");
+
+    // Keys that are due together go in as many entries as it takes.
+    for n in 0..20 {
+        assert_eq!(rig.call(&mut client, &format!("SET {}{n} v PX 10", "k".repeat(700))), "+OK\r\n");
+    }
+    rig.wall.fetch_add(1_000, Ordering::Relaxed);
+    let keys = rig.replica.machine.len();
+    for _ in 0..40 {
+        rig.turn();
+    }
+    assert_eq!(rig.replica.machine.len(), keys - 20);
+    // What fits one by one goes through, pipelined too.
+    let pipeline: String = (0..20).map(|n| format!("SET s{n} {}\r\n", "u".repeat(900))).collect();
+    client.send(&mut rig, pipeline.as_bytes());
+    for _ in 0..20 {
+        assert_eq!(rig.reply(&mut client), "+OK\r\n");
+    }
+    assert!(rig.replica.log.borrow().iter().all(|entry| entry.len() <= 4096));
+    rig.check_backup();
+}
+
 #[test]
 fn unix_sockets_are_served_and_survive_a_kill() {
     let path = std::env::temp_dir().join(format!("martlet-kv-unix-{}", std::process::id()));

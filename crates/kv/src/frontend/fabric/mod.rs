@@ -309,9 +309,10 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
         return;
     }
     let len = lane.buffer().len() - text_at;
+    let limit = if executed.write { limit.min(turn.longest_kept_reply()) } else { limit };
     if len > limit {
         lane.buffer().truncate(text_at);
-        let error = format!("ERR the reply of {len} bytes exceeds what fits into a lane of the fabric, {limit} bytes");
+        let error = format!("ERR the reply of {len} bytes exceeds what can be sent or kept, {limit} bytes");
         Reply::new(lane.buffer(), Protocol::Resp3).error(&error);
     }
     if executed.write {
