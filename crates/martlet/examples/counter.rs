@@ -30,7 +30,14 @@ fn answer(replica: &Replica<Counter>, line: &str) -> Result<u64, Box<dyn std::er
     Ok(u64::from_le_bytes(reply.as_slice().try_into()?))
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() {
+    if let Err(error) = serve() {
+        eprintln!("counter: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn serve() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, cluster, node, address] = &args[..] else { return Err("counter CLUSTER_FILE NODE HOST:PORT".into()) };
     let replica = Replica::builder().cluster_file(cluster).node(node.parse()?).listen(address).start(Counter::default())?;
