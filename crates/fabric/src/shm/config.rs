@@ -116,7 +116,7 @@ impl ShmFabric {
                 bootstrap.run()
             })
             .map_err(system("cannot start the bootstrap thread"))?;
-        Ok(ShmFabric::new(identity, shared, own, loopback, thread))
+        Ok(ShmFabric::new(identity, shared, own, loopback, Some(thread)))
     }
 }
 
@@ -137,7 +137,7 @@ fn take_name(cluster: &str, node: NodeId) -> Result<std::os::fd::OwnedFd, StartE
 }
 
 /// A mail ring to ourselves.
-fn loopback() -> io::Result<Area> {
+pub(super) fn loopback() -> io::Result<Area> {
     let bytes = mail::BYTES.next_multiple_of(page());
     let fd = memory::create("martlet-loopback", bytes)?;
     Ok(Area::new(&Map::new(&fd, 0, bytes, Access::ReadWrite, false)?, 0, mail::BYTES))

@@ -13,6 +13,7 @@
 
 mod parking;
 mod posting;
+mod private;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -78,12 +79,13 @@ pub struct ShmFabric {
 }
 
 impl ShmFabric {
-    pub(super) fn new(identity: Identity, shared: Arc<Shared>, own: Arc<Own>, loopback: Area, thread: JoinHandle<()>) -> ShmFabric {
+    /// `thread` makes the connections; without one there are only those that somebody else makes ([`ShmFabric::private`]).
+    pub(super) fn new(identity: Identity, shared: Arc<Shared>, own: Arc<Own>, loopback: Area, thread: Option<JoinHandle<()>>) -> ShmFabric {
         ShmFabric {
             identity,
             shared,
             own,
-            thread: Some(thread),
+            thread,
             peers: Vec::with_capacity(64),
             members: Vec::with_capacity(64),
             turn: 0,
@@ -237,10 +239,13 @@ impl Fabric for ShmFabric {
 
     #[inline]
     fn expect_write(&self, at: Remote, len: usize) {
-        if let (Region::Lane(name), Some(peer)) = (at.region, self.peer(at.peer))
-            && let Some((_, lane)) = peer.their_lane(name)
-        {
-            let words = lane.area.memory();
+        let area = match (at.region, self.peer(at.peer)) {
+            (Region::Lane(name), Some(peer)) => peer.their_lane(name).map(|(_, lane)| &lane.area),
+            (Region::Public(name), Some(peer)) => peer.public(name).filter(|_| peer.writable),
+            (Region::Public(name), None) if at.peer == PeerId::SELF => self.own.public(name),
+            _ => None,
+        };
+        if let Some(words) = area.map(Area::memory) {
             let from = (at.offset / 8).min(words.len());
             prefetch_for_write(&words[from..(from + len / 8).min(words.len())]);
         }
@@ -426,16 +431,17 @@ impl Fabric for ShmFabric {
         self.turn = 0;
         #[cfg(debug_assertions)]
         self.swapped.retain(|(id, _, _)| *id != peer);
-        self.shared.ask(Command::Forget(peer, mapped));
+        if self.thread.is_some() {
+            self.shared.ask(Command::Forget(peer, mapped));
+        }
     }
 }
 
 impl Drop for ShmFabric {
     fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
         self.shared.ask(Command::Stop);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
+        if thread.join().is_err() {
             tracing::error!("the bootstrap thread panicked");
         }
     }

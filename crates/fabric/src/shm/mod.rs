@@ -15,7 +15,7 @@
 //! | `ear` | who listens to descriptors for a parked thread |
 //! | `socket`, `handshake`, `bootstrap` | how processes meet |
 //! | `shared` | between the bootstrap thread and the endpoint |
-//! | `endpoint` | the contract's operations; sleeping (`parking`) |
+//! | `endpoint` | the contract's operations; sleeping (`parking`); endpoints of one process, connected with each other (`private`) |
 //! | `robust` | death words |
 //! | `probe` | the bare death probe, a reference for measurements |
 //! | `process` | what a process sets for itself at its start |

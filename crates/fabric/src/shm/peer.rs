@@ -87,6 +87,12 @@ impl Lane {
         grant & 1 == 1
     }
 
+    /// For the owner, while nobody writes: as it was when it was made.
+    pub(super) fn refresh(&self) {
+        self.area.memory().iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.grant.memory()[0].store(FRESH_GRANT, Ordering::Release);
+    }
+
     /// For the owner: starts a new epoch in which the writer may, or may not, write. Nothing happens when that is so already.
     pub(super) fn set_granted(&self, granted: bool) {
         let word = &self.grant.memory()[0];

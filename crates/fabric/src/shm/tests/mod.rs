@@ -3,6 +3,7 @@
 mod conformance;
 mod endpoint;
 mod intruders;
+mod private;
 
 use std::time::Duration;
 
