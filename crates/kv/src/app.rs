@@ -2,10 +2,12 @@
 
 use std::os::fd::BorrowedFd;
 
-use martlet_fabric::Completion;
+use martlet_fabric::{Completion, Fabric};
 use martlet_protocol::basics::Time;
-use martlet_protocol::replica::{Application, Replica, Standing, Ticket};
+use martlet_protocol::basics::layout::Sizes;
+use martlet_protocol::replica::{Application, MadeUpClient, Replica, Standing, Ticket};
 
+use crate::client::Rehearser;
 use crate::commands::{Ctx, Shared};
 use crate::config::{ConfigError, KvConfig};
 use crate::frontend::fabric::FabricFront;
@@ -188,5 +190,26 @@ impl Application for KvApp {
 
     fn complete<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R, completion: Completion) {
         self.fabric.complete(replica, completion);
+    }
+    fn has_clients_in_memory(&self) -> bool {
+        self.fabric.has_clients()
+    }
+
+    fn expect_to_lead<F: Fabric>(&self, fabric: &F) {
+        self.fabric.expect_to_lead(fabric);
+    }
+
+    /// Its wall clock stands still: nothing expires there.
+    fn understudy(&self, sizes: Sizes) -> Option<(KvApp, KvMachine)> {
+        let config = KvConfig { listen: None, unix_socket: None, sizes, ..self.shared.env.config.clone() };
+        let now_ms = self.now_ms;
+        let app = KvApp::new(config, Box::new(move || now_ms), [self.seed.0, self.seed.1]);
+        // Without sockets to listen on only a lack of descriptors stands in the way.
+        let app = app.inspect_err(|error| tracing::warn!(%error, "no understudy")).ok()?;
+        Some((app, KvMachine::new()))
+    }
+
+    fn made_up_client<F: Fabric + 'static>(&self, endpoint: F, sizes: Sizes) -> Option<Box<dyn MadeUpClient>> {
+        Some(Box::new(Rehearser::new(endpoint, sizes)))
     }
 }

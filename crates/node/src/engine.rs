@@ -1,29 +1,31 @@
-//! The engines that a node can run, and what each takes from the cluster's configuration.
+//! The engines that a node can run, and what each of them, and membership, takes from the cluster's configuration.
 
 use martlet_fabric::RegionSpec;
-use martlet_protocol::basics::layout;
+use martlet_protocol::basics::ProcessId;
+use martlet_protocol::basics::layout::{self, Sizes};
 use martlet_protocol::detector::heartbeat::Thresholds;
 use martlet_protocol::engine::{Engine, Mu, PrimaryBackup, mu, primary_backup};
+use martlet_protocol::membership::{self, Authority, ClockBounds, Roles};
 
 use crate::config::{Cluster, EngineKind, FabricKind};
 
 /// An engine that can be configured from a cluster's file.
 pub(crate) trait NodeEngine: Engine {
-    /// Its settings. `secret` is chance of which nobody outside the cluster knows.
-    fn config(cluster: &Cluster, secret: u64) -> Self::Config;
+    /// Its settings, for rings of these sizes. `secret` is chance of which nobody outside the cluster knows.
+    fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> Self::Config;
 }
 
 impl NodeEngine for PrimaryBackup {
-    fn config(cluster: &Cluster, secret: u64) -> primary_backup::Config {
-        primary_backup::Config { log_ring_bytes: cluster.sizes().log_ring_bytes, secret, ..primary_backup::Config::default() }
+    fn config(_: &Cluster, sizes: Sizes, secret: u64) -> primary_backup::Config {
+        primary_backup::Config { log_ring_bytes: sizes.log_ring_bytes, secret, ..primary_backup::Config::default() }
     }
 }
 
 impl NodeEngine for Mu {
-    fn config(cluster: &Cluster, secret: u64) -> mu::Config {
+    fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> mu::Config {
         let detector = &cluster.config().detector;
         let (beat_ns, timeout_ns) = (detector.heartbeat_us * 1_000, detector.broadcast_timeout_us * 1_000);
-        let log_ring_bytes = cluster.sizes().log_ring_bytes;
+        let log_ring_bytes = sizes.log_ring_bytes;
         mu::Config {
             log_ring_bytes,
             // What can be proposed has to fit here too.
@@ -44,12 +46,27 @@ impl NodeEngine for Mu {
     }
 }
 
-/// What a process of this cluster offers to the others.
-pub(crate) fn regions(cluster: &Cluster) -> RegionSpec {
-    let mut spec = layout::regions(cluster.sizes());
+/// What a process of this cluster offers to the others, with rings of these sizes.
+pub(crate) fn regions(cluster: &Cluster, sizes: Sizes) -> RegionSpec {
+    let mut spec = layout::regions(sizes);
     match cluster.config().engine {
-        EngineKind::PrimaryBackup => PrimaryBackup::add_regions(&mut spec, &PrimaryBackup::config(cluster, 0)),
-        EngineKind::Mu => Mu::add_regions(&mut spec, &Mu::config(cluster, 0)),
+        EngineKind::PrimaryBackup => PrimaryBackup::add_regions(&mut spec, &PrimaryBackup::config(cluster, sizes, 0)),
+        EngineKind::Mu => Mu::add_regions(&mut spec, &Mu::config(cluster, sizes, 0)),
     }
     spec
+}
+
+/// How a process takes part in this cluster's membership.
+pub(crate) fn membership(cluster: &Cluster, me: ProcessId, roles: Roles, clocks: ClockBounds, authority: Authority) -> membership::Config {
+    let detector = &cluster.config().detector;
+    membership::Config {
+        lease_ns: cluster.lease_ns(),
+        clocks,
+        authority,
+        heartbeat_interval_ns: detector.heartbeat_us * 1_000,
+        thresholds: Thresholds { cap: detector.cap, failure: detector.failure, recovery: detector.recovery },
+        broadcast_interval_ns: detector.broadcast_us * 1_000,
+        broadcast_timeout_ns: detector.broadcast_timeout_us * 1_000,
+        ..membership::Config::new(me, roles)
+    }
 }

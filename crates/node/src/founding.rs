@@ -185,7 +185,7 @@ mod tests {
     impl Node {
         fn start(cluster: &Cluster, number: u16) -> Node {
             let identity = Identity { node: NodeId(number), incarnation: Incarnation(1), kind: PeerKind::Member };
-            let regions = (crate::engine::regions(cluster), layout::client_regions(cluster.sizes()));
+            let regions = (crate::engine::regions(cluster, cluster.sizes()), layout::client_regions(cluster.sizes()));
             let config = ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, regions.0, regions.1);
             let fabric = ShmFabric::start(ShmConfig { prefault: false, ..config }).expect("started");
             fabric.connect(NodeId(1 - number));

@@ -23,7 +23,7 @@ pub(crate) struct Host<F, E, M> {
     pub machine: M,
     pub now: Time,
     pub counters: Counters,
-    clock: fn() -> Time,
+    pub clock: fn() -> Time,
     /// Connected members that are not gone.
     pub members: Vec<(PeerId, ProcessId)>,
     /// Set when that list changes; whoever acts on it clears it.

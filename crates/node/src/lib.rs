@@ -25,6 +25,7 @@
 //! | `runner` | [`run`]: the thread, its sleep, the lives of a node one after another, its orderly end |
 //! | `agent`, `host` | the duty cycle; a node's parts and the application's view of them |
 //! | [`backend`] | what the parts of a node ask of the fabric they run on beyond its contract |
+//! | `rehearsal` | a failover played through beforehand, on memory of its own |
 //! | `founding` | who founds the cluster |
 //! | [`client`] | an endpoint for clients, which reads what nodes show |
 //! | [`counters`] | counters and the timeline of failovers, in shared memory |
@@ -44,6 +45,7 @@ mod engine;
 mod founding;
 mod host;
 pub mod idle;
+mod rehearsal;
 mod runner;
 pub mod sched;
 pub mod stop;

@@ -9,7 +9,6 @@ use martlet_fabric::verbs::VerbsFabric;
 use martlet_fabric::{Identity, Incarnation, LocalRegion, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, life};
 use martlet_protocol::basics::{ProcessId, Time};
-use martlet_protocol::detector::heartbeat::Thresholds;
 use martlet_protocol::engine::{Mu, PrimaryBackup};
 use martlet_protocol::membership::{Authority, ClockBounds, Core, Roles, View};
 use martlet_protocol::replica::{Application, Standing, StateMachine as _};
@@ -19,10 +18,11 @@ use crate::backend::{Backend, Rest as _, StartError};
 use crate::clock;
 use crate::config::{Cluster, EngineKind, FabricKind, Key, Settings};
 use crate::counters::{Counter, Counters, EventKind};
-use crate::engine::NodeEngine;
+use crate::engine::{self, NodeEngine};
 use crate::founding::{Founding, Verdict};
 use crate::host::Host;
 use crate::idle::{Idler, Rest};
+use crate::rehearsal::Rehearsals;
 use crate::sched::{self, Class, FifoWatch, Placement};
 use crate::stop::Stop;
 use crate::undertaker::Undertaker;
@@ -218,6 +218,7 @@ struct Parts<E, A: Application> {
 /// One incarnation: an endpoint, the thread's death words, and the agent.
 struct Life<F: Backend, E: NodeEngine, A: Application> {
     agent: Agent<F, E, A>,
+    rehearsals: Rehearsals<F, E, A>,
     /// `None` once given back.
     words: Option<DeathWords>,
     me: ProcessId,
@@ -251,16 +252,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
 
         let now = clock::now();
         let entry = settings.entry();
-        let mut membership = martlet_protocol::membership::Config::new(me, entry.role_set());
+        let mut membership = engine::membership(cluster, me, entry.role_set(), clocks, E::AUTHORITY);
         membership.address.clone_from(&entry.redis);
-        membership.lease_ns = cluster.lease_ns();
-        membership.clocks = clocks;
-        membership.authority = E::AUTHORITY;
-        let detector = &config.detector;
-        membership.heartbeat_interval_ns = detector.heartbeat_us * 1_000;
-        membership.thresholds = Thresholds { cap: detector.cap, failure: detector.failure, recovery: detector.recovery };
-        membership.broadcast_interval_ns = detector.broadcast_us * 1_000;
-        membership.broadcast_timeout_ns = detector.broadcast_timeout_us * 1_000;
         let stall_ns = membership.heartbeat_interval_ns / 2;
         let mut core = Core::new(now, membership);
         core.join(now);
@@ -270,7 +263,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 machine.clear();
                 let random = Key::generate().map_err(|error| RunError::System { node, what: "no random numbers", error })?;
                 let secret = u64::from_le_bytes(*random.bytes().first_chunk().expect("32 bytes"));
-                E::new(me, E::config(cluster, secret))
+                E::new(me, E::config(cluster, cluster.sizes(), secret))
             }
             Some(mut engine) => {
                 engine.reset(me, &mut machine);
@@ -278,7 +271,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             }
         };
         let host = Host::new(me, fabric, core, engine, machine, counters, clock::now);
-        Ok(Life { agent: Agent::new(host, app), words: Some(words), me, gaps: Gaps::new(now, stall_ns) })
+        let rehearsals = Rehearsals::new(settings, clocks, now);
+        Ok(Life { agent: Agent::new(host, app), rehearsals, words: Some(words), me, gaps: Gaps::new(now, stall_ns) })
     }
 
     /// Turns, until it is over.
@@ -313,8 +307,15 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             if !turn.worked {
                 // A backup may lead at any moment, and whoever comes then must not wait.
                 bed.tend(turn.now, !(leads && self.agent.app.is_heard_in_memory()));
+                let Agent { host, app, .. } = &mut self.agent;
+                if self.rehearsals.play(turn.now, settings, host, app, bed) {
+                    continue;
+                }
             }
-            match idler.after_turn(turn.now, turn.worked, leads) {
+            // Were a new primary to sleep before its clients have come, the dead one would get the core that they share, and end what it has begun:
+            // connections close, which wakes everybody's helpers, on the core of those very clients.
+            let awaited = posture.is_new(leads) && self.agent.app.has_clients_in_memory();
+            match idler.after_turn(turn.now, turn.worked || awaited, leads) {
                 Rest::None => std::hint::spin_loop(),
                 Rest::Yield => std::thread::yield_now(),
                 Rest::Park => {
@@ -384,6 +385,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         }
         bed.prepare(&mut host.fabric, at_sockets);
         let turn = self.turn();
+        let due = self.rehearsals.due(&self.agent.host).map_or(due, |rehearsal| due.min(rehearsal));
         let until = self.agent.deadline().min(due).min(turn.now.after(LONGEST_SLEEP_NS));
         let Agent { host, app, .. } = &mut self.agent;
         if turn.worked || until <= turn.now || host.members_changed {
@@ -474,6 +476,11 @@ struct Posture {
 }
 
 impl Posture {
+    /// Whether the thread leads, and has done so for less than `SETTLE_NS`.
+    fn is_new(&self, leads: bool) -> bool {
+        leads && !self.leads
+    }
+
     fn after_turn(&mut self, turn: &crate::agent::Turn, leads: bool) {
         if self.leads == leads {
             self.since = turn.now;

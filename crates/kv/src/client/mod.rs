@@ -6,6 +6,7 @@
 //!
 //! It is pure: time comes in as an argument, memory through [`Fabric`], and it never waits. [`Client::call`] does, in the caller's way.
 
+mod rehearser;
 mod value;
 
 use std::collections::VecDeque;
@@ -15,6 +16,7 @@ use martlet_fabric::{Fabric, LocalRegion, NodeId, PeerEvent, PeerId, PeerKind, R
 use martlet_protocol::basics::layout::{self, Component, Sizes};
 use martlet_protocol::basics::{Time, ViewNumber};
 
+pub(crate) use self::rehearser::Rehearser;
 pub use self::value::Value;
 use crate::frontend::fabric::MAX_UNCONFIRMED;
 use crate::frontend::fabric::wire::{self, Answer as Wire};

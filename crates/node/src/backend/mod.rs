@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use martlet_fabric::shm::{DeathWords, DeathWordsError};
-use martlet_fabric::{Fabric, Identity, NodeId, PeerId, RegionName};
+use martlet_fabric::{Fabric, Identity, NodeId, PeerId, RegionName, RegionSpec};
 use martlet_protocol::basics::Time;
 
 use crate::config::{Cluster, Settings};
@@ -87,6 +87,18 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     /// When the system refuses to say.
     fn is_absent(cluster: &Cluster, node: NodeId) -> io::Result<bool>;
 
+    /// Endpoints within this process, connected with each other and with nobody else, for rehearsals: a process at place `n` is peer `n + 1` to all
+    /// others. `None` where there are none of this kind.
+    ///
+    /// # Errors
+    /// When the system has no memory or descriptors left.
+    fn private(_processes: &[(Identity, RegionSpec)]) -> io::Result<Option<Vec<Self>>> {
+        Ok(None)
+    }
+
+    /// At an endpoint of [`Backend::private`]: forgets what has happened between it and other members, as if they had just been connected.
+    fn rewind(&mut self) {}
+
     /// A client is about to sleep: whoever nudges it after this wakes it. A last look follows, and then [`Backend::stay_awake`] or
     /// [`Backend::sleep_at_most`].
     fn announce(&mut self);
@@ -114,6 +126,12 @@ pub trait Rest<F>: Sized {
 
     /// Says whose deaths are to end a sleep, from now on. `me` is the watcher. A hint: a backend that cannot be woken by a death is not.
     fn watch_deaths(&mut self, fabric: &F, peers: impl Iterator<Item = PeerId>, me: NodeId);
+
+    /// Whether one of those has died since, as far as a look can tell that takes no time. Other things are seen in the next turn.
+    fn has_seen_death(&self, fabric: &F) -> bool {
+        let _ = fabric;
+        false
+    }
 
     /// To be called between turns that found nothing to do. `among_sockets_soon`: the next sleep may be one among the sockets, as far as can be
     /// told; otherwise what only those need may be let go.

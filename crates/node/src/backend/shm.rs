@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use martlet_fabric::primitive::{Ordering, fence};
 use martlet_fabric::shm::{self, DeathWords, DeathWordsError, ParkWord, ShmConfig, ShmFabric, WakeReason};
-use martlet_fabric::{Identity, NodeId, PeerId, Region, RegionName, Remote};
+use martlet_fabric::{Identity, NodeId, PeerId, Region, RegionName, RegionSpec, Remote};
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::{self, LIFE, MAX_ACTING_THREADS, life};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -21,7 +21,13 @@ const WITHOUT_SOCKETS_NS: u64 = 1_000_000;
 
 fn config(cluster: &Cluster, identity: Identity) -> ShmConfig {
     let sizes = cluster.sizes();
-    ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, crate::engine::regions(cluster), layout::client_regions(sizes))
+    ShmConfig::new(
+        &cluster.config().name,
+        cluster.key().bytes(),
+        identity,
+        crate::engine::regions(cluster, sizes),
+        layout::client_regions(sizes),
+    )
 }
 
 impl Backend for ShmFabric {
@@ -69,6 +75,14 @@ impl Backend for ShmFabric {
     /// A process takes its name before all else.
     fn is_absent(cluster: &Cluster, node: NodeId) -> io::Result<bool> {
         Ok(!shm::is_running(&cluster.config().name, node)?)
+    }
+
+    fn private(processes: &[(Identity, RegionSpec)]) -> io::Result<Option<Vec<ShmFabric>>> {
+        ShmFabric::private(processes).map(Some)
+    }
+
+    fn rewind(&mut self) {
+        self.rewind();
     }
 
     fn announce(&mut self) {
@@ -128,6 +142,13 @@ impl Rest<ShmFabric> for ShmRest {
                 }
             }
         }
+    }
+
+    fn has_seen_death(&self, fabric: &ShmFabric) -> bool {
+        self.watched.iter().any(|watched| {
+            let word = fabric.peer_memory(watched.at.peer, LIFE).map(|signs| signs[watched.at.offset / 8].load(Ordering::Relaxed));
+            word.is_some_and(|word| word as u32 != watched.expected)
+        })
     }
 
     fn tend(&mut self, now: Time, among_sockets_soon: bool) {

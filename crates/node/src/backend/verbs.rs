@@ -24,7 +24,7 @@ use crate::config::{Cluster, NodeEntry, Settings};
 use crate::waker;
 
 fn config(cluster: &Cluster, identity: Identity, device: DeviceChoice) -> VerbsConfig {
-    let regions = (crate::engine::regions(cluster), layout::client_regions(cluster.sizes()));
+    let regions = (crate::engine::regions(cluster, cluster.sizes()), layout::client_regions(cluster.sizes()));
     VerbsConfig {
         device,
         patience: cluster.config().verbs.patience(),

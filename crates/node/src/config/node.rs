@@ -82,11 +82,21 @@ pub struct ThreadsConfig {
     pub spin_us: u64,
     /// How the scheduler treats the acting threads.
     pub priority: Priority,
+    /// How often the backup that would succeed the primary plays a takeover through, on memory of its own, so that a real one finds its code at
+    /// hand, in microseconds; 0: never. Each takes it a few tens of microseconds, of the primary's core where they share one.
+    pub rehearse_every_us: u64,
 }
 
 impl Default for ThreadsConfig {
     fn default() -> Self {
-        ThreadsConfig { plan: ThreadPlan::Shared, pin: Pin::Auto, idle: Idle::Adaptive, spin_us: 50, priority: Priority::Auto }
+        ThreadsConfig {
+            plan: ThreadPlan::Shared,
+            pin: Pin::Auto,
+            idle: Idle::Adaptive,
+            spin_us: 50,
+            priority: Priority::Auto,
+            rehearse_every_us: 5_000,
+        }
     }
 }
 
@@ -304,6 +314,10 @@ impl NodeConfig {
             return Err(check.refuse("threads.plan", "\"dedicated\"", "\"shared\", the one plan of this version"));
         }
         check.range("threads.spin_us", self.threads.spin_us, 0..=1_000_000)?;
+        let every_us = self.threads.rehearse_every_us;
+        if every_us != 0 && !(200..=10_000_000).contains(&every_us) {
+            return Err(check.refuse("threads.rehearse_every_us", every_us, "0 for never, or 200 to 10000000"));
+        }
         if let Pin::Cores(cores) = &self.threads.pin {
             let highest = crate::sched::MAX_CORE;
             if cores.is_empty() || cores.iter().any(|c| *c > highest) {

@@ -73,7 +73,14 @@ fn a_node_file_that_was_written_is_read_as_it_was() {
         config.redis.unix_socket = Some("n2.sock".into());
         config.redis.requirepass = Some("secret \"word\"".into());
         config.redis.maxmemory = Bytes(maxmemory);
-        config.threads = ThreadsConfig { plan: ThreadPlan::Dedicated, pin, idle: Idle::Park, spin_us: 7, priority: Priority::Slice };
+        config.threads = ThreadsConfig {
+            plan: ThreadPlan::Dedicated,
+            pin,
+            idle: Idle::Park,
+            spin_us: 7,
+            priority: Priority::Slice,
+            rehearse_every_us: 0,
+        };
         assert_eq!(toml::from_str::<NodeConfig>(&config.to_toml()).expect("what we wrote"), config);
     }
 }
@@ -265,6 +272,7 @@ fn each_wrong_key_of_a_node_file_is_named_with_its_value_and_what_is_allowed() {
         ("[redis]\nmaxmemory = \"1k\"", "redis.maxmemory is 1000; allowed: 0 for no limit, or at least 1mb"),
         ("[threads]\nplan = \"dedicated\"", "threads.plan is \"dedicated\"; allowed: \"shared\""),
         ("[threads]\nspin_us = 1000001", "threads.spin_us is 1000001; allowed: 0 to 1000000"),
+        ("[threads]\nrehearse_every_us = 199", "threads.rehearse_every_us is 199; allowed: 0 for never, or 200 to 10000000"),
         ("[threads]\npin = []", "threads.pin is []; allowed: \"none\", \"auto\", or a list"),
         (
             "[threads]\npin = [0, 1024]",

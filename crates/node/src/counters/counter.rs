@@ -56,6 +56,9 @@ counters! {
     Stalls "stalls" "Such gaps that were longer than the detector's bound.",
     Demotions "demotions" "How often the guard took a thread out of SCHED_FIFO.",
     CacheRenewals "cache_renewals" "How often this life of the node has renewed its lease through a lease cache.",
+    Rehearsals "rehearsals" "How often it has played through a takeover, as the one who would make it.",
+    RehearsalsCut "rehearsals_cut" "How often it did not get to the end: somebody had died, or the thread lost its core for too long.",
+    RehearsalNs "rehearsal_ns" "How long all that has taken.",
 }
 
 #[cfg(test)]

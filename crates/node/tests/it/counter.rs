@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use martlet_fabric::ring::{Reader, Record, Writer};
-use martlet_fabric::{Completion, Fabric, LocalRegion, PeerId, Region, Remote};
+use martlet_fabric::{Completion, Fabric, LocalRegion, PeerEvent, PeerId, Region, Remote, Token};
 use martlet_protocol::basics::layout::{CLIENT_LANE, Component, Sizes};
-use martlet_protocol::basics::{LogIndex, ViewNumber};
-use martlet_protocol::replica::{Application, ClientEvent, Replica, Standing, StateMachine, Ticket};
+use martlet_protocol::basics::{LogIndex, Time, ViewNumber};
+use martlet_protocol::replica::{Application, ClientEvent, MadeUpClient, Replica, Standing, StateMachine, Ticket};
 
 /// What a client wants. `seq` is its own count of increments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,5 +234,70 @@ impl Application for CounterApp {
         if let (Ok(position), Some(client)) = (completion.result, self.clients.iter_mut().find(|c| u64::from(c.peer.0) == rest)) {
             client.writer.note_consumed(position);
         }
+    }
+
+    fn understudy(&self, sizes: Sizes) -> Option<(CounterApp, Counter)> {
+        Some((CounterApp::new(sizes), Counter::default()))
+    }
+
+    fn made_up_client<F: Fabric + 'static>(&self, endpoint: F, sizes: Sizes) -> Option<Box<dyn MadeUpClient>> {
+        Some(Box::new(Rehearser { endpoint, ring: sizes.client_ring_bytes, lanes: Vec::new(), adds: 0, acknowledged: 0, told: Vec::new() }))
+    }
+}
+
+/// A client that rehearses: it increments by one again and again, and asks everybody.
+struct Rehearser<F> {
+    endpoint: F,
+    ring: usize,
+    lanes: Vec<Client>,
+    adds: u64,
+    acknowledged: u64,
+    /// Whom it has asked for the present increment.
+    told: Vec<PeerId>,
+}
+
+impl<F: Fabric> MadeUpClient for Rehearser<F> {
+    fn ask(&mut self) {
+        if self.adds == self.acknowledged {
+            self.adds += 1;
+            self.told.clear();
+        }
+    }
+
+    fn poll(&mut self, _now: Time) -> bool {
+        while let Some(event) = self.endpoint.event() {
+            let PeerEvent::Up { peer, .. } = event else { panic!("{event:?}") };
+            let lane = Remote { peer, region: Region::Lane(CLIENT_LANE), offset: 0 };
+            self.lanes.push(Client { peer, reader: Reader::new(), writer: Writer::new(lane, self.ring) });
+        }
+        let (mut bytes, mut record) = (Vec::new(), Record::default());
+        for Client { peer, reader, writer } in &mut self.lanes {
+            let lane = self.endpoint.memory(LocalRegion::Lane { writer: *peer, name: CLIENT_LANE }).expect("one for each node");
+            while reader.next(lane, &mut bytes) {
+                let reply = Reply::decode(&bytes);
+                match reply.value {
+                    // On the stage nobody else adds, and nothing is added twice or lost.
+                    Some(value) => {
+                        assert_eq!((reply.seq, value), (self.adds, self.adds), "an increment of a rehearsal");
+                        self.acknowledged = self.adds;
+                    }
+                    None => self.told.retain(|told| told != peer),
+                }
+            }
+            reader.publish(lane);
+            if self.acknowledged < self.adds && !self.told.contains(peer) {
+                self.endpoint.read_word(writer.consumed_word(), Token(1));
+                while let Some(done) = self.endpoint.poll() {
+                    done.result.iter().filter(|_| done.token == Token(1)).for_each(|at| assert!(writer.note_consumed(*at)));
+                }
+                record.fill(|out| Request { client: 1, seq: self.adds, add: true }.encode(out));
+                // Nobody reads the lanes to the others on the stage, and they fill up.
+                if writer.push(&mut self.endpoint, &mut record, Token(2)).is_some() {
+                    self.told.push(*peer);
+                }
+                while self.endpoint.poll().is_some() {}
+            }
+        }
+        self.acknowledged == self.adds && self.adds > 0
     }
 }

@@ -3,6 +3,7 @@
 mod cluster;
 mod counter;
 mod failover;
+mod rehearsal;
 mod session;
 
 /// Not a test of its own: what the tests' child processes run.

@@ -300,6 +300,16 @@ impl Proposer {
         }
     }
 
+    /// A hint that a value of about `bytes` may be proposed soon: what a proposal writes is brought near, where the fabric can do so.
+    pub fn expect_to_propose<F: Fabric>(&self, fabric: &F, bytes: usize) {
+        let word = ballot::slot_of(self.view) * 8;
+        let record = proposal_offset(self.position, self.view, self.second_buffer);
+        for peer in self.acceptors.iter().filter_map(|a| a.peer) {
+            fabric.expect_write(Remote { peer, region: Region::Public(SLOT_WORDS), offset: word }, 8);
+            fabric.expect_write(Remote { peer, region: Region::Public(PROPOSALS), offset: record }, bytes.next_multiple_of(8));
+        }
+    }
+
     fn by_rpc(&self) -> bool {
         self.ballot > LAST_CAS_BALLOT
     }

@@ -101,6 +101,8 @@ pub trait Engine: Debug + Sized {
     /// Draws the conclusions of a turn. `active` is the view that the lease said to be active at `now`, which was read after every completion
     /// handed in so far.
     fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, active: Option<ViewNumber>, fabric: &mut F, machine: &mut S);
+    /// A hint that this replica may lead soon: the memory that it would write first is brought near, where the fabric can do so. It changes nothing.
+    fn expect_to_lead<F: Fabric>(&self, _fabric: &F) {}
     /// Gives up the lead, if this process has it and can. `false`: its lead follows from the view, and lasts as long as that.
     fn step_down(&mut self) -> bool;
     /// Starts over as the new incarnation `me`, with an empty machine and fresh lanes: every peer has to come up anew.

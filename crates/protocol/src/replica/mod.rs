@@ -2,6 +2,7 @@
 
 use martlet_fabric::{Completion, Fabric, PeerId};
 
+use crate::basics::layout::Sizes;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::membership::View;
 
@@ -166,9 +167,40 @@ pub trait Application {
         true
     }
 
+    /// Whether there are clients on the fabric that would come at once, should this replica begin to lead: a thread that sleeps meanwhile would make
+    /// them wait.
+    fn has_clients_in_memory(&self) -> bool {
+        false
+    }
+
     /// Takes the end of an operation that the application posted on its own lanes, under a token of
     /// [`Component::Application`](crate::basics::layout::Component::Application).
     fn complete<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R, completion: Completion) {
         let _ = (replica, completion);
     }
+    /// A hint that this replica may lead soon: what it would write to its clients first can be brought near.
+    fn expect_to_lead<F: Fabric>(&self, _fabric: &F) {}
+
+    /// For rehearsals of a failover: an application of the same kind with an empty machine, that serves nobody but who comes over its replica's
+    /// fabric, with rings of these sizes. Nothing that it does may be noticed outside. `None`: it has none, and its node rehearses nothing.
+    fn understudy(&self, _sizes: Sizes) -> Option<(Self, Self::Machine)>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
+    /// For rehearsals of a failover: a client at this endpoint, whose regions are [`client_regions`](crate::basics::layout::client_regions) of these
+    /// sizes. `None`: clients of this application do not come over the fabric.
+    fn made_up_client<F: Fabric + 'static>(&self, _endpoint: F, _sizes: Sizes) -> Option<Box<dyn MadeUpClient>> {
+        None
+    }
+}
+
+/// A client that an application makes up for a rehearsal. It asks for one change after another.
+pub trait MadeUpClient {
+    /// Has a request to send, unless the last one is still without its reply.
+    fn ask(&mut self);
+    /// Looks at what has come, and sends what is to be sent. Returns whether the request has been answered.
+    fn poll(&mut self, now: Time) -> bool;
 }

@@ -19,6 +19,9 @@ pub struct Threads {
     /// Which cores nodes are bound to: none, auto, or a list such as 0,1.
     #[arg(long, value_parser = pin)]
     pin: Option<Pin>,
+    /// How often the backup that would succeed the primary rehearses a takeover, in microseconds; 0: never.
+    #[arg(long, value_name = "US")]
+    rehearse_every_us: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -68,12 +71,14 @@ impl Threads {
             }),
             pin: self.pin.clone().unwrap_or(default.pin),
             plan: default.plan,
+            rehearse_every_us: self.rehearse_every_us.unwrap_or(default.rehearse_every_us),
         }
     }
 
     /// One line of it, for the settings of a report.
     pub fn describe(&self) -> String {
-        let config = self.config();
-        format!("idle {:?}, spin {} us, priority {:?}, pin {:?}", config.idle, config.spin_us, config.priority, config.pin).to_lowercase()
+        let ThreadsConfig { idle, spin_us, priority, pin, rehearse_every_us, .. } = self.config();
+        format!("idle {idle:?}, spin {spin_us} us, priority {priority:?}, pin {pin:?}, rehearsals every {rehearse_every_us} us")
+            .to_lowercase()
     }
 }

@@ -187,6 +187,11 @@ impl Lane {
         sent
     }
 
+    /// A hint that a short answer is soon to be written.
+    pub(super) fn expect<F: Fabric>(&self, fabric: &F) {
+        self.writer.expect(fabric, 0, 128);
+    }
+
     /// One write has completed. Returns whether it was the last that was posted, so that the client may be told to look.
     pub(super) fn reply_stands(&mut self) -> bool {
         self.in_flight -= 1;

@@ -24,6 +24,8 @@ use crate::turn::Turn;
 
 /// How many requests of one client are taken in one turn.
 const REQUESTS_PER_LANE: usize = 64;
+/// How many clients' lanes are brought near before they are needed.
+const EXPECTED_LANES: usize = 16;
 /// How many replies are kept for one client that confirms none.
 pub const MAX_UNCONFIRMED: usize = 4096;
 
@@ -152,6 +154,16 @@ impl FabricFront {
     /// Sends what may go. Returns how many replies went.
     pub(crate) fn release<R: Replica<Machine = KvMachine>>(&mut self, released: Ticket, replica: &mut R) -> usize {
         self.lanes.iter_mut().map(|lane| lane.send(released, replica.fabric())).sum()
+    }
+
+    /// Whether anybody has said that it is a client; who only reads what nodes show has not.
+    pub(crate) fn has_clients(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.session.is_some())
+    }
+
+    /// A hint that this node may lead soon: where its notices would be written is brought near.
+    pub(crate) fn expect_to_lead<F: Fabric>(&self, fabric: &F) {
+        self.lanes.iter().take(EXPECTED_LANES).for_each(|lane| lane.expect(fabric));
     }
 
     /// Takes the end of an operation on a client's lane.

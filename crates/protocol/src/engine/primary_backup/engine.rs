@@ -115,6 +115,10 @@ impl Engine for PrimaryBackup {
         self.advance(now, active, fabric, machine);
     }
 
+    fn expect_to_lead<F: Fabric>(&self, fabric: &F) {
+        self.expect_to_lead(fabric);
+    }
+
     fn step_down(&mut self) -> bool {
         false
     }

@@ -39,7 +39,18 @@ pub(super) enum Outbound {
     Lost,
 }
 
+/// About what a new primary writes to each of the others before its first client has its reply, in bytes.
+const FIRST_BYTES: usize = 512;
+
 impl PrimaryBackup {
+    /// A hint that it may lead soon: the beginnings of the lanes to those who attend to them are brought near.
+    pub fn expect_to_lead<F: Fabric>(&self, fabric: &F) {
+        for peer in self.peers.iter().filter(|p| matches!(p.outbound, Outbound::Attended(_))) {
+            let start = Remote { peer: peer.id, region: Region::Lane(LOG_LANE), offset: ring::HEADER_BYTES };
+            fabric.expect_write(start, FIRST_BYTES);
+        }
+    }
+
     /// Tells peers that we read their lanes, and asks whether they read ours.
     pub(super) fn attend<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         for peer in &mut self.peers {

@@ -12,6 +12,9 @@ use crate::membership::message::Message;
 use crate::membership::plan::{self, Leader, Wishes};
 use crate::membership::view::{Evidence, View};
 
+/// About as long as the record of a view is, in bytes.
+const USUAL_VIEW_BYTES: usize = 256;
+
 impl Core {
     /// Somebody, or this process itself, holds that `process` is gone.
     pub(super) fn suspect<F: Fabric>(&mut self, now: Time, fabric: &mut F, process: ProcessId, evidence: Evidence) {
@@ -83,6 +86,13 @@ impl Core {
         }
         self.handle_outcome(now, fabric, outcome);
         self.send_requests(fabric);
+    }
+
+    /// A hint that this process may have to get a view decided soon: what it would write is brought near, where the fabric can do so. Nothing changes.
+    pub fn expect_to_propose<F: Fabric>(&self, fabric: &F) {
+        let Some(proposer) = &self.proposer else { return };
+        proposer.expect_to_propose(fabric, USUAL_VIEW_BYTES);
+        self.expect_to_publish(fabric, proposer.view(), USUAL_VIEW_BYTES);
     }
 
     /// A leader looks for what its predecessor may have left half decided, or decided and told nobody (TRAPS 1), also when it has no wish of its own

@@ -155,10 +155,16 @@ impl Core {
         sealed::encode(view.number.0, 0, &bytes, &mut record);
         invariant!(record.len() <= VIEW_RECORD_BYTES, "view of {} bytes", record.len());
         let board = fabric.memory(LocalRegion::Public(BOARD)).expect("every process has a board");
-        let at = (RECORDS_AT + (view.number.0 % 2) as usize * VIEW_RECORD_BYTES) / 8;
+        let at = record_at(view.number) / 8;
         sealed::store(&board[at..at + VIEW_RECORD_BYTES / 8], &record);
         // Release: who reads the number (acquire, in the fabric) finds the record. A torn one fails its seal and is read again.
         board[0].store(view.number.0, Ordering::Release);
+    }
+
+    /// A hint that a view of that number is soon to stand on our board.
+    pub(super) fn expect_to_publish<F: Fabric>(&self, fabric: &F, number: ViewNumber, bytes: usize) {
+        let offset = record_at(number);
+        fabric.expect_write(Remote { peer: PeerId::SELF, region: Region::Public(BOARD), offset }, bytes);
     }
 
     /// Sends the view to everybody.
@@ -225,6 +231,11 @@ impl Core {
             _ => self.malformed += 1,
         }
     }
+}
+
+/// Where on a board the record of a view stands, in bytes.
+fn record_at(number: ViewNumber) -> usize {
+    RECORDS_AT + (number.0 % 2) as usize * VIEW_RECORD_BYTES
 }
 
 fn board_word(peer: PeerId) -> Remote {

@@ -1,0 +1,88 @@
+//! Rehearsals: whoever would take over from the primary plays it through now and then, on memory of its own.
+//!
+//! No process runs the code of a takeover before the moment that it is for, so then its instructions, and the page tables' entries for them, come
+//! from far away; in a virtual machine that takes longer than all the rest. A rehearsal brings them near. It plays on a [`stage`] that has nothing
+//! of the node's, so that a life with rehearsals is the same life as one without: all that it takes is time, and it looks between its acts whether
+//! somebody has died.
+
+mod stage;
+
+use martlet_protocol::basics::Time;
+use martlet_protocol::membership::{Authority, ClockBounds, Roles, View};
+use martlet_protocol::replica::{Application, Standing};
+
+use self::stage::{Played, Stage};
+use crate::backend::{Backend, Rest};
+use crate::config::Settings;
+use crate::counters::Counter;
+use crate::engine::NodeEngine;
+use crate::host::Host;
+
+/// When a node rehearses, and where.
+pub(crate) struct Rehearsals<F: Backend, E: NodeEngine, A: Application> {
+    every_ns: u64,
+    clocks: ClockBounds,
+    due: Time,
+    /// Built when it is needed first: most nodes never are the primary's successor.
+    stage: Option<Stage<F, E, A>>,
+}
+
+impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
+    /// As configured, for a life that begins at `now`.
+    pub fn new(settings: &Settings, clocks: ClockBounds, now: Time) -> Self {
+        let every_ns = match E::AUTHORITY {
+            Authority::Views => settings.node().threads.rehearse_every_us * 1_000,
+            // Who leads is not decided by views, and elections are not rehearsed.
+            Authority::Engine => 0,
+        };
+        Rehearsals { every_ns, clocks, due: now.after(every_ns), stage: None }
+    }
+
+    /// When the next one is due, if this node rehearses.
+    pub fn due(&self, host: &Host<F, E, A::Machine>) -> Option<Time> {
+        let rehearses = self.every_ns > 0 && matches!(host.engine.standing(), Standing::Backup { .. }) && is_successor(host);
+        rehearses.then_some(self.due)
+    }
+
+    /// Plays if it is due. Returns whether it has: the next turn is to follow at once. `bed` tells whether somebody has died.
+    pub fn play(&mut self, now: Time, settings: &Settings, host: &mut Host<F, E, A::Machine>, app: &A, bed: &impl Rest<F>) -> bool {
+        if self.due(host).is_none_or(|due| now < due) {
+            return false;
+        }
+        self.due = now.after(self.every_ns);
+        if self.stage.as_ref().is_none_or(Stage::is_worn_out) {
+            self.stage = match Stage::build(settings.cluster(), self.clocks, app, host.clock) {
+                Ok(stage) => stage,
+                Err(error) => {
+                    tracing::warn!(%error, "no stage: this node does not rehearse");
+                    None
+                }
+            };
+        }
+        let Some(stage) = &mut self.stage else {
+            self.every_ns = 0;
+            return true;
+        };
+        let played = stage.play(|| !bed.has_seen_death(&host.fabric));
+        host.counters.add(if played == Played::Whole { Counter::Rehearsals } else { Counter::RehearsalsCut }, 1);
+        if played == Played::Failed {
+            // The next one has a stage of its own, on which nothing is left of this.
+            self.stage = None;
+        }
+        // The code is at hand now; this is for the memory that a takeover writes first.
+        host.core.expect_to_propose(&host.fabric);
+        host.engine.expect_to_lead(&host.fabric);
+        app.expect_to_lead(&host.fabric);
+        let end = host.clock();
+        host.counters.add(Counter::RehearsalNs, end.since(now));
+        self.due = end.after(self.every_ns);
+        true
+    }
+}
+
+/// Whether this process is next in seniority after the primary.
+fn is_successor<F: martlet_fabric::Fabric, E: martlet_protocol::engine::Engine, M: martlet_protocol::replica::StateMachine>(
+    host: &Host<F, E, M>,
+) -> bool {
+    host.core.view().is_some_and(|view: &View| view.with_roles(Roles::REPLICA).nth(1).is_some_and(|m| m.id == host.me))
+}

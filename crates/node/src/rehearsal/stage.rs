@@ -1,0 +1,245 @@
+//! The stage: a whole failover on private memory, played by the code that plays it in earnest.
+//!
+//! Three processes and a client stand on endpoints of this process that nobody outside is connected with. The successor is what a node is, an
+//! [`Agent`] with a membership, an engine, an application and a machine, of the node's own types, so that one and the same code runs. Of the
+//! primary there is the proposer, which prepares the next slot ahead as a living one does; of the other backup its engine, which says that it
+//! reads its lane. Nothing here holds a reference to anything of the node: what is played cannot touch it.
+//!
+//! All but the application, the machine and the client starts over for each rehearsal. Those go on from one to the next, as they do in a node that
+//! serves for long; so the successor's engine takes its machine for empty, which nobody on the stage can tell.
+
+use std::io;
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::{Identity, Incarnation, LocalRegion, NodeId, PeerEvent, PeerId, PeerKind, RegionSpec};
+use martlet_protocol::basics::layout::{self, LIFE, SLOT_WORDS, SLOTS, Sizes, life};
+use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber, ballot};
+use martlet_protocol::consensus::Proposer;
+use martlet_protocol::membership::message::Message;
+use martlet_protocol::membership::{ClockBounds, Core, Member, Roles, View};
+use martlet_protocol::replica::{Application, MadeUpClient, Standing, StateMachine};
+
+use crate::agent::Agent;
+use crate::backend::Backend;
+use crate::config::Cluster;
+use crate::counters::Counters;
+use crate::engine::{self, NodeEngine};
+use crate::host::Host;
+
+/// Rings that hold what is said in one rehearsal, and little more: they are cleared for each.
+const SIZES: Sizes = Sizes { log_ring_bytes: 2 << 10, client_ring_bytes: 4 << 10 };
+/// The processes, by their place in the view; the client comes after them.
+const PRIMARY: usize = 0;
+const SUCCESSOR: usize = 1;
+const BACKUP: usize = 2;
+const CLIENT: usize = 3;
+/// How many turns the successor gets for what takes one or two.
+const PATIENCE: usize = 8;
+/// The view after which a stage is built anew: numbers only grow, and end.
+const LAST: u64 = layout::LAST_VIEW - 2 * SLOTS as u64;
+
+/// How a rehearsal ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Played {
+    /// It was played to the end: the client has its reply.
+    Whole,
+    /// It was broken off.
+    Cut,
+    /// It did not go as written. A thread that loses its core for milliseconds may find its lease run out, and the dead forgotten.
+    Failed,
+}
+
+/// See the [module](self).
+pub(crate) struct Stage<F: Backend, E: NodeEngine, A: Application> {
+    cluster: Cluster,
+    clocks: ClockBounds,
+    /// The successor; `None` only while it is dressed.
+    agent: Option<Agent<F, E, A>>,
+    primary: F,
+    backup: F,
+    backup_engine: E,
+    client: Option<Box<dyn MadeUpClient>>,
+    view: View,
+    message: Vec<u8>,
+}
+
+/// A state that is nothing. The backup on the stage holds it.
+struct Nothing;
+
+impl StateMachine for Nothing {
+    fn apply(&mut self, _: LogIndex, _: &[u8]) {}
+
+    fn transfer(&self, _: u64, _: usize, _: &mut Vec<u8>) -> Option<u64> {
+        None
+    }
+
+    fn install(&mut self, _: &[u8]) {}
+
+    fn clear(&mut self) {}
+
+    fn digest(&self) -> u64 {
+        0
+    }
+}
+
+fn process(place: usize) -> ProcessId {
+    ProcessId { node: NodeId(place as u16), incarnation: Incarnation(1) }
+}
+
+/// Everybody's number of the process at that place.
+fn peer(place: usize) -> PeerId {
+    PeerId(place as u32 + 1)
+}
+
+impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
+    /// Builds a stage for the understudy of this application. `None` where the application has none, or the backend no private memory.
+    ///
+    /// # Errors
+    /// When the system has no memory or descriptors left.
+    pub fn build(cluster: &Cluster, clocks: ClockBounds, app: &A, clock: fn() -> Time) -> io::Result<Option<Self>> {
+        let Some((understudy, machine)) = app.understudy(SIZES) else { return Ok(None) };
+        let identity = |place: usize, kind| Identity { node: NodeId(place as u16), incarnation: Incarnation(1), kind };
+        let regions = engine::regions(cluster, SIZES);
+        let mut processes: Vec<(Identity, RegionSpec)> =
+            [PRIMARY, SUCCESSOR, BACKUP].map(|place| (identity(place, PeerKind::Member), regions.clone())).into();
+        processes.push((identity(CLIENT, PeerKind::Client), layout::client_regions(SIZES)));
+        let Some(endpoints) = F::private(&processes)? else { return Ok(None) };
+        let Ok([primary, successor, backup, client]) = <[F; 4]>::try_from(endpoints) else { return Ok(None) };
+        let lease_ns = cluster.lease_ns();
+        let roles = Roles::COORDINATOR.with(Roles::REPLICA);
+        let member = |place| Member { id: process(place), roles, address: String::new() };
+        let view = View {
+            number: ViewNumber(0),
+            lease_ns,
+            fence_ns: lease_ns,
+            compatible: false,
+            members: [PRIMARY, SUCCESSOR, BACKUP].map(member).into(),
+            departed: Vec::new(),
+        };
+        // Chance keeps strangers from making records that others take for theirs. Here are none.
+        let config = E::config(cluster, SIZES, 1);
+        let core = Core::new(clock(), engine::membership(cluster, process(SUCCESSOR), roles, clocks, E::AUTHORITY));
+        let engine = E::new(process(SUCCESSOR), config);
+        let host = Host::new(process(SUCCESSOR), successor, core, engine, machine, Counters::default(), clock);
+        Ok(Some(Stage {
+            cluster: cluster.clone(),
+            clocks,
+            agent: Some(Agent::new(host, understudy)),
+            primary,
+            backup,
+            backup_engine: E::new(process(BACKUP), config),
+            client: app.made_up_client(client, SIZES),
+            view,
+            message: Vec::with_capacity(512),
+        }))
+    }
+
+    /// Whether its numbers have come to their end.
+    pub fn is_worn_out(&self) -> bool {
+        self.view.number.0 >= LAST
+    }
+
+    /// Plays once. Before each of the two acts that follow the first `go_on` is asked, and `false` ends it.
+    pub fn play(&mut self, mut go_on: impl FnMut() -> bool) -> Played {
+        if !self.set_the_scene() {
+            return Played::Failed;
+        }
+        if !go_on() {
+            return Played::Cut;
+        }
+        let led = self.kill_the_primary();
+        let goes_on = go_on();
+        let answered = led && goes_on && self.serve();
+        // What the application has posted completes.
+        self.agent().turn();
+        match (goes_on, answered) {
+            (_, true) => Played::Whole,
+            (false, _) if led => Played::Cut,
+            _ => Played::Failed,
+        }
+    }
+
+    fn agent(&mut self) -> &mut Agent<F, E, A> {
+        self.agent.as_mut().expect("it is dressed")
+    }
+
+    /// Everybody starts over; the primary prepares the slot of the next view, the backup attends to its lane, the successor learns its place.
+    /// Returns whether it has.
+    fn set_the_scene(&mut self) -> bool {
+        let Some(Agent { host, app, .. }) = self.agent.take() else { return false };
+        let Host { mut fabric, mut engine, machine, counters, clock, .. } = host;
+        fabric.rewind();
+        self.primary.rewind();
+        self.backup.rewind();
+        // The same slot each time, so that the same memory is used: it is a lap later.
+        self.view.number = ViewNumber(self.view.number.0 + SLOTS as u64);
+        let now = clock();
+        let life = self.primary.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
+        life[life::THREADS].store(1, Ordering::Release);
+        life[life::death(0, SUCCESSOR)].store(life::WAITERS | 1, Ordering::Release);
+
+        self.prepare_the_next_slot();
+        self.backup_engine.reset(process(BACKUP), &mut Nothing);
+        while let Some(event) = self.backup.event() {
+            if let PeerEvent::Up { peer, identity: Identity { node, incarnation, kind: PeerKind::Member } } = event {
+                self.backup_engine.handle_peer_up(peer, ProcessId { node, incarnation }, &mut self.backup);
+            }
+        }
+        self.backup_engine.post(now, &mut self.backup, &mut Nothing);
+
+        let me = process(SUCCESSOR);
+        let roles = Roles::COORDINATOR.with(Roles::REPLICA);
+        let core = Core::new(now, engine::membership(&self.cluster, me, roles, self.clocks, E::AUTHORITY));
+        engine.reset(me, &mut Nothing);
+        let mut host = Host::new(me, fabric, core, engine, machine, counters, clock);
+        // It meets the others, learns the view, and asks the backup whether that reads its lane.
+        host.take_peer_events();
+        Message::View(self.view.clone()).encode(&mut self.message);
+        host.core.handle_datagram(now, &mut host.fabric, peer(PRIMARY), &self.message);
+        host.take_membership_events();
+        let learned = host.engine.view() == self.view.number;
+        self.agent = Some(Agent::new(host, app));
+        self.agent().turn();
+        if let Some(client) = &mut self.client {
+            client.poll(now);
+            client.ask();
+        }
+        learned
+    }
+
+    /// What a primary does as soon as it learns a view.
+    fn prepare_the_next_slot(&mut self) {
+        let primary = &mut self.primary;
+        while primary.event().is_some() {}
+        let slot = self.view.number.next();
+        let mut proposer = Proposer::new(slot, &[Some(PeerId::SELF), Some(peer(SUCCESSOR)), Some(peer(BACKUP))], PRIMARY);
+        let words = primary.memory(LocalRegion::Public(SLOT_WORDS)).expect("every process is an acceptor");
+        proposer.predict_word(words[ballot::slot_of(slot)].load(Ordering::SeqCst));
+        proposer.prepare(primary);
+    }
+
+    /// The primary dies, and the successor's next turn sees it. Returns whether that leads then.
+    fn kill_the_primary(&mut self) -> bool {
+        let life = self.primary.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
+        life[life::death(0, SUCCESSOR)].store(life::WAITERS | life::OWNER_DIED, Ordering::Release);
+        (0..PATIENCE).any(|_| {
+            self.agent().turn();
+            self.agent().host.engine.standing() == Standing::Primary
+        })
+    }
+
+    /// The client turns to the new primary. Returns whether it gets its reply, if there is a client.
+    fn serve(&mut self) -> bool {
+        let Some(mut client) = self.client.take() else { return true };
+        let mut answered = client.poll(self.agent().host.clock());
+        for _ in 0..PATIENCE {
+            if answered {
+                break;
+            }
+            self.agent().turn();
+            answered = client.poll(self.agent().host.clock());
+        }
+        self.client = Some(client);
+        answered
+    }
+}
