@@ -26,8 +26,6 @@ probes! {
         StaleEvidence = "stale-evidence",
         /// A lease lasts from the moment of the answers, not from that of the questions (uKharon Alg. 2).
         LeaseFromAnswers = "lease-from-answers",
-        /// Nothing is taken from a lease, or added to the wait for it, for clocks that drift and differ (8).
-        NoClockMargin = "no-clock-margin",
         /// A lease word says that a lease has been given back before that is so (DESIGN section 5).
         EarlyGiveBack = "early-give-back",
         /// A first lease starts at once, whoever may still hold an older one (8).
