@@ -61,10 +61,11 @@ impl Score {
         self.failed
     }
 
-    /// The monitor was itself stalled: what it compares with is too old to blame the target for.
+    /// The monitor was itself stalled: what it compares with is too old to blame the target for. A target that is presumed dead already is blamed for
+    /// nothing any more, and an advance is a sign of life however late it is read: else a monitor that is often stalled would never take it back.
     pub fn forget_last(&mut self) {
-        self.last = None;
         if !self.failed {
+            self.last = None;
             self.score = self.thresholds.cap;
         }
     }
@@ -92,6 +93,17 @@ mod tests {
         for _ in 0..10 {
             s.forget_last();
             assert!(!s.observe(1));
+        }
+    }
+
+    #[test]
+    fn a_stalled_monitor_takes_back_a_target_that_beats() {
+        let mut s = Score::new(Thresholds { cap: 4, failure: 1, recovery: 3 });
+        (0..3).for_each(|_| _ = s.observe(1));
+        assert!(s.observe(1), "it stood still");
+        for (beat, dead) in [(2, true), (3, false)] {
+            s.forget_last();
+            assert_eq!(s.observe(beat), dead, "beat {beat}");
         }
     }
 }
