@@ -13,6 +13,9 @@
 //! 6. with a clock that was read after the last completion: is the view active? The engine draws its conclusions;
 //! 7. the application sends the replies that may go out: every one of them follows a check that is later than its execution (TRAPS 7).
 //!
+//! Where the engine elects by itself, membership decides nothing that anybody waits for, and its tick comes last: when it is due and there is
+//! no other work, or when it has not come for a while.
+//!
 //! What has no effect on anybody's waiting, such as giving up a dead peer's memory, is left for a turn without work.
 
 use martlet_fabric::{Completion, Fabric};
@@ -24,11 +27,17 @@ use martlet_protocol::replica::{Application, Standing};
 
 use crate::counters::Counter;
 use crate::host::Host;
+use crate::idle::Rest;
 
 /// Datagrams taken in one turn.
 const DATAGRAMS_A_TURN: usize = 64;
 /// Counters are written out every so many turns, and before each sleep.
 const TURNS_A_PUBLICATION: u64 = 1024;
+/// For how long membership waits for an engine that elects by itself and has work to do, in nanoseconds: longer than an election, shorter than any of
+/// membership's own intervals.
+const PATIENCE_NS: u64 = 1_000_000;
+/// How often in a turn an election goes on with what its last step has brought.
+const ELECTION_STEPS: usize = 8;
 
 /// What a turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +55,26 @@ pub(crate) struct Agent<F: Fabric, E: Engine, A: Application> {
     completions: Vec<Completion>,
     datagram: Vec<u8>,
     turns: u64,
+    /// When membership last had its tick, where the engine goes before.
+    tended: Time,
+    /// Since when the engine takes this process for the leader that it is not yet.
+    asked: Option<Time>,
     /// Whether requests are still taken.
     pub serving: bool,
 }
 
 impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
     pub fn new(host: Host<F, E, A::Machine>, app: A) -> Self {
-        Agent { host, app, completions: Vec::with_capacity(4096), datagram: Vec::with_capacity(4096), turns: 0, serving: true }
+        Agent {
+            host,
+            app,
+            completions: Vec::with_capacity(4096),
+            datagram: Vec::with_capacity(4096),
+            turns: 0,
+            tended: Time(0),
+            asked: None,
+            serving: true,
+        }
     }
 
     /// One turn.
@@ -61,11 +83,9 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         let mut work = host.take_peer_events();
         work += self.take_datagrams();
 
-        let host = &mut self.host;
-        // One thread for all: whoever gets here makes progress, and who hangs neither beats nor renews (TRAPS 9).
-        host.core.tick(host.now, &mut host.fabric, true);
-        host.take_membership_events();
-
+        if E::AUTHORITY == Authority::Views {
+            self.tend_membership();
+        }
         let mut now = self.take_completions();
         let moved = self.take_over(&mut now);
 
@@ -74,6 +94,9 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         let posted = host.engine.post(host.now, &mut host.fabric, &mut host.machine);
         now = self.take_completions();
         self.advance(now);
+        self.go_on_electing(&mut now);
+
+        self.asked = if self.is_electing() { self.asked.or(Some(now)) } else { None };
 
         let host = &mut self.host;
         let sent = self.app.release(host);
@@ -82,6 +105,11 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         host.counters.add(Counter::Requests, taken as u64);
         host.counters.add(Counter::Replies, sent as u64);
         let worked = work > 0 || taken > 0 || posted || sent > 0 || moved || self.is_busy();
+        if E::AUTHORITY == Authority::Engine && now >= self.membership_due(worked) {
+            self.tended = now;
+            self.tend_membership();
+            now = self.take_completions();
+        }
         self.turns += 1;
         let host = &mut self.host;
         host.counters.add(Counter::Turns, 1);
@@ -106,6 +134,35 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         }
         host.engine.advance(now, active.then_some(view), &mut host.fabric, &mut host.machine);
         host.take_engine_events();
+    }
+
+    fn tend_membership(&mut self) {
+        let host = &mut self.host;
+        // One thread for all: whoever gets here makes progress, and who hangs neither beats nor renews (TRAPS 9).
+        host.core.tick(host.now, &mut host.fabric, true);
+        host.take_membership_events();
+    }
+
+    /// When membership's next tick is due, where it comes after the engine; `worked`: this turn had something else to do.
+    fn membership_due(&self, worked: bool) -> Time {
+        let latest = self.tended.after(PATIENCE_NS);
+        if worked || self.is_electing() { latest } else { latest.min(self.host.core.deadline()) }
+    }
+
+    /// Whether the engine has an election of its own, which is under way here or elsewhere as far as this process knows.
+    fn is_electing(&self) -> bool {
+        E::AUTHORITY == Authority::Engine && self.host.engine.standing() == Standing::Backup { primary: None }
+    }
+
+    /// Takes the steps of an election that wait for nothing but the others' memory.
+    fn go_on_electing(&mut self, now: &mut Time) {
+        for _ in 0..ELECTION_STEPS {
+            if !self.is_electing() || !self.has_completions() {
+                return;
+            }
+            *now = self.take_completions();
+            self.advance(*now);
+        }
     }
 
     /// Takes over as primary if that is due, as far as it can be done at once. Returns whether anything has moved.
@@ -192,9 +249,20 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         }
     }
 
+    /// Where the engine elects: whoever waits for the others' permission, or has just done something as a follower, gives way to who waits for it, since
+    /// they may share a core, and looks again at once. `None`: the usual rest will do.
+    pub fn makes_way(&self, turn: &Turn) -> Option<Rest> {
+        if E::AUTHORITY == Authority::Views || self.host.engine.standing() == Standing::Primary {
+            return None;
+        }
+        let waits = self.asked.is_some_and(|asked| turn.now.since(asked) < PATIENCE_NS);
+        (turn.worked || waits).then_some(Rest::Yield)
+    }
+
     /// When the next turn is due at the latest, for who would rather sleep.
     pub fn deadline(&self) -> Time {
-        self.host.core.deadline().min(self.host.engine.deadline())
+        let membership = if self.is_electing() { self.membership_due(false) } else { self.host.core.deadline() };
+        membership.min(self.host.engine.deadline())
     }
 
     /// The end of this life, before its endpoint goes: the application learns that its clients are gone, and that nothing that waited will

@@ -7,7 +7,7 @@ use martlet_protocol::detector::heartbeat::Thresholds;
 use martlet_protocol::engine::{Engine, Mu, PrimaryBackup, mu, primary_backup};
 use martlet_protocol::membership::{self, Authority, ClockBounds, Roles};
 
-use crate::config::{Cluster, EngineKind, FabricKind};
+use crate::config::{Cluster, ElectionConfig, EngineKind, FabricKind};
 
 /// An engine that can be configured from a cluster's file.
 pub(crate) trait NodeEngine: Engine {
@@ -23,8 +23,9 @@ impl NodeEngine for PrimaryBackup {
 
 impl NodeEngine for Mu {
     fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> mu::Config {
-        let detector = &cluster.config().detector;
-        let (beat_ns, timeout_ns) = (detector.heartbeat_us * 1_000, detector.broadcast_timeout_us * 1_000);
+        let config = cluster.config();
+        let election = config.election.clone().unwrap_or_else(|| ElectionConfig::of(&config.detector));
+        let (beat_ns, timeout_ns) = (election.heartbeat_us * 1_000, config.detector.broadcast_timeout_us * 1_000);
         let log_ring_bytes = sizes.log_ring_bytes;
         mu::Config {
             log_ring_bytes,
@@ -33,11 +34,12 @@ impl NodeEngine for Mu {
             secret,
             execution: mu::Execution::Speculative,
             heartbeat_interval_ns: beat_ns,
-            thresholds: Thresholds { cap: detector.cap, failure: detector.failure, recovery: detector.recovery },
+            thresholds: Thresholds { cap: election.cap, failure: election.failure, recovery: election.recovery },
             // A leader that gets nowhere for as long as a silence may last does not take itself for alive.
             fate_beats: u32::try_from(timeout_ns / (beat_ns / 2)).unwrap_or(u32::MAX).max(1),
             silence_ns: timeout_ns,
-            stall_ns: beat_ns / 2,
+            // It wakes up for its own heart, twice as often: whoever is later than this was kept from running.
+            stall_ns: beat_ns,
             // Over RDMA a look at a death word is a READ, and proves little (module `backend`): it is no use to ask all the time.
             death_interval_ns: if cluster.config().fabric == FabricKind::Verbs { beat_ns } else { 0 },
             teach_patience_ns: timeout_ns,

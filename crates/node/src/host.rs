@@ -26,7 +26,7 @@ pub(crate) struct Host<F, E, M> {
     pub clock: fn() -> Time,
     /// Connected members that are not gone.
     pub members: Vec<(PeerId, ProcessId)>,
-    /// Set when that list changes; whoever acts on it clears it.
+    /// Set when that list changes, or whose death this process is to be woken by; whoever acts on it clears it.
     pub members_changed: bool,
     client_events: VecDeque<ClientEvent>,
     clients: Vec<PeerId>,
@@ -210,11 +210,17 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
                     self.core.evict(self.now, &mut self.fabric, process);
                 }
                 engine::Event::Forget(peer) => self.let_go.push((peer, self.now)),
+                engine::Event::AskedPermission => self.record(EventKind::PermissionAsked, Some(self.me), 0),
+                engine::Event::Permitted => self.record(EventKind::PermissionHeld, Some(self.me), 0),
                 engine::Event::TookOver { recovered } => {
                     self.replied = false;
+                    self.members_changed = true;
                     self.record(EventKind::TookOver, Some(self.me), recovered);
                 }
-                engine::Event::SteppedDown => self.record(EventKind::SteppedDown, Some(self.me), 0),
+                engine::Event::SteppedDown => {
+                    self.members_changed = true;
+                    self.record(EventKind::SteppedDown, Some(self.me), 0);
+                }
                 engine::Event::LaneFault { peer, fault, stuck } => {
                     let process = self.process_of(peer);
                     tracing::error!(?process, fault, "a peer wrote what makes no sense");
@@ -236,13 +242,21 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
     }
 
     /// Whether this process should be woken by the death of `process`: the leader by anybody's, everybody else by the death of the one before
-    /// it in seniority, whose place it takes. If all were woken at once they would be in each other's way just when it matters; who is not woken
+    /// it in seniority, or in the order of ids where the engine elects, whose place it takes. If all were woken at once they would be in each other's way just when it matters; who is not woken
     /// hears of the death in the next view, and looks at everybody's signs in each turn anyway.
     pub fn is_ours_to_watch(&self, process: ProcessId) -> bool {
         let Some(view) = self.core.view() else { return true };
-        let place = |id: ProcessId| view.members.iter().position(|m| m.id == id);
+        let mut order: Vec<ProcessId> = view.members.iter().map(|m| m.id).collect();
+        let leads = match E::AUTHORITY {
+            Authority::Views => self.core.is_leader(),
+            Authority::Engine => {
+                order.sort_unstable();
+                self.engine.standing() == Standing::Primary
+            }
+        };
+        let place = |id: ProcessId| order.iter().position(|m| *m == id);
         match (place(self.me), place(process)) {
-            (Some(mine), Some(theirs)) => self.core.is_leader() || theirs + 1 == mine,
+            (Some(mine), Some(theirs)) => leads || theirs + 1 == mine,
             _ => true,
         }
     }

@@ -281,7 +281,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let mut founding = Some(Founding::new(cluster, self.me.node));
         let mut idler = Idler::new(&settings.node().threads, clock::now());
         let mut fifo = (placement.class == Class::Fifo).then(FifoWatch::default);
-        let mut posture = Posture { class: placement.class, leads: false, since: clock::now() };
+        let mut posture = Posture { class: placement.class, elected: E::AUTHORITY == Authority::Engine, leads: false, since: clock::now() };
         loop {
             let turn = self.turn();
             if founding.is_some() {
@@ -315,7 +315,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             // Were a new primary to sleep before its clients have come, the dead one would get the core that they share, and end what it has begun:
             // connections close, which wakes everybody's helpers, on the core of those very clients.
             let awaited = posture.is_new(leads) && self.agent.app.has_clients_in_memory();
-            match idler.after_turn(turn.now, turn.worked || awaited, leads) {
+            match self.agent.makes_way(&turn).unwrap_or_else(|| idler.after_turn(turn.now, turn.worked || awaited, leads)) {
                 Rest::None => std::hint::spin_loop(),
                 Rest::Yield => std::thread::yield_now(),
                 Rest::Park => {
@@ -470,6 +470,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
 /// How the thread is scheduled in its role. What follows from a new role is no matter of haste, and a failover is: it comes a while after.
 struct Posture {
     class: Class,
+    /// Whether the engine elects who leads.
+    elected: bool,
     leads: bool,
     /// The end of the last turn in which the posture suited the role.
     since: Time,
@@ -485,7 +487,7 @@ impl Posture {
         if self.leads == leads {
             self.since = turn.now;
         } else if !turn.worked && turn.now.since(self.since) >= SETTLE_NS {
-            if let Err(error) = sched::suit_role(self.class, leads) {
+            if let Err(error) = sched::suit_role(self.class, leads, self.elected) {
                 tracing::debug!(%error, leads, "the thread's schedule stays as it was");
             }
             (self.leads, self.since) = (leads, turn.now);

@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::io;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -17,6 +18,8 @@ use crate::config::{Idle, Pin, Priority};
 pub const MAX_CORE: u16 = CpuSet::MAX_CPU as u16 - 1;
 /// The time slice asked for, in nanoseconds: the shortest that the kernel grants.
 pub const SLICE_NS: u64 = 100_000;
+/// By how much the kernel may let a sleep with a deadline last longer to save itself an interrupt, in nanoseconds.
+const TIMER_SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1_000);
 /// Asks for the kernel's usual slice, some milliseconds.
 const USUAL_SLICE: u64 = 0;
 /// How long a thread of SCHED_FIFO may run without sleeping, in microseconds. Under steady load a node never parks; it then runs in the
@@ -132,6 +135,8 @@ pub fn place_current_thread(core: Option<u16>, priority: Priority, idle: Idle) -
             io::Error::new(e.kind(), format!("threads.pin: core {core}: {e}; allowed: {allowed}"))
         })?;
     }
+    // Who sleeps until a deadline is to be awake then, and not up to 50 us later. The kernel refuses it to nobody.
+    let _ = rustix::thread::set_current_timer_slack(TIMER_SLACK_NS);
     let parks = matches!(idle, Idle::Park | Idle::Adaptive);
     let mut refused = None;
     let class = match priority {
@@ -209,14 +214,18 @@ fn set_attributes(tid: i32, attributes: &Attributes) -> io::Result<()> {
 /// Suits the calling thread, which got `class`, to its role: whoever leads (`leads`) is to be preempted at once by whoever waits for its death.
 ///
 /// A leader that dies goes on running in the kernel for hundreds of microseconds, giving up its memory, and its successor is woken on the same
-/// processor. With a longer slice than the successor's (and never in SCHED_FIFO, which nobody of its own priority preempts) it makes way.
+/// processor. With a longer slice than the successor's (and never in SCHED_FIFO, which nobody of its own priority preempts) it makes way. `elected`: the
+/// others watch its heart closely, so that it must not wait for a core for longer than they do: on one core with them, they would take it for gone.
 ///
 /// # Errors
 /// When the kernel refuses. The thread then stays as it is, which costs time at a failover and nothing else.
-pub fn suit_role(class: Class, leads: bool) -> io::Result<()> {
+pub fn suit_role(class: Class, leads: bool, elected: bool) -> io::Result<()> {
     match (class, leads) {
         (Class::Normal, _) => Ok(()),
-        (Class::Slice | Class::Fifo, true) => set_attributes(0, &Attributes::normal_with_slice(USUAL_SLICE)),
+        (Class::Slice | Class::Fifo, true) => {
+            let slice = if elected { SLICE_NS } else { USUAL_SLICE };
+            set_attributes(0, &Attributes::normal_with_slice(slice))
+        }
         (Class::Slice, false) => set_attributes(0, &Attributes::normal_with_slice(SLICE_NS)),
         (Class::Fifo, false) => set_attributes(0, &Attributes::fifo()),
     }

@@ -11,7 +11,7 @@ mod node;
 mod secret;
 mod settings;
 
-pub use cluster::{ClusterConfig, DetectorConfig, EngineKind, NodeEntry, Role, SizesConfig};
+pub use cluster::{ClusterConfig, DetectorConfig, ElectionConfig, EngineKind, NodeEntry, Role, SizesConfig};
 pub use error::ConfigError;
 pub use fabric::{FabricKind, NodeVerbsConfig, VerbsConfig};
 pub use node::{Bytes, Idle, NodeConfig, Pin, Priority, RedisConfig, ThreadPlan, ThreadsConfig};

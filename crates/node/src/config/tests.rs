@@ -50,6 +50,7 @@ fn a_cluster_file_that_was_written_is_read_as_it_was() {
     let mut config = three();
     config.lease_us = 777;
     config.detector.recovery = 6;
+    config.election = Some(ElectionConfig { heartbeat_us: 50, ..ElectionConfig::QUICK });
     config.sizes.log_ring_bytes = 1 << 20;
     config.nodes[2].roles = vec![Role::Coordinator];
     config.nodes[2].redis = String::new();
@@ -187,6 +188,9 @@ fn cluster_error(from: &str, to: &str) -> String {
 #[test]
 fn each_wrong_key_of_a_cluster_file_is_named_with_its_value_and_what_is_allowed() {
     let key_line = format!("key = \"{KEY}\"");
+    let election = |heartbeat_us: u64, recovery: u8| {
+        format!("[election]\nheartbeat_us = {heartbeat_us}\ncap = 6\nfailure = 1\nrecovery = {recovery}\n\n[detector]")
+    };
     for (from, to, wanted) in [
         ("name = \"demo\"", "name = \"\"", "name is \"\"; allowed: 1 to 48 letters, digits, '-', '_' or '.'"),
         ("name = \"demo\"", "name = \"a/b\"", "name is \"a/b\"; allowed: 1 to 48 letters"),
@@ -202,6 +206,8 @@ fn each_wrong_key_of_a_cluster_file_is_named_with_its_value_and_what_is_allowed(
         ("recovery = 4", "recovery = 7", "detector.recovery is 7; allowed: 2 to 6"),
         ("broadcast_us = 100000", "broadcast_us = 0", "detector.broadcast_us is 0; allowed: 100 to"),
         ("timeout_us = 1500000", "timeout_us = 299999", "detector.broadcast_timeout_us is 299999; allowed: 300000 to"),
+        ("[detector]", &election(9, 4), "election.heartbeat_us is 9; allowed: 10 to 60000000"),
+        ("[detector]", &election(100, 1), "election.recovery is 1; allowed: 2 to 6"),
         ("log_ring_bytes = 4194304", "log_ring_bytes = 100000", "sizes.log_ring_bytes is 100000; allowed: a power of two from 65536"),
         ("client_ring_bytes = 262144", "client_ring_bytes = 1024", "sizes.client_ring_bytes is 1024; allowed: a power of two from 4096"),
         ("number = 1", "number = 0", "node[1].number is 0; allowed: 0 to 15, each number once"),

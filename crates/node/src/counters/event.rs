@@ -45,6 +45,8 @@ kinds! {
     Stalled 14 "stalled" "The main thread did not run for `detail` nanoseconds without meaning to sleep.",
     Alone 15 "alone" "This node is the last replica: the state is in one place only.",
     Leaving 16 "leaving" "This node asked to leave.",
+    PermissionAsked 17 "permission asked" "With `mu`: this node takes itself for the leader, and asks the others for their permission.",
+    PermissionHeld 18 "permission held" "With `mu`: a majority gives this node its permission.",
 }
 
 /// Something that happened at a node.

@@ -13,6 +13,10 @@ pub enum Event {
     Drop(ProcessId),
     /// The engine no longer needs the memory of this peer.
     Forget(PeerId),
+    /// This process asks the others for the permission to lead; engines without an election of their own never do.
+    AskedPermission,
+    /// A majority gives it the permission.
+    Permitted,
     /// This process leads from now on, with so many entries found that were not known to be committed; they are now.
     TookOver {
         /// The entries.

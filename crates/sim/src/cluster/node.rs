@@ -349,6 +349,8 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                 engine::Event::CaughtUp(process) => self.core.promote(now, &mut self.fabric, process),
                 engine::Event::Drop(process) => self.core.evict(now, &mut self.fabric, process),
                 engine::Event::Forget(peer) => self.let_go.push(peer),
+                // Steps of an election, of which the takeover is the end.
+                engine::Event::AskedPermission | engine::Event::Permitted => {}
                 engine::Event::TookOver { recovered } => self.notable.push(Notable::TookOver { view: self.engine.view(), recovered }),
                 engine::Event::SteppedDown => self.notable.push(Notable::SteppedDown),
                 // Nobody here writes nonsense.

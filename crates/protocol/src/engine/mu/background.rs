@@ -220,6 +220,7 @@ impl Mu {
         let peer = &mut self.peers[at];
         if !std::mem::replace(&mut peer.watch.presumed, true) {
             Mark::MuPresumed.reach();
+            self.suspects_anew = true;
             self.events.push_back(Event::Suspected { process: peer.process, certain: false });
         }
     }
@@ -232,6 +233,7 @@ impl Mu {
         }
         Mark::MuDead.reach();
         let (id, process) = (peer.id, peer.process);
+        self.suspects_anew = true;
         self.events.push_back(Event::Suspected { process, certain });
         if let Some(reign) = &mut self.reign {
             // Its memory may still take what is written, and counts for nothing (TRAPS 20).

@@ -122,6 +122,8 @@ impl Engine for Mu {
                 Event::CaughtUp(process) => engine::Event::CaughtUp(process),
                 Event::Drop(process) => engine::Event::Drop(process),
                 Event::Forget(peer) => engine::Event::Forget(peer),
+                Event::Asked => engine::Event::AskedPermission,
+                Event::Permitted => engine::Event::Permitted,
                 Event::Led { recovered, .. } => engine::Event::TookOver { recovered },
                 Event::Aborted { led: true, .. } => engine::Event::SteppedDown,
                 // Its reader goes on with the next request for permission.

@@ -18,6 +18,10 @@ pub enum Event {
     },
     /// A process that was taken to be gone has come back to life.
     Recovered(ProcessId),
+    /// This process takes itself for the leader, and asks for everybody's permission.
+    Asked,
+    /// It has the permission of a majority, itself included.
+    Permitted,
     /// This process leads from now on.
     Led {
         /// Its proposal number.

@@ -74,6 +74,8 @@ pub(super) struct Reign {
     pub(super) record: Record,
     pub(super) last_post: Time,
     failed: Option<AbortReason>,
+    /// Whether a majority has been seen to give its permission.
+    permitted: bool,
     /// Followers whose numbers or log have been read since the last look.
     read: Vec<PeerId>,
     /// Who votes, as of which [`Log::group_version`].
@@ -104,6 +106,7 @@ impl Reign {
             record,
             last_post: Time(0),
             failed: None,
+            permitted: false,
             read: Vec::with_capacity(MAX_MEMBERS),
             electorate: None,
         }
@@ -383,6 +386,9 @@ impl Reign {
         let needed = if Canary::MuWaitsForAll.is_planted() { group.members().len() } else { group.majority() };
         if !granted || self.count(&group, true, |f| f.numbers().is_some()) < needed {
             return Ok(());
+        }
+        if !std::mem::replace(&mut self.permitted, true) {
+            cx.events.push_back(Event::Permitted);
         }
         let members = self.followers.iter().filter(|f| group.contains(f.process));
         let best = members.clone().filter_map(|f| Some((f.numbers()?, f.peer))).max_by_key(|(numbers, _)| numbers.rank());

@@ -106,6 +106,8 @@ pub struct Mu {
     incomplete_since: Option<Time>,
     wishes: u64,
     roster: Roster,
+    /// Somebody has been found to be gone since the last look at who leads.
+    suspects_anew: bool,
     /// Changes of the group that are wished for.
     adding: Vec<ProcessId>,
     removing: Vec<ProcessId>,
@@ -182,6 +184,7 @@ impl Mu {
             incomplete_since: None,
             wishes: 0,
             roster: Roster::default(),
+            suspects_anew: false,
             adding: Vec::new(),
             removing: Vec::new(),
             group_seen: LogIndex(0),
@@ -423,6 +426,10 @@ impl Mu {
     /// Draws the conclusions of what has completed: takes over, commits, releases.
     #[inline]
     pub fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
+        if std::mem::take(&mut self.suspects_anew) {
+            // Whose place that is takes it now, and not when it next looks.
+            self.take_role(now, fabric, machine);
+        }
         self.step(now, fabric, machine);
         if let Some(reign) = self.reign.as_mut().filter(|r| r.is_leading()) {
             reign.release(&mut self.releases, &self.log);
@@ -518,6 +525,7 @@ impl Mu {
                 self.learning = None;
                 let record = std::mem::take(&mut self.spare);
                 self.reign = Some(Reign::new(self.me, self.permission.requested, record, std::mem::take(&mut self.backlog)));
+                self.events.push_back(Event::Asked);
             }
             _ => {}
         }
