@@ -165,6 +165,13 @@ pub fn is_whole(sights: &[Sight], nodes: &[u16]) -> bool {
         && shown.iter().any(|sight| sight.role() == Some(Role::Primary) && sight.counter(Counter::ActiveView) == view.number.0)
 }
 
+/// Whether an engine that elects by itself has settled: the lowest of `nodes` leads, and each of them knows it.
+pub fn is_settled(sights: &[Sight], nodes: &[u16]) -> bool {
+    let Some(lowest) = nodes.iter().min() else { return false };
+    let known = |sight: &Sight| sight.counter(Counter::Primary) == u64::from(*lowest) + 1;
+    sights.iter().filter(|sight| nodes.contains(&sight.node)).all(known) && primary(sights).is_some_and(|sight| sight.node == *lowest)
+}
+
 /// What all nodes recorded.
 pub fn events(sights: &[Sight]) -> Vec<(u16, Vec<Event>)> {
     sights.iter().filter_map(|sight| Some((sight.node, sight.reading.as_ref()?.events.iter().map(|(_, event)| *event).collect()))).collect()

@@ -120,14 +120,15 @@ impl Testbed {
         self.nodes.iter_mut().find(|node| node.number == number).expect("a number of ours")
     }
 
-    /// Waits until all nodes that run are in one view, hold the state and follow one primary.
+    /// Waits until all nodes that run are in one view, hold the state and follow one primary: with `mu` the one that will go on leading.
     pub fn await_whole(&mut self) -> Outcome<Vec<Sight>> {
         let numbers: Vec<u16> = self.nodes.iter().filter(|node| node.process.is_some()).map(|node| node.number).collect();
         let mut ended = None;
+        let elects = self.cluster.config().engine == EngineKind::Mu;
         let nodes = &mut self.nodes;
         let found = self.observer.wait_for(PATIENCE, &self.interrupt, |sights| {
             ended = nodes.iter_mut().find_map(Running::ended);
-            ended.is_some() || observer::is_whole(sights, &numbers)
+            ended.is_some() || observer::is_whole(sights, &numbers) && (!elects || observer::is_settled(sights, &numbers))
         })?;
         if let Some(number) = ended {
             return Err(self.ended(number));

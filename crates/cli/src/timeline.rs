@@ -9,7 +9,7 @@ use crate::output::{DIM, HEAD, styled};
 /// A moment of a failover.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// Nanoseconds since the kill.
+    /// Nanoseconds since the signal.
     pub after_ns: u64,
     /// What happened.
     pub what: String,
@@ -20,8 +20,10 @@ pub struct Moment {
 /// One failover.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    /// Who was killed.
+    /// Who was struck.
     pub victim: ProcessId,
+    /// By what.
+    pub struck: &'static str,
     /// The view without it, as far as anybody recorded it.
     pub view: Option<ViewNumber>,
     /// In order.
@@ -29,8 +31,10 @@ pub struct Timeline {
 }
 
 /// The steps that a timeline shows, in the order in which a failover goes through them.
-const STEPS: [EventKind; 7] = [
+const STEPS: [EventKind; 9] = [
     EventKind::DeathSeen,
+    EventKind::PermissionAsked,
+    EventKind::PermissionHeld,
     EventKind::ViewProposed,
     EventKind::ViewDecided,
     EventKind::ViewAcknowledged,
@@ -48,13 +52,21 @@ impl Timeline {
         let of_kind = |kind| all().filter(move |event| event.kind == kind).map(|event| event.view).min();
         // Whoever took over did so in the view without the victim. Where nobody has to, it is the first one decided.
         let view = of_kind(EventKind::TookOver).or_else(|| of_kind(EventKind::ViewDecided));
-        let about_it = |event: &&Event| match event.kind {
+        let took_over = |event: &&Event| event.kind == EventKind::TookOver && Some(event.view) == view;
+        let successor = events
+            .iter()
+            .filter_map(|(node, events)| Some((events.iter().filter(relevant).find(took_over)?.at, *node)))
+            .min()
+            .map(|(_, node)| node);
+        let about_it = |node: u16, event: &Event| match event.kind {
             EventKind::DeathSeen => event.process == Some(victim),
+            // An engine that elects by itself asks no view.
+            EventKind::PermissionAsked | EventKind::PermissionHeld | EventKind::FirstReply => Some(node) == successor,
             _ => Some(event.view) == view,
         };
         let mut moments: Vec<(u64, usize, Moment)> = Vec::new();
         for (node, events) in events {
-            for event in events.iter().filter(relevant).filter(about_it) {
+            for event in events.iter().filter(relevant).filter(|event| about_it(*node, event)) {
                 let after_ns = event.at.since(killed);
                 let step = STEPS.iter().position(|kind| *kind == event.kind).expect("filtered");
                 let what = match event.kind {
@@ -65,7 +77,13 @@ impl Timeline {
             }
         }
         moments.sort_by(|a, b| (a.0, a.1, &a.2.whose).cmp(&(b.0, b.1, &b.2.whose)));
-        Timeline { victim, view, moments: moments.into_iter().map(|(_, _, moment)| moment).collect() }
+        Timeline { victim, struck: "killed with SIGKILL", view, moments: moments.into_iter().map(|(_, _, moment)| moment).collect() }
+    }
+
+    /// The same, of a victim that was stopped.
+    #[must_use]
+    pub fn of_a_pause(self) -> Timeline {
+        Timeline { struck: "stopped with SIGSTOP", ..self }
     }
 
     /// Adds the moment when a client had its first reply from the next primary.
@@ -96,7 +114,7 @@ impl Timeline {
 impl std::fmt::Display for Timeline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let view = self.view.map_or_else(|| "no view without it was recorded".into(), |view| format!("view {view}"));
-        writeln!(f, "{} killed with SIGKILL; {view}", styled(HEAD, self.victim))?;
+        writeln!(f, "{} {}; {view}", styled(HEAD, self.victim), self.struck)?;
         let mut last = 0;
         for moment in &self.moments {
             let step = moment.after_ns - last;

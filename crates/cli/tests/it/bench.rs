@@ -92,14 +92,32 @@ fn failing_over() {
 }
 
 #[test]
-fn the_store_beside_others() {
-    let port = crate::martlet::free_ports(4).to_string();
-    let metrics = bench(&["kv", "--requests", "1000", "--repeats", "1", "--memory-keys", "1000", "--redis-port", &port]);
-    for wanted in [
-        "PUT on the fabric, unreplicated",
-        "GET on the fabric, replicated three ways",
-        "SET over TCP, one client, martlet, replicated three ways",
-    ] {
+fn failing_over_with_an_election() {
+    let metrics = bench(&["failover", "--engine", "mu", "--failovers", "2"]);
+    for wanted in ["detection", "permission switch", "kill to took over", "kill to next acknowledged write"] {
         assert!(metrics.iter().any(|metric| metric == wanted), "{wanted} is missing: {metrics:?}");
+    }
+    let file = std::env::temp_dir().join(format!("martlet-failovers-{}.svg", std::process::id()));
+    let path = file.to_str().expect("a path in UTF-8");
+    let ran = run(&["bench", "failover", "--engine", "mu", "--how", "paused", "--failovers", "2", "--plot", path]).ok();
+    assert!(ran.out.contains("pause to next acknowledged write") && ran.out.contains("leader paused 2 times"), "{}", ran.out);
+    let svg = std::fs::read_to_string(&file).expect("drawn");
+    std::fs::remove_file(&file).expect("there");
+    assert!(svg.contains("permission switch") && svg.contains("<polyline"), "{svg}");
+}
+
+#[test]
+fn the_store_beside_others() {
+    for engine in ["primary-backup", "mu"] {
+        let port = crate::martlet::free_ports(4).to_string();
+        let size = ["--requests", "1000", "--repeats", "1", "--memory-keys", "1000"];
+        let metrics = bench(&[&["kv", "--engine", engine, "--redis-port", &port], &size[..]].concat());
+        for wanted in [
+            "PUT on the fabric, unreplicated",
+            "GET on the fabric, replicated three ways",
+            "SET over TCP, one client, martlet, replicated three ways",
+        ] {
+            assert!(metrics.iter().any(|metric| metric == wanted), "{engine}: {wanted} is missing: {metrics:?}");
+        }
     }
 }

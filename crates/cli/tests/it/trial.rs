@@ -46,18 +46,27 @@ fn the_demonstration_shows_a_failover_and_proves_that_nothing_was_lost() {
     nothing_left(&temp);
 }
 
-#[test]
-fn a_trial_strikes_in_every_way() {
+/// Kills, pauses and restarts under load; the command judges what its clients saw.
+fn a_trial_strikes_in_every_way(engine: &str) {
     let temp = TempDir::new();
     let port = free_ports(3).to_string();
-    let objects =
-        run_in(&temp, &["torture", "--kills", "3", "--pauses", "2", "--restarts", "2", "--redis-port", &port, "--seed", "7", "--json"]);
-    let objects = objects.ok().objects();
+    let arguments = ["torture", "--engine", engine, "--kills", "3", "--pauses", "2", "--restarts", "2", "--redis-port", &port];
+    let objects = run_in(&temp, &[&arguments[..], &["--seed", "7", "--json"]].concat()).ok().objects();
     let struck = |fault: &str| objects.iter().filter(|object| object["fault"] == fault).count();
     assert_eq!([struck("kill"), struck("pause"), struck("restart")], [3, 2, 2]);
     let passed = objects.last().expect("a verdict");
     assert_eq!((&passed["event"], &passed["seed"]), (&Value::from("passed"), &Value::from(7)));
     nothing_left(&temp);
+}
+
+#[test]
+fn a_trial_strikes_a_primary_and_its_backups_in_every_way() {
+    a_trial_strikes_in_every_way("primary-backup");
+}
+
+#[test]
+fn a_trial_strikes_replicas_of_mu_in_every_way() {
+    a_trial_strikes_in_every_way("mu");
 }
 
 /// A demonstration that has come to its load.

@@ -13,17 +13,49 @@ pub use axis::Axis;
 
 use crate::fail::{Context as _, Outcome};
 
+/// How points are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Style {
+    /// Each by itself, and joined with its neighbours.
+    Line,
+    /// Joined only: for more of them than can be told apart.
+    Trace,
+}
+
 /// What shares a name and a colour.
 #[derive(Clone, Debug)]
 pub struct Series {
     name: String,
+    style: Style,
     points: Vec<(f64, f64)>,
 }
 
 impl Series {
     /// Points, joined by a line.
     pub fn line(name: impl Into<String>) -> Series {
-        Series { name: name.into(), points: Vec::new() }
+        Series { name: name.into(), style: Style::Line, points: Vec::new() }
+    }
+
+    /// A line without its points, for very many of them.
+    pub fn trace(name: impl Into<String>) -> Series {
+        Series { style: Style::Trace, ..Series::line(name) }
+    }
+
+    /// A histogram: how many of the samples fall into each of the bins of this width, from the first that has any to the last. Each bin is drawn as
+    /// wide as it is.
+    pub fn histogram(name: impl Into<String>, samples: &[f64], bin: f64) -> Series {
+        let mut series = Series::trace(name);
+        let number = |sample: &f64| (sample / bin).floor() as i64;
+        let (Some(first), Some(last)) = (samples.iter().map(number).min(), samples.iter().map(number).max()) else { return series };
+        let mut counts = vec![0u32; (last - first) as usize + 1];
+        samples.iter().for_each(|sample| counts[(number(sample) - first) as usize] += 1);
+        series.push(first as f64 * bin, 0.0);
+        for (at, count) in (first..).zip(counts) {
+            series.push(at as f64 * bin, f64::from(count));
+            series.push((at + 1) as f64 * bin, f64::from(count));
+        }
+        series.push((last + 1) as f64 * bin, 0.0);
+        series
     }
 
     /// Adds a point behind the last. What an axis cannot show (zero on a logarithmic one, say) is left out of the drawing.
@@ -39,12 +71,14 @@ pub struct Plot {
     x: Axis,
     y: Axis,
     series: Vec<Series>,
+    /// Where on the axis of x something happened, and what.
+    events: Vec<(f64, String)>,
 }
 
 impl Plot {
     /// A drawing without anything in it.
     pub fn new(title: impl Into<String>, x: Axis, y: Axis) -> Plot {
-        Plot { title: title.into(), x, y, series: Vec::new() }
+        Plot { title: title.into(), x, y, series: Vec::new(), events: Vec::new() }
     }
 
     /// Adds a series.
@@ -52,6 +86,11 @@ impl Plot {
     pub fn with(mut self, series: Series) -> Plot {
         self.series.push(series);
         self
+    }
+
+    /// Marks a place on the axis of x.
+    pub fn mark(&mut self, x: f64, what: impl Into<String>) {
+        self.events.push((x, what.into()));
     }
 
     /// Writes it into a file, as SVG.
@@ -98,6 +137,25 @@ mod tests {
         assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
         assert_eq!(svg.matches("<circle").count(), 3);
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn a_histogram_has_a_step_for_each_bin_and_nothing_beyond() {
+        let series = Series::histogram("h", &[12.0, 18.0, 31.0], 10.0);
+        assert_eq!(series.points, [(10.0, 0.0), (10.0, 2.0), (20.0, 2.0), (20.0, 0.0), (30.0, 0.0), (30.0, 1.0), (40.0, 1.0), (40.0, 0.0)]);
+        assert!(Series::histogram("h", &[], 10.0).points.is_empty());
+    }
+
+    #[test]
+    fn events_are_marked_and_a_trace_has_no_points_of_its_own() {
+        let mut trace = Series::trace("t");
+        (0..1000).for_each(|x| trace.push(f64::from(x), 1.0));
+        let mut plot = Plot::new("t", Axis::linear("x"), Axis::linear("y")).with(trace);
+        plot.mark(500.0, "a < b");
+        let svg = plot.svg();
+        assert!(!svg.contains("<circle") && svg.contains("a &lt; b") && svg.contains("stroke-dasharray"), "{svg}");
+        let text = plot.text();
+        assert!(text.contains('┆') && text.contains("1: a < b"), "{text}");
     }
 
     #[test]

@@ -21,6 +21,10 @@ impl Plot {
                 join(&mut grid, pair[0], pair[1]);
             }
         }
+        let marked: Vec<(usize, &str)> = self.events.iter().filter_map(|(x, what)| Some((column(*x)?, what.as_str()))).collect();
+        for (at, _) in marked.iter().filter(|(at, _)| *at < WIDTH) {
+            grid.iter_mut().filter(|cells| cells[*at] == ' ').for_each(|cells| cells[*at] = '┆');
+        }
         for (series, glyph) in self.series.iter().zip(GLYPHS.into_iter().cycle()) {
             for (at, up) in series.points.iter().filter_map(|(px, py)| Some((column(*px)?, row(*py)?))) {
                 grid[up][at] = glyph;
@@ -39,6 +43,9 @@ impl Plot {
             &format!("{:margin$}  {}  {}\n", "", under(x.ticks.iter().filter_map(|t| Some((column(*t)?, axis::name(*t))))), self.x.label);
         for (series, glyph) in self.series.iter().zip(GLYPHS.into_iter().cycle()) {
             text += &format!("{:margin$}  {glyph} {}\n", "", series.name);
+        }
+        for (number, (_, what)) in (1..).zip(marked) {
+            text += &format!("{:margin$}  ┆ {number}: {what}\n", "");
         }
         text
     }
