@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use martlet_node::config::{Cluster, ClusterConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role};
+use martlet_node::config::{Cluster, ClusterConfig, ElectionConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role};
 
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::process::{Activity, ProcessName};
@@ -37,6 +37,8 @@ pub struct Plan {
     pub redis_port: Option<u16>,
     /// How requests are replicated.
     pub engine: EngineKind,
+    /// How closely leaders are watched, where it is not as the detector would.
+    pub election: Option<ElectionConfig>,
     /// Which threads a node has, and where they run.
     pub threads: martlet_node::config::ThreadsConfig,
     /// What the nodes reach each other's memory by.
@@ -101,6 +103,7 @@ impl Plan {
             config.verbs.device = devices.first().cloned();
         }
         config.engine = self.engine;
+        config.election.clone_from(&self.election);
         config.key_file = Some("cluster.key".into());
         Ok(config)
     }
@@ -342,6 +345,7 @@ mod tests {
             coordinators: 3,
             redis_port: Some(7711),
             engine: EngineKind::default(),
+            election: None,
             threads,
             fabric: FabricPlan::Shm,
         }

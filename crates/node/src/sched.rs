@@ -392,7 +392,8 @@ mod tests {
                 }
                 assert!(watch.before_sleep());
                 assert_eq!(class(), fifo);
-                std::thread::sleep(std::time::Duration::from_micros(1)); // the sleep that begins a new budget
+                // The sleep that begins a new budget: so long that the thread is off its core before the timer goes off.
+                std::thread::sleep(std::time::Duration::from_millis(1));
             }
         })
         .join()

@@ -47,6 +47,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         nodes: 3,
         redis_port: None,
         engine: arguments.engine,
+        election: None,
         threads: clients::measured_threads(),
         fabric: FabricPlan::Shm,
     };

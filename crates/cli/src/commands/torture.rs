@@ -69,6 +69,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         nodes: arguments.nodes,
         redis_port,
         engine: arguments.engine,
+        election: None,
         threads: clients::default_threads(),
         fabric: arguments.fabric.plan(None)?,
     };

@@ -99,7 +99,8 @@ fn failing_over_with_an_election() {
     }
     let file = std::env::temp_dir().join(format!("martlet-failovers-{}.svg", std::process::id()));
     let path = file.to_str().expect("a path in UTF-8");
-    let ran = run(&["bench", "failover", "--engine", "mu", "--how", "paused", "--failovers", "2", "--plot", path]).ok();
+    let ran =
+        run(&["bench", "failover", "--engine", "mu", "--how", "paused", "--election-us", "5000", "--failovers", "2", "--plot", path]).ok();
     assert!(ran.out.contains("pause to next acknowledged write") && ran.out.contains("leader paused 2 times"), "{}", ran.out);
     let svg = std::fs::read_to_string(&file).expect("drawn");
     std::fs::remove_file(&file).expect("there");

@@ -72,6 +72,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         nodes,
         redis_port,
         engine: arguments.engine,
+        election: None,
         threads: arguments.threads.config(),
         fabric: plan.clone(),
     };

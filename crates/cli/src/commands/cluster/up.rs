@@ -89,6 +89,7 @@ fn plan(arguments: &Arguments) -> Outcome<Plan> {
         coordinators: arguments.coordinators.unwrap_or(3),
         redis_port: Some(arguments.redis_port.unwrap_or(7711)),
         engine: arguments.engine.unwrap_or_default(),
+        election: None,
         threads: ThreadsConfig::default(),
         fabric: arguments.fabric.plan(Some(arguments.fabric_port.unwrap_or(7611)))?,
     })
