@@ -103,7 +103,7 @@ pub fn finish(command: &mut Command) -> Outcome {
     }
 }
 
-/// Every fuzz target for a minute, two at a time. Always from the same beginning: whether a change lands is not to hang on chance. `cargo xtask fuzz`
+/// Every fuzz target for a minute, three at a time. Always from the same beginning: whether a change lands is not to hang on chance. `cargo xtask fuzz`
 /// looks elsewhere each time.
 fn fuzz(root: &Path) -> Outcome {
     match crate::fuzz::run(root, &crate::fuzz::Wanted { target: None, seconds: 60, seed: Some(1) }) {
