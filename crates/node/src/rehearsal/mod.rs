@@ -7,7 +7,7 @@
 
 mod stage;
 
-use martlet_protocol::basics::Time;
+use martlet_protocol::basics::{Time, ViewNumber};
 use martlet_protocol::membership::{Authority, ClockBounds, Roles, View};
 use martlet_protocol::replica::{Application, Standing};
 
@@ -18,11 +18,17 @@ use crate::counters::Counter;
 use crate::engine::NodeEngine;
 use crate::host::Host;
 
+/// For how long after a change of views nobody rehearses, in nanoseconds: who has just taken over, and its clients, need the cores. A new successor would else build
+/// its stage just then, which takes a millisecond.
+const SETTLE_NS: u64 = 50_000_000;
+
 /// When a node rehearses, and where.
 pub(crate) struct Rehearsals<F: Backend, E: NodeEngine, A: Application> {
     every_ns: u64,
     clocks: ClockBounds,
     due: Time,
+    /// The view in which that was set.
+    view: Option<ViewNumber>,
     /// Built when it is needed first: most nodes never are the primary's successor.
     stage: Option<Stage<F, E, A>>,
 }
@@ -35,7 +41,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
             // Who leads is not decided by views, and elections are not rehearsed.
             Authority::Engine => 0,
         };
-        Rehearsals { every_ns, clocks, due: now.after(every_ns), stage: None }
+        Rehearsals { every_ns, clocks, due: now.after(every_ns), view: None, stage: None }
     }
 
     /// When the next one is due, if this node rehearses.
@@ -46,6 +52,11 @@ impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
 
     /// Plays if it is due. Returns whether it has: the next turn is to follow at once. `bed` tells whether somebody has died.
     pub fn play(&mut self, now: Time, settings: &Settings, host: &mut Host<F, E, A::Machine>, app: &A, bed: &impl Rest<F>) -> bool {
+        let view = host.core.view().map(|view| view.number);
+        if view != self.view {
+            self.view = view;
+            self.due = now.after(self.every_ns.max(SETTLE_NS));
+        }
         if self.due(host).is_none_or(|due| now < due) {
             return false;
         }
