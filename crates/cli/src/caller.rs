@@ -19,6 +19,9 @@ pub trait Caller {
     fn call(&mut self, input: &Input) -> Reply;
 }
 
+/// A client, whichever way it reaches the store.
+pub type AnyCaller = Box<dyn Caller + Send>;
+
 impl<C: Caller + ?Sized> Caller for Box<C> {
     fn call(&mut self, input: &Input) -> Reply {
         (**self).call(input)

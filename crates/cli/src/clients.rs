@@ -12,11 +12,10 @@ use martlet_node::{clock, sched};
 use martlet_protocol::basics::Time;
 use martlet_sim::linearizability::kv::{Action, Bytes, Input, Output};
 
-use crate::caller::{Caller, Reply};
+use crate::caller::{AnyCaller, Caller, Reply};
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::redis::ClusterClient;
 use crate::testbed::Testbed;
-use crate::trial::AnyCaller;
 
 /// How a client reaches the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use martlet_protocol::basics::Time;
 use martlet_sim::linearizability::Outcome as Ending;
 use rustix::process::Signal;
 
-use crate::caller::Caller;
+use crate::caller::AnyCaller;
 use crate::fail::{Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::observer;
@@ -37,9 +37,6 @@ impl Fault {
         }
     }
 }
-
-/// A client of either kind.
-pub type AnyCaller = Box<dyn Caller + Send>;
 
 /// A cluster of our own under load.
 pub struct Trial {

@@ -15,13 +15,17 @@
 //!   will ever take it for decided.
 //! - What is decided is what [`Outcome::Decided`] carries: the adopted value where one was adopted (TRAPS 1).
 
+mod adoption;
+mod fallback;
+
 use std::collections::VecDeque;
 
-use martlet_fabric::{Completion, Fabric, Local, LocalRegion, OpError, PeerId, Region, Remote, Token, invariant};
+use martlet_fabric::{Completion, Fabric, OpError, PeerId, Region, Remote, Token, invariant};
 
-use super::rpc::{RpcBody, RpcReply, RpcRequest, RpcVerdict};
+pub(super) use self::adoption::adoptable;
+use super::rpc::{RpcBody, RpcRequest};
 use crate::basics::ballot::{self, FROZEN, LAST_CAS_BALLOT, SlotState, SlotWord};
-use crate::basics::layout::{Component, PROPOSALS, SCRATCH, SLOT_WORDS, SLOTS, VIEW_RECORD_BYTES};
+use crate::basics::layout::{Component, PROPOSALS, SLOT_WORDS, SLOTS, VIEW_RECORD_BYTES};
 use crate::basics::{Canary, Mark, ViewNumber, sealed};
 
 /// What an operation of a proposer was for: part of its token.
@@ -436,30 +440,6 @@ impl Proposer {
         None
     }
 
-    /// The prepare phase is won: adopts what was accepted at the highest ballot, if anything was.
-    fn adopt<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
-        let promising = |a: &&mut Acceptor| a.vote == Vote::Yes;
-        if self.by_rpc() {
-            // An acceptor that is reached by RPC reports the value itself.
-            let reported = self.acceptors.iter_mut().filter(promising).filter_map(|a| a.promised.take());
-            let (view, makes_sense) = (self.view, self.makes_sense);
-            let sound = reported.filter(|(accepted, value)| *accepted > 0 && makes_sense(view, value));
-            let highest = sound.max_by_key(|(accepted, _)| *accepted);
-            self.adopted = highest.map(|(_, value)| value);
-            if self.adopted.is_some() {
-                Mark::RpcAdopted.reach();
-            }
-            return self.prepared(fabric);
-        }
-        let states = self.acceptors.iter().filter(|a| a.vote == Vote::Yes);
-        let highest = states.filter_map(|a| SlotWord(a.predicted).state_in(self.generation)).max_by_key(|s| s.accepted).unwrap_or_default();
-        if highest.accepted == 0 || Canary::SkippedAdoption.is_planted() {
-            return self.prepared(fabric);
-        }
-        Mark::CasFetching.reach();
-        self.fetch(fabric, highest)
-    }
-
     fn prepared<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         self.phase = Phase::Prepared;
         if self.adopted.is_none() {
@@ -472,144 +452,9 @@ impl Proposer {
         // Acceptors may have been lost for this phase already.
         self.count(fabric)
     }
-
-    /// Reads the accepted value from the next acceptor that holds it and has not been tried.
-    fn fetch<F: Fabric>(&mut self, fabric: &mut F, accepted: SlotState) -> Option<Outcome> {
-        let holds = |a: &Acceptor| {
-            let state = SlotWord(a.predicted).state_in(self.generation);
-            a.peer.is_some() && state.is_some_and(|s| (s.accepted, s.value) == (accepted.accepted, accepted.value))
-        };
-        let next = (0..self.acceptors.len()).find(|&i| self.tried & (1 << i) == 0 && holds(&self.acceptors[i]));
-        let proposer = usize::from(accepted.value).checked_sub(1).filter(|p| *p < self.acceptors.len());
-        let (Some(i), Some(proposer)) = (next, proposer) else {
-            if self.tried != 0 && self.tried == self.senseless {
-                // Nobody will ever decide what stands there: as if nothing did.
-                return self.prepared(fabric);
-            }
-            self.phase = Phase::Idle;
-            return Some(Outcome::Aborted);
-        };
-        self.tried |= 1 << i;
-        self.phase = Phase::Fetching { from: i, accepted };
-        let offset = proposal_offset(proposer, self.view, false);
-        let peer = self.acceptors[i].peer.expect("its word has been seen");
-        let from = Remote { peer, region: Region::Public(PROPOSALS), offset };
-        let into = Local { region: LocalRegion::Public(SCRATCH), offset: i * 2 * VIEW_RECORD_BYTES };
-        let token = self.token(Op::Fetch, i);
-        fabric.read(from, into, 2 * VIEW_RECORD_BYTES, token);
-        None
-    }
-
-    fn handle_fetch<F: Fabric>(&mut self, fabric: &mut F, i: usize, result: Result<u64, OpError>) -> Option<Outcome> {
-        let Phase::Fetching { from, accepted } = self.phase else { return None };
-        if from != i {
-            return None;
-        }
-        let mut found = None;
-        if result.is_ok() {
-            let scratch = fabric.memory(LocalRegion::Public(SCRATCH)).expect("every process has a scratch region");
-            found = adoptable(&scratch[i * 2 * VIEW_RECORD_BYTES / 8..], self.view, accepted.accepted);
-        }
-        if found.take_if(|value| !(self.makes_sense)(self.view, value)).is_some() {
-            self.senseless |= 1 << i;
-        }
-        match found {
-            Some(value) => {
-                Mark::CasAdopted.reach();
-                self.adopted = Some(value);
-                self.prepared(fabric)
-            }
-            None => {
-                Mark::CasFetchFailed.reach();
-                self.fetch(fabric, accepted)
-            }
-        }
-    }
-
-    fn ask(&mut self, i: usize, body: RpcBody) {
-        self.requests.push_back((i, RpcRequest { view: self.view, ballot: self.ballot, body }));
-    }
-
-    /// The next request of the RPC fallback to send, and to which acceptor (its position). Requests may be lost: see [`Proposer::repeat`].
-    pub fn poll_request(&mut self) -> Option<(usize, RpcRequest)> {
-        self.requests.pop_front()
-    }
-
-    /// Asks again whoever has not answered a request of the RPC fallback, which is harmless. Where somebody has said no and others don't answer,
-    /// the attempt ends after [`PATIENCE`] times: they may be dead, and then its majority would never be lost, nor won. What was learned makes the
-    /// next attempt better.
-    pub fn repeat(&mut self) -> Option<Outcome> {
-        if !self.by_rpc() || !self.requests.is_empty() {
-            return None;
-        }
-        let body = match self.phase {
-            Phase::Preparing => RpcBody::Prepare,
-            Phase::Accepting => RpcBody::Accept(self.adopted.as_ref().or(self.value.as_ref())?.clone()),
-            Phase::Idle | Phase::Prepared | Phase::Fetching { .. } | Phase::Decided => return None,
-        };
-        for a in self.acceptors.iter_mut().filter(|a| a.vote == Vote::Awaited && a.in_flight.is_empty()) {
-            let frozen = SlotWord(a.predicted).state_in(self.generation).is_some_and(|s| s.min == FROZEN);
-            if !frozen {
-                // It was asked on the strength of an earlier attempt's swap, which has failed since: the next attempt has to freeze it.
-                a.vote = Vote::No;
-            }
-        }
-        if self.acceptors.iter().any(|a| a.vote == Vote::No) {
-            self.refused += 1;
-            if self.refused > PATIENCE {
-                Mark::RpcGivenUp.reach();
-                self.phase = Phase::Idle;
-                return Some(Outcome::Aborted);
-            }
-        }
-        for i in 0..self.acceptors.len() {
-            let a = &self.acceptors[i];
-            let frozen = SlotWord(a.predicted).state_in(self.generation).is_some_and(|s| s.min == FROZEN);
-            if a.vote == Vote::Awaited && frozen && a.in_flight.is_empty() {
-                Mark::RpcRepeated.reach();
-                self.ask(i, body.clone());
-            }
-        }
-        None
-    }
-
-    /// Takes an acceptor's answer to a request of the RPC fallback.
-    pub fn handle_reply<F: Fabric>(&mut self, fabric: &mut F, acceptor: usize, reply: RpcReply) -> Option<Outcome> {
-        if reply.view != self.view || reply.ballot != self.ballot {
-            return None;
-        }
-        let a = self.acceptors.get_mut(acceptor)?;
-        match (self.phase, reply.verdict) {
-            (Phase::Preparing, RpcVerdict::Promised { accepted, value }) => {
-                a.vote = Vote::Yes;
-                a.promised = Some((accepted, value));
-            }
-            (Phase::Accepting, RpcVerdict::Accepted) => a.vote = Vote::Yes,
-            (Phase::Preparing | Phase::Accepting, RpcVerdict::Rejected { min }) => {
-                a.vote = Vote::No;
-                self.outbid = self.outbid.max(min);
-            }
-            (Phase::Preparing | Phase::Accepting, RpcVerdict::NotFrozen { word }) => {
-                a.vote = Vote::No;
-                a.predicted = word;
-            }
-            _ => return None,
-        }
-        self.count(fabric)
-    }
 }
 
 /// Where in an acceptor's [`PROPOSALS`] the proposer at `position` keeps its records for `view`; they stand one behind the other.
 pub fn proposal_offset(position: usize, view: ViewNumber, second: bool) -> usize {
     ((position * SLOTS + ballot::slot_of(view)) * 2 + usize::from(second)) * VIEW_RECORD_BYTES
-}
-
-/// The value that a slot word with this accepted ballot stands for, from the two records of its proposer: see the [module](self) for why it
-/// is the one with the lowest ballot at or above.
-pub(super) fn adoptable(records: &martlet_fabric::Memory, view: ViewNumber, accepted: u16) -> Option<Vec<u8>> {
-    let (first, rest) = records.split_at(VIEW_RECORD_BYTES / 8);
-    let second = &rest[..VIEW_RECORD_BYTES / 8];
-    let whole = [first, second].into_iter().filter_map(sealed::read);
-    let fitting = whole.filter(|r| r.subject == view.0 && r.ballot >= u64::from(accepted));
-    fitting.min_by_key(|r| r.ballot).map(|r| r.payload)
 }
