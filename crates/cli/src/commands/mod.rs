@@ -52,6 +52,7 @@ enum Command {
     Completions(completions::Arguments),
     Man(man::Arguments),
     Victim(victim::Arguments),
+    PausesNode(bench::pauses::node::Arguments),
 }
 
 /// Which cluster.
@@ -93,6 +94,7 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),
         Command::Victim(arguments) => victim::run(&arguments),
+        Command::PausesNode(arguments) => bench::pauses::node::run(&arguments),
     }
 }
 

@@ -70,7 +70,8 @@ fn chance() -> Outcome<[u64; 2]> {
     Ok([word(0), word(8)])
 }
 
-fn log() {
+/// What is logged goes to standard error, as far as RUST_LOG says.
+pub fn log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init();
 }

@@ -78,6 +78,22 @@ fn asking_for_a_lease() {
 }
 
 #[test]
+fn watching_the_leader_for_pauses() {
+    let file = std::env::temp_dir().join(format!("martlet-pauses-{}.svg", std::process::id()));
+    let path = file.to_str().expect("a path in UTF-8");
+    let metrics = bench(&["pauses", "--state", "4mb", "--pace-us", "200", "--phase-s", "1", "--stopped-s", "1", "--plot", path]);
+    for phase in ["undisturbed", "log going round", "replica added", "follower stopped", "follower back"] {
+        let wanted = format!("{phase}: proposed and released");
+        assert!(metrics.contains(&wanted), "{wanted} is missing: {metrics:?}");
+    }
+    let svg = std::fs::read_to_string(&file).expect("drawn");
+    std::fs::remove_file(&file).expect("there");
+    assert!(svg.contains("replica added") && svg.contains("<polyline"), "{svg}");
+    let why = run(&["bench", "pauses", "--state", "1kb"]).code(2).err;
+    assert!(why.contains("--state") && why.contains("allowed are 64kb to 16gb"), "{why}");
+}
+
+#[test]
 fn seeing_a_death() {
     assert_eq!(bench(&["detect", "--kills", "2"]).len(), 9);
 }

@@ -196,7 +196,8 @@ impl<'de> Deserialize<'de> for Pin {
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    fn parse(text: &str) -> Option<Bytes> {
+    /// A number, with a unit or without; `None` when it is none.
+    pub fn parse(text: &str) -> Option<Bytes> {
         let text = text.trim().to_ascii_lowercase();
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let number: u64 = text[..digits].parse().ok()?;

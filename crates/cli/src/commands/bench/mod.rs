@@ -7,6 +7,7 @@ mod endpoint;
 mod fabric;
 mod failover;
 mod kv;
+pub mod pauses;
 mod raise;
 mod redis_server;
 mod replicate;
@@ -39,6 +40,7 @@ enum Bench {
     Fabric(fabric::Arguments),
     Failover(failover::Arguments),
     Kv(kv::Arguments),
+    Pauses(pauses::Arguments),
     Replicate(replicate::Arguments),
     /// The machine itself: only the reference figures.
     Reference,
@@ -62,6 +64,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         Bench::Fabric(arguments) => fabric::run(arguments, &mut report, &interrupt)?,
         Bench::Failover(arguments) => failover::run(arguments, &mut report, &interrupt)?,
         Bench::Kv(arguments) => kv::run(arguments, &mut report, &interrupt)?,
+        Bench::Pauses(arguments) => pauses::run(arguments, &mut report, &interrupt)?,
         Bench::Replicate(arguments) => replicate::run(arguments, &mut report, &interrupt)?,
         Bench::Reference => {}
     }
