@@ -1,6 +1,6 @@
 //! What stands around every engine: the state machine that the user supplies, and how an application sees its replica.
 
-use martlet_fabric::{Completion, Fabric, PeerId};
+use martlet_fabric::{Completion, Fabric, NodeId, PeerId};
 
 use crate::basics::layout::Sizes;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
@@ -46,6 +46,23 @@ pub enum ProposeError {
         /// The longest that is taken.
         allowed: usize,
     },
+}
+
+/// Why leadership is not handed over. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandOverError {
+    /// This process does not lead, or no longer.
+    #[error("this replica does not lead")]
+    NotLeading,
+    /// Nobody else, or not the one that was asked for, lives and holds the state.
+    #[error("no such replica holds the state")]
+    NoSuccessor,
+    /// It is being handed over to another one.
+    #[error("leadership is being handed over to another replica")]
+    UnderWay,
+    /// Who leads follows from the view: a leader hands over by leaving.
+    #[error("with this engine a leader hands over by leaving")]
+    ByLeaving,
 }
 
 /// What a replica is just now.
@@ -125,6 +142,23 @@ pub trait Replica {
     /// The machine shows what is in no log and never will be: this process starts over, and is taught by the others. Whoever waits for it hears
     /// nothing, or that it is gone.
     fn give_up(&mut self) {}
+    /// Hands leadership over to the replica of this node, or to whoever comes next. It has been handed over when this process leads no more; if
+    /// [`is_handing_over`](Replica::is_handing_over) says no while it still does, the successor was lost. Until then there may be no room for proposals.
+    ///
+    /// # Errors
+    /// See [`HandOverError`].
+    fn hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError> {
+        let _ = to;
+        Err(HandOverError::ByLeaving)
+    }
+    /// Whether this process is on its way to hand leadership over.
+    fn is_handing_over(&self) -> bool {
+        false
+    }
+    /// Whether leadership can be handed over at all, other than by leaving.
+    fn hands_over(&self) -> bool {
+        false
+    }
     /// The ticket for replies computed in this turn.
     fn ticket(&self) -> Ticket;
     /// Replies with tickets up to this one may go out.

@@ -117,8 +117,10 @@ fn word(peer: PeerId, index: usize) -> Remote {
 impl Mu {
     /// Beats, reads the others' counters, and looks for certain death.
     pub(super) fn tick<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        if self.schedule.stall.tick(now) > self.config.stall_ns {
+        let gap = self.schedule.stall.tick(now);
+        if gap > self.config.stall_ns {
             // Whatever seemed to stand still may have been ourselves.
+            self.hand_over.discount(gap);
             for peer in &mut self.peers {
                 peer.watch.score.forget_last();
                 peer.watch.reading = peer.watch.reading.map(|_| now);
@@ -241,17 +243,20 @@ impl Mu {
         }
     }
 
-    /// Whom this process takes to be the leader: the lowest id among those that it considers to be alive (Mu section 5.1). Who joins or leaves
-    /// does so for this purpose when the change is committed; who lacks the state cannot lead.
+    /// Whom this process takes to be the leader: whom leadership was handed to, or else the lowest id among those that it considers to be alive (Mu section
+    /// 5.1). Who joins or leaves does so for this purpose when the change is committed; who lacks the state cannot lead.
     pub fn leader(&self) -> Option<ProcessId> {
         let (_, group) = self.log.committed_group()?;
-        group.members().iter().copied().find(|id| {
-            if *id == self.me {
-                return self.log.is_complete() && !self.heart.stopped;
-            }
-            let peer = self.peers.iter().find(|p| p.process == *id);
-            peer.is_some_and(|p| p.watch.is_alive() && !matches!(p.watch.status, Some(Status::Incomplete | Status::Taught)))
-        })
+        group.first().into_iter().chain(group.members().iter().copied()).find(|id| self.could_lead(*id))
+    }
+
+    /// Whether a process is taken to be alive, and to hold the state.
+    pub(super) fn could_lead(&self, id: ProcessId) -> bool {
+        if id == self.me {
+            return self.log.is_complete() && !self.heart.stopped;
+        }
+        let peer = self.peers.iter().find(|p| p.process == id);
+        peer.is_some_and(|p| p.watch.is_alive() && !matches!(p.watch.status, Some(Status::Incomplete | Status::Taught)))
     }
 }
 

@@ -1,12 +1,12 @@
 //! `mu` behind the interface of all engines. The methods are those of [`Mu`] itself.
 
-use martlet_fabric::{Completion, Fabric, PeerId, RegionSpec};
+use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec};
 
 use super::{Config, Event, Mu, layout};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::{self, ConfigError, Engine};
 use crate::membership::{Authority, View};
-use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
+use crate::replica::{HandOverError, ProposeError, Standing, StateMachine, Ticket};
 
 impl Engine for Mu {
     type Config = Config;
@@ -107,9 +107,12 @@ impl Engine for Mu {
         self.advance(now, fabric, machine);
     }
 
-    fn step_down(&mut self) -> bool {
-        self.step_down();
-        true
+    fn hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError> {
+        self.hand_over(to)
+    }
+
+    fn is_handing_over(&self) -> bool {
+        self.is_handing_over()
     }
 
     fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S) {

@@ -59,8 +59,9 @@ pub(super) struct Follower {
     pub stable: Option<LogIndex>,
     /// The operation by which the proposal number was written.
     prepare_op: u64,
-    /// What was last said to it to be committed.
-    pub told: LogIndex,
+    /// What was last said to it to be committed, and by which operation.
+    told: LogIndex,
+    told_op: u64,
     posted_ops: u64,
     done_ops: u64,
     marks: VecDeque<Sent>,
@@ -98,6 +99,7 @@ impl Follower {
             stable: None,
             prepare_op: u64::MAX,
             told: LogIndex(0),
+            told_op: 0,
             posted_ops: 0,
             done_ops: 0,
             marks: VecDeque::with_capacity(256),
@@ -170,6 +172,23 @@ impl Follower {
     /// The record just posted carried the proposal number.
     pub fn note_prepare(&mut self) {
         self.prepare_op = self.posted_ops;
+    }
+
+    /// The record just posted said what is committed.
+    pub fn note_told(&mut self, committed: LogIndex) {
+        if committed > self.told {
+            (self.told, self.told_op) = (committed, self.posted_ops);
+        }
+    }
+
+    /// What was last said to it to be committed.
+    pub fn told(&self) -> LogIndex {
+        self.told
+    }
+
+    /// Whether it stands in its memory that this entry is committed, for it to read before it grants anybody else.
+    pub fn has_heard_of(&self, index: LogIndex) -> bool {
+        self.told >= index && self.done_ops >= self.told_op && matches!(self.phase, Phase::Following)
     }
 
     /// The last turn for which an operation has been posted.

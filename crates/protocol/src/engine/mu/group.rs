@@ -15,6 +15,8 @@ pub struct Group {
     members: Vec<ProcessId>,
     removed: Vec<ProcessId>,
     view: ViewNumber,
+    /// Whom leadership was handed to, while it belongs to the group.
+    first: Option<ProcessId>,
 }
 
 impl Group {
@@ -23,13 +25,25 @@ impl Group {
         members.sort_unstable();
         members.dedup();
         martlet_fabric::invariant!(members.len() <= MAX_MEMBERS, "a group of {} processes; at most {MAX_MEMBERS}", members.len());
-        Group { members, removed: Vec::new(), view: ViewNumber(0) }
+        Group { members, removed: Vec::new(), view: ViewNumber(0), first: None }
     }
 
     /// The same group, made as of this view.
     #[must_use]
     pub fn as_of(self, view: ViewNumber) -> Group {
         Group { view, ..self }
+    }
+
+    /// The same group, in which this one of its processes leads before all others.
+    #[must_use]
+    pub fn led_by(self, process: ProcessId) -> Group {
+        martlet_fabric::invariant!(self.contains(process), "{process} is to lead a group to which it does not belong");
+        Group { first: Some(process), ..self }
+    }
+
+    /// Who leads before all others, whatever its id; `None`: the ids alone say.
+    pub fn first(&self) -> Option<ProcessId> {
+        self.first
     }
 
     /// The view that its maker knew; 0 for none.
@@ -76,6 +90,7 @@ impl Group {
         }
         let mut group = self.clone();
         group.members.remove(at);
+        group.first = group.first.filter(|first| *first != process);
         if group.removed.len() == REMEMBERED {
             group.removed.remove(0);
         }
@@ -85,7 +100,9 @@ impl Group {
 
     /// Appends it to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.extend([self.members.len() as u8, self.removed.len() as u8]);
+        // By its place, so that it is one of them.
+        let first = self.first.and_then(|first| self.members.binary_search(&first).ok()).map_or(0, |at| at as u8 + 1);
+        out.extend([self.members.len() as u8, self.removed.len() as u8, first]);
         out.extend_from_slice(&self.view.0.to_le_bytes());
         for id in self.members.iter().chain(&self.removed) {
             out.extend_from_slice(&id.node.0.to_le_bytes());
@@ -95,11 +112,12 @@ impl Group {
 
     /// Reads what [`Group::encode`] wrote; `None` for anything else.
     pub fn decode(bytes: &[u8]) -> Option<Group> {
-        let (&[members, removed], rest) = bytes.split_first_chunk()?;
+        let (&[members, removed, first], rest) = bytes.split_first_chunk()?;
         let (view, rest) = rest.split_first_chunk()?;
         let view = ViewNumber(u64::from_le_bytes(*view));
-        let (members, removed) = (usize::from(members), usize::from(removed));
-        if rest.len() != (members + removed) * ID_BYTES || !(1..=MAX_MEMBERS).contains(&members) || removed > REMEMBERED {
+        let (members, removed, first) = (usize::from(members), usize::from(removed), usize::from(first));
+        if rest.len() != (members + removed) * ID_BYTES || !(1..=MAX_MEMBERS).contains(&members) || removed > REMEMBERED || first > members
+        {
             return None;
         }
         let mut ids: Vec<ProcessId> = rest
@@ -110,7 +128,8 @@ impl Group {
             })
             .collect();
         let removed = ids.split_off(members);
-        ids.is_sorted_by(|a, b| a < b).then_some(Group { members: ids, removed, view })
+        let first = first.checked_sub(1).map(|at| ids[at]);
+        ids.is_sorted_by(|a, b| a < b).then_some(Group { members: ids, removed, view, first })
     }
 }
 
@@ -136,15 +155,25 @@ mod tests {
     }
 
     #[test]
+    fn who_leads_first_does_so_as_long_as_it_belongs_to_it() {
+        let group = Group::new((0..3).map(id).collect()).led_by(id(2));
+        assert_eq!(group.with(id(3)).and_then(|g| g.without(id(1))).and_then(|g| g.first()), Some(id(2)));
+        assert_eq!(group.without(id(2)).expect("it was there").first(), None);
+    }
+
+    #[test]
     fn it_comes_back_as_it_went_and_nonsense_does_not() {
-        let group = Group::new((0..5).map(id).collect()).without(id(2)).expect("it was there").as_of(ViewNumber(9));
+        let group = Group::new((0..5).map(id).collect()).without(id(2)).expect("it was there").as_of(ViewNumber(9)).led_by(id(4));
         let mut bytes = Vec::new();
         group.encode(&mut bytes);
         assert_eq!(Group::decode(&bytes), Some(group));
         for cut in 0..bytes.len() {
             assert_eq!(Group::decode(&bytes[..cut]), None);
         }
-        bytes.swap(10, 10 + ID_BYTES);
+        bytes[2] = 5;
+        assert_eq!(Group::decode(&bytes), None, "the fifth of four leads");
+        bytes[2] = 4;
+        bytes.swap(11, 11 + ID_BYTES);
         assert_eq!(Group::decode(&bytes), None, "out of order");
         let mut rng = fastrand::Rng::with_seed(5);
         for _ in 0..10_000 {

@@ -12,6 +12,7 @@ mod engine;
 mod event;
 mod follower;
 mod group;
+mod handover;
 mod journal;
 pub mod layout;
 mod leading;
@@ -45,6 +46,7 @@ use background::{Heart, Schedule, Watch};
 use backlog::Backlog;
 use durable::{Snapshot, Told};
 use follower::Follower;
+use handover::HandOver;
 use journal::Journal;
 use layout::{Op, Status, WORDS, permission as lane_words};
 use leading::{Context, Reign};
@@ -97,6 +99,7 @@ pub struct Mu {
     failures: u32,
     /// It has been asked to give up the lead.
     steps_down: bool,
+    hand_over: HandOver,
     reigns: u64,
     releases: Releases,
     heart: Heart,
@@ -176,6 +179,7 @@ impl Mu {
             retry: Time(0),
             failures: 0,
             steps_down: false,
+            hand_over: HandOver::default(),
             reigns: 0,
             releases: Releases::new(),
             heart: Heart::new(),
@@ -271,6 +275,9 @@ impl Mu {
 
     /// Whether proposals of `bytes` in all would find room in the log at once. If not, they wait.
     pub fn has_room(&self, bytes: usize) -> bool {
+        if self.hand_over.yields() {
+            return false;
+        }
         if Canary::MuUncheckedSpace.is_planted() && self.reign.as_ref().is_some_and(Reign::is_leading) {
             return true;
         }
@@ -515,7 +522,7 @@ impl Mu {
 
     /// Takes or leaves the leader's role, as the estimate says (Mu section 5.1: it determines whether to execute as leader or follower).
     fn take_role<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
-        let leads = self.leader() == Some(self.me) && !self.is_removed();
+        let leads = self.is_to_lead(now) && !self.is_removed();
         match &self.reign {
             Some(_) if !leads || std::mem::take(&mut self.steps_down) => self.end_reign(AbortReason::NotLeader, fabric),
             None if leads && now >= self.retry => {
@@ -627,6 +634,7 @@ impl Mu {
         if reign.is_leading() {
             self.reigns += 1;
             self.releases.break_off();
+            self.hand_over.end();
         } else {
             self.failures = self.failures.saturating_add(1);
         }
@@ -649,7 +657,7 @@ impl Mu {
     /// Proposes the next wished change of the group, when it can be done: one at a time (Mu section 5.4).
     #[inline]
     fn change_group(&mut self) {
-        if !self.adding.is_empty() || !self.removing.is_empty() {
+        if !self.adding.is_empty() || !self.removing.is_empty() || self.hand_over.is_wished() {
             self.change_group_as_wished();
         }
     }
@@ -665,6 +673,11 @@ impl Mu {
         let keeps = |f: &Follower| self.config.durability != Durability::Sync || f.stable.is_some();
         let level =
             |id: &ProcessId| reign.followers.iter().any(|f| f.process == *id && f.acked.is_some_and(|a| a >= committed) && keeps(f));
+        if let Some(to) = self.hand_over.take_wish(|to| group.contains(to) && level(&to)) {
+            // Who leads is no wish of membership's, which knows this group's view.
+            reign.propose_group(&group.clone().led_by(to));
+            return;
+        }
         let next = match (self.removing.first(), self.adding.iter().find(|id| level(id))) {
             (Some(id), _) => group.without(*id),
             (None, Some(id)) => group.with(*id),

@@ -61,7 +61,7 @@ impl Reign {
         if follower.push(cx.fabric, &mut self.record, mark, self.round, 0) {
             if kind == Kind::Start { basics::Mark::MuStarts } else { basics::Mark::MuJumps }.reach();
             (follower.phase, follower.cursor, follower.started_to) = (Phase::Following, base.position, cx.log.tail().position);
-            follower.told = header.committed;
+            follower.note_told(header.committed);
             if count == 0 {
                 follower.start_ends = follower.writer.tail();
             }
@@ -76,7 +76,7 @@ impl Reign {
         let follower = &mut self.followers[at];
         let told = follower.push(cx.fabric, &mut self.record, None, self.round, 0);
         if told {
-            follower.told = header.committed;
+            follower.note_told(header.committed);
             cx.nudges.push(follower.peer);
         }
         told
@@ -104,7 +104,8 @@ impl Reign {
             let follower = &mut self.followers[at];
             let mark = (next >= follower.started_to).then_some(header.last());
             follower.push(cx.fabric, &mut self.record, mark, self.round, 0);
-            (follower.cursor, follower.told) = (next, header.committed);
+            follower.cursor = next;
+            follower.note_told(header.committed);
             if next == follower.started_to {
                 follower.start_ends = follower.writer.tail();
             }
@@ -146,7 +147,8 @@ impl Reign {
             for follower in &mut self.followers {
                 let level = matches!(follower.phase, Phase::Following) && follower.cursor == before.position;
                 if level && follower.push(cx.fabric, &mut batch.record, Some(mark.index), self.round, turn) {
-                    (follower.cursor, follower.told) = (end, committed);
+                    follower.cursor = end;
+                    follower.note_told(committed);
                 }
             }
             // The next record will be like this one. Its first line is looked at until it is there, the others can be had ahead.
@@ -201,7 +203,7 @@ impl Reign {
         let (tail, committed) = (cx.log.tail().position, cx.log.committed().index);
         for at in 0..self.followers.len() {
             let follower = &mut self.followers[at];
-            if !matches!(follower.phase, Phase::Following) || follower.cursor != tail || follower.told >= committed {
+            if !matches!(follower.phase, Phase::Following) || follower.cursor != tail || follower.told() >= committed {
                 continue;
             }
             // Without room its reader's progress is asked for, and this is tried again.

@@ -1,6 +1,6 @@
 //! `primary-backup` behind the interface of all engines. The methods are those of [`PrimaryBackup`] itself.
 
-use martlet_fabric::{Completion, Fabric, PeerId, RegionSpec, ring};
+use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec, ring};
 
 use super::chain::Origin;
 use super::{Config, Event, PrimaryBackup, Role};
@@ -8,7 +8,7 @@ use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::{self, ConfigError, Engine};
 use crate::membership::{Authority, View};
-use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
+use crate::replica::{HandOverError, ProposeError, Standing, StateMachine, Ticket};
 
 impl Engine for PrimaryBackup {
     type Config = Config;
@@ -119,7 +119,11 @@ impl Engine for PrimaryBackup {
         self.expect_to_lead(fabric);
     }
 
-    fn step_down(&mut self) -> bool {
+    fn hand_over(&mut self, _: Option<NodeId>) -> Result<(), HandOverError> {
+        Err(HandOverError::ByLeaving)
+    }
+
+    fn is_handing_over(&self) -> bool {
         false
     }
 

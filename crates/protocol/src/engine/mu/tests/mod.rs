@@ -1,4 +1,5 @@
 mod disk;
+mod handover;
 mod machine;
 mod paper;
 mod power;

@@ -19,6 +19,8 @@ struct Schedule<const HOST: bool> {
     cluster: Cluster<HOST>,
     /// Faults per 10,000 turns.
     faults: u32,
+    /// How often a leader was asked to hand over, and was about to.
+    handed_over: usize,
 }
 
 /// What came of a schedule.
@@ -31,6 +33,7 @@ struct Tally {
     learned: usize,
     changes: usize,
     aborted: usize,
+    handed_over: usize,
 }
 
 impl<const HOST: bool> Schedule<HOST> {
@@ -41,7 +44,7 @@ impl<const HOST: bool> Schedule<HOST> {
         let replicas = [1, 3, 3, 3, 5][rng.usize(0..5)];
         let cluster = Cluster::in_world(seed, replicas, config, drawn(seed));
         let faults = [0, 10, 30, 100][rng.usize(0..4)];
-        Schedule { rng, cluster, faults }
+        Schedule { rng, cluster, faults, handed_over: 0 }
     }
 
     /// The group of whoever knows the most.
@@ -78,7 +81,11 @@ impl<const HOST: bool> Schedule<HOST> {
             0..2 if self.can_lose(n) && self.cluster.nodes[n].alive => self.cluster.kill(n),
             2..5 if self.cluster.world.is_paused(n) => self.cluster.world.resume(n),
             2..5 if self.can_lose(n) => self.cluster.world.pause(n),
-            5 => self.cluster.nodes[n].engine.step_down(),
+            5 if self.rng.bool() => self.cluster.nodes[n].engine.step_down(),
+            5 => {
+                let to = self.rng.bool().then(|| self.cluster.nodes[self.rng.usize(0..self.cluster.nodes.len())].id.node);
+                self.handed_over += usize::from(self.cluster.nodes[n].engine.hand_over(to).is_ok());
+            }
             6 if self.cluster.nodes.len() < MAX_PROCESSES => {
                 self.cluster.spawn(None);
             }
@@ -205,6 +212,7 @@ fn run<const HOST: bool>(seed: u64, steps: usize, tally: &mut Tally) {
     let cluster = &schedule.cluster;
     tally.acknowledged += cluster.acknowledged.len();
     tally.reads += cluster.reads;
+    tally.handed_over += schedule.handed_over;
     for event in cluster.nodes.iter().flat_map(|n| &n.events) {
         match event {
             Event::Led { recovered, .. } => {
@@ -226,9 +234,10 @@ fn seeds<const HOST: bool>() {
     }
     // The schedules have to do what they are for.
     eprintln!("{tally:?}");
-    let Tally { acknowledged, reads, led, recovered, learned, changes, aborted } = tally;
+    let Tally { acknowledged, reads, led, recovered, learned, changes, aborted, handed_over } = tally;
     assert!(acknowledged > 100 * SEEDS as usize && reads > 10 * SEEDS && led > SEEDS as usize && aborted > SEEDS as usize);
     assert!(recovered > SEEDS && learned > SEEDS as usize / 2 && changes > SEEDS as usize / 4);
+    assert!(handed_over > SEEDS as usize / 4);
 }
 
 #[test]

@@ -1,0 +1,117 @@
+//! Leadership handed over to another replica: the leader names it in the log, and from then on it leads before all others, whatever its id.
+//!
+//! The name is part of the group, so that everybody who knows the log knows it; who leads is no matter of safety, so nothing of the argument in
+//! `docs/mu.md` changes. The leader goes on until its successor is level. Then it proposes the name, and takes nothing more: everything before the name is
+//! committed when the name is. It steps aside when it stands in its successor's memory that the name is committed, since before that the successor would wait
+//! for it.
+//!
+//! If leadership gets lost on the way, some know the name and the one who is named does not: it takes a lower id for the leader, which takes it for the
+//! leader. So the lowest id waits for whom the others name only for as long as it would wait for somebody who is dead.
+
+use martlet_fabric::NodeId;
+
+use crate::basics::{ProcessId, Time};
+use crate::replica::HandOverError;
+
+use super::layout::Status;
+use super::{Group, Mu};
+
+/// A leader's wish to hand over, and what has become of earlier ones.
+#[derive(Debug, Default)]
+pub(super) struct HandOver {
+    /// To whom, as long as that is not in the log.
+    wish: Option<ProcessId>,
+    /// The log of this leader names somebody else who could lead.
+    yields: bool,
+    /// Since when the one who is named could lead and does not, as the process sees it that would lead otherwise.
+    idle_since: Option<Time>,
+}
+
+impl HandOver {
+    /// Whether nothing more is to be taken.
+    #[inline]
+    pub fn yields(&self) -> bool {
+        self.yields
+    }
+
+    pub fn is_wished(&self) -> bool {
+        self.wish.is_some()
+    }
+
+    /// The wish, if it can be put into the log now: nothing more is taken from here on.
+    pub fn take_wish(&mut self, level: impl Fn(ProcessId) -> bool) -> Option<ProcessId> {
+        let wish = self.wish.take_if(|to| level(*to));
+        self.yields |= wish.is_some();
+        wish
+    }
+
+    /// This process was itself stalled for so long, and has waited for nobody.
+    pub fn discount(&mut self, ns: u64) {
+        self.idle_since = self.idle_since.map(|since| since.after(ns));
+    }
+
+    /// The reign is over.
+    pub fn end(&mut self) {
+        *self = HandOver::default();
+    }
+}
+
+impl Mu {
+    /// Hands leadership over: to the replica of this node, or to the lowest id among those that hold the state. It has been handed over when this process is
+    /// not [`Standing::Primary`](crate::replica::Standing::Primary) any more; if [`is_handing_over`](Self::is_handing_over) says no while it still is, the
+    /// successor was lost.
+    ///
+    /// # Errors
+    /// When this process does not lead, nobody can succeed it who is asked for, or it is handing over to another one.
+    pub fn hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError> {
+        if !self.is_leading() {
+            return Err(HandOverError::NotLeading);
+        }
+        let Some((_, group)) = self.log.committed_group() else { return Err(HandOverError::NoSuccessor) };
+        let asked_for = |id: &ProcessId| *id != self.me && to.is_none_or(|node| id.node == node) && self.could_lead(*id);
+        let Some(to) = group.members().iter().copied().find(asked_for) else { return Err(HandOverError::NoSuccessor) };
+        let under_way = self.hand_over.wish.or(self.log.group().and_then(Group::first).filter(|_| self.hand_over.yields));
+        if under_way.is_some_and(|other| other != to) {
+            return Err(HandOverError::UnderWay);
+        }
+        if !self.hand_over.yields {
+            self.hand_over.wish = Some(to);
+        }
+        Ok(())
+    }
+
+    /// Whether it is on its way to hand leadership over.
+    pub fn is_handing_over(&self) -> bool {
+        self.hand_over.is_wished() || self.hand_over.yields
+    }
+
+    /// Whether this process is to lead, or to go on.
+    pub(super) fn is_to_lead(&mut self, now: Time) -> bool {
+        if self.hand_over.wish.is_some_and(|to| !self.could_lead(to)) {
+            self.hand_over.wish = None;
+        }
+        let leads = self.is_leading();
+        let other = |named: &ProcessId| *named != self.me && self.could_lead(*named);
+        // Named in the log, if not for good yet.
+        let yields = leads && self.log.group().and_then(Group::first).as_ref().is_some_and(other);
+        let named = self.log.committed_group().and_then(|(index, group)| Some((*index, group.first().filter(other)?)));
+        self.hand_over.yields = yields;
+        let Some((index, named)) = named else {
+            self.hand_over.idle_since = None;
+            return self.leader() == Some(self.me);
+        };
+        if leads {
+            let follower = self.reign.as_ref().and_then(|reign| reign.followers.iter().find(|f| f.process == named));
+            return !follower.is_some_and(|f| f.has_heard_of(index));
+        }
+        let reigns = self.peers.iter().any(|p| p.process == named && p.watch.status == Some(Status::Leader));
+        let group = self.log.committed_group().map(|(_, group)| group);
+        let lowest = group.and_then(|g| g.members().iter().copied().find(|id| self.could_lead(*id)));
+        if reigns || lowest != Some(self.me) {
+            self.hand_over.idle_since = None;
+            return false;
+        }
+        let since = *self.hand_over.idle_since.get_or_insert(now);
+        now.since(since) > u64::from(self.config.thresholds.cap) * self.config.heartbeat_interval_ns
+    }
+}

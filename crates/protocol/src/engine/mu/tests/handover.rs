@@ -1,0 +1,107 @@
+//! Leadership handed over by its holder.
+
+use martlet_fabric::NodeId;
+
+use super::world::{Cluster, tiny};
+use crate::basics::LogIndex;
+use crate::engine::mu::{AbortReason, Config, Execution};
+use crate::replica::HandOverError;
+
+fn led<const HOST: bool>() -> Cluster<HOST> {
+    let mut c = Cluster::new(3, Config { execution: Execution::Speculative, ..tiny() });
+    c.until_led_by(0);
+    for _ in 0..5 {
+        c.write_through(0);
+    }
+    c.until("all are level", |c| c.is_level());
+    c
+}
+
+/// Who knows the name in the log to be committed.
+fn heard<const HOST: bool>(c: &Cluster<HOST>, n: usize) -> bool {
+    c.nodes[n].engine.log.committed_group().is_some_and(|(_, group)| group.first().is_some())
+}
+
+fn goes_to_whom_it_is_handed<const HOST: bool>() {
+    let mut c = led::<HOST>();
+    let mut written: Vec<LogIndex> = (0..5).filter_map(|_| c.write(0)).collect();
+    c.nodes[0].engine.hand_over(Some(NodeId(2))).expect("it holds everything");
+    // As many as are taken until it leads no more, and the next leader's.
+    c.until("the other leads", |c| {
+        written.extend(c.write(0));
+        c.leads(2)
+    });
+    c.until("the first knows", |c| !c.leads(0));
+    assert!(!c.nodes[0].engine.is_handing_over());
+    assert!(written.len() > 5, "the leader went on until its successor was level");
+    let lost: Vec<&LogIndex> = written.iter().filter(|index| !c.acknowledged.contains_key(index)).collect();
+    assert!(lost.is_empty(), "taken, and not answered: {lost:?} of {written:?}");
+    let reigns = c.nodes[2].engine.reign();
+    c.write_through(2);
+    c.run(3_000_000);
+    assert_eq!((c.leads(2), c.nodes[2].engine.reign()), (true, reigns), "a lower id that lives is no reason to step aside");
+    assert!(c.nodes[0].engine.is_complete(), "nobody has to be taught for it");
+    // Its name goes with it.
+    c.kill(2);
+    c.until_led_by(0);
+    c.write_through(0);
+}
+
+#[test]
+fn leadership_goes_to_whom_it_is_handed_and_nothing_that_was_taken_is_lost() {
+    goes_to_whom_it_is_handed::<true>();
+    goes_to_whom_it_is_handed::<false>();
+}
+
+#[test]
+fn who_is_not_asked_for_somebody_hands_over_to_the_lowest_that_holds_the_state() {
+    let mut c = led::<true>();
+    c.kill(1);
+    c.until("the death is seen", |c| !c.nodes[0].engine.could_lead(c.nodes[1].id));
+    c.nodes[0].engine.hand_over(None).expect("there is one");
+    c.until_led_by(2);
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let mut c = led::<true>();
+    assert_eq!(c.nodes[1].engine.hand_over(None), Err(HandOverError::NotLeading));
+    assert_eq!(c.nodes[0].engine.hand_over(Some(NodeId(0))), Err(HandOverError::NoSuccessor), "it leads already");
+    assert_eq!(c.nodes[0].engine.hand_over(Some(NodeId(7))), Err(HandOverError::NoSuccessor));
+    assert!(!c.nodes[0].engine.is_handing_over());
+    c.nodes[0].engine.hand_over(Some(NodeId(2))).expect("it holds everything");
+    assert_eq!(c.nodes[0].engine.hand_over(Some(NodeId(1))), Err(HandOverError::UnderWay));
+    assert_eq!(c.nodes[0].engine.hand_over(Some(NodeId(2))), Ok(()), "as asked for");
+    c.until_led_by(2);
+}
+
+#[test]
+fn a_leader_whose_successor_is_lost_goes_on() {
+    let mut c = led::<true>();
+    c.nodes[0].engine.hand_over(Some(NodeId(2))).expect("it holds everything");
+    c.world.pause(2);
+    c.until("it takes the other for gone", |c| !c.nodes[0].engine.is_handing_over());
+    c.write_through(0);
+    // The name stands in the log: who is named leads when it is back.
+    c.world.resume(2);
+    c.until_led_by(2);
+    c.write_through(2);
+}
+
+#[test]
+fn who_is_named_and_has_not_heard_of_it_is_not_waited_for_without_end() {
+    let mut c = led::<true>();
+    c.nodes[0].engine.hand_over(Some(NodeId(2))).expect("it holds everything");
+    // It holds the name from here on, but has not read that it is committed.
+    c.until("the name is in the log", |c| c.nodes[0].engine.hand_over.yields());
+    c.world.pause(2);
+    c.until("the name is committed", |c| heard(c, 0));
+    // The reign ends before anybody is told.
+    let node = &mut c.nodes[0];
+    node.engine.end_reign(AbortReason::NotLeader, &node.fabric);
+    assert!(!c.leads(0) && !heard(&c, 2), "the case that this test is about");
+    c.world.resume(2);
+    c.until("somebody leads", |c| c.leader().is_some());
+    c.until_led_by(2);
+    c.write_through(2);
+}
