@@ -44,7 +44,7 @@ typedef enum martlet_status {
     MARTLET_CONFIRMED = 10,
     // The session has as many replies that were not confirmed as are kept.
     MARTLET_TOO_MANY_UNCONFIRMED = 11,
-    // Leadership cannot be handed over: nobody else holds the whole state.
+    // Leadership cannot be handed over: nobody else holds the whole state, or not the one who was to have it.
     MARTLET_NO_SUCCESSOR = 12,
     // An argument that must not be is null.
     MARTLET_NULL_ARGUMENT = 13,
@@ -242,17 +242,28 @@ enum martlet_status martlet_propose_once_with(const struct martlet_replica *repl
                                               void *context);
 
 // Asks the machine's query, linearizably: the answer is of a moment between call and return, and has every command in it that had been
-// answered before the call. It costs no message. Free the reply.
+// answered before the call. It costs no message with the engine primary-backup, which holds a lease, and a word to each follower with mu. Free the reply.
 //
 // # Safety
 // As martlet_propose, for the bytes of the query.
-enum martlet_status martlet_read(const struct martlet_replica *replica, const uint8_t *query, size_t length, struct martlet_bytes *reply);
+enum martlet_status martlet_read(const struct martlet_replica *replica,
+                                 const uint8_t *query,
+                                 size_t length,
+                                 struct martlet_bytes *reply);
 
-// Hands leadership over: this replica answers what it has executed, leaves the cluster in order and joins it again. Returns when it has left.
+// Hands leadership over to whoever comes next. Returns when this replica leads no more: with the engine mu it follows then, with primary-backup it
+// leaves the cluster in order and joins it again. Calls that come meanwhile are told MARTLET_NOT_LEADER.
 //
 // # Safety
 // `replica` is one that martlet_start gave and martlet_stop has not had.
 enum martlet_status martlet_transfer_leadership(const struct martlet_replica *replica);
+
+// Hands leadership over to the replica of this node. With the engine primary-backup the successor cannot be chosen: there the status is
+// MARTLET_NO_SUCCESSOR for any node but the one that comes next.
+//
+// # Safety
+// As martlet_transfer_leadership.
+enum martlet_status martlet_transfer_leadership_to(const struct martlet_replica *replica, uint16_t node);
 
 // What the replica is just now.
 //

@@ -296,7 +296,7 @@ pub unsafe extern "C" fn martlet_propose_once_with(
 }
 
 /// Asks the machine's query, linearizably: the answer is of a moment between call and return, and has every command in it that had been
-/// answered before the call. It costs no message. Free the reply.
+/// answered before the call. It costs no message with the engine primary-backup, which holds a lease, and a word to each follower with mu. Free the reply.
 ///
 /// # Safety
 /// As martlet_propose, for the bytes of the query.
@@ -315,7 +315,8 @@ pub unsafe extern "C" fn martlet_read(
     })
 }
 
-/// Hands leadership over: this replica answers what it has executed, leaves the cluster in order and joins it again. Returns when it has left.
+/// Hands leadership over to whoever comes next. Returns when this replica leads no more: with the engine mu it follows then, with primary-backup it
+/// leaves the cluster in order and joins it again. Calls that come meanwhile are told MARTLET_NOT_LEADER.
 ///
 /// # Safety
 /// `replica` is one that martlet_start gave and martlet_stop has not had.
@@ -325,5 +326,19 @@ pub unsafe extern "C" fn martlet_transfer_leadership(replica: *const martlet_rep
         // SAFETY: by the caller's promise.
         let replica = unsafe { given(replica) }?;
         Ok(replica.replica.transfer_leadership()?)
+    })
+}
+
+/// Hands leadership over to the replica of this node. With the engine primary-backup the successor cannot be chosen: there the status is
+/// MARTLET_NO_SUCCESSOR for any node but the one that comes next.
+///
+/// # Safety
+/// As martlet_transfer_leadership.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn martlet_transfer_leadership_to(replica: *const martlet_replica, node: u16) -> martlet_status {
+    call(|| {
+        // SAFETY: by the caller's promise.
+        let replica = unsafe { given(replica) }?;
+        Ok(replica.replica.transfer_leadership_to(node)?)
     })
 }

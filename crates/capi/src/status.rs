@@ -35,7 +35,7 @@ pub enum martlet_status {
     MARTLET_CONFIRMED = 10,
     /// The session has as many replies that were not confirmed as are kept.
     MARTLET_TOO_MANY_UNCONFIRMED = 11,
-    /// Leadership cannot be handed over: nobody else holds the whole state.
+    /// Leadership cannot be handed over: nobody else holds the whole state, or not the one who was to have it.
     MARTLET_NO_SUCCESSOR = 12,
     /// An argument that must not be is null.
     MARTLET_NULL_ARGUMENT = 13,

@@ -56,6 +56,7 @@ fn a_null_handle_is_refused_by_every_call() {
             martlet_propose_once_with(null(), &command, Some(done), null_mut()),
             martlet_read(null(), null(), 0, &mut reply),
             martlet_transfer_leadership(null()),
+            martlet_transfer_leadership_to(null(), 1),
             martlet_role(null(), role.as_mut_ptr()),
             martlet_next_role(null(), 0, role.as_mut_ptr()),
             martlet_metric(null(), c"pid".as_ptr(), &mut session),

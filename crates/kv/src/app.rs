@@ -164,6 +164,11 @@ impl Application for KvApp {
             self.expiring = ctx.expire_some(most);
         }
         turn.propose();
+        if let Some(to) = turn.shared.hand_over.take()
+            && let Err(error) = turn.replica.hand_over(to)
+        {
+            tracing::warn!(%error, "leadership is not handed over");
+        }
         self.untidy = turn.replica.machine_mut().tidy();
         // A node that sleeps is not woken for what it has been told of already, such as the rest of a long request.
         turn.executed + usize::from(!self.is_idle())

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use martlet_fabric::{Completion, Fabric, Identity, LocalRegion, Memory, PeerEvent, PeerId, PeerKind};
+use martlet_fabric::{Completion, Fabric, Identity, LocalRegion, Memory, NodeId, PeerEvent, PeerId, PeerKind};
 use martlet_protocol::basics::layout::{COUNTERS, MAX_MEMBERS};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::engine::{self, Engine};
 use martlet_protocol::membership::{self, Authority, Core, Milestone, Roles, View};
-use martlet_protocol::replica::{ClientEvent, ProposeError, Replica, Standing, StateMachine, Ticket};
+use martlet_protocol::replica::{ClientEvent, HandOverError, ProposeError, Replica, Standing, StateMachine, Ticket};
 
 use crate::counters::{Counter, Counters, Event, EventKind};
 
@@ -45,6 +45,8 @@ pub(crate) struct Host<F, E, M> {
     /// The engine can't go on in this life.
     pub unfit: bool,
     was_alone: bool,
+    /// Whom the engine has last taken for the leader, where it elects.
+    followed: Option<ProcessId>,
 }
 
 impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
@@ -71,6 +73,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
             excluded: false,
             unfit: false,
             was_alone: false,
+            followed: None,
         };
         // What an earlier life was is over.
         for counter in [Counter::Standing, Counter::View, Counter::ActiveView, Counter::Primary, Counter::Members, Counter::Replicas] {
@@ -233,6 +236,13 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
             }
             self.take_membership_events();
         }
+        if E::AUTHORITY == Authority::Engine
+            && let Some(leader) = self.leader()
+            && self.followed.replace(leader) != Some(leader)
+        {
+            // Whose death to be woken by depends on who leads.
+            self.members_changed = true;
+        }
         let alone = self.engine.is_alone();
         if alone && !self.was_alone {
             self.record(EventKind::Alone, Some(self.me), 0);
@@ -242,7 +252,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
     }
 
     /// Whether this process should be woken by the death of `process`: the leader by anybody's, everybody else by the death of the one before
-    /// it in seniority, or in the order of ids where the engine elects, whose place it takes. If all were woken at once they would be in each other's way just when it matters; who is not woken
+    /// it in seniority, or where the engine elects in the order of ids behind the leader, whose place it takes. If all were woken at once they would be in each other's way just when it matters; who is not woken
     /// hears of the death in the next view, and looks at everybody's signs in each turn anyway.
     pub fn is_ours_to_watch(&self, process: ProcessId) -> bool {
         let Some(view) = self.core.view() else { return true };
@@ -250,14 +260,25 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         let leads = match E::AUTHORITY {
             Authority::Views => self.core.is_leader(),
             Authority::Engine => {
-                order.sort_unstable();
-                self.engine.standing() == Standing::Primary
+                let leader = self.leader();
+                // Whoever leads may have been named, and have any id.
+                order.sort_unstable_by_key(|id| (Some(*id) != leader, *id));
+                leader == Some(self.me)
             }
         };
         let place = |id: ProcessId| order.iter().position(|m| *m == id);
         match (place(self.me), place(process)) {
             (Some(mine), Some(theirs)) => leads || theirs + 1 == mine,
             _ => true,
+        }
+    }
+
+    /// Whom the engine takes for the leader.
+    fn leader(&self) -> Option<ProcessId> {
+        match self.engine.standing() {
+            Standing::Primary => Some(self.me),
+            Standing::Backup { primary } => primary,
+            Standing::Excluded => None,
         }
     }
 
@@ -307,11 +328,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
             (.., Standing::Backup { .. }) => 1,
         };
         if E::AUTHORITY == Authority::Engine {
-            let leader = match self.engine.standing() {
-                Standing::Primary => Some(self.me),
-                Standing::Backup { primary } => primary,
-                Standing::Excluded => None,
-            };
+            let leader = self.leader();
             self.counters.set(Counter::Primary, leader.map_or(0, |p| u64::from(p.node.0) + 1));
             if leader == Some(self.me) {
                 self.counters.set(Counter::ActiveView, self.engine.view().0);
@@ -383,6 +400,18 @@ impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
 
     fn max_proposal_bytes(&self) -> usize {
         self.engine.max_proposal_bytes()
+    }
+
+    fn hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError> {
+        self.engine.hand_over(to)
+    }
+
+    fn is_handing_over(&self) -> bool {
+        self.engine.is_handing_over()
+    }
+
+    fn hands_over(&self) -> bool {
+        E::AUTHORITY == Authority::Engine
     }
 
     fn give_up(&mut self) {

@@ -101,6 +101,29 @@ fn a_cluster_outlives_its_primary_and_all_steps_may_be_repeated() {
 }
 
 #[test]
+fn leadership_is_handed_to_the_node_that_is_named() {
+    let cluster = Cluster::new();
+    cluster.run(&["cluster", "up", "--engine", "mu", "--redis-port", &cluster.port.to_string(), "--patience", "120"]).ok();
+    cluster.run(&["set", "greeting", "hello"]).ok();
+    let said = |ran: Ran| ran.ok().objects()[0].clone();
+    for node in [2, 1, 1] {
+        let handed = said(cluster.run(&["cluster", "handover", &node.to_string(), "--patience", "120"]));
+        assert_eq!((&handed["event"], &handed["node"]), (&Value::from("handed over"), &Value::from(node)));
+        assert_eq!(cluster.primary(), node.to_string());
+        assert_eq!(said(cluster.run(&["get", "greeting"]))["value"], "hello");
+    }
+    cluster.run(&["cluster", "handover", "7"]).code(3);
+}
+
+#[test]
+fn leadership_that_follows_from_the_view_is_not_handed_over() {
+    let cluster = Cluster::new();
+    cluster.up().ok();
+    let why = cluster.run(&["cluster", "handover", "2"]).code(2).err;
+    assert!(why.contains("primary-backup") && why.contains("allowed is mu"), "{why}");
+}
+
+#[test]
 fn a_cluster_that_died_in_whole_is_started_anew() {
     let cluster = Cluster::new();
     cluster.up().ok();

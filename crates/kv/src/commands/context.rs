@@ -1,5 +1,7 @@
 //! What a command's handler works on.
 
+use martlet_fabric::NodeId;
+
 use super::bound;
 use super::client::{Client, ClientSlot, Clients};
 use super::env::Env;
@@ -26,6 +28,8 @@ pub struct Shared {
     pub random: fastrand::Rng,
     /// A client asked the node to leave and end.
     pub shutdown: bool,
+    /// A client asked for leadership to be handed over: to this node, or to whoever comes next.
+    pub hand_over: Option<Option<NodeId>>,
 }
 
 impl Shared {
@@ -40,6 +44,7 @@ impl Shared {
             stats: KvStats::default(),
             random: fastrand::Rng::with_seed(seed),
             shutdown: false,
+            hand_over: None,
         }
     }
 }

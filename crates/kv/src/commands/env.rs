@@ -14,6 +14,8 @@ pub struct Env {
     pub config: KvConfig,
     /// Whether this node leads.
     pub is_primary: bool,
+    /// Whether leadership can be handed over other than by leaving.
+    pub hands_over: bool,
     /// Who leads, as far as this node knows.
     pub primary: Option<ProcessId>,
     /// Where the leader is reached by Redis clients.
@@ -35,6 +37,7 @@ impl Env {
         Env {
             config,
             is_primary: false,
+            hands_over: false,
             primary: None,
             primary_address: None,
             view_number: ViewNumber::default(),
@@ -57,8 +60,13 @@ impl Env {
         self.view_number = view;
         self.view = replica.current_view().cloned();
         self.is_primary = standing == Standing::Primary;
+        self.hands_over = replica.hands_over();
         self.primary = match standing {
-            Standing::Primary => self.view.as_ref().and_then(View::primary).map(|m| m.id),
+            // This node: where the engine elects by itself, not the view's first.
+            Standing::Primary => {
+                let lives = self.view.iter().flat_map(|view| &view.members).filter(|m| m.id.node == self.config.node);
+                lives.map(|m| m.id).max()
+            }
             Standing::Backup { primary } => primary,
             Standing::Excluded => self.view.as_ref().and_then(View::primary).map(|m| m.id),
         };

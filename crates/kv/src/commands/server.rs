@@ -1,5 +1,7 @@
 //! Commands on the server itself.
 
+use martlet_protocol::membership::Roles;
+
 use super::connection::REDIS_VERSION;
 use super::context::Ctx;
 use super::errors;
@@ -26,6 +28,38 @@ pub(super) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
     }
     // As in Redis there is no reply: the connection ends when the node does. Nothing is saved either way; the others hold the state.
     ctx.shared.shutdown = true;
+}
+
+/// `FAILOVER [TO host port]`. As in Redis the reply says that it has begun; INFO or CLUSTER SLOTS tell when another leads.
+pub(super) fn failover(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let named = args.len() == 4 && args.is(1, "TO");
+    if args.len() != 1 && !named {
+        return reply.error(errors::SYNTAX);
+    }
+    let env = ctx.env();
+    if !env.is_primary {
+        return reply.error("ERR FAILOVER is not valid when server is a replica.");
+    }
+    if !env.hands_over {
+        return reply.error("ERR with this engine a leader hands over by leaving: restart it");
+    }
+    let me = env.me();
+    let others: Vec<_> = env.view.iter().flat_map(|view| view.with_roles(Roles::REPLICA)).filter(|m| m.id.node != me).collect();
+    if others.is_empty() {
+        return reply.error("ERR FAILOVER requires connected replicas.");
+    }
+    let to = match named {
+        false => None,
+        true => {
+            let address = [args.at(2), b":", args.at(3)].concat();
+            match others.iter().find(|m| m.address.as_bytes() == address) {
+                Some(member) => Some(member.id.node),
+                None => return reply.error("ERR FAILOVER target HOST and PORT is not a replica."),
+            }
+        }
+    };
+    ctx.shared.hand_over = Some(to);
+    reply.ok();
 }
 
 /// The settings that CONFIG GET shows, under Redis's names where Redis has them.

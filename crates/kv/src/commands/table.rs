@@ -111,6 +111,7 @@ static COMMANDS: &[Command] = commands! {
     "expire" -3 [WRITE FAST] (1 1 1) "generic" expiry::expire, "Lets a key expire in seconds.";
     "expireat" -3 [WRITE FAST] (1 1 1) "generic" expiry::expireat, "Lets a key expire at a time in seconds.";
     "expiretime" 2 [READ FAST] (1 1 1) "generic" expiry::expiretime, "When a key expires, in seconds.";
+    "failover" -1 [ADMIN NO_MULTI] (0 0 0) "server" server::failover, "Hands leadership over to another node.";
     "flushall" -1 [WRITE] (0 0 0) "server" keyspace::flush, "Removes all keys.";
     "flushdb" -1 [WRITE] (0 0 0) "server" keyspace::flush, "Removes all keys.";
     "get" 2 [READ FAST] (1 1 1) "string" strings::get, "The value of a key.";

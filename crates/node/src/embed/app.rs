@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use martlet_fabric::primitive::{Ordering, fence};
-use martlet_fabric::{Fabric as _, LocalRegion};
+use martlet_fabric::{Fabric as _, LocalRegion, NodeId};
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::basics::layout::COUNTERS;
 use martlet_protocol::membership::Roles as MemberRoles;
-use martlet_protocol::replica::{Application, ProposeError, Replica, Standing, Ticket};
+use martlet_protocol::replica::{Application, HandOverError, ProposeError, Replica, Standing, Ticket};
 
 use super::call::{Call, Done, Inbox, Proposal, ReadJob};
 use super::entry::{Entry, HEADER_BYTES, MAX_COMMAND_BYTES};
@@ -31,6 +31,8 @@ pub(super) struct Shared<M> {
 /// What waits for its ticket.
 enum Answer<M> {
     Proposal(Done<Vec<u8>>, Result<Vec<u8>, CallError>),
+    /// A session's command that had been executed before.
+    Known(Done<Vec<u8>>, Vec<u8>),
     Read(Box<dyn ReadJob<M>>),
 }
 
@@ -44,6 +46,8 @@ pub(super) struct Served<M> {
     waiting: VecDeque<(Ticket, Answer<M>)>,
     /// Who has asked for this node to hand its leadership over, which it does by leaving.
     stepping_down: Option<Done<()>>,
+    /// Who has asked for it where the engine hands it over by itself.
+    handing_over: Vec<Done<()>>,
     standing: Option<Standing>,
     reign: u64,
     entry: Vec<u8>,
@@ -57,6 +61,7 @@ impl<M: StateMachine> Served<M> {
             held: None,
             waiting: VecDeque::with_capacity(CALLS_A_TURN),
             stepping_down: None,
+            handing_over: Vec::new(),
             standing: None,
             reign: 0,
             entry: Vec::new(),
@@ -67,6 +72,7 @@ impl<M: StateMachine> Served<M> {
     /// why.
     pub fn end_of_run(&mut self) -> Option<Done<()>> {
         self.give_up_waiting(None);
+        self.handing_over.drain(..).for_each(|done| done.tell(Ok(())));
         (self.standing, self.reign) = (None, 0);
         self.stepping_down.take()
     }
@@ -76,6 +82,7 @@ impl<M: StateMachine> Served<M> {
             match answer {
                 // What was to be answered without having had an effect may be asked of the next leader.
                 Answer::Proposal(done, Err(_)) => done.tell(Err(CallError::NotLeader { leader: leader.clone() })),
+                Answer::Known(done, _) => done.tell(Err(CallError::NotLeader { leader: leader.clone() })),
                 Answer::Proposal(done, Ok(_)) => done.tell(Err(CallError::OutcomeUnknown)),
                 Answer::Read(job) => job.end(Err(CallError::NotLeader { leader: leader.clone() })),
             }
@@ -93,6 +100,17 @@ impl<M: StateMachine> Served<M> {
             self.give_up_waiting(leader);
         }
         let standing = replica.standing();
+        if !self.handing_over.is_empty() {
+            // It takes effect while this replica leads no more; and if it has come to nothing while it does, the successor was lost.
+            let over = match (standing, replica.is_handing_over()) {
+                (Standing::Primary, true) => None,
+                (Standing::Primary, false) => Some(Err(CallError::NoSuccessor)),
+                _ => Some(Ok(())),
+            };
+            if let Some(over) = over {
+                self.handing_over.drain(..).for_each(|done| done.tell(over.clone()));
+            }
+        }
         if self.standing != Some(standing) {
             self.standing = Some(standing);
             let role = match standing {
@@ -121,16 +139,28 @@ impl<M: StateMachine> Served<M> {
                 job.look(replica.machine().0.inner());
                 self.waiting.push_back((replica.ticket(), Answer::Read(job)));
             }
-            Call::StepDown(done) => {
-                let others = replica.current_view().map_or(0, |view| view.with_roles(MemberRoles::REPLICA).count());
-                match others {
-                    0 | 1 => done.tell(Err(CallError::NoSuccessor)),
-                    _ => self.stepping_down = Some(done),
-                }
-            }
+            Call::HandOver { to, done } => match replica.hand_over(to) {
+                Ok(()) => self.handing_over.push(done),
+                Err(HandOverError::ByLeaving) => self.step_down(replica, to, done),
+                Err(HandOverError::NotLeading) => done.tell(Err(CallError::NotLeader { leader: leader_of(replica) })),
+                Err(HandOverError::NoSuccessor | HandOverError::UnderWay) => done.tell(Err(CallError::NoSuccessor)),
+            },
             Call::Propose { proposal, done } => return self.propose(replica, proposal, done),
         }
         None
+    }
+
+    /// Leads to this replica's end, after which it joins again. Who leads next is the next in the order of the view.
+    fn step_down<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &R, to: Option<NodeId>, done: Done<()>)
+    where
+        M: 'a,
+    {
+        let next = replica.current_view().and_then(|view| view.with_roles(MemberRoles::REPLICA).nth(1)).map(|member| member.id.node);
+        match (next, to) {
+            (None, _) => done.tell(Err(CallError::NoSuccessor)),
+            (Some(next), Some(to)) if next != to => done.tell(Err(CallError::NoSuccessor)),
+            _ => self.stepping_down = Some(done),
+        }
     }
 
     fn propose<'a, R: Replica<Machine = Lent<'a, M>>>(
@@ -158,7 +188,7 @@ impl<M: StateMachine> Served<M> {
         };
         // What this replica knows of a session may be out of date if it leads no more: such answers, too, wait until it is known that it does.
         let answer = match known {
-            Ok(Some(reply)) => Answer::Proposal(done.executed(), Ok(reply)),
+            Ok(Some(reply)) => Answer::Known(done, reply),
             Err(error) => Answer::Proposal(done, Err(error)),
             Ok(None) => {
                 self.entry.clear();
@@ -238,6 +268,7 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
             let Some((_, answer)) = served.waiting.pop_front() else { break };
             match answer {
                 Answer::Proposal(done, result) => done.tell(result),
+                Answer::Known(done, reply) => done.tell(Ok(reply)),
                 Answer::Read(job) => job.end(Ok(())),
             }
             sent += 1;

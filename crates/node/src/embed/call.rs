@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use martlet_fabric::NodeId;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::error::CallError;
@@ -79,7 +80,11 @@ pub(super) enum Call<M> {
         anywhere: bool,
     },
     Metrics(Done<Box<Reading>>),
-    StepDown(Done<()>),
+    /// Leadership is to be handed over: to this node, or to whoever comes next.
+    HandOver {
+        to: Option<NodeId>,
+        done: Done<()>,
+    },
 }
 
 impl<M> Call<M> {
@@ -89,7 +94,7 @@ impl<M> Call<M> {
             Call::Propose { done, .. } => done.tell(Err(why)),
             Call::Read { job, .. } => job.end(Err(why)),
             Call::Metrics(done) => done.tell(Err(why)),
-            Call::StepDown(done) => done.tell(Err(why)),
+            Call::HandOver { done, .. } => done.tell(Err(why)),
         }
     }
 }

@@ -94,8 +94,8 @@ pub enum CallError {
         /// How many.
         kept: usize,
     },
-    /// Leadership cannot be handed over: nobody else holds the whole state.
-    #[error("nobody else holds the whole state, so nobody can take over")]
+    /// Leadership cannot be handed over: nobody else holds the whole state, or not the one who was to have it, or that one was lost on the way.
+    #[error("nobody who may take over holds the whole state")]
     NoSuccessor,
     /// The counters could not be read.
     #[error("the counters cannot be read: {0}")]

@@ -29,6 +29,8 @@ use std::time::Duration;
 
 use self::app::Shared;
 use self::call::{Call, Done, Look, Proposal, Wait};
+use martlet_fabric::NodeId;
+
 use crate::counters::Reading;
 use crate::runner::{Ended, Started};
 use crate::stop::Stop;
@@ -143,8 +145,9 @@ impl<M: StateMachine> Replica<M> {
     }
 
     /// Reads the state, linearizably: what is read was the state at a moment between call and return, with every command in it that had been
-    /// answered before the call, and nothing in it that is lost later. It costs no message: the leader reads its own state, and the lease that
-    /// it holds, checked after that, says that nobody else can have led. `look` runs on the replica's thread, and must be quick.
+    /// answered before the call, and nothing in it that is lost later. The leader reads its own state, and what is checked after that says that nobody else
+    /// can have led: with `primary-backup` the lease that it holds, which costs no message; with `mu` the permission of a majority, which costs a word
+    /// written to each follower. `look` runs on the replica's thread, and must be quick.
     ///
     /// # Errors
     /// See [`CallError`]; no read leaves its outcome unknown.
@@ -191,14 +194,30 @@ impl<M: StateMachine> Replica<M> {
         self.wait(|done| self.0.shared.inbox.put(Call::Metrics(done)), CallError::TimedOut).map(|reading| *reading)
     }
 
-    /// Hands leadership over to the next replica in the order of the view. With the engine `primary-backup` a leader stays until it leaves: so
-    /// this replica answers what it has executed, leaves the cluster in order, and joins it again as a new incarnation, which is taught the
-    /// state. Returns when it has left. Whom leadership goes to cannot be chosen.
+    /// Hands leadership over to whoever comes next; returns when this replica leads no more. Calls that come meanwhile wait, and are then told who leads
+    /// ([`CallError::NotLeader`]); those that were taken before are answered.
+    ///
+    /// With the engine `mu` this replica follows from then on, and keeps its state. With `primary-backup` a leader stays until it leaves: so it answers what
+    /// it has executed, leaves the cluster in order, and joins it again as a new incarnation, which is taught the state.
     ///
     /// # Errors
-    /// [`CallError::NoSuccessor`] when nobody else holds the whole state, and as [`Replica::propose`].
+    /// [`CallError::NoSuccessor`] when nobody else holds the whole state, and as [`Replica::read`].
     pub fn transfer_leadership(&self) -> Result<(), CallError> {
-        self.wait(|done| self.0.shared.inbox.put(Call::StepDown(done)), CallError::TimedOut)
+        self.hand_over(None)
+    }
+
+    /// Hands leadership over to the replica of this node, as [`Replica::transfer_leadership`] does to whoever comes next. It leads for as long as it lives
+    /// and belongs to the cluster, or until it hands leadership over itself.
+    ///
+    /// # Errors
+    /// [`CallError::NoSuccessor`] when that node does not hold the whole state, or, with `primary-backup`, is not the next in the order of joining: there the
+    /// successor cannot be chosen. And as [`Replica::read`].
+    pub fn transfer_leadership_to(&self, node: u16) -> Result<(), CallError> {
+        self.hand_over(Some(NodeId(node)))
+    }
+
+    fn hand_over(&self, to: Option<NodeId>) -> Result<(), CallError> {
+        self.wait(|done| self.0.shared.inbox.put(Call::HandOver { to, done }), CallError::TimedOut)
     }
 
     /// What the replica is just now.

@@ -1,6 +1,7 @@
 //! `martlet cluster`
 
 mod down;
+mod handover;
 mod kill;
 mod restart;
 mod up;
@@ -18,6 +19,7 @@ pub enum Command {
     Status(status::Arguments),
     Kill(kill::Arguments),
     Restart(restart::Arguments),
+    Handover(handover::Arguments),
     Down(down::Arguments),
 }
 
@@ -26,6 +28,7 @@ pub fn run(command: &Command, format: Format) -> Outcome {
         Command::Up(arguments) => up::run(arguments, format),
         Command::Status(arguments) => status::run(arguments, format),
         Command::Restart(arguments) => restart::run(arguments, format),
+        Command::Handover(arguments) => handover::run(arguments, format),
         Command::Down(arguments) => down::run(arguments, format),
         Command::Kill(arguments) => kill::run(arguments, format),
     }

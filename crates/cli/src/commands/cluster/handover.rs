@@ -1,0 +1,95 @@
+//! `martlet cluster handover`
+
+use std::net::ToSocketAddrs as _;
+use std::time::Duration;
+
+use clap::Args;
+use martlet_node::config::{Cluster, EngineKind, Settings};
+use martlet_node::counters::Counter;
+use serde_json::json;
+
+use crate::commands::Which;
+use crate::directory::Directory;
+use crate::fail::{Context as _, Fail, Outcome};
+use crate::interrupt::Interrupt;
+use crate::observer::{self, Observer, Sight};
+use crate::output::Format;
+use crate::redis::{Connection, Value};
+
+/// Hand leadership over to a node, without a failed request.
+///
+/// The leader goes on until that node has everything, and then tells clients to go there. It leads until it ends, or hands leadership over itself. For
+/// clusters with --engine mu whose nodes serve the Redis protocol. With primary-backup who leads follows from the order of joining: there a leader hands
+/// over by leaving, as with `martlet cluster restart`.
+///
+/// Example: martlet cluster handover 2
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The node that is to lead.
+    node: u16,
+    /// How long to wait until it does, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    patience: u64,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let node = arguments.node;
+    let directory = Directory::new(&arguments.which.dir);
+    let cluster = directory.existing_node(node)?;
+    let engine = cluster.config().engine;
+    if engine != EngineKind::Mu {
+        return Err(Fail::usage(format_args!(
+            "the cluster's engine is {engine}, where a leader hands over by leaving: `martlet cluster restart`; allowed is {}",
+            EngineKind::Mu
+        )));
+    }
+    let patience = Duration::from_secs(arguments.patience);
+    let mut observer = Observer::open(&cluster)?;
+    let found = observer.wait_for(patience, &interrupt, |sights| observer::primary(sights).is_some())?;
+    let sights = found.map_err(|sights| observer::not_ready("nobody leads", &sights))?;
+    let leader = observer::primary(&sights).map(|sight| sight.node).ok_or_else(|| Fail::absent("nobody leads"))?;
+    if leader != node {
+        ask(&directory, &cluster, leader, node, patience)?;
+        let found = observer.wait_for(patience, &interrupt, |sights| leads(sights, node))?;
+        let what = format!("node {node} did not lead within {} s", arguments.patience);
+        found.map_err(|sights| observer::not_ready(&what, &sights))?;
+    }
+    format.print(
+        format_args!("node {node} leads{}", if leader == node { " already".into() } else { format!(", and node {leader} follows") }),
+        || json!({"event": "handed over", "node": node, "from": leader}),
+    );
+    Ok(())
+}
+
+/// Whether it leads, and everybody who can be seen knows it.
+fn leads(sights: &[Sight], node: u16) -> bool {
+    let knows = |sight: &Sight| sight.reading.is_none() || sight.counter(Counter::Primary) == u64::from(node) + 1;
+    observer::primary(sights).is_some_and(|sight| sight.node == node) && sights.iter().all(knows)
+}
+
+/// Asks the leader for it, as a client of Redis would.
+fn ask(directory: &Directory, cluster: &Cluster, leader: u16, node: u16, patience: Duration) -> Outcome {
+    let doing = format!("cannot ask node {leader}, which leads");
+    let address = |number: u16| {
+        let entry = cluster.config().nodes.iter().find(|entry| entry.number == number).filter(|entry| !entry.redis.is_empty());
+        entry.map(|entry| entry.redis.as_str()).ok_or_else(|| Fail::failed(format_args!("{doing}: node {number} serves no Redis protocol")))
+    };
+    let (host, port) = address(node)?.rsplit_once(':').unwrap_or_default();
+    let server = address(leader)?.to_socket_addrs().context(&doing)?.next().ok_or_else(|| Fail::failed(&doing))?;
+    let mut connection = Connection::open(server, patience).context(&doing)?;
+    let settings = Settings::load(&directory.node_file(leader)).map_err(Fail::failed)?;
+    if let Some(password) = &settings.node().redis.requirepass {
+        said(connection.command(&[b"AUTH", password.0.as_bytes()]).context(&doing)?, &doing)?;
+    }
+    said(connection.command(&[b"FAILOVER", b"TO", host.as_bytes(), port.as_bytes()]).context(&doing)?, &doing)
+}
+
+fn said(reply: Value, doing: &str) -> Outcome {
+    match reply {
+        Value::Error(text) => Err(Fail::failed(format_args!("{doing}: {text}"))),
+        _ => Ok(()),
+    }
+}
