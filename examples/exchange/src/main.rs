@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use hdrhistogram::Histogram;
-use martlet::config::{Cluster, ClusterConfig, Key, NodeEntry};
+use martlet::config::{Cluster, ClusterConfig, EngineKind, Key, NodeEntry};
 use martlet::observe::{ClientEndpoint, NodeId, Roles, View};
 use martlet::{Replica, Stop};
 use martlet_exchange::load::{Client, Executed, Orders, digest, expected_market, leader};
@@ -39,6 +39,9 @@ enum What {
         /// How many times a leader is killed during the second half of the load
         #[arg(long, default_value_t = 3)]
         kills: u32,
+        /// How orders are replicated: primary-backup or mu
+        #[arg(long, default_value_t)]
+        engine: EngineKind,
     },
     /// One node
     Node {
@@ -87,7 +90,7 @@ struct Load {
 
 fn main() -> ExitCode {
     let done = match Options::parse().what {
-        What::Demo { load, kills } => demo(load, kills),
+        What::Demo { load, kills, engine } => demo(load, kills, engine),
         What::Node { cluster, number, listen, with_parent } => node(&cluster, number, listen, with_parent),
         What::Load { servers, load } => {
             let mut executed = Vec::new();
@@ -133,12 +136,13 @@ struct Nodes {
 type Children = Arc<Mutex<Vec<Option<Child>>>>;
 
 impl Nodes {
-    fn start() -> Result<Nodes, Failure> {
+    fn start(engine: EngineKind) -> Result<Nodes, Failure> {
         let dir = std::env::temp_dir().join(format!("martlet-exchange-{}", std::process::id()));
         std::fs::create_dir(&dir)?;
         let nodes = (0..3).map(NodeEntry::new);
         let name = format!("exchange-{}", std::process::id());
-        let config = ClusterConfig { key: Some(Key::generate()?.to_hex().into()), ..ClusterConfig::new(name, nodes.collect()) };
+        let key = Some(Key::generate()?.to_hex().into());
+        let config = ClusterConfig { key, engine, ..ClusterConfig::new(name, nodes.collect()) };
         let nodes = Nodes { dir, children: Arc::new(Mutex::new(vec![None, None, None])) };
         std::fs::write(nodes.file(), config.to_toml())?;
         for number in 0..3 {
@@ -237,9 +241,9 @@ impl Drop for Nodes {
     }
 }
 
-fn demo(load: Load, kills: u32) -> Result<(), Failure> {
-    println!("three nodes of an exchange, each a process with a replica of all books");
-    let nodes = Nodes::start()?;
+fn demo(load: Load, kills: u32, engine: EngineKind) -> Result<(), Failure> {
+    println!("three nodes of an exchange, each a process with a replica of all books, replicated by {engine}");
+    let nodes = Nodes::start(engine)?;
     nodes.settle()?;
     let servers = Nodes::addresses();
     let mut executed = Vec::new();

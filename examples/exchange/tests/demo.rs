@@ -2,13 +2,20 @@
 
 use std::process::Command;
 
-#[test]
-fn every_order_is_executed_exactly_once_through_kills() {
-    let demo = Command::new(env!("CARGO_BIN_EXE_exchange")).args(["demo", "--orders", "2000", "--kills", "2"]).output().expect("it runs");
+fn every_order_is_executed_exactly_once(engine: &str) {
+    let arguments = ["demo", "--orders", "2000", "--kills", "2", "--engine", engine];
+    let demo = Command::new(env!("CARGO_BIN_EXE_exchange")).args(arguments).output().expect("it runs");
     let printed = String::from_utf8_lossy(&demo.stdout);
     assert!(demo.status.success(), "{printed}{}", String::from_utf8_lossy(&demo.stderr));
     assert_eq!(printed.matches("  killed node ").count(), 2, "{printed}");
     assert!(printed.contains("every order was executed exactly once: 6000 commands"), "{printed}");
+    assert!(printed.contains(&format!("replicated by {engine}\n")), "{printed}");
+}
+
+// One after the other, as either wants all cores.
+#[test]
+fn every_order_is_executed_exactly_once_through_kills_with_every_engine() {
+    ["primary-backup", "mu"].into_iter().for_each(every_order_is_executed_exactly_once);
 }
 
 #[test]

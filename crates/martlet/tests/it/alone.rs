@@ -2,20 +2,29 @@
 
 use std::sync::mpsc::channel;
 
+use martlet::config::EngineKind;
 use martlet::counters::Counter;
 use martlet::{CallError, MAX_COMMAND_BYTES, Replica, Role, SessionCommand, StartError, StopError};
 
-use crate::cluster::{Text, cluster, threads};
+use crate::cluster::{Text, cluster, threads, with_every_engine};
 
-fn leading(name: &str) -> Replica<Text> {
-    let replica = Replica::builder().cluster(cluster(name, 1)).node(0).threads(threads()).start(Text::default()).expect("it starts");
+with_every_engine!(
+    a_command_takes_effect_and_is_read,
+    a_sessions_command_takes_effect_once_and_in_its_turn,
+    what_cannot_be_is_refused_with_a_reason,
+    the_longest_command_takes_effect_and_a_longer_one_is_refused_with_the_limit,
+    a_machine_that_panics_ends_its_replica_and_leaves_the_outcome_open,
+);
+
+fn leading(name: &str, engine: EngineKind) -> Replica<Text> {
+    let replica =
+        Replica::builder().cluster(cluster(name, engine, 1)).node(0).threads(threads()).start(Text::default()).expect("it starts");
     assert!(replica.roles().any(|change| change.role == Role::Leader), "who is alone leads");
     replica
 }
 
-#[test]
-fn a_command_takes_effect_and_is_read() {
-    let replica = leading("calls");
+fn a_command_takes_effect_and_is_read(engine: EngineKind) {
+    let replica = leading("calls", engine);
     assert_eq!(replica.propose(b"ab").as_deref(), Ok(&b"2"[..]));
     let (sender, receiver) = channel();
     let told = sender.clone();
@@ -28,9 +37,8 @@ fn a_command_takes_effect_and_is_read() {
     assert_eq!(receiver.recv().expect("told"), Ok(b"abc".to_vec()));
 }
 
-#[test]
-fn a_sessions_command_takes_effect_once_and_in_its_turn() {
-    let replica = leading("session");
+fn a_sessions_command_takes_effect_once_and_in_its_turn(engine: EngineKind) {
+    let replica = leading("session", engine);
     let session = replica.open_session().expect("opened");
     let once = |seq, confirmed, command| replica.propose_once(SessionCommand { session, seq, confirmed, command });
     for _ in 0..3 {
@@ -46,12 +54,10 @@ fn a_sessions_command_takes_effect_once_and_in_its_turn() {
     assert_eq!(replica.query(b"").as_deref(), Ok(&b"abc"[..]));
 }
 
-#[test]
-fn what_cannot_be_is_refused_with_a_reason() {
-    let replica = leading("refused");
+fn what_cannot_be_is_refused_with_a_reason(engine: EngineKind) {
+    let replica = leading("refused", engine);
     let long = vec![0; MAX_COMMAND_BYTES + 1];
     assert_eq!(replica.propose(&long), Err(CallError::TooLong { bytes: MAX_COMMAND_BYTES + 1, limit: MAX_COMMAND_BYTES }));
-    assert!(replica.propose(&long[1..]).is_ok(), "the longest that is allowed");
     assert_eq!(replica.transfer_leadership(), Err(CallError::NoSuccessor));
     // A blocking call from a callback would wait for itself.
     let (sender, receiver) = channel();
@@ -70,9 +76,26 @@ fn what_cannot_be_is_refused_with_a_reason() {
     assert!(matches!(replica.join(), Err(StopError::Elsewhere)));
 }
 
-#[test]
-fn a_machine_that_panics_ends_its_replica_and_leaves_the_outcome_open() {
-    let replica = leading("panic");
+fn the_longest_command_takes_effect_and_a_longer_one_is_refused_with_the_limit(engine: EngineKind) {
+    let replica = leading("long", engine);
+    // What an engine takes can be less than what any takes.
+    let limit = match replica.propose(&[0; MAX_COMMAND_BYTES]) {
+        Err(CallError::TooLong { bytes: MAX_COMMAND_BYTES, limit }) => {
+            assert_eq!(replica.propose(&vec![0; limit + 1]), Err(CallError::TooLong { bytes: limit + 1, limit }));
+            assert_eq!(replica.propose(&vec![1; limit]), Ok(limit.to_string().into_bytes()), "what was refused had no effect");
+            limit
+        }
+        other => {
+            assert_eq!(other, Ok(MAX_COMMAND_BYTES.to_string().into_bytes()));
+            MAX_COMMAND_BYTES
+        }
+    };
+    assert_eq!(limit < MAX_COMMAND_BYTES, engine == EngineKind::Mu, "a quarter of its log is less");
+    assert_eq!(replica.read(|text| text.0.len()), Ok(limit));
+}
+
+fn a_machine_that_panics_ends_its_replica_and_leaves_the_outcome_open(engine: EngineKind) {
+    let replica = leading("panic", engine);
     assert_eq!(replica.propose(b"panic"), Err(CallError::OutcomeUnknown));
     assert!(matches!(replica.join(), Err(StopError::Panicked(text)) if text.contains("as it was told")));
     assert_eq!(replica.propose(b"x"), Err(CallError::ShuttingDown));
@@ -82,10 +105,16 @@ fn a_machine_that_panics_ends_its_replica_and_leaves_the_outcome_open() {
 fn a_builder_names_what_it_lacks() {
     let start = |builder: martlet::Builder| builder.start(Text::default()).expect_err("it lacks something").to_string();
     assert_eq!(start(Replica::builder()), "the cluster is not set: call `cluster_file` on the builder");
-    assert_eq!(start(Replica::builder().cluster(cluster("lack", 1))), "the node's number is not set: call `node` on the builder");
-    assert_eq!(start(Replica::builder().cluster(cluster("lack", 1)).node(7)), "<node>: number is 7; allowed: the cluster's nodes: 0");
-    let bad = start(Replica::builder().cluster(cluster("lack", 1)).node(0).listen("here"));
+    assert_eq!(
+        start(Replica::builder().cluster(cluster("lack", EngineKind::PrimaryBackup, 1))),
+        "the node's number is not set: call `node` on the builder"
+    );
+    assert_eq!(
+        start(Replica::builder().cluster(cluster("lack", EngineKind::PrimaryBackup, 1)).node(7)),
+        "<node>: number is 7; allowed: the cluster's nodes: 0"
+    );
+    let bad = start(Replica::builder().cluster(cluster("lack", EngineKind::PrimaryBackup, 1)).node(0).listen("here"));
     assert!(bad.contains("node[0].redis is \"here\"") && bad.contains("host:port"), "{bad}");
-    let none = Replica::builder().cluster(cluster("lack", 1)).node(0).max_waiting(0).start(Text::default());
+    let none = Replica::builder().cluster(cluster("lack", EngineKind::PrimaryBackup, 1)).node(0).max_waiting(0).start(Text::default());
     assert!(matches!(none, Err(StartError::Value { key: "max_waiting", .. })));
 }

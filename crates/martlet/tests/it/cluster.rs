@@ -1,13 +1,30 @@
 //! Clusters for tests in this process, and a machine to replicate.
 
-use martlet::config::{Cluster, ThreadsConfig};
+use martlet::config::{Cluster, ClusterConfig, ElectionConfig, EngineKind, ThreadsConfig};
 use martlet::{LogIndex, StateMachine};
 
 use crate::config::config;
 
-pub fn cluster(name: &str, count: u16) -> Cluster {
-    Cluster::new(config(name, count)).expect("a good configuration")
+/// A cluster of so many nodes, whose name tells it from those of other tests and engines.
+pub fn cluster(name: &str, engine: EngineKind, count: u16) -> Cluster {
+    // Elections that soon hear who is there, and are slow to take anybody for gone.
+    let election = ElectionConfig { heartbeat_us: 10_000, cap: 250, failure: 1, recovery: 2 };
+    let election = (engine == EngineKind::Mu).then_some(election);
+    Cluster::new(ClusterConfig { engine, election, ..config(&format!("{name}-{engine}"), count) }).expect("a good configuration")
 }
+
+/// Each of these, with every engine, as a test of its own.
+macro_rules! with_every_engine {
+    ($($test:ident),+ $(,)?) => {
+        mod primary_backup {
+            $(#[test] fn $test() { super::$test(martlet::config::EngineKind::PrimaryBackup); })+
+        }
+        mod mu {
+            $(#[test] fn $test() { super::$test(martlet::config::EngineKind::Mu); })+
+        }
+    };
+}
+pub(crate) use with_every_engine;
 
 /// Several replicas share this process and its cores with other tests.
 pub fn threads() -> ThreadsConfig {

@@ -4,7 +4,6 @@ mod alone;
 mod cluster;
 mod config;
 mod counter;
-mod mu;
 mod together;
 
 use martlet::config::EngineKind;

@@ -1,22 +1,38 @@
 //! Three replicas in this process: what followers say, and how leadership is handed over.
 
+use std::collections::VecDeque;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use martlet::config::Cluster;
+use martlet::config::{Cluster, EngineKind};
 use martlet::counters::Counter;
 use martlet::{CallError, Leader, Replica, Role, SessionCommand};
 
-use crate::cluster::{Text, cluster, threads};
+use crate::cluster::{Text, cluster, threads, with_every_engine};
+
+with_every_engine!(
+    a_follower_names_the_leader_and_leadership_is_handed_over_without_loss,
+    a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere,
+);
 
 fn start(cluster: &Cluster, node: u16) -> Replica<Text> {
     let address = format!("127.0.0.{}:7000", node + 1);
     Replica::builder().cluster(cluster.clone()).node(node).listen(address).threads(threads()).start(Text::default()).expect("it starts")
 }
 
-/// Waits until some replica leads and all of them hold the whole state, and returns who leads.
-fn settled(replicas: &[Replica<Text>]) -> usize {
+/// Three replicas, and who of them leads.
+fn three(cluster: &Cluster) -> (Vec<Replica<Text>>, usize) {
+    let replicas: Vec<_> = (0..3).map(|node| start(cluster, node)).collect();
+    // Whoever is there first leads, but with an election of its own the lowest takes its place.
+    let elects = cluster.config().engine == EngineKind::Mu;
+    let first = settled(&replicas, |leader| !elects || leader == 0);
+    (replicas, first)
+}
+
+/// Waits until a replica leads that is `right` and all of them hold the whole state, and returns who leads.
+fn settled(replicas: &[Replica<Text>], right: impl Fn(usize) -> bool) -> usize {
     loop {
-        let leader = replicas.iter().position(|r| r.role().role == Role::Leader);
+        let leader = replicas.iter().position(|r| r.role().role == Role::Leader).filter(|leader| right(*leader));
         let whole = |r: &Replica<Text>| r.metrics().is_ok_and(|m| m.get(Counter::Replicas) == replicas.len() as u64);
         if let Some(leader) = leader.filter(|_| replicas.iter().all(whole)) {
             return leader;
@@ -26,29 +42,28 @@ fn settled(replicas: &[Replica<Text>]) -> usize {
     }
 }
 
-#[test]
-fn a_follower_names_the_leader_and_leadership_is_handed_over_without_loss() {
-    let cluster = cluster("together", 3);
-    let replicas: Vec<_> = (0..3).map(|node| start(&cluster, node)).collect();
-    let first = settled(&replicas);
+fn a_follower_names_the_leader_and_leadership_is_handed_over_without_loss(engine: EngineKind) {
+    let (replicas, first) = three(&cluster("together", engine, 3));
     let session = replicas[first].open_session().expect("it leads");
     let once = |at: usize, seq, command| replicas[at].propose_once(SessionCommand { session, seq, confirmed: 0, command });
     assert_eq!(once(first, 1, b"ab").as_deref(), Ok(&b"2"[..]));
 
     let follower = (first + 1) % 3;
     let named = Some(Leader { node: first as u16, address: Some(format!("127.0.0.{}:7000", first + 1)) });
+    // It has heard of it when it says so itself.
+    assert!(replicas[follower].roles().any(|change| change.role == Role::Follower { leader: named.clone() }));
     assert_eq!(replicas[follower].propose(b"x"), Err(CallError::NotLeader { leader: named.clone() }));
     assert_eq!(replicas[follower].read(|_| ()), Err(CallError::NotLeader { leader: named.clone() }));
     assert_eq!(replicas[follower].role().role, Role::Follower { leader: named });
 
     let roles = replicas[first].roles();
     replicas[first].transfer_leadership().expect("others hold the state");
-    let second = settled(&replicas);
-    assert_ne!(second, first);
-    // The old leader went out and came back.
+    let second = settled(&replicas, |leader| leader != first);
+    // The old leader went out and came back; or, where it can, only stepped aside.
     let seen: Vec<Role> = std::iter::from_fn(|| roles.try_next()).map(|change| change.role).collect();
     assert_eq!(seen[0], Role::Leader);
-    assert!(seen.contains(&Role::Rejoining) && matches!(seen.last(), Some(Role::Follower { .. })), "{seen:?}");
+    assert!(matches!(seen.last(), Some(Role::Follower { .. })), "{seen:?}");
+    assert_eq!(seen.contains(&Role::Rejoining), engine == EngineKind::PrimaryBackup, "{seen:?}");
     // A repeated command is known there, and nothing is lost.
     assert_eq!(once(second, 1, b"ab").as_deref(), Ok(&b"2"[..]));
     assert_eq!(once(second, 2, b"c").as_deref(), Ok(&b"3"[..]));
@@ -61,7 +76,59 @@ fn a_follower_names_the_leader_and_leadership_is_handed_over_without_loss() {
     // Who ends in order leaves the rest to the others.
     replicas[second].stop().expect("in order");
     let rest: Vec<_> = replicas.iter().enumerate().filter(|(at, _)| *at != second).map(|(_, r)| r.clone()).collect();
-    let third = settled(&rest);
+    let third = settled(&rest, |_| true);
     let reply = rest[third].propose_once(SessionCommand { session, seq: 2, confirmed: 0, command: b"c" });
     assert_eq!(reply.as_deref(), Ok(&b"3"[..]));
+}
+
+fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(engine: EngineKind) {
+    let (replicas, first) = three(&cluster("load", engine, 3));
+    let (sender, answers) = channel();
+    let mut handover: Option<std::thread::JoinHandle<_>> = None;
+    let (mut under_way, mut taken, mut refused) = (VecDeque::new(), 0u64, 0u64);
+    // Until some have been refused after it was handed over.
+    while refused < 100 || !handover.as_ref().is_some_and(|thread| thread.is_finished()) {
+        while under_way.len() < 32 {
+            let told = sender.clone();
+            under_way.push_back(());
+            replicas[first].propose_with(b"x", move |reply| told.send(reply).expect("awaited"));
+        }
+        let answer = answers.recv().expect("every call is answered");
+        under_way.pop_front();
+        match answer {
+            Ok(_) => taken += 1,
+            Err(CallError::NotLeader { .. }) => refused += 1,
+            Err(other) => panic!("{other}"),
+        }
+        if taken == 500 && handover.is_none() {
+            let leader = replicas[first].clone();
+            handover = Some(std::thread::spawn(move || match engine {
+                EngineKind::Mu => leader.transfer_leadership_to(2),
+                EngineKind::PrimaryBackup => leader.transfer_leadership(),
+            }));
+        }
+    }
+    assert_eq!(handover.expect("begun").join().expect("no panic"), Ok(()));
+    for answer in answers.iter().take(under_way.len()) {
+        match answer {
+            Ok(_) => taken += 1,
+            Err(CallError::NotLeader { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+    let second = settled(&replicas, |leader| leader != first);
+    assert!(engine == EngineKind::PrimaryBackup || second == 2, "it was to go to 2, and {second} leads");
+    assert_eq!(replicas[second].read(|text| text.0.len() as u64), Ok(taken), "what was answered, and nothing else");
+}
+
+/// Where leadership cannot go.
+#[test]
+fn a_successor_that_cannot_be_is_refused() {
+    let (replicas, first) = three(&cluster("nowhere", EngineKind::Mu, 3));
+    assert_eq!(replicas[first].transfer_leadership_to(9), Err(CallError::NoSuccessor));
+    assert_eq!(replicas[first].transfer_leadership_to(first as u16), Err(CallError::NoSuccessor), "it leads already");
+    assert!(matches!(replicas[1].transfer_leadership_to(2), Err(CallError::NotLeader { .. })));
+    assert_eq!(replicas[first].role().role, Role::Leader);
+    let (replicas, first) = three(&cluster("nowhere", EngineKind::PrimaryBackup, 3));
+    assert_eq!(replicas[first].transfer_leadership_to(first as u16), Err(CallError::NoSuccessor), "who is not next in the view's order");
 }
