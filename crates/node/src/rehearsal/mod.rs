@@ -5,12 +5,14 @@
 //! of the node's, so that a life with rehearsals is the same life as one without: all that it takes is time, and it looks between its acts whether
 //! somebody has died.
 
+mod schedule;
 mod stage;
 
-use martlet_protocol::basics::{Time, ViewNumber};
+use martlet_protocol::basics::Time;
 use martlet_protocol::membership::{Authority, ClockBounds, Roles, View};
 use martlet_protocol::replica::{Application, Standing};
 
+use self::schedule::Schedule;
 use self::stage::{Played, Stage};
 use crate::backend::{Backend, Rest};
 use crate::config::Settings;
@@ -18,17 +20,10 @@ use crate::counters::Counter;
 use crate::engine::NodeEngine;
 use crate::host::Host;
 
-/// For how long after a change of views nobody rehearses, in nanoseconds: who has just taken over, and its clients, need the cores. A new successor would else build
-/// its stage just then, which takes a millisecond.
-const SETTLE_NS: u64 = 50_000_000;
-
 /// When a node rehearses, and where.
 pub(crate) struct Rehearsals<F: Backend, E: NodeEngine, A: Application> {
-    every_ns: u64,
+    schedule: Schedule,
     clocks: ClockBounds,
-    due: Time,
-    /// The view in which that was set.
-    view: Option<ViewNumber>,
     /// Built when it is needed first: most nodes never are the primary's successor.
     stage: Option<Stage<F, E, A>>,
 }
@@ -41,26 +36,20 @@ impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
             // Who leads is not decided by views, and elections are not rehearsed.
             Authority::Engine => 0,
         };
-        Rehearsals { every_ns, clocks, due: now.after(every_ns), view: None, stage: None }
+        Rehearsals { schedule: Schedule::new(every_ns, now), clocks, stage: None }
     }
 
     /// When the next one is due, if this node rehearses.
     pub fn due(&self, host: &Host<F, E, A::Machine>) -> Option<Time> {
-        let rehearses = self.every_ns > 0 && matches!(host.engine.standing(), Standing::Backup { .. }) && is_successor(host);
-        rehearses.then_some(self.due)
+        self.schedule.due().filter(|_| matches!(host.engine.standing(), Standing::Backup { .. }) && is_successor(host))
     }
 
     /// Plays if it is due. Returns whether it has: the next turn is to follow at once. `bed` tells whether somebody has died.
     pub fn play(&mut self, now: Time, settings: &Settings, host: &mut Host<F, E, A::Machine>, app: &A, bed: &impl Rest<F>) -> bool {
-        let view = host.core.view().map(|view| view.number);
-        if view != self.view {
-            self.view = view;
-            self.due = now.after(self.every_ns.max(SETTLE_NS));
-        }
+        self.schedule.note_view(host.core.view_number(), now);
         if self.due(host).is_none_or(|due| now < due) {
             return false;
         }
-        self.due = now.after(self.every_ns);
         if self.stage.as_ref().is_none_or(Stage::is_worn_out) {
             self.stage = match Stage::build(settings.cluster(), self.clocks, app, host.clock) {
                 Ok(stage) => stage,
@@ -71,7 +60,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
             };
         }
         let Some(stage) = &mut self.stage else {
-            self.every_ns = 0;
+            self.schedule.end();
             return true;
         };
         let played = stage.play(|| !bed.has_seen_death(&host.fabric));
@@ -86,7 +75,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
         app.expect_to_lead(&host.fabric);
         let end = host.clock();
         host.counters.add(Counter::RehearsalNs, end.since(now));
-        self.due = end.after(self.every_ns);
+        self.schedule.note_played(end);
         true
     }
 }

@@ -1,0 +1,91 @@
+//! When a rehearsal is due.
+
+use martlet_protocol::basics::{Time, ViewNumber};
+
+/// For how long after a change of views nobody rehearses, in nanoseconds: who has just taken over, and its clients, need the cores. A new
+/// successor would else build its stage just then, which takes a millisecond.
+pub(super) const SETTLE_NS: u64 = 50_000_000;
+
+/// When the next rehearsal is due. It knows no clock.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    /// 0: never.
+    every_ns: u64,
+    due: Time,
+    /// The view in which that was set.
+    view: ViewNumber,
+}
+
+impl Schedule {
+    /// One every so many nanoseconds from `now` on, or none for 0.
+    pub fn new(every_ns: u64, now: Time) -> Schedule {
+        Schedule { every_ns, due: now.after(every_ns), view: ViewNumber(0) }
+    }
+
+    /// When the next one is due, if there is one to come.
+    pub fn due(&self) -> Option<Time> {
+        (self.every_ns > 0).then_some(self.due)
+    }
+
+    /// `view` is the newest at `now`. If it has just been learned it has to settle first, however long the last rehearsal is ago.
+    pub fn note_view(&mut self, view: ViewNumber, now: Time) {
+        if view != self.view {
+            self.view = view;
+            self.due = now.after(self.every_ns.max(SETTLE_NS));
+        }
+    }
+
+    /// One was played until `end`.
+    pub fn note_played(&mut self, end: Time) {
+        self.due = end.after(self.every_ns);
+    }
+
+    /// There is to be no further one.
+    pub fn end(&mut self) {
+        self.every_ns = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn who_has_just_become_the_successor_rehearses_when_the_view_has_settled() {
+        let mut schedule = Schedule::new(5 * MS, Time(0));
+        schedule.note_view(ViewNumber(1), Time(0));
+        // It has been a backup for long, and none of its rehearsals was played: the one that is due is overdue.
+        schedule.note_view(ViewNumber(1), Time(900 * MS));
+        assert!(schedule.due().is_some_and(|due| due < Time(900 * MS)));
+        // The primary dies, another takes over, and this process comes next after that.
+        schedule.note_view(ViewNumber(2), Time(1_000 * MS));
+        assert_eq!(schedule.due(), Some(Time(1_000 * MS + SETTLE_NS)));
+        // Looking again does not put it off.
+        schedule.note_view(ViewNumber(2), Time(1_020 * MS));
+        assert_eq!(schedule.due(), Some(Time(1_000 * MS + SETTLE_NS)));
+        schedule.note_view(ViewNumber(3), Time(1_030 * MS));
+        assert_eq!(schedule.due(), Some(Time(1_030 * MS + SETTLE_NS)), "each change has to settle");
+    }
+
+    #[test]
+    fn rehearsals_follow_each_other_at_the_pace_configured() {
+        let mut schedule = Schedule::new(5 * MS, Time(MS));
+        assert_eq!(schedule.due(), Some(Time(6 * MS)));
+        schedule.note_played(Time(100 * MS));
+        assert_eq!(schedule.due(), Some(Time(105 * MS)), "from the end of the last: a long one leaves time for the rest");
+        schedule.end();
+        assert_eq!(schedule.due(), None);
+    }
+
+    #[test]
+    fn a_pace_slower_than_views_settle_is_kept_after_a_change_and_none_is_none() {
+        let mut slow = Schedule::new(2 * SETTLE_NS, Time(0));
+        slow.note_view(ViewNumber(7), Time(MS));
+        assert_eq!(slow.due(), Some(Time(MS + 2 * SETTLE_NS)));
+        let mut never = Schedule::new(0, Time(0));
+        never.note_view(ViewNumber(7), Time(MS));
+        assert_eq!(never.due(), None);
+    }
+}
