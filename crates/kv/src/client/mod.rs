@@ -6,16 +6,21 @@
 //!
 //! It is pure: time comes in as an argument, memory through [`Fabric`], and it never waits. [`Client::call`] does, in the caller's way.
 
+mod config;
+mod node;
 mod rehearser;
+mod seeking;
 mod value;
 
 use std::collections::VecDeque;
 
-use martlet_fabric::ring::{Reader, Record, Writer, max_payload, salt};
-use martlet_fabric::{Fabric, LocalRegion, NodeId, PeerEvent, PeerId, PeerKind, Region, Remote};
-use martlet_protocol::basics::layout::{self, Component, Sizes};
+use martlet_fabric::ring::{Record, max_payload};
+use martlet_fabric::{Fabric, LocalRegion, NodeId, PeerEvent, PeerId, PeerKind};
+use martlet_protocol::basics::layout::{self, Component};
 use martlet_protocol::basics::{Time, ViewNumber};
 
+pub use self::config::{ClientConfig, RequestError};
+use self::node::{Node, PROGRESS, REQUEST, token};
 pub(crate) use self::rehearser::Rehearser;
 pub use self::value::Value;
 use crate::frontend::fabric::MAX_UNCONFIRMED;
@@ -25,59 +30,6 @@ use crate::frontend::fabric::wire::{self, Answer as Wire};
 const MAX_ARGS: usize = u16::MAX as usize;
 /// The most departed nodes whose memory is kept.
 const MAX_DEPARTED: usize = 8;
-/// Tokens: what an operation was for.
-const REQUEST: u64 = 0;
-const PROGRESS: u64 = 1;
-
-/// What a client can be told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientConfig {
-    /// Names it for its life; no other client may use the name, nor an earlier life of this one. Its incarnation serves well.
-    /// To be drawn from the system's secure source: the salts of the lanes for its replies come from it, which keep others' data from being
-    /// taken for replies.
-    pub session: u64,
-    /// How large the rings are: as at the nodes.
-    pub sizes: Sizes,
-    /// The most requests without reply; at most 4096, which is what a server keeps.
-    pub max_outstanding: usize,
-    /// While nobody is known to lead, how long to wait for a notice before another node is asked, in nanoseconds.
-    pub probe_ns: u64,
-    /// After so long without any word from the node that is believed to lead, another one is asked, in nanoseconds.
-    pub silence_ns: u64,
-}
-
-impl ClientConfig {
-    /// The usual settings for a client of that name.
-    pub fn new(session: u64) -> ClientConfig {
-        ClientConfig { session, sizes: Sizes::default(), max_outstanding: 256, probe_ns: 200_000, silence_ns: 50_000_000 }
-    }
-}
-
-/// Why a request was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RequestError {
-    /// As many requests as allowed wait for their replies.
-    #[error("{0} requests wait for their replies already")]
-    Full(usize),
-    /// It does not fit into a lane.
-    #[error("the request takes {bytes} bytes, and a lane takes {limit} at most")]
-    TooLong {
-        /// What it takes.
-        bytes: usize,
-        /// What fits.
-        limit: usize,
-    },
-    /// It has no argument, or too many.
-    #[error("a request has 1 to {MAX_ARGS} arguments, not {0}")]
-    Arguments(usize),
-    /// A call needs all replies for itself, and some are awaited.
-    #[error("{0} requests wait for their replies; a call must be the only one")]
-    Busy(usize),
-    /// The caller gave up. The request may still take effect; its reply will come through [`Client::poll`].
-    #[error("given up; the request may or may not take effect")]
-    GivenUp,
-}
-
 /// The reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer<'a> {
@@ -96,47 +48,6 @@ struct Head {
     seq: u64,
     view: ViewNumber,
     node: NodeId,
-}
-
-/// A node that we are connected to.
-#[derive(Debug)]
-struct Node {
-    id: NodeId,
-    peer: PeerId,
-    reader: Reader,
-    writer: Writer,
-    /// Writes whose completion has not come.
-    in_flight: u32,
-    /// The epoch in which it was last told how far we have sent requests elsewhere.
-    told: Option<u32>,
-    asking: bool,
-    /// It sent what is no answer, or its lane is lost.
-    broken: bool,
-}
-
-impl Node {
-    /// Says who we are, and that requests below `next` may have been sent elsewhere. Returns whether there was room for it.
-    fn introduce<F: Fabric>(&mut self, fabric: &mut F, session: u64, next: u64, epoch: u32) -> bool {
-        let mut hello = Record::with_capacity(wire::HELLO_BYTES);
-        hello.fill(|out| wire::encode_hello(epoch, session, next, lane_salt(session, self.peer), out));
-        let posted = self.writer.push(fabric, &mut hello, token(self.peer, REQUEST));
-        self.in_flight += posted.unwrap_or(0);
-        self.told = posted.map(|_| epoch).or(self.told);
-        posted.is_some()
-    }
-
-    /// Asks how far it has taken what we sent.
-    fn ask_progress<F: Fabric>(&mut self, fabric: &mut F) {
-        if !self.asking {
-            self.asking = true;
-            fabric.read_word(self.writer.consumed_word(), token(self.peer, PROGRESS));
-        }
-    }
-}
-
-/// The salt of the lane that we keep for a node's answers.
-fn lane_salt(session: u64, peer: PeerId) -> u64 {
-    salt(session, u64::from(peer.0))
 }
 
 #[derive(Debug)]
@@ -321,17 +232,7 @@ impl<F: Fabric> Client<F> {
     fn peer_event(&mut self, event: PeerEvent) {
         match event {
             PeerEvent::Up { peer, identity } if identity.kind == PeerKind::Member => {
-                let lane = Remote { peer, region: Region::Lane(layout::CLIENT_LANE), offset: 0 };
-                let mut node = Node {
-                    id: identity.node,
-                    peer,
-                    reader: Reader::salted(lane_salt(self.config.session, peer)),
-                    writer: Writer::new(lane, self.config.sizes.client_ring_bytes),
-                    in_flight: 0,
-                    told: None,
-                    asking: false,
-                    broken: false,
-                };
+                let mut node = Node::new(identity.node, peer, self.config.session, self.config.sizes);
                 node.introduce(&mut self.fabric, self.config.session, self.ever_sent, self.epoch);
                 // A later life of a node takes the place of the earlier.
                 self.nodes.retain(|n| n.id != identity.node);
@@ -415,20 +316,6 @@ impl<F: Fabric> Client<F> {
         self.complete();
     }
 
-    /// Everything without reply is to be sent again, from the first on.
-    fn start_over(&mut self) {
-        self.sent = 0;
-        self.epoch = self.epoch.wrapping_add(1);
-    }
-
-    /// Believes that `node` leads, and sends it everything that has no reply.
-    fn follow(&mut self, node: Option<NodeId>, view: ViewNumber) {
-        self.primary = node;
-        self.chosen_in = view;
-        self.start_over();
-        self.send();
-    }
-
     /// Takes records until one is the answer to a request; its bytes are then in the buffer.
     fn read(&mut self, now: Time) -> Option<Head> {
         for _ in 0..self.nodes.len() {
@@ -491,41 +378,4 @@ impl<F: Fabric> Client<F> {
         }
         awaited
     }
-
-    fn redirected(&mut self, from: NodeId, view: ViewNumber, to: Option<NodeId>, now: Time) {
-        if self.primary != Some(from) {
-            return;
-        }
-        self.view = self.view.max(view);
-        match to {
-            Some(to) if to != from && view >= self.view && view > self.chosen_in => self.follow(Some(to), view),
-            // It has not yet heard that it leads, or two nodes point at each other, or nobody knows: the new primary will tell, or we ask
-            // around, but not in a tight circle.
-            _ => {
-                self.primary = None;
-                self.heard_at = now;
-            }
-        }
-    }
-
-    /// Asks the next node, when nobody is known to lead or who is said nothing for long.
-    fn look_elsewhere(&mut self, now: Time) {
-        if self.nodes.is_empty() {
-            return;
-        }
-        let unreachable = self.primary.is_none_or(|p| !self.nodes.iter().any(|n| n.id == p && !n.broken));
-        let patience = if unreachable { self.config.probe_ns } else { self.config.silence_ns };
-        let never = self.primary.is_none() && self.view == ViewNumber(0) && self.chosen_in == ViewNumber(0) && self.probe == 0;
-        if never || now.since(self.heard_at) >= patience {
-            self.heard_at = now;
-            self.probe += 1;
-            let node = self.nodes[self.probe % self.nodes.len()].id;
-            // Chosen by chance, so any word of a view is newer.
-            self.follow(Some(node), ViewNumber(0));
-        }
-    }
-}
-
-fn token(peer: PeerId, what: u64) -> martlet_fabric::Token {
-    Component::Application.token(u64::from(peer.0) << 1 | what)
 }
