@@ -1,0 +1,72 @@
+//! The orderly end of a life: nobody waits for who has said goodbye.
+
+use martlet_protocol::membership::{Authority, Roles, View};
+use martlet_protocol::replica::{Application, Standing};
+
+use super::life::Life;
+use crate::backend::Backend;
+use crate::clock;
+use crate::counters::EventKind;
+use crate::engine::NodeEngine;
+use crate::host::Host;
+use crate::stop::Stop;
+
+/// How long a node that ends waits for the others to take note, in nanoseconds. If they don't, its death words tell them.
+const LEAVE_PATIENCE_NS: u64 = 500_000_000;
+/// How long a node that ends while nobody else holds the whole state waits for a learner to have it, in nanoseconds.
+const HAND_OVER_PATIENCE_NS: u64 = 10_000_000_000;
+
+impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
+    /// Leaves the cluster in order: what was executed is answered, a learner gets the state if nobody else has it, and the others
+    /// remove this process. A second request cuts it short. Returns whether the others have removed it.
+    pub(super) fn leave(&mut self, stop: &Stop) -> bool {
+        let asked = stop.requests();
+        let start = clock::now();
+        let patient = |patience| stop.requests() <= asked.max(1) && clock::now() < start.after(patience);
+        // The last whole copy is not given up while somebody is about to have it.
+        while patient(HAND_OVER_PATIENCE_NS) && self.is_last_copy() && !self.is_over() {
+            self.patient_turn();
+        }
+        self.agent.serving = false;
+        self.agent.host.record(EventKind::Leaving, Some(self.me), 0);
+        let start = clock::now();
+        let patient = |patience| stop.requests() <= asked.max(1) && clock::now() < start.after(patience);
+        while patient(LEAVE_PATIENCE_NS) && !self.is_over() && self.is_answering() {
+            self.patient_turn();
+        }
+        let host = &mut self.agent.host;
+        if !host.excluded {
+            host.now = clock::now();
+            host.core.leave(host.now, &mut host.fabric);
+            host.take_membership_events();
+        }
+        while patient(LEAVE_PATIENCE_NS) && !self.agent.host.excluded {
+            self.patient_turn();
+        }
+        // A leader that has a quorum of its own takes itself out of it, or the others might lack a majority.
+        let hands_over = |host: &Host<F, E, A::Machine>| {
+            E::AUTHORITY == Authority::Engine && host.engine.standing() == Standing::Primary && !host.engine.is_alone()
+        };
+        while patient(LEAVE_PATIENCE_NS) && hands_over(&self.agent.host) {
+            self.patient_turn();
+        }
+        self.agent.host.excluded
+    }
+
+    fn is_over(&self) -> bool {
+        self.agent.host.excluded || self.agent.host.unfit
+    }
+
+    /// Whether this is the only replica, and there is a learner on its way.
+    fn is_last_copy(&self) -> bool {
+        let host = &self.agent.host;
+        let learner = host.core.view().is_some_and(|v: &View| v.with_roles(Roles::LEARNER).next().is_some());
+        learner && host.engine.is_alone()
+    }
+
+    /// Whether, as primary, replies to what has been executed are still to come.
+    fn is_answering(&self) -> bool {
+        let engine = &self.agent.host.engine;
+        engine.standing() == Standing::Primary && (engine.committed() != engine.last() || engine.released().0 + 1 < engine.ticket().0)
+    }
+}

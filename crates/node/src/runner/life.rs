@@ -1,0 +1,242 @@
+//! One life of a node: its turns, its sleeps, and its founding.
+
+use std::io;
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::shm::DeathWords;
+use martlet_fabric::{Identity, LocalRegion, NodeId, PeerKind};
+use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, life};
+use martlet_protocol::basics::{ProcessId, Time};
+use martlet_protocol::membership::{Authority, ClockBounds, Core};
+use martlet_protocol::replica::{Application, Standing, StateMachine as _};
+
+use super::RunError;
+use super::rhythm::{Gaps, Posture};
+use crate::agent::{Agent, Turn};
+use crate::backend::{Backend, Rest as _};
+use crate::clock;
+use crate::config::{Cluster, Key, Settings};
+use crate::counters::{Counter, Counters, EventKind};
+use crate::engine::{self, NodeEngine};
+use crate::founding::{Founding, Verdict};
+use crate::host::Host;
+use crate::idle::{Idler, Rest};
+use crate::rehearsal::Rehearsals;
+use crate::sched::{Class, FifoWatch, Placement};
+use crate::stop::Stop;
+
+/// The longest sleep, in nanoseconds: a lost wake-up would cost this much and no more.
+const LONGEST_SLEEP_NS: u64 = 20_000_000;
+
+/// How a life ended.
+pub(super) enum End {
+    Stopped { left: bool },
+    StartOver,
+}
+
+/// What goes on into the next life.
+pub(super) struct Parts<E, A: Application> {
+    pub app: A,
+    pub machine: A::Machine,
+    pub counters: Counters,
+    pub engine: E,
+}
+
+/// One incarnation: an endpoint, the thread's death words, and the agent.
+pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
+    pub(super) agent: Agent<F, E, A>,
+    rehearsals: Rehearsals<F, E, A>,
+    /// `None` once given back.
+    words: Option<DeathWords>,
+    pub(super) me: ProcessId,
+    gaps: Gaps,
+}
+
+impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
+    pub(super) fn begin(
+        settings: &Settings,
+        me: ProcessId,
+        clocks: ClockBounds,
+        engine: Option<E>,
+        mut machine: A::Machine,
+        counters: Counters,
+        app: A,
+    ) -> Result<Life<F, E, A>, RunError> {
+        let node = me.node;
+        let cluster = settings.cluster();
+        let config = cluster.config();
+        let identity = Identity { node, incarnation: me.incarnation, kind: PeerKind::Member };
+        let fabric = F::start_node(settings, identity).map_err(|error| RunError::Fabric { node, error })?;
+
+        // What others rely on stands before anybody is let in.
+        let indices: Vec<usize> = (0..MAX_WATCHERS).map(|watcher| life::death(0, watcher)).collect();
+        let words = fabric.register_death_words(LIFE, &indices).map_err(|error| RunError::DeathWords { node, error })?;
+        let signs = fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
+        signs[life::THREADS].store(1, Ordering::Release);
+        fabric.open();
+        let others = config.nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != node);
+        others.for_each(|other| fabric.connect(cluster, other));
+
+        let now = clock::now();
+        let entry = settings.entry();
+        let mut membership = engine::membership(cluster, me, entry.role_set(), clocks, E::AUTHORITY);
+        membership.address.clone_from(&entry.redis);
+        let stall_ns = membership.heartbeat_interval_ns / 2;
+        let mut core = Core::new(now, membership);
+        core.join(now);
+
+        let engine = match engine {
+            None => {
+                machine.clear();
+                let random = Key::generate().map_err(|error| RunError::System { node, what: "no random numbers", error })?;
+                let secret = u64::from_le_bytes(*random.bytes().first_chunk().expect("32 bytes"));
+                E::new(me, E::config(cluster, cluster.sizes(), secret))
+            }
+            Some(mut engine) => {
+                engine.reset(me, &mut machine);
+                engine
+            }
+        };
+        let host = Host::new(me, fabric, core, engine, machine, counters, clock::now);
+        let rehearsals = Rehearsals::new(settings, clocks, now);
+        Ok(Life { agent: Agent::new(host, app), rehearsals, words: Some(words), me, gaps: Gaps::new(now, stall_ns) })
+    }
+
+    /// Turns, until it is over.
+    pub(super) fn live(&mut self, settings: &Settings, stop: &Stop, bed: &mut F::Rest, placement: &Placement) -> io::Result<End> {
+        let cluster = settings.cluster();
+        let mut founding = Some(Founding::new(cluster, self.me.node));
+        let mut idler = Idler::new(&settings.node().threads, clock::now());
+        let mut fifo = (placement.class == Class::Fifo).then(FifoWatch::default);
+        let mut posture = Posture::new(placement.class, E::AUTHORITY == Authority::Engine, clock::now());
+        loop {
+            let turn = self.turn();
+            if founding.is_some() {
+                match self.found(&mut founding, cluster, turn.now)? {
+                    Verdict::Wait => {}
+                    Verdict::Found => continue,
+                    Verdict::StartOver => return Ok(End::StartOver),
+                }
+            }
+            if stop.requests() > 0 || self.agent.app.wants_end() {
+                return Ok(End::Stopped { left: self.leave(stop) });
+            }
+            if self.agent.host.excluded || self.is_outlived() {
+                return Ok(End::StartOver);
+            }
+            if self.agent.host.unfit {
+                // It is still listed, and has stopped acting: the others need not wait for its lease.
+                self.leave(stop);
+                return Ok(End::StartOver);
+            }
+            let leads = self.agent.host.engine.standing() == Standing::Primary;
+            posture.after_turn(&turn, leads);
+            if !turn.worked {
+                // A backup may lead at any moment, and whoever comes then must not wait.
+                bed.tend(turn.now, !(leads && self.agent.app.is_heard_in_memory()));
+                let Agent { host, app, .. } = &mut self.agent;
+                if self.rehearsals.play(turn.now, settings, host, app, bed) {
+                    continue;
+                }
+            }
+            // Were a new primary to sleep before its clients have come, the dead one would get the core that they share, and end what it has begun:
+            // connections close, which wakes everybody's helpers, on the core of those very clients.
+            let awaited = posture.is_new(leads) && self.agent.app.has_clients_in_memory();
+            match self.agent.makes_way(&turn).unwrap_or_else(|| idler.after_turn(turn.now, turn.worked || awaited, leads)) {
+                Rest::None => std::hint::spin_loop(),
+                Rest::Yield => std::thread::yield_now(),
+                Rest::Park => {
+                    let due = founding.as_ref().map_or(Time(u64::MAX), Founding::due);
+                    // Who is heard of in memory is heard sooner by a sleep there.
+                    let at_sockets = leads && !self.agent.app.is_heard_in_memory() && bed.hears_at_sockets();
+                    self.park(due, bed, at_sockets, fifo.as_mut());
+                }
+            }
+        }
+    }
+
+    pub(super) fn turn(&mut self) -> Turn {
+        let turn = self.agent.turn();
+        let host = &mut self.agent.host;
+        if let Some(gap) = self.gaps.turn(turn.now, &mut host.counters) {
+            host.record(EventKind::Stalled, None, gap);
+        }
+        turn
+    }
+
+    /// A turn of a node that waits for others: they may need this core.
+    pub(super) fn patient_turn(&mut self) {
+        if !self.turn().worked {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether a later life of this node is listed: this one would never be let in.
+    fn is_outlived(&self) -> bool {
+        let core = &self.agent.host.core;
+        !core.is_member() && core.view().is_some_and(|v| v.members.iter().any(|m| m.id.node == self.me.node && m.id > self.me))
+    }
+
+    /// Founds the cluster if it falls to this process. Returns what is to be done, or has been.
+    fn found(&mut self, founding: &mut Option<Founding<F>>, cluster: &Cluster, now: Time) -> io::Result<Verdict> {
+        let host = &mut self.agent.host;
+        let Some(looking) = founding else { return Ok(Verdict::Wait) };
+        if host.core.view().is_some() {
+            *founding = None;
+            return Ok(Verdict::Wait);
+        }
+        host.boards_read.drain(..).for_each(|completion| looking.handle_completion(completion));
+        match looking.look(now, cluster, &mut host.fabric, &host.members)? {
+            Verdict::Wait => return Ok(Verdict::Wait),
+            Verdict::Found => {}
+            Verdict::StartOver => {
+                tracing::warn!("{} was made an acceptor, and nobody has a view any more", self.me);
+                return Ok(Verdict::StartOver);
+            }
+        }
+        tracing::info!("nobody has a view: {} founds the cluster", self.me);
+        host.now = clock::now();
+        host.core.bootstrap(host.now, &mut host.fabric);
+        host.take_membership_events();
+        *founding = None;
+        Ok(Verdict::Found)
+    }
+
+    /// Sleeps until there is something to do. The look for work between the announcement and the sleep is a whole turn: whatever can wake
+    /// this thread is looked at there.
+    fn park(&mut self, due: Time, bed: &mut F::Rest, at_sockets: bool, fifo: Option<&mut FifoWatch>) {
+        let host = &mut self.agent.host;
+        if std::mem::take(&mut host.members_changed) {
+            let watched = host.members.iter().filter(|(_, process)| host.is_ours_to_watch(*process)).map(|(peer, _)| *peer);
+            bed.watch_deaths(&host.fabric, watched, self.me.node);
+        }
+        bed.prepare(&mut host.fabric, at_sockets);
+        let turn = self.turn();
+        let due = self.rehearsals.due(&self.agent.host).map_or(due, |rehearsal| due.min(rehearsal));
+        let until = self.agent.deadline().min(due).min(turn.now.after(LONGEST_SLEEP_NS));
+        let Agent { host, app, .. } = &mut self.agent;
+        if turn.worked || until <= turn.now || host.members_changed {
+            bed.cancel(&mut host.fabric);
+            return;
+        }
+        host.counters.add(Counter::Parks, 1);
+        host.publish_counters();
+        if fifo.is_some_and(FifoWatch::before_sleep) {
+            host.counters.add(Counter::Demotions, 1);
+        }
+        bed.sleep(&mut host.fabric, at_sockets, until.since(turn.now), |at_most_ns| app.sleep(at_most_ns));
+        // Who slept through its deadline was stalled; who was woken before it was not.
+        self.gaps.slept(clock::now(), until);
+    }
+
+    /// The end: the application is told, the death words are given back while the memory still stands, and the endpoint goes.
+    pub(super) fn end(mut self) -> (u64, Parts<E, A>) {
+        self.agent.end_life();
+        // A clean end: whoever still waits for this process sees that it acts no more.
+        self.words = None;
+        let Agent { host, app, .. } = self.agent;
+        let newest = host.core.newest_life().0;
+        let parts = Parts { app, machine: host.machine, counters: host.counters, engine: host.engine };
+        (newest, parts)
+    }
+}

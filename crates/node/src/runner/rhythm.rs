@@ -1,0 +1,93 @@
+//! The rhythm of the acting thread: how the scheduler treats it in its role, and whether it was kept from running.
+
+use martlet_protocol::basics::Time;
+
+use crate::agent::Turn;
+use crate::counters::{Counter, Counters};
+use crate::sched::{self, Class};
+
+/// How long a new role lasts before the thread's schedule is suited to it, in nanoseconds.
+const SETTLE_NS: u64 = 1_000_000;
+
+/// How the thread is scheduled in its role. What follows from a new role is no matter of haste, and a failover is: it comes a while after.
+pub(super) struct Posture {
+    class: Class,
+    /// Whether the engine elects who leads.
+    elected: bool,
+    leads: bool,
+    /// The end of the last turn in which the posture suited the role.
+    since: Time,
+}
+
+impl Posture {
+    /// Of a thread that got `class` and has no role yet.
+    pub(super) fn new(class: Class, elected: bool, now: Time) -> Posture {
+        Posture { class, elected, leads: false, since: now }
+    }
+
+    /// Whether the thread leads, and has done so for less than `SETTLE_NS`.
+    pub(super) fn is_new(&self, leads: bool) -> bool {
+        leads && !self.leads
+    }
+
+    pub(super) fn after_turn(&mut self, turn: &Turn, leads: bool) {
+        if self.leads == leads {
+            self.since = turn.now;
+        } else if !turn.worked && turn.now.since(self.since) >= SETTLE_NS {
+            if let Err(error) = sched::suit_role(self.class, leads, self.elected) {
+                tracing::debug!(%error, leads, "the thread's schedule stays as it was");
+            }
+            (self.leads, self.since) = (leads, turn.now);
+        }
+    }
+}
+
+/// The gaps between turns in which the thread did not mean to sleep.
+pub(super) struct Gaps {
+    /// The end of the last turn, or the moment at which the thread meant to be awake again.
+    last: Time,
+    stall_ns: u64,
+}
+
+impl Gaps {
+    pub(super) fn new(now: Time, stall_ns: u64) -> Gaps {
+        Gaps { last: now, stall_ns }
+    }
+
+    /// A turn has ended. Returns the gap if it is a stall.
+    pub(super) fn turn(&mut self, now: Time, counters: &mut Counters) -> Option<u64> {
+        let gap = now.since(self.last);
+        self.last = now;
+        if gap > counters.get(Counter::LongestGapNs) {
+            counters.set(Counter::LongestGapNs, gap);
+        }
+        if gap < self.stall_ns {
+            return None;
+        }
+        counters.add(Counter::Stalls, 1);
+        Some(gap)
+    }
+
+    /// The thread is awake again, and meant to be at `until` at the latest.
+    pub(super) fn slept(&mut self, now: Time, until: Time) {
+        self.last = now.min(until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_that_was_meant_is_no_stall_and_oversleeping_is() {
+        let mut counters = Counters::default();
+        let mut gaps = Gaps::new(Time(0), 100);
+        assert_eq!(gaps.turn(Time(50), &mut counters), None);
+        gaps.slept(Time(1_000), Time(2_000));
+        assert_eq!(gaps.turn(Time(1_010), &mut counters), None, "woken before its time");
+        gaps.slept(Time(2_150), Time(2_000));
+        assert_eq!(gaps.turn(Time(2_160), &mut counters), Some(160), "overslept");
+        assert_eq!(gaps.turn(Time(2_360), &mut counters), Some(200), "did not run");
+        assert_eq!((counters.get(Counter::LongestGapNs), counters.get(Counter::Stalls)), (200, 2));
+    }
+}
