@@ -46,7 +46,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
 
     /// Plays if it is due. Returns whether it has: the next turn is to follow at once. `bed` tells whether somebody has died.
     pub fn play(&mut self, now: Time, settings: &Settings, host: &mut Host<F, E, A::Machine>, app: &A, bed: &impl Rest<F>) -> bool {
-        self.schedule.note_view(host.core.view_number(), now);
+        self.schedule.note_primary(host.core.view().and_then(View::primary).map(|m| m.id), now);
         if self.due(host).is_none_or(|due| now < due) {
             return false;
         }

@@ -1,10 +1,11 @@
 //! When a rehearsal is due.
 
-use martlet_protocol::basics::{Time, ViewNumber};
+use martlet_protocol::basics::{ProcessId, Time};
 
-/// For how long after a change of views nobody rehearses, in nanoseconds: who has just taken over, and its clients, need the cores. A new
-/// successor would else build its stage just then, which takes a millisecond.
-pub(super) const SETTLE_NS: u64 = 50_000_000;
+/// For how long after a change of primaries nobody rehearses, in nanoseconds: who has just taken over, and its clients, need the cores, for about a
+/// millisecond. A new successor would else build its stage just then, which takes as long. Not much longer: whoever comes after it may be
+/// needed soon, too. Views in which the primary stays put nothing off.
+pub(super) const SETTLE_NS: u64 = 10_000_000;
 
 /// When the next rehearsal is due. It knows no clock.
 #[derive(Debug)]
@@ -12,14 +13,14 @@ pub(super) struct Schedule {
     /// 0: never.
     every_ns: u64,
     due: Time,
-    /// The view in which that was set.
-    view: ViewNumber,
+    /// Who led when that was set.
+    primary: Option<ProcessId>,
 }
 
 impl Schedule {
     /// One every so many nanoseconds from `now` on, or none for 0.
     pub fn new(every_ns: u64, now: Time) -> Schedule {
-        Schedule { every_ns, due: now.after(every_ns), view: ViewNumber(0) }
+        Schedule { every_ns, due: now.after(every_ns), primary: None }
     }
 
     /// When the next one is due, if there is one to come.
@@ -27,10 +28,10 @@ impl Schedule {
         (self.every_ns > 0).then_some(self.due)
     }
 
-    /// `view` is the newest at `now`. If it has just been learned it has to settle first, however long the last rehearsal is ago.
-    pub fn note_view(&mut self, view: ViewNumber, now: Time) {
-        if view != self.view {
-            self.view = view;
+    /// `primary` leads at `now`. If that is news it has to settle first, however long the last rehearsal is ago.
+    pub fn note_primary(&mut self, primary: Option<ProcessId>, now: Time) {
+        if primary != self.primary {
+            self.primary = primary;
             self.due = now.after(self.every_ns.max(SETTLE_NS));
         }
     }
@@ -48,24 +49,30 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
+    use martlet_fabric::{Incarnation, NodeId};
+
     use super::*;
 
     const MS: u64 = 1_000_000;
 
+    fn process(node: u16) -> Option<ProcessId> {
+        Some(ProcessId { node: NodeId(node), incarnation: Incarnation(1) })
+    }
+
     #[test]
-    fn who_has_just_become_the_successor_rehearses_when_the_view_has_settled() {
+    fn who_has_just_become_the_successor_rehearses_when_the_new_primary_has_settled() {
         let mut schedule = Schedule::new(5 * MS, Time(0));
-        schedule.note_view(ViewNumber(1), Time(0));
+        schedule.note_primary(process(0), Time(0));
         // It has been a backup for long, and none of its rehearsals was played: the one that is due is overdue.
-        schedule.note_view(ViewNumber(1), Time(900 * MS));
+        schedule.note_primary(process(0), Time(900 * MS));
         assert!(schedule.due().is_some_and(|due| due < Time(900 * MS)));
         // The primary dies, another takes over, and this process comes next after that.
-        schedule.note_view(ViewNumber(2), Time(1_000 * MS));
+        schedule.note_primary(process(1), Time(1_000 * MS));
         assert_eq!(schedule.due(), Some(Time(1_000 * MS + SETTLE_NS)));
-        // Looking again does not put it off.
-        schedule.note_view(ViewNumber(2), Time(1_020 * MS));
+        // Looking again, in whatever view, does not put it off: one that is killed soon after its cluster is whole again finds a successor that has rehearsed.
+        schedule.note_primary(process(1), Time(1_000 * MS + SETTLE_NS / 2));
         assert_eq!(schedule.due(), Some(Time(1_000 * MS + SETTLE_NS)));
-        schedule.note_view(ViewNumber(3), Time(1_030 * MS));
+        schedule.note_primary(process(2), Time(1_030 * MS));
         assert_eq!(schedule.due(), Some(Time(1_030 * MS + SETTLE_NS)), "each change has to settle");
     }
 
@@ -80,12 +87,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_slower_than_views_settle_is_kept_after_a_change_and_none_is_none() {
+    fn a_pace_slower_than_primaries_settle_is_kept_after_a_change_and_none_is_none() {
         let mut slow = Schedule::new(2 * SETTLE_NS, Time(0));
-        slow.note_view(ViewNumber(7), Time(MS));
+        slow.note_primary(process(7), Time(MS));
         assert_eq!(slow.due(), Some(Time(MS + 2 * SETTLE_NS)));
         let mut never = Schedule::new(0, Time(0));
-        never.note_view(ViewNumber(7), Time(MS));
+        never.note_primary(process(7), Time(MS));
         assert_eq!(never.due(), None);
     }
 }
