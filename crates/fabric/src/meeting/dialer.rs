@@ -46,10 +46,10 @@ impl<A: Copy> Dialer<A> {
         }
     }
 
-    /// A connection with a node has ended: if it is wanted, it is tried again at once, and eagerly.
-    pub(crate) fn eager(&mut self, node: NodeId, now: Instant) {
+    /// A connection with a node has ended: if it is wanted, it is tried again from `when` on, and eagerly.
+    pub(crate) fn eager(&mut self, node: NodeId, when: Instant) {
         if let Some(target) = self.targets.get_mut(&node) {
-            (target.next, target.pause) = (now, self.first);
+            (target.next, target.pause) = (when, self.first);
         }
     }
 

@@ -30,6 +30,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// How long after the end of its socket a process may take to end, before the connection counts as lost with the process alive. A dying
 /// process closes its sockets first.
 const DYING: Duration = Duration::from_secs(1);
+/// How long this thread leaves a connection alone whose socket has ended: for whom the other process did something, somebody else has to do it now, and the
+/// processors are theirs. What is learned here of a death is the safety net, and nobody waits for it.
+const LULL: Duration = Duration::from_millis(2);
 /// How long accepting rests after an error such as a shortage of descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
@@ -37,7 +40,7 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
     Live,
-    /// The socket has ended; the process has this long to end as well.
+    /// The socket ended at that moment; the process has [`DYING`] from then on to end as well.
     Dying(Instant),
     /// Reported as gone, the process alive as far as known; still watched.
     Lost,
@@ -143,6 +146,7 @@ impl Bootstrap {
 
     /// Sleeps until something is ready or due.
     fn wait(&self) -> io::Result<Vec<Source>> {
+        let now = Instant::now();
         let mut watch = Watch::new();
         watch.add(Source::Wake, PollFd::new(&self.shared.wake, PollFlags::IN));
         if !self.outside.is_empty() && self.shared.attention.is_wanted() {
@@ -164,12 +168,16 @@ impl Bootstrap {
             if let Some(socket) = &connection.socket {
                 watch.add(Source::Socket(at), PollFd::new(socket, PollFlags::IN));
             }
-            if connection.link != Link::Dead {
-                watch.add(Source::Process(at), PollFd::from_borrowed_fd(connection.pidfd.as_fd(), PollFlags::IN));
+            match connection.link {
+                Link::Dead => continue,
+                Link::Dying(since) if now < since + LULL => {
+                    watch.at_latest(since + LULL);
+                    continue;
+                }
+                Link::Dying(since) => watch.at_latest(since + DYING),
+                Link::Live | Link::Lost => {}
             }
-            if let Link::Dying(until) = connection.link {
-                watch.at_latest(until);
-            }
+            watch.add(Source::Process(at), PollFd::from_borrowed_fd(connection.pidfd.as_fd(), PollFlags::IN));
         }
         if let Some(when) = self.dialer.next(|node| self.wants_dial(node)) {
             watch.at_latest(when);
@@ -315,10 +323,12 @@ impl Bootstrap {
             let peer = connection.peer;
             tracing::info!(peer = peer.0, "{} has closed its connection", describe(connection.identity));
             self.shared.tell(Note::Gone { peer, certain: false });
+            self.dial(at, Instant::now());
         } else {
-            connection.link = Link::Dying(Instant::now() + DYING);
+            let now = Instant::now();
+            connection.link = Link::Dying(now);
+            self.dial(at, now + LULL);
         }
-        self.dial_soon(at);
     }
 
     /// The process of a connection has ended, says its kernel.
@@ -332,14 +342,14 @@ impl Bootstrap {
         let peer = connection.peer;
         tracing::info!(peer = peer.0, "the process of {} has ended", describe(connection.identity));
         self.shared.tell(Note::Gone { peer, certain: true });
-        self.dial_soon(at);
+        self.dial(at, Instant::now());
     }
 
-    /// A connection is no more: if its node is wanted, try at once, and eagerly.
-    fn dial_soon(&mut self, at: usize) {
+    /// A connection is no more: if its node is wanted, try it from `when` on, and eagerly.
+    fn dial(&mut self, at: usize, when: Instant) {
         let identity = self.connections[at].identity;
         if identity.kind == PeerKind::Member {
-            self.dialer.eager(identity.node, Instant::now());
+            self.dialer.eager(identity.node, when);
         }
     }
 
@@ -352,7 +362,7 @@ impl Bootstrap {
             self.abandoned(&handshake, &why);
         }
         for connection in &mut self.connections {
-            if matches!(connection.link, Link::Dying(until) if until <= now) {
+            if matches!(connection.link, Link::Dying(since) if since + DYING <= now) {
                 connection.link = Link::Lost;
                 tracing::warn!("the connection with {} is lost, its process lives", describe(connection.identity));
                 self.shared.tell(Note::Gone { peer: connection.peer, certain: false });

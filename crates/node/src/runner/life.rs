@@ -142,7 +142,9 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             // Were a new primary to sleep before its clients have come, the dead one would get the core that they share, and end what it has begun:
             // connections close, which wakes everybody's helpers, on the core of those very clients.
             let awaited = posture.is_new(leads) && self.agent.app.has_clients_in_memory();
-            match self.agent.makes_way(&turn).unwrap_or_else(|| idler.after_turn(turn.now, turn.worked || awaited, leads)) {
+            let busy = turn.worked || awaited;
+            let rest = self.agent.makes_way(&turn).unwrap_or_else(|| idler.after_turn(turn.now, busy, leads));
+            match posture.rest(rest, busy, leads) {
                 Rest::None => std::hint::spin_loop(),
                 Rest::Yield => std::thread::yield_now(),
                 Rest::Park => {

@@ -4,6 +4,7 @@ use martlet_protocol::basics::Time;
 
 use crate::agent::Turn;
 use crate::counters::{Counter, Counters};
+use crate::idle::Rest;
 use crate::sched::{self, Class};
 
 /// How long a new role lasts before the thread's schedule is suited to it, in nanoseconds.
@@ -28,6 +29,16 @@ impl Posture {
     /// Whether the thread leads, and has done so for less than `SETTLE_NS`.
     pub(super) fn is_new(&self, leads: bool) -> bool {
         leads && !self.leads
+    }
+
+    /// What the thread does in place of `rest`, its usual one; `busy`: there is work, or is to be expected at once.
+    ///
+    /// A new primary whose clients come by sockets lets the dead one have the core that they may share, since it is the end of a connection that tells
+    /// those clients; and it is awake when they come. A sleep would cost its own waking then, and that of a helper that listens meanwhile, on a
+    /// core that the clients need.
+    pub(super) fn rest(&self, rest: Rest, busy: bool, leads: bool) -> Rest {
+        // A thread of SCHED_FIFO yields to nobody of the normal class.
+        if !busy && self.is_new(leads) && self.class != Class::Fifo { Rest::Yield } else { rest }
     }
 
     pub(super) fn after_turn(&mut self, turn: &Turn, leads: bool) {
@@ -77,6 +88,22 @@ impl Gaps {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_primary_without_work_yields_until_its_role_has_settled() {
+        let mut posture = Posture::new(Class::Normal, false, Time(0));
+        let turn = |now| Turn { now: Time(now), worked: false };
+        posture.after_turn(&turn(5), false);
+        assert_eq!(posture.rest(Rest::Park, false, false), Rest::Park, "a backup sleeps");
+        posture.after_turn(&turn(10), true);
+        assert_eq!(posture.rest(Rest::Park, false, true), Rest::Yield);
+        assert_eq!(posture.rest(Rest::None, false, true), Rest::Yield, "nor does it spin");
+        assert_eq!(posture.rest(Rest::None, true, true), Rest::None, "work comes first");
+        posture.after_turn(&turn(5 + SETTLE_NS), true);
+        assert_eq!(posture.rest(Rest::Park, false, true), Rest::Park, "nobody has come");
+        let fifo = Posture::new(Class::Fifo, false, Time(0));
+        assert_eq!(fifo.rest(Rest::Park, false, true), Rest::Park, "its yielding would help nobody");
+    }
 
     #[test]
     fn a_sleep_that_was_meant_is_no_stall_and_oversleeping_is() {
