@@ -1,5 +1,6 @@
 //! A cluster of our own, made to be broken: its nodes are our children, its directory is temporary, and nothing of it outlives us.
 
+use std::os::unix::fs::FileExt as _;
 use std::process::Child;
 use std::time::Duration;
 
@@ -161,6 +162,15 @@ impl Testbed {
         Ok((primary, view))
     }
 
+    /// For looks at what a node's acting thread is doing.
+    pub fn pulse(&mut self, number: u16) -> Outcome<Pulse> {
+        let doing = format!("cannot look at node {number}");
+        let Some((child, _)) = &self.node(number).process else {
+            return Err(Fail::failed(format_args!("{doing}: it does not run")));
+        };
+        std::fs::File::open(format!("/proc/{}/stat", child.id())).map(Pulse).context(doing)
+    }
+
     /// Sends a signal to a node, and returns the moment just before.
     pub fn signal(&mut self, number: u16, signal: Signal) -> Outcome<Time> {
         let doing = format!("cannot signal node {number}");
@@ -210,6 +220,24 @@ impl Testbed {
     }
 }
 
+/// Looks at what a process's first thread is doing, which is a node's acting thread. Opened beforehand, so that a look is one system call.
+pub struct Pulse(std::fs::File);
+
+impl Pulse {
+    /// Whether it sleeps.
+    pub fn is_asleep(&self) -> Outcome<bool> {
+        let mut stat = [0; 128];
+        let len = self.0.read_at(&mut stat, 0).context("cannot look at a node")?;
+        Ok(state(&stat[..len]) == Some(b'S'))
+    }
+}
+
+/// The state in a line of /proc/PID/stat: it follows the program's name, which stands in parentheses and may hold any.
+fn state(stat: &[u8]) -> Option<u8> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(name_end + 2).copied()
+}
+
 impl Drop for Testbed {
     fn drop(&mut self) {
         for node in &mut self.nodes {
@@ -220,5 +248,24 @@ impl Drop for Testbed {
             }
         }
         let _ = &self.scratch;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_thread_is_found_behind_any_name() {
+        assert_eq!(state(b"17 (martlet) S 1 17"), Some(b'S'));
+        assert_eq!(state(b"17 (a) S (b) R 1 17"), Some(b'R'));
+        assert_eq!(state(b""), None);
+        assert_eq!(state(b"17 (martlet)"), None);
+    }
+
+    #[test]
+    fn who_looks_at_itself_is_awake() {
+        let own = std::fs::File::open("/proc/thread-self/stat").map(Pulse).expect("it runs");
+        assert!(!own.is_asleep().expect("it runs"));
     }
 }

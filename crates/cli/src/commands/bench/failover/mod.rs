@@ -31,7 +31,8 @@ use writer::{PATIENCE, Writer};
 ///
 /// A client writes, strikes the primary and writes on; the clock stops at the first reply from another primary, told apart by its view (over
 /// the Redis protocol: by who replied). That client is one of a Redis cluster: when its connection ends it tries the other nodes as CLUSTER
-/// SLOTS has listed them, and follows redirections. Each failover is followed by one bare death probe, so that both see the same machine. With `mu`, detection
+/// SLOTS has listed them, and follows redirections. Just before the signal the bench looks whether the primary sleeps, since the kernel has to wake it first to die:
+/// the two kinds are also reported apart. Each failover is followed by one bare death probe, so that both see the same machine. With `mu`, detection
 /// and the switch of permission are shown apart, and drawn (Mu, Figure 6).
 ///
 /// Example: martlet bench failover --failovers 200 --json
@@ -172,6 +173,8 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
 /// One failover, in nanoseconds since the signal. If nobody took over after it, there was none.
 struct Failover {
     timeline: Timeline,
+    /// The primary slept just before.
+    asleep: bool,
     /// The system call that sent the signal returned.
     returned: u64,
     /// The client turned to the next primary.
@@ -196,6 +199,7 @@ impl Striker<'_> {
         let (primary, _) = testbed.primary()?;
         writer.await_nodes(testbed.numbers().len())?;
         let node = primary.node.0;
+        let pulse = testbed.pulse(node)?;
         // The core that is left to clients; nodes take the others.
         let on_core = two_cores().map(|(first, _)| OnCore::enter(first)).transpose().context("cannot bind the client")?;
         writer.learn_order()?;
@@ -208,6 +212,7 @@ impl Striker<'_> {
                 std::hint::spin_loop();
             }
         }
+        let asleep = pulse.is_asleep()?;
         let struck = testbed.signal(node, arguments.how.signal())?;
         let free = clock::now();
         let answered = writer.write_elsewhere(node)?;
@@ -231,7 +236,7 @@ impl Striker<'_> {
         testbed.await_whole()?;
         timeline.add_reply(answered.since(struck));
         let turned = writer.turned_at().map(|at| at.since(struck));
-        Ok(Failover { timeline, returned: free.since(struck), turned, answered: answered.since(struck) })
+        Ok(Failover { timeline, asleep, returned: free.since(struck), turned, answered: answered.since(struck) })
     }
 }
 
@@ -244,6 +249,9 @@ struct Figures {
     detection: Figure,
     switch: Figure,
     total: Figure,
+    /// The same, by what the primary was doing: running, and sleeping.
+    running: Figure,
+    sleeping: Figure,
     bare: Figure,
     /// The last three but one again, in microseconds, for the drawing.
     samples: [Vec<f64>; 3],
@@ -260,6 +268,8 @@ impl Figures {
             detection: figure("detection".into()),
             switch: figure("permission switch".into()),
             total: figure(format!("{noun} to next acknowledged write")),
+            running: figure(format!("{noun} to next acknowledged write, of a running primary")),
+            sleeping: figure(format!("{noun} to next acknowledged write, of a sleeping primary")),
             bare: figure("bare death probe, in turn".into()),
             samples: Default::default(),
         }
@@ -273,6 +283,8 @@ impl Figures {
         self.returned.record(failover.returned);
         failover.turned.into_iter().for_each(|ns| self.turned.record(ns));
         self.total.record(failover.answered);
+        let of_its_kind = if failover.asleep { &mut self.sleeping } else { &mut self.running };
+        of_its_kind.record(failover.answered);
         let us = |ns: u64| ns as f64 / 1e3;
         if let (Some(asked), Some(held)) = (timeline.first("permission asked"), timeline.first("permission held")) {
             self.detection.record(asked);
@@ -318,6 +330,7 @@ impl Figures {
             }
         }
         report.add(self.total);
+        [self.running, self.sleeping].into_iter().filter(|figure| figure.n() > 0).for_each(|figure| report.add(figure));
         report.add(self.bare);
     }
 }
