@@ -13,6 +13,17 @@ pub struct ProcessId {
     pub incarnation: Incarnation,
 }
 
+/// How many of an incarnation's lowest bits count the times that its log has been come back with (`docs/durability.md`).
+pub const RETURN_BITS: u32 = 16;
+
+impl ProcessId {
+    /// The process with which the log began that this one keeps, where processes come back from disks: itself, unless it has come back.
+    #[must_use]
+    pub const fn birth(self) -> ProcessId {
+        ProcessId { node: self.node, incarnation: Incarnation(self.incarnation.0 >> RETURN_BITS << RETURN_BITS) }
+    }
+}
+
 impl fmt::Display for ProcessId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:x}", self.node, self.incarnation.0 & 0xffff_ffff)

@@ -29,6 +29,9 @@ pub const SCRATCH: RegionName = RegionName(5);
 pub const COUNTERS: RegionName = RegionName(6);
 /// The length of [`COUNTERS`].
 pub const COUNTERS_BYTES: usize = 16 << 10;
+/// What its owner has come back with from its disk, for whoever founds the cluster again; see [`returned`]. Offered where disks are used. Owner; all of it
+/// stands there before the owner lets anybody in.
+pub const RETURNED: RegionName = RegionName(7);
 /// Lane for a member: the replicated log, from the peer to us. A [`ring`].
 pub const LOG_LANE: RegionName = RegionName(16);
 /// Lane for a client: its requests to us, and its replies from us (each side keeps one for the other). A [`ring`].
@@ -65,6 +68,30 @@ pub mod life {
     pub const WAITERS: u64 = 0x8000_0000;
     /// The thread id in a robust futex word: FUTEX_TID_MASK.
     pub const TID_MASK: u64 = 0x3fff_ffff;
+}
+
+/// Words of the [`RETURNED`] region, by index.
+pub mod returned {
+    use super::MAX_MEMBERS;
+
+    /// [`NOTHING`] or [`LOG`]; 0 says nothing.
+    pub const STATE: usize = 0;
+    /// There is nothing on its disk that it could come back with.
+    pub const NOTHING: u64 = 1;
+    /// It has come back with a log, of which the other words tell.
+    pub const LOG: u64 = 2;
+    /// The number under which the log was accepted.
+    pub const BALLOT: usize = 1;
+    /// The log's last entry.
+    pub const LAST: usize = 2;
+    /// The newest view that the log's group was made as of.
+    pub const VIEW: usize = 3;
+    /// How many processes belong to that group.
+    pub const MEMBERS: usize = 4;
+    /// Of the first of them, the node and the incarnation; then the next.
+    pub const FIRST: usize = 8;
+    /// Words in the region.
+    pub const WORDS: usize = FIRST + 2 * MAX_MEMBERS;
 }
 
 /// How large the rings are.

@@ -9,6 +9,6 @@ pub mod sealed;
 pub mod time;
 
 pub use canary::Canary;
-pub use ids::{LogIndex, ProcessId, ViewNumber};
+pub use ids::{LogIndex, ProcessId, RETURN_BITS, ViewNumber};
 pub use mark::Mark;
 pub use time::Time;

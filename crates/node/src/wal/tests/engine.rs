@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use martlet_fabric::sim::{Endpoint, Faults, World};
 use martlet_fabric::{Fabric as _, Identity, Incarnation, NodeId, PeerKind, RegionSpec};
-use martlet_protocol::basics::{LogIndex, ProcessId, Time};
+use martlet_protocol::basics::{LogIndex, ProcessId, RETURN_BITS, Time};
 use martlet_protocol::engine::Engine as _;
 use martlet_protocol::engine::mu::{Config, Durability, Group, Mu, SnapshotStep};
 use martlet_protocol::replica::{Standing, StateMachine};
@@ -13,7 +13,7 @@ use super::super::{Log, Wal, recover};
 use super::memory::MemoryDisk;
 use super::{LIFE, STYLE, create, dir};
 
-const ME: ProcessId = ProcessId { node: NodeId(3), incarnation: Incarnation(1) };
+const ME: ProcessId = ProcessId { node: NodeId(3), incarnation: Incarnation(1 << RETURN_BITS) };
 
 /// Keeps every command.
 #[derive(Debug, Default, PartialEq)]

@@ -255,8 +255,9 @@ impl Mu {
         if id == self.me {
             return self.log.is_complete() && !self.heart.stopped;
         }
-        let peer = self.peers.iter().find(|p| p.process == id);
-        peer.is_some_and(|p| p.watch.is_alive() && !matches!(p.watch.status, Some(Status::Incomplete | Status::Taught)))
+        // It may have been known by another connection, which is dead: who came back from its disk, for one.
+        let mut known = self.peers.iter().filter(|p| p.process == id);
+        known.any(|p| p.watch.is_alive() && !matches!(p.watch.status, Some(Status::Incomplete | Status::Taught)))
     }
 }
 

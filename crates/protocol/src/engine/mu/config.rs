@@ -2,6 +2,7 @@
 
 use martlet_fabric::ring;
 
+use crate::basics::ProcessId;
 use crate::detector::heartbeat::Thresholds;
 use crate::engine::ConfigError;
 
@@ -140,6 +141,11 @@ impl Config {
     pub fn max_command_bytes(&self) -> usize {
         let most = ring::max_payload(self.log_ring_bytes).min(ring::max_payload(self.state_ring_bytes));
         most - HEADER_BYTES - COMMAND_HEADER_BYTES - ring::RECORD_HEADER_BYTES
+    }
+
+    /// What a process is called in groups. With a journal it stays a member when it comes back from its disk as another process.
+    pub(super) fn known_as(&self, process: ProcessId) -> ProcessId {
+        if self.durability == Durability::Memory { process } else { process.birth() }
     }
 
     /// Records that are not known to be committed take at most this much of the log, so that a follower always has room for them.

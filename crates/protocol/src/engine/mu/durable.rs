@@ -93,6 +93,17 @@ impl Mu {
         self.log.journal.as_ref().and_then(|journal| journal.stable_under(self.log.last_ballot()))
     }
 
+    /// Whether it holds the state, and nothing on its disk goes on to the log as it is: it counts for nothing there before a snapshot does.
+    pub fn lacks_snapshot(&self) -> bool {
+        self.log.is_complete() && self.log.journal.as_ref().is_some_and(|journal| !journal.is_anchored())
+    }
+
+    /// Whether it has been taken into the group, and its own disk says so: whatever its node had there before counts no more.
+    pub fn is_settled(&self) -> bool {
+        let taken_in = self.log.committed_group().filter(|(_, group)| group.contains(self.me));
+        taken_in.is_some_and(|(index, _)| self.stable().is_some_and(|stable| stable >= *index))
+    }
+
     /// Begins a snapshot, in place of one that is not finished: what comes into the journal from now on is all that has to be kept beside its parts. To
     /// be called when nothing is pending. `false`: there is no whole state.
     ///
@@ -192,7 +203,7 @@ impl Mu {
         let (ballot, tail, whole) = (log.last_ballot(), log.tail().index, log.is_complete());
         log.journal =
             (config.durability != Durability::Memory).then(|| Box::new(Journal::after_recovery(log.min_proposal(), ballot, tail, whole)));
-        mu.listed = log.group().is_some_and(|group| group.contains(me));
+        mu.listed = log.group().is_some_and(|group| group.contains(mu.me));
         mu.log = log;
         Ok(mu)
     }

@@ -122,8 +122,8 @@ impl Engine for Mu {
     fn poll_event(&mut self) -> Option<engine::Event> {
         loop {
             return Some(match self.poll_event()? {
-                Event::CaughtUp(process) => engine::Event::CaughtUp(process),
-                Event::Drop(process) => engine::Event::Drop(process),
+                Event::CaughtUp(member) => engine::Event::CaughtUp(self.roster.listed_as(member)),
+                Event::Drop(member) => engine::Event::Drop(self.roster.listed_as(member)),
                 Event::Forget(peer) => engine::Event::Forget(peer),
                 Event::Asked => engine::Event::AskedPermission,
                 Event::Permitted => engine::Event::Permitted,

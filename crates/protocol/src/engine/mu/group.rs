@@ -1,5 +1,6 @@
 //! Who replicates: the processes whose majority decides, and those who were removed (Mu section 5.4).
 
+use super::Config;
 use crate::basics::ballot::majority;
 use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{ProcessId, ViewNumber};
@@ -44,6 +45,13 @@ impl Group {
     /// Who leads before all others, whatever its id; `None`: the ids alone say.
     pub fn first(&self) -> Option<ProcessId> {
         self.first
+    }
+
+    /// The same group, by the names that its members go by with these settings.
+    #[must_use]
+    pub(super) fn known_to(self, config: &Config) -> Group {
+        let known = |id| config.known_as(id);
+        Group { view: self.view, first: self.first.map(known), ..Group::new(self.members.into_iter().map(known).collect()) }
     }
 
     /// The view that its maker knew; 0 for none.

@@ -258,6 +258,11 @@ impl Journal {
         self.anchored = Some(chain);
     }
 
+    /// Whether there is a snapshot that what is written now goes on from.
+    pub fn is_anchored(&self) -> bool {
+        self.anchored == Some(self.chain)
+    }
+
     /// Promises up to this one will be remembered.
     pub fn ceiling(&self) -> u64 {
         self.stable.ceiling
@@ -265,7 +270,7 @@ impl Journal {
 
     /// Up to which entry the log that was accepted under this number is stable, with the state that it goes on from. `None` when nothing of it is.
     pub fn stable_under(&self, ballot: u64) -> Option<LogIndex> {
-        (self.anchored == Some(self.chain) && self.stable.ballot == ballot && ballot > 0).then_some(self.stable.last)
+        (self.is_anchored() && self.stable.ballot == ballot && ballot > 0).then_some(self.stable.last)
     }
 }
 

@@ -134,7 +134,10 @@ pub struct Mu {
 #[derive(Debug)]
 struct Peer {
     id: PeerId,
+    /// As groups call it: see [`Mu::name_of`].
     process: ProcessId,
+    /// As it calls itself.
+    identity: ProcessId,
     watch: Watch,
     /// The writing end of the log lane that it keeps for us; a reign has it while it lasts.
     writer: Option<Writer>,
@@ -157,6 +160,7 @@ impl Mu {
     pub fn new(me: ProcessId, config: Config, group: Option<Group>) -> Mu {
         let valid = config.validate();
         invariant!(valid.is_ok(), "the engine's settings: {valid:?}");
+        let (me, group) = (config.known_as(me), group.map(|group| group.known_to(&config)));
         invariant!(group.as_ref().is_none_or(|g| g.contains(me)), "{me} founds a group without itself");
         let record = || Record::with_capacity(ring::max_payload(config.log_ring_bytes));
         let listed = group.is_some();
@@ -211,7 +215,7 @@ impl Mu {
         match &self.reign {
             _ if self.is_removed() => Standing::Excluded,
             Some(reign) if reign.is_leading() => Standing::Primary,
-            _ => Standing::Backup { primary: self.leader().filter(|l| *l != self.me) },
+            _ => Standing::Backup { primary: self.leader().filter(|l| *l != self.me).map(|l| self.roster.listed_as(l)) },
         }
     }
 
@@ -319,7 +323,8 @@ impl Mu {
         permission::tell(fabric, peer, lane_words::STATE_SALT, state_salt);
         self.peers.push(Peer {
             id: peer,
-            process,
+            process: self.name_of(process),
+            identity: process,
             watch: Watch::new(&self.config),
             writer: Some(Writer::new(lane, self.config.log_ring_bytes)),
             reader: Reader::salted(log_salt),
@@ -339,6 +344,7 @@ impl Mu {
 
     /// A process is gone for certain: somebody who knows says so.
     pub fn handle_death(&mut self, process: ProcessId) {
+        let process = self.config.known_as(process);
         for at in 0..self.peers.len() {
             if self.peers[at].process == process {
                 self.note_death(at, true);
@@ -388,6 +394,7 @@ impl Mu {
     /// Wishes a process into the group. The leader takes it in when it is connected and holds the state; a wish made elsewhere, or to a leader
     /// that loses its role, is void.
     pub fn add(&mut self, process: ProcessId) {
+        let process = self.config.known_as(process);
         if !self.adding.contains(&process) {
             self.adding.push(process);
         }
@@ -395,6 +402,7 @@ impl Mu {
 
     /// Wishes a process out of the group, the leader itself included. As [`add`](Self::add).
     pub fn remove(&mut self, process: ProcessId) {
+        let process = self.config.known_as(process);
         if !self.removing.contains(&process) {
             self.removing.push(process);
         }

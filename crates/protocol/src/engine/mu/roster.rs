@@ -13,7 +13,9 @@ use crate::membership::{Roles, View};
 #[derive(Debug, Default)]
 pub(super) struct Roster {
     view: ViewNumber,
-    /// Replicas and learners.
+    /// Replicas and learners, as the view calls them.
+    listed: Vec<ProcessId>,
+    /// The same, as groups do.
     members: Vec<ProcessId>,
     learners: Vec<ProcessId>,
     /// As of which view, which change of the group, and how many out of reach, membership was last told.
@@ -24,6 +26,11 @@ impl Roster {
     /// The newest view; 0 for none.
     pub fn view(&self) -> ViewNumber {
         self.view
+    }
+
+    /// What the newest view calls a member of the group, if it lists it.
+    pub fn listed_as(&self, member: ProcessId) -> ProcessId {
+        self.members.iter().position(|id| *id == member).map_or(member, |at| self.listed[at])
     }
 }
 
@@ -45,17 +52,36 @@ impl Mu {
         if view.number <= self.roster.view {
             return;
         }
-        let ids = |role| view.with_roles(role).map(|m| m.id);
+        let config = self.config;
+        let listed = |role| view.with_roles(role).map(|m| m.id);
+        let ids = |role| listed(role).map(|id| config.known_as(id));
         let founds = view.number == ViewNumber(1) && ids(Roles::REPLICA).any(|id| id == self.me);
         if founds && self.log.group().is_none() && !self.listed {
             self.found(Group::new(ids(Roles::REPLICA).collect()).as_of(view.number));
         }
+        let first = self.roster.view == ViewNumber(0);
         self.roster.view = view.number;
         self.roster.learners.clear();
         self.roster.learners.extend(ids(Roles::LEARNER));
+        self.roster.listed.clear();
+        self.roster.listed.extend(listed(Roles::REPLICA).chain(listed(Roles::LEARNER)));
         self.roster.members.clear();
         self.roster.members.extend(ids(Roles::REPLICA).chain(ids(Roles::LEARNER)));
+        for at in 0..self.peers.len() {
+            let identity = self.peers[at].identity;
+            // Who was taken for a member stays one until the group has removed it: its vote may be needed for that.
+            if first || self.roster.listed.contains(&identity) {
+                self.peers[at].process = self.name_of(identity);
+            }
+        }
         self.follow_roster();
+    }
+
+    /// What a process is called in groups. Who has come back from its disk goes by its birth; but not where those who have a view go on without it, and it
+    /// has yet to find that out: it is not the member then that it was.
+    pub(super) fn name_of(&self, identity: ProcessId) -> ProcessId {
+        let unlisted = self.roster.view > ViewNumber(0) && !self.roster.listed.contains(&identity);
+        if unlisted { identity } else { self.config.known_as(identity) }
     }
 
     /// The group begins with this process in it, which holds the empty state.

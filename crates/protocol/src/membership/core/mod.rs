@@ -180,14 +180,21 @@ impl Core {
 
     /// Founds a cluster: view 1, with this process alone. An operator says so, once in a cluster's life; everybody else joins.
     pub fn bootstrap<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        invariant!(self.view.is_none(), "bootstrap of a process that knows a view already");
         let me = Member { id: self.config.me, roles: self.config.roles, address: self.config.address.clone() };
+        self.found_again(now, fabric, ViewNumber(1), vec![me]);
+    }
+
+    /// Founds a cluster whose history was broken off: nobody has a view any more, and what these members keep on their disks goes on. `number` is that of the
+    /// first view, higher than any that stands there. They are connected with this process, which is one of them; it alone decides.
+    pub fn found_again<F: Fabric>(&mut self, now: Time, fabric: &mut F, number: ViewNumber, members: Vec<Member>) {
+        invariant!(self.view.is_none(), "bootstrap of a process that knows a view already");
+        invariant!(members.iter().any(|m| m.id == self.config.me), "{} founds a cluster without itself", self.config.me);
         let view = View {
-            number: ViewNumber(1),
+            number,
             lease_ns: self.config.lease_ns,
             fence_ns: self.config.lease_ns,
             compatible: false,
-            members: vec![me],
+            members,
             departed: Vec::new(),
         };
         Mark::Founded.reach();

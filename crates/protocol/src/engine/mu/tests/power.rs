@@ -1,13 +1,14 @@
 //! Durability: what is acknowledged with `sync` outlives a loss of power at all replicas, at any moment.
 
 use fastrand::Rng;
+use martlet_fabric::Incarnation;
 use martlet_fabric::primitive::AtomicU64;
 use martlet_fabric::ring::{Record, lane_bytes};
 use martlet_fabric::sim::Faults;
 
 use super::machine::{Machine, command};
 use super::world::{Cluster, drawn, id, tiny};
-use crate::basics::LogIndex;
+use crate::basics::{LogIndex, ProcessId};
 use crate::engine::mu::durable::replay;
 use crate::engine::mu::journal::Journal;
 use crate::engine::mu::layout::{Header, Kind};
@@ -281,4 +282,43 @@ fn nothing_acknowledged_is_lost_with_the_power_on_shared_memory() {
 #[test]
 fn nothing_acknowledged_is_lost_with_the_power_on_a_network() {
     lives::<false>();
+}
+
+#[test]
+fn who_has_come_back_is_the_member_that_it_was_where_a_view_lists_it_and_not_where_others_went_on() {
+    use crate::basics::ViewNumber;
+    use crate::membership::{Member, Roles, View};
+    let again = |n: usize| ProcessId { incarnation: Incarnation(id(n).incarnation.0 + 1), ..id(n) };
+    let view = |number, ids: &[ProcessId]| View {
+        number: ViewNumber(number),
+        lease_ns: 1,
+        fence_ns: 1,
+        compatible: false,
+        members: ids.iter().map(|id| Member { id: *id, roles: Roles::REPLICA, address: String::new() }).collect(),
+        departed: Vec::new(),
+    };
+    let named = |c: &Cluster<true>, n: usize| {
+        let peers = &c.nodes[n].engine.peers;
+        peers.iter().map(|peer| (peer.identity, peer.process)).collect::<Vec<_>>()
+    };
+    let mut c = Cluster::<true>::new(3, durable(Durability::Sync));
+    c.until_led_by(0);
+    ready(&mut c);
+    c.lose_power(5, Faults::calm());
+    c.until("they are connected", |c| c.nodes.iter().all(|node| node.engine.peers.len() == 2));
+    // All of them again: a leader's news about them are of the processes that the view knows.
+    for node in &mut c.nodes {
+        node.engine.handle_view(&view(9, &[again(0), again(1), again(2)]));
+    }
+    assert_eq!(named(&c, 1).into_iter().filter(|(identity, name)| *name == identity.birth()).count(), 2);
+    c.until("they follow it", |c| c.nodes[1].engine.standing() == Standing::Backup { primary: Some(again(0)) });
+    // Those with a view know node 2 as another process now. Who comes back as what it was there is not taken for the member.
+    let other = ProcessId { incarnation: Incarnation(7 << 16), ..id(2) };
+    c.nodes[1].engine.handle_view(&view(10, &[again(0), again(1), other]));
+    let late = ProcessId { incarnation: Incarnation(id(2).incarnation.0 + 2), ..id(2) };
+    assert_eq!(c.nodes[1].engine.name_of(late), late);
+    assert_eq!(c.nodes[1].engine.name_of(other), other);
+    assert_eq!(c.nodes[1].engine.name_of(again(0)), id(0));
+    // Who was taken for a member before has its vote until the group has removed it.
+    assert!(named(&c, 1).contains(&(again(2), id(2))));
 }

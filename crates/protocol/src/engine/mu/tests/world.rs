@@ -10,7 +10,7 @@ use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerEve
 use super::disk::{Disk, Stored};
 use super::machine::{Machine, command, id_of};
 use crate::basics::layout::{LIFE, MAX_WATCHERS, life};
-use crate::basics::{LogIndex, ProcessId, Time};
+use crate::basics::{LogIndex, ProcessId, RETURN_BITS, Time};
 use crate::detector::heartbeat::Thresholds;
 use crate::engine::mu::layout::add_regions;
 use crate::engine::mu::{Config, Durability, Event, Execution, Group, Mu};
@@ -46,6 +46,8 @@ pub struct Cluster<const HOST: bool> {
     pub world: World<HOST>,
     pub config: Config,
     pub nodes: Vec<Node<HOST>>,
+    /// How often the power has gone: those who come back are other processes each time.
+    losses: u64,
     /// The command that stands at an index for good.
     pub truth: BTreeMap<LogIndex, u64>,
     commands: BTreeMap<u64, Vec<u8>>,
@@ -82,7 +84,7 @@ pub fn tiny() -> Config {
 }
 
 pub fn id(n: usize) -> ProcessId {
-    ProcessId { node: NodeId(n as u16), incarnation: Incarnation(1) }
+    ProcessId { node: NodeId(n as u16), incarnation: Incarnation(1 << RETURN_BITS) }
 }
 
 impl<const HOST: bool> Cluster<HOST> {
@@ -96,6 +98,7 @@ impl<const HOST: bool> Cluster<HOST> {
             world: World::new(seed, faults),
             config,
             nodes: Vec::new(),
+            losses: 0,
             truth: BTreeMap::new(),
             commands: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
@@ -114,6 +117,7 @@ impl<const HOST: bool> Cluster<HOST> {
     pub fn lose_power(&mut self, seed: u64, faults: Faults) {
         let disks: Vec<_> = std::mem::take(&mut self.nodes).into_iter().map(|node| node.disk.lose_power()).collect();
         self.world = World::new(seed, faults);
+        self.losses += 1;
         for stored in disks {
             self.come_up(None, Some(stored.expect("nobody was ready")), seed);
         }
@@ -128,7 +132,8 @@ impl<const HOST: bool> Cluster<HOST> {
         let n = self.nodes.len();
         let mut spec = RegionSpec { public: vec![(LIFE, life::WORDS * 8)], ..RegionSpec::default() };
         add_regions(&mut spec, &self.config);
-        let identity = Identity { node: id(n).node, incarnation: id(n).incarnation, kind: PeerKind::Member };
+        let me = ProcessId { incarnation: Incarnation(id(n).incarnation.0 + self.losses), ..id(n) };
+        let identity = Identity { node: me.node, incarnation: me.incarnation, kind: PeerKind::Member };
         let (index, fabric) = self.world.spawn(identity, &spec);
         assert_eq!(index, n);
         let signs = fabric.memory(LocalRegion::Public(LIFE)).expect("declared");
@@ -138,10 +143,10 @@ impl<const HOST: bool> Cluster<HOST> {
         }
         let mut machine = Machine::default();
         let engine = match &stored {
-            None => Mu::new(id(n), self.config, group),
+            None => Mu::new(me, self.config, group),
             Some(Stored { parts, last, .. }) => {
                 let journal = stored.as_ref().map(Stored::journal).unwrap_or_default();
-                Mu::recover(id(n), self.config, parts, last, &journal, &fabric, &mut machine).expect("what it has written")
+                Mu::recover(me, self.config, parts, last, &journal, &fabric, &mut machine).expect("what it has written")
             }
         };
         self.nodes.push(Node {
