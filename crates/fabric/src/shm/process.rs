@@ -35,6 +35,17 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
 /// process at once. A helper that ran on the acting thread's processor would end before the acting thread, whose death would be seen that
 /// much later, or before the successor that the death has woken there: the scheduler prefers who has had less, whatever its priority.
 pub fn stand_aside() {
+    leave_core();
+    let _ = rustix::process::nice(10);
+    let no_priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call reads one `sched_param`, which outlives it; 0 names the calling thread. SCHED_BATCH threads preempt nobody when they
+    // wake, yet get their share; the time slice becomes the usual one again.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &no_priority) };
+}
+
+/// Lets the calling thread run on every processor but the one that it was bound to so far, if there is another: the first half of [`stand_aside`], for a
+/// helper that the acting thread waits for.
+pub fn leave_core() {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let mut elsewhere = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|cpu| elsewhere.set(cpu));
@@ -47,11 +58,6 @@ pub fn stand_aside() {
     // To widen or lower what the thread has is always allowed; without it, it works as well, only less politely. The kernel refuses a set
     // without a processor that this process may use.
     let _ = sched_setaffinity(None, &elsewhere).or_else(|_| sched_setaffinity(None, &everywhere));
-    let _ = rustix::process::nice(10);
-    let no_priority = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the call reads one `sched_param`, which outlives it; 0 names the calling thread. SCHED_BATCH threads preempt nobody when they
-    // wake, yet get their share; the time slice becomes the usual one again.
-    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &no_priority) };
 }
 
 #[cfg(test)]

@@ -13,6 +13,17 @@ use super::error::{Operation, WalError, refused};
 use super::log::{Log, Style, parse_name};
 use super::recovery::{Recovered, recover};
 
+fn return_name(life: u64, count: u64) -> String {
+    format!("return-{life:016x}-{count:04x}")
+}
+
+/// Of which life a file of [`Directory::count_return`] is, and what it counts.
+fn parse_return(name: &str) -> Option<(u64, u64)> {
+    let (life, count) = name.strip_prefix("return-")?.split_once('-')?;
+    let (life, count) = (u64::from_str_radix(life, 16).ok()?, u64::from_str_radix(count, 16).ok()?);
+    (return_name(life, count) == name).then_some((life, count))
+}
+
 /// An open data directory. It is given up when this is dropped.
 #[derive(Debug)]
 pub struct Directory {
@@ -44,6 +55,11 @@ impl Directory {
             Err(rustix::io::Errno::WOULDBLOCK) => Err(WalError::InUse { path: path.to_owned() }),
             Err(error) => Err(refused(&lock, Operation::Lock)(error.into())),
         }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Where the log of a life stands.
@@ -84,6 +100,23 @@ impl Directory {
         Log::create(SystemDisk, &self.life_path(life), self.style, life)
     }
 
+    /// Counts one more return with the log of this life, from 1 on: no number comes twice, whatever happens next.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn count_return(&self, life: u64) -> Result<u64, WalError> {
+        let names = SystemDisk.list(&self.path).map_err(refused(&self.path, Operation::Read))?;
+        let before: Vec<u64> = names.iter().filter_map(|name| parse_return(name)).filter(|(of, _)| *of == life).map(|(_, n)| n).collect();
+        let count = before.iter().max().map_or(1, |last| last + 1);
+        let path = self.path.join(return_name(life, count));
+        SystemDisk.create(&path).map_err(refused(&path, Operation::Create))?;
+        SystemDisk.sync_dir(&self.path).map_err(refused(&self.path, Operation::Sync))?;
+        for path in before.iter().map(|count| self.path.join(return_name(life, *count))) {
+            SystemDisk.remove(&path).map_err(refused(&path, Operation::Remove))?;
+        }
+        Ok(count)
+    }
+
     /// Reads the log of a life, and opens it to go on.
     ///
     /// # Errors
@@ -106,6 +139,11 @@ impl Directory {
                 SystemDisk.remove(&path).map_err(refused(&path, Operation::Remove))?;
             }
             SystemDisk.remove_dir(&dir).map_err(refused(&dir, Operation::Remove))?;
+        }
+        let names = SystemDisk.list(&self.path).map_err(refused(&self.path, Operation::Read))?;
+        let counts = names.iter().filter(|name| parse_return(name).is_some_and(|(of, _)| of != life));
+        for path in counts.map(|name| self.path.join(name)) {
+            SystemDisk.remove(&path).map_err(refused(&path, Operation::Remove))?;
         }
         SystemDisk.sync_dir(&self.path).map_err(refused(&self.path, Operation::Sync))
     }

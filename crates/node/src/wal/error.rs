@@ -54,6 +54,16 @@ pub enum WalError {
     },
 }
 
+impl WalError {
+    /// What the system said, as a number; 0 when it was not the system.
+    pub fn errno(&self) -> u64 {
+        match self {
+            WalError::Disk { error, .. } => error.raw_os_error().and_then(|number| u64::try_from(number).ok()).unwrap_or(0),
+            _ => 0,
+        }
+    }
+}
+
 /// What was tried of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {

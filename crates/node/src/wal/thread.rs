@@ -17,7 +17,6 @@ const FRAME_BYTES: usize = 4 << 20;
 const SPARES: usize = 8;
 
 /// What the thread has to do, in order.
-#[derive(Debug)]
 enum Job {
     /// Appends handed over so far, and their bytes.
     Append {
@@ -29,6 +28,20 @@ enum Job {
     Part(Vec<u8>),
     Finish(Vec<u8>),
     Abandon,
+    Other(Box<dyn FnOnce() -> Result<(), WalError> + Send>),
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Job::Append { .. } => "Append",
+            Job::Snapshot => "Snapshot",
+            Job::Part(_) => "Part",
+            Job::Finish(_) => "Finish",
+            Job::Abandon => "Abandon",
+            Job::Other(_) => "Other",
+        })
+    }
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +61,10 @@ struct Shared {
     stable: AtomicU64,
     /// Bytes of these.
     stable_bytes: AtomicU64,
+    /// Frames that are: each took one sync.
+    syncs: AtomicU64,
+    /// Parts of snapshots that have been written.
+    parts: AtomicU64,
     /// Snapshots that are whole and stable under their names.
     snapshots: AtomicU64,
     failed: AtomicBool,
@@ -67,6 +84,7 @@ pub struct Wal {
     thread: Option<JoinHandle<()>>,
     appends: u64,
     bytes: u64,
+    parts: u64,
 }
 
 impl Wal {
@@ -82,6 +100,7 @@ impl Wal {
         let shared = Arc::new(Shared::default());
         let its = Arc::clone(&shared);
         let run = move || {
+            martlet_fabric::shm::process::leave_core();
             if let Err(error) = write(log, &its, gather, &tell) {
                 its.lock().error = Some(error);
                 // Pairs with the acquire in `failure`.
@@ -90,7 +109,7 @@ impl Wal {
             }
         };
         let thread = std::thread::Builder::new().name("martlet-wal".into()).spawn(run).map_err(refused(dir, Operation::Write))?;
-        Ok(Wal { shared, thread: Some(thread), appends: 0, bytes: 0 })
+        Ok(Wal { shared, thread: Some(thread), appends: 0, bytes: 0, parts: 0 })
     }
 
     /// Hands some bytes over; they become part of a frame as a whole. Returns how many appends there have been with this one. Does not wait for
@@ -122,6 +141,7 @@ impl Wal {
 
     /// A part of the snapshot.
     pub fn add_part(&mut self, part: Vec<u8>) {
+        self.parts += 1;
         self.push(Job::Part(part));
     }
 
@@ -133,6 +153,11 @@ impl Wal {
     /// The snapshot that has been begun will not be finished.
     pub fn abandon_snapshot(&mut self) {
         self.push(Job::Abandon);
+    }
+
+    /// Something else that has to do with the disk, for the log's thread: after what has been handed over so far.
+    pub fn run(&mut self, job: impl FnOnce() -> Result<(), WalError> + Send + 'static) {
+        self.push(Job::Other(Box::new(job)));
     }
 
     fn push(&mut self, job: Job) {
@@ -163,6 +188,16 @@ impl Wal {
     /// Bytes handed over that are not stable yet: what a loss of power costs.
     pub fn unstable_bytes(&self) -> u64 {
         self.bytes - self.shared.stable_bytes.load(Ordering::Acquire)
+    }
+
+    /// How often the disk has been asked to make a frame stable, and has.
+    pub fn syncs(&self) -> u64 {
+        self.shared.syncs.load(Ordering::Relaxed)
+    }
+
+    /// Parts of snapshots that have been handed over and not been written.
+    pub fn unwritten_parts(&self) -> u64 {
+        self.parts - self.shared.parts.load(Ordering::Relaxed)
     }
 
     /// Snapshots that have been finished and are stable.
@@ -230,6 +265,7 @@ fn write<D: Disk>(mut log: Log<D>, shared: &Shared, gather: Duration, tell: &imp
             Job::Append { count, mut bytes } => {
                 log.append(&bytes)?;
                 stable_bytes += bytes.len() as u64;
+                shared.syncs.fetch_add(1, Ordering::Relaxed);
                 shared.stable_bytes.store(stable_bytes, Ordering::Release);
                 // Pairs with the acquire in `stable`.
                 shared.stable.store(count, Ordering::Release);
@@ -244,13 +280,19 @@ fn write<D: Disk>(mut log: Log<D>, shared: &Shared, gather: Duration, tell: &imp
                 let base = log.roll()?;
                 log.begin_snapshot(base)?;
             }
-            Job::Part(part) => log.add_part(&part)?,
+            Job::Part(part) => {
+                log.add_part(&part)?;
+                shared.parts.fetch_add(1, Ordering::Relaxed);
+                // Whoever takes the snapshot may wait for this.
+                tell();
+            }
             Job::Finish(last) => {
                 log.finish_snapshot(&last)?;
                 shared.snapshots.fetch_add(1, Ordering::Release);
                 tell();
             }
             Job::Abandon => log.abandon_snapshot()?,
+            Job::Other(job) => job()?,
         }
     }
 }

@@ -273,7 +273,9 @@ fn a_directory_is_one_processs_at_a_time_and_knows_what_to_come_back_as() {
     whole(5, b"five");
     whole(6, b"six");
     assert_eq!(directory.life_to_recover().expect("readable"), Some(5), "nobody has said that 6 was taken in");
+    assert_eq!([5, 5, 6, 5].map(|life| directory.count_return(life).expect("a good disk")), [1, 2, 1, 3], "each number once");
     directory.keep_only(6).expect("a good disk");
+    assert_eq!([5, 6].map(|life| directory.count_return(life).expect("a good disk")), [1, 2], "6 goes on, and 5 is forgotten");
     assert_eq!((directory.lives().expect("readable"), directory.life_to_recover().expect("readable")), (vec![6], Some(6)));
     let (recovered, _) = directory.recover(6).expect("whole");
     assert_eq!(recovered.snapshot.expect("whole").parts, [b"six"]);
