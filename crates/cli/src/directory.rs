@@ -6,6 +6,7 @@
 //! DIR/node-N.toml    what node N does
 //! DIR/node-N.log     what it said
 //! DIR/node-N.pid     which process it is, named so that a recycled number is not taken for it
+//! DIR/data/node-N    what node N keeps on disk, where it keeps anything (`docs/durability.md`)
 //! DIR/lock           held by the one command that changes something
 //! ```
 
@@ -19,7 +20,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use martlet_node::config::{Cluster, ClusterConfig, ElectionConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role};
+use martlet_node::config::{
+    Cluster, ClusterConfig, DurabilityKind, ElectionConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role,
+};
 
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::process::{Activity, ProcessName};
@@ -37,6 +40,8 @@ pub struct Plan {
     pub redis_port: Option<u16>,
     /// How requests are replicated.
     pub engine: EngineKind,
+    /// What an acknowledgement means.
+    pub durability: DurabilityKind,
     /// How closely leaders are watched, where it is not as the detector would.
     pub election: Option<ElectionConfig>,
     /// Which threads a node has, and where they run.
@@ -103,6 +108,7 @@ impl Plan {
             config.verbs.device = devices.first().cloned();
         }
         config.engine = self.engine;
+        config.durability.mode = self.durability;
         config.election.clone_from(&self.election);
         config.key_file = Some("cluster.key".into());
         Ok(config)
@@ -281,6 +287,18 @@ impl Directory {
     pub fn purge(&self) -> Outcome {
         // The cluster's file first: without it there is no cluster, whatever else may be left by a crash.
         remove(&self.cluster_file())?;
+        let data = self.0.join("data");
+        if data.is_dir() {
+            for entry in fs::read_dir(&data).context(format_args!("cannot list {}", data.display()))? {
+                let path = entry.context(format_args!("cannot list {}", data.display()))?.path();
+                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+                if name.strip_prefix("node-").is_some_and(|number| number.parse::<u16>().is_ok()) {
+                    fs::remove_dir_all(&path).context(format_args!("cannot remove {}", path.display()))?;
+                }
+            }
+            // Whatever else is in it is not ours.
+            let _ = fs::remove_dir(&data);
+        }
         let entries = fs::read_dir(&self.0).context(format_args!("cannot list {}", self.0.display()))?;
         for entry in entries {
             let path = entry.context(format_args!("cannot list {}", self.0.display()))?.path();
@@ -345,6 +363,7 @@ mod tests {
             coordinators: 3,
             redis_port: Some(7711),
             engine: EngineKind::default(),
+            durability: DurabilityKind::default(),
             election: None,
             threads,
             fabric: FabricPlan::Shm,
@@ -368,6 +387,8 @@ mod tests {
         let again = directory.existing_cluster().expect("there");
         assert_eq!(again.key().bytes(), cluster.key().bytes());
         fs::write(directory.path().join("mine"), "").expect("written");
+        let life = directory.path().join("data/node-1/life-1");
+        fs::create_dir_all(&life).and_then(|()| fs::write(life.join("segment"), "")).expect("written");
         directory.purge().expect("purged");
         let left: Vec<_> = fs::read_dir(directory.path()).expect("still there").map(|e| e.expect("an entry").file_name()).collect();
         assert_eq!(left, ["mine"], "what is not ours stays");

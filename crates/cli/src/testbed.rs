@@ -5,7 +5,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use martlet_node::clock;
-use martlet_node::config::{Cluster, ElectionConfig, EngineKind, ThreadsConfig};
+use martlet_node::config::{Cluster, DurabilityKind, ElectionConfig, EngineKind, ThreadsConfig};
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::membership::View;
 use rustix::process::Signal;
@@ -57,6 +57,8 @@ pub struct Shape {
     pub redis_port: Option<u16>,
     /// How requests are replicated.
     pub engine: EngineKind,
+    /// What an acknowledgement means.
+    pub durability: DurabilityKind,
     /// How closely leaders are watched, where it is not as the detector would.
     pub election: Option<ElectionConfig>,
     /// Which threads a node has, and where they run.
@@ -77,6 +79,7 @@ impl Testbed {
             coordinators: shape.nodes,
             redis_port: shape.redis_port,
             engine: shape.engine,
+            durability: shape.durability,
             election: shape.election.clone(),
             threads: shape.threads.clone(),
             fabric: shape.fabric.clone(),

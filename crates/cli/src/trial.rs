@@ -25,6 +25,8 @@ pub enum Fault {
     Pause(Duration),
     /// SIGTERM, and a new start.
     Restart,
+    /// SIGKILL of all nodes, and a new start of each: what a host can show of a loss of power. What the kernel has taken and not written is not lost with it.
+    PowerLoss,
 }
 
 impl Fault {
@@ -34,6 +36,7 @@ impl Fault {
             Fault::Kill => "kill",
             Fault::Pause(_) => "pause",
             Fault::Restart => "restart",
+            Fault::PowerLoss => "power loss",
         }
     }
 }
@@ -192,6 +195,20 @@ fn strike(testbed: &mut Testbed, fault: Fault, target: u16, interrupt: &Interrup
             let slept = interrupt.sleep(duration);
             testbed.signal(target, Signal::CONT)?;
             slept?;
+            testbed.await_whole()?;
+            Ok(None)
+        }
+        Fault::PowerLoss => {
+            let numbers = testbed.numbers();
+            for number in &numbers {
+                testbed.signal(*number, Signal::KILL)?;
+            }
+            for number in &numbers {
+                testbed.await_end(*number)?;
+            }
+            for number in &numbers {
+                testbed.spawn(*number)?;
+            }
             testbed.await_whole()?;
             Ok(None)
         }

@@ -91,7 +91,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
 
         let host = &mut self.host;
         let taken = if self.serving { self.app.poll(host) } else { 0 };
-        let posted = host.engine.post(host.now, &mut host.fabric, &mut host.machine);
+        let posted = !host.dormant && host.engine.post(host.now, &mut host.fabric, &mut host.machine);
         now = self.take_completions();
         self.advance(now);
         self.go_on_electing(&mut now);
@@ -126,6 +126,10 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
     /// Tells the engine whether the view is active at `now`, which was read after all completions so far, and does what follows.
     fn advance(&mut self, now: Time) {
         let host = &mut self.host;
+        host.dormant &= !host.core.is_member();
+        if host.dormant {
+            return;
+        }
         let view = host.engine.view();
         let active = host.core.lease().active(view, now);
         if E::AUTHORITY == Authority::Views && host.engine.standing() == Standing::Primary {
@@ -151,7 +155,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
 
     /// Whether the engine has an election of its own, which is under way here or elsewhere as far as this process knows.
     fn is_electing(&self) -> bool {
-        E::AUTHORITY == Authority::Engine && self.host.engine.standing() == Standing::Backup { primary: None }
+        E::AUTHORITY == Authority::Engine && !self.host.dormant && self.host.engine.standing() == Standing::Backup { primary: None }
     }
 
     /// Takes the steps of an election that wait for nothing but the others' memory.
@@ -262,7 +266,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
     /// When the next turn is due at the latest, for who would rather sleep.
     pub fn deadline(&self) -> Time {
         let membership = if self.is_electing() { self.membership_due(false) } else { self.host.core.deadline() };
-        membership.min(self.host.engine.deadline())
+        if self.host.dormant { membership } else { membership.min(self.host.engine.deadline()) }
     }
 
     /// The end of this life, before its endpoint goes: the application learns that its clients are gone, and that nothing that waited will

@@ -14,31 +14,40 @@
 //! have been decided, and others may tell of it; but if nobody has a view any more, what stands in its slots belongs to a history that is over, and would be
 //! taken for the new one's. So whoever finds its own slots taken, and nobody with a view, **starts over**: its next incarnation has fresh ones.
 //!
-//! When all processes of a cluster have died their state has died with them. On one host the first to be started again founds it anew; over a
-//! network all of them have to be back, since a node that is not heard from may be alive.
+//! When all processes of a cluster have died, and nothing is on their disks, their state has died with them. On one host the first to be started again founds
+//! it anew; over a network all of them have to be back, since a node that is not heard from may be alive.
+//!
+//! **Where disks are used** (`docs/durability.md`, "Coming back"), whoever would found it reads also what everybody has come back with. If anybody has come
+//! back with a log, the members of the best log's group that are there go on with it, once they are a majority of that group; a process that has nothing, or a
+//! log of another history, waits for their view. If nobody has one, every configured node has to be there to say so.
 
 use std::io;
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Completion, LocalRegion, NodeId, PeerId, Region, Remote};
-use martlet_protocol::basics::layout::{BOARD, Component, SLOT_WORDS, SLOTS, token_rest};
+use martlet_protocol::basics::layout::{BOARD, Component, RETURNED, SLOT_WORDS, SLOTS, returned, token_rest};
 use martlet_protocol::basics::{ProcessId, Time};
 
 use crate::backend::Backend;
 use crate::config::{Cluster, NodeEntry};
+use crate::durable::{Refounding, Returned, refound};
 
 /// Between two looks, in nanoseconds.
 const LOOK_INTERVAL_NS: u64 = 2_000_000;
 /// How many looks in a row must find nobody with a view.
 const LOOKS: u32 = 2;
+/// For how long those who can found the cluster again wait for the rest of their group, in nanoseconds. Who comes later is taught the whole state.
+const RETURN_PATIENCE_NS: u64 = 1_000_000_000;
+/// How often who cannot found anything looks whether that has changed, in nanoseconds.
+const UNABLE_INTERVAL_NS: u64 = 20_000_000;
 
 /// What follows from looking around.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Wait, and look again.
     Wait,
-    /// This process is to found the cluster now.
-    Found,
+    /// This process is to found the cluster now: alone, or again with all who have come back.
+    Found(Option<Refounding>),
     /// This process has been made an acceptor of a history that is over.
     StartOver,
 }
@@ -58,11 +67,28 @@ pub(crate) struct Founding<F: Backend> {
     look: Option<Look>,
     /// Whom the look before it saw.
     seen: Vec<PeerId>,
+    /// Where disks are used: what they have to do with it.
+    disks: Option<Disks>,
+}
+
+/// What a process has come back with, and how it waits for others who have.
+#[derive(Debug)]
+struct Disks {
+    me: ProcessId,
+    own: Option<Returned>,
+    /// Since when it could found the cluster without some of its group.
+    able_since: Option<Time>,
+    /// Why it can't, as it was last said.
+    said: String,
 }
 
 #[derive(Debug)]
 struct Look {
     peers: Vec<PeerId>,
+    /// What they have come back with, word for word.
+    words: Vec<(ProcessId, [u64; returned::WORDS])>,
+    /// Every configured node is connected.
+    everybody: bool,
     /// Words not read yet.
     pending: usize,
     clear: bool,
@@ -72,7 +98,13 @@ impl<F: Backend> Founding<F> {
     pub fn new(cluster: &Cluster, me: NodeId) -> Founding<F> {
         let others = cluster.config().nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != me).collect();
         let may_found = cluster.node(me).is_some_and(NodeEntry::may_found);
-        Founding { me, others, may_found, claim: None, clear_looks: 0, next: Time(0), look: None, seen: Vec::new() }
+        Founding { me, others, may_found, claim: None, clear_looks: 0, next: Time(0), look: None, seen: Vec::new(), disks: None }
+    }
+
+    /// The same where disks are used: `me` has come back with `own`, or with nothing.
+    pub fn with_disks(cluster: &Cluster, me: ProcessId, own: Option<Returned>) -> Founding<F> {
+        let disks = Disks { me, own, able_since: None, said: String::new() };
+        Founding { disks: Some(disks), ..Founding::new(cluster, me.node) }
     }
 
     /// When it has to be asked again.
@@ -106,7 +138,8 @@ impl<F: Backend> Founding<F> {
                 return Ok(Verdict::Wait);
             }
         }
-        let look = self.look.take().expect("just matched");
+        let mut look = self.look.take().expect("just matched");
+        let words = std::mem::take(&mut look.words);
         let same = look.peers == self.seen;
         self.clear_looks = match (look.clear, same) {
             (false, _) => 0,
@@ -122,19 +155,39 @@ impl<F: Backend> Founding<F> {
             false => Verdict::Wait,
             true if is_taken(fabric) => Verdict::StartOver,
             // It may have been taken between two looks, and looked without a claim.
-            true if self.claim.is_some() => Verdict::Found,
+            true if self.claim.is_some() => match &mut self.disks {
+                None => Verdict::Found(None),
+                Some(disks) => match disks.judge(now, &words, look.everybody) {
+                    Some(verdict) => verdict,
+                    None => {
+                        // Somebody else may be able to.
+                        self.claim = None;
+                        self.next = now.after(UNABLE_INTERVAL_NS);
+                        Verdict::Wait
+                    }
+                },
+            },
             true => Verdict::Wait,
         })
     }
 
     /// Begins to read the boards of all who are connected; and their slots, unless it looks for its own sake only.
     fn begin(&self, cluster: &Cluster, fabric: &mut F, members: &[(PeerId, ProcessId)], taken: bool) -> io::Result<Look> {
-        let mut look = Look { peers: Vec::with_capacity(members.len()), pending: 0, clear: true };
+        let mut look = Look { peers: Vec::with_capacity(members.len()), words: Vec::new(), everybody: true, pending: 0, clear: true };
         for node in &self.others {
             // Every connection of that node: an earlier life may still be listed while it dies.
             let before = look.pending;
-            for (peer, _) in members.iter().filter(|(_, process)| process.node == *node) {
+            for (peer, process) in members.iter().filter(|(_, process)| process.node == *node) {
+                let place = look.peers.len();
                 look.peers.push(*peer);
+                if self.disks.is_some() {
+                    look.words.push((*process, [0; returned::WORDS]));
+                    for word in 0..returned::WORDS {
+                        look.pending += 1;
+                        let at = Remote { peer: *peer, region: Region::Public(RETURNED), offset: word * 8 };
+                        fabric.read_word(at, Component::Founding.token(of_disk(place, word)));
+                    }
+                }
                 look.pending += 1;
                 let board = Remote { peer: *peer, region: Region::Public(BOARD), offset: 0 };
                 fabric.read_word(board, Component::Founding.token(u64::from(peer.0)));
@@ -144,17 +197,82 @@ impl<F: Backend> Founding<F> {
                     fabric.read_word(word, Component::Founding.token(u64::from(peer.0)));
                 }
             }
+            look.everybody &= look.pending > before;
             look.clear &= look.pending > before || F::is_absent(cluster, *node)?;
         }
         Ok(look)
     }
 
-    /// A word has been read, of a board or a slot.
+    /// A word has been read, of a board or a slot, or of what somebody has come back with.
     pub fn handle_completion(&mut self, completion: Completion) {
         let Some(look) = &mut self.look else { return };
+        if let Some((place, word)) = from_disk(token_rest(completion.token)) {
+            look.pending -= 1;
+            match (completion.result, look.words.get_mut(place)) {
+                (Ok(value), Some((_, words))) => words[word] = value,
+                _ => look.clear = false,
+            }
+            return;
+        }
         if look.peers.contains(&PeerId(token_rest(completion.token) as u32)) {
             look.pending -= 1;
             look.clear &= completion.result == Ok(0);
+        }
+    }
+}
+
+/// Tells reads of [`RETURNED`] from those of boards and slots, which bear the peer's number alone.
+const OF_DISK: u64 = 1 << 48;
+
+fn of_disk(place: usize, word: usize) -> u64 {
+    OF_DISK | (place as u64) << 16 | word as u64
+}
+
+fn from_disk(rest: u64) -> Option<(usize, usize)> {
+    (rest & OF_DISK != 0).then_some(((rest & !OF_DISK) as usize >> 16, (rest & 0xffff) as usize % returned::WORDS))
+}
+
+impl Disks {
+    /// What follows from what the others have come back with; `None`: nothing that this process could do.
+    fn judge(&mut self, now: Time, words: &[(ProcessId, [u64; returned::WORDS])], everybody: bool) -> Option<Verdict> {
+        let mut present: Vec<(ProcessId, Returned)> = self.own.iter().map(|log| (self.me, log.clone())).collect();
+        for (process, words) in words {
+            match Returned::parse(words) {
+                Ok(Some(log)) => present.push((*process, log)),
+                Ok(None) => {}
+                // It was read while it came up, or is none of ours.
+                Err(()) => return None,
+            }
+        }
+        if present.is_empty() {
+            if everybody {
+                return Some(Verdict::Found(None));
+            }
+            self.say("nobody who runs has any data; a new cluster is founded when every configured node runs and has none either".into());
+            return None;
+        }
+        match refound(&present) {
+            Ok(refounding) if !refounding.members.contains(&self.me) => {
+                self.say("others have newer data, and this node joins them".into());
+                None
+            }
+            Ok(refounding) => {
+                let since = *self.able_since.get_or_insert(now);
+                let ready = refounding.complete || now.since(since) >= RETURN_PATIENCE_NS;
+                Some(if ready { Verdict::Found(Some(refounding)) } else { Verdict::Wait })
+            }
+            Err(lack) => {
+                self.able_since = None;
+                self.say(lack.to_string());
+                None
+            }
+        }
+    }
+
+    fn say(&mut self, why: String) {
+        if self.said != why {
+            tracing::warn!("waiting: {why}");
+            self.said = why;
         }
     }
 }
@@ -247,7 +365,59 @@ mod tests {
     #[test]
     fn who_sees_nobody_with_a_view_founds() {
         let (cluster, [mut first, _second]) = two("clear");
-        assert_eq!(first.verdict(&cluster, 1000), Verdict::Found);
+        assert_eq!(first.verdict(&cluster, 1000), Verdict::Found(None));
+    }
+
+    /// What a process of that node shows; `group`: it has come back with that group's log.
+    fn shown(node: u16, group: Option<&[u16]>) -> (ProcessId, [u64; returned::WORDS]) {
+        use martlet_fabric::primitive::AtomicU64;
+        use martlet_protocol::basics::{LogIndex, ViewNumber};
+        let born = |node: u16| ProcessId { node: NodeId(node), incarnation: Incarnation(1 << 20) };
+        let log = group.map(|group| Returned {
+            ballot: 5,
+            last: LogIndex(7),
+            view: ViewNumber(3),
+            members: group.iter().map(|node| born(*node)).collect(),
+        });
+        let region: Vec<AtomicU64> = (0..returned::WORDS).map(|_| AtomicU64::new(0)).collect();
+        Returned::store(log.as_ref(), &region);
+        let process = ProcessId { incarnation: Incarnation((1 << 20) + 1), ..born(node) };
+        (process, std::array::from_fn(|at| region[at].load(Ordering::Relaxed)))
+    }
+
+    fn disks(node: u16, group: Option<&[u16]>) -> Disks {
+        let (me, words) = shown(node, group);
+        Disks { me, own: Returned::parse(&words).expect("just stored"), able_since: None, said: String::new() }
+    }
+
+    #[test]
+    fn empty_disks_found_a_cluster_only_when_everybody_is_there_and_has_nothing() {
+        let mut empty = disks(0, None);
+        assert_eq!(empty.judge(Time(0), &[shown(1, None)], false), None, "node 2 may have the data");
+        assert_eq!(empty.judge(Time(0), &[shown(1, None), shown(2, None)], true), Some(Verdict::Found(None)));
+        assert_eq!(empty.judge(Time(0), &[shown(1, None), shown(2, Some(&[1, 2]))], true), None, "one of two");
+        let all = [shown(1, Some(&[1, 2])), shown(2, Some(&[1, 2]))];
+        assert_eq!(empty.judge(Time(0), &all, true), None, "they do it themselves");
+        let (process, _) = shown(2, None);
+        assert_eq!(empty.judge(Time(0), &[shown(1, None), (process, [0; returned::WORDS])], true), None, "it has not said anything");
+    }
+
+    #[test]
+    fn who_has_come_back_waits_for_a_majority_and_then_a_while_for_the_rest() {
+        let group: Option<&[u16]> = Some(&[0, 1, 2]);
+        let mut back = disks(0, group);
+        assert_eq!(back.judge(Time(0), &[], false), None, "one of three");
+        assert_eq!(back.judge(Time(0), &[shown(1, None), shown(2, None)], true), None, "empty disks are no majority, however many");
+        let two = [shown(1, group)];
+        assert_eq!(back.judge(Time(5), &two, false), Some(Verdict::Wait));
+        assert_eq!(back.judge(Time(4 + RETURN_PATIENCE_NS), &two, false), Some(Verdict::Wait));
+        let Some(Verdict::Found(Some(again))) = back.judge(Time(5 + RETURN_PATIENCE_NS), &two, false) else { panic!("a majority") };
+        assert_eq!(again.members, [shown(0, group).0, shown(1, group).0]);
+        let mut back = disks(0, group);
+        let three = [shown(1, group), shown(2, group)];
+        let Some(Verdict::Found(Some(again))) = back.judge(Time(5), &three, true) else { panic!("all of them") };
+        assert!(again.complete && again.members.len() == 3);
+        assert!(again.number.0 > 3, "the logs know views up to 3");
     }
 
     #[test]

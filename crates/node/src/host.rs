@@ -47,6 +47,10 @@ pub(crate) struct Host<F, E, M> {
     was_alone: bool,
     /// Whom the engine has last taken for the leader, where it elects.
     followed: Option<ProcessId>,
+    /// It has come back from its disk, and no view lists it: its engine takes no part. Others may have gone on without it.
+    pub dormant: bool,
+    /// Too much waits for this node's disk: no more requests are taken until there is less.
+    pub congested: bool,
 }
 
 impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
@@ -74,6 +78,8 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
             unfit: false,
             was_alone: false,
             followed: None,
+            dormant: false,
+            congested: false,
         };
         // What an earlier life was is over.
         for counter in [Counter::Standing, Counter::View, Counter::ActiveView, Counter::Primary, Counter::Members, Counter::Replicas] {
@@ -391,7 +397,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        self.engine.has_room(bytes)
+        !self.congested && self.engine.has_room(bytes)
     }
 
     fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError> {

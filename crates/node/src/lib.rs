@@ -25,6 +25,7 @@
 //! | `runner` | [`run`]: the thread, its sleep, the lives of a node one after another, its orderly end |
 //! | `agent`, `host` | the duty cycle; a node's parts and the application's view of them |
 //! | [`backend`] | what the parts of a node ask of the fabric they run on beyond its contract |
+//! | `durable` | what a node writes to its disk while it runs, and what it comes back with |
 //! | `rehearsal` | a failover played through beforehand, on memory of its own |
 //! | `founding` | who founds the cluster |
 //! | [`client`] | an endpoint for clients, which reads what nodes show |
@@ -40,6 +41,7 @@ pub mod client;
 pub mod clock;
 pub mod config;
 pub mod counters;
+mod durable;
 pub mod embed;
 mod engine;
 mod founding;

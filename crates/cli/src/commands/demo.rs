@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use martlet_node::config::EngineKind;
+use martlet_node::config::{DurabilityKind, EngineKind};
 use serde_json::json;
 
 use crate::clients::{self, Via};
@@ -47,6 +47,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         nodes: 3,
         redis_port: None,
         engine: arguments.engine,
+        durability: DurabilityKind::default(),
         election: None,
         threads: clients::measured_threads(),
         fabric: FabricPlan::Shm,

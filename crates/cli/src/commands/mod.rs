@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use martlet_node::config::{DurabilityKind, EngineKind};
 
 use crate::fail::{self, Kind, Outcome};
 use crate::output::{BAD, Format, styled};
@@ -53,6 +54,16 @@ enum Command {
     Man(man::Arguments),
     Victim(victim::Arguments),
     PausesNode(bench::pauses::node::Arguments),
+}
+
+/// Whether an engine can keep what it acknowledges so.
+pub(crate) fn check_durability(durability: DurabilityKind, engine: EngineKind) -> Outcome {
+    if durability == DurabilityKind::Memory || engine == EngineKind::Mu {
+        return Ok(());
+    }
+    Err(fail::Fail::usage(format_args!(
+        "--durability is {durability}; with --engine {engine}, which has no journal, allowed is memory; async and sync need --engine mu"
+    )))
 }
 
 /// Which cluster.

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use martlet_node::clock;
+use martlet_node::config::Cluster;
 use martlet_node::counters::Counter;
 use martlet_protocol::membership::{Roles, View};
 use serde_json::{Value, json};
@@ -74,6 +75,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         });
     }
     format.say(table);
+    if cluster.config().durability.writes() {
+        say_disks(&cluster, &sights, format);
+    }
     if arguments.counters {
         for sight in sights.iter().filter(|sight| sight.reading.is_some()) {
             let mut table = Table::new(["counter", "value", "meaning"]);
@@ -87,6 +91,28 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         return Err(Fail::absent(format_args!("no node of the cluster in {} runs", directory.path().display())));
     }
     Ok(())
+}
+
+/// How the nodes' disks keep up.
+fn say_disks(cluster: &Cluster, sights: &[Sight], format: Format) {
+    let mut table = Table::new(["node", "stable", "waits for the disk", "syncs", "snapshots", "disk"]);
+    for sight in sights.iter().filter(|sight| sight.reading.is_some()) {
+        let counter = |counter| sight.counter(counter).to_string();
+        let disk = match sight.counter(Counter::DiskErrno) {
+            0 => styled(GOOD, "good"),
+            number => styled(BAD, std::io::Error::from_raw_os_error(i32::try_from(number).unwrap_or(0)).to_string()),
+        };
+        table.row([
+            sight.node.to_string(),
+            counter(Counter::StableIndex),
+            format!("{} bytes", sight.counter(Counter::DiskPendingBytes)),
+            counter(Counter::DiskSyncs),
+            counter(Counter::DiskSnapshots),
+            disk,
+        ]);
+    }
+    let durability = &cluster.config().durability;
+    format.say(format_args!("\ndurability {}, in {}\n{table}", durability.mode, durability.directory.display()));
 }
 
 fn counters(sight: &Sight) -> Option<Value> {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use martlet_node::config::EngineKind;
+use martlet_node::config::{DurabilityKind, EngineKind};
 use serde_json::json;
 
 use crate::clients::{self, Via};
@@ -49,6 +49,12 @@ pub struct Arguments {
     /// How requests are replicated: primary-backup or mu.
     #[arg(long, default_value_t)]
     engine: EngineKind,
+    /// What an acknowledged request outlives: memory, async or sync; the last two with --engine mu.
+    #[arg(long, default_value_t)]
+    durability: DurabilityKind,
+    /// How many losses of power: SIGKILL of all nodes at once, and a new start of each. Needs --durability sync.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    power_losses: u32,
     /// Where load and faults get their chance from; drawn anew if not given.
     #[arg(long)]
     seed: Option<u64>,
@@ -61,6 +67,13 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if arguments.clients + arguments.redis_clients == 0 {
         return Err(crate::fail::Fail::usage("--clients and --redis-clients are both 0; without clients nothing is checked"));
     }
+    crate::commands::check_durability(arguments.durability, arguments.engine)?;
+    if arguments.power_losses > 0 && arguments.durability != DurabilityKind::Sync {
+        return Err(crate::fail::Fail::usage(format_args!(
+            "--power-losses is {}, and --durability {}; only with sync nothing acknowledged may be lost with the power",
+            arguments.power_losses, arguments.durability
+        )));
+    }
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
     let mut rng = fastrand::Rng::with_seed(seed);
     let redis_port = (arguments.redis_clients > 0).then_some(arguments.redis_port);
@@ -69,6 +82,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         nodes: arguments.nodes,
         redis_port,
         engine: arguments.engine,
+        durability: arguments.durability,
         election: None,
         threads: clients::default_threads(),
         fabric: arguments.fabric.plan(None)?,
@@ -83,7 +97,12 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let mut trial = Trial::new(testbed, callers, mix, seed, &interrupt);
     let mut failover = Figure::new("torture", "kill of the primary to the next acknowledged request", Unit::Microseconds);
 
-    let counted = [(Fault::Kill, arguments.kills), (Fault::Pause(lease), arguments.pauses), (Fault::Restart, arguments.restarts)];
+    let counted = [
+        (Fault::Kill, arguments.kills),
+        (Fault::Pause(lease), arguments.pauses),
+        (Fault::Restart, arguments.restarts),
+        (Fault::PowerLoss, arguments.power_losses),
+    ];
     let mut faults: Vec<Fault> = counted.iter().flat_map(|(fault, count)| (0..*count).map(|_| *fault)).collect();
     rng.shuffle(&mut faults);
     let count = faults.len();
@@ -100,11 +119,14 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         let round = trial.round(fault, target, before, Duration::from_millis(20))?;
         let took = round.timeline.as_ref().and_then(|timeline| timeline.first("first reply received"));
         took.into_iter().for_each(|ns| failover.record(ns));
-        let who = if primary.node.0 == target { "the primary" } else { "a backup" };
+        let who = match fault {
+            Fault::PowerLoss => "all nodes".to_owned(),
+            _ => format!("node {target} ({})", if primary.node.0 == target { "the primary" } else { "a backup" }),
+        };
         let took_text = took.map_or_else(String::new, |ns| format!(", answered after {:.1} us", ns as f64 / 1e3));
         format.print(
             format_args!(
-                "{:>5}/{count} {:<7} node {target} ({who}): {} requests, {} without a reply, linearizable{took_text}",
+                "{:>5}/{count} {:<10} {who}: {} requests, {} without a reply, linearizable{took_text}",
                 done + 1,
                 fault.name(),
                 round.operations,
@@ -115,8 +137,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
                     "event": "fault",
                     "number": done + 1,
                     "fault": fault.name(),
-                    "node": target,
-                    "primary": primary.node.0 == target,
+                    "node": (fault != Fault::PowerLoss).then_some(target),
+                    "primary": fault == Fault::PowerLoss || primary.node.0 == target,
                     "operations": round.operations,
                     "unknown": round.unknown,
                     "answered_after_us": took.map(|ns| ns as f64 / 1e3),

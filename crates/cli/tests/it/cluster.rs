@@ -9,19 +9,19 @@ use serde_json::Value;
 use crate::martlet::{Ran, TempDir, await_mourners, free_ports, processes_about, run};
 
 /// A cluster in a directory of its own; its nodes end with the value.
-struct Cluster {
-    temp: TempDir,
-    dir: String,
-    port: u16,
+pub struct Cluster {
+    pub temp: TempDir,
+    pub dir: String,
+    pub port: u16,
 }
 
 impl Cluster {
-    fn new() -> Cluster {
+    pub fn new() -> Cluster {
         let temp = TempDir::new();
         Cluster { dir: temp.join("c"), temp, port: free_ports(3) }
     }
 
-    fn run(&self, arguments: &[&str]) -> Ran {
+    pub fn run(&self, arguments: &[&str]) -> Ran {
         run(&[arguments, &["--dir", &self.dir, "--json"]].concat())
     }
 
@@ -30,7 +30,7 @@ impl Cluster {
     }
 
     /// What each node is doing, with its process.
-    fn nodes(&self) -> BTreeMap<u64, (String, Option<u64>)> {
+    pub fn nodes(&self) -> BTreeMap<u64, (String, Option<u64>)> {
         let ran = self.run(&["status"]);
         let nodes = ran.objects().into_iter().filter(|object| object["event"] == "node");
         nodes

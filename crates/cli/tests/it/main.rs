@@ -3,5 +3,6 @@
 mod bench;
 mod cluster;
 mod command;
+mod durable;
 mod martlet;
 mod trial;

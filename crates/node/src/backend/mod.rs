@@ -69,6 +69,12 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     /// Why the latest refused connection was refused.
     fn last_refusal(&self) -> Option<String>;
 
+    /// What any other thread of this process calls to end this endpoint's sleep, or the next one if it is about to sleep; where that cannot be, it does
+    /// nothing.
+    fn bell(&self) -> Box<dyn Fn() + Send> {
+        Box::new(|| {})
+    }
+
     /// Makes words of a public region the calling thread's death words, which the kernel marks when the thread dies.
     ///
     /// # Errors

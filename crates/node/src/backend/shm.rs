@@ -64,6 +64,11 @@ impl Backend for ShmFabric {
         self.last_refusal()
     }
 
+    fn bell(&self) -> Box<dyn Fn() + Send> {
+        let regions = self.own_regions();
+        Box::new(move || regions.nudge())
+    }
+
     fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
         DeathWords::register(&self.own_regions(), region, words)
     }

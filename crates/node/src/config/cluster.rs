@@ -14,6 +14,7 @@ use martlet_protocol::membership::{self, Roles};
 use serde::{Deserialize, Serialize};
 
 use super::Secret;
+use super::durability::DurabilityConfig;
 use super::error::{Checker, ConfigError};
 use super::fabric::{FabricKind, VerbsConfig};
 
@@ -51,6 +52,9 @@ pub struct ClusterConfig {
     /// How requests are replicated.
     #[serde(default)]
     pub engine: EngineKind,
+    /// What outlives a loss of power at all nodes at once.
+    #[serde(default, skip_serializing_if = "DurabilityConfig::is_default")]
+    pub durability: DurabilityConfig,
     /// The nodes, senior first: the first replica that is up leads.
     #[serde(rename = "node")]
     pub nodes: Vec<NodeEntry>,
@@ -277,6 +281,7 @@ impl ClusterConfig {
             sizes: SizesConfig::default(),
             verbs: VerbsConfig::default(),
             engine: EngineKind::default(),
+            durability: DurabilityConfig::default(),
             nodes,
         }
     }
@@ -324,6 +329,7 @@ impl ClusterConfig {
                 return Err(check.refuse(key, value, format_args!("a power of two from {} to {}", range.start(), range.end())));
             }
         }
+        self.durability.validate(self.engine, &check)?;
         self.verbs.validate(&check)?;
         self.validate_nodes(&check)
     }

@@ -5,6 +5,7 @@
 //! the value, and what is allowed.
 
 mod cluster;
+mod durability;
 mod error;
 mod fabric;
 mod node;
@@ -12,6 +13,7 @@ mod secret;
 mod settings;
 
 pub use cluster::{ClusterConfig, DetectorConfig, ElectionConfig, EngineKind, NodeEntry, Role, SizesConfig};
+pub use durability::{DurabilityConfig, DurabilityKind};
 pub use error::ConfigError;
 pub use fabric::{FabricKind, NodeVerbsConfig, VerbsConfig};
 pub use node::{Bytes, Idle, NodeConfig, Pin, Priority, RedisConfig, ThreadPlan, ThreadsConfig};

@@ -18,6 +18,9 @@ pub struct NodeConfig {
     pub number: u16,
     /// The cluster's file; relative to this file's directory.
     pub cluster: PathBuf,
+    /// Where this node keeps its data, where that is not as the cluster's file says; relative to this file's directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
     /// The front end for clients that speak the Redis protocol.
     #[serde(default)]
     pub redis: RedisConfig,
@@ -266,6 +269,7 @@ impl NodeConfig {
         NodeConfig {
             number,
             cluster: cluster.into(),
+            directory: None,
             redis: RedisConfig::default(),
             threads: ThreadsConfig::default(),
             verbs: NodeVerbsConfig::default(),

@@ -84,8 +84,11 @@ impl Cluster {
         Self::validated(config, Path::new("<cluster>"), Path::new("."))
     }
 
-    fn validated(config: ClusterConfig, file: &Path, base: &Path) -> Result<Cluster, ConfigError> {
+    fn validated(mut config: ClusterConfig, file: &Path, base: &Path) -> Result<Cluster, ConfigError> {
         config.validate(file)?;
+        if config.durability.writes() {
+            config.durability.directory = base.join(&config.durability.directory);
+        }
         let check = Checker { file };
         let key = match (&config.key, &config.key_file) {
             (Some(Secret(key)), None) => Key::from_hex(key)
@@ -141,6 +144,9 @@ impl Settings {
         if let Some(socket) = &mut node.redis.unix_socket {
             *socket = base.join(&*socket);
         }
+        if let Some(directory) = &mut node.directory {
+            *directory = base.join(&*directory);
+        }
         let cluster = Cluster::load(&node.cluster)?;
         Self::joined(cluster, node, file)
     }
@@ -173,6 +179,13 @@ impl Settings {
     /// This node as the cluster knows it.
     pub fn entry(&self) -> &NodeEntry {
         &self.cluster.config.nodes[self.position]
+    }
+
+    /// Where this node keeps its data; `None` where nothing is written to a disk.
+    pub fn data_directory(&self) -> Option<PathBuf> {
+        let durability = &self.cluster.config.durability;
+        let usual = || durability.directory.join(format!("node-{}", self.node.number));
+        durability.writes().then(|| self.node.directory.clone().unwrap_or_else(usual))
     }
 
     /// This node's place in the cluster's list, from 0 on.

@@ -46,6 +46,38 @@ fn three() -> ClusterConfig {
 }
 
 #[test]
+fn data_stand_beside_the_cluster_s_file_unless_somebody_says_otherwise() {
+    let dir = Dir::new("durability");
+    let text = |more: &str| format!("{}\n{more}", ClusterConfig { engine: EngineKind::Mu, ..three() }.to_toml());
+    let node = |own: &str| dir.file("node-1.toml", &format!("number = 1\ncluster = \"cluster.toml\"\n{own}"));
+    dir.file("cluster.toml", &text(""));
+    assert_eq!(Settings::load(&node("")).expect("valid").data_directory(), None, "memory is the default");
+    dir.file("cluster.toml", &text("[durability]\nmode = \"sync\"\n"));
+    assert_eq!(Settings::load(&node("")).expect("valid").data_directory(), Some(dir.0.join("data/node-1")));
+    assert_eq!(Settings::load(&node("directory = \"mine\"")).expect("valid").data_directory(), Some(dir.0.join("mine")));
+    dir.file("cluster.toml", &text("[durability]\nmode = \"async\"\ndirectory = \"/disk\"\nmax_pending_bytes = 1000000\n"));
+    let settings = Settings::load(&node("")).expect("valid");
+    assert_eq!(settings.data_directory(), Some("/disk/node-1".into()));
+    assert_eq!(settings.cluster().config().durability.max_pending_bytes, 1_000_000);
+}
+
+#[test]
+fn durability_is_refused_where_it_cannot_be_had() {
+    let refused = |engine, durability| Cluster::new(ClusterConfig { engine, durability, ..three() }).expect_err("refused").to_string();
+    let sync = DurabilityConfig { mode: DurabilityKind::Sync, ..DurabilityConfig::default() };
+    let error = refused(EngineKind::PrimaryBackup, sync.clone());
+    assert!(error.contains("durability.mode is \"sync\"; allowed: \"memory\" with the engine \"primary-backup\""), "{error}");
+    let error = refused(EngineKind::Mu, DurabilityConfig { max_pending_bytes: 1000, ..sync.clone() });
+    assert!(error.contains("durability.max_pending_bytes is 1000; allowed: 65536 to "), "{error}");
+    let error = refused(EngineKind::Mu, DurabilityConfig { segment_bytes: 0, ..sync.clone() });
+    assert!(error.contains("durability.segment_bytes is 0; allowed: 65536 to "), "{error}");
+    let error = refused(EngineKind::Mu, DurabilityConfig { directory: PathBuf::new(), ..sync });
+    assert!(error.contains("durability.directory is \"\"; allowed: the path of a directory"), "{error}");
+    let error = toml::from_str::<DurabilityConfig>("mode = \"disk\"").expect_err("no such mode").to_string();
+    assert!(error.contains("`memory`, `async`, `sync`"), "{error}");
+}
+
+#[test]
 fn a_cluster_file_that_was_written_is_read_as_it_was() {
     let mut config = three();
     config.lease_us = 777;

@@ -59,6 +59,11 @@ counters! {
     Rehearsals "rehearsals" "How often it has played through a takeover, as the one who would make it.",
     RehearsalsCut "rehearsals_cut" "How often it did not get to the end: somebody had died, or the thread lost its core for too long.",
     RehearsalNs "rehearsal_ns" "How long all that has taken.",
+    DiskPendingBytes "disk_pending_bytes" "Bytes of the log that wait for the disk: what a loss of power would cost this node.",
+    DiskSyncs "disk_syncs" "How often the disk has made a part of this life's log stable.",
+    DiskSnapshots "disk_snapshots" "Snapshots of this life that are stable.",
+    StableIndex "stable_index" "The index up to which entries are stable on this node's disk.",
+    DiskErrno "disk_errno" "The number of the error with which the disk refused, which nothing is written after; 0: none.",
 }
 
 #[cfg(test)]

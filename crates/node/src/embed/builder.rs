@@ -13,7 +13,7 @@ use super::error::{StartError, StopError};
 use super::machine::{Lent, Replicated, StateMachine};
 use super::role::{Role, Roles};
 use super::{Inner, Replica};
-use crate::config::{Cluster, ClusterConfig, EngineKind, Idle, NodeConfig, Settings, ThreadsConfig};
+use crate::config::{Cluster, ClusterConfig, DurabilityKind, EngineKind, Idle, NodeConfig, Settings, ThreadsConfig};
 use crate::runner::{Ended, Hooks, Started, run};
 use crate::stop::Stop;
 
@@ -27,6 +27,8 @@ pub struct Builder {
     node: Option<u16>,
     listen: Option<String>,
     engine: Option<EngineKind>,
+    durability: Option<DurabilityKind>,
+    directory: Option<PathBuf>,
     threads: Option<ThreadsConfig>,
     timeout: Option<Duration>,
     calls: Option<usize>,
@@ -83,6 +85,21 @@ impl Builder {
         self
     }
 
+    /// What an acknowledged command outlives: the same for all replicas of the cluster. Without it, as the cluster's configuration says. Beyond memory it
+    /// takes [`EngineKind::Mu`], and what the machine [transfers](StateMachine::transfer) is its snapshot: see `docs/durability.md`.
+    #[must_use]
+    pub fn durability(mut self, durability: DurabilityKind) -> Builder {
+        self.durability = Some(durability);
+        self
+    }
+
+    /// Where this replica keeps its data, if it keeps any on a disk: a directory of its own. Without it, as the configuration says.
+    #[must_use]
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Builder {
+        self.directory = Some(directory.into());
+        self
+    }
+
     /// On which core the replica's thread runs, and what it does without work.
     #[must_use]
     pub fn threads(mut self, threads: ThreadsConfig) -> Builder {
@@ -117,10 +134,11 @@ impl Builder {
                 (cluster, NodeConfig::new(self.node.ok_or(missing("the node's number", "node"))?, "<cluster>"))
             }
         };
-        let node = NodeConfig { number: self.node.unwrap_or(node.number), threads: self.threads.unwrap_or(node.threads.clone()), ..node };
-        let cluster = match (self.listen, self.engine) {
-            (None, None) => cluster,
-            (listen, engine) => changed(&cluster, node.number, listen, engine)?,
+        let (threads, directory) = (self.threads.unwrap_or(node.threads.clone()), self.directory.or(node.directory.clone()));
+        let node = NodeConfig { number: self.node.unwrap_or(node.number), threads, directory, ..node };
+        let cluster = match (self.listen, self.engine, self.durability) {
+            (None, None, None) => cluster,
+            (listen, engine, durability) => changed(&cluster, node.number, listen, engine, durability)?,
         };
         Ok(Settings::new(cluster, node)?)
     }
@@ -172,13 +190,20 @@ impl Builder {
     }
 }
 
-/// The same cluster, with this address of one of its nodes, and this engine.
-fn changed(cluster: &Cluster, number: u16, address: Option<String>, engine: Option<EngineKind>) -> Result<Cluster, StartError> {
+/// The same cluster, with this address of one of its nodes, this engine and this durability.
+fn changed(
+    cluster: &Cluster,
+    number: u16,
+    address: Option<String>,
+    engine: Option<EngineKind>,
+    durability: Option<DurabilityKind>,
+) -> Result<Cluster, StartError> {
     let mut config = ClusterConfig { key: Some(cluster.key().to_hex().into()), key_file: None, ..cluster.config().clone() };
     if let Some(address) = address {
         config.nodes.iter_mut().filter(|node| node.number == number).for_each(|node| node.redis.clone_from(&address));
     }
     config.engine = engine.unwrap_or(config.engine);
+    config.durability.mode = durability.unwrap_or(config.durability.mode);
     Ok(Cluster::new(config)?)
 }
 

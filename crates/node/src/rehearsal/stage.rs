@@ -117,7 +117,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
             departed: Vec::new(),
         };
         // Chance keeps strangers from making records that others take for theirs. Here are none.
-        let config = E::config(cluster, SIZES, 1);
+        let config = E::without_disk(E::config(cluster, SIZES, 1));
         let core = Core::new(clock(), engine::membership(cluster, process(SUCCESSOR), roles, clocks, E::AUTHORITY));
         let engine = E::new(process(SUCCESSOR), config);
         let host = Host::new(process(SUCCESSOR), successor, core, engine, machine, Counters::default(), clock);

@@ -5,18 +5,20 @@ use std::io;
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::shm::DeathWords;
 use martlet_fabric::{Identity, LocalRegion, NodeId, PeerKind};
-use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, life};
+use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, RETURNED, life};
 use martlet_protocol::basics::{ProcessId, Time};
-use martlet_protocol::membership::{Authority, ClockBounds, Core};
-use martlet_protocol::replica::{Application, Standing, StateMachine as _};
+use martlet_protocol::membership::{Authority, ClockBounds, Core, Member};
+use martlet_protocol::replica::{Application, Standing};
 
 use super::RunError;
+use super::disk::Birth;
 use super::rhythm::{Gaps, Posture};
 use crate::agent::{Agent, Turn};
 use crate::backend::{Backend, Rest as _};
 use crate::clock;
-use crate::config::{Cluster, Key, Settings};
+use crate::config::{Cluster, Settings};
 use crate::counters::{Counter, Counters, EventKind};
+use crate::durable::{Keeper, Refounding, Returned};
 use crate::engine::{self, NodeEngine};
 use crate::founding::{Founding, Verdict};
 use crate::host::Host;
@@ -24,6 +26,7 @@ use crate::idle::{Idler, Rest};
 use crate::rehearsal::Rehearsals;
 use crate::sched::{Class, FifoWatch, Placement};
 use crate::stop::Stop;
+use crate::wal::WalError;
 
 /// The longest sleep, in nanoseconds: a lost wake-up would cost this much and no more.
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
@@ -32,6 +35,7 @@ const LONGEST_SLEEP_NS: u64 = 20_000_000;
 pub(super) enum End {
     Stopped { left: bool },
     StartOver,
+    DiskFailed(WalError),
 }
 
 /// What goes on into the next life.
@@ -50,23 +54,33 @@ pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
     words: Option<DeathWords>,
     pub(super) me: ProcessId,
     gaps: Gaps,
+    /// Its log on disk, where there is one.
+    keeper: Option<Keeper>,
+    /// Whether it is an earlier life's process, come back with its log.
+    pub(super) returns: bool,
 }
 
 impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     pub(super) fn begin(
         settings: &Settings,
-        me: ProcessId,
+        birth: &Birth<'_>,
         clocks: ClockBounds,
         engine: Option<E>,
         mut machine: A::Machine,
         counters: Counters,
         app: A,
     ) -> Result<Life<F, E, A>, RunError> {
+        let me = birth.me;
         let node = me.node;
         let cluster = settings.cluster();
         let config = cluster.config();
         let identity = Identity { node, incarnation: me.incarnation, kind: PeerKind::Member };
         let fabric = F::start_node(settings, identity).map_err(|error| RunError::Fabric { node, error })?;
+        let (engine, keeper) = Self::equip(cluster, birth, engine, &mut machine, &fabric)?;
+        let returned = engine.returned();
+        if let Some(region) = fabric.memory(LocalRegion::Public(RETURNED)) {
+            Returned::store(returned.as_ref(), region);
+        }
 
         // What others rely on stands before anybody is let in.
         let indices: Vec<usize> = (0..MAX_WATCHERS).map(|watcher| life::death(0, watcher)).collect();
@@ -83,29 +97,24 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         membership.address.clone_from(&entry.redis);
         let stall_ns = membership.heartbeat_interval_ns / 2;
         let mut core = Core::new(now, membership);
-        core.join(now);
-
-        let engine = match engine {
-            None => {
-                machine.clear();
-                let random = Key::generate().map_err(|error| RunError::System { node, what: "no random numbers", error })?;
-                let secret = u64::from_le_bytes(*random.bytes().first_chunk().expect("32 bytes"));
-                E::new(me, E::config(cluster, cluster.sizes(), secret))
-            }
-            Some(mut engine) => {
-                engine.reset(me, &mut machine);
-                engine
-            }
-        };
-        let host = Host::new(me, fabric, core, engine, machine, counters, clock::now);
+        let returns = birth.returns();
+        if !returns {
+            core.join(now);
+        }
+        let mut host = Host::new(me, fabric, core, engine, machine, counters, clock::now);
+        host.dormant = returns;
         let rehearsals = Rehearsals::new(settings, clocks, now);
-        Ok(Life { agent: Agent::new(host, app), rehearsals, words: Some(words), me, gaps: Gaps::new(now, stall_ns) })
+        let gaps = Gaps::new(now, stall_ns);
+        Ok(Life { agent: Agent::new(host, app), rehearsals, words: Some(words), me, gaps, keeper, returns })
     }
 
     /// Turns, until it is over.
     pub(super) fn live(&mut self, settings: &Settings, stop: &Stop, bed: &mut F::Rest, placement: &Placement) -> io::Result<End> {
         let cluster = settings.cluster();
-        let mut founding = Some(Founding::new(cluster, self.me.node));
+        let mut founding = Some(match self.keeper {
+            None => Founding::new(cluster, self.me.node),
+            Some(_) => Founding::with_disks(cluster, self.me, self.agent.host.engine.returned()),
+        });
         let mut idler = Idler::new(&settings.node().threads, clock::now());
         let mut fifo = (placement.class == Class::Fifo).then(FifoWatch::default);
         let mut posture = Posture::new(placement.class, E::AUTHORITY == Authority::Engine, clock::now());
@@ -114,15 +123,19 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             if founding.is_some() {
                 match self.found(&mut founding, cluster, turn.now)? {
                     Verdict::Wait => {}
-                    Verdict::Found => continue,
+                    Verdict::Found(_) => continue,
                     Verdict::StartOver => return Ok(End::StartOver),
                 }
             }
             if stop.requests() > 0 || self.agent.app.wants_end() {
                 return Ok(End::Stopped { left: self.leave(stop) });
             }
-            if self.agent.host.excluded || self.is_outlived() {
+            if self.agent.host.excluded || self.is_outlived() || self.returns_in_vain() {
                 return Ok(End::StartOver);
+            }
+            if let Some(error) = self.keeper.as_mut().and_then(Keeper::failure) {
+                self.step_aside(stop, &error);
+                return Ok(End::DiskFailed(error));
             }
             if self.agent.host.unfit {
                 // It is still listed, and has stopped acting: the others need not wait for its lease.
@@ -145,6 +158,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             let busy = turn.worked || awaited;
             let rest = self.agent.makes_way(&turn).unwrap_or_else(|| idler.after_turn(turn.now, busy, leads));
             match posture.rest(rest, busy, leads) {
+                // Others may wait for this core to get their disks on with it.
+                Rest::None if self.keeper.as_ref().is_some_and(Keeper::is_waiting) => std::thread::yield_now(),
                 Rest::None => std::hint::spin_loop(),
                 Rest::Yield => std::thread::yield_now(),
                 Rest::Park => {
@@ -158,8 +173,12 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     }
 
     pub(super) fn turn(&mut self) -> Turn {
-        let turn = self.agent.turn();
+        let news = self.keeper.as_mut().is_some_and(|keeper| keeper.before_turn(&mut self.agent.host));
+        let mut turn = self.agent.turn();
         let host = &mut self.agent.host;
+        if let Some(keeper) = &mut self.keeper {
+            turn.worked |= keeper.after_turn(host) | news;
+        }
         if let Some(gap) = self.gaps.turn(turn.now, &mut host.counters) {
             host.record(EventKind::Stalled, None, gap);
         }
@@ -188,20 +207,33 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             return Ok(Verdict::Wait);
         }
         host.boards_read.drain(..).for_each(|completion| looking.handle_completion(completion));
-        match looking.look(now, cluster, &mut host.fabric, &host.members)? {
+        let again = match looking.look(now, cluster, &mut host.fabric, &host.members)? {
             Verdict::Wait => return Ok(Verdict::Wait),
-            Verdict::Found => {}
+            Verdict::Found(again) => again,
             Verdict::StartOver => {
                 tracing::warn!("{} was made an acceptor, and nobody has a view any more", self.me);
                 return Ok(Verdict::StartOver);
             }
-        }
-        tracing::info!("nobody has a view: {} founds the cluster", self.me);
+        };
         host.now = clock::now();
-        host.core.bootstrap(host.now, &mut host.fabric);
+        match again {
+            None => {
+                tracing::info!("nobody has a view: {} founds the cluster", self.me);
+                host.core.bootstrap(host.now, &mut host.fabric);
+            }
+            Some(Refounding { number, members, .. }) => {
+                let names: Vec<String> = members.iter().map(ProcessId::to_string).collect();
+                tracing::info!(view = number.0, "nobody has a view: {} founds the cluster again, of {}", self.me, names.join(", "));
+                let member = |id: ProcessId| {
+                    let entry = cluster.node(id.node)?;
+                    Some(Member { id, roles: entry.role_set(), address: entry.redis.clone() })
+                };
+                host.core.found_again(host.now, &mut host.fabric, number, members.into_iter().filter_map(member).collect());
+            }
+        }
         host.take_membership_events();
         *founding = None;
-        Ok(Verdict::Found)
+        Ok(Verdict::Found(None))
     }
 
     /// Sleeps until there is something to do. The look for work between the announcement and the sleep is a whole turn: whatever can wake

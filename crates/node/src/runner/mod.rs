@@ -1,5 +1,6 @@
 //! Runs a node: one acting thread, which gives the agent its turns and sleeps when there is nothing to do.
 
+mod disk;
 mod leaving;
 mod life;
 mod rhythm;
@@ -19,12 +20,14 @@ use crate::backend::{Backend, Rest as _, StartError};
 use crate::clock;
 use crate::config::{EngineKind, FabricKind, Settings};
 use crate::counters::{Counter, Counters};
+use crate::durable::{DiskError, Origin, Store};
 use crate::engine::NodeEngine;
 use crate::sched::{self, Placement};
 use crate::stop::Stop;
 use crate::undertaker::Undertaker;
 use crate::warm;
 
+use disk::{Birth, birth_after};
 use life::{End, Life};
 
 /// How many trips between two cores measure the difference of their clocks at the start.
@@ -96,6 +99,15 @@ pub enum RunError {
         #[source]
         error: DeathWordsError,
     },
+    /// The disk refuses, or what stands on it is not what was written. Nothing more is written after it.
+    #[error("node {node}: {error}")]
+    Disk {
+        /// Which node.
+        node: NodeId,
+        /// The file, what was tried of it, and what the system said.
+        #[source]
+        error: DiskError,
+    },
     /// The system refuses something else.
     #[error("node {node}: {what}: {error}")]
     System {
@@ -159,14 +171,29 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     let mut counters = Counters::default();
     counters.set(Counter::Pid, u64::from(std::process::id()));
     counters.set(Counter::StartedNs, clock::now().0);
+    // After the undertaker, who would keep the directory locked for longer than this process lives.
+    let disk = |error| RunError::Disk { node, error };
+    let store = Store::open(settings).map_err(disk)?;
     let mut engine = None;
-    let mut incarnation = 0;
+    // The newest incarnation that is known of, and where the next life begins.
+    let mut newest = 0;
+    let mut may_return = true;
     let mut report = hooks.started;
     let mut resets = 0;
     loop {
-        incarnation = next_incarnation::<F>(incarnation);
+        let origin = match &store {
+            Some(store) if may_return => store.origin().map_err(disk)?,
+            _ => Origin::Afresh,
+        };
+        let incarnation = match (&store, origin) {
+            (Some(store), Origin::Return { life }) => store.incarnation(life).map_err(disk)?,
+            (Some(store), Origin::Afresh) => birth_after(next_incarnation::<F>(newest.max(store.newest_life().map_err(disk)?))),
+            (None, _) => next_incarnation::<F>(newest),
+        };
+        newest = newest.max(incarnation);
         let me = ProcessId { node, incarnation: Incarnation(incarnation) };
-        let mut life = Life::<F, E, A>::begin(settings, me, clocks, engine, machine, counters, app)?;
+        let birth = Birth { me, disk: store.as_ref().map(|store| (store, origin)) };
+        let mut life = Life::<F, E, A>::begin(settings, &birth, clocks, engine, machine, counters, app)?;
         if let Some(report) = report.take() {
             report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns });
         }
@@ -175,11 +202,14 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
             F::Rest::start(settings, &life.agent.host.fabric, sockets, hooks.stop.as_fd()).map_err(system("cannot watch descriptors"))?;
         let end = life.live(settings, &hooks.stop, &mut bed, &placement).map_err(system("cannot tell who runs"))?;
         drop(bed);
+        // Who has come back and has not seen a view comes back again; whoever knows one joins those who have it.
+        may_return = life.agent.host.core.view().is_none();
         let (old, parts) = life.end();
-        (app, machine, counters, incarnation) = (parts.app, parts.machine, parts.counters, incarnation.max(old));
+        (app, machine, counters, newest) = (parts.app, parts.machine, parts.counters, newest.max(old));
         engine = Some(parts.engine);
         match end {
             End::Stopped { left } => return Ok(Ended { left, resets }),
+            End::DiskFailed(error) => return Err(disk(error.into())),
             End::StartOver => {
                 resets += 1;
                 counters.set(Counter::Resets, resets);

@@ -1,12 +1,16 @@
 //! Replicas without a node around them: what an engine costs by itself. Each has an endpoint of its own, all are in this process.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use martlet_fabric::{Incarnation, NodeId, PeerEvent, PeerId, RegionName};
+use martlet_fabric::{Fabric, Incarnation, NodeId, PeerEvent, PeerId, RegionName};
+use martlet_node::config::DurabilityKind;
+use martlet_node::wal::format::Owner;
+use martlet_node::wal::{self, Style, Wal};
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use martlet_protocol::engine::mu::{self, Execution, Group};
+use martlet_protocol::engine::mu::{self, Execution, Group, SnapshotStep};
 use martlet_protocol::engine::{Engine, Mu, PrimaryBackup, primary_backup};
 use martlet_protocol::membership::{Member, Roles, View};
 use martlet_protocol::replica::{Standing, StateMachine};
@@ -58,23 +62,87 @@ pub trait Alone: Engine {
     /// Whether what is proposed together travels as one record.
     const BATCHES: bool;
 
-    /// Usual settings, with chance of its own.
-    fn settings(secret: u64) -> Self::Config;
+    /// Usual settings, with chance of its own. Engines without a journal know durability in memory only.
+    fn settings(secret: u64, durability: DurabilityKind) -> Self::Config;
 
     /// The engine of one of the [`NODES`] that everything begins with.
     fn founding(node: u16, config: Self::Config) -> Self;
+
+    /// Takes what it has to write to its log on disk, and tells it what is stable.
+    fn attend_disk<F: Fabric>(&mut self, _disk: &mut Disk, _fabric: &F, _machine: &Idle) {}
+}
+
+/// A replica's log on disk.
+pub struct Disk {
+    wal: Wal,
+    /// The snapshot that everything goes on from has been begun, and is stable.
+    begun: bool,
+    based: bool,
+}
+
+impl Disk {
+    /// In a directory of its own there.
+    pub fn start(path: &Path, node: u16) -> Outcome<Disk> {
+        let style = Style { owner: Owner { cluster: 1, node }, segment_bytes: 1 << 30, chance: fastrand::u64(..) };
+        let started = || {
+            let directory = wal::Directory::open(&path.join(format!("node-{node}")), style)?;
+            Wal::start(directory.begin(1)?, &directory.life_path(1), Duration::ZERO, || {})
+        };
+        Ok(Disk { wal: started().map_err(Fail::failed)?, begun: false, based: false })
+    }
 }
 
 impl Alone for Mu {
     const BATCHES: bool = true;
 
-    fn settings(secret: u64) -> mu::Config {
+    fn settings(secret: u64, durability: DurabilityKind) -> mu::Config {
+        let durability = match durability {
+            DurabilityKind::Memory => mu::Durability::Memory,
+            DurabilityKind::Async => mu::Durability::Async,
+            DurabilityKind::Sync => mu::Durability::Sync,
+        };
         // Nothing is executed, before or after.
-        mu::Config { execution: Execution::Speculative, secret, ..mu::Config::default() }
+        let config = mu::Config { execution: Execution::Speculative, secret, durability, ..mu::Config::default() };
+        // A reign begins with a sync: it must not end for a pause that is shorter than that.
+        match durability {
+            mu::Durability::Memory => config,
+            _ => mu::Config { heartbeat_interval_ns: 20_000_000, stall_ns: 10_000_000, ..config },
+        }
+    }
+
+    #[inline]
+    fn attend_disk<F: Fabric>(&mut self, disk: &mut Disk, fabric: &F, machine: &Idle) {
+        self.handle_stable(disk.wal.stable());
+        take(self, &mut disk.wal);
+        if !disk.begun {
+            disk.begun = true;
+            disk.wal.begin_snapshot();
+            self.begin_snapshot(fabric);
+            take(self, &mut disk.wal);
+        } else if !disk.based {
+            let mut part = Vec::new();
+            match self.snapshot_step(machine, 1 << 20, &mut part) {
+                SnapshotStep::Part => disk.wal.add_part(part),
+                SnapshotStep::Whole => disk.wal.finish_snapshot(part),
+                SnapshotStep::Wait | SnapshotStep::Void => {}
+            }
+            if disk.wal.snapshots() > 0 {
+                disk.based = true;
+                self.handle_snapshot_stable();
+            }
+        }
     }
 
     fn founding(node: u16, config: mu::Config) -> Mu {
         Mu::new(process(node), config, Some(Group::new((0..NODES).map(process).collect())))
+    }
+}
+
+#[inline]
+fn take(engine: &mut Mu, wal: &mut Wal) {
+    if !engine.journal().is_empty() {
+        let ticket = wal.append(engine.journal());
+        engine.note_taken(ticket);
     }
 }
 
@@ -84,7 +152,7 @@ const VIEW: ViewNumber = ViewNumber(1);
 impl Alone for PrimaryBackup {
     const BATCHES: bool = false;
 
-    fn settings(secret: u64) -> primary_backup::Config {
+    fn settings(secret: u64, _: DurabilityKind) -> primary_backup::Config {
         primary_backup::Config { secret, ..primary_backup::Config::default() }
     }
 
@@ -109,18 +177,22 @@ pub struct Replica<F, E> {
     pub fabric: F,
     pub machine: Idle,
     pub peers: Vec<PeerId>,
+    /// Its log on disk, where the durability asks for one.
+    disk: Option<Disk>,
 }
 
 impl<F: Endpoint, E: Alone> Replica<F, E> {
-    /// Starts one of the [`NODES`].
-    pub fn start(place: &Place, node: u16) -> Outcome<Replica<F, E>> {
-        let config = E::settings(fastrand::u64(..));
+    /// Starts one of the [`NODES`]. `data`: what it acknowledges has that durability, on a disk there.
+    pub fn start(place: &Place, node: u16, data: (DurabilityKind, &Path)) -> Outcome<Replica<F, E>> {
+        let (durability, path) = data;
+        let config = E::settings(fastrand::u64(..), durability);
+        let disk = if durability == DurabilityKind::Memory { None } else { Some(Disk::start(path, node)?) };
         let mut regions = endpoint::regions();
         E::add_regions(&mut regions, &config);
         regions.member_lanes.push((RAW_LANE, RAW_LANE_BYTES));
         let fabric = F::start(place, node, regions)?;
         (0..NODES).filter(|other| *other != node).for_each(|other| fabric.connect(place, other));
-        Ok(Replica { engine: E::founding(node, config), fabric, machine: Idle::default(), peers: Vec::new() })
+        Ok(Replica { engine: E::founding(node, config), fabric, machine: Idle::default(), peers: Vec::new(), disk })
     }
 
     /// Everything that is due: who came and went, the engine, the consequences.
@@ -150,6 +222,9 @@ impl<F: Endpoint, E: Alone> Replica<F, E> {
     pub fn conclude(&mut self, now: Time) {
         while let Some(completion) = self.fabric.poll() {
             self.engine.handle_completion(completion);
+        }
+        if let Some(disk) = &mut self.disk {
+            self.engine.attend_disk(disk, &self.fabric, &self.machine);
         }
         self.engine.advance(now, Some(VIEW), &mut self.fabric, &mut self.machine);
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use martlet_node::clock;
-use martlet_node::config::EngineKind;
 use martlet_node::config::Pin;
+use martlet_node::config::{DurabilityKind, EngineKind};
 use martlet_node::sched::OnCore;
 
 use super::redis_server::{self, Load, RedisServer};
@@ -72,6 +72,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         nodes,
         redis_port,
         engine: arguments.engine,
+        durability: DurabilityKind::default(),
         election: None,
         threads: arguments.threads.config(),
         fabric: plan.clone(),

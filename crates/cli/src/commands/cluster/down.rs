@@ -11,14 +11,14 @@ use crate::directory::Directory;
 use crate::fail::{Context as _, Outcome};
 use crate::output::Format;
 
-/// Stop all nodes of a cluster. Its data goes with them.
+/// Stop all nodes of a cluster. Its data goes with them, unless it is on their disks (--durability of `cluster up`).
 ///
 /// Nodes are asked to end (SIGTERM), and killed if they do not do so in time. Doing it twice does no harm.
 ///
 /// Example: martlet cluster down --purge
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Remove the cluster's files too, logs included.
+    /// Remove the cluster's files too: logs, and data on disk.
     #[arg(long)]
     purge: bool,
     /// How long a node may take to end, in seconds.

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use clap::Args;
-use martlet_node::config::{Cluster, EngineKind, NodeEntry, Role, ThreadsConfig};
+use martlet_node::config::{Cluster, DurabilityKind, EngineKind, NodeEntry, Role, ThreadsConfig};
 use serde_json::json;
 
 use crate::commands::Which;
@@ -41,6 +41,10 @@ pub struct Arguments {
     /// How requests are replicated: primary-backup or mu [default: primary-backup].
     #[arg(long)]
     engine: Option<EngineKind>,
+    /// What an acknowledged request outlives: memory, a minority's failure; async and sync, with --engine mu, also a loss of power of all nodes at once,
+    /// but for what was not on disk yet (async) or in whole (sync) [default: memory].
+    #[arg(long)]
+    durability: Option<DurabilityKind>,
     /// How long to wait until the cluster is ready, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     patience: u64,
@@ -81,6 +85,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
 }
 
 fn plan(arguments: &Arguments) -> Outcome<Plan> {
+    crate::commands::check_durability(arguments.durability.unwrap_or_default(), arguments.engine.unwrap_or_default())?;
     let random: String = martlet_node::config::Key::generate().context("cannot draw a name")?.to_hex().chars().take(12).collect();
     Ok(Plan {
         // Clusters of one host need different names, wherever their directories are.
@@ -89,6 +94,7 @@ fn plan(arguments: &Arguments) -> Outcome<Plan> {
         coordinators: arguments.coordinators.unwrap_or(3),
         redis_port: Some(arguments.redis_port.unwrap_or(7711)),
         engine: arguments.engine.unwrap_or_default(),
+        durability: arguments.durability.unwrap_or_default(),
         election: None,
         threads: ThreadsConfig::default(),
         fabric: arguments.fabric.plan(Some(arguments.fabric_port.unwrap_or(7611)))?,
@@ -112,6 +118,10 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
     let engine = cluster.config().engine;
     if let Some(asked) = arguments.engine.filter(|asked| *asked != engine) {
         return Err(other("--engine", &asked, &engine));
+    }
+    let durability = cluster.config().durability.mode;
+    if let Some(asked) = arguments.durability.filter(|asked| *asked != durability) {
+        return Err(other("--durability", &asked, &durability));
     }
     let count = |role| nodes.iter().filter(|node| node.roles.contains(&role)).count() as u64;
     let port = nodes.first().and_then(|node| node.redis_host_port()).map_or(0, |(_, port)| u64::from(port));

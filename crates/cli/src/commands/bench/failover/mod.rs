@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use martlet_node::clock;
-use martlet_node::config::{ElectionConfig, EngineKind};
+use martlet_node::config::{DurabilityKind, ElectionConfig, EngineKind};
 use martlet_node::sched::OnCore;
 use rustix::process::Signal;
 
@@ -126,6 +126,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         nodes: 3,
         redis_port,
         engine: arguments.engine,
+        durability: DurabilityKind::default(),
         election,
         threads: arguments.threads.config(),
         fabric,

@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use martlet_node::clock;
-use martlet_node::config::{Cluster, EngineKind, Idle, ThreadsConfig};
+use martlet_node::config::{Cluster, DurabilityKind, EngineKind, Idle, ThreadsConfig};
 use martlet_node::counters::Counter;
 use martlet_protocol::basics::Time;
 use rustix::process::{Pid, Signal, kill_process};
@@ -63,6 +63,7 @@ impl Nodes {
             coordinators: NEWCOMER,
             redis_port: None,
             engine,
+            durability: DurabilityKind::default(),
             election: None,
             // On a single core everybody has to give way, and nobody may sleep through what is due.
             threads: ThreadsConfig { idle: if alone { Idle::Adaptive } else { Idle::Yield }, ..ThreadsConfig::default() },

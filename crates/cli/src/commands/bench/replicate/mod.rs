@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use martlet_fabric::shm::ShmFabric;
 use martlet_fabric::verbs::VerbsFabric;
 use martlet_fabric::{Region, Remote};
-use martlet_node::config::{EngineKind, FabricKind};
+use martlet_node::config::{DurabilityKind, EngineKind, FabricKind};
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::basics::layout;
@@ -24,6 +24,7 @@ use crate::interrupt::Interrupt;
 use crate::report::placement::two_cores;
 use crate::report::plot::{Axis, Plot, Series};
 use crate::report::{Figure, Report, Unit};
+use crate::scratch::Scratch;
 
 /// What it costs to replicate a request three ways, standing alone.
 ///
@@ -36,6 +37,9 @@ pub struct Arguments {
     /// always active.
     #[arg(long, default_value_t = EngineKind::Mu)]
     engine: EngineKind,
+    /// What a committed request outlives: memory, async or sync; the last two with --engine mu. Logs go below TMPDIR: its disk is what is measured.
+    #[arg(long, default_value_t)]
+    durability: DurabilityKind,
     /// How many samples of each figure.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..))]
     samples: u32,
@@ -64,6 +68,7 @@ enum Shown {
 const PAYLOADS: [usize; 8] = [16, 32, 64, 128, 256, 512, 1024, 4096];
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    crate::commands::check_durability(arguments.durability, arguments.engine)?;
     let place = Place::new("bench-replicate", &arguments.fabric.plan(None)?, NODES)?;
     report.set("fabric", arguments.fabric.kind().to_string());
     match (arguments.fabric.kind(), arguments.engine) {
@@ -80,20 +85,23 @@ fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, re
         return Err(Fail::usage(why));
     }
     report.set("engine", E::NAME);
+    report.set("durability", arguments.durability.name());
     report.set("replicas", NODES);
     let samples = u64::from(arguments.samples);
     let cores = two_cores();
     if let Some((here, _)) = cores {
         sched::pin_current_thread(here).context("cannot bind the measuring thread")?;
     }
+    let scratch = Scratch::new("bench-replicate").context("cannot make a temporary directory")?;
+    let data = (arguments.durability, scratch.path());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // The followers end with us, however we end.
         let _stop = Raise(&stop);
-        let followers = vec![Replica::<F, E>::start(place, 1)?, Replica::start(place, 2)?];
+        let followers = vec![Replica::<F, E>::start(place, 1, data)?, Replica::start(place, 2, data)?];
         let stopped = &stop;
         scope.spawn(move || follow(followers, cores.map(|(_, there)| there), stopped));
-        let mut replica = Replica::<F, E>::start(place, 0)?;
+        let mut replica = Replica::<F, E>::start(place, 0, data)?;
         replica.until_it_leads(usize::from(NODES) - 1)?;
         let mut leader = Leader { replica, lost: 0 };
         let shows = |shown| arguments.figure.is_none_or(|figure| figure == shown);

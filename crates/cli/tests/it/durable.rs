@@ -1,0 +1,178 @@
+//! What is on disk outlives all processes at once: the store keeps its data over an orderly end and over a crash of everybody, and says what is wrong with
+//! a disk.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::cluster::Cluster;
+use crate::martlet::{Ran, TempDir, await_mourners, command, free_ports, processes_about, ran};
+
+fn up(cluster: &Cluster, more: &[&str]) -> Ran {
+    let usual = ["cluster", "up", "--engine", "mu", "--durability", "sync", "--redis-port", &cluster.port.to_string(), "--patience", "120"];
+    cluster.run(&[&usual, more].concat())
+}
+
+#[test]
+fn the_store_keeps_its_data_over_an_end_and_over_a_crash_of_all() {
+    let cluster = Cluster::new();
+    up(&cluster, &[]).ok();
+    cluster.run(&["set", "first", "kept"]).ok();
+    cluster.run(&["cluster", "down"]).ok();
+    up(&cluster, &[]).ok();
+    assert_eq!(cluster.run(&["get", "first"]).ok().objects()[0]["value"], "kept");
+    cluster.run(&["set", "second", "kept too"]).ok();
+    for node in ["0", "1", "2"] {
+        cluster.run(&["cluster", "kill", node]).ok();
+    }
+    up(&cluster, &[]).ok();
+    for (key, value) in [("first", "kept"), ("second", "kept too")] {
+        assert_eq!(cluster.run(&["get", key]).ok().objects()[0]["value"], value);
+    }
+    assert_eq!(cluster.run(&["members"]).ok().objects()[0]["members"].as_array().map(Vec::len), Some(3));
+    let objects = cluster.run(&["status"]).ok().objects();
+    let stable = objects.iter().filter_map(|node| node["counters"]["stable_index"].as_u64()).filter(|index| *index > 0).count();
+    assert!(stable >= 2, "a majority has it on disk: {objects:?}");
+    cluster.run(&["cluster", "down", "--purge"]).ok();
+    assert!(!std::path::Path::new(&cluster.dir).exists(), "the data go with --purge");
+}
+
+#[test]
+fn a_cluster_that_loses_its_power_shows_every_client_what_it_had_been_told() {
+    let temp = TempDir::new();
+    let port = free_ports(3).to_string();
+    let arguments = ["torture", "--engine", "mu", "--durability", "sync", "--power-losses", "3", "--kills", "1", "--pauses", "0"];
+    let more = ["--restarts", "1", "--redis-port", &port, "--seed", "11", "--json"];
+    let mut command = command(&[&arguments[..], &more].concat());
+    let objects = ran(command.env("TMPDIR", temp.path()).output().expect("the command is built")).ok().objects();
+    assert_eq!(objects.iter().filter(|object| object["fault"] == "power loss").count(), 3);
+    assert_eq!(objects.last().expect("a verdict")["event"], "passed");
+    assert_eq!(processes_about(temp.path()), Vec::<u32>::new());
+    await_mourners(temp.path());
+}
+
+/// The newest segment of a node.
+fn segment(cluster: &Cluster, node: u16) -> PathBuf {
+    let data = PathBuf::from(&cluster.dir).join(format!("data/node-{node}"));
+    let entries = |path: &PathBuf| fs::read_dir(path).expect("there").map(|entry| entry.expect("an entry").path()).collect::<Vec<_>>();
+    let named = |path: &PathBuf, prefix: &str| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
+    let life = entries(&data).into_iter().filter(|path| named(path, "life-")).max().expect("a life");
+    entries(&life).into_iter().filter(|path| named(path, "segment-")).max().expect("a segment")
+}
+
+#[test]
+fn a_torn_tail_is_cut_and_said_and_a_corruption_is_refused_by_file_and_byte() {
+    let cluster = Cluster::new();
+    up(&cluster, &[]).ok();
+    let write = |numbers: std::ops::Range<u32>| numbers.for_each(|n| drop(cluster.run(&["set", "key", &format!("value {n}")]).ok()));
+    write(0..10);
+    // Who dies while others live is removed from the group. The one whose data will be damaged goes first, so that it is not needed for a majority.
+    cluster.run(&["cluster", "kill", "2"]).ok();
+    while cluster.run(&["members"]).ok().objects()[0]["members"].as_array().map(Vec::len) != Some(2) {}
+    write(10..20);
+    for node in ["0", "1"] {
+        cluster.run(&["cluster", "kill", node]).ok();
+    }
+    // Half a frame behind the last one; and a bit of one that others follow.
+    let torn = segment(&cluster, 1);
+    let mut bytes = fs::read(&torn).expect("there");
+    bytes.extend_from_slice(b"half a frame");
+    fs::write(&torn, bytes).expect("written");
+    let corrupt = segment(&cluster, 2);
+    let mut bytes = fs::read(&corrupt).expect("there");
+    bytes[64 + 16 + 5] ^= 1;
+    fs::write(&corrupt, bytes).expect("written");
+
+    let refused = up(&cluster, &[]);
+    assert_ne!(refused.code, Some(0), "node 2 must not start:\n{}", refused.out);
+    let log = |node: u16| fs::read_to_string(PathBuf::from(&cluster.dir).join(format!("node-{node}.log"))).expect("a log");
+    let said = log(2);
+    let wanted = format!("{}: corrupt at byte 64", corrupt.display());
+    assert!(said.contains(&wanted), "{wanted:?} is not in\n{said}");
+    // The other two are a majority, and go on; node 2 starts with an empty directory and is taught.
+    fs::remove_dir_all(PathBuf::from(&cluster.dir).join("data/node-2")).expect("removed");
+    up(&cluster, &[]).ok();
+    assert_eq!(cluster.run(&["get", "key"]).ok().objects()[0]["value"], "value 19");
+    assert!(log(1).contains("tail was torn"), "{}", log(1));
+}
+
+/// Whether this process may mount something for itself and its children.
+fn namespaces() -> Option<Vec<&'static str>> {
+    let ways: [&[&str]; 2] = [&["-m"], &["-rm"]];
+    let works = |way: &&[&str]| {
+        Command::new("unshare").args(*way).args(["mount", "-t", "tmpfs", "none", "/mnt"]).output().is_ok_and(|ran| ran.status.success())
+    };
+    ways.into_iter().find(works).map(<[&str]>::to_vec)
+}
+
+/// Sets a key at the node that serves this port, and returns what it says.
+fn set(connection: &mut TcpStream, key: &str, value: &[u8]) -> String {
+    let mut request = format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n", key.len(), value.len()).into_bytes();
+    request.extend_from_slice(value);
+    request.extend_from_slice(b"\r\n");
+    connection.write_all(&request).expect("it serves");
+    let mut line = String::new();
+    BufReader::new(connection).read_line(&mut line).expect("a reply");
+    line
+}
+
+/// A node whose disk has room for a megabyte goes, loudly; the others go on.
+fn a_full_disk_takes_its_node_out(node: u16) {
+    let Some(way) = namespaces() else {
+        eprintln!("SKIPPED: a disk that fills up; this needs the right to mount a small file system (unshare -m, or -rm)");
+        return;
+    };
+    let cluster = Cluster::new();
+    let small = PathBuf::from(&cluster.dir).join(format!("data/node-{node}"));
+    fs::create_dir_all(&small).expect("made");
+    let port = cluster.port.to_string();
+    let script = "mount -t tmpfs -o size=1m none \"$0\" && exec \"$@\"";
+    let up = ["cluster", "up", "--engine", "mu", "--durability", "sync", "--redis-port", &port, "--patience", "120", "--dir", &cluster.dir];
+    let mut inside = Command::new("unshare");
+    inside.args(way).args(["sh", "-c", script]).arg(&small).arg(env!("CARGO_BIN_EXE_martlet")).args(up);
+    ran(inside.output().expect("it has just worked")).ok();
+
+    // The lowest leads. Whoever does when its disk is full loses the lead, and the next one takes the rest.
+    let value = vec![b'v'; 16 << 10];
+    let mut acknowledged = Vec::new();
+    let connect = |node: u16| TcpStream::connect(("127.0.0.1", cluster.port + node)).expect("it listens");
+    let mut connection = connect(0);
+    let gone = || cluster.nodes()[&u64::from(node)].0 == "gone";
+    while acknowledged.len() < 200 && set(&mut connection, &format!("k{}", acknowledged.len()), &value) == "+OK\r\n" {
+        acknowledged.push(format!("k{}", acknowledged.len()));
+    }
+    while !gone() {}
+    let log = fs::read_to_string(PathBuf::from(&cluster.dir).join(format!("node-{node}.log"))).expect("a log");
+    for words in ["steps aside", small.to_str().expect("UTF-8"), "cannot write to it", "No space left on device"] {
+        assert!(log.contains(words), "{words:?} is not in\n{log}");
+    }
+    assert!(acknowledged.len() > 20, "{} values", acknowledged.len());
+    cluster.run(&["set", "after", "all"]).ok();
+    for key in acknowledged.iter().step_by(9).chain(acknowledged.last()) {
+        assert_eq!(cluster.run(&["get", key]).ok().objects()[0]["value"].as_str().map(str::len), Some(value.len()), "{key}");
+    }
+    // Outside, where its directory is another one, and empty: it is taught, and belongs again.
+    self::up(&cluster, &[]).ok();
+    assert_eq!(cluster.run(&["get", "after"]).ok().objects()[0]["value"], "all");
+}
+
+#[test]
+fn a_full_disk_takes_the_leader_out_loudly_and_the_others_go_on() {
+    a_full_disk_takes_its_node_out(0);
+}
+
+#[test]
+fn a_full_disk_takes_a_follower_out_loudly_and_the_others_go_on() {
+    a_full_disk_takes_its_node_out(2);
+}
+
+#[test]
+fn durability_without_a_journal_is_refused_with_what_is_allowed() {
+    let cluster = Cluster::new();
+    let refused = cluster.run(&["cluster", "up", "--durability", "sync"]).code(2);
+    assert!(refused.err.contains("--durability is sync; with --engine primary-backup"), "{}", refused.err);
+    let refused = cluster.run(&["cluster", "up", "--durability", "disk"]).code(2);
+    assert!(refused.err.contains("allowed are memory, async, sync"), "{}", refused.err);
+}

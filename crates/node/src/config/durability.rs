@@ -1,0 +1,115 @@
+//! What an acknowledgement means, and where it is kept (`docs/durability.md`).
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use martlet_protocol::engine::mu;
+use serde::{Deserialize, Serialize};
+
+use super::EngineKind;
+use super::error::{Checker, ConfigError};
+
+/// What an acknowledgement means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DurabilityKind {
+    /// The request is in the memory of a majority. Nothing is written to a disk.
+    #[default]
+    Memory,
+    /// The same; the log goes to disk behind it.
+    Async,
+    /// It is on stable storage at a majority as well.
+    Sync,
+}
+
+impl DurabilityKind {
+    /// All of them.
+    pub const ALL: [DurabilityKind; 3] = [DurabilityKind::Memory, DurabilityKind::Async, DurabilityKind::Sync];
+
+    /// Its name in files and on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DurabilityKind::Memory => "memory",
+            DurabilityKind::Async => "async",
+            DurabilityKind::Sync => "sync",
+        }
+    }
+
+    /// As the engine calls it.
+    pub(crate) const fn of_engine(self) -> mu::Durability {
+        match self {
+            DurabilityKind::Memory => mu::Durability::Memory,
+            DurabilityKind::Async => mu::Durability::Async,
+            DurabilityKind::Sync => mu::Durability::Sync,
+        }
+    }
+}
+
+impl fmt::Display for DurabilityKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for DurabilityKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<DurabilityKind, String> {
+        DurabilityKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            let names = DurabilityKind::ALL.map(DurabilityKind::name).join(", ");
+            format!("the durability is {name:?}; allowed are {names}")
+        })
+    }
+}
+
+/// What outlives a loss of power at all nodes at once, and where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DurabilityConfig {
+    /// What an acknowledgement means.
+    pub mode: DurabilityKind,
+    /// Where the nodes keep their data: node `N` in the directory `node-N` there, unless its own file says otherwise. Relative to this file's directory.
+    pub directory: PathBuf,
+    /// A segment of a node's log that has grown to so many bytes gets a successor; and when so much, and as much as the last snapshot took, has been
+    /// written since that one began, another one begins.
+    pub segment_bytes: u64,
+    /// When so many bytes wait for the disk, a leader takes no more requests until there are fewer. With `async` that is what a loss of power may cost.
+    pub max_pending_bytes: u64,
+}
+
+impl Default for DurabilityConfig {
+    fn default() -> Self {
+        DurabilityConfig { mode: DurabilityKind::Memory, directory: "data".into(), segment_bytes: 64 << 20, max_pending_bytes: 64 << 20 }
+    }
+}
+
+impl DurabilityConfig {
+    /// Whether it says nothing beyond what holds anyway.
+    pub(super) fn is_default(&self) -> bool {
+        *self == DurabilityConfig::default()
+    }
+
+    /// Whether something is written to a disk.
+    pub fn writes(&self) -> bool {
+        self.mode != DurabilityKind::Memory
+    }
+
+    pub(super) fn validate(&self, engine: EngineKind, check: &Checker<'_>) -> Result<(), ConfigError> {
+        if self.writes() && engine != EngineKind::Mu {
+            return Err(check.refuse(
+                "durability.mode",
+                format_args!("{:?}", self.mode.name()),
+                format_args!(
+                    "\"memory\" with the engine {engine:?}, which has no journal; the engine \"mu\" allows \"async\" and \"sync\"",
+                    engine = engine.name()
+                ),
+            ));
+        }
+        if self.directory == Path::new("") {
+            return Err(check.refuse("durability.directory", "\"\"", "the path of a directory"));
+        }
+        check.range("durability.segment_bytes", self.segment_bytes, (64 << 10)..=(64 << 30))?;
+        check.range("durability.max_pending_bytes", self.max_pending_bytes, (64 << 10)..=(64 << 30))
+    }
+}

@@ -1,0 +1,198 @@
+//! What a node writes while it runs. The node's thread copies what it hands over, and never waits for the disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use martlet_fabric::Fabric;
+use martlet_protocol::basics::ProcessId;
+use martlet_protocol::engine::mu::SnapshotStep;
+use martlet_protocol::replica::StateMachine;
+
+use super::{DiskError, Store};
+use crate::counters::{Counter, Counters};
+use crate::engine::NodeEngine;
+use crate::host::Host;
+use crate::wal::{Directory, Log, Recovered, Wal, WalError, disk::SystemDisk};
+
+/// About so many bytes of the state are taken in one turn.
+const PART_BYTES: usize = 64 << 10;
+/// No further part is taken while so many are on their way to the disk.
+const PARTS_UNDER_WAY: u64 = 16;
+
+/// What a snapshot has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// There is none on its way.
+    None,
+    /// Parts of so many bytes in all have been handed over.
+    Parts(u64),
+    /// All of it has; it is not stable yet.
+    Whole(u64),
+}
+
+/// The writing side of one life's log.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    wal: Wal,
+    life: u64,
+    directory: Arc<Directory>,
+    segment_bytes: u64,
+    max_pending_bytes: u64,
+    /// What the engine has been told to be stable.
+    told: u64,
+    snapshot: Progress,
+    /// Snapshots that were stable at the last look, and the bytes of the last one.
+    snapshots: u64,
+    snapshot_bytes: u64,
+    /// Bytes of the log since the last snapshot began.
+    since: u64,
+    /// The logs of other lives have been given up.
+    settled: bool,
+    part: Vec<u8>,
+}
+
+impl Keeper {
+    /// The log of a life that begins with nothing.
+    pub fn begin(store: &Store, me: ProcessId, bell: Box<dyn Fn() + Send>) -> Result<Keeper, DiskError> {
+        let log = store.directory.begin(Store::life_of(me))?;
+        Keeper::start(store, me, log, bell)
+    }
+
+    /// What a life has left, for the process that comes back as it. A torn tail has been cut off, and is said.
+    pub fn recover(store: &Store, me: ProcessId, bell: Box<dyn Fn() + Send>) -> Result<(Recovered, Keeper), DiskError> {
+        let life = Store::life_of(me);
+        let (recovered, log) = store.directory.recover(life)?;
+        if let Some((file, at)) = &recovered.torn {
+            let path = store.directory.life_path(life).join(file);
+            tracing::warn!(file = %path.display(), at, "the log's tail was torn, as the end of a process leaves it, and has been cut off");
+        }
+        Ok((recovered, Keeper::start(store, me, log, bell)?))
+    }
+
+    fn start(store: &Store, me: ProcessId, log: Log<SystemDisk>, bell: Box<dyn Fn() + Send>) -> Result<Keeper, DiskError> {
+        let life = Store::life_of(me);
+        // What comes while the disk is busy shares the next sync by itself: nothing is gained by waiting for more.
+        let wal = Wal::start(log, &store.directory.life_path(life), Duration::ZERO, bell)?;
+        Ok(Keeper {
+            wal,
+            life,
+            directory: Arc::clone(&store.directory),
+            segment_bytes: store.segment_bytes,
+            max_pending_bytes: store.max_pending_bytes,
+            told: 0,
+            snapshot: Progress::None,
+            snapshots: 0,
+            snapshot_bytes: 0,
+            since: 0,
+            settled: false,
+            part: Vec::with_capacity(2 * PART_BYTES),
+        })
+    }
+
+    /// Before a turn: tells the engine what has become stable. Returns whether there was news.
+    pub fn before_turn<F: Fabric, E: NodeEngine, S>(&mut self, host: &mut Host<F, E, S>) -> bool {
+        let Host { engine, congested, .. } = host;
+        *congested = self.wal.unstable_bytes() >= self.max_pending_bytes;
+        let (stable, snapshots) = (self.wal.stable(), self.wal.snapshots());
+        let news = stable > self.told || snapshots > self.snapshots;
+        if stable > self.told {
+            self.told = stable;
+            engine.handle_stable(stable);
+        }
+        if snapshots > self.snapshots {
+            self.snapshots = snapshots;
+            if let Progress::Whole(bytes) = std::mem::replace(&mut self.snapshot, Progress::None) {
+                self.snapshot_bytes = bytes;
+            }
+            engine.handle_snapshot_stable();
+        }
+        news
+    }
+
+    /// After a turn: hands over what it has brought, and gets on with a snapshot. Returns whether there is more to do.
+    pub fn after_turn<F: Fabric, E: NodeEngine, S: StateMachine>(&mut self, host: &mut Host<F, E, S>) -> bool {
+        let Host { engine, machine, fabric, counters, .. } = host;
+        self.take(engine);
+        let moved = match self.snapshot {
+            Progress::None => self.begin_snapshot(engine, fabric),
+            Progress::Parts(bytes) => self.step(bytes, engine, machine),
+            Progress::Whole(_) => false,
+        };
+        if !self.settled && engine.is_settled() {
+            self.settled = true;
+            let (directory, life) = (Arc::clone(&self.directory), self.life);
+            self.wal.run(move || directory.keep_only(life));
+        }
+        self.count(engine, counters);
+        moved
+    }
+
+    fn take<E: NodeEngine>(&mut self, engine: &mut E) {
+        let bytes = engine.journal();
+        if !bytes.is_empty() {
+            self.since += bytes.len() as u64;
+            let ticket = self.wal.append(bytes);
+            engine.note_taken(ticket);
+        }
+    }
+
+    fn begin_snapshot<F: Fabric, E: NodeEngine>(&mut self, engine: &mut E, fabric: &F) -> bool {
+        // A large state is not written again for a few commands.
+        let due = engine.lacks_snapshot() || self.since >= self.segment_bytes.max(self.snapshot_bytes);
+        if !due || !engine.is_complete() {
+            return false;
+        }
+        self.wal.begin_snapshot();
+        if !engine.begin_snapshot(fabric) {
+            self.wal.abandon_snapshot();
+            return false;
+        }
+        (self.snapshot, self.since) = (Progress::Parts(0), 0);
+        self.take(engine);
+        true
+    }
+
+    fn step<E: NodeEngine, S: StateMachine>(&mut self, bytes: u64, engine: &mut E, machine: &S) -> bool {
+        // The disk's thread rings when it has written one.
+        if self.wal.unwritten_parts() >= PARTS_UNDER_WAY {
+            return false;
+        }
+        self.part.clear();
+        let step = engine.snapshot_step(machine, PART_BYTES, &mut self.part);
+        let bytes = bytes + self.part.len() as u64;
+        match step {
+            SnapshotStep::Part => {
+                self.wal.add_part(self.part.clone());
+                self.snapshot = Progress::Parts(bytes);
+            }
+            SnapshotStep::Wait => return false,
+            SnapshotStep::Whole => {
+                self.wal.finish_snapshot(self.part.clone());
+                self.snapshot = Progress::Whole(bytes);
+            }
+            SnapshotStep::Void => {
+                self.wal.abandon_snapshot();
+                self.snapshot = Progress::None;
+            }
+        }
+        true
+    }
+
+    /// Whether something waits for the disk.
+    pub fn is_waiting(&self) -> bool {
+        self.told < self.wal.appends()
+    }
+
+    /// Why the disk has failed, if it has. Nothing becomes stable any more then.
+    pub fn failure(&mut self) -> Option<WalError> {
+        if self.wal.has_failed() { self.wal.take_error() } else { None }
+    }
+
+    /// Shows how it is.
+    fn count<E: NodeEngine>(&self, engine: &E, counters: &mut Counters) {
+        counters.set(Counter::DiskPendingBytes, self.wal.unstable_bytes());
+        counters.set(Counter::DiskSyncs, self.wal.syncs());
+        counters.set(Counter::DiskSnapshots, self.snapshots);
+        counters.set(Counter::StableIndex, engine.stable().map_or(0, |index| index.0));
+    }
+}

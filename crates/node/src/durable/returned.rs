@@ -1,0 +1,161 @@
+//! What a process that has come back from its disk shows to the others, before they know each other as members of anything.
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::{Incarnation, Memory, NodeId};
+use martlet_protocol::basics::ballot::majority;
+use martlet_protocol::basics::layout::{MAX_MEMBERS, returned};
+use martlet_protocol::basics::{LogIndex, ProcessId, ViewNumber};
+
+/// A log that somebody has come back with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Returned {
+    /// The number under which it was accepted.
+    pub ballot: u64,
+    /// Its last entry.
+    pub last: LogIndex,
+    /// The newest view that its group was made as of.
+    pub view: ViewNumber,
+    /// The group.
+    pub members: Vec<ProcessId>,
+}
+
+impl Returned {
+    /// Writes it, or that there is nothing, where the others read it.
+    pub fn store(this: Option<&Returned>, region: &Memory) {
+        let put = |at: usize, word: u64| region[at].store(word, Ordering::Relaxed);
+        if let Some(Returned { ballot, last, view, members }) = this {
+            put(returned::BALLOT, *ballot);
+            put(returned::LAST, last.0);
+            put(returned::VIEW, view.0);
+            put(returned::MEMBERS, members.len() as u64);
+            for (n, id) in members.iter().enumerate() {
+                put(returned::FIRST + 2 * n, id.node.0.into());
+                put(returned::FIRST + 2 * n + 1, id.incarnation.0);
+            }
+        }
+        let state = if this.is_some() { returned::LOG } else { returned::NOTHING };
+        // Release: for whoever reads this word first. Nobody is let in before it stands there.
+        region[returned::STATE].store(state, Ordering::Release);
+    }
+
+    /// What somebody's words say; `Err` when they say nothing, or make no sense.
+    pub fn parse(words: &[u64; returned::WORDS]) -> Result<Option<Returned>, ()> {
+        match words[returned::STATE] {
+            returned::NOTHING => return Ok(None),
+            returned::LOG => {}
+            _ => return Err(()),
+        }
+        let count = usize::try_from(words[returned::MEMBERS]).ok().filter(|count| (1..=MAX_MEMBERS).contains(count)).ok_or(())?;
+        let ids = words[returned::FIRST..].chunks_exact(2).take(count);
+        let members = ids.map(|id| Ok(ProcessId { node: NodeId(u16::try_from(id[0]).map_err(|_| ())?), incarnation: Incarnation(id[1]) }));
+        Ok(Some(Returned {
+            ballot: words[returned::BALLOT],
+            last: LogIndex(words[returned::LAST]),
+            view: ViewNumber(words[returned::VIEW]),
+            members: members.collect::<Result<_, ()>>()?,
+        }))
+    }
+}
+
+/// How a cluster is founded again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refounding {
+    /// The first view's number.
+    pub number: ViewNumber,
+    /// Who belongs to the group of the best log and is there.
+    pub members: Vec<ProcessId>,
+    /// Whether that is the whole group.
+    pub complete: bool,
+}
+
+/// Why nothing can be founded yet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Lack {
+    /// Nobody who is there has a log.
+    #[error("nobody who runs has any data")]
+    Logs,
+    /// Too few of those who have to confirm the best log.
+    #[error("of the group of the newest log, nodes {group:?}, only {present:?} are here with their data, and {needed} are needed")]
+    Majority {
+        /// The nodes of the group.
+        group: Vec<u16>,
+        /// Those of them that are there.
+        present: Vec<u16>,
+        /// How many it takes.
+        needed: usize,
+    },
+}
+
+/// What those who are there can found. The best log is the one with the highest number, then the longest, as for the engine itself; a majority of its group
+/// has to be there, since nothing less is sure to know of all that was acknowledged.
+pub(crate) fn refound(present: &[(ProcessId, Returned)]) -> Result<Refounding, Lack> {
+    let best = present.iter().map(|(_, log)| log).max_by_key(|log| (log.ballot, log.last)).ok_or(Lack::Logs)?;
+    let is_member = |id: &ProcessId| best.members.contains(&id.birth());
+    let mut members: Vec<ProcessId> = present.iter().map(|(id, _)| *id).filter(is_member).collect();
+    members.sort_unstable();
+    let needed = majority(best.members.len());
+    if members.len() < needed {
+        let nodes = |ids: &[ProcessId]| ids.iter().map(|id| id.node.0).collect();
+        return Err(Lack::Majority { group: nodes(&best.members), present: nodes(&members), needed });
+    }
+    let newest = present.iter().map(|(_, log)| log.view).max().unwrap_or_default();
+    Ok(Refounding { number: newest.next(), complete: members.len() == best.members.len(), members })
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_fabric::primitive::AtomicU64;
+
+    use super::*;
+
+    fn born(node: u16) -> ProcessId {
+        ProcessId { node: NodeId(node), incarnation: Incarnation(u64::from(node + 1) << 16) }
+    }
+
+    fn back(node: u16) -> ProcessId {
+        ProcessId { incarnation: Incarnation(born(node).incarnation.0 + 3), ..born(node) }
+    }
+
+    fn log(ballot: u64, last: u64, group: &[u16]) -> Returned {
+        Returned { ballot, last: LogIndex(last), view: ViewNumber(ballot + 10), members: group.iter().map(|n| born(*n)).collect() }
+    }
+
+    #[test]
+    fn what_is_shown_is_read_and_nonsense_is_refused() {
+        let region: Vec<AtomicU64> = (0..returned::WORDS).map(|_| AtomicU64::new(0)).collect();
+        let words = || std::array::from_fn(|at| region[at].load(Ordering::Relaxed));
+        assert_eq!(Returned::parse(&words()), Err(()), "it has not said anything");
+        Returned::store(None, &region);
+        assert_eq!(Returned::parse(&words()), Ok(None));
+        let shown = log(7, 99, &[0, 2, 5]);
+        Returned::store(Some(&shown), &region);
+        assert_eq!(Returned::parse(&words()), Ok(Some(shown)));
+        for (word, bad) in [(returned::STATE, 3), (returned::MEMBERS, 0), (returned::MEMBERS, 17), (returned::FIRST + 2, 1 << 16)] {
+            let mut words: [u64; returned::WORDS] = words();
+            words[word] = bad;
+            assert_eq!(Returned::parse(&words), Err(()));
+        }
+    }
+
+    #[test]
+    fn the_best_log_s_group_says_who_is_needed_and_who_is_in() {
+        let all = [0, 1, 2];
+        let of = |logs: &[(u16, Returned)]| refound(&logs.iter().map(|(node, log)| (back(*node), log.clone())).collect::<Vec<_>>());
+        assert_eq!(of(&[]), Err(Lack::Logs));
+        let Err(lack) = of(&[(1, log(4, 50, &all))]) else { panic!("one of three is no majority") };
+        assert_eq!(
+            lack.to_string(),
+            "of the group of the newest log, nodes [0, 1, 2], only [1] are here with their data, and 2 are needed"
+        );
+        let two = of(&[(1, log(4, 50, &all)), (0, log(3, 80, &all))]).expect("a majority");
+        assert_eq!((two.members, two.number, two.complete), (vec![back(0), back(1)], ViewNumber(15), false));
+        // A higher number goes before a longer log: node 2 was alone in the end.
+        let left = of(&[(0, log(4, 90, &all)), (1, log(4, 90, &all)), (2, log(6, 60, &[2]))]).expect("it is its own majority");
+        assert_eq!((left.members, left.number, left.complete), (vec![back(2)], ViewNumber(17), true));
+        let Err(_) = of(&[(0, log(4, 90, &[1, 2])), (1, log(4, 91, &[1, 2]))]) else { panic!("node 0 had been removed") };
+        // Who has begun another log since is not the process that the group knows.
+        let other = ProcessId { incarnation: Incarnation(9 << 16), ..born(1) };
+        let mixed = refound(&[(back(0), log(4, 50, &all)), (other, log(4, 50, &all))]);
+        assert!(matches!(mixed, Err(Lack::Majority { .. })));
+    }
+}

@@ -1,0 +1,90 @@
+//! What a life has to do with its node's disk: where it begins there, with which engine, and how it ends when the disk fails.
+
+use martlet_protocol::basics::{ProcessId, RETURN_BITS};
+use martlet_protocol::replica::{Application, StateMachine as _};
+
+use super::RunError;
+use super::life::Life;
+use crate::backend::Backend;
+use crate::config::{Cluster, Key};
+use crate::counters::Counter;
+use crate::durable::{Keeper, Origin, Store};
+use crate::engine::NodeEngine;
+use crate::stop::Stop;
+use crate::wal::WalError;
+
+/// Who a life is to be, and where on its disk it begins, if there is one.
+pub(super) struct Birth<'a> {
+    pub me: ProcessId,
+    pub disk: Option<(&'a Store, Origin)>,
+}
+
+impl Birth<'_> {
+    /// Whether it is an earlier life's process, come back with its log.
+    pub fn returns(&self) -> bool {
+        matches!(self.disk, Some((_, Origin::Return { .. })))
+    }
+}
+
+/// The least incarnation from there on that a log can begin with: the lowest bits count those who come back with it.
+pub(super) fn birth_after(incarnation: u64) -> u64 {
+    incarnation.next_multiple_of(1 << RETURN_BITS)
+}
+
+impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
+    /// The engine with which a life begins, and its log on disk.
+    pub(super) fn equip(
+        cluster: &Cluster,
+        birth: &Birth<'_>,
+        engine: Option<E>,
+        machine: &mut A::Machine,
+        fabric: &F,
+    ) -> Result<(E, Option<Keeper>), RunError> {
+        let Birth { me, disk } = *birth;
+        let node = me.node;
+        let failed = |error| RunError::Disk { node, error };
+        let config = || {
+            let random = Key::generate().map_err(|error| RunError::System { node, what: "no random numbers", error })?;
+            let secret = u64::from_le_bytes(*random.bytes().first_chunk().expect("32 bytes"));
+            Ok(E::config(cluster, cluster.sizes(), secret))
+        };
+        if let Some((store, Origin::Return { life })) = disk {
+            machine.clear();
+            let (recovered, keeper) = Keeper::recover(store, me, fabric.bell()).map_err(failed)?;
+            let (snapshot, journal) = (recovered.snapshot.unwrap_or_default(), recovered.frames.concat());
+            let back = E::recover(me, config()?, &snapshot, &journal, fabric, machine).map_err(|error| failed(store.unfit(life, error)))?;
+            if let Some(back) = back {
+                let (ballot, last, committed) = (back.returned().map_or(0, |log| log.ballot), back.last(), back.committed());
+                tracing::info!(ballot, %last, %committed, "{me} comes back with the log of an earlier life");
+                return Ok((back, Some(keeper)));
+            }
+        }
+        let engine = match engine {
+            None => {
+                machine.clear();
+                E::new(me, config()?)
+            }
+            Some(mut engine) => {
+                engine.reset(me, machine);
+                engine
+            }
+        };
+        let keeper = disk.map(|(store, _)| Keeper::begin(store, me, fabric.bell())).transpose().map_err(failed)?;
+        Ok((engine, keeper))
+    }
+
+    /// Whether it has come back from its disk, and those who have a view go on without it.
+    pub(super) fn returns_in_vain(&self) -> bool {
+        let core = &self.agent.host.core;
+        self.returns && core.view().is_some() && !core.is_member()
+    }
+
+    /// The disk has failed: the others go on without this replica.
+    pub(super) fn step_aside(&mut self, stop: &Stop, error: &WalError) {
+        tracing::error!(%error, "nothing more can be written: this replica steps aside");
+        let host = &mut self.agent.host;
+        host.counters.set(Counter::DiskErrno, error.errno());
+        host.publish_counters();
+        self.leave(stop);
+    }
+}
