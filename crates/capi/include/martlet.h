@@ -97,6 +97,11 @@ typedef struct martlet_options {
     size_t max_waiting;
     // Which node of the cluster this process is.
     uint16_t node;
+    // What an acknowledged command outlives: "memory", "async" or "sync", the same for all replicas; NULL: as the cluster's file says. Beyond memory the
+    // cluster's engine has to be mu.
+    const char *durability;
+    // Where this replica keeps its data, if it keeps any on a disk: a directory of its own; NULL: as the cluster's file says.
+    const char *directory;
 } martlet_options;
 
 // The state that is replicated, as callbacks. All are called on the replica's own thread, one at a time, with `context` as their first

@@ -8,7 +8,7 @@ use martlet_node::embed::{CallError, Replica, RoleChanges, SessionCommand};
 
 use crate::bytes::{hand_out, martlet_bytes, slice, text};
 use crate::machine::{Callbacks, martlet_machine};
-use crate::status::martlet_status::{self, MARTLET_FAILED, MARTLET_OK};
+use crate::status::martlet_status::{self, MARTLET_BAD_ARGUMENT, MARTLET_FAILED, MARTLET_OK};
 use crate::status::{Failure, call, null, status_of};
 
 /// The longest command.
@@ -36,6 +36,11 @@ pub struct martlet_options {
     pub max_waiting: usize,
     /// Which node of the cluster this process is.
     pub node: u16,
+    /// What an acknowledged command outlives: "memory", "async" or "sync", the same for all replicas; NULL: as the cluster's file says. Beyond memory the
+    /// cluster's engine has to be mu.
+    pub durability: *const c_char,
+    /// Where this replica keeps its data, if it keeps any on a disk: a directory of its own; NULL: as the cluster's file says.
+    pub directory: *const c_char,
 }
 
 /// A command of a session: it takes effect once, however often it is asked for, and of whichever leader.
@@ -97,6 +102,18 @@ pub unsafe extern "C" fn martlet_start(
         let mut builder = Replica::builder().cluster_file(file).node(options.node);
         if let Some(listen) = listen {
             builder = builder.listen(listen);
+        }
+        // SAFETY: by the caller's promise.
+        if let Some(durability) = unsafe { text(options.durability, "options->durability") }? {
+            builder = builder.durability(
+                durability
+                    .parse()
+                    .map_err(|why: String| Failure(MARTLET_BAD_ARGUMENT, format!("the argument `options->durability`: {why}")))?,
+            );
+        }
+        // SAFETY: by the caller's promise.
+        if let Some(directory) = unsafe { text(options.directory, "options->directory") }? {
+            builder = builder.directory(directory);
         }
         if options.timeout_us > 0 {
             builder = builder.timeout(Duration::from_micros(options.timeout_us));

@@ -37,7 +37,15 @@ fn machine() -> martlet_machine {
 }
 
 fn options() -> martlet_options {
-    martlet_options { cluster_file: c"/nowhere/cluster.toml".as_ptr(), listen: null(), timeout_us: 0, max_waiting: 0, node: 0 }
+    martlet_options {
+        cluster_file: c"/nowhere/cluster.toml".as_ptr(),
+        listen: null(),
+        timeout_us: 0,
+        max_waiting: 0,
+        node: 0,
+        durability: null(),
+        directory: null(),
+    }
 }
 
 #[test]
@@ -94,6 +102,9 @@ fn a_start_names_what_is_missing() {
     assert!(text.contains("/nowhere/cluster.toml"), "{text}");
     let (status, text) = refuse(&|o, _| o.listen = c"\xff".as_ptr());
     assert_eq!((status, text.as_str()), (MARTLET_BAD_ARGUMENT, "the argument `options->listen` is not UTF-8"));
+    let (status, text) = refuse(&|o, _| o.durability = c"disk".as_ptr());
+    let wanted = "the argument `options->durability`: the durability is \"disk\"; allowed are memory, async, sync";
+    assert_eq!((status, text.as_str()), (MARTLET_BAD_ARGUMENT, wanted));
     // SAFETY: null is allowed to be passed.
     unsafe {
         assert_eq!(martlet_start(null(), &machine(), &mut replica), MARTLET_NULL_ARGUMENT);

@@ -4,6 +4,7 @@ mod alone;
 mod cluster;
 mod config;
 mod counter;
+mod durable;
 mod together;
 
 use martlet::config::EngineKind;
