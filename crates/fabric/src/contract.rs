@@ -54,7 +54,8 @@ pub struct Identity {
     pub kind: PeerKind,
 }
 
-/// A connected process as one process numbers it. Never used again for another process, nor for a later life of the same node.
+/// A connected process as one process numbers it. Never used again: not for another process, not for a later life of the same node, and not for another
+/// connection with the same process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u32);
 
@@ -158,8 +159,10 @@ pub enum PeerEvent {
         /// Who it is.
         identity: Identity,
     },
-    /// The peer's process is gone for certain (its kernel says so), or its connection is lost for good. Its memory, where zombies are
-    /// reachable, stays mapped until [`Fabric::forget`].
+    /// The peer's process is gone for certain (its kernel says so), or the connection with it is lost. Its memory, where zombies are
+    /// reachable, stays mapped until [`Fabric::forget`]. The other end hears that the connection is lost as well, once it can be told, and two processes
+    /// that live and reach each other again then meet anew: as [`PeerEvent::Up`] under another number, with fresh lanes. What was posted under the old
+    /// number has taken effect by then, or never will; its completions may still come.
     Gone {
         /// Its number so far.
         peer: PeerId,

@@ -16,15 +16,6 @@ pub const RARE: &[(Mark, &str)] = &[
         "a proposer would have to sleep through a whole lap of the slot ring, 32 views, and then go on with its proposal",
     ),
     (Mark::WasRefused, "who will not be taken in has read so on a board, as a rule, before anybody's refusal arrives"),
-    (
-        Mark::MuUnanswered,
-        "a connection has to be lost one way only, by one who has not followed this leader yet: one life on a network in hundreds",
-    ),
-    (
-        Mark::MuHeartStopped,
-        "a leader has to be stuck for a hundred beats and keep its role: several milliseconds, while trouble lasts eight at most",
-    ),
-    (Mark::MuCatchUpFailed, "who has the best log has to be lost while it is being read"),
     (Mark::MuRemoved, "who is removed hears so from a leader that has taken its permission first, and that ended its reign"),
     (Mark::MuNoRoom, "the store asks whether there is room before it executes, as the node does"),
     (Mark::TornBoard, "both records of a board have to be overwritten while they are read: two views within one transfer"),

@@ -16,6 +16,8 @@ pub(super) enum Due {
     Datagram { slot: u32 },
     /// Two processes connect.
     Connect { one: u32, other: u32 },
+    /// The peer of a link, which has given up, hears of it: the connection is gone at both ends.
+    Part { link: u32 },
     /// A process hears that a peer is gone.
     Gone { at: u32, peer: u32, certain: bool },
     /// The kernel sets the death words of a thread.

@@ -141,6 +141,8 @@ pub struct Counts {
     pub late_deaths: u64,
     /// Writes that were on their way when their lane was taken from the writer.
     pub writes_across_revocations: u64,
+    /// Connections that two living processes had lost and made anew.
+    pub reconnections: u64,
 }
 
 /// Whether something of this rate, per thousand, happens now. Draws nothing where it never does.

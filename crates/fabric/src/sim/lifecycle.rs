@@ -49,7 +49,15 @@ impl State {
             self.agenda.enter(again, Due::Connect { one, other });
             return;
         }
+        // Both ends have given up an earlier connection before there is another; who does it last sees to that.
+        if self.holds(one, other) || self.holds(other, one) {
+            return;
+        }
+        self.counts.reconnections += u64::from(self.processes[one as usize].peer_of(other).is_some());
         let numbers = [self.introduce(one, other), self.introduce(other, one)];
+        for (of, number, back) in [(one, numbers[0], numbers[1]), (other, numbers[1], numbers[0])] {
+            self.processes[of as usize].slots[number.0 as usize].back = back;
+        }
         for (of, peer, writer) in [(one, other, numbers[0]), (other, one, numbers[1])] {
             let Identity { kind, node, .. } = self.processes[peer as usize].identity;
             let earlier = if Canary::ReusedLane.is_planted() { self.earlier_life(of, writer, node) } else { None };
@@ -72,6 +80,37 @@ impl State {
         }
     }
 
+    /// Whether a process has a connection with another that it has not given up.
+    fn holds(&self, of: u32, peer: u32) -> bool {
+        let process = &self.processes[of as usize];
+        let slot = process.peer_of(peer).map(|number| &process.slots[number.0 as usize]);
+        slot.is_some_and(|slot| !slot.gone && !slot.forgotten && !self.links[slot.link as usize].broken)
+    }
+
+    /// The other end of a link that its poster has given up gives up as well, as soon as it can be told, and then the two meet anew. On a host no living
+    /// process is ever given up but by who forgets it.
+    pub(super) fn part(&mut self, link: u32) {
+        let Link { from, to, peer, .. } = self.links[link as usize];
+        if !self.processes[from as usize].alive || !self.processes[to as usize].alive {
+            return; // of a death others tell
+        }
+        if self.cut_off(from, to) {
+            let again = self.now + self.faults.peer_lost_after_ns;
+            self.agenda.enter(again, Due::Part { link });
+            return;
+        }
+        let back = self.processes[from as usize].slots[peer as usize].back;
+        let slot = &self.processes[to as usize].slots[back.0 as usize];
+        let theirs = slot.link;
+        if !self.links[theirs as usize].broken {
+            self.links[theirs as usize].broken = true;
+            self.lose_posted(theirs);
+        }
+        self.report_gone(to, back, false);
+        let at = self.now + self.faults.connect.draw(&mut self.chance);
+        self.agenda.enter(at, Due::Connect { one: from.min(to), other: from.max(to) });
+    }
+
     /// As whom `of` knew the life of that node before the one that it now knows as `writer`: for a canary.
     fn earlier_life(&self, of: u32, writer: PeerId, node: NodeId) -> Option<PeerId> {
         let slots = &self.processes[of as usize].slots;
@@ -85,7 +124,16 @@ impl State {
         let link = self.links.len() as u32;
         self.links.push(Link::new(of, peer, number));
         let is_member = self.processes[peer as usize].identity.kind == PeerKind::Member;
-        let slot = Slot { process: peer, link, targets: Vec::new(), is_member, newest_datagram: 0, gone: false, forgotten: false };
+        let slot = Slot {
+            process: peer,
+            link,
+            targets: Vec::new(),
+            back: PeerId::SELF,
+            is_member,
+            newest_datagram: 0,
+            gone: false,
+            forgotten: false,
+        };
         self.processes[of as usize].slots.push(slot);
         if of == peer {
             self.map(of, PeerId::SELF, of, PeerId::SELF);

@@ -42,6 +42,8 @@ pub(super) struct Slot {
     pub(super) process: u32,
     /// Our operations on it.
     pub(super) link: u32,
+    /// As whom it knows us over the same connection.
+    pub(super) back: PeerId,
     pub(super) targets: Vec<Target>,
     pub(super) is_member: bool,
     /// The number of the newest datagram that has come from it.

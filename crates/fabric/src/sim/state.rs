@@ -95,6 +95,7 @@ impl State {
             Due::Cut { link } => self.cut(link),
             Due::Datagram { slot } => self.deliver(slot),
             Due::Connect { one, other } => self.connect(one, other),
+            Due::Part { link } => self.part(link),
             Due::Gone { at, peer, certain } => self.report_gone(at, PeerId(peer), certain),
             Due::Death { process, thread } => self.set_death_words(process, thread),
             Due::Wake { process } => {

@@ -235,7 +235,7 @@ impl State {
     }
 
     /// A poster gives up on a peer that it cannot reach: nothing that it has posted will take effect any more, nothing that it will post
-    /// will, and it hears that the peer is gone.
+    /// will, and it hears that the peer is gone. The two meet anew once they can; what stands between them then is another connection.
     pub(super) fn lose_peer(&mut self, link: u32) {
         let queue = &mut self.links[link as usize];
         if queue.broken {
@@ -243,9 +243,14 @@ impl State {
         }
         queue.broken = true;
         let (from, peer) = (queue.from, PeerId(queue.peer));
+        let to = queue.to;
         self.lose_posted(link);
         if peer != PeerId::SELF {
             self.report_gone(from, peer, false);
+            if !self.host && self.processes[to as usize].alive {
+                let at = self.now + self.faults.gone.draw(&mut self.chance);
+                self.agenda.enter(at, Due::Part { link });
+            }
         }
     }
 

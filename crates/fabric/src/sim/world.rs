@@ -81,7 +81,8 @@ impl<const HOST: bool> World<HOST> {
     }
 
     /// Stops all that travels from one process to the other: requests one way, completions the other, datagrams. What is not let pass again
-    /// before [`Faults::peer_lost_after_ns`] have gone by is lost, and the poster with it its peer, for good.
+    /// before [`Faults::peer_lost_after_ns`] have gone by is lost, and with it the connection; on a network the two meet anew once nothing is
+    /// in their way.
     pub fn block(&mut self, from: ProcessIndex, to: ProcessIndex) {
         self.state.borrow_mut().block(from as u32, to as u32, true);
     }
@@ -119,19 +120,8 @@ impl<const HOST: bool> World<HOST> {
         !self.state.borrow().processes[process].nic_dead
     }
 
-    /// Whether two processes were connected once, and one of them has lost the other for good.
-    pub fn have_parted(&self, one: ProcessIndex, other: ProcessIndex) -> bool {
-        let state = self.state.borrow();
-        let lost = |from: usize, to: usize| {
-            let process = &state.processes[from];
-            let slot = process.peer_of(to as u32).map(|peer| &process.slots[peer.0 as usize]);
-            slot.is_some_and(|slot| slot.gone || slot.forgotten || state.links[slot.link as usize].broken)
-        };
-        lost(one, other) || lost(other, one)
-    }
-
     /// Whether two living processes are connected, and what each posts on the other takes effect as soon as nothing is in its way: neither has
-    /// lost the other for good, and their NICs work.
+    /// lost the other, and their NICs work.
     pub fn are_connected(&self, one: ProcessIndex, other: ProcessIndex) -> bool {
         let state = self.state.borrow();
         let reaches = |from: usize, to: usize| {

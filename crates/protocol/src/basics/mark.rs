@@ -177,8 +177,10 @@ probes! {
         MuRecovered = "mu: a peer's heart goes on",
         /// A peer is gone for good, or its connection is.
         MuDead = "mu: a peer is gone",
-        /// A peer's heart beats, and it answers no request for permission.
-        MuUnanswered = "mu: gives up who lives and never answers",
+        /// A peer whose connection was lost is connected anew.
+        MuReconnected = "mu: meets a peer again",
+        /// A peer has been without a connection for too long.
+        MuGivenUp = "mu: gives up who stays out of reach",
         /// The replication plane is stuck, and the heart stops with it.
         MuHeartStopped = "mu: stops its own heart",
         /// A reign begins: somebody's permission is asked for.

@@ -8,5 +8,7 @@
 
 pub mod cas;
 pub mod rpc;
+#[cfg(test)]
+mod tests;
 
 pub use cas::{Op, Outcome, Proposer};

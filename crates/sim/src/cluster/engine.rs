@@ -9,8 +9,6 @@ use super::settings::Settings;
 
 /// An engine that can be simulated.
 pub trait Engine: engine::Engine {
-    /// Whether every healed cluster on a network has to recover. A majority alone has to serve in any case, and a healed host has to recover.
-    const RECOVERS_ON_NETWORKS: bool;
     /// Its settings in a life. `secret` is chance of which no client knows.
     fn config(settings: &Settings, secret: u64) -> Self::Config;
     /// Whether the service survives when `victim` is gone as well: `able` are those who run, stand still for no reason, and are on nobody's list of the
@@ -23,8 +21,6 @@ pub trait Engine: engine::Engine {
 }
 
 impl Engine for PrimaryBackup {
-    const RECOVERS_ON_NETWORKS: bool = true;
-
     fn config(settings: &Settings, secret: u64) -> primary_backup::Config {
         primary_backup::Config {
             log_ring_bytes: settings.log_ring_bytes,
@@ -76,9 +72,6 @@ fn in_force<'a>(all: &'a [(ProcessId, &Mu)]) -> impl Iterator<Item = &'a mu::Gro
 const LEAST_LOG_BYTES: usize = 1 << 14;
 
 impl Engine for Mu {
-    // Not yet: see `docs/verification.md`.
-    const RECOVERS_ON_NETWORKS: bool = false;
-
     fn config(settings: &Settings, secret: u64) -> mu::Config {
         let beat = settings.heartbeat_interval_ns;
         mu::Config {

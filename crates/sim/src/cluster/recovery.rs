@@ -61,7 +61,6 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         };
         self.served_alone = self.wait_for(Property::Recovery, "a majority alone serves", done);
         self.tell(|_| "the others come back".to_owned());
-        let core = self.left_alone();
         self.alone.clear();
         self.world.heal();
         for other in others {
@@ -72,7 +71,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         for node in std::mem::take(&mut self.late) {
             self.enter(self.world.now() + 1, Due::Restart { node });
         }
-        self.start_over_the_lost(&core);
+        self.start_over_the_deaf();
     }
 
     /// The processes of the nodes that are left alone; one that starts over belongs to them like its earlier life.
@@ -128,10 +127,6 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 return false;
             }
             self.go_on_until(self.world.now() + STEP_NS);
-        }
-        if !HOST && !E::RECOVERS_ON_NETWORKS && self.alone.is_empty() {
-            self.ended = true;
-            return false;
         }
         let describe = |node: &Node<E, HOST>| {
             let (core, leased) = (node.core.view_number(), node.core.lease().view());

@@ -309,8 +309,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             self.world.resume(process);
         }
         self.world.set_faults(Faults { turn: self.settings.faults.turn, ..Faults::calm() });
-        let core = self.enough(false, |_| true).unwrap_or_default();
-        self.start_over_the_lost(&core);
+        self.start_over_the_deaf();
         // What had been planned happens no more, but for the dead, who come back, and the clients.
         let planned: Vec<_> = self.agenda.drain().collect();
         for Reverse((at, order, due)) in planned {
@@ -328,17 +327,11 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.settings.patience_ns = self.settings.patience_ns.max(500_000);
     }
 
-    /// What no protocol can do: somebody puts in another card where a NIC is dead, and restarts who has lost everybody of the `core` that goes on, and so
-    /// could tell it how things stand. (A connection is lost for good, so such a process never hears that it is out.)
-    pub(super) fn start_over_the_lost(&mut self, core: &[usize]) {
-        if HOST {
-            return;
-        }
-        let is_lost =
-            |p: &usize| !self.world.has_nic(*p) || (!core.is_empty() && core.iter().all(|c| c != p && self.world.have_parted(*p, *c)));
-        let lost: Vec<usize> = self.alive().filter(is_lost).collect();
-        for process in lost {
-            self.tell(|c| format!("{} is out of reach, and is restarted", c.name(process)));
+    /// What no protocol can do: somebody puts in another card where a NIC is dead.
+    pub(super) fn start_over_the_deaf(&mut self) {
+        let deaf: Vec<usize> = self.alive().filter(|p| !self.world.has_nic(*p)).collect();
+        for process in deaf {
+            self.tell(|c| format!("{} has a dead NIC, and is restarted", c.name(process)));
             let node = self.nodes[process].take().expect("it lives").me.node.0;
             self.world.crash(process);
             self.current[usize::from(node)] = None;

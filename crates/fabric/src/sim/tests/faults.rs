@@ -164,6 +164,46 @@ fn a_short_partition_delays_and_a_long_one_loses_the_peer_for_good() {
     }
 }
 
+/// On a network: who lives and reaches the other again meets it anew, under another number and with lanes in which nothing stands.
+#[test]
+fn who_lost_each_other_meet_anew_once_both_know() {
+    for (way, seed) in [((0, 1), 3), ((1, 0), 4)] {
+        let (mut world, mut endpoints, peers) = members::<false>(seed, Faults::calm(), 2);
+        endpoints[0].write(lane(peers[0][1], 0), &[1; 8], Token(1));
+        assert_eq!(completion(&mut world, &mut endpoints[0]).result, Ok(0));
+        world.block(way.0, way.1);
+        endpoints[0].write(lane(peers[0][1], 1), &[2; 8], Token(2));
+        assert_eq!(completion(&mut world, &mut endpoints[0]).result, Err(OpError::PeerLost));
+        assert!(!world.are_connected(0, 1));
+        world.run_for(1_000_000);
+        assert!(!world.are_connected(0, 1), "nothing heals by itself");
+        world.unblock(way.0, way.1);
+        world.run_for(1_000_000);
+        assert!(world.are_connected(0, 1));
+        assert_eq!(world.counts().reconnections, 1);
+        let mut again = [PeerId::SELF; 2];
+        for (at, endpoint) in endpoints.iter_mut().enumerate() {
+            let other = peers[at][1 - at];
+            assert_eq!(endpoint.event(), Some(PeerEvent::Gone { peer: other, certain: false }));
+            let Some(PeerEvent::Up { peer, identity: who }) = endpoint.event() else { panic!("no connection") };
+            assert!(peer != other && who == identity(1 - at as u16, 1, PeerKind::Member));
+            assert_eq!(endpoint.event(), None);
+            again[at] = peer;
+        }
+        let word = |endpoint: &super::Endpoint<false>, writer, word: usize| {
+            let lane = endpoint.memory(LocalRegion::Lane { writer, name: LANE }).expect("not forgotten");
+            lane[word].load(Ordering::Acquire)
+        };
+        assert_eq!(word(&endpoints[1], again[1], 0), 0, "a fresh lane");
+        assert_eq!(word(&endpoints[1], peers[1][0], 0), u64::from_le_bytes([1; 8]), "the old one is kept until it is forgotten");
+        endpoints[0].write(lane(peers[0][1], 0), &[3; 8], Token(3));
+        assert_eq!(completion(&mut world, &mut endpoints[0]).result, Err(OpError::PeerLost), "what is lost stays lost");
+        endpoints[0].write(lane(again[0], 0), &[4; 8], Token(4));
+        assert_eq!(completion(&mut world, &mut endpoints[0]).result, Ok(0));
+        assert_eq!(word(&endpoints[1], again[1], 0), u64::from_le_bytes([4; 8]));
+    }
+}
+
 /// Only the way back is blocked: the swap takes effect, and its poster is told that the peer is lost.
 #[test]
 fn a_swap_takes_effect_and_its_completion_is_lost() {

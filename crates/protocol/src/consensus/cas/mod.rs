@@ -93,12 +93,23 @@ struct Swap {
 struct Acceptor {
     /// `None` while it is not connected: it cannot vote.
     peer: Option<PeerId>,
+    /// It is connected anew, as this. Until all swaps over its lost connection have come home it is left alone: completions are told apart by their order.
+    next: Option<PeerId>,
     /// The word as we believe it stands: predicted, or as last seen.
     predicted: u64,
     in_flight: VecDeque<Swap>,
     vote: Vote,
     /// In an RPC prepare phase: what the acceptor had accepted, with the ballot.
     promised: Option<(u64, Vec<u8>)>,
+}
+
+impl Acceptor {
+    /// Takes its new connection into use, when nothing is under way over the old one.
+    fn settle(&mut self) {
+        if self.in_flight.is_empty() {
+            self.peer = self.next.take().or(self.peer);
+        }
+    }
 }
 
 /// A proposer for one slot. It is driven by:
@@ -138,7 +149,8 @@ impl Proposer {
     /// place among them.
     pub fn new(view: ViewNumber, acceptors: &[Option<PeerId>], position: usize) -> Proposer {
         invariant!(position < acceptors.len(), "proposer {position} of {}", acceptors.len());
-        let acceptor = |&peer| Acceptor { peer, predicted: 0, in_flight: VecDeque::with_capacity(4), vote: Vote::Awaited, promised: None };
+        let acceptor =
+            |&peer| Acceptor { peer, next: None, predicted: 0, in_flight: VecDeque::with_capacity(4), vote: Vote::Awaited, promised: None };
         Proposer {
             view,
             generation: ballot::generation_of(view),
@@ -166,12 +178,13 @@ impl Proposer {
         Proposer { makes_sense, ..self }
     }
 
-    /// An acceptor that was missing is connected now.
+    /// An acceptor that was missing is connected now, or one whose connection was lost is connected anew: with the same memory.
     pub fn connect(&mut self, acceptor: usize, peer: PeerId) {
         if let Some(a) = self.acceptors.get_mut(acceptor)
-            && a.peer.is_none()
+            && a.peer != Some(peer)
         {
-            a.peer = Some(peer);
+            (a.peer, a.next) = (None, Some(peer));
+            a.settle();
         }
     }
 
@@ -379,6 +392,7 @@ impl Proposer {
     fn handle_swap<F: Fabric>(&mut self, fabric: &mut F, i: usize, result: Result<u64, OpError>) -> Option<Outcome> {
         let acceptor = self.acceptors.get_mut(i)?;
         let swap = acceptor.in_flight.pop_front()?;
+        acceptor.settle();
         let mut vote = Vote::No;
         match result {
             Ok(found) if found == swap.expected => vote = Vote::Yes,

@@ -13,14 +13,21 @@ use super::config::Config;
 use super::layout::{Op, Status, WORDS, words};
 use super::{Event, Mu};
 
+/// How many of the longer timeouts a process may be without a connection before it is given up.
+pub(super) const PATIENCE_TIMEOUTS: u64 = 4;
+
 /// What is known of the life of one peer.
 #[derive(Debug)]
 pub(super) struct Watch {
     score: Score,
     /// Its score fell below the failure threshold and has not recovered.
     presumed: bool,
-    /// Its kernel says that it is gone, or it cannot be reached any more.
+    /// Its kernel says that it is gone, or it cannot be reached over this connection any more.
     pub dead: bool,
+    /// It is dead, and will not come back as the process that it is: that is certain, or too much time has gone by without another connection.
+    pub given_up: bool,
+    /// Since when it has been known to be out of reach.
+    lost: Option<Time>,
     /// Since when its counter is being read.
     reading: Option<Time>,
     threads: usize,
@@ -36,6 +43,8 @@ impl Watch {
             score: Score::new(config.thresholds),
             presumed: false,
             dead: false,
+            given_up: false,
+            lost: None,
             reading: None,
             threads: 0,
             words: [life::TID_MASK; MAX_ACTING_THREADS],
@@ -124,7 +133,7 @@ impl Mu {
             for peer in &mut self.peers {
                 peer.watch.score.forget_last();
                 peer.watch.reading = peer.watch.reading.map(|_| now);
-                peer.unanswered = peer.unanswered.map(|(round, _)| (round, now));
+                peer.watch.lost = peer.watch.lost.map(|_| now);
             }
         }
         let (waiting, committed) = (self.is_inside_propose(), self.log.committed().index);
@@ -227,9 +236,22 @@ impl Mu {
         }
     }
 
-    /// A peer is gone for good.
+    /// A connection can be lost while both processes live, and then they meet anew as soon as they reach each other. Meanwhile the peer counts for nothing,
+    /// but keeps its place in the group for as long as one can hope.
+    pub(super) fn mind_lost(&mut self, now: Time) {
+        for peer in self.peers.iter_mut().filter(|p| p.watch.dead && !p.watch.given_up) {
+            let since = *peer.watch.lost.get_or_insert(now);
+            if now.since(since) > PATIENCE_TIMEOUTS * self.config.silence_ns {
+                Mark::MuGivenUp.reach();
+                peer.watch.given_up = true;
+            }
+        }
+    }
+
+    /// A peer is gone, for good if that is `certain`; or its connection is.
     pub(super) fn note_death(&mut self, at: usize, certain: bool) {
         let peer = &mut self.peers[at];
+        peer.watch.given_up |= certain;
         if std::mem::replace(&mut peer.watch.dead, true) {
             return;
         }
@@ -255,9 +277,9 @@ impl Mu {
         if id == self.me {
             return self.log.is_complete() && !self.heart.stopped;
         }
-        // It may have been known by another connection, which is dead: who came back from its disk, for one.
-        let mut known = self.peers.iter().filter(|p| p.process == id);
-        known.any(|p| p.watch.is_alive() && !matches!(p.watch.status, Some(Status::Incomplete | Status::Taught)))
+        // The latest connection: an earlier one is lost, or of a life that has come back from its disk since.
+        let peer = self.peers.iter().rev().find(|p| p.process == id);
+        peer.is_some_and(|p| p.watch.is_alive() && !matches!(p.watch.status, Some(Status::Incomplete | Status::Taught)))
     }
 }
 

@@ -101,7 +101,7 @@ impl Mu {
             return self.leader() == Some(self.me);
         };
         if leads {
-            let follower = self.reign.as_ref().and_then(|reign| reign.followers.iter().find(|f| f.process == named));
+            let follower = self.reign.as_ref().and_then(|reign| reign.followers.iter().rev().find(|f| f.process == named));
             return !follower.is_some_and(|f| f.has_heard_of(index));
         }
         let reigns = self.peers.iter().any(|p| p.process == named && p.watch.status == Some(Status::Leader));

@@ -149,10 +149,22 @@ impl Reign {
 
     /// Asks a process for its permission, from now on or as soon as it is there.
     pub fn ask(&mut self, process: ProcessId, peer: PeerId, writer: Writer) {
-        let slot = self.followers.len();
-        martlet_fabric::invariant!(slot < layout::MAX_PEERS, "one reign writes to {slot} processes already");
-        self.followers.push(Follower::new(process, peer, slot, writer));
+        let slot = (0..layout::MAX_PEERS).find(|slot| self.followers.iter().all(|f| f.slot != *slot));
+        martlet_fabric::invariant!(slot.is_some(), "one reign writes to {} processes already", layout::MAX_PEERS);
+        self.followers.push(Follower::new(process, peer, slot.expect("checked"), writer));
         self.electorate = None;
+    }
+
+    /// Lets go of those that are lost and `superseded`: their processes are connected anew. Who is still being read stays until that has come home, since
+    /// it lands where its slot says.
+    pub fn drop_superseded(&mut self, superseded: impl Fn(&Follower) -> bool) -> Vec<Follower> {
+        let stage = self.stage;
+        let read_from = |f: &Follower| f.reading || matches!(stage, Stage::CatchingUp { from, .. } if from == f.peer);
+        let dropped: Vec<Follower> = self.followers.extract_if(.., |f| f.is_lost() && !read_from(f) && superseded(f)).collect();
+        if !dropped.is_empty() {
+            self.electorate = None;
+        }
+        dropped
     }
 
     /// Whether there is room for one more.
@@ -181,13 +193,15 @@ impl Reign {
             (_, Err(OpError::PeerLost)) => {
                 follower.phase = Phase::Lost;
                 follower.acked = None;
+                follower.reading &= op != Op::Words;
                 if matches!(self.stage, Stage::CatchingUp { from, .. } if from == peer) {
                     self.failed = Some(AbortReason::CatchUp);
                 }
             }
             // Listing 2, lines 24 and 33: abort if any write fails, since that follower has granted somebody else.
             (_, Err(OpError::AccessLost)) => self.failed = Some(AbortReason::AccessLost(follower.process)),
-            (Op::Log, Ok(_)) => follower.handle_done(),
+            // What still comes home of who is lost counts for nothing: its process may count already by another connection.
+            (Op::Log, Ok(_)) if !follower.is_lost() => follower.handle_done(),
             (Op::Consumed, Ok(position)) if follower.handle_consumed(position) => nudges.push(peer),
             (Op::Words | Op::CatchUp, Ok(_)) => self.read.push(peer),
             _ => {}
@@ -262,10 +276,9 @@ impl Reign {
     fn call_electorate(&mut self, log: &Log) -> Electorate {
         let electorate = log.group().map_or(Electorate { followers: 0, me: false }, |group| {
             for at in 0..self.followers.len() {
-                let (before, rest) = self.followers.split_at_mut(at);
-                let process = rest[0].process;
-                // One vote a process, by however many connections it may be known.
-                rest[0].votes = group.contains(process) && before.iter().all(|f| f.process != process);
+                let process = self.followers[at].process;
+                // One vote a process, that of its latest connection, by however many it may be known.
+                self.followers[at].votes = group.contains(process) && self.followers[at + 1..].iter().all(|f| f.process != process);
             }
             let me = group.contains(self.me);
             Electorate { followers: group.majority() - usize::from(me), me }
@@ -384,13 +397,23 @@ impl Reign {
         let own = (cx.log.last_ballot(), cx.log.tail().index);
         let granted = cx.self_granted == self.round;
         let needed = if Canary::MuWaitsForAll.is_planted() { group.members().len() } else { group.majority() };
-        if !granted || self.count(&group, true, |f| f.numbers().is_some()) < needed {
+        if !granted {
             return Ok(());
+        }
+        if self.count(&group, true, |f| f.numbers().is_some()) < needed {
+            // A majority of a group that has been succeeded may never be had, be it that the group has grown or that the dead have been removed from it. A
+            // better log may bring the group in force; nothing that is committed is lost with ours (docs/mu.md).
+            let members = self.followers.iter();
+            let best = members.filter_map(|f| Some((*f.numbers()?, f.peer))).max_by_key(|(numbers, _)| numbers.rank());
+            return match best.filter(|(numbers, _)| numbers.rank() > own) {
+                Some((numbers, from)) => self.catch_up(from, numbers, cx),
+                None => Ok(()),
+            };
         }
         if !std::mem::replace(&mut self.permitted, true) {
             cx.events.push_back(Event::Permitted);
         }
-        let members = self.followers.iter().filter(|f| group.contains(f.process));
+        let members = self.followers.iter();
         let best = members.clone().filter_map(|f| Some((f.numbers()?, f.peer))).max_by_key(|(numbers, _)| numbers.rank());
         if let Some((numbers, from)) = best.filter(|(numbers, _)| numbers.rank() > own && !Canary::MuNoCatchUp.is_planted()) {
             return self.catch_up(from, *numbers, cx);

@@ -145,8 +145,6 @@ struct Peer {
     reader: Reader,
     /// Its last request that was granted.
     served: u64,
-    /// Our request for its permission that it has not answered, and since when.
-    unanswered: Option<(u64, Time)>,
     /// What we teach it.
     lesson: Lesson,
     state_reader: Reader,
@@ -308,9 +306,19 @@ impl Mu {
     // What comes from outside.
 
     /// A member's process is connected; its lanes, in both directions, are fresh. Clients are none of the engine's business.
+    ///
+    /// It may be connected anew: then it is served, asked and read like one that comes for the first time, since nothing of an earlier connection lands in the
+    /// new lanes. It is still one process, with one vote.
     pub fn handle_peer_up<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, fabric: &mut F) {
         if self.peers.iter().any(|p| p.id == peer) {
             return;
+        }
+        let name = self.name_of(process);
+        for at in 0..self.peers.len() {
+            if self.peers[at].process == name {
+                Mark::MuReconnected.reach();
+                self.note_death(at, false);
+            }
         }
         // A fresh lane is granted from the start; here nobody has permission who has not asked for it.
         self.permission.revoking += 1;
@@ -323,13 +331,12 @@ impl Mu {
         permission::tell(fabric, peer, lane_words::STATE_SALT, state_salt);
         self.peers.push(Peer {
             id: peer,
-            process: self.name_of(process),
+            process: name,
             identity: process,
             watch: Watch::new(&self.config),
             writer: Some(Writer::new(lane, self.config.log_ring_bytes)),
             reader: Reader::salted(log_salt),
             served: 0,
-            unanswered: None,
             lesson: Lesson::new(peer, &self.config),
             state_reader: Reader::salted(state_salt),
         });
@@ -342,11 +349,10 @@ impl Mu {
         }
     }
 
-    /// A process is gone for certain: somebody who knows says so.
+    /// A process is gone for certain: somebody who knows says so. It may have come back from its disk since, which is another life of the same member.
     pub fn handle_death(&mut self, process: ProcessId) {
-        let process = self.config.known_as(process);
         for at in 0..self.peers.len() {
-            if self.peers[at].process == process {
+            if self.peers[at].identity == process {
                 self.note_death(at, true);
             }
         }
@@ -506,7 +512,7 @@ impl Mu {
         self.tell_stable(fabric);
         self.check_backlog();
         self.tick(now, fabric);
-        self.mind_unanswered(now, fabric);
+        self.mind_lost(now);
         self.take_role(now, fabric, machine);
         moved |= self.step(now, fabric, machine);
         moved
@@ -544,7 +550,7 @@ impl Mu {
             }
             _ => {}
         }
-        self.ask(now, fabric);
+        self.ask(fabric);
         // Our own permission is asked for like anybody's.
         if self.reign.is_some() {
             self.serve(fabric, machine);
@@ -560,13 +566,20 @@ impl Mu {
 
     /// Asks for the permission of everybody in the group, and of those who are to be taken in (Mu section 4.1; growing the confirmed
     /// followers, section 4.2).
-    fn ask<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+    fn ask<F: Fabric>(&mut self, fabric: &mut F) {
         let Some(reign) = &mut self.reign else { return };
         let Some(group) = self.log.group() else { return };
+        for follower in reign.drop_superseded(|f| self.peers.iter().any(|p| p.process == f.process && !p.watch.dead)) {
+            if let Some(peer) = self.peers.iter_mut().find(|p| p.id == follower.peer) {
+                peer.writer = Some(follower.writer);
+            }
+        }
         for peer in &mut self.peers {
             let holds = matches!(peer.watch.status, Some(Status::Follower | Status::Taught));
             let joins = reign.is_leading() && holds && self.adding.contains(&peer.process);
-            if peer.watch.dead || !reign.may_ask(peer.id) || !(joins || group.contains(peer.process)) {
+            // Somebody may have been taken into the group without our having heard of it, and the others may be gone.
+            let may_belong = !reign.is_leading() && holds && self.roster.lists(peer.process);
+            if peer.watch.dead || !reign.may_ask(peer.id) || !(joins || may_belong || group.contains(peer.process)) {
                 continue;
             }
             let Some(writer) = peer.writer.take() else { continue };
@@ -574,7 +587,6 @@ impl Mu {
             permission::tell(fabric, peer.id, lane_words::START, writer.tail());
             permission::tell(fabric, peer.id, lane_words::REQUEST, reign.round());
             self.nudges.push(peer.id);
-            peer.unanswered.get_or_insert((reign.round(), now));
             reign.ask(peer.process, peer.id, writer);
         }
     }
@@ -729,15 +741,18 @@ impl Mu {
         self.published = true;
     }
 
-    /// Lets go of the dead who are no longer in the group.
+    /// Lets go of the dead who belong to nothing any more, neither to the group nor to the view, and of lost connections with who is connected anew.
     fn forget_departed(&mut self) {
         if !self.peers.iter().any(|p| p.watch.dead) {
             return;
         }
-        let Mu { peers, log, permission, events, .. } = self;
+        let Mu { peers, log, permission, roster, events, .. } = self;
+        let living: Vec<ProcessId> = peers.iter().filter(|p| !p.watch.dead).map(|p| p.process).collect();
         peers.retain(|p| {
-            let needed = log.group().is_none_or(|g| g.contains(p.process)) || permission.holder == Some(p.id) || p.writer.is_none();
-            let keep = !p.watch.dead || needed;
+            // Whom the view lists membership has to be told of, once it is given up.
+            let listed = log.group().is_none_or(|g| g.contains(p.process)) || roster.lists(p.process);
+            let belongs = listed && !living.contains(&p.process);
+            let keep = !p.watch.dead || belongs || permission.holder == Some(p.id) || p.writer.is_none();
             if !keep {
                 events.push_back(Event::Forget(p.id));
             }

@@ -10,15 +10,12 @@ use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric, LocalRegion, Memory, PeerId, Region, Remote};
 
 use crate::basics::layout::LOG_LANE;
-use crate::basics::{Canary, Mark, Time};
+use crate::basics::{Canary, Mark};
 use crate::replica::StateMachine;
 
 use super::layout::{Op, PERMISSION_LANE, permission};
 use super::replay::Inbound;
 use super::{AbortReason, Mu};
-
-/// How many of the longer timeouts a request for permission may go unanswered by a process whose heart beats.
-const PATIENCE_TIMEOUTS: u64 = 4;
 
 /// Who may write here, and whose request is being served.
 #[derive(Debug, Default)]
@@ -96,24 +93,6 @@ impl Mu {
             self.publish(fabric);
             tell(fabric, peer, permission::ACK, request);
             self.nudges.push(peer);
-        }
-    }
-
-    /// A connection can be lost one way: then a process is seen to live, and the requests stand in its memory, but its answers never come, and for it we
-    /// are gone. Such a process would keep its place and never follow. It counts as out of reach, so that the group is rid of it and it can come
-    /// back. Who is merely paused shows no heartbeat, and is not blamed.
-    pub(super) fn mind_unanswered<F: Fabric>(&mut self, now: Time, fabric: &F) {
-        for at in 0..self.peers.len() {
-            let peer = &mut self.peers[at];
-            let Some((round, since)) = peer.unanswered else { continue };
-            if peer.watch.dead || word_from(fabric, peer.id, permission::ACK) >= round {
-                peer.unanswered = None;
-            } else if !peer.watch.is_alive() {
-                peer.unanswered = Some((round, now));
-            } else if now.since(since) > PATIENCE_TIMEOUTS * self.config.silence_ns {
-                Mark::MuUnanswered.reach();
-                self.note_death(at, false);
-            }
         }
     }
 

@@ -32,12 +32,16 @@ impl Roster {
     pub fn listed_as(&self, member: ProcessId) -> ProcessId {
         self.members.iter().position(|id| *id == member).map_or(member, |at| self.listed[at])
     }
+
+    /// Whether the newest view lists this process, as a replica or a learner.
+    pub fn lists(&self, process: ProcessId) -> bool {
+        self.members.contains(&process)
+    }
 }
 
-/// Whether a process was connected, and is gone or out of reach for good.
+/// Whether a process was connected, and is gone, or has been out of reach for so long that it is given up.
 fn is_gone(peers: &[Peer], id: ProcessId) -> bool {
-    let mut lives = peers.iter().filter(|p| p.process == id).map(|p| !p.watch.dead).peekable();
-    lives.peek().is_some() && !lives.any(|alive| alive)
+    peers.iter().rev().find(|p| p.process == id).is_some_and(|p| p.watch.given_up)
 }
 
 impl Mu {

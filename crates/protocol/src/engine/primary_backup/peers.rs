@@ -122,11 +122,12 @@ pub(super) fn lane_number(peer: PeerId, process: ProcessId) -> u64 {
 
 /// As which peer a process is connected that attends to our lane there, and that lane's salt.
 pub(super) fn lane_to(peers: &[Peer], process: ProcessId) -> Option<(PeerId, u64)> {
-    // The latest connection: an earlier one of the same process is gone.
-    peers.iter().rev().filter(|p| p.process == process).find_map(|p| match p.outbound {
-        Outbound::Attended(salt) => Some((p.id, salt)),
+    // The latest connection and no other: an earlier one of the same process is lost.
+    let peer = peers.iter().rev().find(|p| p.process == process)?;
+    match peer.outbound {
+        Outbound::Attended(salt) => Some((peer.id, salt)),
         _ => None,
-    })
+    }
 }
 
 pub(super) fn lane_of<F: Fabric>(fabric: &F, writer: PeerId) -> Option<&Memory> {

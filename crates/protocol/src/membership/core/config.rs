@@ -3,7 +3,7 @@
 use crate::basics::ProcessId;
 use crate::detector::heartbeat::Thresholds;
 use crate::membership::lease::ClockBounds;
-use crate::membership::view::Roles;
+use crate::membership::view::{Evidence, Roles};
 
 /// Who takes leases. A failover waits for nobody who takes none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +20,19 @@ pub enum Authority {
     /// The law: who is primary follows from the view. Who seems dead is cut off, so that another one can act.
     #[default]
     Views,
-    /// Advice: the engine has a quorum of its own, which elects and fences. Views say who is there. Who merely seems dead stays a member, since what
-    /// it holds may be needed for that quorum when it comes back; it goes when it is certainly dead, leaves, or is evicted. And any member may say
-    /// that a learner has the whole state, whoever stands first in the view.
+    /// Advice: the engine has a quorum of its own, which elects and fences. Views say who is there. A replica, or learner, that merely seems dead stays a
+    /// member, since what it holds may be needed for that quorum when it comes back; it goes when it is certainly dead, leaves, or is evicted, be it by the
+    /// engine's leader. And any member may say that a learner has the whole state, whoever stands first in the view.
     Engine,
+}
+
+impl Authority {
+    /// Whether a member with these roles goes on evidence like this. Who holds no part of the state has nothing to lose, and nobody but membership to be
+    /// cut off by.
+    pub(super) fn cuts_off(self, roles: Roles, evidence: Evidence) -> bool {
+        let is_the_engines = roles.has(Roles::REPLICA) || roles.has(Roles::LEARNER);
+        self == Authority::Views || evidence != Evidence::Presumed || !is_the_engines
+    }
 }
 
 /// How a process takes part.

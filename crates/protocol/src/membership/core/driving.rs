@@ -5,7 +5,7 @@ use martlet_fabric::{Completion, Fabric, PeerEvent, PeerId, invariant};
 
 use super::{Authority, Core, Read, is_view, own_life, read_token, remote_life};
 use crate::basics::layout::{life, token_rest};
-use crate::basics::{Mark, Time};
+use crate::basics::{Mark, ProcessId, Time};
 use crate::consensus::Op;
 use crate::consensus::rpc::{RpcBody, RpcRequest};
 use crate::membership::message::Message;
@@ -86,7 +86,10 @@ impl Core {
     pub fn handle_peer<F: Fabric>(&mut self, now: Time, fabric: &mut F, event: PeerEvent) {
         match event {
             PeerEvent::Up { peer, identity } => {
-                if let Some(process) = self.peers.add(now, peer, identity) {
+                // Among members a presumption stands if it cuts off: somebody may have acted on it already.
+                let process = ProcessId { node: identity.node, incarnation: identity.incarnation };
+                let mends = !(self.is_member() && self.is_cut_off_on_presumption(process));
+                if let Some(process) = self.peers.add(now, peer, identity, mends) {
                     fabric.read_word(remote_life(peer, life::THREADS), read_token(Read::Threads, 0, peer));
                     self.connect_coordinator(process, peer);
                     self.pull_from(fabric, peer);
@@ -156,7 +159,7 @@ impl Core {
             Message::Heartbeat { view, heard } => {
                 let number = self.view_number();
                 self.peers.hear(now, from, (view == number).then_some(heard));
-                if !self.cuts_off(Evidence::Presumed) {
+                if self.config.authority == Authority::Engine && !self.is_cut_off_on_presumption(process) {
                     // It stays a member all along, and few watch its heart: whoever hears it takes it for alive.
                     self.peers.trust(from);
                 }

@@ -2,7 +2,7 @@
 
 use martlet_fabric::{Fabric, PeerId};
 
-use super::{Authority, Core, Milestone, PUSH_DELAY_NS, Read, read_token, remote_life};
+use super::{Core, Milestone, PUSH_DELAY_NS, Read, read_token, remote_life};
 use crate::basics::layout::life;
 use crate::basics::{Mark, ProcessId, Time};
 use crate::consensus::Outcome;
@@ -10,7 +10,7 @@ use crate::consensus::rpc::RpcReply;
 use crate::detector::broadcast::largest_clique;
 use crate::membership::message::Message;
 use crate::membership::plan::{self, Leader, Wishes};
-use crate::membership::view::{Evidence, View};
+use crate::membership::view::{Evidence, Roles, View};
 
 /// About as long as the record of a view is, in bytes.
 const USUAL_VIEW_BYTES: usize = 256;
@@ -22,13 +22,11 @@ impl Core {
         if evidence.releases_leases() && self.handover.release(process) {
             Mark::DeathReleased.reach();
         }
-        let member = self.view.as_ref().is_some_and(|v| v.member(process).is_some());
+        let roles = self.roles_of(process);
         // What it asked for while it lived, perhaps in a datagram that came late, must not bring it back: a coordinator that is gone never votes.
         self.wishes.join.retain(|m| m.id != process);
-        if !member {
-            return;
-        }
-        if self.cuts_off(evidence) {
+        let Some(roles) = roles else { return };
+        if self.config.authority.cuts_off(roles, evidence) {
             self.wishes.remove(process, evidence);
         }
         if news {
@@ -41,9 +39,14 @@ impl Core {
         self.lead(now, fabric);
     }
 
-    /// Whether a member goes on evidence like this.
-    pub(super) fn cuts_off(&self, evidence: Evidence) -> bool {
-        self.config.authority == Authority::Views || evidence != Evidence::Presumed
+    /// What the newest view has a process for; `None` if it does not list it.
+    fn roles_of(&self, process: ProcessId) -> Option<Roles> {
+        self.view.as_ref()?.member(process).map(|m| m.roles)
+    }
+
+    /// Whether the newest view lists a process, and it goes when it is presumed dead.
+    pub(super) fn is_cut_off_on_presumption(&self, process: ProcessId) -> bool {
+        self.roles_of(process).is_some_and(|roles| self.config.authority.cuts_off(roles, Evidence::Presumed))
     }
 
     /// As leader, gets the next view decided if there is a reason for one.
@@ -178,10 +181,10 @@ impl Core {
         }
     }
 
-    /// A coordinator that was missing is connected now.
+    /// A coordinator that was missing is connected now, or one whose connection was lost is connected anew.
     pub(super) fn connect_coordinator(&mut self, process: ProcessId, peer: PeerId) {
         let Some(position) = self.view.as_ref().and_then(|v| v.coordinators().position(|m| m.id == process)) else { return };
-        if self.coordinators[position].is_none() {
+        if self.coordinators[position] != Some(peer) {
             self.coordinators[position] = Some(peer);
             if let Some(proposer) = &mut self.proposer {
                 proposer.connect(position, peer);
@@ -223,7 +226,8 @@ impl Core {
         let cut = |set: u16| view.members.iter().enumerate().filter(move |(i, _)| set >> i & 1 == 0).map(|(_, m)| m.id).collect::<Vec<_>>();
         // Whoever is not heard here is suspected here, so that the next leader steps up; the cut itself is the leader's.
         let silent = cut(heard);
-        let apart = if self.is_leader() && self.cuts_off(Evidence::Presumed) { cut(clique) } else { Vec::new() };
+        let mut apart = if self.is_leader() { cut(clique) } else { Vec::new() };
+        apart.retain(|p| self.is_cut_off_on_presumption(*p));
         for process in silent {
             Mark::Silent.reach();
             self.suspect(now, fabric, process, Evidence::Presumed);

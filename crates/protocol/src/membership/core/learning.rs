@@ -51,7 +51,8 @@ impl Core {
         }
         for member in &view.members {
             // A member that is known to be gone was taken in by somebody who did not know yet.
-            if let Some(evidence) = self.peers.suspicion(member.id).filter(|evidence| self.cuts_off(*evidence)) {
+            let goes = |evidence: &Evidence| self.config.authority.cuts_off(member.roles, *evidence);
+            if let Some(evidence) = self.peers.suspicion(member.id).filter(goes) {
                 self.wishes.remove(member.id, evidence);
             }
         }
@@ -100,7 +101,8 @@ impl Core {
         let listed = view.member(me).is_some();
         for member in view.members.iter().filter(|m| m.id != me) {
             // It was given up while its admission was being decided.
-            if let Some(evidence) = self.peers.suspicion(member.id).filter(|evidence| self.cuts_off(*evidence)) {
+            let goes = |evidence: &Evidence| self.config.authority.cuts_off(member.roles, *evidence);
+            if let Some(evidence) = self.peers.suspicion(member.id).filter(goes) {
                 self.wishes.remove(member.id, evidence);
             }
         }

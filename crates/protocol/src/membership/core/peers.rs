@@ -25,7 +25,7 @@ pub(super) struct Peer {
     /// Whom it hears, as its last broadcast said: bits by place in the view.
     heard: Option<u16>,
     suspicion: Option<Evidence>,
-    /// Its connection has ended.
+    /// Its connection has ended; or an earlier one has, and that cannot be mended.
     lost: bool,
     /// When it was known to be gone for certain.
     dead_since: Option<Time>,
@@ -54,12 +54,16 @@ impl Peers {
         Peers { me, thresholds, list: Vec::with_capacity(32) }
     }
 
-    pub fn add(&mut self, now: Time, id: PeerId, identity: Identity) -> Option<ProcessId> {
+    /// A process is connected, perhaps anew. With `mends` that is as good as never having lost it; otherwise a view that lists it is superseded by one that
+    /// does not, whatever is heard of it meanwhile.
+    pub fn add(&mut self, now: Time, id: PeerId, identity: Identity, mends: bool) -> Option<ProcessId> {
         if identity.kind != PeerKind::Member {
             return None;
         }
         let process = ProcessId { node: identity.node, incarnation: identity.incarnation };
-        self.list.retain(|p| p.process != process);
+        let earlier = self.list.iter().position(|p| p.process == process).map(|at| self.list.remove(at));
+        let listed = earlier.as_ref().is_some_and(|e| e.listed);
+        let severed = earlier.filter(|e| listed && e.lost && !mends);
         self.list.push(Peer {
             id,
             process,
@@ -69,10 +73,10 @@ impl Peers {
             score: Score::new(self.thresholds),
             silence: Silence::new(now),
             heard: None,
-            suspicion: None,
-            lost: false,
-            dead_since: None,
-            listed: false,
+            suspicion: severed.as_ref().and_then(|e| e.suspicion),
+            lost: severed.is_some(),
+            dead_since: severed.and_then(|e| e.dead_since),
+            listed,
             reaches: Vec::new(),
             vouchers: Vec::new(),
             board: ViewNumber(0),
@@ -241,7 +245,7 @@ impl Peers {
         if failed {
             return Some(peer.process);
         }
-        if peer.suspicion == Some(Evidence::Presumed) {
+        if peer.suspicion == Some(Evidence::Presumed) && !peer.lost {
             peer.suspicion = None;
         }
         None
@@ -307,8 +311,35 @@ mod tests {
         let view = View { number: ViewNumber(4), lease_ns: 1, fence_ns: 1, compatible: false, members, departed: Vec::new() };
         let mut peers = Peers::new(id(0), Thresholds::default());
         let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
-        peers.add(Time(900), PeerId(1), identity);
+        peers.add(Time(900), PeerId(1), identity, true);
         assert_eq!(peers.heard(Time(1_100), &view, Time(1_000), 100), 0b101, "1 has been silent since it was connected, 2 has time left");
         assert_eq!(peers.heard(Time(1_101), &view, Time(1_000), 100), 0b001, "2 has not been connected in time");
+    }
+
+    #[test]
+    fn a_lost_connection_is_mended_by_another_one_unless_somebody_may_have_acted_on_the_loss() {
+        let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
+        let process = ProcessId { node: NodeId(1), incarnation: Incarnation(1) };
+        let view = View {
+            number: ViewNumber(4),
+            lease_ns: 1,
+            fence_ns: 1,
+            compatible: false,
+            members: vec![Member { id: process, roles: Roles::REPLICA, address: String::new() }],
+            departed: Vec::new(),
+        };
+        for mends in [true, false] {
+            let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());
+            peers.add(Time(1), PeerId(1), identity, mends);
+            peers.note_listed(&view);
+            peers.gone(PeerId(1), false);
+            assert!(peers.suspect(Time(2), process, Evidence::Presumed));
+            peers.add(Time(3), PeerId(2), identity, mends);
+            assert_eq!((peers.of(process), peers.process(PeerId(1))), (Some(PeerId(2)), None), "by its latest connection");
+            assert!(peers.was_listed(process), "it is the same process");
+            peers.note_heartbeat(PeerId(2), Ok(1));
+            peers.trust(PeerId(2));
+            assert_eq!(peers.suspicion(process), (!mends).then_some(Evidence::Presumed));
+        }
     }
 }

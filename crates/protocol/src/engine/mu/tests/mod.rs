@@ -1,3 +1,4 @@
+mod connections;
 mod disk;
 mod handover;
 mod machine;

@@ -1,0 +1,145 @@
+//! Connections that are lost while both ends live, on a network.
+
+use super::world::{Cluster, id, tiny};
+use crate::basics::ViewNumber;
+use crate::engine::mu::Event;
+use crate::engine::mu::background::PATIENCE_TIMEOUTS;
+use crate::engine::mu::layout::MAX_PEERS;
+use crate::membership::{Member, Roles, View};
+
+/// A cluster of three with some entries, led by 0, whose connection with 2 both ends have lost.
+fn parted() -> Cluster<false> {
+    let mut c = Cluster::<false>::new(3, tiny());
+    c.until_led_by(0);
+    let view = View {
+        number: ViewNumber(2),
+        lease_ns: 1,
+        fence_ns: 1,
+        compatible: false,
+        members: (0..3).map(|n| Member { id: id(n), roles: Roles::REPLICA, address: String::new() }).collect(),
+        departed: Vec::new(),
+    };
+    c.nodes.iter_mut().for_each(|n| n.engine.handle_view(&view));
+    c.write_through(0);
+    c.until("all are level", |c| c.is_level());
+    c.world.partition(&[0], &[2]);
+    c.until("both know", |c| lost(c, 0, 2) && lost(c, 2, 0));
+    c
+}
+
+fn lost(c: &Cluster<false>, n: usize, of: usize) -> bool {
+    c.nodes[n].engine.peers.iter().rev().find(|p| p.process == id(of)).is_some_and(|p| p.watch.dead)
+}
+
+fn group_changes(c: &Cluster<false>, n: usize) -> usize {
+    c.events(n, |e| matches!(e, Event::GroupChanged { .. }))
+}
+
+#[test]
+fn a_connection_that_is_made_anew_costs_nobody_its_place() {
+    let mut c = parted();
+    // 2 takes 1 for the leader meanwhile, which does not.
+    c.run(tiny().silence_ns);
+    c.world.heal();
+    c.until("they meet anew", |c| !lost(c, 0, 2) && !lost(c, 2, 0));
+    c.until("0 leads, alone", |c| c.leads(0) && !c.leads(1) && !c.leads(2));
+    c.write_through(0);
+    c.until("all are level", |c| c.is_level());
+    c.assert_level();
+    assert_eq!((0..3).map(|n| group_changes(&c, n)).sum::<usize>(), 0, "nobody has left the group");
+    assert_eq!(c.nodes[2].engine.leader(), Some(id(0)), "by its latest connection");
+    let connections = |c: &Cluster<false>, n: usize| c.nodes[n].engine.peers.len();
+    c.until("the old connections are let go of", |c| connections(c, 0) == 2 && connections(c, 2) == 2);
+
+    // The vote of 2 counts again, once: with 1 gone it is needed, and with 2 gone as well nothing is committed.
+    c.kill(1);
+    c.write_through(0);
+    c.kill(2);
+    let acknowledged = c.acknowledged.len();
+    c.write(0);
+    c.run(tiny().silence_ns);
+    assert_eq!(c.acknowledged.len(), acknowledged);
+}
+
+#[test]
+fn who_stays_out_of_reach_loses_its_place() {
+    let mut c = parted();
+    // It takes nothing from 1 either, so that 0 leads the two of them in peace.
+    c.world.partition(&[1], &[2]);
+    c.until("0 leads", |c| c.leads(0) && !c.leads(1) && lost(c, 1, 2));
+    assert!(c.nodes[0].engine.group().is_some_and(|g| g.contains(id(2))), "one can hope");
+    c.write_through(0);
+    let from = c.world.now();
+    c.until("it is removed", |c| c.nodes[0].engine.group().is_some_and(|g| !g.contains(id(2))));
+    assert!(c.world.now() - from < 2 * PATIENCE_TIMEOUTS * tiny().silence_ns);
+    c.write_through(0);
+}
+
+/// A leader that keeps losing a follower, and meets it again, never runs out of room for one more connection.
+#[test]
+fn any_number_of_lost_connections_is_outlived() {
+    let mut c = parted();
+    for _ in 0..2 * MAX_PEERS {
+        c.world.heal();
+        c.until("they meet anew", |c| !lost(c, 0, 2) && !lost(c, 2, 0));
+        c.until("all are level", |c| c.leads(0) && c.is_level());
+        c.write_through(0);
+        c.until("all are level", |c| c.leads(0) && c.is_level());
+        c.world.partition(&[0], &[2]);
+        c.until("both know", |c| lost(c, 0, 2) && lost(c, 2, 0));
+    }
+    c.world.heal();
+    c.until("all are level", |c| c.leads(0) && c.is_level());
+    c.assert_level();
+}
+
+/// 1 is away while 2 is taken in, and its old majority, 0 and itself, can't be had any more when it comes back.
+#[test]
+fn who_missed_that_the_group_grew_finds_it_out_from_who_was_taken_in() {
+    let mut c = Cluster::<false>::new(2, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    c.until("both are level", |c| c.is_level());
+    c.spawn(None);
+    let role = |n: usize| if n < 2 { Roles::REPLICA } else { Roles::LEARNER };
+    let view = View {
+        number: ViewNumber(2),
+        lease_ns: 1,
+        fence_ns: 1,
+        compatible: false,
+        members: (0..3).map(|n| Member { id: id(n), roles: role(n), address: String::new() }).collect(),
+        departed: Vec::new(),
+    };
+    c.world.partition(&[0], &[1]);
+    c.until("both know", |c| lost(c, 0, 1) && lost(c, 1, 0));
+    c.world.pause(1);
+    c.nodes.iter_mut().for_each(|n| n.engine.handle_view(&view));
+    let belongs = |c: &Cluster<false>| c.nodes[2].engine.log.committed_group().is_some_and(|(_, g)| g.contains(id(2)) && g.contains(id(1)));
+    c.until("2 belongs, and knows it", |c| belongs(c));
+    assert!(c.nodes[1].engine.group().is_some_and(|g| !g.contains(id(2))));
+    c.kill(0);
+    c.world.resume(1);
+    c.until_led_by(1);
+    c.write_through(1);
+}
+
+/// 1 is away while 3, which is dead, is removed, and it cannot have a majority of the four that it knows when 0 dies too.
+#[test]
+fn who_missed_that_the_dead_were_removed_finds_it_out_from_the_others() {
+    let mut c = Cluster::<false>::new(4, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    c.until("all are level", |c| c.is_level());
+    c.world.partition(&[0], &[1]);
+    c.until("both know", |c| lost(c, 0, 1) && lost(c, 1, 0));
+    c.world.pause(1);
+    c.kill(3);
+    c.nodes[0].engine.remove(id(3));
+    let removed = |c: &Cluster<false>, n: usize| c.nodes[n].engine.log.group().is_some_and(|g| !g.contains(id(3)) && g.contains(id(1)));
+    c.until("2 knows that 3 is removed", |c| removed(c, 2));
+    assert!(!removed(&c, 1));
+    c.kill(0);
+    c.world.resume(1);
+    c.until_led_by(1);
+    c.write_through(1);
+}
