@@ -412,5 +412,6 @@ impl PrimaryBackup {
 fn spare_record(config: &Config) -> Record {
     let mut record = Record::with_capacity(config.fragment_bytes().min(64 << 10) + layout::HEADER_BYTES);
     record.fill(|bytes| bytes.resize(bytes.capacity(), 0));
+    record.clear();
     record
 }

@@ -163,9 +163,9 @@ impl Peers {
         known.is_some_and(|p| p.reaches.contains(&other) && (other == self.me || p.vouchers.contains(&other)))
     }
 
-    /// Whether a view has listed this process, as far as is known here.
+    /// Whether a view has listed this process, or a later life of its node, as far as is known here.
     pub fn was_listed(&self, process: ProcessId) -> bool {
-        self.list.iter().any(|p| p.process == process && p.listed)
+        self.list.iter().any(|p| p.process.node == process.node && p.process >= process && p.listed)
     }
 
     /// A view lists these.
@@ -182,11 +182,15 @@ impl Peers {
         peer.is_some_and(|p| !p.listed && p.dead_since.is_some_and(|at| now.since(at) < within_ns))
     }
 
-    /// Forgets who is no longer of interest: gone for certain, neither a member nor waited for, and not to be listed by a view on its way.
+    /// Forgets who is no longer of interest: neither a member nor waited for, and gone for certain, unless a view on its way may list it; or lost, when
+    /// a later life of its node has been listed. Over a network no death is certain, and without the latter every life of a node would be kept.
     pub fn prune(&mut self, now: Time, within_ns: u64, keep: impl Fn(ProcessId) -> bool) {
+        let listed: Vec<ProcessId> = self.list.iter().filter(|p| p.listed).map(|p| p.process).collect();
         self.list.retain(|p| {
             let recent = !p.listed && p.dead_since.is_some_and(|at| now.since(at) < within_ns);
-            !p.suspicion.is_some_and(Evidence::releases_leases) || recent || keep(p.process)
+            let gone = p.suspicion.is_some_and(Evidence::releases_leases) && !recent;
+            let superseded = p.lost && listed.iter().any(|later| later.node == p.process.node && *later > p.process);
+            !(gone || superseded) || keep(p.process)
         });
     }
 
@@ -341,5 +345,35 @@ mod tests {
             peers.trust(PeerId(2));
             assert_eq!(peers.suspicion(process), (!mends).then_some(Evidence::Presumed));
         }
+    }
+
+    #[test]
+    fn over_a_network_earlier_lives_are_forgotten_once_a_later_one_is_listed() {
+        let identity = |incarnation| Identity { node: NodeId(1), incarnation: Incarnation(incarnation), kind: PeerKind::Member };
+        let life = |incarnation| ProcessId { node: NodeId(1), incarnation: Incarnation(incarnation) };
+        let view = |incarnation| View {
+            number: ViewNumber(4),
+            lease_ns: 1,
+            fence_ns: 1,
+            compatible: false,
+            members: vec![Member { id: life(incarnation), roles: Roles::REPLICA, address: String::new() }],
+            departed: Vec::new(),
+        };
+        let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());
+        for incarnation in 1..100 {
+            peers.add(Time(incarnation), PeerId(incarnation as u32), identity(incarnation), true);
+            peers.note_listed(&view(incarnation));
+            peers.prune(Time(incarnation), 5, |p| p == life(incarnation));
+            assert_eq!(peers.of(life(incarnation - 1)), None);
+            assert!(peers.was_listed(life(incarnation - 1)) || incarnation == 1, "it is forgotten, and still not to be taken in");
+            peers.gone(PeerId(incarnation as u32), false);
+            peers.suspect(Time(incarnation), life(incarnation), Evidence::Presumed);
+        }
+        peers.add(Time(100), PeerId(100), identity(100), true);
+        peers.prune(Time(100), 5, |_| false);
+        assert_eq!(peers.of(life(99)), Some(PeerId(99)), "no view has listed the life that came after it");
+        peers.note_listed(&view(100));
+        peers.prune(Time(100), 5, |p| p == life(99));
+        assert_eq!(peers.of(life(99)), Some(PeerId(99)), "somebody waits for it");
     }
 }
