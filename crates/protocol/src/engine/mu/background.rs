@@ -132,8 +132,9 @@ impl Mu {
             self.hand_over.discount(gap);
             for peer in &mut self.peers {
                 peer.watch.score.forget_last();
-                peer.watch.reading = peer.watch.reading.map(|_| now);
-                peer.watch.lost = peer.watch.lost.map(|_| now);
+                // Discounted, not begun anew: who is stalled every now and then would wait for ever.
+                peer.watch.reading = peer.watch.reading.map(|since| since.after(gap));
+                peer.watch.lost = peer.watch.lost.map(|since| since.after(gap));
             }
         }
         let (waiting, committed) = (self.is_inside_propose(), self.log.committed().index);

@@ -75,6 +75,23 @@ fn who_stays_out_of_reach_loses_its_place() {
     c.write_through(0);
 }
 
+/// On a busy host a process is stalled every now and then.
+#[test]
+fn who_is_often_stalled_gives_up_the_lost_all_the_same() {
+    let mut c = parted();
+    let patience = PATIENCE_TIMEOUTS * tiny().silence_ns;
+    let given_up = |c: &Cluster<false>| c.nodes[0].engine.peers.iter().any(|p| p.process == id(2) && p.watch.given_up);
+    let (from, stall) = (c.world.now(), 2 * tiny().stall_ns);
+    while !given_up(&c) {
+        assert!(c.world.now() - from < 4 * patience, "half of the time it takes no turns");
+        c.world.pause(0);
+        c.run(stall);
+        c.world.resume(0);
+        c.run(stall);
+    }
+    assert!(c.world.now() - from > patience, "what it did not see counts for nothing");
+}
+
 /// A leader that keeps losing a follower, and meets it again, never runs out of room for one more connection.
 #[test]
 fn any_number_of_lost_connections_is_outlived() {
