@@ -12,7 +12,7 @@ use super::{DiskError, Store};
 use crate::counters::{Counter, Counters};
 use crate::engine::NodeEngine;
 use crate::host::Host;
-use crate::wal::{Directory, Log, Recovered, Wal, WalError, disk::SystemDisk};
+use crate::wal::{Directory, Log, Recovered, Snapshot, Wal, WalError, disk::SystemDisk};
 
 /// About so many bytes of the state are taken in one turn.
 const PART_BYTES: usize = 64 << 10;
@@ -66,7 +66,11 @@ impl Keeper {
             let path = store.directory.life_path(life).join(file);
             tracing::warn!(file = %path.display(), at, "the log's tail was torn, as the end of a process leaves it, and has been cut off");
         }
-        Ok((recovered, Keeper::start(store, me, log, bell)?))
+        let mut keeper = Keeper::start(store, me, log, bell)?;
+        // What this start had to read counts: or a node that keeps losing its power would read ever more.
+        keeper.since = recovered.frames.iter().map(|frame| frame.len() as u64).sum();
+        keeper.snapshot_bytes = recovered.snapshot.as_ref().map_or(0, Snapshot::bytes);
+        Ok((recovered, keeper))
     }
 
     fn start(store: &Store, me: ProcessId, log: Log<SystemDisk>, bell: Box<dyn Fn() + Send>) -> Result<Keeper, DiskError> {
@@ -111,14 +115,15 @@ impl Keeper {
 
     /// After a turn: hands over what it has brought, and gets on with a snapshot. Returns whether there is more to do.
     pub fn after_turn<F: Fabric, E: NodeEngine, S: StateMachine>(&mut self, host: &mut Host<F, E, S>) -> bool {
-        let Host { engine, machine, fabric, counters, .. } = host;
+        let Host { engine, machine, fabric, counters, core, .. } = host;
         self.take(engine);
         let moved = match self.snapshot {
             Progress::None => self.begin_snapshot(engine, fabric),
             Progress::Parts(bytes) => self.step(bytes, engine, machine),
             Progress::Whole(_) => false,
         };
-        if !self.settled && engine.is_settled() {
+        // By its own log alone nobody knows that he still belongs to the group: a newer life may be what the others count.
+        if !self.settled && core.is_member() && engine.is_settled() {
             self.settled = true;
             let (directory, life) = (Arc::clone(&self.directory), self.life);
             self.wal.run(move || directory.keep_only(life));
@@ -181,6 +186,14 @@ impl Keeper {
     /// Whether something waits for the disk.
     pub fn is_waiting(&self) -> bool {
         self.told < self.wal.appends()
+    }
+
+    /// Writes what has been handed over, and ends.
+    ///
+    /// # Errors
+    /// When the disk has failed, and that has not been said.
+    pub fn close(self) -> Result<(), WalError> {
+        self.wal.close()
     }
 
     /// Why the disk has failed, if it has. Nothing becomes stable any more then.

@@ -92,7 +92,10 @@ pub(crate) fn refound(present: &[(ProcessId, Returned)]) -> Result<Refounding, L
     let best = present.iter().map(|(_, log)| log).max_by_key(|log| (log.ballot, log.last)).ok_or(Lack::Logs)?;
     let is_member = |id: &ProcessId| best.members.contains(&id.birth());
     let mut members: Vec<ProcessId> = present.iter().map(|(id, _)| *id).filter(is_member).collect();
-    members.sort_unstable();
+    // A member has one voice: an earlier return of it may still be listed while it dies.
+    members.sort_unstable_by(|a, b| b.cmp(a));
+    members.dedup_by_key(|id| id.birth());
+    members.reverse();
     let needed = majority(best.members.len());
     if members.len() < needed {
         let nodes = |ids: &[ProcessId]| ids.iter().map(|id| id.node.0).collect();
@@ -157,5 +160,16 @@ mod tests {
         let other = ProcessId { incarnation: Incarnation(9 << 16), ..born(1) };
         let mixed = refound(&[(back(0), log(4, 50, &all)), (other, log(4, 50, &all))]);
         assert!(matches!(mixed, Err(Lack::Majority { .. })));
+    }
+
+    #[test]
+    fn a_member_that_is_connected_twice_has_one_voice() {
+        let again = |n: u64| ProcessId { incarnation: Incarnation(born(2).incarnation.0 + n), ..born(2) };
+        let group = log(5, 9, &[1, 2, 3, 4, 5]);
+        let present = [(back(1), group.clone()), (again(1), group.clone()), (again(2), group.clone())];
+        let Err(Lack::Majority { present: counted, .. }) = refound(&present) else { panic!("two of five") };
+        assert_eq!(counted, [1, 2]);
+        let founded = refound(&[&present[..], &[(back(3), group)]].concat()).expect("three of five");
+        assert_eq!(founded.members, [back(1), again(2), back(3)], "the latest return of each");
     }
 }

@@ -127,15 +127,15 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                     Verdict::StartOver => return Ok(End::StartOver),
                 }
             }
+            if let Some(error) = self.keeper.as_mut().and_then(Keeper::failure) {
+                self.step_aside(stop, &error);
+                return Ok(End::DiskFailed(error));
+            }
             if stop.requests() > 0 || self.agent.app.wants_end() {
                 return Ok(End::Stopped { left: self.leave(stop) });
             }
             if self.agent.host.excluded || self.is_outlived() || self.returns_in_vain() {
                 return Ok(End::StartOver);
-            }
-            if let Some(error) = self.keeper.as_mut().and_then(Keeper::failure) {
-                self.step_aside(stop, &error);
-                return Ok(End::DiskFailed(error));
             }
             if self.agent.host.unfit {
                 // It is still listed, and has stopped acting: the others need not wait for its lease.
@@ -263,14 +263,15 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         self.gaps.slept(clock::now(), until);
     }
 
-    /// The end: the application is told, the death words are given back while the memory still stands, and the endpoint goes.
-    pub(super) fn end(mut self) -> (u64, Parts<E, A>) {
+    /// The end: the application is told, the death words are given back while the memory still stands, the endpoint goes, and what has been handed over
+    /// is brought to the disk; the error is what came of that.
+    pub(super) fn end(mut self) -> (u64, Parts<E, A>, Result<(), WalError>) {
         self.agent.end_life();
         // A clean end: whoever still waits for this process sees that it acts no more.
         self.words = None;
         let Agent { host, app, .. } = self.agent;
         let newest = host.core.newest_life().0;
         let parts = Parts { app, machine: host.machine, counters: host.counters, engine: host.engine };
-        (newest, parts)
+        (newest, parts, self.keeper.map_or(Ok(()), Keeper::close))
     }
 }

@@ -204,12 +204,13 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         drop(bed);
         // Who has come back and has not seen a view comes back again; whoever knows one joins those who have it.
         may_return = life.agent.host.core.view().is_none();
-        let (old, parts) = life.end();
+        let (old, parts, written) = life.end();
         (app, machine, counters, newest) = (parts.app, parts.machine, parts.counters, newest.max(old));
         engine = Some(parts.engine);
         match end {
-            End::Stopped { left } => return Ok(Ended { left, resets }),
             End::DiskFailed(error) => return Err(disk(error.into())),
+            _ if written.is_err() => written.map_err(|error| disk(error.into()))?,
+            End::Stopped { left } => return Ok(Ended { left, resets }),
             End::StartOver => {
                 resets += 1;
                 counters.set(Counter::Resets, resets);

@@ -41,13 +41,25 @@ fn parse_life(name: &str) -> Option<u64> {
     (life_name(life) == name).then_some(life)
 }
 
+/// Makes the directory and those above it that are missing, each stable in the one that holds it: an entry in a directory that is gone with the power is
+/// gone too.
+fn make_stable(path: &Path) -> Result<(), WalError> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
+    fs::create_dir_all(path).map_err(refused(path, Operation::Create))?;
+    for made in missing {
+        let holder = made.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        SystemDisk.sync_dir(holder).map_err(refused(holder, Operation::Sync))?;
+    }
+    Ok(())
+}
+
 impl Directory {
     /// Opens it; it is made if it is not there.
     ///
     /// # Errors
     /// When the disk refuses, or another process has it open.
     pub fn open(path: &Path, style: Style) -> Result<Directory, WalError> {
-        fs::create_dir_all(path).map_err(refused(path, Operation::Create))?;
+        make_stable(path)?;
         let lock = path.join("lock");
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock).map_err(refused(&lock, Operation::Create))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

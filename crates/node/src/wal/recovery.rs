@@ -27,6 +27,13 @@ pub struct Snapshot {
     pub last: Vec<u8>,
 }
 
+impl Snapshot {
+    /// Its bytes.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().chain([&self.last]).map(|part| part.len() as u64).sum()
+    }
+}
+
 /// Reads the log of a life, cuts its torn tail off, removes what an interrupted removal has left, and opens it to go on.
 ///
 /// # Errors

@@ -297,6 +297,14 @@ pub enum LaneFault {
         /// As found.
         found: LogIndex,
     },
+    /// It stands elsewhere in its ring than in ours, which is of another size.
+    #[error("a record that ends at {found} where {expected} was due: its log was of another size")]
+    Position {
+        /// Due here.
+        expected: u64,
+        /// As found.
+        found: u64,
+    },
     /// The log has no room for it, although its writer should have known.
     #[error("a record that the log has no room for")]
     Room,
