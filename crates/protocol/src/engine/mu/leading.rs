@@ -476,6 +476,10 @@ impl Reign {
         while reader.position() < numbers.tail.position && reader.next(copy, cx.buffer) {
             staged.push(cx.buffer);
         }
+        if self.ballot != 0 && numbers.last_ballot > self.ballot {
+            // Its number was chosen before this log was seen. Nothing may be accepted under it any more.
+            return Err(AbortReason::Outbid);
+        }
         let whole = reader.position() == numbers.tail.position;
         let ring = ring_of(cx.fabric);
         if !whole || cx.log.replace(ring, numbers.last_ballot, &staged).is_err() || cx.log.tail().index != numbers.tail.index {

@@ -78,6 +78,13 @@ impl Mu {
                 self.peers[at].process = self.name_of(identity);
             }
         }
+        // Who is listed as come back goes by the name of an earlier life, whose connection may not have been seen to end.
+        for at in 0..self.peers.len() {
+            let name = self.peers[at].process;
+            if self.peers[at + 1..].iter().any(|later| later.process == name) {
+                self.note_death(at, false);
+            }
+        }
         self.follow_roster();
     }
 

@@ -99,9 +99,9 @@ impl Core {
     /// The least incarnation with which the node of this process may come back, if it can't be taken in as it is.
     fn refusal(&self, process: ProcessId) -> Option<Incarnation> {
         let view = self.view.as_ref().filter(|v| v.member(process).is_none())?;
-        let later = view.members.iter().map(|m| m.id).filter(|id| id.node == process.node && *id > process).max();
-        let removed = self.peers.was_listed(process) || view.departed.iter().any(|d| d.id == process);
-        let known = later.or_else(|| removed.then_some(process))?;
+        let later = view.members.iter().map(|m| m.id).filter(|id| id.node == process.node && *id > process);
+        let removed = view.departed.iter().any(|d| d.id == process).then_some(process);
+        let known = later.chain(self.peers.listed_since(process)).chain(removed).max()?;
         Some(Incarnation(known.incarnation.0.saturating_add(1)))
     }
 

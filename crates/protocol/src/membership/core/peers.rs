@@ -163,9 +163,10 @@ impl Peers {
         known.is_some_and(|p| p.reaches.contains(&other) && (other == self.me || p.vouchers.contains(&other)))
     }
 
-    /// Whether a view has listed this process, or a later life of its node, as far as is known here.
-    pub fn was_listed(&self, process: ProcessId) -> bool {
-        self.list.iter().any(|p| p.process.node == process.node && p.process >= process && p.listed)
+    /// The newest life of this process's node, from itself on, that a view has listed, as far as is known here.
+    pub fn listed_since(&self, process: ProcessId) -> Option<ProcessId> {
+        let lives = self.list.iter().filter(|p| p.process.node == process.node && p.process >= process && p.listed);
+        lives.map(|p| p.process).max()
     }
 
     /// A view lists these.
@@ -340,7 +341,7 @@ mod tests {
             assert!(peers.suspect(Time(2), process, Evidence::Presumed));
             peers.add(Time(3), PeerId(2), identity, mends);
             assert_eq!((peers.of(process), peers.process(PeerId(1))), (Some(PeerId(2)), None), "by its latest connection");
-            assert!(peers.was_listed(process), "it is the same process");
+            assert_eq!(peers.listed_since(process), Some(process), "it is the same process");
             peers.note_heartbeat(PeerId(2), Ok(1));
             peers.trust(PeerId(2));
             assert_eq!(peers.suspicion(process), (!mends).then_some(Evidence::Presumed));
@@ -365,7 +366,7 @@ mod tests {
             peers.note_listed(&view(incarnation));
             peers.prune(Time(incarnation), 5, |p| p == life(incarnation));
             assert_eq!(peers.of(life(incarnation - 1)), None);
-            assert!(peers.was_listed(life(incarnation - 1)) || incarnation == 1, "it is forgotten, and still not to be taken in");
+            assert_eq!(peers.listed_since(life(incarnation - 1)), Some(life(incarnation)), "it is forgotten, and told what comes after");
             peers.gone(PeerId(incarnation as u32), false);
             peers.suspect(Time(incarnation), life(incarnation), Evidence::Presumed);
         }
