@@ -1,7 +1,8 @@
 //! Clusters in the background: made, broken, mended, ended; each step twice.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use serde_json::Value;
@@ -100,16 +101,37 @@ fn a_cluster_outlives_its_primary_and_all_steps_may_be_repeated() {
     assert!(!std::path::Path::new(&cluster.dir).exists());
 }
 
+/// Who has all slots, by the node on this port: the port of that.
+fn master_by(port: u16) -> u16 {
+    let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    connection.write_all(b"*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n").expect("it is there");
+    let mut reply = Vec::new();
+    loop {
+        let mut more = [0; 512];
+        let read = connection.read(&mut more).expect("it answers");
+        assert_ne!(read, 0, "no whole reply: {:?}", String::from_utf8_lossy(&reply));
+        reply.extend_from_slice(&more[..read]);
+        let text = String::from_utf8_lossy(&reply);
+        // From the first slot, to the last, and the port of who has them.
+        let numbers: Vec<&str> = text.split_inclusive("\r\n").filter_map(|line| line.strip_prefix(':')?.strip_suffix("\r\n")).collect();
+        if let [first, last, port, ..] = numbers[..] {
+            assert_eq!((first, last), ("0", "16383"));
+            return port.parse().expect("a port");
+        }
+    }
+}
+
 #[test]
 fn leadership_is_handed_to_the_node_that_is_named() {
     let cluster = Cluster::new();
     cluster.run(&["cluster", "up", "--engine", "mu", "--redis-port", &cluster.port.to_string(), "--patience", "120"]).ok();
     cluster.run(&["set", "greeting", "hello"]).ok();
     let said = |ran: Ran| ran.ok().objects()[0].clone();
-    for node in [2, 1, 1] {
+    for node in [2_u16, 1, 1] {
         let handed = said(cluster.run(&["cluster", "handover", &node.to_string(), "--patience", "120"]));
         assert_eq!((&handed["event"], &handed["node"]), (&Value::from("handed over"), &Value::from(node)));
         assert_eq!(cluster.primary(), node.to_string());
+        assert_eq!(master_by(cluster.port + node), cluster.port + node, "it says so itself to clients of Redis");
         assert_eq!(said(cluster.run(&["get", "greeting"]))["value"], "hello");
     }
     cluster.run(&["cluster", "handover", "7"]).code(3);
