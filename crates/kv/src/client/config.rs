@@ -48,7 +48,7 @@ pub enum RequestError {
     /// A call needs all replies for itself, and some are awaited.
     #[error("{0} requests wait for their replies; a call must be the only one")]
     Busy(usize),
-    /// The caller gave up. The request may still take effect; its reply will come through [`Client::poll`].
+    /// The caller gave up. The request may still take effect; its reply will come through [`Client::poll`](super::Client::poll).
     #[error("given up; the request may or may not take effect")]
     GivenUp,
 }
