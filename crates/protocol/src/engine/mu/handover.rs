@@ -1,7 +1,7 @@
 //! Leadership handed over to another replica: the leader names it in the log, and from then on it leads before all others, whatever its id.
 //!
 //! The name is part of the group, so that everybody who knows the log knows it; who leads is no matter of safety, so nothing of the argument in
-//! `docs/mu.md` changes. The leader goes on until its successor is level. Then it proposes the name, and takes nothing more: everything before the name is
+//! `docs/mu.md` changes. The leader goes on until its successor follows. Then it proposes the name, and takes nothing more, so that the successor gets level: everything before the name is
 //! committed when the name is. It steps aside when it stands in its successor's memory that the name is committed, since before that the successor would wait
 //! for it.
 //!
