@@ -86,8 +86,13 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(engine:
     let (sender, answers) = channel();
     let mut handover: Option<std::thread::JoinHandle<_>> = None;
     let (mut under_way, mut taken, mut refused) = (VecDeque::new(), 0u64, 0u64);
+    let mut handed_over = false;
     // Until some have been refused after it was handed over.
-    while refused < 100 || !handover.as_ref().is_some_and(|thread| thread.is_finished()) {
+    while refused < 100 || !handed_over {
+        if let Some(done) = handover.take_if(|thread| thread.is_finished()) {
+            assert_eq!(done.join().expect("no panic"), Ok(()), "after {taken} were taken and {refused} refused");
+            handed_over = true;
+        }
         while under_way.len() < 32 {
             let told = sender.clone();
             under_way.push_back(());
@@ -100,7 +105,7 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(engine:
             Err(CallError::NotLeader { .. }) => refused += 1,
             Err(other) => panic!("{other}"),
         }
-        if taken == 500 && handover.is_none() {
+        if taken == 500 && handover.is_none() && !handed_over {
             let leader = replicas[first].clone();
             handover = Some(std::thread::spawn(move || match engine {
                 EngineKind::Mu => leader.transfer_leadership_to(2),
@@ -108,7 +113,6 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(engine:
             }));
         }
     }
-    assert_eq!(handover.expect("begun").join().expect("no panic"), Ok(()));
     for answer in answers.iter().take(under_way.len()) {
         match answer {
             Ok(_) => taken += 1,

@@ -278,9 +278,14 @@ impl Mu {
         if id == self.me {
             return self.log.is_complete() && !self.heart.stopped;
         }
+        self.seen_alive(id).is_some_and(|status| !matches!(status, Some(Status::Incomplete | Status::Taught)))
+    }
+
+    /// What another process was last seen to be, if anything, while it is taken to be alive.
+    pub(super) fn seen_alive(&self, id: ProcessId) -> Option<Option<Status>> {
         // The latest connection: an earlier one is lost, or of a life that has come back from its disk since.
-        let peer = self.peers.iter().rev().find(|p| p.process == id);
-        peer.is_some_and(|p| p.watch.is_alive() && !matches!(p.watch.status, Some(Status::Incomplete | Status::Taught)))
+        let peer = self.peers.iter().rev().find(|p| p.process == id)?;
+        peer.watch.is_alive().then_some(peer.watch.status)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Leadership handed over to another replica: the leader names it in the log, and from then on it leads before all others, whatever its id.
 //!
 //! The name is part of the group, so that everybody who knows the log knows it; who leads is no matter of safety, so nothing of the argument in
-//! `docs/mu.md` changes. The leader goes on until its successor follows. Then it proposes the name, and takes nothing more, so that the successor gets level: everything before the name is
-//! committed when the name is. It steps aside when it stands in its successor's memory that the name is committed, since before that the successor would wait
-//! for it.
+//! `docs/mu.md` changes. The leader goes on until its successor follows. Then it proposes the name, and takes nothing more, so that the successor gets level:
+//! everything before the name is committed when the name is. It steps aside when it stands in its successor's memory that the name is committed, since before
+//! that the successor would wait for it.
 //!
 //! If leadership gets lost on the way, some know the name and the one who is named does not: it takes a lower id for the leader, which takes it for the
 //! leader. So the lowest id waits for whom the others name only for as long as it would wait for somebody who is dead.
@@ -38,6 +38,10 @@ impl HandOver {
         self.wish.is_some()
     }
 
+    pub fn wish(&self) -> Option<ProcessId> {
+        self.wish
+    }
+
     /// The wish, if it can be put into the log now: nothing more is taken from here on.
     pub fn take_wish(&mut self, level: impl Fn(ProcessId) -> bool) -> Option<ProcessId> {
         let wish = self.wish.take_if(|to| level(*to));
@@ -68,8 +72,11 @@ impl Mu {
             return Err(HandOverError::NotLeading);
         }
         let Some((_, group)) = self.log.committed_group() else { return Err(HandOverError::NoSuccessor) };
-        let asked_for = |id: &ProcessId| *id != self.me && to.is_none_or(|node| id.node == node) && self.could_lead(*id);
-        let Some(to) = group.members().iter().copied().find(asked_for) else { return Err(HandOverError::NoSuccessor) };
+        let asked_for = |id: &ProcessId| *id != self.me && to.is_none_or(|node| id.node == node) && self.could_succeed(*id);
+        let candidates = || group.members().iter().copied().filter(asked_for);
+        let Some(to) = candidates().find(|id| self.could_lead(*id)).or_else(|| candidates().next()) else {
+            return Err(HandOverError::NoSuccessor);
+        };
         let under_way = self.hand_over.wish.or(self.log.group().and_then(Group::first).filter(|_| self.hand_over.yields));
         if under_way.is_some_and(|other| other != to) {
             return Err(HandOverError::UnderWay);
@@ -80,6 +87,12 @@ impl Mu {
         Ok(())
     }
 
+    /// Whether a member is worth waiting for. Who was taught the state and belongs to the group follows as soon as it hears that it does, and some time passes
+    /// before that is seen here.
+    fn could_succeed(&self, id: ProcessId) -> bool {
+        self.seen_alive(id).is_some_and(|status| status != Some(Status::Incomplete))
+    }
+
     /// Whether it is on its way to hand leadership over.
     pub fn is_handing_over(&self) -> bool {
         self.hand_over.is_wished() || self.hand_over.yields
@@ -87,7 +100,7 @@ impl Mu {
 
     /// Whether this process is to lead, or to go on.
     pub(super) fn is_to_lead(&mut self, now: Time) -> bool {
-        if self.hand_over.wish.is_some_and(|to| !self.could_lead(to)) {
+        if self.hand_over.wish.is_some_and(|to| !self.could_succeed(to)) {
             self.hand_over.wish = None;
         }
         let leads = self.is_leading();

@@ -684,6 +684,7 @@ impl Mu {
 
     #[cold]
     fn change_group_as_wished(&mut self) {
+        let successor_knows = self.hand_over.wish().is_some_and(|to| self.could_lead(to));
         let Some(reign) = self.reign.as_mut().filter(|r| r.may_change(&self.log)) else { return };
         let Some(group) = self.log.group() else { return };
         self.adding.retain(|id| !group.contains(*id) && !group.has_removed(*id));
@@ -695,7 +696,7 @@ impl Mu {
             |id: &ProcessId| reign.followers.iter().any(|f| f.process == *id && f.acked.is_some_and(|a| a >= committed) && keeps(f));
         // Under load a follower that is a little slower would never be level at any moment; what it lacks is at most what its lane holds.
         let follows = |id: ProcessId| reign.followers.iter().any(|f| f.process == id && f.acked.is_some() && keeps(f));
-        if let Some(to) = self.hand_over.take_wish(|to| group.contains(to) && follows(to)) {
+        if let Some(to) = self.hand_over.take_wish(|to| successor_knows && group.contains(to) && follows(to)) {
             // Who leads is no wish of membership's, which knows this group's view.
             reign.propose_group(&group.clone().led_by(to));
             return;

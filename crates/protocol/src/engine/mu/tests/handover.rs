@@ -2,7 +2,7 @@
 
 use martlet_fabric::NodeId;
 
-use super::world::{Cluster, tiny};
+use super::world::{Cluster, id, tiny};
 use crate::basics::LogIndex;
 use crate::engine::mu::{AbortReason, Config, Execution};
 use crate::replica::HandOverError;
@@ -104,4 +104,18 @@ fn who_is_named_and_has_not_heard_of_it_is_not_waited_for_without_end() {
     c.until("somebody leads", |c| c.leader().is_some());
     c.until_led_by(2);
     c.write_through(2);
+}
+
+#[test]
+fn a_member_that_has_not_been_seen_to_follow_yet_is_waited_for() {
+    let mut c = led::<true>();
+    let n = c.spawn(None);
+    c.nodes[0].engine.add(id(n));
+    c.until("it was taken in a moment ago", |c| {
+        let leader = &c.nodes[0].engine;
+        leader.log.committed_group().is_some_and(|(_, group)| group.contains(id(n))) && !leader.could_lead(id(n))
+    });
+    c.nodes[0].engine.hand_over(Some(NodeId(n as u16))).expect("it holds the state");
+    c.until_led_by(n);
+    c.write_through(n);
 }
