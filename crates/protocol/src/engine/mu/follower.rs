@@ -9,7 +9,7 @@ use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, Mark, ProcessId};
 
 use super::layout::{Op, PROBE_OFFSET, SCRATCH, WORDS, words};
-use super::log::Numbers;
+use super::numbers::Numbers;
 
 /// How far a follower has come in this reign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,8 @@ use super::backlog::Backlog;
 use super::config::Config;
 use super::follower::{Follower, Phase};
 use super::layout::{self, Header, Kind, LOG, Op, SCRATCH, SCRATCH_WORDS_BYTES, words};
-use super::log::{Log, Mark, Numbers, Staged};
+use super::log::{Log, Mark, Staged};
+use super::numbers::Numbers;
 use super::permission::word_from;
 use super::release::Releases;
 use super::{AbortReason, Event, Group};
@@ -400,23 +401,19 @@ impl Reign {
         if !granted {
             return Ok(());
         }
-        if self.count(&group, true, |f| f.numbers().is_some()) < needed {
-            // A majority of a group that has been succeeded may never be had, be it that the group has grown or that the dead have been removed from it. A
-            // better log may bring the group in force; nothing that is committed is lost with ours (docs/mu.md).
-            let members = self.followers.iter();
-            let best = members.filter_map(|f| Some((*f.numbers()?, f.peer))).max_by_key(|(numbers, _)| numbers.rank());
-            return match best.filter(|(numbers, _)| numbers.rank() > own) {
-                Some((numbers, from)) => self.catch_up(from, numbers, cx),
-                None => Ok(()),
-            };
-        }
-        if !std::mem::replace(&mut self.permitted, true) {
+        let confirmed = self.count(&group, true, |f| f.numbers().is_some()) >= needed;
+        if confirmed && !std::mem::replace(&mut self.permitted, true) {
             cx.events.push_back(Event::Permitted);
         }
+        // Without a majority too: that of a group that has been succeeded may never be had, be it that the group has grown or that the dead have been
+        // removed from it. A better log may bring the group in force; nothing that is committed is lost with ours (docs/mu.md).
         let members = self.followers.iter();
         let best = members.clone().filter_map(|f| Some((f.numbers()?, f.peer))).max_by_key(|(numbers, _)| numbers.rank());
         if let Some((numbers, from)) = best.filter(|(numbers, _)| numbers.rank() > own && !Canary::MuNoCatchUp.is_planted()) {
             return self.catch_up(from, *numbers, cx);
+        }
+        if !confirmed {
+            return Ok(());
         }
         // What anybody knows to be committed is in our log by now.
         let committed = members.clone().filter_map(|f| Some(f.numbers()?.committed.index)).max().unwrap_or_default();

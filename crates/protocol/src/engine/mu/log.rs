@@ -4,6 +4,8 @@
 //! a procedure of its own: a record is overwritten when the ring comes round to it, which the owner allows once it is applied here.
 //! Positions are the same at all replicas that hold the same entries, since they follow from the records' lengths alone.
 
+mod written;
+
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::ring::{self, Reader, Record};
 use martlet_fabric::{Memory, invariant};
@@ -12,7 +14,7 @@ use crate::basics::LogIndex;
 use crate::replica::StateMachine;
 
 use super::Group;
-use super::journal::{Entry, Journal};
+use super::journal::Journal;
 use super::layout::{self, Header, Kind, LaneFault, Status, words};
 
 /// A place between two records: the last entry before it, and where the next record begins (or the filler ahead of it).
@@ -175,101 +177,6 @@ impl Log {
         invariant!(ballot >= self.last_ballot, "accepted {ballot} after {}", self.last_ballot);
         self.last_ballot = ballot;
         self.min_proposal = self.min_proposal.max(ballot);
-    }
-
-    /// Writes down that the log behind `keep` is these records now, and under which number it is accepted.
-    fn write_start(&mut self, keep: Mark, payloads: Vec<&[u8]>) {
-        let (ballot, committed) = (self.last_ballot, self.committed.index);
-        if let Some(journal) = &mut self.journal {
-            journal.write_start(ballot, committed, keep, payloads);
-        }
-    }
-
-    /// Writes down that this record was appended.
-    #[inline]
-    fn write_append(&mut self, payload: &[u8]) {
-        if let Some(journal) = &mut self.journal {
-            journal.write(&Entry::Append { committed: self.committed.index, payload });
-        }
-    }
-
-    /// Writes the log down as a whole, from what is committed on. `anew`: it does not follow from what has been written before.
-    pub fn write_base(&mut self, ring: &Memory, anew: bool) {
-        let (mut records, mut position) = (Vec::new(), self.committed.position);
-        let mut buffer = std::mem::take(&mut self.buffer);
-        while let Some((_, next)) = self.read(ring, position, &mut buffer) {
-            records.push(buffer.clone());
-            position = next;
-        }
-        self.buffer = buffer;
-        self.write_base_of(&records, anew);
-    }
-
-    /// Begins to write down what happens to this log, which is empty.
-    pub fn begin_journal(&mut self, mut journal: Box<Journal>) {
-        journal.note_promise(self.min_proposal);
-        self.journal = Some(journal);
-        self.write_base_of(&[], true);
-    }
-
-    fn write_base_of(&mut self, records: &[Vec<u8>], anew: bool) {
-        // Who knows no group has nothing to come back with.
-        let Some(group) = self.group_at(self.committed.index).cloned() else { return };
-        let payloads = records.iter().map(Vec::as_slice).collect();
-        let entry = Entry::Base { anew, mark: self.committed, ballot: self.last_ballot, group, payloads };
-        if let Some(journal) = &mut self.journal {
-            journal.write(&entry);
-        }
-    }
-
-    /// The log as such an entry says; `whole`: the machine shows what is before it.
-    pub fn restore_base(&mut self, ring: &Memory, base: Entry<'_>, whole: bool) -> Result<(), LaneFault> {
-        let Entry::Base { mark, ballot, group, payloads, .. } = base else { return Err(LaneFault::Body) };
-        (self.tail, self.committed, self.applied, self.floor) = (mark, mark, mark, mark.position);
-        self.written = self.written.max(mark.position);
-        self.groups = vec![(mark.index, group)];
-        self.group_version += 1;
-        self.last_ballot = ballot;
-        self.complete = whole;
-        payloads.iter().try_for_each(|payload| self.restore_record(ring, payload))
-    }
-
-    /// Appends a record that was written down.
-    pub fn restore_record(&mut self, ring: &Memory, payload: &[u8]) -> Result<(), LaneFault> {
-        let (header, body) = Header::decode(payload)?;
-        layout::check_entries(&header, body)?;
-        self.append_staged(ring, &header, payload)
-    }
-
-    /// The log behind `keep` is these records now, accepted under `ballot`, after a jump if there is one.
-    pub fn restore_start(
-        &mut self,
-        ring: &Memory,
-        ballot: u64,
-        keep: Mark,
-        jump: Option<(Mark, Group)>,
-        payloads: &[&[u8]],
-    ) -> Result<(), LaneFault> {
-        if let Some((base, group)) = jump.filter(|(base, _)| base.index > self.committed.index) {
-            self.jump(base, group);
-        }
-        if keep.index < self.committed.index || keep.index > self.tail.index || ballot < self.last_ballot {
-            return Err(LaneFault::Index { expected: self.tail.index, found: keep.index });
-        }
-        // The same entry at another place: it was written with a ring of another size.
-        if keep.index == self.tail.index && keep.position != self.tail.position {
-            return Err(LaneFault::Position { expected: self.tail.position, found: keep.position });
-        }
-        if keep != self.tail {
-            self.truncate(keep);
-        }
-        self.note_accepted(ballot);
-        payloads.iter().try_for_each(|payload| self.restore_record(ring, payload))
-    }
-
-    /// What was promised at most, by a process that has been restored.
-    pub fn restore_promise(&mut self, ceiling: u64) {
-        self.min_proposal = self.min_proposal.max(ceiling);
     }
 
     /// Counts the times that the machine has ceased to show what it showed.
@@ -586,55 +493,5 @@ fn apply<S: StateMachine>(header: &Header, payload: &[u8], machine: &mut S) {
         for (command, index) in layout::commands(&payload[layout::HEADER_BYTES..]).zip(header.index.0..) {
             machine.apply(LogIndex(index), command.expect("checked when it came"));
         }
-    }
-}
-
-/// The numbers of a peer's log, as read from its memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Numbers {
-    pub min_proposal: u64,
-    pub last_ballot: u64,
-    pub tail: Mark,
-    pub committed: Mark,
-    pub floor: u64,
-    pub ceiling: u64,
-    status: Status,
-    executed: u64,
-}
-
-impl Numbers {
-    /// Reads them; `None` when they make no sense.
-    pub fn read(words: &Memory) -> Option<Numbers> {
-        let word = |at: usize| words[at].load(Ordering::Acquire);
-        let numbers = Numbers {
-            min_proposal: word(words::MIN_PROPOSAL),
-            last_ballot: word(words::LAST_BALLOT),
-            tail: Mark { index: LogIndex(word(words::LAST_INDEX)), position: word(words::TAIL) },
-            committed: Mark { index: LogIndex(word(words::COMMITTED)), position: word(words::COMMITTED_POSITION) },
-            floor: word(words::FLOOR),
-            ceiling: word(words::CEILING),
-            status: Status::of(word(words::STATUS)),
-            executed: word(words::EXECUTED),
-        };
-        let (tail, committed) = (numbers.tail, numbers.committed);
-        let ordered = committed.index <= tail.index && committed.position <= tail.position && numbers.floor <= tail.position;
-        let aligned = [tail.position, committed.position, numbers.floor].iter().all(|p| p.is_multiple_of(16) && *p < 1 << 62);
-        let small = [numbers.min_proposal, numbers.last_ballot, tail.index.0].iter().all(|n| *n < 1 << 62);
-        (ordered && aligned && small).then_some(numbers)
-    }
-
-    /// Whether its owner's machine shows the state, and will whatever follows what is committed there.
-    pub fn holds_state(&self) -> bool {
-        self.status != Status::Incomplete && self.executed <= self.committed.index.0
-    }
-
-    /// Whether its owner says that its machine shows the state.
-    pub fn is_complete(&self) -> bool {
-        self.status != Status::Incomplete
-    }
-
-    /// What is compared to find the log that holds everything that may be committed: the proposal number, then the length.
-    pub fn rank(&self) -> (u64, LogIndex) {
-        (self.last_ballot, self.tail.index)
     }
 }

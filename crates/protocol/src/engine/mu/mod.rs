@@ -18,9 +18,12 @@ pub mod layout;
 mod leading;
 mod learning;
 mod log;
+mod numbers;
+mod peers;
 mod permission;
 mod release;
 mod replay;
+mod role;
 mod roster;
 mod teaching;
 #[cfg(test)]
@@ -29,11 +32,11 @@ mod writing;
 
 use std::collections::VecDeque;
 
-use martlet_fabric::ring::{self, Reader, Record, Writer};
-use martlet_fabric::{Completion, Fabric, LocalRegion, PeerId, Region, Remote, invariant};
+use martlet_fabric::ring::{self, Record};
+use martlet_fabric::{Completion, Fabric, LocalRegion, PeerId, invariant};
 
-use crate::basics::layout::{LOG_LANE, MAX_MEMBERS};
-use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time};
+use crate::basics::layout::MAX_MEMBERS;
+use crate::basics::{Canary, LogIndex, ProcessId, Time};
 use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
 
 pub use config::{Config, Durability, Execution, MIN_RING_BYTES};
@@ -42,24 +45,21 @@ pub use event::{AbortReason, Event};
 pub use group::Group;
 pub use layout::LaneFault;
 
-use background::{Heart, Schedule, Watch};
+use background::{Heart, Schedule};
 use backlog::Backlog;
 use durable::{Snapshot, Told};
-use follower::Follower;
 use handover::HandOver;
 use journal::Journal;
-use layout::{Op, Status, WORDS, permission as lane_words};
-use leading::{Context, Reign};
+use layout::{Op, Status, WORDS};
+use leading::Reign;
 use learning::Learning;
 use log::Log;
+use peers::Peer;
 use permission::Permission;
 use release::Releases;
 use replay::Inbound;
 use roster::Roster;
-use teaching::Lesson;
 
-/// How often the time between two attempts to lead is doubled, at most.
-const MOST_DOUBLINGS: u32 = 8;
 /// So many turns in a row that replicate something put off the background plane, at most.
 const MOST_PUT_OFF: u32 = 16;
 /// Bytes that a follower takes from its leader's lane in one turn.
@@ -128,26 +128,6 @@ pub struct Mu {
     snapshot: Option<Snapshot>,
     /// Of which chain of the journal a snapshot is whole, and not yet known to be stable.
     finished: Option<u64>,
-}
-
-/// A connected process.
-#[derive(Debug)]
-struct Peer {
-    id: PeerId,
-    /// As groups call it: see [`Mu::name_of`].
-    process: ProcessId,
-    /// As it calls itself.
-    identity: ProcessId,
-    watch: Watch,
-    /// The writing end of the log lane that it keeps for us; a reign has it while it lasts.
-    writer: Option<Writer>,
-    /// The reading end of the lane that we keep for it.
-    reader: Reader,
-    /// Its last request that was granted.
-    served: u64,
-    /// What we teach it.
-    lesson: Lesson,
-    state_reader: Reader,
 }
 
 impl Mu {
@@ -304,59 +284,6 @@ impl Mu {
     }
 
     // What comes from outside.
-
-    /// A member's process is connected; its lanes, in both directions, are fresh. Clients are none of the engine's business.
-    ///
-    /// It may be connected anew: then it is served, asked and read like one that comes for the first time, since nothing of an earlier connection lands in the
-    /// new lanes. It is still one process, with one vote.
-    pub fn handle_peer_up<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, fabric: &mut F) {
-        if self.peers.iter().any(|p| p.id == peer) {
-            return;
-        }
-        let name = self.name_of(process);
-        for at in 0..self.peers.len() {
-            if self.peers[at].process == name {
-                Mark::MuReconnected.reach();
-                self.note_death(at, false);
-            }
-        }
-        // A fresh lane is granted from the start; here nobody has permission who has not asked for it.
-        self.permission.revoking += 1;
-        fabric.revoke(peer, LOG_LANE, Op::Revoke.token(0, peer));
-        let lane = Remote { peer, region: Region::Lane(LOG_LANE), offset: 0 };
-        // What stands in records may come from outside (TRAPS 14): only who knows the salt can write one.
-        let salt = |lane: u64| ring::salt(self.config.secret, 2 * u64::from(peer.0) + lane);
-        let (log_salt, state_salt) = (salt(0), salt(1));
-        permission::tell(fabric, peer, lane_words::LOG_SALT, log_salt);
-        permission::tell(fabric, peer, lane_words::STATE_SALT, state_salt);
-        self.peers.push(Peer {
-            id: peer,
-            process: name,
-            identity: process,
-            watch: Watch::new(&self.config),
-            writer: Some(Writer::new(lane, self.config.log_ring_bytes)),
-            reader: Reader::salted(log_salt),
-            served: 0,
-            lesson: Lesson::new(peer, &self.config),
-            state_reader: Reader::salted(state_salt),
-        });
-    }
-
-    /// A peer's process is gone, or its connection.
-    pub fn handle_peer_gone(&mut self, peer: PeerId, certain: bool) {
-        if let Some(at) = self.peers.iter().position(|p| p.id == peer) {
-            self.note_death(at, certain);
-        }
-    }
-
-    /// A process is gone for certain: somebody who knows says so. It may have come back from its disk since, which is another life of the same member.
-    pub fn handle_death(&mut self, process: ProcessId) {
-        for at in 0..self.peers.len() {
-            if self.peers[at].identity == process {
-                self.note_death(at, true);
-            }
-        }
-    }
 
     /// An operation with a token of [`Component::Engine`](crate::basics::layout::Component::Engine) has completed.
     #[inline]
@@ -534,200 +461,10 @@ impl Mu {
         moved
     }
 
-    /// Takes or leaves the leader's role, as the estimate says (Mu section 5.1: it determines whether to execute as leader or follower).
-    fn take_role<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
-        let leads = self.is_to_lead(now) && !self.is_removed();
-        match &self.reign {
-            Some(_) if !leads || std::mem::take(&mut self.steps_down) => self.end_reign(AbortReason::NotLeader, fabric),
-            None if leads && now >= self.retry => {
-                self.retry = now.after(self.back_off_ns());
-                self.permission.requested += 1;
-                self.steps_down = false;
-                self.learning = None;
-                let record = std::mem::take(&mut self.spare);
-                self.reign = Some(Reign::new(self.me, self.permission.requested, record, std::mem::take(&mut self.backlog)));
-                self.events.push_back(Event::Asked);
-            }
-            _ => {}
-        }
-        self.ask(fabric);
-        // Our own permission is asked for like anybody's.
-        if self.reign.is_some() {
-            self.serve(fabric, machine);
-        }
-    }
-
-    /// How long after the beginning of an attempt the next one may begin. Who gets nowhere has no majority, or company: the longer that lasts, the
-    /// longer it waits, and who stands further back in the group waits longer than those before it.
-    fn back_off_ns(&self) -> u64 {
-        let place = self.log.group().map_or(0, |g| g.members().iter().filter(|id| **id < self.me).count() as u64);
-        (self.config.retry_ns << self.failures.min(MOST_DOUBLINGS)) * if self.failures == 0 { 1 } else { place + 1 }
-    }
-
-    /// Asks for the permission of everybody in the group, and of those who are to be taken in (Mu section 4.1; growing the confirmed
-    /// followers, section 4.2).
-    fn ask<F: Fabric>(&mut self, fabric: &mut F) {
-        let Some(reign) = &mut self.reign else { return };
-        let Some(group) = self.log.group() else { return };
-        for follower in reign.drop_superseded(|f| self.peers.iter().any(|p| p.process == f.process && !p.watch.dead)) {
-            if let Some(peer) = self.peers.iter_mut().find(|p| p.id == follower.peer) {
-                peer.writer = Some(follower.writer);
-            }
-        }
-        for peer in &mut self.peers {
-            let holds = matches!(peer.watch.status, Some(Status::Follower | Status::Taught));
-            let joins = reign.is_leading() && holds && self.adding.contains(&peer.process);
-            // Somebody may have been taken into the group without our having heard of it, and the others may be gone.
-            let may_belong = !reign.is_leading() && holds && self.roster.lists(peer.process);
-            if peer.watch.dead || !reign.may_ask(peer.id) || !(joins || may_belong || group.contains(peer.process)) {
-                continue;
-            }
-            let Some(writer) = peer.writer.take() else { continue };
-            Mark::MuAsked.reach();
-            permission::tell(fabric, peer.id, lane_words::START, writer.tail());
-            permission::tell(fabric, peer.id, lane_words::REQUEST, reign.round());
-            self.nudges.push(peer.id);
-            reign.ask(peer.process, peer.id, writer);
-        }
-    }
-
-    #[inline]
-    fn step<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
-        let was = self.reign.as_ref().is_some_and(Reign::is_leading);
-        let moved = self.with_reign(now, fabric, machine, Reign::step);
-        if !was && self.reign.as_ref().is_some_and(Reign::is_leading) {
-            self.reigns += 1;
-            self.failures = 0;
-            self.releases.break_off();
-            self.published = false;
-        }
-        self.change_group();
-        moved
-    }
-
-    #[inline]
-    fn with_reign<F: Fabric, S: StateMachine>(
-        &mut self,
-        now: Time,
-        fabric: &mut F,
-        machine: &mut S,
-        act: impl FnOnce(&mut Reign, &mut Context<F, S>) -> Result<bool, AbortReason>,
-    ) -> bool {
-        let Some(reign) = &mut self.reign else { return false };
-        let mut cx = Context {
-            now,
-            config: &self.config,
-            log: &mut self.log,
-            fabric,
-            machine,
-            events: &mut self.events,
-            nudges: &mut self.nudges,
-            buffer: &mut self.buffer,
-            self_granted: self.permission.self_granted,
-        };
-        match act(reign, &mut cx) {
-            Ok(moved) => moved,
-            Err(reason) => {
-                self.end_reign(reason, fabric);
-                true
-            }
-        }
-    }
-
-    /// Whatever let this process lead without preparing is over (TRAPS 11): the next reign begins from nothing.
-    fn end_reign<F: Fabric>(&mut self, reason: AbortReason, fabric: &F) {
-        let Some(mut reign) = self.reign.take() else { return };
-        if self.config.execution == Execution::Speculative {
-            reign.keep_executed(leading::ring_of(fabric), &mut self.log, &self.config);
-        }
-        let mark = match reason {
-            AbortReason::AccessLost(_) => Mark::MuAccessLost,
-            AbortReason::Granted(_) => Mark::MuGrantedAway,
-            AbortReason::NotLeader => Mark::MuStepsAside,
-            AbortReason::Outbid => Mark::MuOutbid,
-            AbortReason::CatchUp => Mark::MuCatchUpFailed,
-            AbortReason::TooOld => Mark::MuTooOld,
-            AbortReason::Removed => Mark::MuRemoved,
-        };
-        mark.reach();
-        self.events.push_back(Event::Aborted { reason, led: reign.is_leading() });
-        if reign.is_leading() {
-            self.reigns += 1;
-            self.releases.break_off();
-            self.hand_over.end();
-        } else {
-            self.failures = self.failures.saturating_add(1);
-        }
-        let (followers, record, backlog) = reign.into_parts();
-        self.backlog = backlog;
-        if reason == AbortReason::TooOld {
-            self.log.void();
-        }
-        self.log.set_beyond(self.log.is_complete() && self.config.execution == Execution::Speculative && !self.backlog.is_empty());
-        self.check_backlog();
-        self.spare = record;
-        for follower in followers {
-            if let Some(peer) = self.peers.iter_mut().find(|p| p.id == follower.peer) {
-                peer.writer = Some(follower.writer);
-            }
-        }
-        self.published = false;
-    }
-
-    /// Proposes the next wished change of the group, when it can be done: one at a time (Mu section 5.4).
-    #[inline]
-    fn change_group(&mut self) {
-        if !self.adding.is_empty() || !self.removing.is_empty() || self.hand_over.is_wished() {
-            self.change_group_as_wished();
-        }
-    }
-
-    #[cold]
-    fn change_group_as_wished(&mut self) {
-        let successor_knows = self.hand_over.wish().is_some_and(|to| self.could_lead(to));
-        let Some(reign) = self.reign.as_mut().filter(|r| r.may_change(&self.log)) else { return };
-        let Some(group) = self.log.group() else { return };
-        self.adding.retain(|id| !group.contains(*id) && !group.has_removed(*id));
-        self.removing.retain(|id| group.contains(*id) && group.members().len() > 1);
-        let committed = self.log.committed().index;
-        // With `sync` the group would wait for its disk as soon as it counts.
-        let keeps = |f: &Follower| self.config.durability != Durability::Sync || f.stable.is_some();
-        let level =
-            |id: &ProcessId| reign.followers.iter().any(|f| f.process == *id && f.acked.is_some_and(|a| a >= committed) && keeps(f));
-        // Under load a follower that is a little slower would never be level at any moment; what it lacks is at most what its lane holds.
-        let follows = |id: ProcessId| reign.followers.iter().any(|f| f.process == id && f.acked.is_some() && keeps(f));
-        if let Some(to) = self.hand_over.take_wish(|to| successor_knows && group.contains(to) && follows(to)) {
-            // Who leads is no wish of membership's, which knows this group's view.
-            reign.propose_group(&group.clone().led_by(to));
-            return;
-        }
-        let next = match (self.removing.first(), self.adding.iter().find(|id| level(id))) {
-            (Some(id), _) => group.without(*id),
-            (None, Some(id)) => group.with(*id),
-            (None, None) => None,
-        };
-        if let Some(next) = next {
-            if next.members().len() > group.members().len() { Mark::MuGrows } else { Mark::MuShrinks }.reach();
-            reign.propose_group(&next.as_of(self.roster.view()));
-        }
-    }
-
     /// Unless the machine shows it, what is proposed and not in the log is forgotten with the reign.
     fn check_backlog(&mut self) {
         if self.reign.is_none() && !self.log.is_beyond() && !self.backlog.is_empty() {
             self.backlog.clear();
-        }
-    }
-
-    fn watch_group<F: Fabric>(&mut self, fabric: &F) {
-        let Some((index, group)) = self.log.committed_group() else { return };
-        self.listed |= group.contains(self.me);
-        if *index > self.group_seen {
-            self.group_seen = *index;
-            self.events.push_back(Event::GroupChanged { index: *index });
-        }
-        if self.is_removed() && self.reign.is_some() {
-            self.end_reign(AbortReason::Removed, fabric);
         }
     }
 
@@ -742,25 +479,6 @@ impl Mu {
         };
         self.log.publish(fabric.memory(LocalRegion::Public(WORDS)).expect("every process offers its numbers"), status);
         self.published = true;
-    }
-
-    /// Lets go of the dead who belong to nothing any more, neither to the group nor to the view, and of lost connections with who is connected anew.
-    fn forget_departed(&mut self) {
-        if !self.peers.iter().any(|p| p.watch.dead) {
-            return;
-        }
-        let Mu { peers, log, permission, roster, events, .. } = self;
-        let living: Vec<ProcessId> = peers.iter().filter(|p| !p.watch.dead).map(|p| p.process).collect();
-        peers.retain(|p| {
-            // Whom the view lists membership has to be told of, once it is given up.
-            let listed = log.group().is_none_or(|g| g.contains(p.process)) || roster.lists(p.process);
-            let belongs = listed && !living.contains(&p.process);
-            let keep = !p.watch.dead || belongs || permission.holder == Some(p.id) || p.writer.is_none();
-            if !keep {
-                events.push_back(Event::Forget(p.id));
-            }
-            keep
-        });
     }
 
     #[inline]

@@ -2,11 +2,12 @@
 //!
 //! A group says as of which view it was made. A leader that knows only an older view changes nothing: it might undo what a later one asked for.
 
-use martlet_fabric::invariant;
+use martlet_fabric::{Fabric, invariant};
 
+use super::follower::Follower;
 use super::log::Log;
-use super::{Event, Group, Mu, Peer};
-use crate::basics::{LogIndex, ProcessId, ViewNumber};
+use super::{AbortReason, Durability, Event, Group, Mu, Peer};
+use crate::basics::{LogIndex, Mark, ProcessId, ViewNumber};
 use crate::membership::{Roles, View};
 
 /// The newest view, as far as it matters here.
@@ -140,5 +141,55 @@ impl Mu {
         let expelled = self.roster.members.iter().filter(|id| is_out(id));
         self.events.extend(expelled.map(|id| Event::Drop(*id)));
         self.roster.told = state;
+    }
+
+    /// Proposes the next wished change of the group, when it can be done: one at a time (Mu section 5.4).
+    #[inline]
+    pub(super) fn change_group(&mut self) {
+        if !self.adding.is_empty() || !self.removing.is_empty() || self.hand_over.is_wished() {
+            self.change_group_as_wished();
+        }
+    }
+
+    #[cold]
+    fn change_group_as_wished(&mut self) {
+        let successor_knows = self.hand_over.wish().is_some_and(|to| self.could_lead(to));
+        let Some(reign) = self.reign.as_mut().filter(|r| r.may_change(&self.log)) else { return };
+        let Some(group) = self.log.group() else { return };
+        self.adding.retain(|id| !group.contains(*id) && !group.has_removed(*id));
+        self.removing.retain(|id| group.contains(*id) && group.members().len() > 1);
+        let committed = self.log.committed().index;
+        // With `sync` the group would wait for its disk as soon as it counts.
+        let keeps = |f: &Follower| self.config.durability != Durability::Sync || f.stable.is_some();
+        let level =
+            |id: &ProcessId| reign.followers.iter().any(|f| f.process == *id && f.acked.is_some_and(|a| a >= committed) && keeps(f));
+        // Under load a follower that is a little slower would never be level at any moment; what it lacks is at most what its lane holds.
+        let follows = |id: ProcessId| reign.followers.iter().any(|f| f.process == id && f.acked.is_some() && keeps(f));
+        if let Some(to) = self.hand_over.take_wish(|to| successor_knows && group.contains(to) && follows(to)) {
+            // Who leads is no wish of membership's, which knows this group's view.
+            reign.propose_group(&group.clone().led_by(to));
+            return;
+        }
+        let next = match (self.removing.first(), self.adding.iter().find(|id| level(id))) {
+            (Some(id), _) => group.without(*id),
+            (None, Some(id)) => group.with(*id),
+            (None, None) => None,
+        };
+        if let Some(next) = next {
+            if next.members().len() > group.members().len() { Mark::MuGrows } else { Mark::MuShrinks }.reach();
+            reign.propose_group(&next.as_of(self.roster.view()));
+        }
+    }
+
+    pub(super) fn watch_group<F: Fabric>(&mut self, fabric: &F) {
+        let Some((index, group)) = self.log.committed_group() else { return };
+        self.listed |= group.contains(self.me);
+        if *index > self.group_seen {
+            self.group_seen = *index;
+            self.events.push_back(Event::GroupChanged { index: *index });
+        }
+        if self.is_removed() && self.reign.is_some() {
+            self.end_reign(AbortReason::Removed, fabric);
+        }
     }
 }

@@ -1,0 +1,105 @@
+//! What a log writes into its journal, and how it is restored from one (`docs/durability.md`).
+
+use martlet_fabric::Memory;
+
+use super::{Log, Mark};
+use crate::engine::mu::Group;
+use crate::engine::mu::journal::{Entry, Journal};
+use crate::engine::mu::layout::{self, Header, LaneFault};
+
+impl Log {
+    /// Writes down that the log behind `keep` is these records now, and under which number it is accepted.
+    pub(super) fn write_start(&mut self, keep: Mark, payloads: Vec<&[u8]>) {
+        let (ballot, committed) = (self.last_ballot, self.committed.index);
+        if let Some(journal) = &mut self.journal {
+            journal.write_start(ballot, committed, keep, payloads);
+        }
+    }
+
+    /// Writes down that this record was appended.
+    #[inline]
+    pub(super) fn write_append(&mut self, payload: &[u8]) {
+        if let Some(journal) = &mut self.journal {
+            journal.write(&Entry::Append { committed: self.committed.index, payload });
+        }
+    }
+
+    /// Writes the log down as a whole, from what is committed on. `anew`: it does not follow from what has been written before.
+    pub fn write_base(&mut self, ring: &Memory, anew: bool) {
+        let (mut records, mut position) = (Vec::new(), self.committed.position);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        while let Some((_, next)) = self.read(ring, position, &mut buffer) {
+            records.push(buffer.clone());
+            position = next;
+        }
+        self.buffer = buffer;
+        self.write_base_of(&records, anew);
+    }
+
+    /// Begins to write down what happens to this log, which is empty.
+    pub fn begin_journal(&mut self, mut journal: Box<Journal>) {
+        journal.note_promise(self.min_proposal);
+        self.journal = Some(journal);
+        self.write_base_of(&[], true);
+    }
+
+    pub(super) fn write_base_of(&mut self, records: &[Vec<u8>], anew: bool) {
+        // Who knows no group has nothing to come back with.
+        let Some(group) = self.group_at(self.committed.index).cloned() else { return };
+        let payloads = records.iter().map(Vec::as_slice).collect();
+        let entry = Entry::Base { anew, mark: self.committed, ballot: self.last_ballot, group, payloads };
+        if let Some(journal) = &mut self.journal {
+            journal.write(&entry);
+        }
+    }
+
+    /// The log as such an entry says; `whole`: the machine shows what is before it.
+    pub fn restore_base(&mut self, ring: &Memory, base: Entry<'_>, whole: bool) -> Result<(), LaneFault> {
+        let Entry::Base { mark, ballot, group, payloads, .. } = base else { return Err(LaneFault::Body) };
+        (self.tail, self.committed, self.applied, self.floor) = (mark, mark, mark, mark.position);
+        self.written = self.written.max(mark.position);
+        self.groups = vec![(mark.index, group)];
+        self.group_version += 1;
+        self.last_ballot = ballot;
+        self.complete = whole;
+        payloads.iter().try_for_each(|payload| self.restore_record(ring, payload))
+    }
+
+    /// Appends a record that was written down.
+    pub fn restore_record(&mut self, ring: &Memory, payload: &[u8]) -> Result<(), LaneFault> {
+        let (header, body) = Header::decode(payload)?;
+        layout::check_entries(&header, body)?;
+        self.append_staged(ring, &header, payload)
+    }
+
+    /// The log behind `keep` is these records now, accepted under `ballot`, after a jump if there is one.
+    pub fn restore_start(
+        &mut self,
+        ring: &Memory,
+        ballot: u64,
+        keep: Mark,
+        jump: Option<(Mark, Group)>,
+        payloads: &[&[u8]],
+    ) -> Result<(), LaneFault> {
+        if let Some((base, group)) = jump.filter(|(base, _)| base.index > self.committed.index) {
+            self.jump(base, group);
+        }
+        if keep.index < self.committed.index || keep.index > self.tail.index || ballot < self.last_ballot {
+            return Err(LaneFault::Index { expected: self.tail.index, found: keep.index });
+        }
+        // The same entry at another place: it was written with a ring of another size.
+        if keep.index == self.tail.index && keep.position != self.tail.position {
+            return Err(LaneFault::Position { expected: self.tail.position, found: keep.position });
+        }
+        if keep != self.tail {
+            self.truncate(keep);
+        }
+        self.note_accepted(ballot);
+        payloads.iter().try_for_each(|payload| self.restore_record(ring, payload))
+    }
+
+    /// What was promised at most, by a process that has been restored.
+    pub fn restore_promise(&mut self, ceiling: u64) {
+        self.min_proposal = self.min_proposal.max(ceiling);
+    }
+}

@@ -1,0 +1,106 @@
+//! The processes that this one is connected with, from the meeting to the last that is asked of them.
+
+use martlet_fabric::ring::{self, Reader, Writer};
+use martlet_fabric::{Fabric, PeerId, Region, Remote};
+
+use super::background::Watch;
+use super::layout::{Op, permission as lane_words};
+use super::permission;
+use super::teaching::Lesson;
+use super::{Event, Mu};
+use crate::basics::layout::LOG_LANE;
+use crate::basics::{Mark, ProcessId};
+
+/// A connected process.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub id: PeerId,
+    /// As groups call it: see [`Mu::name_of`].
+    pub process: ProcessId,
+    /// As it calls itself.
+    pub identity: ProcessId,
+    pub watch: Watch,
+    /// The writing end of the log lane that it keeps for us; a reign has it while it lasts.
+    pub writer: Option<Writer>,
+    /// The reading end of the lane that we keep for it.
+    pub reader: Reader,
+    /// Its last request that was granted.
+    pub served: u64,
+    /// What we teach it.
+    pub lesson: Lesson,
+    pub state_reader: Reader,
+}
+
+impl Mu {
+    /// A member's process is connected; its lanes, in both directions, are fresh. Clients are none of the engine's business.
+    ///
+    /// It may be connected anew: then it is served, asked and read like one that comes for the first time, since nothing of an earlier connection lands in the
+    /// new lanes. It is still one process, with one vote.
+    pub fn handle_peer_up<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, fabric: &mut F) {
+        if self.peers.iter().any(|p| p.id == peer) {
+            return;
+        }
+        let name = self.name_of(process);
+        for at in 0..self.peers.len() {
+            if self.peers[at].process == name {
+                Mark::MuReconnected.reach();
+                self.note_death(at, false);
+            }
+        }
+        // A fresh lane is granted from the start; here nobody has permission who has not asked for it.
+        self.permission.revoking += 1;
+        fabric.revoke(peer, LOG_LANE, Op::Revoke.token(0, peer));
+        let lane = Remote { peer, region: Region::Lane(LOG_LANE), offset: 0 };
+        // What stands in records may come from outside (TRAPS 14): only who knows the salt can write one.
+        let salt = |lane: u64| ring::salt(self.config.secret, 2 * u64::from(peer.0) + lane);
+        let (log_salt, state_salt) = (salt(0), salt(1));
+        permission::tell(fabric, peer, lane_words::LOG_SALT, log_salt);
+        permission::tell(fabric, peer, lane_words::STATE_SALT, state_salt);
+        self.peers.push(Peer {
+            id: peer,
+            process: name,
+            identity: process,
+            watch: Watch::new(&self.config),
+            writer: Some(Writer::new(lane, self.config.log_ring_bytes)),
+            reader: Reader::salted(log_salt),
+            served: 0,
+            lesson: Lesson::new(peer, &self.config),
+            state_reader: Reader::salted(state_salt),
+        });
+    }
+
+    /// A peer's process is gone, or its connection.
+    pub fn handle_peer_gone(&mut self, peer: PeerId, certain: bool) {
+        if let Some(at) = self.peers.iter().position(|p| p.id == peer) {
+            self.note_death(at, certain);
+        }
+    }
+
+    /// A process is gone for certain: somebody who knows says so. It may have come back from its disk since, which is another life of the same member.
+    pub fn handle_death(&mut self, process: ProcessId) {
+        for at in 0..self.peers.len() {
+            if self.peers[at].identity == process {
+                self.note_death(at, true);
+            }
+        }
+    }
+
+    /// Lets go of the dead who belong to nothing any more, neither to the group nor to the view, and of lost connections with who is connected anew.
+    pub(super) fn forget_departed(&mut self) {
+        if !self.peers.iter().any(|p| p.watch.dead) {
+            return;
+        }
+        let Mu { peers, log, permission, roster, events, .. } = self;
+        let living: Vec<ProcessId> = peers.iter().filter(|p| !p.watch.dead).map(|p| p.process).collect();
+        peers.retain(|p| {
+            // Whom the view lists membership has to be told of, once it is given up.
+            let listed = log.group().is_none_or(|g| g.contains(p.process)) || roster.lists(p.process);
+            let belongs = listed && !living.contains(&p.process);
+            let keep = !p.watch.dead || belongs || permission.holder == Some(p.id) || p.writer.is_none();
+            if !keep {
+                events.push_back(Event::Forget(p.id));
+            }
+            keep
+        });
+    }
+}

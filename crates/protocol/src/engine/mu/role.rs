@@ -1,0 +1,155 @@
+//! Who leads: a replica takes the role, and asks for what it needs, steps through its reign, and ends it.
+
+use martlet_fabric::Fabric;
+
+use super::layout::{Status, permission as lane_words};
+use super::leading::{self, Context, Reign};
+use super::permission;
+use super::{AbortReason, Event, Execution, Mu};
+use crate::basics::{Mark, Time};
+use crate::replica::StateMachine;
+
+/// How often the time between two attempts to lead is doubled, at most.
+const MOST_DOUBLINGS: u32 = 8;
+
+impl Mu {
+    /// Takes or leaves the leader's role, as the estimate says (Mu section 5.1: it determines whether to execute as leader or follower).
+    pub(super) fn take_role<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
+        let leads = self.is_to_lead(now) && !self.is_removed();
+        match &self.reign {
+            Some(_) if !leads || std::mem::take(&mut self.steps_down) => self.end_reign(AbortReason::NotLeader, fabric),
+            None if leads && now >= self.retry => {
+                self.retry = now.after(self.back_off_ns());
+                self.permission.requested += 1;
+                self.steps_down = false;
+                self.learning = None;
+                let record = std::mem::take(&mut self.spare);
+                self.reign = Some(Reign::new(self.me, self.permission.requested, record, std::mem::take(&mut self.backlog)));
+                self.events.push_back(Event::Asked);
+            }
+            _ => {}
+        }
+        self.ask(fabric);
+        // Our own permission is asked for like anybody's.
+        if self.reign.is_some() {
+            self.serve(fabric, machine);
+        }
+    }
+
+    /// How long after the beginning of an attempt the next one may begin. Who gets nowhere has no majority, or company: the longer that lasts, the
+    /// longer it waits, and who stands further back in the group waits longer than those before it.
+    pub(super) fn back_off_ns(&self) -> u64 {
+        let place = self.log.group().map_or(0, |g| g.members().iter().filter(|id| **id < self.me).count() as u64);
+        (self.config.retry_ns << self.failures.min(MOST_DOUBLINGS)) * if self.failures == 0 { 1 } else { place + 1 }
+    }
+
+    /// Asks for the permission of everybody in the group, and of those who are to be taken in (Mu section 4.1; growing the confirmed
+    /// followers, section 4.2).
+    pub(super) fn ask<F: Fabric>(&mut self, fabric: &mut F) {
+        let Some(reign) = &mut self.reign else { return };
+        let Some(group) = self.log.group() else { return };
+        for follower in reign.drop_superseded(|f| self.peers.iter().any(|p| p.process == f.process && !p.watch.dead)) {
+            if let Some(peer) = self.peers.iter_mut().find(|p| p.id == follower.peer) {
+                peer.writer = Some(follower.writer);
+            }
+        }
+        for peer in &mut self.peers {
+            let holds = matches!(peer.watch.status, Some(Status::Follower | Status::Taught));
+            let joins = reign.is_leading() && holds && self.adding.contains(&peer.process);
+            // Somebody may have been taken into the group without our having heard of it, and the others may be gone.
+            let may_belong = !reign.is_leading() && holds && self.roster.lists(peer.process);
+            if peer.watch.dead || !reign.may_ask(peer.id) || !(joins || may_belong || group.contains(peer.process)) {
+                continue;
+            }
+            let Some(writer) = peer.writer.take() else { continue };
+            Mark::MuAsked.reach();
+            permission::tell(fabric, peer.id, lane_words::START, writer.tail());
+            permission::tell(fabric, peer.id, lane_words::REQUEST, reign.round());
+            self.nudges.push(peer.id);
+            reign.ask(peer.process, peer.id, writer);
+        }
+    }
+
+    #[inline]
+    pub(super) fn step<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
+        let was = self.reign.as_ref().is_some_and(Reign::is_leading);
+        let moved = self.with_reign(now, fabric, machine, Reign::step);
+        if !was && self.reign.as_ref().is_some_and(Reign::is_leading) {
+            self.reigns += 1;
+            self.failures = 0;
+            self.releases.break_off();
+            self.published = false;
+        }
+        self.change_group();
+        moved
+    }
+
+    #[inline]
+    pub(super) fn with_reign<F: Fabric, S: StateMachine>(
+        &mut self,
+        now: Time,
+        fabric: &mut F,
+        machine: &mut S,
+        act: impl FnOnce(&mut Reign, &mut Context<F, S>) -> Result<bool, AbortReason>,
+    ) -> bool {
+        let Some(reign) = &mut self.reign else { return false };
+        let mut cx = Context {
+            now,
+            config: &self.config,
+            log: &mut self.log,
+            fabric,
+            machine,
+            events: &mut self.events,
+            nudges: &mut self.nudges,
+            buffer: &mut self.buffer,
+            self_granted: self.permission.self_granted,
+        };
+        match act(reign, &mut cx) {
+            Ok(moved) => moved,
+            Err(reason) => {
+                self.end_reign(reason, fabric);
+                true
+            }
+        }
+    }
+
+    /// Whatever let this process lead without preparing is over (TRAPS 11): the next reign begins from nothing.
+    pub(super) fn end_reign<F: Fabric>(&mut self, reason: AbortReason, fabric: &F) {
+        let Some(mut reign) = self.reign.take() else { return };
+        if self.config.execution == Execution::Speculative {
+            reign.keep_executed(leading::ring_of(fabric), &mut self.log, &self.config);
+        }
+        let mark = match reason {
+            AbortReason::AccessLost(_) => Mark::MuAccessLost,
+            AbortReason::Granted(_) => Mark::MuGrantedAway,
+            AbortReason::NotLeader => Mark::MuStepsAside,
+            AbortReason::Outbid => Mark::MuOutbid,
+            AbortReason::CatchUp => Mark::MuCatchUpFailed,
+            AbortReason::TooOld => Mark::MuTooOld,
+            AbortReason::Removed => Mark::MuRemoved,
+        };
+        mark.reach();
+        self.events.push_back(Event::Aborted { reason, led: reign.is_leading() });
+        if reign.is_leading() {
+            self.reigns += 1;
+            self.releases.break_off();
+            self.hand_over.end();
+        } else {
+            self.failures = self.failures.saturating_add(1);
+        }
+        let (followers, record, backlog) = reign.into_parts();
+        self.backlog = backlog;
+        if reason == AbortReason::TooOld {
+            self.log.void();
+        }
+        self.log.set_beyond(self.log.is_complete() && self.config.execution == Execution::Speculative && !self.backlog.is_empty());
+        self.check_backlog();
+        self.spare = record;
+        for follower in followers {
+            if let Some(peer) = self.peers.iter_mut().find(|p| p.id == follower.peer) {
+                peer.writer = Some(follower.writer);
+            }
+        }
+        self.published = false;
+    }
+}
