@@ -207,9 +207,9 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         let (old, parts, written) = life.end();
         (app, machine, counters, newest) = (parts.app, parts.machine, parts.counters, newest.max(old));
         engine = Some(parts.engine);
+        written.map_err(|error| disk(error.into()))?;
         match end {
             End::DiskFailed(error) => return Err(disk(error.into())),
-            _ if written.is_err() => written.map_err(|error| disk(error.into()))?,
             End::Stopped { left } => return Ok(Ended { left, resets }),
             End::StartOver => {
                 resets += 1;
