@@ -56,6 +56,8 @@ typedef enum martlet_status {
     MARTLET_NOTHING = 16,
     // A panic inside of the library: a fault of it, which it has survived.
     MARTLET_PANICKED = 17,
+    // Leadership was lost before it was handed over, and did not go to the successor.
+    MARTLET_NOT_HANDED_OVER = 18,
 } martlet_status;
 
 // What a replica is.
@@ -256,19 +258,21 @@ enum martlet_status martlet_read(const struct martlet_replica *replica,
                                  size_t length,
                                  struct martlet_bytes *reply);
 
-// Hands leadership over to whoever comes next. Returns when this replica leads no more: with the engine mu it follows then, with primary-backup it
-// leaves the cluster in order and joins it again. Calls that come meanwhile are told MARTLET_NOT_LEADER.
+// Hands leadership over to whoever comes next. Returns when somebody else leads, or is named as the one who does: with the engine mu this replica
+// follows then, with primary-backup it has left the cluster in order and joins it again. Calls that come meanwhile are told MARTLET_NOT_LEADER. The
+// status is MARTLET_NOT_HANDED_OVER when leadership was lost on the way and did not go to another replica; martlet_error says who leads.
 //
 // # Safety
 // `replica` is one that martlet_start gave and martlet_stop has not had.
 enum martlet_status martlet_transfer_leadership(const struct martlet_replica *replica);
 
-// Hands leadership over to the replica of this node. With the engine primary-backup the successor cannot be chosen: there the status is
+// Hands leadership over to the replica of this node; MARTLET_NOT_HANDED_OVER when it went to another one. With the engine primary-backup the successor cannot be chosen: there the status is
 // MARTLET_NO_SUCCESSOR for any node but the one that comes next.
 //
 // # Safety
 // As martlet_transfer_leadership.
-enum martlet_status martlet_transfer_leadership_to(const struct martlet_replica *replica, uint16_t node);
+enum martlet_status martlet_transfer_leadership_to(const struct martlet_replica *replica,
+                                                   uint16_t node);
 
 // What the replica is just now.
 //

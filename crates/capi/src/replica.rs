@@ -332,8 +332,9 @@ pub unsafe extern "C" fn martlet_read(
     })
 }
 
-/// Hands leadership over to whoever comes next. Returns when this replica leads no more: with the engine mu it follows then, with primary-backup it
-/// leaves the cluster in order and joins it again. Calls that come meanwhile are told MARTLET_NOT_LEADER.
+/// Hands leadership over to whoever comes next. Returns when somebody else leads, or is named as the one who does: with the engine mu this replica
+/// follows then, with primary-backup it has left the cluster in order and joins it again. Calls that come meanwhile are told MARTLET_NOT_LEADER. The
+/// status is MARTLET_NOT_HANDED_OVER when leadership was lost on the way and did not go to another replica; martlet_error says who leads.
 ///
 /// # Safety
 /// `replica` is one that martlet_start gave and martlet_stop has not had.
@@ -346,7 +347,7 @@ pub unsafe extern "C" fn martlet_transfer_leadership(replica: *const martlet_rep
     })
 }
 
-/// Hands leadership over to the replica of this node. With the engine primary-backup the successor cannot be chosen: there the status is
+/// Hands leadership over to the replica of this node; MARTLET_NOT_HANDED_OVER when it went to another one. With the engine primary-backup the successor cannot be chosen: there the status is
 /// MARTLET_NO_SUCCESSOR for any node but the one that comes next.
 ///
 /// # Safety

@@ -47,6 +47,8 @@ pub enum martlet_status {
     MARTLET_NOTHING = 16,
     /// A panic inside of the library: a fault of it, which it has survived.
     MARTLET_PANICKED = 17,
+    /// Leadership was lost before it was handed over, and did not go to the successor.
+    MARTLET_NOT_HANDED_OVER = 18,
 }
 
 use martlet_status::*;
@@ -78,6 +80,7 @@ pub(crate) fn status_of(error: &CallError) -> martlet_status {
         CallError::Confirmed { .. } => MARTLET_CONFIRMED,
         CallError::TooManyUnconfirmed { .. } => MARTLET_TOO_MANY_UNCONFIRMED,
         CallError::NoSuccessor => MARTLET_NO_SUCCESSOR,
+        CallError::NotHandedOver { .. } => MARTLET_NOT_HANDED_OVER,
         CallError::Metrics(_) => MARTLET_FAILED,
     }
 }
@@ -141,6 +144,7 @@ pub extern "C" fn martlet_status_text(status: i32) -> *const c_char {
         15 => c"failed",
         16 => c"nothing",
         17 => c"a panic inside of the library",
+        18 => c"leadership was not handed over",
         _ => c"no status of Martlet",
     };
     text.as_ptr()

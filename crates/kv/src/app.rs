@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use martlet_fabric::{Completion, Fabric};
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::Sizes;
-use martlet_protocol::replica::{Application, MadeUpClient, Replica, Standing, Ticket};
+use martlet_protocol::replica::{Application, HandOverState, MadeUpClient, Replica, Standing, Ticket};
 
 use crate::client::Rehearser;
 use crate::commands::{Ctx, Shared};
@@ -44,6 +44,8 @@ pub struct KvApp {
     seed: Seed,
     reign: u64,
     is_primary: bool,
+    /// Leadership is being handed over, and what comes of it is not known.
+    handing_over: bool,
     /// Whether the last requests of this reign came over the fabric.
     heard_in_memory: bool,
     /// Keys may be due that the last turn had no budget for.
@@ -83,6 +85,7 @@ impl KvApp {
             seed,
             reign: 0,
             is_primary: false,
+            handing_over: false,
             heard_in_memory: true,
             expiring: false,
             untidy: false,
@@ -125,6 +128,18 @@ impl KvApp {
         self.fabric.reign_changed(replica, &mut self.shared);
     }
 
+    /// FAILOVER has been answered long since: what came of it is told to whoever reads the node's log.
+    fn tell_of_hand_over(&mut self, state: Option<HandOverState>) {
+        match state {
+            Some(HandOverState::UnderWay) => return,
+            Some(HandOverState::Done) => tracing::info!("leadership has been handed over"),
+            Some(HandOverState::SuccessorLost) => tracing::warn!("leadership is not handed over: the successor was lost"),
+            Some(HandOverState::Overtaken(Some(leader))) => tracing::warn!(%leader, "leadership was lost before it was handed over"),
+            Some(HandOverState::Overtaken(None)) | None => tracing::warn!("leadership was lost before it was handed over"),
+        }
+        self.handing_over = false;
+    }
+
     fn read_wall(&mut self, now: Time) {
         if self.wall_read_at == Time(0) || now.since(self.wall_read_at) >= WALL_NS {
             self.now_ms = (self.wall)();
@@ -164,14 +179,19 @@ impl Application for KvApp {
             self.expiring = ctx.expire_some(most);
         }
         turn.propose();
-        if let Some(to) = turn.shared.hand_over.take()
-            && let Err(error) = turn.replica.hand_over(to)
-        {
-            tracing::warn!(%error, "leadership is not handed over");
+        if let Some(to) = turn.shared.hand_over.take() {
+            match turn.replica.hand_over(to) {
+                Ok(()) => self.handing_over = true,
+                Err(error) => tracing::warn!(%error, "leadership is not handed over"),
+            }
         }
         self.untidy = turn.replica.machine_mut().tidy();
+        let executed = turn.executed;
+        if self.handing_over {
+            self.tell_of_hand_over(replica.hand_over_state());
+        }
         // A node that sleeps is not woken for what it has been told of already, such as the rest of a long request.
-        turn.executed + usize::from(!self.is_idle())
+        executed + usize::from(!self.is_idle())
     }
 
     fn release<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R) -> usize {

@@ -7,7 +7,7 @@ use martlet_protocol::basics::layout::{COUNTERS, MAX_MEMBERS};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::engine::{self, Engine};
 use martlet_protocol::membership::{self, Authority, Core, Milestone, Roles, View};
-use martlet_protocol::replica::{ClientEvent, HandOverError, ProposeError, Replica, Standing, StateMachine, Ticket};
+use martlet_protocol::replica::{ClientEvent, HandOverError, HandOverState, ProposeError, Replica, Standing, StateMachine, Ticket};
 
 use crate::counters::{Counter, Counters, Event, EventKind};
 
@@ -412,8 +412,8 @@ impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
         self.engine.hand_over(to)
     }
 
-    fn is_handing_over(&self) -> bool {
-        self.engine.is_handing_over()
+    fn hand_over_state(&self) -> Option<HandOverState> {
+        self.engine.hand_over_state()
     }
 
     fn hands_over(&self) -> bool {

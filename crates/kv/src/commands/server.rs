@@ -30,7 +30,7 @@ pub(super) fn shutdown(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
     ctx.shared.shutdown = true;
 }
 
-/// `FAILOVER [TO host port]`. As in Redis the reply says that it has begun; INFO or CLUSTER SLOTS tell when another leads.
+/// `FAILOVER [TO host port]`. As in Redis the reply says that it has begun; INFO or CLUSTER SLOTS tell when another leads, and the node's log what came of it.
 pub(super) fn failover(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let named = args.len() == 4 && args.is(1, "TO");
     if args.len() != 1 && !named {

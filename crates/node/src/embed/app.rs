@@ -8,8 +8,8 @@ use martlet_fabric::primitive::{Ordering, fence};
 use martlet_fabric::{Fabric as _, LocalRegion, NodeId};
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::basics::layout::COUNTERS;
-use martlet_protocol::membership::Roles as MemberRoles;
-use martlet_protocol::replica::{Application, HandOverError, ProposeError, Replica, Standing, Ticket};
+use martlet_protocol::membership::{Roles as MemberRoles, View};
+use martlet_protocol::replica::{Application, HandOverError, HandOverState, ProposeError, Replica, Standing, Ticket};
 
 use super::call::{Call, Done, Inbox, Proposal, ReadJob};
 use super::entry::{Entry, HEADER_BYTES, MAX_COMMAND_BYTES};
@@ -45,36 +45,43 @@ pub(super) struct Served<M> {
     /// Executed, and not known to be replicated; in the order of their tickets.
     waiting: VecDeque<(Ticket, Answer<M>)>,
     /// Who has asked for this node to hand its leadership over, which it does by leaving.
-    stepping_down: Option<Done<()>>,
+    stepping_down: Option<(Option<NodeId>, Done<()>)>,
+    /// This node has left for that, and is on its way back, where it will hear who leads.
+    left: Option<(Option<NodeId>, Done<()>)>,
     /// Who has asked for it where the engine hands it over by itself.
-    handing_over: Vec<Done<()>>,
+    handing_over: Vec<(Option<NodeId>, Done<()>)>,
+    node: NodeId,
     standing: Option<Standing>,
     reign: u64,
     entry: Vec<u8>,
 }
 
 impl<M: StateMachine> Served<M> {
-    pub fn new(shared: Arc<Shared<M>>, calls: Receiver<Call<M>>) -> Self {
+    pub fn new(node: NodeId, shared: Arc<Shared<M>>, calls: Receiver<Call<M>>) -> Self {
         Served {
             shared,
             calls,
             held: None,
             waiting: VecDeque::with_capacity(CALLS_A_TURN),
             stepping_down: None,
+            left: None,
             handing_over: Vec::new(),
+            node,
             standing: None,
             reign: 0,
             entry: Vec::new(),
         }
     }
 
-    /// A run of the node is over. Nothing that waits will be released. Returns who had asked for leadership to be handed over, if that was
-    /// why.
-    pub fn end_of_run(&mut self) -> Option<Done<()>> {
+    /// A run of the node is over. Nothing that waits will be released. Whether it is over because leadership was to be handed over: who asked for that is
+    /// told in the next run, and that there is none when this is dropped.
+    pub fn end_of_run(&mut self) -> bool {
         self.give_up_waiting(None);
-        self.handing_over.drain(..).for_each(|done| done.tell(Ok(())));
+        // Nobody was named so far, and nobody will be by this replica.
+        self.handing_over.drain(..).for_each(|(_, done)| done.tell(Err(CallError::ShuttingDown)));
         (self.standing, self.reign) = (None, 0);
-        self.stepping_down.take()
+        self.left = self.stepping_down.take();
+        self.left.is_some()
     }
 
     fn give_up_waiting(&mut self, leader: Option<Leader>) {
@@ -101,14 +108,17 @@ impl<M: StateMachine> Served<M> {
         }
         let standing = replica.standing();
         if !self.handing_over.is_empty() {
-            // It takes effect while this replica leads no more; and if it has come to nothing while it does, the successor was lost.
-            let over = match (standing, replica.is_handing_over()) {
-                (Standing::Primary, true) => None,
-                (Standing::Primary, false) => Some(Err(CallError::NoSuccessor)),
-                _ => Some(Ok(())),
-            };
-            if let Some(over) = over {
-                self.handing_over.drain(..).for_each(|done| done.tell(over.clone()));
+            // In a life that knows nothing of it, nothing will come of it.
+            let state = replica.hand_over_state().unwrap_or(HandOverState::Overtaken(primary_of(standing)));
+            if let Some(verdict) = Verdict::of(state, standing == Standing::Primary) {
+                self.handing_over.drain(..).for_each(|(to, done)| done.tell(verdict.told(to, |id| leader_named(replica, id))));
+            }
+        }
+        let in_view = || replica.current_view().and_then(View::primary).map(|primary| primary.id);
+        if let Some((to, done)) = self.left.take() {
+            match Verdict::after_leaving(standing, self.node, in_view) {
+                Some(verdict) => done.tell(verdict.told(to, |id| leader_named(replica, id))),
+                None => self.left = Some((to, done)),
             }
         }
         if self.standing != Some(standing) {
@@ -140,7 +150,7 @@ impl<M: StateMachine> Served<M> {
                 self.waiting.push_back((replica.ticket(), Answer::Read(job)));
             }
             Call::HandOver { to, done } => match replica.hand_over(to) {
-                Ok(()) => self.handing_over.push(done),
+                Ok(()) => self.handing_over.push((to, done)),
                 Err(HandOverError::ByLeaving) => self.step_down(replica, to, done),
                 Err(HandOverError::NotLeading) => done.tell(Err(CallError::NotLeader { leader: leader_of(replica) })),
                 Err(HandOverError::NoSuccessor | HandOverError::UnderWay) => done.tell(Err(CallError::NoSuccessor)),
@@ -159,7 +169,7 @@ impl<M: StateMachine> Served<M> {
         match (next, to) {
             (None, _) => done.tell(Err(CallError::NoSuccessor)),
             (Some(next), Some(to)) if next != to => done.tell(Err(CallError::NoSuccessor)),
-            _ => self.stepping_down = Some(done),
+            _ => self.stepping_down = Some((to, done)),
         }
     }
 
@@ -289,13 +299,66 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
     }
 }
 
-/// Who leads, as far as this replica knows.
-fn leader_of<R: Replica>(replica: &R) -> Option<Leader> {
-    let named = |process: ProcessId| Leader { node: process.node.0, address: replica.address_of(process).map(str::to_owned) };
-    match replica.standing() {
-        Standing::Backup { primary } => primary.map(named),
+/// What has come of handing leadership over, whoever it was to go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// To whom the engine was to hand it.
+    HandedOver,
+    /// It was not begun, as there is nobody any more to take over.
+    SuccessorLost,
+    /// Another one leads now, for whatever reason.
+    Leads(ProcessId),
+    /// It did not go to the successor, but to this replica again, or to nobody.
+    Lost(Option<ProcessId>),
+}
+
+impl Verdict {
+    /// `None`: it cannot be told yet.
+    fn of(state: HandOverState, leads: bool) -> Option<Verdict> {
+        Some(match state {
+            HandOverState::UnderWay => return None,
+            HandOverState::Done => Verdict::HandedOver,
+            HandOverState::SuccessorLost => Verdict::SuccessorLost,
+            HandOverState::Overtaken(Some(leader)) if !leads => Verdict::Leads(leader),
+            HandOverState::Overtaken(leader) => Verdict::Lost(leader),
+        })
+    }
+
+    /// The same for the node `me`, which has left to hand leadership over, and is back or on its way.
+    fn after_leaving(standing: Standing, me: NodeId, in_view: impl FnOnce() -> Option<ProcessId>) -> Option<Verdict> {
+        match standing {
+            Standing::Primary => Some(Verdict::Lost(in_view())),
+            // A view in which its own earlier life leads is an old one.
+            _ => primary_of(standing).filter(|primary| primary.node != me).map(Verdict::Leads),
+        }
+    }
+
+    /// What somebody hears who wanted leadership to go to this node, or to anybody.
+    fn told(self, to: Option<NodeId>, named: impl Fn(ProcessId) -> Leader) -> Result<(), CallError> {
+        match self {
+            Verdict::HandedOver => Ok(()),
+            Verdict::Leads(leader) if to.is_none_or(|node| node == leader.node) => Ok(()),
+            Verdict::SuccessorLost => Err(CallError::NoSuccessor),
+            Verdict::Leads(leader) => Err(CallError::NotHandedOver { leader: Some(named(leader)) }),
+            Verdict::Lost(leader) => Err(CallError::NotHandedOver { leader: leader.map(named) }),
+        }
+    }
+}
+
+fn primary_of(standing: Standing) -> Option<ProcessId> {
+    match standing {
+        Standing::Backup { primary } => primary,
         Standing::Primary | Standing::Excluded => None,
     }
+}
+
+fn leader_named<R: Replica>(replica: &R, process: ProcessId) -> Leader {
+    Leader { node: process.node.0, address: replica.address_of(process).map(str::to_owned) }
+}
+
+/// Who leads, as far as this replica knows.
+fn leader_of<R: Replica>(replica: &R) -> Option<Leader> {
+    primary_of(replica.standing()).map(|primary| leader_named(replica, primary))
 }
 
 /// The node's counters and events, as it has last published them.
@@ -307,4 +370,52 @@ fn reading<R: Replica>(replica: &mut R) -> Result<Box<Reading>, CallError> {
     }
     fence(Ordering::Acquire);
     Reading::parse(&bytes).map(Box::new).map_err(CallError::Metrics)
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_fabric::Incarnation;
+
+    use super::*;
+
+    fn process(node: u16) -> ProcessId {
+        ProcessId { node: NodeId(node), incarnation: Incarnation(7) }
+    }
+
+    fn leader(node: u16) -> Leader {
+        Leader { node, address: None }
+    }
+
+    /// What is told to somebody who wanted leadership to go to node 2, and to somebody who wanted it to go to anybody; `None`: nothing yet.
+    fn told(verdict: Option<Verdict>) -> Option<[Result<(), CallError>; 2]> {
+        let named = |id: ProcessId| leader(id.node.0);
+        verdict.map(|verdict| [Some(NodeId(2)), None].map(|to| verdict.told(to, named)))
+    }
+
+    fn elsewhere(node: Option<u16>) -> Result<(), CallError> {
+        Err(CallError::NotHandedOver { leader: node.map(leader) })
+    }
+
+    #[test]
+    fn leadership_is_said_to_be_handed_over_only_when_it_went_where_it_was_to_go() {
+        let of = |state, leads| told(Verdict::of(state, leads));
+        assert_eq!(of(HandOverState::UnderWay, true), None);
+        assert_eq!(of(HandOverState::UnderWay, false), None, "that this replica leads no more says nothing");
+        assert_eq!(of(HandOverState::Done, false), Some([Ok(()), Ok(())]));
+        assert_eq!(of(HandOverState::SuccessorLost, true), Some([Err(CallError::NoSuccessor), Err(CallError::NoSuccessor)]));
+        assert_eq!(of(HandOverState::Overtaken(Some(process(1))), false), Some([elsewhere(Some(1)), Ok(())]));
+        assert_eq!(of(HandOverState::Overtaken(Some(process(0))), true), Some([elsewhere(Some(0)), elsewhere(Some(0))]), "it leads again");
+        assert_eq!(of(HandOverState::Overtaken(None), false), Some([elsewhere(None), elsewhere(None)]));
+    }
+
+    #[test]
+    fn who_hands_over_by_leaving_tells_what_came_of_it_when_it_is_back() {
+        let of = |standing, in_view| told(Verdict::after_leaving(standing, NodeId(0), || in_view));
+        assert_eq!(of(Standing::Excluded, None), None);
+        assert_eq!(of(Standing::Backup { primary: None }, None), None);
+        assert_eq!(of(Standing::Backup { primary: Some(process(0)) }, None), None, "of a view before it left");
+        assert_eq!(of(Standing::Backup { primary: Some(process(2)) }, None), Some([Ok(()), Ok(())]));
+        assert_eq!(of(Standing::Backup { primary: Some(process(1)) }, None), Some([elsewhere(Some(1)), Ok(())]));
+        assert_eq!(of(Standing::Primary, Some(process(0))), Some([elsewhere(Some(0)), elsewhere(Some(0))]), "all others were lost");
+    }
 }

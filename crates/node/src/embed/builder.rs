@@ -167,7 +167,7 @@ impl Builder {
         let (inbox, receiver) = Inbox::new(calls, rings).map_err(system("cannot make the descriptors that wake the replica"))?;
         let shared = Arc::new(Shared { inbox, roles: Roles::new() });
         let stop = Stop::new().map_err(system("cannot make the descriptor that stops the replica"))?;
-        let served = Served::new(Arc::clone(&shared), receiver);
+        let served = Served::new(settings.id(), Arc::clone(&shared), receiver);
         let (report, reported) = sync_channel(1);
         let (its, its_stop) = (Arc::clone(&shared), stop.clone());
         let thread = std::thread::Builder::new()
@@ -234,14 +234,11 @@ fn serve<M: StateMachine>(
         // What the machine or a callback did before it panicked is never used again.
         let ended = catch_unwind(AssertUnwindSafe(|| run(settings, Serving(&mut served), Lent(&mut machine), hooks)));
         let ended = ended.map_err(|panic| StopError::Panicked(message(panic.as_ref())))??;
-        match served.end_of_run() {
-            Some(done) if stop.requests() == 0 => {
-                shared.roles.change(Role::Rejoining, 0);
-                machine.clear();
-                done.tell(Ok(()));
-            }
-            _ => return Ok(ended),
+        if !served.end_of_run() || stop.requests() > 0 {
+            return Ok(ended);
         }
+        shared.roles.change(Role::Rejoining, 0);
+        machine.clear();
     }
 }
 

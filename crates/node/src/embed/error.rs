@@ -53,7 +53,7 @@ pub enum CallError {
     /// session's command can be asked for again, of whoever leads then.
     #[error("the outcome is unknown: the command may have taken effect, or may yet")]
     OutcomeUnknown,
-    /// The time allowed ran out on a read.
+    /// The time allowed ran out on a read, or on handing leadership over, which may still take effect then.
     #[error("no answer in the time allowed")]
     TimedOut,
     /// This replica is shutting down, or has.
@@ -97,6 +97,12 @@ pub enum CallError {
     /// Leadership cannot be handed over: nobody else holds the whole state, or not the one who was to have it, or that one was lost on the way.
     #[error("nobody who may take over holds the whole state")]
     NoSuccessor,
+    /// This replica lost its leadership while it was handing it over, and it did not go to the successor. Where nobody is known to lead, it may yet.
+    #[error("leadership was lost before it was handed over: {}", who(leader))]
+    NotHandedOver {
+        /// Who leads now, if that is known; it may be this replica again.
+        leader: Option<Leader>,
+    },
     /// The counters could not be read.
     #[error("the counters cannot be read: {0}")]
     Metrics(crate::counters::ReadingError),

@@ -194,24 +194,27 @@ impl<M: StateMachine> Replica<M> {
         self.wait(|done| self.0.shared.inbox.put(Call::Metrics(done)), CallError::TimedOut).map(|reading| *reading)
     }
 
-    /// Hands leadership over to whoever comes next; returns when this replica leads no more. Calls that come meanwhile wait, and are then told who leads
-    /// ([`CallError::NotLeader`]); those that were taken before are answered.
+    /// Hands leadership over to whoever comes next; returns when somebody else leads, or is named in what is committed as the one who does. Calls that come
+    /// meanwhile wait, and are then told who leads ([`CallError::NotLeader`]); those that were taken before are answered.
     ///
     /// With the engine `mu` this replica follows from then on, and keeps its state. With `primary-backup` a leader stays until it leaves: so it answers what
-    /// it has executed, leaves the cluster in order, and joins it again as a new incarnation, which is taught the state.
+    /// it has executed, leaves the cluster in order, and joins it again as a new incarnation, which is taught the state; it returns when that one knows who
+    /// leads.
     ///
     /// # Errors
-    /// [`CallError::NoSuccessor`] when nobody else holds the whole state, and as [`Replica::read`].
+    /// [`CallError::NoSuccessor`] when nobody else holds the whole state; [`CallError::NotHandedOver`] when leadership was lost on the way, and did not
+    /// go to another replica; [`CallError::ShuttingDown`] when this replica ended before; and as [`Replica::read`].
     pub fn transfer_leadership(&self) -> Result<(), CallError> {
         self.hand_over(None)
     }
 
-    /// Hands leadership over to the replica of this node, as [`Replica::transfer_leadership`] does to whoever comes next. It leads for as long as it lives
-    /// and belongs to the cluster, or until it hands leadership over itself.
+    /// Hands leadership over to the replica of this node, as [`Replica::transfer_leadership`] does to whoever comes next; returns when that one leads, or is
+    /// named. It leads for as long as it lives and belongs to the cluster, or until it hands leadership over itself.
     ///
     /// # Errors
+    /// [`CallError::NotHandedOver`] when it went to somebody else, and as [`Replica::transfer_leadership`].
     /// [`CallError::NoSuccessor`] when that node does not hold the whole state, or, with `primary-backup`, is not the next in the order of joining: there the
-    /// successor cannot be chosen. And as [`Replica::read`].
+    /// successor cannot be chosen.
     pub fn transfer_leadership_to(&self, node: u16) -> Result<(), CallError> {
         self.hand_over(Some(NodeId(node)))
     }

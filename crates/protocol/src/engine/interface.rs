@@ -7,7 +7,7 @@ use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec};
 use super::{ConfigError, Event};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::membership::{Authority, View};
-use crate::replica::{HandOverError, ProposeError, Standing, StateMachine, Ticket};
+use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 /// A replication engine, as a node and a simulated node drive it (DESIGN section 6). Static dispatch: a node is generic over its engine.
 ///
@@ -103,15 +103,14 @@ pub trait Engine: Debug + Sized {
     fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, active: Option<ViewNumber>, fabric: &mut F, machine: &mut S);
     /// A hint that this replica may lead soon: the memory that it would write first is brought near, where the fabric can do so. It changes nothing.
     fn expect_to_lead<F: Fabric>(&self, _fabric: &F) {}
-    /// Hands the lead over to the replica of this node, or to whoever comes next. It has been handed over when this process leads no more; if
-    /// [`is_handing_over`](Engine::is_handing_over) says no while it still does, the successor was lost. Until then there may be no [room](Engine::has_room)
-    /// for proposals; those that were taken are committed and released as ever.
+    /// Hands the lead over to the replica of this node, or to whoever comes next. [`hand_over_state`](Engine::hand_over_state) tells what
+    /// comes of it. Until then there may be no [room](Engine::has_room) for proposals; those that were taken are committed and released as ever.
     ///
     /// # Errors
     /// See [`HandOverError`]: then nothing has changed.
     fn hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError>;
-    /// Whether this process is on its way to hand the lead over.
-    fn is_handing_over(&self) -> bool;
+    /// What has come of the last wish to hand the lead over that was not refused; `None` if there was none in this life.
+    fn hand_over_state(&self) -> Option<HandOverState>;
     /// Starts over as the new incarnation `me`, with an empty machine and fresh lanes: every peer has to come up anew.
     fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S);
 

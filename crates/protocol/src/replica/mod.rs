@@ -65,6 +65,20 @@ pub enum HandOverError {
     ByLeaving,
 }
 
+/// What has come of handing leadership over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandOverState {
+    /// It cannot be told yet.
+    UnderWay,
+    /// This process leads no more, and the successor leads, or is named as the one that leads next by what is committed.
+    Done,
+    /// This process leads on: the successor was lost.
+    SuccessorLost,
+    /// This process lost its leadership on the way, and it did not go to the successor but to this one, which may be this process again; `None`: nobody
+    /// has been seen to lead for long, and the successor may yet.
+    Overtaken(Option<ProcessId>),
+}
+
 /// What a replica is just now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
@@ -142,8 +156,8 @@ pub trait Replica {
     /// The machine shows what is in no log and never will be: this process starts over, and is taught by the others. Whoever waits for it hears
     /// nothing, or that it is gone.
     fn give_up(&mut self) {}
-    /// Hands leadership over to the replica of this node, or to whoever comes next. It has been handed over when this process leads no more; if
-    /// [`is_handing_over`](Replica::is_handing_over) says no while it still does, the successor was lost. Until then there may be no room for proposals.
+    /// Hands leadership over to the replica of this node, or to whoever comes next. [`hand_over_state`](Replica::hand_over_state) tells what comes of it; until
+    /// then there may be no room for proposals.
     ///
     /// # Errors
     /// See [`HandOverError`].
@@ -151,9 +165,9 @@ pub trait Replica {
         let _ = to;
         Err(HandOverError::ByLeaving)
     }
-    /// Whether this process is on its way to hand leadership over.
-    fn is_handing_over(&self) -> bool {
-        false
+    /// What has come of the last wish to hand leadership over that was not refused; `None` if there was none in this life.
+    fn hand_over_state(&self) -> Option<HandOverState> {
+        None
     }
     /// Whether leadership can be handed over at all, other than by leaving.
     fn hands_over(&self) -> bool {

@@ -16,7 +16,7 @@ use crate::observer::{self, Observer, Sight};
 use crate::output::Format;
 use crate::redis::{Connection, Value};
 
-/// Hand leadership over to a node, without a failed request.
+/// Hand leadership over to a node, without a failed request. It is done when that node leads and everybody who can be seen knows it.
 ///
 /// The leader goes on until that node has everything, and then tells clients to go there. It leads until it ends, or hands leadership over itself. For
 /// clusters with --engine mu whose nodes serve the Redis protocol. With primary-backup who leads follows from the order of joining: there a leader hands
@@ -54,8 +54,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if leader != node {
         ask(&directory, &cluster, leader, node, patience)?;
         let found = observer.wait_for(patience, &interrupt, |sights| leads(sights, node))?;
-        let what = format!("node {node} did not lead within {} s", arguments.patience);
-        found.map_err(|sights| observer::not_ready(&what, &sights))?;
+        found.map_err(|sights| observer::not_ready(&why_not(observer::primary(&sights), node, leader, arguments.patience), &sights))?;
     }
     format.print(
         format_args!("node {node} leads{}", if leader == node { " already".into() } else { format!(", and node {leader} follows") }),
@@ -68,6 +67,17 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
 fn leads(sights: &[Sight], node: u16) -> bool {
     let knows = |sight: &Sight| sight.reading.is_none() || sight.counter(Counter::Primary) == u64::from(node) + 1;
     observer::primary(sights).is_some_and(|sight| sight.node == node) && sights.iter().all(knows)
+}
+
+/// What to say when it did not come to lead: the reply to FAILOVER says only that it was begun, so what came of it shows in who leads now.
+fn why_not(leads: Option<&Sight>, node: u16, before: u16, patience: u64) -> String {
+    let instead = match leads.map(|sight| sight.node) {
+        Some(now) if now == node => "it leads, and not everybody knows it yet".into(),
+        Some(now) if now == before => format!("node {now} leads on, its log says why"),
+        Some(now) => format!("node {now} leads: leadership was lost before it was handed over"),
+        None => "nobody leads".into(),
+    };
+    format!("node {node} was not seen to lead by all within {patience} s; {instead}")
 }
 
 /// Asks the leader for it, as a client of Redis would.

@@ -6,7 +6,7 @@ use super::{Config, Event, Mu, layout};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::{self, ConfigError, Engine};
 use crate::membership::{Authority, View};
-use crate::replica::{HandOverError, ProposeError, Standing, StateMachine, Ticket};
+use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 impl Engine for Mu {
     type Config = Config;
@@ -111,8 +111,8 @@ impl Engine for Mu {
         self.hand_over(to)
     }
 
-    fn is_handing_over(&self) -> bool {
-        self.is_handing_over()
+    fn hand_over_state(&self) -> Option<HandOverState> {
+        self.hand_over_state()
     }
 
     fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S) {

@@ -11,8 +11,9 @@
 use martlet_fabric::NodeId;
 
 use crate::basics::{ProcessId, Time};
-use crate::replica::HandOverError;
+use crate::replica::{HandOverError, HandOverState};
 
+use super::background::PATIENCE_TIMEOUTS;
 use super::layout::Status;
 use super::{Group, Mu};
 
@@ -25,6 +26,17 @@ pub(super) struct HandOver {
     yields: bool,
     /// Since when the one who is named could lead and does not, as the process sees it that would lead otherwise.
     idle_since: Option<Time>,
+    /// What this process was last asked for; it outlives the reign, as whoever asked wants to know what has come of it.
+    asked: Option<Asked>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    to: ProcessId,
+    /// Since when this process has not led.
+    lost: Option<Time>,
+    /// So long has it not led by now that what could still come is not waited for.
+    given_up: bool,
 }
 
 impl HandOver {
@@ -52,18 +64,20 @@ impl HandOver {
     /// This process was itself stalled for so long, and has waited for nobody.
     pub fn discount(&mut self, ns: u64) {
         self.idle_since = self.idle_since.map(|since| since.after(ns));
+        if let Some(Asked { lost: Some(since), .. }) = &mut self.asked {
+            *since = since.after(ns);
+        }
     }
 
     /// The reign is over.
     pub fn end(&mut self) {
-        *self = HandOver::default();
+        *self = HandOver { asked: self.asked, ..HandOver::default() };
     }
 }
 
 impl Mu {
-    /// Hands leadership over: to the replica of this node, or to the lowest id among those that hold the state. It has been handed over when this process is
-    /// not [`Standing::Primary`](crate::replica::Standing::Primary) any more; if [`is_handing_over`](Self::is_handing_over) says no while it still is, the
-    /// successor was lost.
+    /// Hands leadership over: to the replica of this node, or to the lowest id among those that hold the state.
+    /// [`hand_over_state`](Self::hand_over_state) tells what comes of it.
     ///
     /// # Errors
     /// When this process does not lead, nobody can succeed it who is asked for, or it is handing over to another one.
@@ -84,7 +98,44 @@ impl Mu {
         if !self.hand_over.yields {
             self.hand_over.wish = Some(to);
         }
+        self.hand_over.asked = Some(Asked { to, lost: None, given_up: false });
         Ok(())
+    }
+
+    /// What has come of the last [`hand_over`](Self::hand_over) that was not refused; `None` if there was none in this life.
+    ///
+    /// A reign can be lost before the name is committed. If the name is in the log, the next leader either commits it or takes it out; if not, whoever
+    /// leads next does so for other reasons. Both show when somebody leads, which takes a majority: so that is waited for, but not without end.
+    pub fn hand_over_state(&self) -> Option<HandOverState> {
+        let Asked { to, lost, given_up } = self.hand_over.asked?;
+        if self.is_leading() {
+            return Some(match lost {
+                _ if self.is_handing_over() => HandOverState::UnderWay,
+                Some(_) => HandOverState::Overtaken(Some(self.roster.listed_as(self.me))),
+                None => HandOverState::SuccessorLost,
+            });
+        }
+        let leads = |id: ProcessId| self.seen_alive(id) == Some(Some(Status::Leader));
+        let named = self.log.committed_group().and_then(|(_, group)| group.first());
+        if named == Some(to) || leads(to) {
+            return Some(HandOverState::Done);
+        }
+        let leader = self.peers.iter().map(|p| p.process).find(|id| leads(*id));
+        let may_be_named = self.log.group().and_then(Group::first) == Some(to);
+        Some(match leader {
+            _ if may_be_named && !given_up => HandOverState::UnderWay,
+            None if !given_up => HandOverState::UnderWay,
+            leader => HandOverState::Overtaken(leader.map(|id| self.roster.listed_as(id))),
+        })
+    }
+
+    /// Notes for how long whoever asked for a hand-over has been without an answer.
+    fn mind_asked(&mut self, now: Time) {
+        let leads = self.is_leading();
+        if let Some(asked) = self.hand_over.asked.as_mut().filter(|_| !leads) {
+            let since = *asked.lost.get_or_insert(now);
+            asked.given_up |= now.since(since) > PATIENCE_TIMEOUTS * self.config.silence_ns;
+        }
     }
 
     /// Whether a member is worth waiting for. Who was taught the state and belongs to the group follows as soon as it hears that it does, and some time passes
@@ -100,6 +151,7 @@ impl Mu {
 
     /// Whether this process is to lead, or to go on.
     pub(super) fn is_to_lead(&mut self, now: Time) -> bool {
+        self.mind_asked(now);
         if self.hand_over.wish.is_some_and(|to| !self.could_succeed(to)) {
             self.hand_over.wish = None;
         }

@@ -8,7 +8,7 @@ use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::{self, ConfigError, Engine};
 use crate::membership::{Authority, View};
-use crate::replica::{HandOverError, ProposeError, Standing, StateMachine, Ticket};
+use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 impl Engine for PrimaryBackup {
     type Config = Config;
@@ -123,8 +123,8 @@ impl Engine for PrimaryBackup {
         Err(HandOverError::ByLeaving)
     }
 
-    fn is_handing_over(&self) -> bool {
-        false
+    fn hand_over_state(&self) -> Option<HandOverState> {
+        None
     }
 
     fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S) {

@@ -5,7 +5,7 @@ use martlet_fabric::NodeId;
 use super::world::{Cluster, id, tiny};
 use crate::basics::LogIndex;
 use crate::engine::mu::{AbortReason, Config, Execution};
-use crate::replica::HandOverError;
+use crate::replica::{HandOverError, HandOverState};
 
 fn led<const HOST: bool>() -> Cluster<HOST> {
     let mut c = Cluster::new(3, Config { execution: Execution::Speculative, ..tiny() });
@@ -32,7 +32,7 @@ fn goes_to_whom_it_is_handed<const HOST: bool>() {
         c.leads(2)
     });
     c.until("the first knows", |c| !c.leads(0));
-    assert!(!c.nodes[0].engine.is_handing_over());
+    assert_eq!(c.nodes[0].engine.hand_over_state(), Some(HandOverState::Done));
     assert!(written.len() > 5, "the leader went on until its successor was level");
     let lost: Vec<&LogIndex> = written.iter().filter(|index| !c.acknowledged.contains_key(index)).collect();
     assert!(lost.is_empty(), "taken, and not answered: {lost:?} of {written:?}");
@@ -89,6 +89,16 @@ fn a_leader_whose_successor_is_lost_goes_on() {
 }
 
 #[test]
+fn a_leader_that_goes_on_as_its_successor_died_says_so() {
+    let mut c = led::<true>();
+    c.nodes[0].engine.hand_over(Some(NodeId(2))).expect("it holds everything");
+    c.kill(2);
+    assert_eq!(what_came_of_it(&mut c), Some(HandOverState::SuccessorLost));
+    assert!(c.leads(0));
+    c.write_through(0);
+}
+
+#[test]
 fn who_is_named_and_has_not_heard_of_it_is_not_waited_for_without_end() {
     let mut c = led::<true>();
     c.nodes[0].engine.hand_over(Some(NodeId(2))).expect("it holds everything");
@@ -100,6 +110,7 @@ fn who_is_named_and_has_not_heard_of_it_is_not_waited_for_without_end() {
     let node = &mut c.nodes[0];
     node.engine.end_reign(AbortReason::NotLeader, &node.fabric);
     assert!(!c.leads(0) && !heard(&c, 2), "the case that this test is about");
+    assert_eq!(c.nodes[0].engine.hand_over_state(), Some(HandOverState::Done), "who is named by what is committed will lead");
     c.world.resume(2);
     c.until("somebody leads", |c| c.leader().is_some());
     c.until_led_by(2);
@@ -118,4 +129,47 @@ fn a_member_that_has_not_been_seen_to_follow_yet_is_waited_for() {
     c.nodes[0].engine.hand_over(Some(NodeId(n as u16))).expect("it holds the state");
     c.until_led_by(n);
     c.write_through(n);
+}
+
+/// Runs until the first node can tell what came of it, and returns that.
+fn what_came_of_it<const HOST: bool>(c: &mut Cluster<HOST>) -> Option<HandOverState> {
+    c.until("it can be told", |c| c.nodes[0].engine.hand_over_state() != Some(HandOverState::UnderWay));
+    c.nodes[0].engine.hand_over_state()
+}
+
+#[test]
+fn a_reign_that_is_lost_before_anybody_is_named_has_not_been_handed_over() {
+    let mut c = led::<true>();
+    c.nodes[0].engine.hand_over(Some(NodeId(2))).expect("it holds everything");
+    let node = &mut c.nodes[0];
+    node.engine.end_reign(AbortReason::NotLeader, &node.fabric);
+    assert!(!c.leads(0), "the case that this test is about");
+    assert_eq!(c.nodes[0].engine.hand_over_state(), Some(HandOverState::UnderWay), "who comes next is not known");
+    assert_eq!(what_came_of_it(&mut c), Some(HandOverState::Overtaken(Some(id(0)))), "the lowest id leads again");
+    assert!(c.leads(0));
+}
+
+#[test]
+fn a_leader_that_is_deposed_while_it_hands_over_says_who_leads() {
+    let mut c = led::<true>();
+    c.nodes[0].engine.hand_over(Some(NodeId(2))).expect("it holds everything");
+    // It is away before it has named anybody, and hears of its successor when it is back.
+    c.world.pause(0);
+    c.until_led_by(1);
+    c.write_through(1);
+    c.world.resume(0);
+    c.until("it knows", |c| !c.leads(0));
+    let end = what_came_of_it(&mut c);
+    assert!(matches!(end, Some(HandOverState::Overtaken(Some(leader))) if leader != id(2)), "{end:?}");
+}
+
+#[test]
+fn a_deposed_leader_does_not_wait_without_end_for_somebody_to_lead() {
+    let mut c = led::<true>();
+    c.nodes[0].engine.hand_over(Some(NodeId(2))).expect("it holds everything");
+    c.kill(1);
+    c.kill(2);
+    let node = &mut c.nodes[0];
+    node.engine.end_reign(AbortReason::NotLeader, &node.fabric);
+    assert_eq!(what_came_of_it(&mut c), Some(HandOverState::Overtaken(None)), "nobody is left to lead");
 }
