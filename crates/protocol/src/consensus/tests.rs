@@ -1,7 +1,7 @@
 //! An acceptor whose connection is lost, and made anew.
 
 use martlet_fabric::sim::{Endpoint, Faults, World};
-use martlet_fabric::{Fabric, Identity, Incarnation, NodeId, PeerEvent, PeerId, PeerKind};
+use martlet_fabric::{Completion, Fabric, Identity, Incarnation, NodeId, OpError, PeerEvent, PeerId, PeerKind};
 
 use super::{Op, Outcome, Proposer};
 use crate::basics::ViewNumber;
@@ -16,18 +16,39 @@ fn peer_up(endpoint: &mut Endpoint<false>) -> Option<PeerId> {
     None
 }
 
-/// Of three acceptors one is never there, so that the other's vote is needed.
-#[test]
-fn an_acceptor_that_is_connected_anew_votes_again() {
-    let mut world = World::<false>::new(7, Faults::calm());
+fn meet(world: &mut World<false>) -> (Endpoint<false>, Endpoint<false>, PeerId) {
     let spec = regions(Sizes { log_ring_bytes: 4096, client_ring_bytes: 4096 });
     let mut start = |node| {
         let identity = Identity { node: NodeId(node), incarnation: Incarnation(1), kind: PeerKind::Member };
         world.spawn(identity, &spec).1
     };
-    let (mut fabric, _other) = (start(0), start(1));
+    let (mut fabric, other) = (start(0), start(1));
     world.run_for(1_000_000);
     let peer = peer_up(&mut fabric).expect("the two meet");
+    (fabric, other, peer)
+}
+
+/// Its operation and its acceptor.
+fn what_for(completion: &Completion) -> (Op, usize) {
+    let rest = token_rest(completion.token);
+    let op = match rest >> 48 {
+        1 => Op::Swap,
+        2 => Op::Write,
+        _ => Op::Fetch,
+    };
+    (op, (rest >> 40) as u8 as usize)
+}
+
+fn take(proposer: &mut Proposer, fabric: &mut Endpoint<false>, completion: Completion) -> Option<Outcome> {
+    let (op, acceptor) = what_for(&completion);
+    proposer.handle_completion(fabric, op, acceptor, completion)
+}
+
+/// Of three acceptors one is never there, so that the other's vote is needed.
+#[test]
+fn an_acceptor_that_is_connected_anew_votes_again() {
+    let mut world = World::<false>::new(7, Faults::calm());
+    let (mut fabric, _other, peer) = meet(&mut world);
     let mut proposer = Proposer::new(ViewNumber(2), &[Some(PeerId::SELF), Some(peer), None], 0);
 
     // Its answer is lost, and with it the connection; they meet anew before the proposer has taken what became of its question.
@@ -48,13 +69,77 @@ fn an_acceptor_that_is_connected_anew_votes_again() {
         }
         world.run_for(100_000);
         while let Some(completion) = fabric.poll() {
-            let rest = token_rest(completion.token);
-            let op = match rest >> 48 {
-                1 => Op::Swap,
-                2 => Op::Write,
-                _ => Op::Fetch,
-            };
-            outcome = proposer.handle_completion(&mut fabric, op, (rest >> 40) as u8 as usize, completion).or(outcome);
+            outcome = take(&mut proposer, &mut fabric, completion).or(outcome);
+        }
+    }
+    assert_eq!(outcome, Some(Outcome::Decided(b"a view, say".to_vec())));
+}
+
+/// Two connections have no common order: what was asked over the lost one may come home after what is asked over the new one.
+#[test]
+fn what_comes_home_late_over_a_lost_connection_is_not_taken_for_the_answer_over_the_new_one() {
+    let mut world = World::<false>::new(7, Faults::calm());
+    let (mut fabric, _other, peer) = meet(&mut world);
+    let mut proposer = Proposer::new(ViewNumber(2), &[Some(PeerId::SELF), Some(peer), None], 0);
+    // Its swap is applied, and the answer lost.
+    world.block(1, 0);
+    assert_eq!(proposer.prepare(&mut fabric), None);
+    world.run_for(1_000_000);
+    world.unblock(1, 0);
+    world.run_for(1_000_000);
+    let again = peer_up(&mut fabric).expect("the two meet again");
+    proposer.connect(1, again);
+    proposer.abandon();
+
+    let mut late = Vec::new();
+    let mut drain = |proposer: &mut Proposer, fabric: &mut Endpoint<false>, world: &mut World<false>| {
+        for _ in 0..10 {
+            world.run_for(100_000);
+            while let Some(completion) = fabric.poll() {
+                if completion.result == Err(OpError::PeerLost) {
+                    late.push(completion);
+                } else {
+                    take(proposer, fabric, completion);
+                }
+            }
+        }
+        std::mem::take(&mut late)
+    };
+    let _ = proposer.propose(&mut fabric, b"a view, say");
+    let late = drain(&mut proposer, &mut fabric, &mut world);
+    assert_eq!(late.iter().map(what_for).collect::<Vec<_>>(), [(Op::Swap, 1)], "the case that this test is about");
+    for completion in late {
+        take(&mut proposer, &mut fabric, completion);
+    }
+    // Nothing wrong has been learned of the acceptor's word: it takes one attempt from here on.
+    proposer.abandon();
+    assert_eq!(proposer.propose(&mut fabric, b"a view, say"), None);
+    let mut outcome = None;
+    for _ in 0..10 {
+        world.run_for(100_000);
+        while let Some(completion) = fabric.poll() {
+            outcome = outcome.or(take(&mut proposer, &mut fabric, completion));
+        }
+    }
+    assert_eq!(outcome, Some(Outcome::Decided(b"a view, say".to_vec())));
+}
+
+#[test]
+fn an_acceptor_that_was_missing_votes_once_it_is_connected() {
+    let mut world = World::<false>::new(7, Faults::calm());
+    let (mut fabric, _other, peer) = meet(&mut world);
+    let mut proposer = Proposer::new(ViewNumber(2), &[Some(PeerId::SELF), None, None], 0);
+    assert_eq!(proposer.propose(&mut fabric, b"a view, say"), Some(Outcome::Aborted), "one of three is no majority");
+    // Nothing is on its way to it that would have to come home first.
+    proposer.connect(1, peer);
+    let mut outcome = None;
+    for _ in 0..10 {
+        if proposer.is_idle() {
+            outcome = proposer.propose(&mut fabric, b"a view, say");
+        }
+        world.run_for(100_000);
+        while let Some(completion) = fabric.poll() {
+            outcome = take(&mut proposer, &mut fabric, completion).or(outcome);
         }
     }
     assert_eq!(outcome, Some(Outcome::Decided(b"a view, say".to_vec())));
