@@ -130,6 +130,7 @@ impl Mu {
         if gap > self.config.stall_ns {
             // Whatever seemed to stand still may have been ourselves.
             self.hand_over.discount(gap);
+            self.overrun_since = self.overrun_since.map(|since| since.after(gap));
             for peer in &mut self.peers {
                 peer.watch.score.forget_last();
                 // Discounted, not begun anew: who is stalled every now and then would wait for ever.

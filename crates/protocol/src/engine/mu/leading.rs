@@ -50,11 +50,19 @@ pub(super) struct Context<'a, F, S> {
     pub buffer: &'a mut Vec<u8>,
     /// The number of the request that this process has granted itself last.
     pub self_granted: u64,
+    /// Whether a majority is still hoped for by who cannot catch up with what it has found without one.
+    pub hopes: bool,
 }
 
 /// Our own log's memory.
 pub(super) fn ring_of<F: Fabric>(fabric: &F) -> &Memory {
     fabric.memory(LocalRegion::Public(LOG)).expect("every process offers its log")
+}
+
+/// Whether a log holds whatever lies between what is committed here and its end.
+fn reaches_back<F, S>(numbers: &Numbers, cx: &Context<F, S>) -> bool {
+    let (from, to) = (cx.log.committed().position, numbers.tail.position);
+    (numbers.floor..=to).contains(&from) && to - from <= cx.config.log_ring_bytes as u64
 }
 
 /// An attempt to lead, from the request for permission to the abort.
@@ -77,6 +85,8 @@ pub(super) struct Reign {
     failed: Option<AbortReason>,
     /// Whether a majority has been seen to give its permission.
     permitted: bool,
+    /// Without a majority, only better logs have been found that do not reach back to what is committed here.
+    overrun: bool,
     /// Followers whose numbers or log have been read since the last look.
     read: Vec<PeerId>,
     /// Who votes, as of which [`Log::group_version`].
@@ -108,6 +118,7 @@ impl Reign {
             last_post: Time(0),
             failed: None,
             permitted: false,
+            overrun: false,
             read: Vec::with_capacity(MAX_MEMBERS),
             electorate: None,
         }
@@ -125,6 +136,16 @@ impl Reign {
     #[inline]
     pub fn is_leading(&self) -> bool {
         matches!(self.stage, Stage::Leading)
+    }
+
+    /// Whether it waits for a majority, or for a log that reaches back to its own.
+    pub fn is_overrun(&self) -> bool {
+        self.overrun
+    }
+
+    /// Whether a majority has given its permission.
+    pub fn is_permitted(&self) -> bool {
+        self.permitted
     }
 
     pub fn last(&self) -> LogIndex {
@@ -408,8 +429,22 @@ impl Reign {
         // Without a majority too: that of a group that has been succeeded may never be had, be it that the group has grown or that the dead have been
         // removed from it. A better log may bring the group in force; nothing that is committed is lost with ours (docs/mu.md).
         let members = self.followers.iter();
-        let best = members.clone().filter_map(|f| Some((f.numbers()?, f.peer))).max_by_key(|(numbers, _)| numbers.rank());
-        if let Some((numbers, from)) = best.filter(|(numbers, _)| numbers.rank() > own && !Canary::MuNoCatchUp.is_planted()) {
+        let is_better = |numbers: &Numbers| numbers.rank() > own && !Canary::MuNoCatchUp.is_planted();
+        let better = members.clone().filter_map(|f| Some((f.numbers().filter(|n| is_better(n))?, f.peer)));
+        // Of logs that are equally good, one that reaches back to ours.
+        let mut best = better.clone().max_by_key(|(numbers, _)| (numbers.rank(), reaches_back(numbers, cx)));
+        self.overrun = false;
+        if !confirmed && best.is_some_and(|(numbers, _)| !reaches_back(numbers, cx)) {
+            // Any better one that does brings us nearer.
+            let nearer = better.clone().filter(|(numbers, _)| reaches_back(numbers, cx)).max_by_key(|(numbers, _)| numbers.rank());
+            let replaceable = better.clone().any(|(numbers, _)| numbers.holds_state());
+            if nearer.is_none() && (cx.hopes || !replaceable) {
+                self.overrun = true;
+                return Ok(());
+            }
+            best = nearer.or(best);
+        }
+        if let Some((numbers, from)) = best {
             return self.catch_up(from, *numbers, cx);
         }
         if !confirmed {
@@ -443,10 +478,10 @@ impl Reign {
 
     /// Listing 3: reads the part of the best log that is undecided here.
     fn catch_up<F: Fabric, S: StateMachine>(&mut self, peer: PeerId, numbers: Numbers, cx: &mut Context<F, S>) -> Result<(), AbortReason> {
-        let (from, to, capacity) = (cx.log.committed().position, numbers.tail.position, cx.config.log_ring_bytes as u64);
-        if to < from || from < numbers.floor || to - from > capacity {
+        if !reaches_back(&numbers, cx) {
             return Err(AbortReason::TooOld);
         }
+        let (from, to, capacity) = (cx.log.committed().position, numbers.tail.position, cx.config.log_ring_bytes as u64);
         basics::Mark::MuCatchesUp.reach();
         // In as many pieces as the ring makes of it, at the same places.
         let mut pieces = 0;

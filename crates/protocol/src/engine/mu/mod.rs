@@ -97,6 +97,8 @@ pub struct Mu {
     retry: Time,
     /// Attempts that have come to nothing since this process last led.
     failures: u32,
+    /// Since when nothing has come of being the one to lead but logs that cannot be caught up with.
+    overrun_since: Option<Time>,
     /// It has been asked to give up the lead.
     steps_down: bool,
     hand_over: HandOver,
@@ -160,6 +162,7 @@ impl Mu {
             put_off: 0,
             retry: Time(0),
             failures: 0,
+            overrun_since: None,
             steps_down: false,
             hand_over: HandOver::default(),
             reigns: 0,

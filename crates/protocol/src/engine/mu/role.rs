@@ -16,6 +16,7 @@ impl Mu {
     /// Takes or leaves the leader's role, as the estimate says (Mu section 5.1: it determines whether to execute as leader or follower).
     pub(super) fn take_role<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
         let leads = self.is_to_lead(now) && !self.is_removed();
+        self.mind_overrun(now, leads);
         match &self.reign {
             Some(_) if !leads || std::mem::take(&mut self.steps_down) => self.end_reign(AbortReason::NotLeader, fabric),
             None if leads && now >= self.retry => {
@@ -33,6 +34,20 @@ impl Mu {
         // Our own permission is asked for like anybody's.
         if self.reign.is_some() {
             self.serve(fabric, machine);
+        }
+    }
+
+    /// Notes for how long this process has been the one to lead, and found only better logs that do not reach back to its own. An attempt that ends in
+    /// between changes nothing.
+    fn mind_overrun(&mut self, now: Time, leads: bool) {
+        match &self.reign {
+            Some(reign) if reign.is_overrun() => {
+                self.overrun_since.get_or_insert(now);
+            }
+            Some(reign) if reign.is_permitted() => self.overrun_since = None,
+            // A heart that stands still since nothing comes of it will beat again.
+            _ if !leads && !self.heart.stopped => self.overrun_since = None,
+            _ => {}
         }
     }
 
@@ -103,6 +118,8 @@ impl Mu {
             nudges: &mut self.nudges,
             buffer: &mut self.buffer,
             self_granted: self.permission.self_granted,
+            // Whoever lives and is in reach has answered by then.
+            hopes: self.overrun_since.is_none_or(|since| now.since(since) <= self.config.silence_ns),
         };
         match act(reign, &mut cx) {
             Ok(moved) => moved,
@@ -141,6 +158,7 @@ impl Mu {
         self.backlog = backlog;
         if reason == AbortReason::TooOld {
             self.log.void();
+            self.overrun_since = None;
         }
         self.log.set_beyond(self.log.is_complete() && self.config.execution == Execution::Speculative && !self.backlog.is_empty());
         self.check_backlog();

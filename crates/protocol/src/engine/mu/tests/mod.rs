@@ -2,6 +2,7 @@ mod connections;
 mod disk;
 mod handover;
 mod machine;
+mod overrun;
 mod paper;
 mod power;
 mod random;

@@ -1,0 +1,82 @@
+//! Candidates that find a better log, and cannot catch up with it.
+
+use super::world::{Cluster, tiny};
+use crate::engine::mu::Event;
+
+/// Of five, the first and the last: the first has missed some, and the last so many that the log had overrun it, so that its own begins behind what the
+/// first holds. The others are stopped once the last is as `right` says. Nothing is known to be lost.
+fn two_of_five(right: impl Fn(&Cluster<true>) -> bool) -> Cluster<true> {
+    let mut c = Cluster::<true>::new(5, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    let ring = tiny().log_ring_bytes as u64;
+    let tail = |c: &Cluster<true>, n: usize| c.nodes[n].engine.log.tail().position;
+    c.world.pause(4);
+    while tail(&c, 0) - tail(&c, 4) < ring * 3 / 4 {
+        c.write_through(0);
+    }
+    c.world.pause(0);
+    c.until_led_by(1);
+    while tail(&c, 1) - tail(&c, 4) < ring * 5 / 4 {
+        c.write_through(1);
+    }
+    c.world.resume(4);
+    c.until("the last is as it should be", |c| {
+        let (first, last) = (&c.nodes[0].engine.log, &c.nodes[4].engine.log);
+        !last.retains(first.committed().position) && right(c)
+    });
+    (1..4).for_each(|n| c.world.pause(n));
+    c.world.resume(0);
+    c.until("it knows what the last has", |c| {
+        let first = &c.nodes[0].engine;
+        !first.is_complete() || first.reign.as_ref().is_some_and(|r| r.is_overrun())
+    });
+    c
+}
+
+fn taught(c: &Cluster<true>, n: usize) -> usize {
+    c.events(n, |e| matches!(e, Event::Learned { .. }))
+}
+
+#[test]
+fn a_candidate_without_a_majority_keeps_what_it_has_and_waits_for_a_log_that_reaches() {
+    let mut c = two_of_five(|c| c.nodes[4].engine.is_complete() && c.nodes[4].engine.last() == c.nodes[1].engine.last());
+    let before = c.nodes[0].engine.last();
+    c.run(tiny().silence_ns / 2);
+    assert!(c.nodes[0].engine.is_complete(), "nobody else may hold the state");
+    assert_eq!(c.nodes[0].engine.last(), before);
+    // The log of this one is as good as the last one's, and goes back further.
+    c.world.resume(1);
+    c.until_led_by(0);
+    assert_eq!(taught(&c, 0), 0, "it had only to be read");
+    c.write_through(0);
+    c.world.resume(2);
+    c.world.resume(3);
+    c.until("all are level", |c| c.is_level());
+}
+
+#[test]
+fn a_candidate_without_a_majority_has_itself_taught_when_nobody_else_has_come() {
+    // The others may wait for it, if they belong to a group of which it does not know.
+    let mut c = two_of_five(|c| c.nodes[4].engine.is_complete() && c.nodes[4].engine.last() == c.nodes[1].engine.last());
+    let from = c.world.now();
+    c.until("it gives up its state", |c| !c.nodes[0].engine.is_complete());
+    let waited = c.world.now() - from;
+    assert!((tiny().silence_ns / 2..3 * tiny().silence_ns).contains(&waited), "after {waited} ns");
+    c.until("it is taught", |c| taught(c, 0) == 1);
+    (1..4).for_each(|n| c.world.resume(n));
+    c.until_led_by(0);
+    c.write_through(0);
+    c.until("all are level", |c| c.is_level());
+}
+
+#[test]
+fn a_candidate_keeps_its_state_as_long_as_nobody_is_there_to_replace_it() {
+    let mut c = two_of_five(|c| !c.nodes[4].engine.is_complete());
+    c.run(10 * tiny().silence_ns);
+    assert!(c.nodes[0].engine.is_complete(), "the other holds none");
+    (1..4).for_each(|n| c.world.resume(n));
+    c.until_led_by(0);
+    c.write_through(0);
+    c.until("all are level", |c| c.is_level());
+}
