@@ -44,3 +44,43 @@ fn what_was_acknowledged_with_sync_is_there_after_an_end_and_so_are_the_sessions
     let error = error.expect_err("its engine has no journal").to_string();
     assert!(error.contains("durability.mode is \"sync\"") && error.contains("\"primary-backup\""), "{error}");
 }
+
+/// The files of a directory, and of those in it.
+fn files(path: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries: Vec<_> = std::fs::read_dir(path).expect("there").map(|entry| entry.expect("an entry").path()).collect();
+    entries.into_iter().flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn a_start_that_fails_is_no_return() {
+    let scratch = Scratch(std::env::temp_dir().join(format!("martlet-embed-failing-{}", std::process::id())));
+    let cluster = cluster("failing", EngineKind::Mu, 1);
+    let start = || {
+        let builder = Replica::builder().cluster(cluster.clone()).node(0).threads(threads());
+        builder.durability(DurabilityKind::Sync).directory(&scratch.0).start(Text::default())
+    };
+    let lead = || {
+        let replica = start().expect("it starts");
+        assert!(replica.roles().any(|change| change.role == Role::Leader), "who is alone leads");
+        replica
+    };
+    let number = |replica: &Replica<Text>| replica.started().process.incarnation.0 & 0xffff;
+    let replica = lead();
+    replica.propose(b"kept").expect("it leads");
+    replica.stop().expect("in order");
+    let named = |path: &std::path::PathBuf, part: &str| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(part));
+    let snapshot = files(&scratch.0).into_iter().find(|path| named(path, "snapshot")).expect("one is taken at once");
+    let good = std::fs::read(&snapshot).expect("there");
+    for returns in 1..3 {
+        let mut bad = good.clone();
+        bad[good.len() / 2] ^= 1;
+        std::fs::write(&snapshot, bad).expect("written");
+        for _ in 0..3 {
+            start().expect_err("what was stable has changed");
+        }
+        std::fs::write(&snapshot, &good).expect("written");
+        let replica = lead();
+        assert_eq!((number(&replica), replica.read(|text| text.0.clone())), (returns, Ok(b"kept".to_vec())));
+        replica.stop().expect("in order");
+    }
+}

@@ -106,6 +106,15 @@ impl Store {
         Ok(life + count)
     }
 
+    /// The start as this process has failed before anybody was let in: its number has not been seen, and is there for the next one. A node that is
+    /// started again and again with a log that is refused would use them up.
+    pub fn take_back(&self, me: ProcessId) {
+        let life = Store::life_of(me);
+        if let Err(error) = self.directory.take_back_return(life, me.incarnation.0 - life) {
+            tracing::warn!(%error, "a failed start counts as one that has come back");
+        }
+    }
+
     /// A log whose bytes are good, and which the engine cannot take.
     pub fn unfit(&self, life: u64, error: RecoverError) -> DiskError {
         DiskError::Log { path: self.directory.life_path(life), error }

@@ -24,6 +24,13 @@ impl Birth<'_> {
     pub fn returns(&self) -> bool {
         matches!(self.disk, Some((_, Origin::Return { .. })))
     }
+
+    /// It has come to nothing, and nobody has been let in.
+    pub fn take_back(&self) {
+        if let Some((store, Origin::Return { .. })) = self.disk {
+            store.take_back(self.me);
+        }
+    }
 }
 
 /// The least incarnation from there on that a log can begin with: the lowest bits count those who come back with it.

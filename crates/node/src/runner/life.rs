@@ -61,6 +61,8 @@ pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
 }
 
 impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
+    /// # Errors
+    /// Before anybody is let in only: nobody has heard of this process then.
     pub(super) fn begin(
         settings: &Settings,
         birth: &Birth<'_>,

@@ -193,7 +193,8 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         newest = newest.max(incarnation);
         let me = ProcessId { node, incarnation: Incarnation(incarnation) };
         let birth = Birth { me, disk: store.as_ref().map(|store| (store, origin)) };
-        let mut life = Life::<F, E, A>::begin(settings, &birth, clocks, engine, machine, counters, app)?;
+        let begun = Life::<F, E, A>::begin(settings, &birth, clocks, engine, machine, counters, app);
+        let mut life = begun.inspect_err(|_| birth.take_back())?;
         if let Some(report) = report.take() {
             report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns });
         }

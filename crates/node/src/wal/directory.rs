@@ -129,6 +129,20 @@ impl Directory {
         Ok(count)
     }
 
+    /// Takes back the latest count of a return, of which nobody has heard: the next one gets the same number.
+    ///
+    /// # Errors
+    /// When the disk refuses; then the number may count as used.
+    pub fn take_back_return(&self, life: u64, count: u64) -> Result<(), WalError> {
+        let (path, before) = (self.path.join(return_name(life, count)), self.path.join(return_name(life, count - 1)));
+        if count > 1 && !before.exists() {
+            SystemDisk.create(&before).map_err(refused(&before, Operation::Create))?;
+            SystemDisk.sync_dir(&self.path).map_err(refused(&self.path, Operation::Sync))?;
+        }
+        SystemDisk.remove(&path).map_err(refused(&path, Operation::Remove))?;
+        SystemDisk.sync_dir(&self.path).map_err(refused(&self.path, Operation::Sync))
+    }
+
     /// Reads the log of a life, and opens it to go on.
     ///
     /// # Errors

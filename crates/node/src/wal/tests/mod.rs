@@ -274,6 +274,9 @@ fn a_directory_is_one_processs_at_a_time_and_knows_what_to_come_back_as() {
     whole(6, b"six");
     assert_eq!(directory.life_to_recover().expect("readable"), Some(5), "nobody has said that 6 was taken in");
     assert_eq!([5, 5, 6, 5].map(|life| directory.count_return(life).expect("a good disk")), [1, 2, 1, 3], "each number once");
+    directory.take_back_return(5, 3).expect("a good disk");
+    directory.take_back_return(6, 1).expect("a good disk");
+    assert_eq!([5, 6, 5].map(|life| directory.count_return(life).expect("a good disk")), [3, 1, 4], "those had not been used");
     directory.keep_only(6).expect("a good disk");
     assert_eq!([5, 6].map(|life| directory.count_return(life).expect("a good disk")), [1, 2], "6 goes on, and 5 is forgotten");
     assert_eq!((directory.lives().expect("readable"), directory.life_to_recover().expect("readable")), (vec![6], Some(6)));
