@@ -1,6 +1,6 @@
 //! State on disk: what was acknowledged outlives the replica.
 
-use martlet::config::{DurabilityKind, EngineKind};
+use martlet::config::{Cluster, ClusterConfig, DurabilityKind, EngineKind};
 use martlet::{Replica, Role, SessionCommand};
 
 use crate::cluster::{Text, cluster, threads};
@@ -83,4 +83,32 @@ fn a_start_that_fails_is_no_return() {
         assert_eq!((number(&replica), replica.read(|text| text.0.clone())), (returns, Ok(b"kept".to_vec())));
         replica.stop().expect("in order");
     }
+}
+
+#[test]
+fn a_log_of_another_size_is_refused_with_both_sizes_and_nothing_is_lost() {
+    let scratch = Scratch(std::env::temp_dir().join(format!("martlet-embed-sizes-{}", std::process::id())));
+    let before = cluster("sizes", EngineKind::Mu, 1);
+    let mut config = ClusterConfig { key: Some(before.key().to_hex().into()), key_file: None, ..before.config().clone() };
+    let written = config.sizes.log_ring_bytes;
+    config.sizes.log_ring_bytes = 2 * written;
+    let after = Cluster::new(config).expect("a good configuration");
+    let start = |cluster: &Cluster| {
+        let builder = Replica::builder().cluster(cluster.clone()).node(0).threads(threads());
+        builder.durability(DurabilityKind::Sync).directory(&scratch.0).start(Text::default())
+    };
+    let lead = || {
+        let replica = start(&before).expect("it starts");
+        assert!(replica.roles().any(|change| change.role == Role::Leader), "who is alone leads");
+        replica
+    };
+    let replica = lead();
+    replica.propose(b"kept").expect("it leads");
+    replica.stop().expect("in order");
+    let said = start(&after).expect_err("what stands where depends on the size").to_string();
+    let wanted = format!("written with a log of {written} bytes, and now it has {}; set sizes.log_ring_bytes back", 2 * written);
+    assert!(said.contains(&wanted), "{said}");
+    let replica = lead();
+    assert_eq!(replica.read(|text| text.0.clone()), Ok(b"kept".to_vec()));
+    replica.stop().expect("in order");
 }

@@ -31,7 +31,7 @@ pub enum DiskError {
     #[error(transparent)]
     Wal(#[from] WalError),
     /// What stands there makes no log, though every byte of it is as it was written.
-    #[error("{}: {error}; was it written with other sizes, or by another version? Start the node with an empty directory to have it taught", path.display())]
+    #[error("{}: {error}; {}", path.display(), advice(*error))]
     Log {
         /// The directory of the life that was to be come back as.
         path: PathBuf,
@@ -50,6 +50,15 @@ pub enum DiskError {
     /// The system has no chance to give.
     #[error("no random numbers: {0}")]
     Chance(std::io::Error),
+}
+
+fn advice(error: RecoverError) -> &'static str {
+    match error {
+        RecoverError::Ring { .. } => {
+            "set sizes.log_ring_bytes back to what it was: it cannot be changed while there are data that were written with it"
+        }
+        _ => "was it written by another version? Start the node with an empty directory to have it taught",
+    }
 }
 
 /// Where a node's next life begins.

@@ -61,6 +61,14 @@ pub enum RecoverError {
         /// What is wrong with it.
         fault: LaneFault,
     },
+    /// The log had another size then, and what stands where in it depends on that.
+    #[error("it was written with a log of {written} bytes, and now it has {configured}")]
+    Ring {
+        /// The size with which it was written.
+        written: u64,
+        /// The size of today.
+        configured: u64,
+    },
     /// Parts and last words of a snapshot that do not belong to this journal.
     #[error("the snapshot does not belong to the journal")]
     Snapshot,
@@ -230,6 +238,11 @@ pub(super) fn replay<S: StateMachine>(
     let (mut rest, mut ceiling, mut entry) = (journal, 0, 0);
     while !rest.is_empty() {
         let (next, after) = Entry::decode(rest).ok_or(RecoverError::NoEntry(entry))?;
+        if let Entry::Base { ring_bytes: written, .. } = next
+            && written != capacity as u64
+        {
+            return Err(RecoverError::Ring { written, configured: capacity as u64 });
+        }
         restoring.replay(next, entry == 0, &mut log, ring, &mut ceiling).map_err(|fault| RecoverError::Order { entry, fault })?;
         (rest, entry) = (after, entry + 1);
     }

@@ -24,8 +24,9 @@ pub(super) enum Entry<'a> {
     /// The log was accepted under `ballot`: what stands behind `keep` was replaced by these records, after a jump if there is one. `committed` is what
     /// was known before that.
     Start { ballot: u64, committed: LogIndex, jump: Option<(Mark, Group)>, keep: Mark, payloads: Vec<&'a [u8]> },
-    /// The whole log: what stands behind `mark`, with the group there. `anew`: it does not follow from what was written before.
-    Base { anew: bool, mark: Mark, ballot: u64, group: Group, payloads: Vec<&'a [u8]> },
+    /// The whole log: what stands behind `mark`, with the group there. `anew`: it does not follow from what was written before. `ring_bytes`: the log's size,
+    /// on which all positions depend.
+    Base { anew: bool, ring_bytes: u64, mark: Mark, ballot: u64, group: Group, payloads: Vec<&'a [u8]> },
     /// Numbers up to this one count as promised.
     Ceiling(u64),
 }
@@ -73,9 +74,10 @@ impl Entry<'_> {
                 }
                 payloads(out, records);
             }
-            Entry::Base { anew, mark: at, ballot, group: of, payloads: records } => {
+            Entry::Base { anew, ring_bytes, mark: at, ballot, group: of, payloads: records } => {
                 out.push(Self::BASE);
                 out.push(u8::from(*anew));
+                word(out, *ring_bytes);
                 mark(out, *at);
                 word(out, *ballot);
                 group(out, of);
@@ -102,8 +104,9 @@ impl Entry<'_> {
                 Entry::Start { ballot, committed, jump, keep, payloads: payloads(&mut body)? }
             }
             Self::BASE => {
-                let (anew, mark, ballot) = (flag(&mut body)?, mark(&mut body)?, number(&mut body)?);
-                Entry::Base { anew, mark, ballot, group: group(&mut body)?, payloads: payloads(&mut body)? }
+                let (anew, ring_bytes) = (flag(&mut body)?, number(&mut body)?);
+                let (mark, ballot) = (mark(&mut body)?, number(&mut body)?);
+                Entry::Base { anew, ring_bytes, mark, ballot, group: group(&mut body)?, payloads: payloads(&mut body)? }
             }
             Self::CEILING => Entry::Ceiling(number(&mut body)?),
             _ => return None,
@@ -288,7 +291,7 @@ mod tests {
             Entry::Append { committed: LogIndex(3), payload: b"record" },
             Entry::Start { ballot: 9, committed: LogIndex(3), jump: None, keep: mark(4), payloads: vec![b"", b"one"] },
             Entry::Start { ballot: 9, committed: LogIndex(3), jump: Some((mark(5), group.clone())), keep: mark(5), payloads: vec![] },
-            Entry::Base { anew: true, mark: mark(6), ballot: 8, group, payloads: vec![b"two"] },
+            Entry::Base { anew: true, ring_bytes: 4096, mark: mark(6), ballot: 8, group, payloads: vec![b"two"] },
             Entry::Ceiling(77),
         ];
         let mut bytes = Vec::new();

@@ -47,7 +47,7 @@ impl Log {
         // Who knows no group has nothing to come back with.
         let Some(group) = self.group_at(self.committed.index).cloned() else { return };
         let payloads = records.iter().map(Vec::as_slice).collect();
-        let entry = Entry::Base { anew, mark: self.committed, ballot: self.last_ballot, group, payloads };
+        let entry = Entry::Base { anew, ring_bytes: self.capacity, mark: self.committed, ballot: self.last_ballot, group, payloads };
         if let Some(journal) = &mut self.journal {
             journal.write(&entry);
         }

@@ -13,7 +13,7 @@ use crate::engine::mu::durable::replay;
 use crate::engine::mu::journal::Journal;
 use crate::engine::mu::layout::{Header, Kind};
 use crate::engine::mu::log::{Log, Mark, Staged};
-use crate::engine::mu::{Config, Durability, Event, Execution, Group};
+use crate::engine::mu::{Config, Durability, Event, Execution, Group, RecoverError};
 use crate::replica::{Standing, StateMachine};
 
 fn durable(durability: Durability) -> Config {
@@ -131,6 +131,19 @@ fn behind(log: &Log, ring: &[AtomicU64], mut position: u64) -> Vec<Vec<u8>> {
         position = next;
     }
     records
+}
+
+#[test]
+fn a_journal_of_a_log_of_another_size_is_refused_whatever_stands_in_it() {
+    let ring = memory();
+    let mut log = Log::new(CAPACITY, Some(Group::new(vec![id(0), id(1)])));
+    log.begin_journal(Box::new(Journal::new(0)));
+    let journal = log.journal.as_ref().expect("just begun").pending().to_vec();
+    for size in [CAPACITY / 2, CAPACITY, 2 * CAPACITY] {
+        let replayed = replay(size, &[], &[0; 8], &journal, &ring, &mut Machine::default()).map(drop);
+        let refused = RecoverError::Ring { written: CAPACITY as u64, configured: size as u64 };
+        assert_eq!(replayed, if size == CAPACITY { Ok(()) } else { Err(refused) });
+    }
 }
 
 #[test]
