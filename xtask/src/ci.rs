@@ -127,8 +127,9 @@ fn tests(root: &Path) -> Outcome {
     if !on_path("cc") {
         println!("   cc is not installed (Debian's gcc): the test of the C ABI says so and passes over it");
     }
-    // The command's tests start the real binary; it has to be there before them. So has the library for C.
-    let built = finish(cargo(root).args(["build", "--workspace", "--bins", "--lib"]));
+    // The command's tests start the real binary; it has to be there before them. So has the library for C. With the tests among what is built, dependencies
+    // have the features that tests ask for, and are built once.
+    let built = finish(cargo(root).args(["build", "--workspace", "--all-targets"]));
     if !matches!(built, Outcome::Passed) {
         return built;
     }

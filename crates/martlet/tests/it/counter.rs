@@ -20,11 +20,11 @@ pub fn build(package: &str, what: &[&str]) -> PathBuf {
     let built = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
     let (target, profile) = (built.parent().expect("target/PROFILE"), built.file_name().expect("target/PROFILE"));
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet"]).args(what).arg("--target-dir").arg(target);
-    // Features are those of all that is built at once: where the whole workspace has been, a package alone would be built anew, and all below it.
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet"]).arg("--target-dir").arg(target);
+    // Features are those of all that is built at once: where the whole workspace has been, a part alone would be built anew, and all below it.
     match std::env::var_os("MARTLET_BUILT_WORKSPACE") {
-        Some(_) => cargo.arg("--workspace"),
-        None => cargo.args(["--package", package]),
+        Some(_) => cargo.args(["--workspace", "--all-targets"]),
+        None => cargo.args(["--package", package]).args(what),
     };
     // The directory of the profile `dev` is not called so.
     cargo.arg("--profile").arg(if profile == "debug" { "dev".as_ref() } else { profile });
