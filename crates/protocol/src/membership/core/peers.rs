@@ -107,10 +107,6 @@ impl Peers {
         self.list.iter_mut().find(|p| p.id == id)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Peer> {
-        self.list.iter()
-    }
-
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer> {
         self.list.iter_mut()
     }
