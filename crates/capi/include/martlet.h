@@ -266,8 +266,8 @@ enum martlet_status martlet_read(const struct martlet_replica *replica,
 // `replica` is one that martlet_start gave and martlet_stop has not had.
 enum martlet_status martlet_transfer_leadership(const struct martlet_replica *replica);
 
-// Hands leadership over to the replica of this node; MARTLET_NOT_HANDED_OVER when it went to another one. With the engine primary-backup the successor cannot be chosen: there the status is
-// MARTLET_NO_SUCCESSOR for any node but the one that comes next.
+// Hands leadership over to the replica of this node; MARTLET_NOT_HANDED_OVER when it went to another one. With the engine primary-backup the successor
+// cannot be chosen: there the status is MARTLET_NO_SUCCESSOR for any node but the one that comes next.
 //
 // # Safety
 // As martlet_transfer_leadership.

@@ -1,12 +1,31 @@
 //! State on disk: what was acknowledged outlives the replica.
 
 use martlet::config::{Cluster, ClusterConfig, DurabilityKind, EngineKind};
-use martlet::{Replica, Role, SessionCommand};
+use martlet::{Replica, Role, SessionCommand, StartError};
 
 use crate::cluster::{Text, cluster, threads};
 
 /// A directory that goes with the value.
 struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        Scratch(std::env::temp_dir().join(format!("martlet-embed-{name}-{}", std::process::id())))
+    }
+
+    /// Starts the only node of this cluster from what stands here.
+    fn start(&self, cluster: &Cluster) -> Result<Replica<Text>, StartError> {
+        let builder = Replica::builder().cluster(cluster.clone()).node(0).threads(threads());
+        builder.durability(DurabilityKind::Sync).directory(&self.0).start(Text::default())
+    }
+
+    /// The same, until it leads.
+    fn lead(&self, cluster: &Cluster) -> Replica<Text> {
+        let replica = self.start(cluster).expect("it starts");
+        assert!(replica.roles().any(|change| change.role == Role::Leader), "who is alone leads");
+        replica
+    }
+}
 
 impl Drop for Scratch {
     fn drop(&mut self) {
@@ -16,22 +35,16 @@ impl Drop for Scratch {
 
 #[test]
 fn what_was_acknowledged_with_sync_is_there_after_an_end_and_so_are_the_sessions() {
-    let scratch = Scratch(std::env::temp_dir().join(format!("martlet-embed-durable-{}", std::process::id())));
+    let scratch = Scratch::new("durable");
     let cluster = |engine| cluster("durable", engine, 1);
     let durable = cluster(EngineKind::Mu);
-    let start = || {
-        let builder = Replica::builder().cluster(durable.clone()).node(0).threads(threads());
-        let replica = builder.durability(DurabilityKind::Sync).directory(&scratch.0).start(Text::default()).expect("it starts");
-        assert!(replica.roles().any(|change| change.role == Role::Leader), "who is alone leads");
-        replica
-    };
-    let replica = start();
+    let replica = scratch.lead(&durable);
     let session = replica.open_session().expect("room for one");
     let command = SessionCommand { session, seq: 1, confirmed: 0, command: b"once" };
     assert_eq!(replica.propose_once(command), Ok(b"4".to_vec()));
     replica.stop().expect("in order");
     for more in [&b"a"[..], b"b", b"c"] {
-        let replica = start();
+        let replica = scratch.lead(&durable);
         let before = replica.read(|text| text.0.clone()).expect("it leads");
         assert!(before.starts_with(b"once"), "{before:?}");
         assert_eq!(replica.propose_once(command), Ok(b"4".to_vec()), "answered, and not executed again");
@@ -53,19 +66,10 @@ fn files(path: &std::path::Path) -> Vec<std::path::PathBuf> {
 
 #[test]
 fn a_start_that_fails_is_no_return() {
-    let scratch = Scratch(std::env::temp_dir().join(format!("martlet-embed-failing-{}", std::process::id())));
+    let scratch = Scratch::new("failing");
     let cluster = cluster("failing", EngineKind::Mu, 1);
-    let start = || {
-        let builder = Replica::builder().cluster(cluster.clone()).node(0).threads(threads());
-        builder.durability(DurabilityKind::Sync).directory(&scratch.0).start(Text::default())
-    };
-    let lead = || {
-        let replica = start().expect("it starts");
-        assert!(replica.roles().any(|change| change.role == Role::Leader), "who is alone leads");
-        replica
-    };
     let number = |replica: &Replica<Text>| replica.started().process.incarnation.0 & 0xffff;
-    let replica = lead();
+    let replica = scratch.lead(&cluster);
     replica.propose(b"kept").expect("it leads");
     replica.stop().expect("in order");
     let named = |path: &std::path::PathBuf, part: &str| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(part));
@@ -76,10 +80,10 @@ fn a_start_that_fails_is_no_return() {
         bad[good.len() / 2] ^= 1;
         std::fs::write(&snapshot, bad).expect("written");
         for _ in 0..3 {
-            start().expect_err("what was stable has changed");
+            scratch.start(&cluster).expect_err("what was stable has changed");
         }
         std::fs::write(&snapshot, &good).expect("written");
-        let replica = lead();
+        let replica = scratch.lead(&cluster);
         assert_eq!((number(&replica), replica.read(|text| text.0.clone())), (returns, Ok(b"kept".to_vec())));
         replica.stop().expect("in order");
     }
@@ -87,28 +91,19 @@ fn a_start_that_fails_is_no_return() {
 
 #[test]
 fn a_log_of_another_size_is_refused_with_both_sizes_and_nothing_is_lost() {
-    let scratch = Scratch(std::env::temp_dir().join(format!("martlet-embed-sizes-{}", std::process::id())));
+    let scratch = Scratch::new("sizes");
     let before = cluster("sizes", EngineKind::Mu, 1);
     let mut config = ClusterConfig { key: Some(before.key().to_hex().into()), key_file: None, ..before.config().clone() };
     let written = config.sizes.log_ring_bytes;
     config.sizes.log_ring_bytes = 2 * written;
     let after = Cluster::new(config).expect("a good configuration");
-    let start = |cluster: &Cluster| {
-        let builder = Replica::builder().cluster(cluster.clone()).node(0).threads(threads());
-        builder.durability(DurabilityKind::Sync).directory(&scratch.0).start(Text::default())
-    };
-    let lead = || {
-        let replica = start(&before).expect("it starts");
-        assert!(replica.roles().any(|change| change.role == Role::Leader), "who is alone leads");
-        replica
-    };
-    let replica = lead();
+    let replica = scratch.lead(&before);
     replica.propose(b"kept").expect("it leads");
     replica.stop().expect("in order");
-    let said = start(&after).expect_err("what stands where depends on the size").to_string();
+    let said = scratch.start(&after).expect_err("what stands where depends on the size").to_string();
     let wanted = format!("written with a log of {written} bytes, and now it has {}; set sizes.log_ring_bytes back", 2 * written);
     assert!(said.contains(&wanted), "{said}");
-    let replica = lead();
+    let replica = scratch.lead(&before);
     assert_eq!(replica.read(|text| text.0.clone()), Ok(b"kept".to_vec()));
     replica.stop().expect("in order");
 }

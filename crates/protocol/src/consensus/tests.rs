@@ -44,14 +44,21 @@ fn take(proposer: &mut Proposer, fabric: &mut Endpoint<false>, completion: Compl
     proposer.handle_completion(fabric, op, acceptor, completion)
 }
 
-/// Of three acceptors one is never there, so that the other's vote is needed.
-#[test]
-fn an_acceptor_that_is_connected_anew_votes_again() {
-    let mut world = World::<false>::new(7, Faults::calm());
-    let (mut fabric, _other, peer) = meet(&mut world);
-    let mut proposer = Proposer::new(ViewNumber(2), &[Some(PeerId::SELF), Some(peer), None], 0);
+/// Gives the world a while, and the proposer whatever completes in it.
+fn run(world: &mut World<false>, proposer: &mut Proposer, fabric: &mut Endpoint<false>) -> Option<Outcome> {
+    world.run_for(100_000);
+    let mut outcome = None;
+    while let Some(completion) = fabric.poll() {
+        outcome = take(proposer, fabric, completion).or(outcome);
+    }
+    outcome
+}
 
-    // Its answer is lost, and with it the connection; they meet anew before the proposer has taken what became of its question.
+/// A proposer whose prepared swap at the second of three acceptors is applied and its answer lost, and with it the connection; the two have met anew before it
+/// has taken what became of its question. The third acceptor is never there, so that the second one's vote is needed.
+fn connected_anew(world: &mut World<false>) -> (Proposer, Endpoint<false>, Endpoint<false>) {
+    let (mut fabric, other, peer) = meet(world);
+    let mut proposer = Proposer::new(ViewNumber(2), &[Some(PeerId::SELF), Some(peer), None], 0);
     world.block(1, 0);
     assert_eq!(proposer.prepare(&mut fabric), None);
     world.run_for(1_000_000);
@@ -62,15 +69,19 @@ fn an_acceptor_that_is_connected_anew_votes_again() {
     proposer.connect(1, again);
     // Whoever is in a hurry learns nothing wrong from what comes home late.
     proposer.abandon();
+    (proposer, fabric, other)
+}
+
+#[test]
+fn an_acceptor_that_is_connected_anew_votes_again() {
+    let mut world = World::<false>::new(7, Faults::calm());
+    let (mut proposer, mut fabric, _other) = connected_anew(&mut world);
     let mut outcome = proposer.propose(&mut fabric, b"a view, say");
     for _ in 0..10 {
         if matches!(outcome, Some(Outcome::Aborted)) {
             outcome = proposer.propose(&mut fabric, b"a view, say");
         }
-        world.run_for(100_000);
-        while let Some(completion) = fabric.poll() {
-            outcome = take(&mut proposer, &mut fabric, completion).or(outcome);
-        }
+        outcome = run(&mut world, &mut proposer, &mut fabric).or(outcome);
     }
     assert_eq!(outcome, Some(Outcome::Decided(b"a view, say".to_vec())));
 }
@@ -79,34 +90,19 @@ fn an_acceptor_that_is_connected_anew_votes_again() {
 #[test]
 fn what_comes_home_late_over_a_lost_connection_is_not_taken_for_the_answer_over_the_new_one() {
     let mut world = World::<false>::new(7, Faults::calm());
-    let (mut fabric, _other, peer) = meet(&mut world);
-    let mut proposer = Proposer::new(ViewNumber(2), &[Some(PeerId::SELF), Some(peer), None], 0);
-    // Its swap is applied, and the answer lost.
-    world.block(1, 0);
-    assert_eq!(proposer.prepare(&mut fabric), None);
-    world.run_for(1_000_000);
-    world.unblock(1, 0);
-    world.run_for(1_000_000);
-    let again = peer_up(&mut fabric).expect("the two meet again");
-    proposer.connect(1, again);
-    proposer.abandon();
-
+    let (mut proposer, mut fabric, _other) = connected_anew(&mut world);
+    let _ = proposer.propose(&mut fabric, b"a view, say");
     let mut late = Vec::new();
-    let mut drain = |proposer: &mut Proposer, fabric: &mut Endpoint<false>, world: &mut World<false>| {
-        for _ in 0..10 {
-            world.run_for(100_000);
-            while let Some(completion) = fabric.poll() {
-                if completion.result == Err(OpError::PeerLost) {
-                    late.push(completion);
-                } else {
-                    take(proposer, fabric, completion);
-                }
+    for _ in 0..10 {
+        world.run_for(100_000);
+        while let Some(completion) = fabric.poll() {
+            if completion.result == Err(OpError::PeerLost) {
+                late.push(completion);
+            } else {
+                take(&mut proposer, &mut fabric, completion);
             }
         }
-        std::mem::take(&mut late)
-    };
-    let _ = proposer.propose(&mut fabric, b"a view, say");
-    let late = drain(&mut proposer, &mut fabric, &mut world);
+    }
     assert_eq!(late.iter().map(what_for).collect::<Vec<_>>(), [(Op::Swap, 1)], "the case that this test is about");
     for completion in late {
         take(&mut proposer, &mut fabric, completion);
@@ -114,13 +110,7 @@ fn what_comes_home_late_over_a_lost_connection_is_not_taken_for_the_answer_over_
     // Nothing wrong has been learned of the acceptor's word: it takes one attempt from here on.
     proposer.abandon();
     assert_eq!(proposer.propose(&mut fabric, b"a view, say"), None);
-    let mut outcome = None;
-    for _ in 0..10 {
-        world.run_for(100_000);
-        while let Some(completion) = fabric.poll() {
-            outcome = outcome.or(take(&mut proposer, &mut fabric, completion));
-        }
-    }
+    let outcome = (0..10).fold(None, |outcome, _| outcome.or(run(&mut world, &mut proposer, &mut fabric)));
     assert_eq!(outcome, Some(Outcome::Decided(b"a view, say".to_vec())));
 }
 
@@ -137,10 +127,7 @@ fn an_acceptor_that_was_missing_votes_once_it_is_connected() {
         if proposer.is_idle() {
             outcome = proposer.propose(&mut fabric, b"a view, say");
         }
-        world.run_for(100_000);
-        while let Some(completion) = fabric.poll() {
-            outcome = take(&mut proposer, &mut fabric, completion).or(outcome);
-        }
+        outcome = run(&mut world, &mut proposer, &mut fabric).or(outcome);
     }
     assert_eq!(outcome, Some(Outcome::Decided(b"a view, say".to_vec())));
 }
