@@ -130,6 +130,7 @@ impl Mu {
         if gap > self.config.stall_ns {
             // Whatever seemed to stand still may have been ourselves.
             self.hand_over.discount(gap);
+            self.roster.discount(gap);
             self.overrun_since = self.overrun_since.map(|since| since.after(gap));
             for peer in &mut self.peers {
                 peer.watch.score.forget_last();
@@ -241,13 +242,16 @@ impl Mu {
     /// A connection can be lost while both processes live, and then they meet anew as soon as they reach each other. Meanwhile the peer counts for nothing,
     /// but keeps its place in the group for as long as one can hope.
     pub(super) fn mind_lost(&mut self, now: Time) {
+        let patience_ns = PATIENCE_TIMEOUTS * self.config.silence_ns;
         for peer in self.peers.iter_mut().filter(|p| p.watch.dead && !p.watch.given_up) {
             let since = *peer.watch.lost.get_or_insert(now);
-            if now.since(since) > PATIENCE_TIMEOUTS * self.config.silence_ns {
+            if now.since(since) > patience_ns {
                 Mark::MuGivenUp.reach();
                 peer.watch.given_up = true;
             }
         }
+        let Mu { me, peers, roster, .. } = self;
+        roster.mind_unmet(now, patience_ns, |id| id == *me || peers.iter().any(|p| p.process == id));
     }
 
     /// A peer is gone, for good if that is `certain`; or its connection is.

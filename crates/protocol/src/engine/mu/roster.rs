@@ -7,7 +7,7 @@ use martlet_fabric::{Fabric, invariant};
 use super::follower::Follower;
 use super::log::Log;
 use super::{AbortReason, Durability, Event, Group, Mu, Peer};
-use crate::basics::{LogIndex, Mark, ProcessId, ViewNumber};
+use crate::basics::{LogIndex, Mark, ProcessId, Time, ViewNumber};
 use crate::membership::{Roles, View};
 
 /// The newest view, as far as it matters here.
@@ -21,6 +21,15 @@ pub(super) struct Roster {
     learners: Vec<ProcessId>,
     /// As of which view, which change of the group, and how many out of reach, membership was last told.
     told: (ViewNumber, LogIndex, usize),
+    /// Members with whom there is no connection, be it that there was none yet, or that it was lost and forgotten before the view came.
+    unmet: Vec<Unmet>,
+}
+
+#[derive(Debug)]
+struct Unmet {
+    process: ProcessId,
+    since: Time,
+    given_up: bool,
 }
 
 impl Roster {
@@ -38,11 +47,36 @@ impl Roster {
     pub fn lists(&self, process: ProcessId) -> bool {
         self.members.contains(&process)
     }
-}
 
-/// Whether a process was connected, and is gone, or has been out of reach for so long that it is given up.
-fn is_gone(peers: &[Peer], id: ProcessId) -> bool {
-    peers.iter().rev().find(|p| p.process == id).is_some_and(|p| p.watch.given_up)
+    /// Gives up those members who have not been met for this long.
+    pub fn mind_unmet(&mut self, now: Time, patience_ns: u64, is_known: impl Fn(ProcessId) -> bool) {
+        let Roster { members, unmet, .. } = self;
+        unmet.retain(|u| members.contains(&u.process) && !is_known(u.process));
+        for process in members.iter().copied().filter(|id| !is_known(*id)) {
+            if !unmet.iter().any(|u| u.process == process) {
+                unmet.push(Unmet { process, since: now, given_up: false });
+            }
+        }
+        for unmet in unmet.iter_mut().filter(|u| !u.given_up && now.since(u.since) > patience_ns) {
+            Mark::MuGivenUp.reach();
+            unmet.given_up = true;
+        }
+    }
+
+    /// For a while this process saw nothing: that does not count as patience.
+    pub fn discount(&mut self, gap_ns: u64) {
+        for unmet in &mut self.unmet {
+            unmet.since = unmet.since.after(gap_ns);
+        }
+    }
+
+    /// Whether a process is gone for certain, or has been out of reach for so long that it is given up.
+    fn is_gone(&self, peers: &[Peer], id: ProcessId) -> bool {
+        match peers.iter().rev().find(|p| p.process == id) {
+            Some(peer) => peer.watch.given_up,
+            None => self.unmet.iter().any(|u| u.process == id && u.given_up),
+        }
+    }
 }
 
 impl Mu {
@@ -117,7 +151,7 @@ impl Mu {
             return;
         }
         let peers = &self.peers;
-        let gone = |id: ProcessId| is_gone(peers, id);
+        let gone = |id: ProcessId| self.roster.is_gone(peers, id);
         let listed = |id: &ProcessId| self.roster.members.contains(id);
         self.adding.extend(self.roster.members.iter().filter(|id| !group.contains(**id) && !group.has_removed(**id) && !gone(**id)));
         self.removing.extend(group.members().iter().filter(|id| !listed(id) || gone(**id)));
@@ -131,7 +165,7 @@ impl Mu {
             return;
         }
         let peers = &self.peers;
-        let is_out = |id: &ProcessId| !group.contains(*id) && (group.has_removed(*id) || is_gone(peers, *id));
+        let is_out = |id: &ProcessId| !group.contains(*id) && (group.has_removed(*id) || self.roster.is_gone(peers, *id));
         let state = (self.roster.view, *index, self.roster.members.iter().filter(|id| is_out(id)).count());
         if self.roster.told == state {
             return;

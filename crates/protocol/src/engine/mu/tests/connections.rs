@@ -7,19 +7,22 @@ use crate::engine::mu::background::PATIENCE_TIMEOUTS;
 use crate::engine::mu::layout::MAX_PEERS;
 use crate::membership::{Member, Roles, View};
 
+/// The second view, of so many replicas and, after them, so many learners.
+fn view_of(replicas: usize, learners: usize) -> View {
+    let role = |n: usize| if n < replicas { Roles::REPLICA } else { Roles::LEARNER };
+    let members = (0..replicas + learners).map(|n| Member { id: id(n), roles: role(n), address: String::new() });
+    View { number: ViewNumber(2), lease_ns: 1, fence_ns: 1, compatible: false, members: members.collect(), departed: Vec::new() }
+}
+
+fn show(c: &mut Cluster<false>, view: &View) {
+    c.nodes.iter_mut().for_each(|n| n.engine.handle_view(view));
+}
+
 /// A cluster of three with some entries, led by 0, whose connection with 2 both ends have lost.
 fn parted() -> Cluster<false> {
     let mut c = Cluster::<false>::new(3, tiny());
     c.until_led_by(0);
-    let view = View {
-        number: ViewNumber(2),
-        lease_ns: 1,
-        fence_ns: 1,
-        compatible: false,
-        members: (0..3).map(|n| Member { id: id(n), roles: Roles::REPLICA, address: String::new() }).collect(),
-        departed: Vec::new(),
-    };
-    c.nodes.iter_mut().for_each(|n| n.engine.handle_view(&view));
+    show(&mut c, &view_of(3, 0));
     c.write_through(0);
     c.until("all are level", |c| c.is_level());
     c.world.partition(&[0], &[2]);
@@ -75,6 +78,25 @@ fn who_stays_out_of_reach_loses_its_place() {
     c.write_through(0);
 }
 
+/// A view that takes somebody in may be decided long after it was proposed, when who was taken in is gone, and nobody but membership's old leader knew it.
+#[test]
+fn who_is_listed_and_was_forgotten_before_is_given_up() {
+    let mut c = Cluster::<false>::new(2, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    c.spawn(None);
+    let known = |c: &Cluster<false>, n: usize| c.nodes[n].engine.peers.iter().any(|p| p.process == id(2));
+    c.until("they meet", |c| known(c, 0) && known(c, 1));
+    c.kill(2);
+    c.until("it is forgotten", |c| !known(c, 0) && !known(c, 1));
+    show(&mut c, &view_of(2, 1));
+    let from = c.world.now();
+    c.until("membership is told", |c| c.events(0, |e| *e == Event::Drop(id(2))) > 0);
+    assert!(c.world.now() - from > PATIENCE_TIMEOUTS * tiny().silence_ns, "it might still have come");
+    assert_eq!(c.events(1, |e| *e == Event::Drop(id(2))), 0, "by one voice");
+    c.write_through(0);
+}
+
 /// On a busy host a process is stalled every now and then.
 #[test]
 fn who_is_often_stalled_gives_up_the_lost_all_the_same() {
@@ -118,19 +140,10 @@ fn who_missed_that_the_group_grew_finds_it_out_from_who_was_taken_in() {
     c.write_through(0);
     c.until("both are level", |c| c.is_level());
     c.spawn(None);
-    let role = |n: usize| if n < 2 { Roles::REPLICA } else { Roles::LEARNER };
-    let view = View {
-        number: ViewNumber(2),
-        lease_ns: 1,
-        fence_ns: 1,
-        compatible: false,
-        members: (0..3).map(|n| Member { id: id(n), roles: role(n), address: String::new() }).collect(),
-        departed: Vec::new(),
-    };
     c.world.partition(&[0], &[1]);
     c.until("both know", |c| lost(c, 0, 1) && lost(c, 1, 0));
     c.world.pause(1);
-    c.nodes.iter_mut().for_each(|n| n.engine.handle_view(&view));
+    show(&mut c, &view_of(2, 1));
     let belongs = |c: &Cluster<false>| c.nodes[2].engine.log.committed_group().is_some_and(|(_, g)| g.contains(id(2)) && g.contains(id(1)));
     c.until("2 belongs, and knows it", |c| belongs(c));
     assert!(c.nodes[1].engine.group().is_some_and(|g| !g.contains(id(2))));
