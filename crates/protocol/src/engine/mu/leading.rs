@@ -177,12 +177,12 @@ impl Reign {
         self.electorate = None;
     }
 
-    /// Lets go of those that are lost and `superseded`: their processes are connected anew. Who is still being read stays until that has come home, since
-    /// it lands where its slot says.
-    pub fn drop_superseded(&mut self, superseded: impl Fn(&Follower) -> bool) -> Vec<Follower> {
+    /// Lets go of those that are lost and do not `matter` any more. Who is still being read stays until that has come home, since it lands where its slot
+    /// says.
+    pub fn drop_lost(&mut self, matters: impl Fn(&Follower) -> bool) -> Vec<Follower> {
         let stage = self.stage;
         let read_from = |f: &Follower| f.reading || matches!(stage, Stage::CatchingUp { from, .. } if from == f.peer);
-        let dropped: Vec<Follower> = self.followers.extract_if(.., |f| f.is_lost() && !read_from(f) && superseded(f)).collect();
+        let dropped: Vec<Follower> = self.followers.extract_if(.., |f| f.is_lost() && !read_from(f) && !matters(f)).collect();
         if !dropped.is_empty() {
             self.electorate = None;
         }

@@ -2,6 +2,7 @@
 
 use martlet_fabric::Fabric;
 
+use super::follower::Follower;
 use super::layout::{Status, permission as lane_words};
 use super::leading::{self, Context, Reign};
 use super::permission;
@@ -63,7 +64,9 @@ impl Mu {
     pub(super) fn ask<F: Fabric>(&mut self, fabric: &mut F) {
         let Some(reign) = &mut self.reign else { return };
         let Some(group) = self.log.group() else { return };
-        for follower in reign.drop_superseded(|f| self.peers.iter().any(|p| p.process == f.process && !p.watch.dead)) {
+        // A lost one has a place in the electorate while it belongs to the group, unless it is connected anew. A reign can be long, and see many come and go.
+        let is_connected = |f: &Follower| self.peers.iter().any(|p| p.process == f.process && !p.watch.dead);
+        for follower in reign.drop_lost(|f| group.contains(f.process) && !is_connected(f)) {
             if let Some(peer) = self.peers.iter_mut().find(|p| p.id == follower.peer) {
                 peer.writer = Some(follower.writer);
             }

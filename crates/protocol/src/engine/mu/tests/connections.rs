@@ -97,6 +97,29 @@ fn who_is_listed_and_was_forgotten_before_is_given_up() {
     c.write_through(0);
 }
 
+/// A leader whose followers die, one after the other, takes in those that come instead for as long as it leads.
+#[test]
+fn any_number_of_followers_is_outlived_in_one_reign() {
+    let mut c = Cluster::<false>::new(3, tiny());
+    c.until_led_by(0);
+    let reign = c.nodes[0].engine.reign();
+    for next in 3..3 + 2 * MAX_PEERS {
+        c.kill(next - 1);
+        c.spawn(None);
+        let member = |n: usize, roles| Member { id: id(n), roles, address: String::new() };
+        let members = vec![member(0, Roles::REPLICA), member(1, Roles::REPLICA), member(next, Roles::LEARNER)];
+        let view = View { number: ViewNumber(next as u64), members, ..view_of(0, 0) };
+        show(&mut c, &view);
+        c.until("it belongs", |c| c.nodes[next].engine.log.committed_group().is_some_and(|(_, g)| g.contains(id(next))));
+        c.write_through(0);
+    }
+    assert_eq!(c.nodes[0].engine.reign(), reign);
+    assert!(c.nodes[0].engine.peers.len() < 6, "the dead are forgotten");
+    // Two of three do, and it is those that live.
+    c.kill(1);
+    c.write_through(0);
+}
+
 /// On a busy host a process is stalled every now and then.
 #[test]
 fn who_is_often_stalled_gives_up_the_lost_all_the_same() {
