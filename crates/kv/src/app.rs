@@ -159,9 +159,8 @@ impl Application for KvApp {
     fn poll<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R) -> usize {
         self.refresh(replica);
         self.read_wall(replica.now());
-        let ticket = if self.is_primary { replica.ticket() } else { Ticket(0) };
         let budget = self.shared.env.config.commands_per_turn;
-        let mut turn = Turn { replica, shared: &mut self.shared, now_ms: self.now_ms, budget, ticket, executed: 0 };
+        let mut turn = Turn { replica, shared: &mut self.shared, now_ms: self.now_ms, budget, executed: 0 };
         if self.is_primary && !turn.replica.machine().is_seeded() {
             turn.perform(Effect::Seed(self.seed));
         }

@@ -19,12 +19,17 @@ pub(crate) struct Turn<'a, R> {
     pub(crate) now_ms: u64,
     /// How many more requests may be executed.
     pub(crate) budget: usize,
-    /// What the replies of this turn wait for.
-    pub(crate) ticket: Ticket,
     pub(crate) executed: usize,
 }
 
 impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
+    /// What the replies of this turn wait for. Only to be taken by a reply: an engine without leases asks its followers, for each turn in which somebody has
+    /// taken one, whether they still give their permission.
+    #[inline]
+    pub(crate) fn ticket(&self) -> Ticket {
+        if self.shared.env.is_primary { self.replica.ticket() } else { Ticket(0) }
+    }
+
     /// Whether a request of so many bytes may be executed in this turn. The engine takes entries of any length; what is asked of it is
     /// only whether it keeps up, so one that is larger than its rings is not kept waiting for a room that will never be.
     #[inline]

@@ -282,6 +282,18 @@ fn requests_are_answered_in_a_calm_world() {
     assert!(sessions.heap_bytes() < 2 * 41 * 100, "{} bytes of sessions", sessions.heap_bytes());
 }
 
+/// With `mu` a ticket costs a write to each follower, and a primary takes turns all the time.
+#[test]
+fn a_turn_without_replies_takes_no_ticket() {
+    let mut cluster = Cluster::new(8, 1, 1, |_| Faults::calm());
+    cluster.run_to(5);
+    let taken = |c: &Cluster| c.servers[0].replica.tickets_taken.get();
+    let before = taken(&cluster);
+    assert!(before >= 5, "{before} tickets for five increments");
+    (0..20).for_each(|_| cluster.serve(0));
+    assert_eq!(taken(&cluster), before);
+}
+
 #[test]
 fn nothing_is_executed_twice_whatever_dies() {
     let mut repeats = 0;

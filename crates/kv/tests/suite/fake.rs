@@ -1,6 +1,6 @@
 //! A replica for tests: it replicates by handing each entry to the other machines at once, and releases replies when the test says so.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -27,6 +27,8 @@ pub struct FakeReplica<F> {
     pub view: View,
     pub reign: u64,
     pub ticket: Ticket,
+    /// How often that was asked for.
+    pub tickets_taken: Cell<usize>,
     pub released: Ticket,
     pub room: bool,
     /// The longest entry that is taken.
@@ -54,6 +56,7 @@ impl<F: Fabric> FakeReplica<F> {
             view: View { number: ViewNumber(1), lease_ns: 1_000_000, fence_ns: 0, compatible: false, members, departed: Vec::new() },
             reign: 0,
             ticket: Ticket(1),
+            tickets_taken: Cell::new(0),
             released: Ticket(0),
             room: true,
             limit: usize::MAX,
@@ -152,6 +155,7 @@ impl<F: Fabric> Replica for FakeReplica<F> {
         panic!("what was executed cannot be replicated");
     }
     fn ticket(&self) -> Ticket {
+        self.tickets_taken.update(|taken| taken + 1);
         self.ticket
     }
     fn released(&self) -> Ticket {

@@ -134,6 +134,28 @@ fn a_coordinator_that_connects_late_is_asked_at_once() {
     assert!(active(node, &c.world), "it has answered long before a lease's time");
 }
 
+/// Over a link that loses much, an answer takes longer than it is until the next question is due. Were each asked all the same, all that goes to that peer would
+/// wait behind more and more of them, an engine's records and requests for permission too.
+#[test]
+fn who_is_not_answered_does_not_ask_again() {
+    let mut c = Cluster::three(13, Faults::calm(), Leases::Primary);
+    c.world.set_faults(Faults { peer_lost_after_ns: 1 << 40, ..Faults::calm() });
+    c.run(5_000_000);
+    let before = c.newest().clone();
+    assert_eq!(before.members.len(), 3);
+    let [one, other] = [1, 2].map(|n| c.nodes[n].index);
+    c.world.block(one, other);
+    c.run(2_000_000);
+    let held = c.world.held();
+    // Sixty looks at boards in each direction, and twenty at a heart; not so long that either is presumed dead.
+    c.run(12_000_000);
+    assert!(c.world.held() < held + 20, "{held} operations and events waited, and now {}", c.world.held());
+    c.world.unblock(one, other);
+    c.run(1_000_000);
+    assert!(c.world.held() < held + 20, "they are answered, and asked again");
+    assert_eq!(*c.newest(), before, "nobody has been blamed");
+}
+
 #[test]
 fn the_last_member_goes_on_alone() {
     let mut c = Cluster::three(6, Faults::calm(), Leases::Primary);

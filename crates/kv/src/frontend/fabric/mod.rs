@@ -232,7 +232,7 @@ fn serve<R: Replica<Machine = KvMachine>>(
                 } else if turn.shared.env.is_primary {
                     open_session(lane, SessionId(session), turn);
                     turn.finish_request();
-                    lane.answer(Answer::Welcome { view: turn.shared.env.view_number }, Some(turn.ticket), |_| {});
+                    lane.answer(Answer::Welcome { view: turn.shared.env.view_number }, Some(turn.ticket()), |_| {});
                 } else {
                     let (view, node) = (turn.shared.env.view_number, turn.shared.env.primary.map(|p| p.node));
                     lane.answer(Answer::Redirect { epoch, seq: 0, view, node }, None, |_| {});
@@ -290,13 +290,15 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
             Known::Settled => {
                 // A client that has a reply already takes no notice.
                 turn.shared.stats.fabric_repeats += 1;
-                lane.answer(Answer::Reply { seq, view }, Some(turn.ticket), |out| Reply::new(out, Protocol::Resp3).error(OUTCOME_UNKNOWN));
+                lane.answer(Answer::Reply { seq, view }, Some(turn.ticket()), |out| {
+                    Reply::new(out, Protocol::Resp3).error(OUTCOME_UNKNOWN)
+                });
                 turn.finish_request();
                 return;
             }
             Known::Answered(reply) => {
                 turn.shared.stats.fabric_repeats += 1;
-                lane.answer(Answer::Reply { seq, view }, Some(turn.ticket), |out| out.extend_from_slice(reply));
+                lane.answer(Answer::Reply { seq, view }, Some(turn.ticket()), |out| out.extend_from_slice(reply));
                 return;
             }
         }
@@ -332,6 +334,6 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
         let reply = &lane.buffer()[text_at..];
         turn.perform(Effect::Answer { session, seq, lowest, reply });
     }
-    lane.close(executed.data.then_some(turn.ticket));
+    lane.close(executed.data.then(|| turn.ticket()));
     turn.finish_request();
 }

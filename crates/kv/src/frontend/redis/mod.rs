@@ -419,6 +419,6 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
             }
         }
     }
-    connection.output.hold(data.then_some(turn.ticket));
+    connection.output.hold(data.then(|| turn.ticket()));
     taken
 }

@@ -48,7 +48,7 @@ impl Core {
         }
         if now >= self.next_pull {
             self.next_pull = now.after(self.config.pull_interval_ns);
-            self.pull(fabric);
+            self.look_at_boards(fabric);
         }
         if now >= self.next_resend {
             self.next_resend = now.after(self.config.resend_interval_ns);

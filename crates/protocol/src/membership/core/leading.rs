@@ -2,8 +2,7 @@
 
 use martlet_fabric::{Fabric, PeerId};
 
-use super::{Core, Milestone, PUSH_DELAY_NS, Read, read_token, remote_life};
-use crate::basics::layout::life;
+use super::{Core, Milestone, PUSH_DELAY_NS};
 use crate::basics::{Mark, ProcessId, Time};
 use crate::consensus::Outcome;
 use crate::consensus::rpc::RpcReply;
@@ -201,10 +200,8 @@ impl Core {
         let successor = view.members[(at + 1) % view.members.len()].id;
         let leader = view.coordinators().next().map(|m| m.id);
         for target in [Some(successor), leader.filter(|l| *l != successor)].into_iter().flatten() {
-            if target != self.config.me
-                && let Some(peer) = self.peers.of(target)
-            {
-                fabric.read_word(remote_life(peer, life::HEARTBEAT), read_token(Read::Heartbeat, 0, peer));
+            if target != self.config.me {
+                self.peers.ask_heartbeat(fabric, target);
             }
         }
     }

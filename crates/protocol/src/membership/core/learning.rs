@@ -3,6 +3,7 @@
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric, Local, LocalRegion, OpError, PeerId, Region, Remote, invariant};
 
+use super::peers::Peer;
 use super::{Core, Event, Leases, Read, is_view, read_token};
 use crate::basics::layout::{BOARD, MAX_MEMBERS, SCRATCH, VIEW_RECORD_BYTES};
 use crate::basics::{Canary, Mark, ProcessId, Time, ViewNumber, ballot, sealed};
@@ -179,27 +180,38 @@ impl Core {
         }
     }
 
-    /// Looks at everybody's board.
-    pub(super) fn pull<F: Fabric>(&mut self, fabric: &mut F) {
-        if Canary::NoPull.is_planted() {
-            return;
+    /// Looks at everybody's board, now and then. Where the last look is still under way it will do: over a bad link looks would be asked for faster than
+    /// they are answered, and all that goes to that peer wait behind more and more of them.
+    pub(super) fn look_at_boards<F: Fabric>(&mut self, fabric: &mut F) {
+        if !Canary::NoPull.is_planted() {
+            self.peers.iter_mut().filter(|p| !p.number_asked).for_each(|p| read_number(fabric, p));
         }
-        for peer in self.peers.iter() {
-            fabric.read_word(board_word(peer.id), read_token(Read::BoardNumber, 0, peer.id));
+    }
+
+    /// Looks at everybody's board, as it is from now on.
+    pub(super) fn pull<F: Fabric>(&mut self, fabric: &mut F) {
+        if !Canary::NoPull.is_planted() {
+            self.peers.iter_mut().for_each(|p| want_number(fabric, p));
         }
     }
 
     pub(super) fn pull_from<F: Fabric>(&mut self, fabric: &mut F, peer: PeerId) {
-        if Canary::NoPull.is_planted() {
-            return;
+        if !Canary::NoPull.is_planted()
+            && let Some(peer) = self.peers.get(peer)
+        {
+            want_number(fabric, peer);
         }
-        fabric.read_word(board_word(peer), read_token(Read::BoardNumber, 0, peer));
     }
 
     pub(super) fn note_board_number<F: Fabric>(&mut self, fabric: &mut F, id: PeerId, result: Result<u64, OpError>) {
         let known = self.view_number();
         let Some(peer) = self.peers.get(id) else { return };
+        peer.number_asked = false;
+        let wanted = std::mem::take(&mut peer.number_wanted);
         let Ok(number) = result else { return };
+        if wanted {
+            read_number(fabric, peer);
+        }
         peer.board = ViewNumber(number);
         if number <= known.0 || peer.board_asked {
             return;
@@ -240,8 +252,14 @@ fn record_at(number: ViewNumber) -> usize {
     RECORDS_AT + (number.0 % 2) as usize * VIEW_RECORD_BYTES
 }
 
-fn board_word(peer: PeerId) -> Remote {
-    Remote { peer, region: Region::Public(BOARD), offset: 0 }
+fn read_number<F: Fabric>(fabric: &mut F, peer: &mut Peer) {
+    peer.number_asked = true;
+    fabric.read_word(Remote { peer: peer.id, region: Region::Public(BOARD), offset: 0 }, read_token(Read::BoardNumber, 0, peer.id));
+}
+
+/// Reads the number on a board as it is from now on: what is under way may be older.
+fn want_number<F: Fabric>(fabric: &mut F, peer: &mut Peer) {
+    if peer.number_asked { peer.number_wanted = true } else { read_number(fabric, peer) }
 }
 
 /// Two peers may share a place; a record that the other overwrote fails its seal, or is as good.

@@ -37,8 +37,13 @@ pub(super) struct Peer {
     vouchers: Vec<ProcessId>,
     /// The newest view that its board was seen to name.
     pub board: ViewNumber,
+    /// The number on its board is being read; and whether somebody wants to know what stands there after that.
+    pub number_asked: bool,
+    pub number_wanted: bool,
     /// Whether its board is being read.
     pub board_asked: bool,
+    /// Its heartbeat is being read.
+    heart_asked: bool,
 }
 
 /// All of them. Small: at most a few dozen, searched linearly.
@@ -80,7 +85,10 @@ impl Peers {
             reaches: Vec::new(),
             vouchers: Vec::new(),
             board: ViewNumber(0),
+            number_asked: false,
+            number_wanted: false,
             board_asked: false,
+            heart_asked: false,
         });
         Some(process)
     }
@@ -99,8 +107,8 @@ impl Peers {
         self.list.iter_mut().find(|p| p.id == id)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Peer> {
-        self.list.iter()
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer> {
+        self.list.iter_mut()
     }
 
     pub fn process(&self, id: PeerId) -> Option<ProcessId> {
@@ -243,9 +251,18 @@ impl Peers {
         }
     }
 
+    /// Asks for the heartbeat of a process, unless that is under way: what is asked faster than it is answered would wait in a line that grows for ever.
+    pub fn ask_heartbeat<F: Fabric>(&mut self, fabric: &mut F, process: ProcessId) {
+        if let Some(peer) = self.list.iter_mut().find(|p| p.process == process && !p.heart_asked) {
+            peer.heart_asked = true;
+            fabric.read_word(remote_life(peer.id, life::HEARTBEAT), read_token(Read::Heartbeat, 0, peer.id));
+        }
+    }
+
     /// Takes a heartbeat. Returns who is presumed dead because of it.
     pub fn note_heartbeat(&mut self, id: PeerId, result: Result<u64, OpError>) -> Option<ProcessId> {
         let peer = self.get(id)?;
+        peer.heart_asked = false;
         let failed = peer.score.observe(result.ok()?);
         if failed {
             return Some(peer.process);
