@@ -275,7 +275,18 @@ impl Mu {
     /// 5.1). Who joins or leaves does so for this purpose when the change is committed; who lacks the state cannot lead.
     pub fn leader(&self) -> Option<ProcessId> {
         let (_, group) = self.log.committed_group()?;
-        group.first().into_iter().chain(group.members().iter().copied()).find(|id| self.could_lead(*id))
+        let mut ranked = group.first().into_iter().chain(group.members().iter().copied());
+        ranked.find(|id| self.could_lead(*id)).or_else(|| self.leader_in_force())
+    }
+
+    /// Nobody is left of the group that is known to be committed. The changes behind it may be committed all the same, and who would have told of it is gone:
+    /// so whoever belongs to the group in force may lead, unless somebody does, who will tell (docs/mu.md).
+    fn leader_in_force(&self) -> Option<ProcessId> {
+        let group = self.log.group().filter(|_| self.log.is_group_changing())?;
+        if self.peers.iter().any(|p| p.watch.is_alive() && p.watch.status == Some(Status::Leader)) {
+            return None;
+        }
+        group.members().iter().copied().find(|id| self.could_lead(*id))
     }
 
     /// Whether a process is taken to be alive, and to hold the state.

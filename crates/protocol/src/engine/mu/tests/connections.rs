@@ -196,3 +196,38 @@ fn who_missed_that_the_dead_were_removed_finds_it_out_from_the_others() {
     c.until_led_by(1);
     c.write_through(1);
 }
+
+/// The founder takes in 1 and then 2, and dies before either has heard that it belongs, and 1 of the second change.
+#[test]
+fn of_those_taken_in_who_have_not_heard_that_they_belong_one_leads_when_nobody_else_can() {
+    let mut c = Cluster::<false>::new(1, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    c.spawn(None);
+    c.spawn(None);
+    let role = |n: usize| if n < 1 { Roles::REPLICA } else { Roles::LEARNER };
+    let view = |number, members: std::ops::Range<usize>| View {
+        number: ViewNumber(number),
+        lease_ns: 1,
+        fence_ns: 1,
+        compatible: false,
+        members: members.map(|n| Member { id: id(n), roles: role(n), address: String::new() }).collect(),
+        departed: Vec::new(),
+    };
+    let holds = |c: &Cluster<false>, n: usize, of: usize| c.nodes[n].engine.group().is_some_and(|g| g.contains(id(of)));
+    let knows = |c: &Cluster<false>, n: usize| c.nodes[n].engine.log.committed_group().is_some_and(|(_, g)| g.contains(id(n)));
+    c.nodes.iter_mut().for_each(|n| n.engine.handle_view(&view(2, 0..2)));
+    c.until("the group of two is committed", |c| c.nodes[0].engine.log.committed_group().is_some_and(|(_, g)| g.contains(id(1))));
+    c.world.partition(&[0], &[1]);
+    c.nodes.iter_mut().for_each(|n| n.engine.handle_view(&view(3, 0..3)));
+    c.until("2 holds the group of three", |c| holds(c, 2, 2));
+    c.kill(0);
+    assert!(!knows(&c, 1) && !knows(&c, 2) && !holds(&c, 1, 2));
+    c.until("1 has taken what stands in its lane", |c| holds(c, 1, 1));
+    c.until("one of them leads", |c| c.leads(1) || c.leads(2));
+    c.until("both know that they belong", |c| knows(c, 1) && knows(c, 2));
+    c.until_led_by(1);
+    c.write_through(1);
+    c.run(tiny().silence_ns);
+    assert!(c.leads(1) && !c.leads(2), "the lower id leads, and stays");
+}
