@@ -7,6 +7,8 @@ probes! {
     pub enum Mark {
         /// A proposer's prepare phase is won, and nothing had been accepted.
         CasPrepared = "cas: prepared",
+        /// A majority has promised, and others that have to have not.
+        CasAwaits = "cas: awaits those that are required",
         /// A prepare phase is won, and an accepted value is there to be read.
         CasFetching = "cas: fetches an accepted value",
         /// An accepted value has been read and adopted.

@@ -11,4 +11,4 @@ pub mod rpc;
 #[cfg(test)]
 mod tests;
 
-pub use cas::{Op, Outcome, Proposer};
+pub use cas::{Op, Outcome, Proposer, Required};

@@ -3,7 +3,7 @@
 use martlet_fabric::sim::{Endpoint, Faults, World};
 use martlet_fabric::{Completion, Fabric, Identity, Incarnation, NodeId, OpError, PeerEvent, PeerId, PeerKind};
 
-use super::{Op, Outcome, Proposer};
+use super::{Op, Outcome, Proposer, Required};
 use crate::basics::ViewNumber;
 use crate::basics::layout::{Sizes, regions, token_rest};
 
@@ -130,4 +130,55 @@ fn an_acceptor_that_was_missing_votes_once_it_is_connected() {
         outcome = run(&mut world, &mut proposer, &mut fabric).or(outcome);
     }
     assert_eq!(outcome, Some(Outcome::Decided(b"a view, say".to_vec())));
+}
+
+/// A view that removes the only other one in reach would be decided with its vote, and nobody could decide another one.
+#[test]
+fn a_value_that_others_have_to_answer_for_is_written_nowhere_before_they_have() {
+    let mut world = World::<false>::new(7, Faults::calm());
+    let (mut fabric, _other, peer) = meet(&mut world);
+    let spec = regions(Sizes { log_ring_bytes: 4096, client_ring_bytes: 4096 });
+    let identity = Identity { node: NodeId(2), incarnation: Incarnation(1), kind: PeerKind::Member };
+    let (third, _third) = world.spawn(identity, &spec);
+    world.run_for(1_000_000);
+    let silent = peer_up(&mut fabric).expect("the third is met");
+    let acceptors = [Some(PeerId::SELF), Some(peer), Some(silent)];
+    let mut proposer = Proposer::new(ViewNumber(2), &acceptors, 0);
+    let mut outcome = None;
+    let mut drain = |proposer: &mut Proposer, fabric: &mut Endpoint<false>, world: &mut World<false>| {
+        for _ in 0..10 {
+            world.run_for(1_000);
+            while let Some(completion) = fabric.poll() {
+                outcome = take(proposer, fabric, completion).or(outcome.take());
+            }
+        }
+        outcome.take()
+    };
+    // Prepared ahead, by all three: which says nothing about now.
+    assert_eq!(proposer.prepare(&mut fabric), None);
+    assert_eq!(drain(&mut proposer, &mut fabric, &mut world), Some(Outcome::Prepared));
+    world.block(third, 0);
+    assert_eq!(proposer.propose_once(&mut fabric, b"without the second", Required { of: 0b101, count: 2 }), None);
+    assert_eq!(drain(&mut proposer, &mut fabric, &mut world), None);
+    assert!(proposer.is_waiting(), "a majority has promised, and it is not the one that counts");
+
+    // The first by itself may go on.
+    assert_eq!(proposer.propose_once(&mut fabric, b"without both", Required { of: 0b001, count: 1 }), None);
+    let decided = drain(&mut proposer, &mut fabric, &mut world);
+    assert_eq!(decided, Some(Outcome::Decided(b"without both".to_vec())), "nobody has accepted the other value");
+}
+
+#[test]
+fn an_attempt_ends_when_those_who_have_to_answer_are_out_of_reach() {
+    let mut world = World::<false>::new(7, Faults::calm());
+    let (mut fabric, _other, peer) = meet(&mut world);
+    let mut proposer = Proposer::new(ViewNumber(2), &[Some(PeerId::SELF), Some(peer), None], 0);
+    let mut outcome = proposer.propose_once(&mut fabric, b"a view, say", Required { of: 0b101, count: 2 });
+    for _ in 0..10 {
+        world.run_for(100_000);
+        while let Some(completion) = fabric.poll() {
+            outcome = take(&mut proposer, &mut fabric, completion).or(outcome);
+        }
+    }
+    assert_eq!(outcome, Some(Outcome::Aborted));
 }

@@ -3,6 +3,7 @@
 use super::view::{Departed, Evidence, Member, Roles, View};
 use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{ProcessId, ballot};
+use crate::consensus::Required;
 
 /// What a leader has been asked for and has not yet got into a view.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +33,11 @@ impl Wishes {
             Some(_) => {}
             None => self.remove.push((process, evidence)),
         }
+    }
+
+    /// Who is out of reach is removed before who is not: the last replica and the last coordinator stay, and should be such as can be asked.
+    pub fn prefer(&mut self, in_reach: &[ProcessId]) {
+        self.remove.sort_by_key(|(process, _)| in_reach.contains(process));
     }
 
     /// Wishes that `member` be taken in.
@@ -152,6 +158,20 @@ pub fn next(view: &View, wishes: &Wishes, leader: Leader, have_met: impl Fn(Proc
     let compatible = !changed;
     // Leases carry over a compatible view, so those on it must be waited for as well.
     Some(View { number: view.number.next(), lease_ns, fence_ns, compatible, members, departed })
+}
+
+/// Which of the coordinators of `view` have to answer before `next` is proposed in its place: of those who stay so many that they are a majority of the
+/// coordinators of `next`, or all. Nobody where coordinators only go that are certainly dead. See "Who is there to go on" in `docs/membership.md`.
+pub fn required(view: &View, next: &View) -> Required {
+    let is_in = |of: &View, id| of.coordinators().any(|c| c.id == id);
+    let certain = |id| next.departed.iter().any(|d| d.id == id && d.evidence == Evidence::Certain);
+    let goes = view.coordinators().any(|c| !is_in(next, c.id) && !certain(c.id));
+    let comes = next.coordinators().any(|c| !is_in(view, c.id));
+    if !goes && !comes {
+        return Required::default();
+    }
+    let of = view.coordinators().enumerate().filter(|(_, c)| is_in(next, c.id)).fold(0, |of, (at, _)| of | 1 << at);
+    Required { of, count: ballot::majority(next.coordinators().count()).min(u64::count_ones(of) as usize) }
 }
 
 /// Whether one more new coordinator may be taken in, in place of the member at `replaced` if it replaces one: those who stay are a majority of all
@@ -380,5 +400,43 @@ mod tests {
     #[test]
     fn no_wish_no_view() {
         assert_eq!(next(&three(), &Wishes::default(), true, all_have_met), None);
+    }
+
+    #[test]
+    fn the_last_replica_that_stays_is_one_in_reach() {
+        let mut view = three();
+        view.members[2].roles = Roles::COORDINATOR;
+        let mut wishes = Wishes::default();
+        wishes.remove(id(1, 1), Evidence::Presumed);
+        wishes.remove(id(0, 1), Evidence::Presumed);
+        wishes.prefer(&[id(1, 1), id(2, 1)]);
+        let next = next(&view, &wishes, false, all_have_met).unwrap();
+        assert_eq!(next.members.iter().map(|m| m.id).collect::<Vec<_>>(), [id(1, 1), id(2, 1)], "the other one may be dead");
+    }
+
+    #[test]
+    fn who_stays_has_to_answer_unless_coordinators_only_go_that_are_certainly_dead() {
+        let view = three();
+        let without = |evidence| {
+            let mut wishes = Wishes::default();
+            wishes.remove(id(1, 1), evidence);
+            next(&view, &wishes, false, all_have_met).unwrap()
+        };
+        assert_eq!(required(&view, &without(Evidence::Certain)), Required::default());
+        for evidence in [Evidence::Presumed, Evidence::Evicted, Evidence::Left] {
+            assert_eq!(required(&view, &without(evidence)), Required { of: 0b101, count: 2 }, "both of those who stay are needed then");
+        }
+        let mut wishes = Wishes::default();
+        wishes.join(member(3, 1, Roles::COORDINATOR.with(Roles::LEARNER)));
+        let four = next(&view, &wishes, false, all_have_met).unwrap();
+        assert_eq!(required(&view, &four), Required { of: 0b111, count: 3 }, "a majority of four");
+        let mut alone = three();
+        alone.members.truncate(1);
+        let two = next(&alone, &wishes, false, all_have_met).unwrap();
+        assert_eq!(required(&alone, &two), Required { of: 0b1, count: 1 }, "there is nobody else to ask");
+        let mut wishes = Wishes { lease_ns: Some(77), ..Wishes::default() };
+        wishes.join(member(4, 1, Roles::LEARNER));
+        let same = next(&view, &wishes, false, all_have_met).unwrap();
+        assert_eq!(required(&view, &same), Required::default(), "coordinators stay as they are");
     }
 }

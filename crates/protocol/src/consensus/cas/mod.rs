@@ -80,6 +80,16 @@ enum Vote {
 /// How often the rest is asked again in a phase in which somebody has said no.
 pub const PATIENCE: u32 = 3;
 
+/// Acceptors, of whom so many have to promise in the very attempt that gets a value of ours accepted: beside a majority's promises, of which it takes note
+/// only then. A value that is adopted waits for nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Required {
+    /// A bit for each acceptor, by its place.
+    pub of: u64,
+    /// How many of them.
+    pub count: usize,
+}
+
 /// A CAS on its way.
 #[derive(Clone, Copy, Debug)]
 struct Swap {
@@ -131,6 +141,8 @@ pub struct Proposer {
     /// What the caller wants decided; `None` while preparing ahead.
     value: Option<Vec<u8>>,
     adopted: Option<Vec<u8>>,
+    /// Who has to have promised before `value` is written anywhere.
+    required: Required,
     /// Acceptors whose record of the accepted value has been tried in this attempt, a bit each,
     tried: u64,
     /// and those of them where it made no sense.
@@ -162,6 +174,7 @@ impl Proposer {
             phase: Phase::Idle,
             value: None,
             adopted: None,
+            required: Required::default(),
             tried: 0,
             senseless: 0,
             refused: 0,
@@ -201,6 +214,11 @@ impl Proposer {
     /// Whether nothing is under way: the next command starts an attempt.
     pub fn is_idle(&self) -> bool {
         self.phase == Phase::Idle
+    }
+
+    /// Whether a majority has promised, and the value waits for others that have to: it may be replaced by another one.
+    pub fn is_waiting(&self) -> bool {
+        self.phase == Phase::Preparing && self.votes(Vote::Yes) >= ballot::majority(self.acceptors.len())
     }
 
     /// How many attempts have been started.
@@ -282,12 +300,24 @@ impl Proposer {
     /// Wants `value` decided. Takes one phase when the slot is prepared, two otherwise. When an attempt aborts, call it again.
     /// An outcome comes at once only when too few acceptors can be asked.
     pub fn propose<F: Fabric>(&mut self, fabric: &mut F, value: &[u8]) -> Option<Outcome> {
+        self.propose_once(fabric, value, Required::default())
+    }
+
+    /// The same, but that nothing is written before those that are `required` have promised. That takes a prepare phase of its own, also where the slot is
+    /// prepared, since what was promised long ago says nothing about who is in reach.
+    pub fn propose_once<F: Fabric>(&mut self, fabric: &mut F, value: &[u8], required: Required) -> Option<Outcome> {
         invariant!(value.len() + sealed::HEADER_BYTES <= VIEW_RECORD_BYTES, "value of {} bytes", value.len());
         if self.value.as_deref() != Some(value) {
             self.value = Some(value.to_vec());
         }
+        self.required = required;
         match self.phase {
             Phase::Idle => self.prepare(fabric),
+            Phase::Preparing if self.is_waiting() => self.count(fabric),
+            Phase::Prepared if required.count > 0 && self.adopted.is_none() => {
+                self.phase = Phase::Idle;
+                self.prepare(fabric)
+            }
             Phase::Prepared => {
                 self.accept(fabric);
                 self.count(fabric)
@@ -427,12 +457,38 @@ impl Proposer {
         self.count(fabric)
     }
 
+    fn votes(&self, vote: Vote) -> usize {
+        self.acceptors.iter().filter(|a| a.vote == vote).count()
+    }
+
+    fn count_required(&self, fit: impl Fn(&Acceptor) -> bool) -> usize {
+        self.acceptors.iter().enumerate().filter(|(i, a)| self.required.of >> i & 1 == 1 && fit(a)).count()
+    }
+
+    /// With a majority's promises: whether those that are required have promised too, or else a value is there to be adopted, or none of ours to be proposed.
+    fn is_fit_to_accept(&self) -> bool {
+        let accepted = |a: &Acceptor| {
+            let word = SlotWord(a.predicted).state_in(self.generation).is_some_and(|s| s.accepted > 0);
+            a.vote == Vote::Yes && if self.by_rpc() { a.promised.as_ref().is_some_and(|(ballot, _)| *ballot > 0) } else { word }
+        };
+        self.value.is_none() || self.count_required(|a| a.vote == Vote::Yes) >= self.required.count || self.acceptors.iter().any(accepted)
+    }
+
     /// Ends the phase when its majority is there, or cannot be had.
     fn count<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         let majority = ballot::majority(self.acceptors.len());
-        let votes = |vote| self.acceptors.iter().filter(|a| a.vote == vote).count();
-        if votes(Vote::Yes) >= majority {
+        if self.votes(Vote::Yes) >= majority {
             return match self.phase {
+                Phase::Preparing if !self.is_fit_to_accept() => {
+                    Mark::CasAwaits.reach();
+                    let open = |a: &Acceptor| a.vote != Vote::No;
+                    if self.count_required(open) >= self.required.count {
+                        return None;
+                    }
+                    Mark::CasAborted.reach();
+                    self.phase = Phase::Idle;
+                    Some(Outcome::Aborted)
+                }
                 Phase::Preparing => self.adopt(fabric),
                 Phase::Accepting => {
                     Mark::CasDecided.reach();
@@ -446,7 +502,7 @@ impl Proposer {
                 Phase::Idle | Phase::Prepared | Phase::Fetching { .. } | Phase::Decided => None,
             };
         }
-        if votes(Vote::No) > self.acceptors.len() - majority {
+        if self.votes(Vote::No) > self.acceptors.len() - majority {
             Mark::CasAborted.reach();
             self.phase = Phase::Idle;
             return Some(Outcome::Aborted);

@@ -59,6 +59,7 @@ impl Core {
         }
         let Some(view) = &self.view else { return };
         let me = self.config.me;
+        self.wishes.prefer(&self.peers.reached());
         let leader = Leader {
             id: me,
             old_leases_over: now >= self.learned.after(self.config.clocks.lengthened(view.fence_ns)),
@@ -74,14 +75,15 @@ impl Core {
             return;
         };
         let proposer = self.proposer.as_mut().expect("checked above");
-        if !proposer.is_idle() && !proposer.is_prepared() {
+        if !proposer.is_idle() && !proposer.is_prepared() && !proposer.is_waiting() {
             return;
         }
+        let required = plan::required(view, &next);
         let mut value = Vec::with_capacity(512);
         next.encode(&mut value);
         let number = next.number;
         let first = self.proposing.replace(next).is_none();
-        let outcome = proposer.propose(fabric, &value);
+        let outcome = proposer.propose_once(fabric, &value, required);
         if first {
             Mark::Proposed.reach();
             self.milestone(Milestone::Proposed(number));
