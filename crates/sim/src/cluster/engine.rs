@@ -1,7 +1,7 @@
 //! What a simulated node needs of a replication engine beside its interface. A new engine joins the simulator with an implementation here and a
 //! line in [`KINDS`](super::KINDS).
 
-use martlet_protocol::basics::ProcessId;
+use martlet_protocol::basics::{ProcessId, ballot};
 use martlet_protocol::detector::heartbeat::Thresholds;
 use martlet_protocol::engine::{self, Mu, PrimaryBackup, mu, primary_backup};
 
@@ -14,8 +14,8 @@ pub trait Engine: engine::Engine {
     /// Whether the service survives when `victim` is gone as well: `able` are those who run, stand still for no reason, and are on nobody's list of the
     /// dead; `all` are all who run.
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool;
-    /// Whether these can go on by themselves; `all` are all who run.
-    fn suffice(these: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool;
+    /// Whether these can go on by themselves, also when any of the newcomers is taken in; `all` are all who run.
+    fn suffice(these: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)], newcomers: &[ProcessId]) -> bool;
     /// How it stands, in a line, for somebody who looks for a mistake.
     fn describe(&self) -> String;
 }
@@ -41,7 +41,7 @@ impl Engine for PrimaryBackup {
     }
 
     /// So is any replica of the view.
-    fn suffice(_: &[(ProcessId, &Self)], _: &[(ProcessId, &Self)]) -> bool {
+    fn suffice(_: &[(ProcessId, &Self)], _: &[(ProcessId, &Self)], _: &[ProcessId]) -> bool {
         true
     }
 
@@ -108,9 +108,11 @@ impl Engine for Mu {
         in_force(all).all(left)
     }
 
-    fn suffice(these: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {
-        let holds =
-            |group: &mu::Group| these.iter().filter(|(id, engine)| group.contains(*id) && engine.is_complete()).count() >= group.majority();
+    fn suffice(these: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)], newcomers: &[ProcessId]) -> bool {
+        let holds = |group: &mu::Group| {
+            let grown = group.members().len() + newcomers.iter().filter(|id| !group.contains(**id) && !group.has_removed(**id)).count();
+            these.iter().filter(|(id, engine)| group.contains(*id) && engine.is_complete()).count() >= ballot::majority(grown)
+        };
         in_force(all).all(holds)
     }
 

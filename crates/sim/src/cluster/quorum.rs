@@ -11,12 +11,12 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// `least`: the smallest such set, otherwise the largest.
     pub(super) fn enough(&self, least: bool, fit: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let sets = self.sets(fit);
-        let sets = sets.into_iter().filter(|set| self.are_enough(set));
+        let sets = sets.into_iter().filter(|set| self.are_enough(set, &[]));
         if least { sets.min_by_key(Vec::len) } else { sets.max_by_key(Vec::len) }
     }
 
-    /// The smallest set of such processes that is enough, and stays it when a view that is on its way takes in whoever does not coordinate yet: those may be
-    /// cut off before they know. There is none where one coordinator takes in a second, since from then on both are needed.
+    /// The smallest set of such processes that is enough, and stays it when a view that is on its way takes in whoever does not coordinate yet, and the engine
+    /// whoever is no part of its group: those may be cut off before they know. There is none where one takes in a second, since from then on both are needed.
     pub(super) fn enough_with_newcomers(&self, fit: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let newest = self.oracles.views.newest()?;
         let coordinates = |node: usize| newest.coordinators().any(|c| usize::from(c.id.node.0) == node);
@@ -24,7 +24,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             (0..self.settings.roles.len()).filter(|node| self.settings.roles[*node].has(Roles::COORDINATOR) && !coordinates(*node));
         let majority = if HOST && !self.settings.worn { 1 } else { ballot::majority(newest.coordinators().count() + newcomers.count()) };
         let decide = |set: &Vec<usize>| set.iter().filter(|p| newest.coordinators().any(|c| c.id == self.name(**p))).count() >= majority;
-        self.sets(fit).into_iter().filter(|set| decide(set) && self.are_enough(set)).min_by_key(Vec::len)
+        let replicas = self.nodes.iter().flatten().filter(|n| self.settings.roles[usize::from(n.me.node.0)].has(Roles::REPLICA));
+        let replicas: Vec<ProcessId> = replicas.map(|n| n.me).collect();
+        self.sets(fit).into_iter().filter(|set| decide(set) && self.are_enough(set, &replicas)).min_by_key(Vec::len)
     }
 
     /// Every set of processes that run, have a NIC and satisfy `fit`.
@@ -37,8 +39,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// Whether these processes can go on alone: the newest view lists them, they reach each other, a replica is among them, and so
     /// many coordinators that they can decide another view. On a host that is one, since the memory of the others stays; where the dead are out of
     /// reach, or ballots are used up and acceptors have to answer by themselves, it is a majority; and where none of them has learned the newest view
-    /// yet, also one of the views by whose coordinators they can find out.
-    pub(super) fn are_enough(&self, set: &[usize]) -> bool {
+    /// yet, also one of the views by whose coordinators they can find out. `newcomers` may be taken in at any moment.
+    pub(super) fn are_enough(&self, set: &[usize], newcomers: &[ProcessId]) -> bool {
         let Some(newest) = self.oracles.views.newest() else { return false };
         let nodes = || set.iter().filter_map(|p| self.nodes[*p].as_ref()).filter(|n| newest.member(n.me).is_some());
         let decides = |view: &View| {
@@ -51,7 +53,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         nodes().count() == set.len()
             && (known..=newest.number.0).filter_map(|number| self.oracles.views.get(number)).all(decides)
             && nodes().any(|n| newest.member(n.me).is_some_and(|m| m.roles.has(Roles::REPLICA)))
-            && E::suffice(&nodes().map(|n| (n.me, &n.engine)).collect::<Vec<_>>(), &running)
+            && E::suffice(&nodes().map(|n| (n.me, &n.engine)).collect::<Vec<_>>(), &running, newcomers)
             && set.iter().enumerate().all(|(at, one)| set[..at].iter().all(|other| self.world.are_connected(*one, *other)))
     }
 }
