@@ -44,6 +44,8 @@ pub struct Bug {
 pub fn bugs() -> Vec<Bug> {
     let bug = |name: &'static str, meaning, kind| Bug { name, meaning, kind };
     let of_engine = |name: &str| match name {
+        // It takes two who hold themselves for the leader, which a network makes many of.
+        "mu-unprepared" => "mu-network",
         name if name.starts_with("mu-") => "mu",
         _ => "host",
     };
