@@ -20,8 +20,8 @@ pub struct Footprint {
     pub let_go: usize,
 }
 
-/// The most that a node of at most five, quiet again, may hold. Of 1,500 lives none left a node with more than 29,000 in membership and engine
-/// together; but `mu` has six buffers that keep the longest record that ever stood in them, which for 4 KiB is 14,100 characters each.
+/// The most that a node of at most five, quiet again, may hold. Of 1,500 lives with `primary-backup` none left a node with more than 29,000 in membership and
+/// engine together. `mu` has six buffers that keep the longest record that ever stood in them, which for 4 KiB is 14,100 characters each.
 const MOST: Footprint = Footprint { core: 40_000, engine: 110_000, requests: 32, let_go: 32 };
 
 /// The oracle.
