@@ -11,10 +11,8 @@ use crate::detector::stall::StallMeter;
 
 use super::config::Config;
 use super::layout::{Op, Status, WORDS, words};
+use super::patience::Patience;
 use super::{Event, Mu};
-
-/// How many of the longer timeouts a process may be without a connection before it is given up.
-pub(super) const PATIENCE_TIMEOUTS: u64 = 4;
 
 /// What is known of the life of one peer.
 #[derive(Debug)]
@@ -24,10 +22,8 @@ pub(super) struct Watch {
     presumed: bool,
     /// Its kernel says that it is gone, or it cannot be reached over this connection any more.
     pub dead: bool,
-    /// It is dead, and will not come back as the process that it is: that is certain, or too much time has gone by without another connection.
-    pub given_up: bool,
-    /// Since when it has been known to be out of reach.
-    lost: Option<Time>,
+    /// With one who is dead: until it will not come back as the process that it is, for certain or since too much time has gone by without another connection.
+    pub patience: Patience,
     /// Since when its counter is being read.
     reading: Option<Time>,
     threads: usize,
@@ -43,8 +39,7 @@ impl Watch {
             score: Score::new(config.thresholds),
             presumed: false,
             dead: false,
-            given_up: false,
-            lost: None,
+            patience: Patience::default(),
             reading: None,
             threads: 0,
             words: [life::TID_MASK; MAX_ACTING_THREADS],
@@ -136,7 +131,7 @@ impl Mu {
                 peer.watch.score.forget_last();
                 // Discounted, not begun anew: who is stalled every now and then would wait for ever.
                 peer.watch.reading = peer.watch.reading.map(|since| since.after(gap));
-                peer.watch.lost = peer.watch.lost.map(|since| since.after(gap));
+                peer.watch.patience.discount(gap);
             }
         }
         let (waiting, committed) = (self.is_inside_propose(), self.log.committed().index);
@@ -242,22 +237,21 @@ impl Mu {
     /// A connection can be lost while both processes live, and then they meet anew as soon as they reach each other. Meanwhile the peer counts for nothing,
     /// but keeps its place in the group for as long as one can hope.
     pub(super) fn mind_lost(&mut self, now: Time) {
-        let patience_ns = PATIENCE_TIMEOUTS * self.config.silence_ns;
-        for peer in self.peers.iter_mut().filter(|p| p.watch.dead && !p.watch.given_up) {
-            let since = *peer.watch.lost.get_or_insert(now);
-            if now.since(since) > patience_ns {
+        let Mu { me, config, peers, roster, .. } = self;
+        for peer in peers.iter_mut().filter(|p| p.watch.dead) {
+            if peer.watch.patience.try_on(now, config) {
                 Mark::MuGivenUp.reach();
-                peer.watch.given_up = true;
             }
         }
-        let Mu { me, peers, roster, .. } = self;
-        roster.mind_unmet(now, patience_ns, |id| id == *me || peers.iter().any(|p| p.process == id));
+        roster.mind_unmet(now, config, |id| id == *me || peers.iter().any(|p| p.process == id));
     }
 
     /// A peer is gone, for good if that is `certain`; or its connection is.
     pub(super) fn note_death(&mut self, at: usize, certain: bool) {
         let peer = &mut self.peers[at];
-        peer.watch.given_up |= certain;
+        if certain {
+            peer.watch.patience.end();
+        }
         if std::mem::replace(&mut peer.watch.dead, true) {
             return;
         }

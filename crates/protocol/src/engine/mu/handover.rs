@@ -13,8 +13,8 @@ use martlet_fabric::NodeId;
 use crate::basics::{ProcessId, Time};
 use crate::replica::{HandOverError, HandOverState};
 
-use super::background::PATIENCE_TIMEOUTS;
 use super::layout::Status;
+use super::patience::Patience;
 use super::{Group, Mu};
 
 /// A leader's wish to hand over, and what has become of earlier ones.
@@ -33,10 +33,8 @@ pub(super) struct HandOver {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     to: ProcessId,
-    /// Since when this process has not led.
-    lost: Option<Time>,
-    /// So long has it not led by now that what could still come is not waited for.
-    given_up: bool,
+    /// Of a process that does not lead: until what could still come is not waited for.
+    patience: Patience,
 }
 
 impl HandOver {
@@ -64,8 +62,8 @@ impl HandOver {
     /// This process was itself stalled for so long, and has waited for nobody.
     pub fn discount(&mut self, ns: u64) {
         self.idle_since = self.idle_since.map(|since| since.after(ns));
-        if let Some(Asked { lost: Some(since), .. }) = &mut self.asked {
-            *since = since.after(ns);
+        if let Some(asked) = &mut self.asked {
+            asked.patience.discount(ns);
         }
     }
 
@@ -98,7 +96,7 @@ impl Mu {
         if !self.hand_over.yields {
             self.hand_over.wish = Some(to);
         }
-        self.hand_over.asked = Some(Asked { to, lost: None, given_up: false });
+        self.hand_over.asked = Some(Asked { to, patience: Patience::default() });
         Ok(())
     }
 
@@ -107,12 +105,12 @@ impl Mu {
     /// A reign can be lost before the name is committed. If the name is in the log, the next leader either commits it or takes it out; if not, whoever
     /// leads next does so for other reasons. Both show when somebody leads, which takes a majority: so that is waited for, but not without end.
     pub fn hand_over_state(&self) -> Option<HandOverState> {
-        let Asked { to, lost, given_up } = self.hand_over.asked?;
+        let Asked { to, patience } = self.hand_over.asked?;
         if self.is_leading() {
-            return Some(match lost {
+            return Some(match patience.is_tried() {
                 _ if self.is_handing_over() => HandOverState::UnderWay,
-                Some(_) => HandOverState::Overtaken(Some(self.roster.listed_as(self.me))),
-                None => HandOverState::SuccessorLost,
+                true => HandOverState::Overtaken(Some(self.roster.listed_as(self.me))),
+                false => HandOverState::SuccessorLost,
             });
         }
         let leads = |id: ProcessId| self.seen_alive(id) == Some(Some(Status::Leader));
@@ -123,8 +121,8 @@ impl Mu {
         let leader = self.peers.iter().map(|p| p.process).find(|id| leads(*id));
         let may_be_named = self.log.group().and_then(Group::first) == Some(to);
         Some(match leader {
-            _ if may_be_named && !given_up => HandOverState::UnderWay,
-            None if !given_up => HandOverState::UnderWay,
+            _ if may_be_named && !patience.is_over() => HandOverState::UnderWay,
+            None if !patience.is_over() => HandOverState::UnderWay,
             leader => HandOverState::Overtaken(leader.map(|id| self.roster.listed_as(id))),
         })
     }
@@ -133,8 +131,7 @@ impl Mu {
     fn mind_asked(&mut self, now: Time) {
         let leads = self.is_leading();
         if let Some(asked) = self.hand_over.asked.as_mut().filter(|_| !leads) {
-            let since = *asked.lost.get_or_insert(now);
-            asked.given_up |= now.since(since) > PATIENCE_TIMEOUTS * self.config.silence_ns;
+            asked.patience.try_on(now, &self.config);
         }
     }
 

@@ -19,6 +19,7 @@ mod leading;
 mod learning;
 mod log;
 mod numbers;
+mod patience;
 mod peers;
 mod permission;
 mod release;

@@ -6,7 +6,8 @@ use martlet_fabric::{Fabric, invariant};
 
 use super::follower::Follower;
 use super::log::Log;
-use super::{AbortReason, Durability, Event, Group, Mu, Peer};
+use super::patience::Patience;
+use super::{AbortReason, Config, Durability, Event, Group, Mu, Peer};
 use crate::basics::{LogIndex, Mark, ProcessId, Time, ViewNumber};
 use crate::membership::{Roles, View};
 
@@ -22,14 +23,7 @@ pub(super) struct Roster {
     /// As of which view, which change of the group, and how many out of reach, membership was last told.
     told: (ViewNumber, LogIndex, usize),
     /// Members with whom there is no connection, be it that there was none yet, or that it was lost and forgotten before the view came.
-    unmet: Vec<Unmet>,
-}
-
-#[derive(Debug)]
-struct Unmet {
-    process: ProcessId,
-    since: Time,
-    given_up: bool,
+    unmet: Vec<(ProcessId, Patience)>,
 }
 
 impl Roster {
@@ -48,33 +42,32 @@ impl Roster {
         self.members.contains(&process)
     }
 
-    /// Gives up those members who have not been met for this long.
-    pub fn mind_unmet(&mut self, now: Time, patience_ns: u64, is_known: impl Fn(ProcessId) -> bool) {
+    /// Gives up those members who have not been met for too long.
+    pub fn mind_unmet(&mut self, now: Time, config: &Config, is_known: impl Fn(ProcessId) -> bool) {
         let Roster { members, unmet, .. } = self;
-        unmet.retain(|u| members.contains(&u.process) && !is_known(u.process));
-        for process in members.iter().copied().filter(|id| !is_known(*id)) {
-            if !unmet.iter().any(|u| u.process == process) {
-                unmet.push(Unmet { process, since: now, given_up: false });
+        unmet.retain(|(id, _)| members.contains(id) && !is_known(*id));
+        for member in members.iter().copied().filter(|id| !is_known(*id)) {
+            if !unmet.iter().any(|(id, _)| *id == member) {
+                unmet.push((member, Patience::default()));
             }
         }
-        for unmet in unmet.iter_mut().filter(|u| !u.given_up && now.since(u.since) > patience_ns) {
-            Mark::MuGivenUp.reach();
-            unmet.given_up = true;
+        for (_, patience) in unmet {
+            if patience.try_on(now, config) {
+                Mark::MuGivenUp.reach();
+            }
         }
     }
 
     /// For a while this process saw nothing: that does not count as patience.
     pub fn discount(&mut self, gap_ns: u64) {
-        for unmet in &mut self.unmet {
-            unmet.since = unmet.since.after(gap_ns);
-        }
+        self.unmet.iter_mut().for_each(|(_, patience)| patience.discount(gap_ns));
     }
 
     /// Whether a process is gone for certain, or has been out of reach for so long that it is given up.
     fn is_gone(&self, peers: &[Peer], id: ProcessId) -> bool {
         match peers.iter().rev().find(|p| p.process == id) {
-            Some(peer) => peer.watch.given_up,
-            None => self.unmet.iter().any(|u| u.process == id && u.given_up),
+            Some(peer) => peer.watch.patience.is_over(),
+            None => self.unmet.iter().any(|(unmet, patience)| *unmet == id && patience.is_over()),
         }
     }
 }
