@@ -158,12 +158,12 @@ fn a_value_that_others_have_to_answer_for_is_written_nowhere_before_they_have() 
     assert_eq!(proposer.prepare(&mut fabric), None);
     assert_eq!(drain(&mut proposer, &mut fabric, &mut world), Some(Outcome::Prepared));
     world.block(third, 0);
-    assert_eq!(proposer.propose_once(&mut fabric, b"without the second", Required { of: 0b101, count: 2 }), None);
+    assert_eq!(proposer.propose_requiring(&mut fabric, b"without the second", Required { of: 0b101, count: 2 }), None);
     assert_eq!(drain(&mut proposer, &mut fabric, &mut world), None);
     assert!(proposer.is_waiting(), "a majority has promised, and it is not the one that counts");
 
     // The first by itself may go on.
-    assert_eq!(proposer.propose_once(&mut fabric, b"without both", Required { of: 0b001, count: 1 }), None);
+    assert_eq!(proposer.propose_requiring(&mut fabric, b"without both", Required { of: 0b001, count: 1 }), None);
     let decided = drain(&mut proposer, &mut fabric, &mut world);
     assert_eq!(decided, Some(Outcome::Decided(b"without both".to_vec())), "nobody has accepted the other value");
 }
@@ -173,7 +173,7 @@ fn an_attempt_ends_when_those_who_have_to_answer_are_out_of_reach() {
     let mut world = World::<false>::new(7, Faults::calm());
     let (mut fabric, _other, peer) = meet(&mut world);
     let mut proposer = Proposer::new(ViewNumber(2), &[Some(PeerId::SELF), Some(peer), None], 0);
-    let mut outcome = proposer.propose_once(&mut fabric, b"a view, say", Required { of: 0b101, count: 2 });
+    let mut outcome = proposer.propose_requiring(&mut fabric, b"a view, say", Required { of: 0b101, count: 2 });
     for _ in 0..10 {
         world.run_for(100_000);
         while let Some(completion) = fabric.poll() {

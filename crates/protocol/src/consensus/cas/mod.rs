@@ -80,8 +80,8 @@ enum Vote {
 /// How often the rest is asked again in a phase in which somebody has said no.
 pub const PATIENCE: u32 = 3;
 
-/// Acceptors, of whom so many have to promise in the very attempt that gets a value of ours accepted: beside a majority's promises, of which it takes note
-/// only then. A value that is adopted waits for nobody.
+/// Acceptors of whom so many have to promise, beside a majority, before a value of ours is written anywhere; in the attempt that writes it, since an older
+/// promise says nothing about who is in reach. A value that is adopted waits for nobody.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Required {
     /// A bit for each acceptor, by its place.
@@ -300,12 +300,12 @@ impl Proposer {
     /// Wants `value` decided. Takes one phase when the slot is prepared, two otherwise. When an attempt aborts, call it again.
     /// An outcome comes at once only when too few acceptors can be asked.
     pub fn propose<F: Fabric>(&mut self, fabric: &mut F, value: &[u8]) -> Option<Outcome> {
-        self.propose_once(fabric, value, Required::default())
+        self.propose_requiring(fabric, value, Required::default())
     }
 
     /// The same, but that nothing is written before those that are `required` have promised. That takes a prepare phase of its own, also where the slot is
     /// prepared, since what was promised long ago says nothing about who is in reach.
-    pub fn propose_once<F: Fabric>(&mut self, fabric: &mut F, value: &[u8], required: Required) -> Option<Outcome> {
+    pub fn propose_requiring<F: Fabric>(&mut self, fabric: &mut F, value: &[u8], required: Required) -> Option<Outcome> {
         invariant!(value.len() + sealed::HEADER_BYTES <= VIEW_RECORD_BYTES, "value of {} bytes", value.len());
         if self.value.as_deref() != Some(value) {
             self.value = Some(value.to_vec());

@@ -83,7 +83,7 @@ impl Core {
         next.encode(&mut value);
         let number = next.number;
         let first = self.proposing.replace(next).is_none();
-        let outcome = proposer.propose_once(fabric, &value, required);
+        let outcome = proposer.propose_requiring(fabric, &value, required);
         if first {
             Mark::Proposed.reach();
             self.milestone(Milestone::Proposed(number));
