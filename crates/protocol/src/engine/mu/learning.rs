@@ -8,6 +8,7 @@ use crate::replica::StateMachine;
 use super::layout::{self, Header, Kind, LaneFault, STATE_LANE, Status, permission};
 use super::leading::ring_of;
 use super::log::Mark;
+use super::peers::Peer;
 use super::permission::tell;
 use super::{Event, Group, Mu};
 
@@ -106,6 +107,7 @@ impl Mu {
         {
             basics::Mark::MuLearned.reach();
             self.incomplete_since = None;
+            self.ahead.clear();
             tell(fabric, learning.teacher, permission::TEACH, learning.wish << 1);
             self.events.push_back(Event::Learned { index: at.index });
             self.publish(fabric);
@@ -115,19 +117,21 @@ impl Mu {
         moved
     }
 
-    /// Asks somebody: a follower rather than the leader, the highest id, and not the same again if there is another.
+    /// Asks somebody: a follower rather than the leader, the highest id, and not the same again if there is another. Where others were found to be ahead it is
+    /// one of them: whoever has missed as much as this process would teach it what it has had already, for ever.
     fn wish<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let last = self.learning.take().map(|l| l.teacher);
         let since = *self.incomplete_since.get_or_insert(now);
         // Only if there is nobody else, and some time has been given to find out.
         let leader_too = now.since(since) >= 10 * self.config.heartbeat_interval_ns;
         let able = self.peers.iter().filter(|p| p.watch.is_alive());
-        let rank = |status| match status {
-            Some(Status::Follower) => 2,
-            Some(Status::Leader) if leader_too => 1,
+        let rank = |peer: &Peer| match peer.watch.status {
+            Some(Status::Follower) if self.ahead.is_empty() || self.ahead.contains(&peer.process) => 3,
+            Some(Status::Leader) if leader_too => 2,
+            Some(Status::Follower) if leader_too => 1,
             _ => 0,
         };
-        let best = able.map(|p| (rank(p.watch.status), Some(p.id) != last, p.process, p.id)).max();
+        let best = able.map(|p| (rank(p), Some(p.id) != last, p.process, p.id)).max();
         let Some((1.., _, _, teacher)) = best else { return };
         basics::Mark::MuWishes.reach();
         self.wishes += 1;

@@ -108,6 +108,8 @@ pub struct Mu {
     heart: Heart,
     schedule: Schedule,
     learning: Option<Learning>,
+    /// Whose logs had overrun this one when that was last found: those who can teach what it lacks.
+    ahead: Vec<ProcessId>,
     /// Since when it has looked for a teacher.
     incomplete_since: Option<Time>,
     wishes: u64,
@@ -171,6 +173,7 @@ impl Mu {
             heart: Heart::new(),
             schedule: Schedule::new(),
             learning: None,
+            ahead: Vec::new(),
             incomplete_since: None,
             wishes: 0,
             roster: Roster::default(),

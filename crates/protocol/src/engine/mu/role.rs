@@ -157,6 +157,11 @@ impl Mu {
         } else {
             self.failures = self.failures.saturating_add(1);
         }
+        if reason == AbortReason::TooOld {
+            let own = (self.log.last_ballot(), self.log.tail().index);
+            let ahead = reign.followers.iter().filter(|f| f.numbers().is_some_and(|n| n.rank() > own));
+            self.ahead = ahead.map(|f| f.process).collect();
+        }
         let (followers, record, backlog) = reign.into_parts();
         self.backlog = backlog;
         if reason == AbortReason::TooOld {

@@ -80,3 +80,24 @@ fn a_candidate_keeps_its_state_as_long_as_nobody_is_there_to_replace_it() {
     c.write_through(0);
     c.until("all are level", |c| c.is_level());
 }
+
+#[test]
+fn who_has_missed_too_much_is_not_taught_by_another_who_has() {
+    let mut c = Cluster::<false>::new(5, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    let ring = tiny().log_ring_bytes as u64;
+    let tail = |c: &Cluster<false>, n: usize| c.nodes[n].engine.log.tail().position;
+    // The highest id is the first to be asked.
+    c.world.partition(&[0, 4], &[1, 2, 3]);
+    c.until_led_by(1);
+    while tail(&c, 1) - tail(&c, 0) < ring * 5 / 4 {
+        c.write_through(1);
+    }
+    c.until("it has heard that it leads no longer", |c| !c.leads(0));
+    c.world.heal();
+    c.until_led_by(0);
+    assert_eq!(c.events(0, |e| matches!(e, Event::Learned { .. })), 1, "by one of those who went on");
+    c.write_through(0);
+    c.until("all are level", |c| c.is_level());
+}
