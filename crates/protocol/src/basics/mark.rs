@@ -9,6 +9,8 @@ probes! {
         CasPrepared = "cas: prepared",
         /// A majority has promised, and others that have to have not.
         CasAwaits = "cas: awaits those that are required",
+        /// A slot that was prepared ahead has been promised to somebody else since.
+        CasOvertaken = "cas: overtaken",
         /// A prepare phase is won, and an accepted value is there to be read.
         CasFetching = "cas: fetches an accepted value",
         /// An accepted value has been read and adopted.

@@ -34,6 +34,7 @@ fn what_for(completion: &Completion) -> (Op, usize) {
     let op = match rest >> 48 {
         1 => Op::Swap,
         2 => Op::Write,
+        4 => Op::Look,
         _ => Op::Fetch,
     };
     (op, (rest >> 40) as u8 as usize)
@@ -166,6 +167,37 @@ fn a_value_that_others_have_to_answer_for_is_written_nowhere_before_they_have() 
     assert_eq!(proposer.propose_requiring(&mut fabric, b"without both", Required { of: 0b001, count: 1 }), None);
     let decided = drain(&mut proposer, &mut fabric, &mut world);
     assert_eq!(decided, Some(Outcome::Decided(b"without both".to_vec())), "nobody has accepted the other value");
+}
+
+#[test]
+fn a_slot_prepared_ahead_in_which_another_has_decided_since_is_found_so_by_a_look() {
+    let mut world = World::<false>::new(7, Faults::calm());
+    let (mut fabric, mut other, peer) = meet(&mut world);
+    let mut proposer = Proposer::new(ViewNumber(2), &[Some(PeerId::SELF), Some(peer)], 0);
+    proposer.prepare(&mut fabric);
+    assert_eq!(run(&mut world, &mut proposer, &mut fabric), Some(Outcome::Prepared));
+    assert_eq!(proposer.look(&mut fabric), None);
+    assert_eq!(run(&mut world, &mut proposer, &mut fabric), None, "it stands as it stood");
+    assert!(proposer.is_prepared());
+
+    let back = peer_up(&mut other).expect("the two have met");
+    let mut rival = Proposer::new(ViewNumber(2), &[Some(back), Some(PeerId::SELF)], 1);
+    let mut outcome = None;
+    while !matches!(outcome, Some(Outcome::Decided(_))) {
+        outcome = rival.propose(&mut other, b"a view, say");
+        outcome = run(&mut world, &mut rival, &mut other).or(outcome);
+    }
+    assert_eq!(proposer.prepare(&mut fabric), None, "nothing tells it");
+    assert_eq!(run(&mut world, &mut proposer, &mut fabric), None);
+
+    proposer.look(&mut fabric);
+    assert_eq!(run(&mut world, &mut proposer, &mut fabric), Some(Outcome::Aborted));
+    while !proposer.has_adopted() {
+        proposer.prepare(&mut fabric);
+        run(&mut world, &mut proposer, &mut fabric);
+    }
+    proposer.finish(&mut fabric);
+    assert_eq!(run(&mut world, &mut proposer, &mut fabric), Some(Outcome::Decided(b"a view, say".to_vec())));
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub enum Op {
     Write = 2,
     /// A READ of an accepted value.
     Fetch = 3,
+    /// A READ of a slot word.
+    Look = 4,
 }
 
 /// How far a proposer got.
@@ -108,6 +110,8 @@ struct Acceptor {
     /// The word as we believe it stands: predicted, or as last seen.
     predicted: u64,
     in_flight: VecDeque<Swap>,
+    /// Its word is being read.
+    looked_at: bool,
     vote: Vote,
     /// In an RPC prepare phase: what the acceptor had accepted, with the ballot.
     promised: Option<(u64, Vec<u8>)>,
@@ -123,7 +127,7 @@ impl Acceptor {
 }
 
 /// A proposer for one slot. It is driven by:
-/// - *commands*: [`Proposer::prepare`], [`Proposer::propose`], [`Proposer::abandon`], [`Proposer::repeat`];
+/// - *commands*: [`Proposer::prepare`], [`Proposer::propose`], [`Proposer::look`], [`Proposer::abandon`], [`Proposer::repeat`];
 /// - *handlers*: [`Proposer::handle_completion`], [`Proposer::handle_reply`];
 /// - *polls*: [`Proposer::poll_request`] for the RPC fallback;
 /// - *queries*: [`Proposer::is_prepared`] and others.
@@ -161,8 +165,15 @@ impl Proposer {
     /// place among them.
     pub fn new(view: ViewNumber, acceptors: &[Option<PeerId>], position: usize) -> Proposer {
         invariant!(position < acceptors.len(), "proposer {position} of {}", acceptors.len());
-        let acceptor =
-            |&peer| Acceptor { peer, next: None, predicted: 0, in_flight: VecDeque::with_capacity(4), vote: Vote::Awaited, promised: None };
+        let acceptor = |&peer| Acceptor {
+            peer,
+            next: None,
+            predicted: 0,
+            in_flight: VecDeque::with_capacity(4),
+            looked_at: false,
+            vote: Vote::Awaited,
+            promised: None,
+        };
         Proposer {
             view,
             generation: ballot::generation_of(view),
@@ -335,6 +346,40 @@ impl Proposer {
         self.count(fabric)
     }
 
+    /// Looks whether a slot that was prepared ahead still is: somebody may have been promised it since, and have had a value decided, and nobody tells. If so
+    /// the attempt ends, once the words have been read. It takes no ballot, unless they are used up.
+    pub fn look<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
+        if self.phase != Phase::Prepared || self.adopted.is_some() {
+            return None;
+        }
+        if self.by_rpc() {
+            self.phase = Phase::Idle;
+            return self.prepare(fabric);
+        }
+        for i in 0..self.acceptors.len() {
+            let token = self.token(Op::Look, i);
+            let acceptor = &mut self.acceptors[i];
+            if let Some(peer) = acceptor.peer.filter(|_| !acceptor.looked_at) {
+                acceptor.looked_at = true;
+                fabric.read_word(Remote { peer, region: Region::Public(SLOT_WORDS), offset: ballot::slot_of(self.view) * 8 }, token);
+            }
+        }
+        None
+    }
+
+    fn handle_look(&mut self, i: usize, result: Result<u64, OpError>) -> Option<Outcome> {
+        let acceptor = self.acceptors.get_mut(i)?;
+        acceptor.looked_at = false;
+        let found = result.ok().filter(|word| *word != acceptor.predicted && acceptor.in_flight.is_empty())?;
+        if self.phase != Phase::Prepared || self.adopted.is_some() {
+            return None;
+        }
+        Mark::CasOvertaken.reach();
+        acceptor.predicted = found;
+        self.phase = Phase::Idle;
+        Some(if SlotWord(found).generation() > self.generation { Outcome::Superseded } else { Outcome::Aborted })
+    }
+
     /// Whether it has adopted a value, and nothing is under way.
     pub fn has_adopted(&self) -> bool {
         self.phase == Phase::Prepared && self.adopted.is_some()
@@ -416,6 +461,7 @@ impl Proposer {
             Op::Write => None,
             Op::Swap => self.handle_swap(fabric, acceptor, completion.result),
             Op::Fetch => self.handle_fetch(fabric, acceptor, completion.result),
+            Op::Look => self.handle_look(acceptor, completion.result),
         }
     }
 

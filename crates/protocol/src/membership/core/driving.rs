@@ -116,6 +116,7 @@ impl Core {
             1 => Some(Op::Swap),
             2 => Some(Op::Write),
             3 => Some(Op::Fetch),
+            4 => Some(Op::Look),
             _ => None,
         };
         if let Some(op) = op {

@@ -71,6 +71,7 @@ impl Core {
             if self.leaving {
                 self.wishes.remove(me, Evidence::Left);
             }
+            self.unfulfilled = true;
             self.take_over_pending(now, fabric);
             return;
         };
@@ -247,11 +248,17 @@ impl Core {
             let outcome = proposer.repeat();
             self.handle_outcome(now, fabric, outcome);
         }
+        let unfulfilled = std::mem::take(&mut self.unfulfilled);
         if self.is_leader() {
             if self.leaving {
                 // Another coordinator is to decide so.
                 Message::Notice { process: self.config.me, evidence: Evidence::Left }.encode(&mut self.message);
                 fabric.multicast(&self.message);
+            }
+            if unfulfilled {
+                // Its slot may have been overtaken since it was prepared, by somebody who has died: that view may be the one in which the wishes can be fulfilled.
+                let outcome = self.proposer.as_mut().and_then(|p| p.look(fabric));
+                self.handle_outcome(now, fabric, outcome);
             }
             return;
         }

@@ -107,6 +107,8 @@ pub struct Core {
     own_replies: Vec<RpcReply>,
     wishes: Wishes,
     proposing: Option<View>,
+    /// As leader: something was wished for that this view does not allow, since that was last looked at.
+    unfulfilled: bool,
     /// The last view that this process got decided.
     decided_here: Option<ViewNumber>,
     backoff_until: Time,
@@ -151,6 +153,7 @@ impl Core {
             own_replies: Vec::new(),
             wishes: Wishes::default(),
             proposing: None,
+            unfulfilled: false,
             decided_here: None,
             backoff_until: now,
             failures: 0,
