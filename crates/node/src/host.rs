@@ -310,9 +310,9 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         if self.let_go.is_empty() {
             return;
         }
-        let (core, fabric, now) = (&self.core, &mut self.fabric, self.now);
+        let (core, fabric, now) = (&mut self.core, &mut self.fabric, self.now);
         self.let_go.retain(|(peer, since)| {
-            let go = now.since(*since) >= FORGET_AFTER_NS && core.can_forget(*peer);
+            let go = now.since(*since) >= FORGET_AFTER_NS && core.forget(*peer);
             if go {
                 fabric.forget(*peer);
             }

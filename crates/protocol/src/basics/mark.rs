@@ -71,6 +71,8 @@ probes! {
         AskedToJoin = "membership: asks to join",
         /// A member vouches for a newcomer.
         Vouched = "membership: vouches for a newcomer",
+        /// The memory of a process that is of no use to anybody is given up.
+        Forgot = "membership: forgets a process",
         /// A newcomer is told that this incarnation will not be taken in.
         Refused = "membership: refuses a newcomer",
         /// A process learns that its incarnation will not be taken in.

@@ -1,11 +1,12 @@
 //! How processes get in, and who does not.
 
-use martlet_fabric::sim::Faults;
+use martlet_fabric::sim::{Faults, Span};
 use martlet_fabric::{Fabric, Incarnation};
+use martlet_protocol::basics::Time;
 use martlet_protocol::membership::message::Message;
 use martlet_protocol::membership::{Evidence, Leases};
 
-use crate::cluster::{Cluster, DUTY_NS, LEASE_NS, PATIENCE_NS, roles};
+use crate::cluster::{Cluster, DUTY_NS, LEASE_NS, Node, PATIENCE_NS, roles};
 
 #[test]
 fn design_5_a_newcomer_is_taken_in_once_it_has_met_every_member() {
@@ -61,6 +62,56 @@ fn taken_in_and_removed_in_its_sleep(seed: u64) -> (Cluster, usize) {
 }
 
 #[test]
+fn who_came_and_went_while_another_did_not_look_is_not_taken_in_by_that_one_again() {
+    let late = Span(5_000_000, 5_000_000);
+    let faults = Faults { death_words: late, gone: late, ..Faults::calm() };
+    let mut c = Cluster::new(25, faults.clone(), Leases::Primary);
+    let [founder, other] = [0, 1].map(|node| c.start(node, 1, node == 0));
+    c.run(5_000_000);
+    let newcomer = c.start(2, 1, false);
+    let id = c.nodes[newcomer].id;
+    while c.newest().member(id).is_none() {
+        c.run(100);
+    }
+    let taken_in = c.newest().number;
+    c.world.pause(c.nodes[other].index);
+    c.world.set_faults(Faults { drops: 1_000, ..faults });
+    assert!(c.nodes[other].core.view_number() < taken_in, "it knows of the wish only");
+    let now = Time(c.world.now());
+    let Node { core, fabric, .. } = &mut c.nodes[founder];
+    core.evict(now, fabric, id);
+    while c.newest().member(id).is_some() {
+        c.run(100);
+    }
+    c.kill(founder);
+    c.kill(newcomer);
+    c.world.resume(c.nodes[other].index);
+    c.run(4_500_000);
+    let later = c.decided.iter().filter(|v| v.number > taken_in);
+    assert!(later.clone().any(|v| v.members.len() == 1), "it goes on, before it knows of any death for certain: {:?}", c.newest());
+    assert!(later.clone().all(|v| v.member(id).is_none()), "{:?}", c.newest());
+}
+
+#[test]
+fn who_has_been_forgotten_is_not_taken_in_and_comes_back_as_another() {
+    let mut c = Cluster::three(26, Faults::calm(), Leases::Primary);
+    let newcomer = c.start(3, 1, false);
+    let id = c.nodes[newcomer].id;
+    let apart = [c.nodes[2].index, c.nodes[newcomer].index];
+    c.world.partition(&apart[..1], &apart[1..]);
+    c.run(1_000_000);
+    let leader = c.nodes.iter().position(|n| n.core.is_leader()).unwrap();
+    let Node { core, fabric, .. } = &mut c.nodes[leader];
+    let peer = core.peer_of(id).expect("it asks to be taken in");
+    assert!(core.forget(peer), "it is no member");
+    fabric.forget(peer);
+    c.world.heal();
+    c.run(PATIENCE_NS + PATIENCE_NS / 10);
+    assert!(c.decided.iter().all(|v| v.member(id).is_none()), "{:?}", c.newest());
+    assert!(c.nodes[newcomer].excluded, "it has lost its patience");
+}
+
+#[test]
 fn trap_28_who_was_removed_in_its_sleep_is_told_to_come_back_as_another() {
     let (mut c, joiner) = taken_in_and_removed_in_its_sleep(23);
     c.world.resume(c.nodes[joiner].index);
@@ -74,7 +125,7 @@ fn who_was_removed_and_forgotten_in_its_sleep_comes_back_as_another() {
     let id = c.nodes[joiner].id;
     for node in c.nodes.iter_mut().filter(|n| c.world.is_alive(n.index)) {
         if let Some(peer) = node.core.peer_of(id).filter(|_| node.id != id) {
-            assert!(node.core.can_forget(peer));
+            assert!(node.core.forget(peer));
             node.fabric.forget(peer);
         }
     }

@@ -305,9 +305,9 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         if chance.bool() {
             return;
         }
-        let (core, fabric) = (&self.core, &mut self.fabric);
+        let (core, fabric) = (&mut self.core, &mut self.fabric);
         self.let_go.retain(|peer| {
-            let go = core.can_forget(*peer);
+            let go = core.forget(*peer);
             if go {
                 fabric.forget(*peer);
             }

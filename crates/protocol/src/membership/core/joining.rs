@@ -101,7 +101,8 @@ impl Core {
         let view = self.view.as_ref().filter(|v| v.member(process).is_none())?;
         let later = view.members.iter().map(|m| m.id).filter(|id| id.node == process.node && *id > process);
         let removed = view.departed.iter().any(|d| d.id == process).then_some(process);
-        let known = later.chain(self.peers.listed_since(process)).chain(removed).max()?;
+        let forgotten = self.peers.is_forgotten(process).then_some(process);
+        let known = later.chain(self.peers.listed_since(process)).chain(removed).chain(forgotten).max()?;
         Some(Incarnation(known.incarnation.0.saturating_add(1)))
     }
 

@@ -47,6 +47,10 @@ impl Core {
         self.learned = now;
         self.publish(fabric, &view);
         self.wishes.settle(&view);
+        if self.decided_here != Some(view.number) {
+            // Who was noted here while somebody else led may have been taken in, and have died, in views that were never seen here. Who waits asks again.
+            self.wishes.join.clear();
+        }
         if before.as_ref().and_then(View::primary).map(|m| m.id) != view.primary().map(|m| m.id) {
             self.wishes.forget_promotions();
         }

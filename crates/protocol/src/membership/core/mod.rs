@@ -285,8 +285,9 @@ impl Core {
         view.coordinators().find(|m| m.id == self.config.me || !self.peers.is_suspect(m.id)).map(|m| m.id)
     }
 
-    /// Whether membership has no use for the memory of this peer, which is gone: it is no member, and nobody waits for its lease.
-    pub fn can_forget(&self, peer: PeerId) -> bool {
+    /// Gives up the memory of a peer, unless it may be needed: it is a member, or may become one, or somebody waits for its lease. Returns whether that has
+    /// been done; the fabric may forget the peer then. A process that has been forgotten while it lives comes back as another.
+    pub fn forget(&mut self, peer: PeerId) -> bool {
         let Some(process) = self.peers.process(peer) else { return true };
         // A survivor that lags behind may yet learn a view that takes this process in.
         if self.peers.may_be_listed(process, self.stalls.last(), self.config.broadcast_timeout_ns) {
@@ -294,7 +295,13 @@ impl Core {
         }
         // A proposal of ours that lists it may be decided yet, and then its memory is an acceptor's.
         let views = [self.view.as_ref(), self.proposing.as_ref()];
-        views.into_iter().flatten().all(|v| v.member(process).is_none()) && self.handover.awaited().all(|p| p != process)
+        let needed = views.into_iter().flatten().any(|v| v.member(process).is_some()) || self.handover.awaited().any(|p| p == process);
+        if !needed {
+            Mark::Forgot.reach();
+            self.peers.forget(peer);
+            self.wishes.join.retain(|m| m.id != process);
+        }
+        !needed
     }
 
     /// The peer that a process is connected as.

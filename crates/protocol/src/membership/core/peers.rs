@@ -27,6 +27,8 @@ pub(super) struct Peer {
     suspicion: Option<Evidence>,
     /// Its connection has ended; or an earlier one has, and that cannot be mended.
     lost: bool,
+    /// Its memory has been given up: it can't be taken in any more.
+    forgotten: bool,
     /// When it was known to be gone for certain.
     dead_since: Option<Time>,
     /// A view has listed it.
@@ -80,6 +82,7 @@ impl Peers {
             heard: None,
             suspicion: severed.as_ref().and_then(|e| e.suspicion),
             lost: severed.is_some(),
+            forgotten: false,
             dead_since: severed.and_then(|e| e.dead_since),
             listed,
             reaches: Vec::new(),
@@ -147,7 +150,7 @@ impl Peers {
 
     /// Those whom this process is connected with. Whom it merely presumes dead may be alive, and its memory is within reach all the same.
     pub fn reached(&self) -> Vec<ProcessId> {
-        let reached = self.list.iter().filter(|p| !p.lost && !p.suspicion.is_some_and(Evidence::releases_leases));
+        let reached = self.list.iter().filter(|p| !p.lost && !p.forgotten && !p.suspicion.is_some_and(Evidence::releases_leases));
         reached.map(|p| p.process).collect()
     }
 
@@ -169,6 +172,18 @@ impl Peers {
     pub fn have_met(&self, newcomer: ProcessId, other: ProcessId) -> bool {
         let known = self.list.iter().find(|p| p.process == newcomer);
         known.is_some_and(|p| p.reaches.contains(&other) && (other == self.me || p.vouchers.contains(&other)))
+    }
+
+    /// The peer's memory is given up.
+    pub fn forget(&mut self, id: PeerId) {
+        if let Some(peer) = self.get(id) {
+            peer.forgotten = true;
+        }
+    }
+
+    /// Whether the memory of this process has been given up.
+    pub fn is_forgotten(&self, process: ProcessId) -> bool {
+        self.list.iter().any(|p| p.process == process && p.forgotten)
     }
 
     /// The newest life of this process's node, from itself on, that a view has listed, as far as is known here.
@@ -214,7 +229,7 @@ impl Peers {
     /// Asks for the death words of everybody who is not known to be gone.
     pub fn watch<F: Fabric>(&mut self, fabric: &mut F) {
         let watcher = usize::from(self.me.node.0);
-        for peer in &mut self.list {
+        for peer in self.list.iter_mut().filter(|p| !p.forgotten) {
             if peer.suspicion.is_some_and(Evidence::releases_leases) {
                 continue;
             }
