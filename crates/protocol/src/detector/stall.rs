@@ -2,25 +2,31 @@
 
 use crate::basics::Time;
 
-/// Measures the gaps between the duty cycles of one agent.
+/// Measures by how much one agent is late for its duty cycles.
 #[derive(Clone, Debug)]
 pub struct StallMeter {
     last: Time,
+    due: Time,
     longest_ns: u64,
 }
 
 impl StallMeter {
     /// Starts measuring.
     pub fn new(now: Time) -> StallMeter {
-        StallMeter { last: now, longest_ns: 0 }
+        StallMeter { last: now, due: now, longest_ns: 0 }
     }
 
-    /// A duty cycle starts. Returns the gap since the one before, in nanoseconds.
+    /// A duty cycle starts. Returns the gap since the one before, in nanoseconds, without the time that the agent had nothing to do and was free to sleep.
     pub fn tick(&mut self, now: Time) -> u64 {
-        let gap = now.since(self.last);
-        self.last = now;
-        self.longest_ns = self.longest_ns.max(gap);
-        gap
+        let late = now.since(self.last.max(self.due));
+        (self.last, self.due) = (now, now);
+        self.longest_ns = self.longest_ns.max(late);
+        late
+    }
+
+    /// A duty cycle ends, and the agent may sleep until `due`.
+    pub fn sleep_until(&mut self, due: Time) {
+        self.due = due;
     }
 
     /// When the latest duty cycle started.
@@ -28,8 +34,26 @@ impl StallMeter {
         self.last
     }
 
-    /// The longest gap so far, in nanoseconds.
+    /// The longest that it was late so far, in nanoseconds.
     pub fn longest_ns(&self) -> u64 {
         self.longest_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sleeps_as_long_as_it_may_is_not_stalled() {
+        let mut meter = StallMeter::new(Time(100));
+        assert_eq!(meter.tick(Time(110)), 10);
+        meter.sleep_until(Time(1_110));
+        assert_eq!(meter.tick(Time(500)), 0, "woken early");
+        meter.sleep_until(Time(1_110));
+        assert_eq!(meter.tick(Time(1_115)), 5);
+        assert_eq!(meter.tick(Time(1_135)), 20, "what it may sleep is said anew after each duty cycle");
+        meter.sleep_until(Time(0));
+        assert_eq!((meter.tick(Time(1_138)), meter.longest_ns()), (3, 20), "due at once");
     }
 }

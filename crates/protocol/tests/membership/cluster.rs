@@ -13,6 +13,8 @@ pub struct Node {
     pub core: Core,
     pub id: ProcessId,
     pub excluded: bool,
+    /// Where nodes are drowsy.
+    pub asleep_until: u64,
     pub milestones: Vec<(u64, Milestone)>,
 }
 
@@ -21,6 +23,8 @@ pub struct Cluster {
     pub world: World<true>,
     pub nodes: Vec<Node>,
     pub leases: Leases,
+    /// Nodes have little to do beside their heartbeats, and take no turn before they have.
+    pub drowsy: bool,
     /// Every view that was ever seen decided, by number.
     pub decided: Vec<View>,
     pub newest_active: ViewNumber,
@@ -33,18 +37,26 @@ pub const DUTY_NS: u64 = 20_000;
 
 impl Cluster {
     pub fn new(seed: u64, faults: Faults, leases: Leases) -> Cluster {
-        Cluster { world: World::new(seed, faults), nodes: Vec::new(), leases, decided: Vec::new(), newest_active: ViewNumber(0) }
+        Cluster {
+            world: World::new(seed, faults),
+            nodes: Vec::new(),
+            leases,
+            drowsy: false,
+            decided: Vec::new(),
+            newest_active: ViewNumber(0),
+        }
     }
 
     pub fn config(&self, id: ProcessId) -> Config {
+        let (seldom_ns, broadcast_ns) = if self.drowsy { (5_000_000, 5_000_000) } else { (200_000, 1_000_000) };
         Config {
             leases: self.leases,
             lease_ns: LEASE_NS,
             heartbeat_interval_ns: 500_000,
-            broadcast_interval_ns: 1_000_000,
+            broadcast_interval_ns: broadcast_ns,
             broadcast_timeout_ns: PATIENCE_NS / 4,
-            pull_interval_ns: 200_000,
-            resend_interval_ns: 200_000,
+            pull_interval_ns: seldom_ns,
+            resend_interval_ns: seldom_ns,
             ..Config::new(id, Roles::COORDINATOR.with(Roles::REPLICA))
         }
     }
@@ -71,7 +83,7 @@ impl Cluster {
             core.join(now);
         }
         self.world.wake(index);
-        self.nodes.push(Node { index, fabric, core, id, excluded: false, milestones: Vec::new() });
+        self.nodes.push(Node { index, fabric, core, id, excluded: false, asleep_until: 0, milestones: Vec::new() });
         self.nodes.len() - 1
     }
 
@@ -93,6 +105,9 @@ impl Cluster {
     pub fn turn(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let now = Time(self.world.now());
+        if now.0 < node.asleep_until {
+            return;
+        }
         while let Some(event) = node.fabric.event() {
             node.core.handle_peer(now, &mut node.fabric, event);
         }
@@ -123,7 +138,11 @@ impl Cluster {
             }
         }
         // The memory's owner stores its heart beat plainly, which wakes nobody: the next turn is asked for.
-        self.world.wake_at(node.index, now.0 + DUTY_NS);
+        let soon = now.0 + DUTY_NS;
+        if self.drowsy {
+            node.asleep_until = node.core.deadline().0.max(soon);
+        }
+        self.world.wake_at(node.index, soon.max(node.asleep_until));
         // Stands in for the engine: the primary counts every learner of its view as soon as it sees it.
         if let Some(view) = node.core.view().cloned()
             && view.primary().is_some_and(|p| p.id == node.id)

@@ -177,6 +177,36 @@ fn two_members_that_die_at_once_are_survived_by_the_third() {
 }
 
 #[test]
+fn ukharon_4_2_those_who_stop_together_are_presumed_dead_one_after_the_other() {
+    let mut c = Cluster::new(12, Faults::calm(), Leases::Primary);
+    (0..5).for_each(|node| _ = c.start(node, 1, node == 0));
+    c.run(10_000_000);
+    let [first, second, third, rest @ ..] = &c.newest().members[..] else { panic!("{:?}", c.newest()) };
+    let (stopped, rest) = ([first.id, second.id, third.id], rest.iter().map(|m| m.id).collect::<Vec<_>>());
+    for node in c.nodes.iter().filter(|n| stopped.contains(&n.id)) {
+        c.world.pause(node.index);
+    }
+    // Five heartbeats each, and one more after the first that is compared with; the timeout of broadcasts is 20 ms.
+    c.run(10_000_000);
+    assert_eq!(c.newest().members.iter().map(|m| m.id).collect::<Vec<_>>(), rest);
+}
+
+#[test]
+fn who_sleeps_for_want_of_work_notices_who_stopped() {
+    let mut c = Cluster::new(13, Faults::calm(), Leases::Primary);
+    c.drowsy = true;
+    // Two: nobody is left to wake the other.
+    (0..2).for_each(|node| _ = c.start(node, 1, node == 0));
+    c.run(20_000_000);
+    assert_eq!(c.newest().members.len(), 2);
+    let primary = c.newest().primary().unwrap().id;
+    let stopped = c.nodes.iter().find(|n| n.id == primary).unwrap().index;
+    c.world.pause(stopped);
+    c.run(10_000_000);
+    assert!(c.newest().member(primary).is_none(), "half the time that silence may last: {:?}", c.newest());
+}
+
+#[test]
 fn a_leave_is_a_view_without_the_leaver_and_costs_no_lease() {
     let mut c = Cluster::three(8, Faults::calm(), Leases::Primary);
     let now = Time(c.world.now());

@@ -189,7 +189,7 @@ impl Settings {
             settings.add_lease_caches(chance);
         }
         settings.alone = chance.bool();
-        // Who goes longer without a duty cycle takes that for a stall of its own, and suspects nobody.
+        // Who of `mu`'s replicas goes longer without a duty cycle takes that for a stall of its own, and suspects nobody.
         settings.idle_ns = settings.idle_ns.min(settings.heartbeat_interval_ns / 3);
         settings
     }

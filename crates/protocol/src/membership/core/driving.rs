@@ -15,8 +15,13 @@ impl Core {
     /// One duty cycle. `progress` says whether the part of the process that acts under the lease is alive: it has made progress, or has
     /// nothing to do. Without it neither the lease is renewed nor the heart beats (TRAPS 9, fate sharing).
     pub fn tick<F: Fabric>(&mut self, now: Time, fabric: &mut F, progress: bool) {
-        let gap = self.stalls.tick(now);
-        if gap > self.config.heartbeat_interval_ns / 2 {
+        self.do_duties(now, fabric, progress);
+        self.stalls.sleep_until(self.deadline());
+    }
+
+    fn do_duties<F: Fabric>(&mut self, now: Time, fabric: &mut F, progress: bool) {
+        let late = self.stalls.tick(now);
+        if late > self.config.heartbeat_interval_ns / 2 {
             Mark::Forgiven.reach();
             self.peers.forgive(now);
             self.next_monitor = now.after(self.config.heartbeat_interval_ns);
@@ -40,7 +45,7 @@ impl Core {
         self.peers.watch(fabric);
         if now >= self.next_monitor {
             self.next_monitor = now.after(self.config.heartbeat_interval_ns);
-            self.monitor(now, fabric);
+            self.monitor(fabric);
         }
         if now >= self.next_broadcast {
             self.next_broadcast = now.after(self.config.broadcast_interval_ns);

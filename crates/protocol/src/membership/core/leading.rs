@@ -196,15 +196,19 @@ impl Core {
         }
     }
 
-    /// Reads the heartbeat of the next member in the ring, and of the leader, on whose work everybody depends.
-    pub(super) fn monitor<F: Fabric>(&mut self, _now: Time, fabric: &mut F) {
+    /// Reads the heartbeat of the next member in the ring, and of the leader, on whose work everybody depends. Who is suspected is read on, since it may
+    /// come back, and so is whoever stands behind it: else those who stop together would be noticed by their silence only.
+    pub(super) fn monitor<F: Fabric>(&mut self, fabric: &mut F) {
         let Some(view) = &self.view else { return };
-        let Some(at) = view.members.iter().position(|m| m.id == self.config.me) else { return };
-        let successor = view.members[(at + 1) % view.members.len()].id;
-        let leader = view.coordinators().next().map(|m| m.id);
-        for target in [Some(successor), leader.filter(|l| *l != successor)].into_iter().flatten() {
-            if target != self.config.me {
-                self.peers.ask_heartbeat(fabric, target);
+        let me = self.config.me;
+        let Some(at) = view.members.iter().position(|m| m.id == me) else { return };
+        let ring: Vec<ProcessId> = view.members[at + 1..].iter().chain(&view.members[..at]).map(|m| m.id).collect();
+        let leaders: Vec<ProcessId> = view.coordinators().map(|m| m.id).take_while(|id| *id != me).collect();
+        for line in [ring, leaders] {
+            let sound = line.iter().position(|id| !self.peers.is_suspect(*id));
+            for target in &line[..sound.map_or(line.len(), |at| at + 1)] {
+                // Who is being asked is not asked twice.
+                self.peers.ask_heartbeat(fabric, *target);
             }
         }
     }

@@ -5,7 +5,7 @@
 //!   [`Core::set_lease_ns`];
 //! - *handlers*: [`Core::handle_peer`], [`Core::handle_completion`], [`Core::handle_datagram`], [`Core::tick`];
 //! - *polls*: [`Core::poll_event`], to be called after each handler, so that whoever stamps the milestones stamps them when they happen;
-//! - *queries*: [`Core::view`], [`Core::lease`], [`Core::can_forget`] and others.
+//! - *queries*: [`Core::view`], [`Core::lease`] and others.
 //!
 //! Rules that hold here and are worth knowing:
 //! - View `k+1` is decided by the coordinators of view `k`. Only coordinators propose: a member that finds slot `k+1` taken does not finish
@@ -314,7 +314,7 @@ impl Core {
         self.peers.suspicion(process)
     }
 
-    /// The longest this state machine went without a tick, in nanoseconds.
+    /// The longest this state machine's tick was late, in nanoseconds: it went without one although it had something to do.
     pub fn longest_stall_ns(&self) -> u64 {
         self.stalls.longest_ns()
     }
