@@ -70,6 +70,25 @@ fn a_paused_primary_is_replaced_and_answers_nothing_stale_when_it_goes_on() {
 }
 
 #[test]
+fn idle_nodes_notice_a_paused_primary_however_quick_their_heartbeats_are() {
+    // So quick that an idle node sleeps longer than half a heartbeat; and broadcasts alone would not notice.
+    let quick = |config: &mut ClusterConfig| {
+        config.detector.heartbeat_us = 4_000;
+        config.detector.broadcast_timeout_us = 600_000_000;
+    };
+    let mut nodes = Nodes::start_with("idle-pause", 3, quick, |_| {});
+    nodes.settle();
+    let primary = nodes.primary();
+    nodes.pause(primary);
+    nodes.until("another one leads", |nodes| {
+        let others: Vec<u16> = nodes.running().filter(|n| *n != primary).collect();
+        others.into_iter().find(|n| nodes.reading(*n).is_some_and(|r| r.get(Counter::Standing) == 2))
+    });
+    nodes.signal(primary, Signal::CONT);
+    nodes.settle();
+}
+
+#[test]
 fn the_last_replica_goes_on_alone_and_hands_the_state_to_those_who_come_back() {
     let mut nodes = Nodes::start("alone", 3);
     nodes.settle();
