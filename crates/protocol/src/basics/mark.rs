@@ -201,6 +201,8 @@ probes! {
         MuConfirmed = "mu: confirms a follower",
         /// A reign finds a better log than its own, and reads it.
         MuCatchesUp = "mu: reads a better log",
+        /// A better log is not read before what an earlier reign has asked for of another one has come home.
+        MuAwaitsStray = "mu: awaits a log that an earlier reign has asked for",
         /// It has read it, and taken it over.
         MuAdopted = "mu: adopts a better log",
         /// Who is confirmed after the majority has a better log.

@@ -38,6 +38,15 @@ pub(super) enum Stage {
     Leading,
 }
 
+/// Pieces of a log that a reign has asked for and did not live to see.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StrayLog {
+    pub from: PeerId,
+    /// As the tokens have it.
+    pub round: u64,
+    pub pieces: u8,
+}
+
 /// What a reign has at hand.
 pub(super) struct Context<'a, F, S> {
     pub now: Time,
@@ -50,6 +59,8 @@ pub(super) struct Context<'a, F, S> {
     pub buffer: &'a mut Vec<u8>,
     /// The number of the request that this process has granted itself last.
     pub self_granted: u64,
+    /// Whose log an earlier reign has begun to read and not seen the end of: what it asked for may still land where logs are read to.
+    pub stray_log: Option<PeerId>,
     /// Whether a majority is still hoped for by who cannot catch up with what it has found without one.
     pub hopes: bool,
 }
@@ -169,16 +180,26 @@ impl Reign {
         self.is_leading() && log.open_bytes() + need as u64 <= config.open_bytes()
     }
 
-    /// Asks a process for its permission, from now on or as soon as it is there.
-    pub fn ask(&mut self, process: ProcessId, peer: PeerId, writer: Writer) {
-        let slot = (0..layout::MAX_PEERS).find(|slot| self.followers.iter().all(|f| f.slot != *slot));
-        martlet_fabric::invariant!(slot.is_some(), "one reign writes to {} processes already", layout::MAX_PEERS);
-        self.followers.push(Follower::new(process, peer, slot.expect("checked"), writer));
+    /// Asks a process for its permission, from now on or as soon as it is there. Its numbers land in `slot` of the scratch memory.
+    pub fn ask(&mut self, process: ProcessId, peer: PeerId, slot: usize, writer: Writer) {
+        self.followers.push(Follower::new(process, peer, slot, writer));
         self.electorate = None;
     }
 
-    /// Lets go of those that are lost and do not `matter` any more. Who is still being read stays until that has come home, since it lands where its slot
-    /// says.
+    /// Whose numbers are being read, and have not come home.
+    pub fn on_their_way(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.followers.iter().filter(|f| f.reading && !self.read.contains(&f.peer)).map(|f| f.peer)
+    }
+
+    /// The log that is being read, if one is.
+    pub fn log_on_its_way(&self) -> Option<StrayLog> {
+        match self.stage {
+            Stage::CatchingUp { from, pieces, .. } if pieces > 0 => Some(StrayLog { from, round: self.round & 0xffff, pieces }),
+            _ => None,
+        }
+    }
+
+    /// Lets go of those that are lost and do not `matter` any more. Who is still being read stays until that has come home.
     pub fn drop_lost(&mut self, matters: impl Fn(&Follower) -> bool) -> Vec<Follower> {
         let stage = self.stage;
         let read_from = |f: &Follower| f.reading || matches!(stage, Stage::CatchingUp { from, .. } if from == f.peer);
@@ -206,16 +227,14 @@ impl Reign {
         }
     }
 
-    pub fn handle_completion(&mut self, op: Op, round: u64, peer: PeerId, result: Result<u64, OpError>, nudges: &mut Vec<PeerId>) {
-        if round != self.round & 0xffff {
-            return;
-        }
+    /// An operation of this reign has completed.
+    pub fn handle_completion(&mut self, op: Op, peer: PeerId, result: Result<u64, OpError>, nudges: &mut Vec<PeerId>) {
         let Some(follower) = self.followers.iter_mut().find(|f| f.peer == peer) else { return };
+        follower.reading &= op != Op::Words || result.is_ok();
         match (op, result) {
             (_, Err(OpError::PeerLost)) => {
                 follower.phase = Phase::Lost;
                 follower.acked = None;
-                follower.reading &= op != Op::Words;
                 if matches!(self.stage, Stage::CatchingUp { from, .. } if from == peer) {
                     self.failed = Some(AbortReason::CatchUp);
                 }
@@ -480,6 +499,11 @@ impl Reign {
     fn catch_up<F: Fabric, S: StateMachine>(&mut self, peer: PeerId, numbers: Numbers, cx: &mut Context<F, S>) -> Result<(), AbortReason> {
         if !reaches_back(&numbers, cx) {
             return Err(AbortReason::TooOld);
+        }
+        // What comes from the same process comes in order.
+        if cx.stray_log.is_some_and(|stray| stray != peer) {
+            basics::Mark::MuAwaitsStray.reach();
+            return Ok(());
         }
         let (from, to, capacity) = (cx.log.committed().position, numbers.tail.position, cx.config.log_ring_bytes as u64);
         basics::Mark::MuCatchesUp.reach();

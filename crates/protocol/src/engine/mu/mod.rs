@@ -52,7 +52,7 @@ use durable::{Snapshot, Told};
 use handover::HandOver;
 use journal::Journal;
 use layout::{Op, Status, WORDS};
-use leading::Reign;
+use leading::{Reign, StrayLog};
 use learning::Learning;
 use log::Log;
 use peers::Peer;
@@ -108,6 +108,8 @@ pub struct Mu {
     heart: Heart,
     schedule: Schedule,
     learning: Option<Learning>,
+    /// What an earlier reign has left on its way to where logs are read to.
+    stray_log: Option<StrayLog>,
     /// Whose logs had overrun this one when that was last found: those who can teach what it lacks.
     ahead: Vec<ProcessId>,
     /// Since when it has looked for a teacher.
@@ -173,6 +175,7 @@ impl Mu {
             heart: Heart::new(),
             schedule: Schedule::new(),
             learning: None,
+            stray_log: None,
             ahead: Vec::new(),
             incomplete_since: None,
             wishes: 0,
@@ -297,11 +300,12 @@ impl Mu {
     pub fn handle_completion(&mut self, completion: Completion) {
         let (op, round, peer) = Op::parse(completion.token);
         match op {
-            Op::Log | Op::Consumed | Op::Words | Op::CatchUp => {
-                if let Some(reign) = &mut self.reign {
-                    reign.handle_completion(op, round, peer, completion.result, &mut self.nudges);
+            Op::Log | Op::Consumed | Op::Words | Op::CatchUp => match &mut self.reign {
+                Some(reign) if round == reign.round() & 0xffff => {
+                    reign.handle_completion(op, peer, completion.result, &mut self.nudges);
                 }
-            }
+                _ => self.handle_stray(op, round, peer),
+            },
             Op::Revoke => self.permission.revoking -= 1,
             Op::StateConsumed => {
                 if let (Some(peer), Ok(position)) = (self.peers.iter_mut().find(|p| p.id == peer), completion.result) {
@@ -311,6 +315,26 @@ impl Mu {
             // Who can no longer be reached is found out by its counter.
             Op::Permission | Op::State => {}
             Op::Heartbeat | Op::Status | Op::Threads | Op::Death => self.handle_sign(op, round, peer, completion.result),
+        }
+    }
+
+    /// What a reign has asked for that is over comes home.
+    #[cold]
+    fn handle_stray(&mut self, op: Op, round: u64, peer: PeerId) {
+        match (op, &mut self.stray_log) {
+            (Op::Words, _) => {
+                if let Some(peer) = self.peers.iter_mut().find(|p| p.id == peer) {
+                    invariant!(peer.stray_reads > 0, "numbers of {} that nobody has asked for come home", peer.process);
+                    peer.stray_reads -= 1;
+                }
+            }
+            (Op::CatchUp, Some(stray)) if stray.from == peer && stray.round == round => {
+                stray.pieces -= 1;
+                if stray.pieces == 0 {
+                    self.stray_log = None;
+                }
+            }
+            _ => {}
         }
     }
 

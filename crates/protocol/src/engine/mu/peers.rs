@@ -22,6 +22,11 @@ pub(super) struct Peer {
     pub watch: Watch,
     /// The writing end of the log lane that it keeps for us; a reign has it while it lasts.
     pub writer: Option<Writer>,
+    /// Where its numbers land in our scratch memory, once they have been asked for. Nobody else's do as long as it is here: what an earlier reign has asked
+    /// may land when a later one reads.
+    pub slot: Option<usize>,
+    /// Reads of its numbers that ended reigns have left on their way.
+    pub stray_reads: u32,
     /// The reading end of the lane that we keep for it.
     pub reader: Reader,
     /// Its last request that was granted.
@@ -62,6 +67,8 @@ impl Mu {
             identity: process,
             watch: Watch::new(&self.config),
             writer: Some(Writer::new(lane, self.config.log_ring_bytes)),
+            slot: None,
+            stray_reads: 0,
             reader: Reader::salted(log_salt),
             served: 0,
             lesson: Lesson::new(peer, &self.config),
@@ -96,7 +103,7 @@ impl Mu {
             // Whom the view lists membership has to be told of, once it is given up.
             let listed = log.group().is_none_or(|g| g.contains(p.process)) || roster.lists(p.process);
             let belongs = listed && !living.contains(&p.process);
-            let keep = !p.watch.dead || belongs || permission.holder == Some(p.id) || p.writer.is_none();
+            let keep = !p.watch.dead || belongs || permission.holder == Some(p.id) || p.writer.is_none() || p.stray_reads > 0;
             if !keep {
                 events.push_back(Event::Forget(p.id));
             }

@@ -3,7 +3,7 @@
 use martlet_fabric::Fabric;
 
 use super::follower::Follower;
-use super::layout::{Status, permission as lane_words};
+use super::layout::{self, Status, permission as lane_words};
 use super::leading::{self, Context, Reign};
 use super::permission;
 use super::{AbortReason, Event, Execution, Mu};
@@ -71,7 +71,9 @@ impl Mu {
                 peer.writer = Some(follower.writer);
             }
         }
-        for peer in &mut self.peers {
+        for at in 0..self.peers.len() {
+            let free = (0..layout::MAX_PEERS).find(|slot| self.peers.iter().all(|p| p.slot != Some(*slot)));
+            let peer = &mut self.peers[at];
             let holds = matches!(peer.watch.status, Some(Status::Follower | Status::Taught));
             let joins = reign.is_leading() && holds && self.adding.contains(&peer.process);
             // Somebody may have been taken into the group without our having heard of it, and the others may be gone.
@@ -79,12 +81,14 @@ impl Mu {
             if peer.watch.dead || !reign.may_ask(peer.id) || !(joins || may_belong || group.contains(peer.process)) {
                 continue;
             }
+            peer.slot = peer.slot.or(free);
+            let Some(slot) = peer.slot else { continue };
             let Some(writer) = peer.writer.take() else { continue };
             Mark::MuAsked.reach();
             permission::tell(fabric, peer.id, lane_words::START, writer.tail());
             permission::tell(fabric, peer.id, lane_words::REQUEST, reign.round());
             self.nudges.push(peer.id);
-            reign.ask(peer.process, peer.id, writer);
+            reign.ask(peer.process, peer.id, slot, writer);
         }
     }
 
@@ -121,6 +125,7 @@ impl Mu {
             nudges: &mut self.nudges,
             buffer: &mut self.buffer,
             self_granted: self.permission.self_granted,
+            stray_log: self.stray_log.map(|stray| stray.from),
             // Whoever lives and is in reach has answered by then.
             hopes: self.overrun_since.is_none_or(|since| now.since(since) <= self.config.silence_ns),
         };
@@ -162,6 +167,12 @@ impl Mu {
             let ahead = reign.followers.iter().filter(|f| f.numbers().is_some_and(|n| n.rank() > own));
             self.ahead = ahead.map(|f| f.process).collect();
         }
+        for stray in reign.on_their_way() {
+            if let Some(peer) = self.peers.iter_mut().find(|p| p.id == stray) {
+                peer.stray_reads += 1;
+            }
+        }
+        self.stray_log = reign.log_on_its_way().or(self.stray_log);
         let (followers, record, backlog) = reign.into_parts();
         self.backlog = backlog;
         if reason == AbortReason::TooOld {

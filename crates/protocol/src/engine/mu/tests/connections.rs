@@ -38,6 +38,37 @@ fn group_changes(c: &Cluster<false>, n: usize) -> usize {
     c.events(n, |e| matches!(e, Event::GroupChanged { .. }))
 }
 
+/// What a later reign reads of one process must not be overwritten by what an earlier one has asked of another.
+#[test]
+fn numbers_that_come_home_after_their_reign_land_where_nobody_elses_are_read() {
+    let mut c = Cluster::<false>::new(3, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    let reign = |c: &Cluster<false>| c.nodes[0].engine.reign.as_ref().map(|r| r.round());
+    let stray = |c: &Cluster<false>| c.nodes[0].engine.peers.iter().map(|p| p.stray_reads).collect::<Vec<_>>();
+    let slots = |c: &Cluster<false>| {
+        let followers = c.nodes[0].engine.reign.iter().flat_map(|r| &r.followers);
+        followers.map(|f| (f.process, f.slot)).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    c.nodes[0].engine.step_down();
+    c.until("the numbers of 2 are on their way", |c| {
+        let peer = c.nodes[0].engine.peers.iter().find(|p| p.process == id(2)).map(|p| p.id);
+        c.nodes[0].engine.reign.as_ref().is_some_and(|r| r.on_their_way().any(|p| Some(p) == peer))
+    });
+    let (before, places) = (reign(&c), slots(&c));
+    c.world.block(2, 0);
+    c.nodes[0].engine.step_down();
+    c.until("another reign has begun", |c| reign(c).is_some() && reign(c) != before && slots(c).len() == 2);
+    assert_eq!(stray(&c).iter().sum::<u32>(), 1, "they are on their way still");
+    assert_eq!(slots(&c), places, "everybody has the place that it had");
+    assert_ne!(places[&id(1)], places[&id(2)]);
+    c.world.unblock(2, 0);
+    c.until("they come home", |c| stray(c).iter().all(|n| *n == 0));
+    c.until_led_by(0);
+    c.write_through(0);
+    c.until("all are level", |c| c.is_level());
+}
+
 #[test]
 fn a_connection_that_is_made_anew_costs_nobody_its_place() {
     let mut c = parted();
