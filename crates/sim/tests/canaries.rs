@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use martlet_sim::canaries::{Bug, bugs, hunt};
-use martlet_sim::cluster::{KINDS, Kind};
+use martlet_sim::cluster::Kind;
 
 /// Default lives that a bug may take. Most take a few dozen.
 const LIVES: u64 = 4_000;
@@ -49,8 +49,7 @@ fn main() -> ExitCode {
         let (name, kind) = argument.split_once('@').map_or((argument.as_str(), None), |(name, kind)| (name, Some(kind)));
         let elsewhere = match kind.map(|kind| Kind::named(kind).ok_or(kind)) {
             Some(Err(kind)) => {
-                let kinds: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
-                eprintln!("canaries: {kind:?} is no kind of cluster; there are {}", kinds.join(", "));
+                eprintln!("canaries: {kind:?} is no kind of cluster; there are {}", Kind::names());
                 return ExitCode::from(2);
             }
             Some(Ok(kind)) => Some(kind.name),

@@ -32,6 +32,8 @@ probes! {
         NoStartDelay = "no-start-delay",
         /// Nobody waits for the lease of a departed primary that is only presumed dead (8).
         UnawaitedPrimary = "unawaited-primary",
+        /// Leases are used and waited for as if all clocks ran alike (uKharon App. C).
+        NoClockMargin = "no-clock-margin",
         /// The lease word is stored once the lease has begun, not before it is asked for (16).
         LateLeaseWord = "late-lease-word",
         /// A lease got through a cache lasts from the reading that proves it, not from the one before the cache's round (uKharon section 6.3).

@@ -83,10 +83,24 @@ pub const KINDS: &[Kind] = &[
     },
 ];
 
+/// Lives that are all alike but for their clocks and chance, in which one thing happens that default lives hardly ever come to. They are there for
+/// canaries, and can be asked for by name.
+pub const SCRIPTED: &[Kind] = &[Kind {
+    name: "clocks",
+    about: "primary-backup on one host; clocks drift, and the primary is stopped just after it has renewed its lease",
+    ground: Ground::Host,
+    live: |plan, _| scenarios::stopped_after_renewal(plan),
+}];
+
 impl Kind {
     /// The kind of that name.
     pub fn named(name: &str) -> Option<&'static Kind> {
-        KINDS.iter().find(|kind| kind.name == name)
+        KINDS.iter().chain(SCRIPTED).find(|kind| kind.name == name)
+    }
+
+    /// The names of all kinds, for those who have asked for one that there is not.
+    pub fn names() -> String {
+        KINDS.iter().chain(SCRIPTED).map(|kind| kind.name).collect::<Vec<_>>().join(", ")
     }
 
     /// Lives the life that a plan describes, and tells it if the plan says so: a line for each view, kill, pause and so on.
@@ -125,10 +139,7 @@ impl FromStr for &'static Kind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<&'static Kind, String> {
-        Kind::named(name).ok_or_else(|| {
-            let names: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
-            format!("the kind of cluster is {name:?}; allowed are {}", names.join(", "))
-        })
+        Kind::named(name).ok_or_else(|| format!("the kind of cluster is {name:?}; allowed are {}", Kind::names()))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use martlet_protocol::engine::PrimaryBackup;
-use martlet_protocol::membership::Evidence;
+use martlet_protocol::membership::{ClockBounds, Evidence};
 
 use super::engine::Engine;
 use super::life::Cluster;
@@ -71,6 +71,25 @@ impl Scenario {
         let (report, story) = (self.play)(&Plan { narrate: true, ..Plan::new(1) });
         (report, format!("{}: {}\n\n{story}", self.name, self.about))
     }
+}
+
+/// For a canary. Clocks differ by up to a tenth, leases are long and suspicions quick; the primary is stopped just when it has renewed its lease, and the next one
+/// acts as soon as it has waited for that. What is left between the two are the margins for clocks ([`ClockBounds`](martlet_protocol::membership::ClockBounds)).
+pub(super) fn stopped_after_renewal(plan: &Plan) -> (Report, String) {
+    let scripted = Settings::scripted();
+    let clocks = ClockBounds { drift_ppm: 100_000, ..scripted.clocks };
+    play::<true>(plan, Settings { clocks, lease_ns: 2_000_000, heartbeat_interval_ns: 4_000, idle_ns: 1_000, ..scripted }, |c| {
+        let old = c.process(0);
+        let end = |c: &Cluster<PrimaryBackup, true>| c.nodes[old].as_ref().expect("it lives").core.lease().end();
+        let before = end(c);
+        c.until("the primary renews its lease", |c| end(c) > before);
+        c.hold(old);
+        let name = c.name(old);
+        c.until("another one leads", |c| c.has_other_primary(name));
+        c.until_replies(5);
+        c.release(old);
+        c.until_served();
+    })
 }
 
 fn play<const HOST: bool>(plan: &Plan, settings: Settings, script: fn(&mut Cluster<PrimaryBackup, HOST>)) -> (Report, String) {

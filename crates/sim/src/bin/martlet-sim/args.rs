@@ -27,7 +27,8 @@ pub struct Args {
     #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
 
-    /// The kinds of cluster that live each seed: host (shared memory), network (one-sided operations between hosts).
+    /// The kinds of cluster that live each seed: host (shared memory) and network (one-sided operations between hosts), with primary-backup; mu and
+    /// mu-network, with mu; clocks, where a primary is stopped just after it has renewed its lease.
     #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "host")]
     pub cluster: Vec<&'static Kind>,
 
