@@ -231,6 +231,13 @@ impl Reign {
     pub fn handle_completion(&mut self, op: Op, peer: PeerId, result: Result<u64, OpError>, nudges: &mut Vec<PeerId>) {
         let Some(follower) = self.followers.iter_mut().find(|f| f.peer == peer) else { return };
         follower.reading &= op != Op::Words || result.is_ok();
+        let mut log_is_home = false;
+        if let (Op::CatchUp, Stage::CatchingUp { from, pieces, .. }) = (op, &mut self.stage)
+            && *from == peer
+        {
+            *pieces -= 1;
+            log_is_home = *pieces == 0;
+        }
         match (op, result) {
             (_, Err(OpError::PeerLost)) => {
                 follower.phase = Phase::Lost;
@@ -244,7 +251,8 @@ impl Reign {
             // What still comes home of who is lost counts for nothing: its process may count already by another connection.
             (Op::Log, Ok(_)) if !follower.is_lost() => follower.handle_done(),
             (Op::Consumed, Ok(position)) if follower.handle_consumed(position) => nudges.push(peer),
-            (Op::Words | Op::CatchUp, Ok(_)) => self.read.push(peer),
+            (Op::Words, Ok(_)) => self.read.push(peer),
+            (Op::CatchUp, Ok(_)) if log_is_home => self.read.push(peer),
             _ => {}
         }
     }
@@ -397,14 +405,10 @@ impl Reign {
         let mut moved = false;
         while let Some(peer) = self.read.pop() {
             moved = true;
-            if let Stage::CatchingUp { from, numbers, pieces } = &mut self.stage
-                && *from == peer
+            if let Stage::CatchingUp { from, numbers, pieces: 0 } = self.stage
+                && from == peer
             {
-                *pieces -= 1;
-                if *pieces == 0 {
-                    let numbers = *numbers;
-                    self.adopt(&numbers, cx)?;
-                }
+                self.adopt(&numbers, cx)?;
                 continue;
             }
             let Some(follower) = self.followers.iter_mut().find(|f| f.peer == peer && f.reading) else { continue };

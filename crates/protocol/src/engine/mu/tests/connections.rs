@@ -4,6 +4,7 @@ use super::world::{Cluster, id, tiny};
 use crate::basics::ViewNumber;
 use crate::engine::mu::Event;
 use crate::engine::mu::layout::MAX_PEERS;
+use crate::engine::mu::leading::Stage;
 use crate::engine::mu::patience::Patience;
 use crate::membership::{Member, Roles, View};
 
@@ -67,6 +68,32 @@ fn numbers_that_come_home_after_their_reign_land_where_nobody_elses_are_read() {
     c.until_led_by(0);
     c.write_through(0);
     c.until("all are level", |c| c.is_level());
+}
+
+#[test]
+fn a_log_whose_owner_is_lost_while_it_is_read_keeps_nobody_from_reading_another() {
+    let mut c = Cluster::<false>::new(3, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    c.until("all are level", |c| c.is_level());
+    c.world.partition(&[0], &[1, 2]);
+    c.until_led_by(1);
+    c.write_through(1);
+    let tail = |c: &Cluster<false>, n: usize| c.nodes[n].engine.last();
+    c.until("2 has as much", |c| tail(c, 2) == tail(c, 1));
+    c.world.heal();
+    let read = |c: &Cluster<false>| match c.nodes[0].engine.reign.as_ref()?.stage {
+        Stage::CatchingUp { from, .. } => c.nodes[0].engine.peers.iter().find(|p| p.id == from).map(|p| p.process),
+        _ => None,
+    };
+    c.until("it reads a log", |c| read(c).is_some());
+    let owner = (1..3).find(|n| read(&c) == Some(id(*n))).expect("one of the two");
+    c.world.block(owner, 0);
+    c.kill(owner);
+    c.until_led_by(0);
+    assert!(c.nodes[0].engine.stray_log.is_none());
+    c.write_through(0);
+    c.until("both are level", |c| c.is_level());
 }
 
 #[test]
