@@ -18,6 +18,7 @@ pub const RARE: &[(Mark, &str)] = &[
     (Mark::WasRefused, "who will not be taken in has read so on a board, as a rule, before anybody's refusal arrives"),
     (Mark::MuRemoved, "who is removed hears so from a leader that has taken its permission first, and that ended its reign"),
     (Mark::MuNoRoom, "the store asks whether there is room before it executes, as the node does"),
+    (Mark::MuCatchUpFailed, "the owner of a log has to be lost within the one read of it"),
     (
         Mark::MuAwaitsStray,
         "a reign would have to end within the one read of a log, and the next one to prefer another log before that read is over",
