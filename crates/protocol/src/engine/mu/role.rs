@@ -72,8 +72,7 @@ impl Mu {
             }
         }
         for at in 0..self.peers.len() {
-            let free = (0..layout::MAX_PEERS).find(|slot| self.peers.iter().all(|p| p.slot != Some(*slot)));
-            let peer = &mut self.peers[at];
+            let peer = &self.peers[at];
             let holds = matches!(peer.watch.status, Some(Status::Follower | Status::Taught));
             let joins = reign.is_leading() && holds && self.adding.contains(&peer.process);
             // Somebody may have been taken into the group without our having heard of it, and the others may be gone.
@@ -81,9 +80,11 @@ impl Mu {
             if peer.watch.dead || !reign.may_ask(peer.id) || !(joins || may_belong || group.contains(peer.process)) {
                 continue;
             }
-            peer.slot = peer.slot.or(free);
-            let Some(slot) = peer.slot else { continue };
+            let is_free = |slot: &usize| self.peers.iter().all(|p| p.slot != Some(*slot));
+            let Some(slot) = peer.slot.or_else(|| (0..layout::MAX_PEERS).find(is_free)) else { continue };
+            let peer = &mut self.peers[at];
             let Some(writer) = peer.writer.take() else { continue };
+            peer.slot = Some(slot);
             Mark::MuAsked.reach();
             permission::tell(fabric, peer.id, lane_words::START, writer.tail());
             permission::tell(fabric, peer.id, lane_words::REQUEST, reign.round());

@@ -104,13 +104,6 @@ impl Core {
         self.borrowing.restart();
         self.caching.restart(view.number, now);
         let listed = view.member(me).is_some();
-        for member in view.members.iter().filter(|m| m.id != me) {
-            // It was given up while its admission was being decided.
-            let goes = |evidence: &Evidence| self.config.authority.cuts_off(member.roles, *evidence);
-            if let Some(evidence) = self.peers.suspicion(member.id).filter(goes) {
-                self.wishes.remove(member.id, evidence);
-            }
-        }
         let departed_me = view.departed.iter().any(|d| d.id == me);
         if listed {
             self.joining.wanted = false;
