@@ -58,6 +58,8 @@ typedef enum martlet_status {
     MARTLET_PANICKED = 17,
     // Leadership was lost before it was handed over, and did not go to the successor.
     MARTLET_NOT_HANDED_OVER = 18,
+    // Leadership is being handed over to another replica than the one asked for now.
+    MARTLET_HANDING_OVER = 19,
 } martlet_status;
 
 // What a replica is.

@@ -49,6 +49,8 @@ pub enum martlet_status {
     MARTLET_PANICKED = 17,
     /// Leadership was lost before it was handed over, and did not go to the successor.
     MARTLET_NOT_HANDED_OVER = 18,
+    /// Leadership is being handed over to another replica than the one asked for now.
+    MARTLET_HANDING_OVER = 19,
 }
 
 use martlet_status::*;
@@ -80,6 +82,7 @@ pub(crate) fn status_of(error: &CallError) -> martlet_status {
         CallError::Confirmed { .. } => MARTLET_CONFIRMED,
         CallError::TooManyUnconfirmed { .. } => MARTLET_TOO_MANY_UNCONFIRMED,
         CallError::NoSuccessor => MARTLET_NO_SUCCESSOR,
+        CallError::HandingOver => MARTLET_HANDING_OVER,
         CallError::NotHandedOver { .. } => MARTLET_NOT_HANDED_OVER,
         CallError::Metrics(_) => MARTLET_FAILED,
     }
@@ -145,6 +148,7 @@ pub extern "C" fn martlet_status_text(status: i32) -> *const c_char {
         16 => c"nothing",
         17 => c"a panic inside of the library",
         18 => c"leadership was not handed over",
+        19 => c"leadership is being handed over to another",
         _ => c"no status of Martlet",
     };
     text.as_ptr()

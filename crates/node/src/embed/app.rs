@@ -151,9 +151,10 @@ impl<M: StateMachine> Served<M> {
             }
             Call::HandOver { to, done } => match replica.hand_over(to) {
                 Ok(()) => self.handing_over.push((to, done)),
-                Err(HandOverError::ByLeaving) => self.step_down(replica, to, done),
-                Err(HandOverError::NotLeading) => done.tell(Err(CallError::NotLeader { leader: leader_of(replica) })),
-                Err(HandOverError::NoSuccessor | HandOverError::UnderWay) => done.tell(Err(CallError::NoSuccessor)),
+                Err(error) => match refused(error, || leader_of(replica)) {
+                    Some(why) => done.tell(Err(why)),
+                    None => self.step_down(replica, to, done),
+                },
             },
             Call::Propose { proposal, done } => return self.propose(replica, proposal, done),
         }
@@ -372,6 +373,16 @@ fn reading<R: Replica>(replica: &mut R) -> Result<Box<Reading>, CallError> {
     Reading::parse(&bytes).map(Box::new).map_err(CallError::Metrics)
 }
 
+/// Why leadership is not handed over; `None`: by an engine whose leader hands over by leaving, which is to be done.
+fn refused(error: HandOverError, leader: impl FnOnce() -> Option<Leader>) -> Option<CallError> {
+    match error {
+        HandOverError::ByLeaving => None,
+        HandOverError::NotLeading => Some(CallError::NotLeader { leader: leader() }),
+        HandOverError::NoSuccessor => Some(CallError::NoSuccessor),
+        HandOverError::UnderWay => Some(CallError::HandingOver),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use martlet_fabric::Incarnation;
@@ -406,6 +417,15 @@ mod tests {
         assert_eq!(of(HandOverState::Overtaken(Some(process(1))), false), Some([elsewhere(Some(1)), Ok(())]));
         assert_eq!(of(HandOverState::Overtaken(Some(process(0))), true), Some([elsewhere(Some(0)), elsewhere(Some(0))]), "it leads again");
         assert_eq!(of(HandOverState::Overtaken(None), false), Some([elsewhere(None), elsewhere(None)]));
+    }
+
+    #[test]
+    fn that_leadership_goes_to_another_one_already_is_not_said_to_be_the_lack_of_a_successor() {
+        let of = |error| refused(error, || Some(leader(1)));
+        assert_eq!(of(HandOverError::UnderWay), Some(CallError::HandingOver));
+        assert_eq!(of(HandOverError::NoSuccessor), Some(CallError::NoSuccessor));
+        assert_eq!(of(HandOverError::NotLeading), Some(CallError::NotLeader { leader: Some(leader(1)) }));
+        assert_eq!(of(HandOverError::ByLeaving), None);
     }
 
     #[test]

@@ -97,6 +97,9 @@ pub enum CallError {
     /// Leadership cannot be handed over: nobody else holds the whole state, or not the one who was to have it, or that one was lost on the way.
     #[error("nobody who may take over holds the whole state")]
     NoSuccessor,
+    /// Leadership is being handed over to another replica than the one asked for now.
+    #[error("leadership is being handed over to another replica already")]
+    HandingOver,
     /// This replica lost its leadership while it was handing it over, and it did not go to the successor. Where nobody is known to lead, it may yet.
     #[error("leadership was lost before it was handed over: {}", who(leader))]
     NotHandedOver {

@@ -202,7 +202,8 @@ impl<M: StateMachine> Replica<M> {
     /// leads.
     ///
     /// # Errors
-    /// [`CallError::NoSuccessor`] when nobody else holds the whole state; [`CallError::NotHandedOver`] when leadership was lost on the way, and did not
+    /// [`CallError::NoSuccessor`] when nobody else holds the whole state; [`CallError::HandingOver`] when a call before this one asked for another
+    /// successor, and it is on its way there; [`CallError::NotHandedOver`] when leadership was lost on the way, and did not
     /// go to another replica; [`CallError::ShuttingDown`] when this replica ended before; and as [`Replica::read`].
     pub fn transfer_leadership(&self) -> Result<(), CallError> {
         self.hand_over(None)
