@@ -1,4 +1,4 @@
-//! Every known bug that is planted has to be found by default lives: `cargo xtask sim --canaries [NAME[@KIND]]...`.
+//! Every known bug that is planted has to be found by the lives of its kind: `cargo xtask sim --canaries [NAME[@KIND]]...`.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::time::Instant;
 use martlet_sim::canaries::{Bug, bugs, hunt};
 use martlet_sim::cluster::Kind;
 
-/// Default lives that a bug may take. Most take a few dozen.
+/// Lives that a bug may take. Most take a few dozen.
 const LIVES: u64 = 4_000;
 
 /// Looks for each, on every core: a bug is planted in a thread, and the others do not have it. Returns the names of those that were not found.

@@ -15,7 +15,7 @@ pub struct Found {
     pub violation: Violation,
 }
 
-/// Lives default lives with the bug in them, from seed 0 on, `lives` at most, up to the first violation.
+/// Lives the lives of its kind with the bug in them, from seed 0 on, `lives` at most, up to the first violation.
 ///
 /// # Panics
 /// When the life in which it comes to light is not clean without it.

@@ -1,8 +1,8 @@
-//! Known bugs, planted one at a time, that default lives have to bring to light (STYLE 24).
+//! Known bugs, planted one at a time, that lives have to bring to light (STYLE 24): default ones, and where those cannot, scripted ones.
 //!
 //! The bugs stand in the production crates, under their feature `canaries`: [`Canary`] in `protocol`, [`canary::Canary`] in `fabric`; those of the
 //! replicated application stand in the simulated one ([`Careless`]). A hunt
-//! plants one, lives default lives from seed 0 on, and ends with the first violation. The life of that seed is then lived once more without
+//! plants one, lives the lives of its kind from seed 0 on, and ends with the first violation. The life of that seed is then lived once more without
 //! the bug and has to be clean: so it is the bug that was found.
 
 #[cfg(feature = "canaries")]
