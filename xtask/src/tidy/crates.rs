@@ -143,7 +143,8 @@ pub fn check_member(member: &Member) -> Vec<Problem> {
         problems.extend(turns_on_probes(&member.path, used, value));
         if (used == "martlet" || used.starts_with("martlet-"))
             && !allowed.contains(&used.as_str())
-            && !(section == "dev-dependencies" && used == TESTS_MAY_USE)
+            // A crate's tests use the crate itself, which is how they ask for its features.
+            && !(section == "dev-dependencies" && (used == TESTS_MAY_USE || used == name))
         {
             let may = if allowed.is_empty() { "none of ours".into() } else { allowed.join(", ") };
             problems.push(Problem::new(&member.path, 0, format!("`{name}` must not use `{used}`; it may use {may}")));
@@ -185,6 +186,13 @@ mod tests {
     fn tests_may_use_the_checkers() {
         assert!(check_member(&member("martlet-kv", "[dev-dependencies]\nmartlet-sim.workspace = true\n")).is_empty());
         assert_eq!(check_member(&member("martlet-kv", "[dependencies]\nmartlet-sim.workspace = true\n")).len(), 1);
+    }
+
+    #[test]
+    fn tests_may_ask_for_features_of_their_own_crate() {
+        let own = "martlet-fabric = { workspace = true, features = [\"conformance\"] }";
+        assert_eq!(check_member(&member("martlet-fabric", &format!("[dev-dependencies]\n{own}\n"))), []);
+        assert_eq!(check_member(&member("martlet-fabric", &format!("[dependencies]\n{own}\n"))).len(), 1);
     }
 
     #[test]

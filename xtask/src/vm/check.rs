@@ -90,12 +90,8 @@ pub fn command(root: &Path) -> ExitCode {
 
 /// Builds the tests and runs them in the machine.
 pub fn run(root: &Path) -> Outcome {
-    let tests = match build(root) {
-        Ok(tests) => tests,
-        Err(why) => return Outcome::Failed(why),
-    };
-    let martlet = match martlet(root) {
-        Ok(martlet) => martlet,
+    let Built { tests, martlet } = match build(root) {
+        Ok(built) => built,
         Err(why) => return Outcome::Failed(why),
     };
     for run in RUNS {
@@ -157,24 +153,25 @@ impl Trial {
     }
 }
 
-/// Builds the test binary; where it is.
-fn build(root: &Path) -> Result<PathBuf, String> {
-    built(root, &["test", "--package", "martlet-fabric", "--features", "rdma-tests", "--test", "verbs", "--no-run"], "verbs")
+/// Where what runs in the machine has been built.
+struct Built {
+    /// The backend's tests.
+    tests: PathBuf,
+    /// The command.
+    martlet: PathBuf,
 }
 
-/// Builds the command; where it is.
-fn martlet(root: &Path) -> Result<PathBuf, String> {
-    built(root, &["build", "--package", "martlet-cli", "--bin", "martlet"], "martlet")
-}
-
-fn built(root: &Path, arguments: &[&str], target: &str) -> Result<PathBuf, String> {
+/// Builds both, with the features that the workspace's tests have: after those nearly all of it stands already.
+fn build(root: &Path) -> Result<Built, String> {
     let mut command = cargo(root);
-    command.args(arguments).args(["--message-format", "json"]);
+    command.args(["build", "--workspace", "--test", "verbs", "--bin", "martlet", "--message-format", "json"]);
     let output = command.stderr(std::process::Stdio::inherit()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
     if !output.status.success() {
-        return Err(format!("{target} cannot be built: {}", output.status));
+        return Err(format!("the tests and the command cannot be built: {}", output.status));
     }
-    executable(&String::from_utf8_lossy(&output.stdout), target).ok_or_else(|| format!("cargo names no executable of {target}"))
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let built = |target: &str| executable(&messages, target).ok_or_else(|| format!("cargo names no executable of {target}"));
+    Ok(Built { tests: built("verbs")?, martlet: built("martlet")? })
 }
 
 /// The executable of a target that cargo's messages name.
