@@ -457,8 +457,10 @@ impl Log {
             self.write_base(ring, true);
             return true;
         }
-        // The same leader's log is the same as far as it goes.
-        let same = at.index <= committed || (ballot == self.last_ballot && at.index <= last);
+        // What stands here already may be something else: a leader's own records that nobody else had. It is the same where it is known to be committed, where it is
+        // the same leader's, and, as far as that is committed, where it was accepted under a higher number: its leader had to adopt what was committed before.
+        let accepted_later = ballot < self.last_ballot && at.index <= committed;
+        let same = at.index <= self.committed.index || (at.index <= last && (ballot == self.last_ballot || accepted_later));
         if !same || !self.retains(at.position) {
             return false;
         }

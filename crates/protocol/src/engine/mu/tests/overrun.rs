@@ -34,7 +34,7 @@ fn two_of_five(right: impl Fn(&Cluster<true>) -> bool) -> Cluster<true> {
     c
 }
 
-fn taught(c: &Cluster<true>, n: usize) -> usize {
+fn taught<const HOST: bool>(c: &Cluster<HOST>, n: usize) -> usize {
     c.events(n, |e| matches!(e, Event::Learned { .. }))
 }
 
@@ -100,4 +100,49 @@ fn who_has_missed_too_much_is_not_taught_by_another_who_has() {
     assert_eq!(c.events(0, |e| matches!(e, Event::Learned { .. })), 1, "by one of those who went on");
     c.write_through(0);
     c.until("all are level", |c| c.is_level());
+}
+
+/// Of five, the first led until it was cut off with requests under way; the second has committed others in their place, and one that missed more than a log holds
+/// has been taught those. Nobody else is there for the first one to learn from, and it keeps a longer log than its teacher's, accepted before.
+#[test]
+fn what_was_never_committed_is_not_taken_for_what_a_teacher_knows_to_be() {
+    let mut c = Cluster::<false>::new(5, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    let tail = |c: &Cluster<false>, n: usize| c.nodes[n].engine.log.tail();
+    c.world.pause(4);
+    while tail(&c, 0).position - tail(&c, 4).position < tiny().log_ring_bytes as u64 * 5 / 4 {
+        c.write_through(0);
+    }
+    c.until("three are level", |c| (1..4).all(|n| tail(c, n) == tail(c, 0)));
+    c.world.partition(&[0], &[1, 2, 3, 4]);
+    let common = c.nodes[0].engine.last();
+    c.until("requests of its own stand in its log, each in a record of its own", |c| {
+        c.write(0);
+        c.nodes[0].engine.last().0 >= common.0 + 8
+    });
+    c.until_led_by(1);
+    for _ in 0..3 {
+        c.write_through(1);
+    }
+    c.world.resume(4);
+    c.until("the last was taught and has all", |c| {
+        c.nodes[4].engine.is_complete()
+            && tail(c, 4) == tail(c, 1)
+            && !c.nodes[4].engine.log.retains(c.nodes[0].engine.log.committed().position)
+    });
+    assert!(c.nodes[0].engine.last() > c.nodes[4].engine.last());
+    (1..4).for_each(|n| c.world.pause(n));
+    c.world.unblock(0, 4);
+    c.world.unblock(4, 0);
+    c.until("it gives up its state", |c| !c.nodes[0].engine.is_complete());
+    c.run(3 * tiny().silence_ns);
+    assert_eq!(taught(&c, 0), 0, "what it was taught and what stands in its log are not the same");
+    c.world.heal();
+    (1..4).for_each(|n| c.world.resume(n));
+    c.until("all are level", |c| c.is_level());
+    let leader = c.leader().expect("level");
+    c.write_through(leader);
+    c.until("all are level again", |c| c.is_level());
+    c.assert_level();
 }
