@@ -3,11 +3,12 @@
 pub mod placement;
 pub mod plot;
 pub mod reference;
+mod stolen;
 
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
-use crate::output::{Format, Table};
+use crate::output::{Format, Table, WARN, styled};
 
 /// What the samples count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,12 +118,13 @@ pub struct Report {
     settings: Map<String, Value>,
     figures: Vec<Figure>,
     plots: Vec<plot::Plot>,
+    stolen: stolen::Watch,
 }
 
 impl Report {
     /// A report that knows where it runs: cores, placement and versions are among its settings.
     pub fn new(format: Format) -> Report {
-        Report { format, settings: placement::host(), figures: Vec::new(), plots: Vec::new() }
+        Report { format, settings: placement::host(), figures: Vec::new(), plots: Vec::new(), stolen: stolen::Watch::start() }
     }
 
     /// How it is printed.
@@ -135,8 +137,9 @@ impl Report {
         self.settings.insert(setting.into(), value.into());
     }
 
-    /// Adds a figure. Programs get it at once, people at the end.
+    /// Adds a figure. Programs get it at once, people at the end. Its settings say how much of the cores' time a hypervisor has stolen since the run began.
     pub fn add(&mut self, figure: Figure) {
+        self.note_stolen();
         self.format.object(|| figure.json(&self.settings));
         self.figures.push(figure);
     }
@@ -151,10 +154,20 @@ impl Report {
         self.figures.iter().find(|figure| figure.metric == metric)
     }
 
+    fn note_stolen(&mut self) -> Option<u64> {
+        let percent = self.stolen.percent()?;
+        self.set("stolen_percent", percent);
+        Some(percent)
+    }
+
     /// Prints the settings and all figures since the last call, for people.
-    pub fn finish(&self) {
+    pub fn finish(&mut self) {
+        let stolen = self.note_stolen();
         self.format.say(format_args!("{}\n", placement::describe(&self.settings)));
         self.format.say(self.table());
+        if let Some(warning) = stolen.and_then(stolen::warning) {
+            self.format.say(format_args!("\n{}", styled(WARN, warning)));
+        }
         for plot in &self.plots {
             self.format.say(format_args!("\n{}", plot.text()));
         }
