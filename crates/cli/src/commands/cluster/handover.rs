@@ -54,7 +54,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if leader != node {
         ask(&directory, &cluster, leader, node, patience)?;
         let found = observer.wait_for(patience, &interrupt, |sights| leads(sights, node))?;
-        found.map_err(|sights| observer::not_ready(&why_not(observer::primary(&sights), node, leader, arguments.patience), &sights))?;
+        let now = |sights: &[Sight]| observer::primary(sights).map(|sight| sight.node);
+        found.map_err(|sights| observer::not_ready(&why_not(now(&sights), node, leader, arguments.patience), &sights))?;
     }
     format.print(
         format_args!("node {node} leads{}", if leader == node { " already".into() } else { format!(", and node {leader} follows") }),
@@ -70,8 +71,8 @@ fn leads(sights: &[Sight], node: u16) -> bool {
 }
 
 /// What to say when it did not come to lead: the reply to FAILOVER says only that it was begun, so what came of it shows in who leads now.
-fn why_not(leads: Option<&Sight>, node: u16, before: u16, patience: u64) -> String {
-    let instead = match leads.map(|sight| sight.node) {
+fn why_not(leads: Option<u16>, node: u16, before: u16, patience: u64) -> String {
+    let instead = match leads {
         Some(now) if now == node => "it leads, and not everybody knows it yet".into(),
         Some(now) if now == before => format!("node {now} leads on, its log says why"),
         Some(now) => format!("node {now} leads: leadership was lost before it was handed over"),
@@ -101,5 +102,30 @@ fn said(reply: Value, doing: &str) -> Outcome {
     match reply {
         Value::Error(text) => Err(Fail::failed(format_args!("{doing}: {text}"))),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_leads_instead_is_said() {
+        let text = |now| {
+            let text = why_not(now, 2, 0, 20);
+            text.strip_prefix("node 2 was not seen to lead by all within 20 s; ").map(str::to_owned).expect("what was waited for")
+        };
+        assert_eq!(text(Some(2)), "it leads, and not everybody knows it yet");
+        assert_eq!(text(Some(0)), "node 0 leads on, its log says why");
+        assert_eq!(text(Some(1)), "node 1 leads: leadership was lost before it was handed over");
+        assert_eq!(text(None), "nobody leads");
+    }
+
+    #[test]
+    fn a_refusal_names_whom_was_asked_and_what_it_said() {
+        let refused = said(Value::Error("ERR no such replica holds the state".into()), "cannot ask node 0, which leads");
+        let text = refused.expect_err("an error").to_string();
+        assert_eq!(text, "cannot ask node 0, which leads: ERR no such replica holds the state");
+        assert!(said(Value::Simple("OK".into()), "").is_ok());
     }
 }
