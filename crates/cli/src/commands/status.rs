@@ -40,7 +40,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let running: Vec<u16> = activities.iter().filter(|(_, activity)| *activity != Activity::Gone).map(|(node, _)| *node).collect();
     let sights = if running.is_empty() { Vec::new() } else { Observer::open(&cluster)?.connect(&running, &interrupt)? };
     let view = observer::newest_view(&sights);
-    summarise(&directory, &sights, view, format);
+    summarise(&directory, &cluster, &sights, view, format);
     let mut table = Table::new(["node", "process", "state", "role", "view", "applied", "committed", "redis"]);
     for ((number, activity), node) in activities.iter().zip(&cluster.config().nodes) {
         let pid = directory.process(*number)?.filter(|_| *activity != Activity::Gone).map(|process| process.pid);
@@ -112,7 +112,7 @@ fn say_disks(cluster: &Cluster, sights: &[Sight], format: Format) {
         ]);
     }
     let durability = &cluster.config().durability;
-    format.say(format_args!("\ndurability {}, in {}\n{table}", durability.mode, durability.directory.display()));
+    format.say(format_args!("\ndurability {}, in {}\n{table}", durability.mode, cluster.data_directory().display()));
 }
 
 fn counters(sight: &Sight) -> Option<Value> {
@@ -126,7 +126,16 @@ fn counters(sight: &Sight) -> Option<Value> {
     )
 }
 
-fn summarise(directory: &Directory, sights: &[Sight], view: Option<&View>, format: Format) {
+/// What a cluster without a replica can hope for.
+fn what_is_left(on_disk: bool) -> &'static str {
+    if on_disk {
+        ". `martlet cluster down` and `up` bring back what is on the disks; `--purge` would remove it"
+    } else {
+        ", and the data with it. `martlet cluster down` and `up` start anew, empty"
+    }
+}
+
+fn summarise(directory: &Directory, cluster: &Cluster, sights: &[Sight], view: Option<&View>, format: Format) {
     let Some(view) = view else {
         format.print(
             format_args!("cluster in {}: no node shows a view\n", directory.path().display()),
@@ -147,10 +156,7 @@ fn summarise(directory: &Directory, sights: &[Sight], view: Option<&View>, forma
             primary.map_or_else(|| styled(BAD, "nobody leads"), |sight| format!("node {} leads", sight.node)),
             match replicas {
                 // A view drops its last replica only when that one is certainly gone.
-                0 => styled(
-                    BAD,
-                    "nobody: the last replica has died, and the data with it. `martlet cluster down` and `up` start anew, empty"
-                ),
+                0 => styled(BAD, format_args!("nobody: the last replica has died{}", what_is_left(cluster.config().durability.writes()))),
                 1 => styled(WARN, "1 node only"),
                 n => format!("{n} nodes"),
             },

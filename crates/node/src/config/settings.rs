@@ -68,6 +68,8 @@ impl fmt::Debug for Key {
 pub struct Cluster {
     config: ClusterConfig,
     key: Key,
+    /// What its relative paths are relative to.
+    base: PathBuf,
 }
 
 impl Cluster {
@@ -78,17 +80,21 @@ impl Cluster {
         Self::validated(config, file, base)
     }
 
-    /// Validates a cluster's configuration that a program has made. Errors name `<cluster>` as the file; `key_file` is relative to the
-    /// working directory.
+    /// Validates a cluster's configuration that a program has made. Errors name `<cluster>` as the file; relative paths are relative to
+    /// the working directory.
     pub fn new(config: ClusterConfig) -> Result<Cluster, ConfigError> {
         Self::validated(config, Path::new("<cluster>"), Path::new("."))
     }
 
-    fn validated(mut config: ClusterConfig, file: &Path, base: &Path) -> Result<Cluster, ConfigError> {
+    /// The same cluster but for this change. Relative paths stay relative to where they were.
+    pub fn with(&self, change: impl FnOnce(&mut ClusterConfig)) -> Result<Cluster, ConfigError> {
+        let mut config = ClusterConfig { key: Some(self.key.to_hex().into()), key_file: None, ..self.config.clone() };
+        change(&mut config);
+        Self::validated(config, Path::new("<cluster>"), &self.base)
+    }
+
+    fn validated(config: ClusterConfig, file: &Path, base: &Path) -> Result<Cluster, ConfigError> {
         config.validate(file)?;
-        if config.durability.writes() {
-            config.durability.directory = base.join(&config.durability.directory);
-        }
         let check = Checker { file };
         let key = match (&config.key, &config.key_file) {
             (Some(Secret(key)), None) => Key::from_hex(key)
@@ -97,12 +103,17 @@ impl Cluster {
             (Some(_), Some(_)) => return Err(check.refuse("key", "given twice, as key and as key_file", "one of key and key_file")),
             (None, None) => return Err(check.refuse("key", "absent", "one of key and key_file")),
         };
-        Ok(Cluster { config, key })
+        Ok(Cluster { config, key, base: base.to_owned() })
     }
 
     /// What was configured.
     pub fn config(&self) -> &ClusterConfig {
         &self.config
+    }
+
+    /// Where its nodes keep their data, each in a directory of its own there, unless its own file says otherwise.
+    pub fn data_directory(&self) -> PathBuf {
+        self.base.join(&self.config.durability.directory)
     }
 
     /// The cluster's secret.
@@ -183,9 +194,8 @@ impl Settings {
 
     /// Where this node keeps its data; `None` where nothing is written to a disk.
     pub fn data_directory(&self) -> Option<PathBuf> {
-        let durability = &self.cluster.config.durability;
-        let usual = || durability.directory.join(format!("node-{}", self.node.number));
-        durability.writes().then(|| self.node.directory.clone().unwrap_or_else(usual))
+        let usual = || self.cluster.data_directory().join(format!("node-{}", self.node.number));
+        self.cluster.config.durability.writes().then(|| self.node.directory.clone().unwrap_or_else(usual))
     }
 
     /// This node's place in the cluster's list, from 0 on.

@@ -13,7 +13,7 @@ use super::error::{StartError, StopError};
 use super::machine::{Lent, Replicated, StateMachine};
 use super::role::{Role, Roles};
 use super::{Inner, Replica};
-use crate::config::{Cluster, ClusterConfig, DurabilityKind, EngineKind, Idle, NodeConfig, Settings, ThreadsConfig};
+use crate::config::{Cluster, DurabilityKind, EngineKind, Idle, NodeConfig, Settings, ThreadsConfig};
 use crate::runner::{Ended, Hooks, Started, run};
 use crate::stop::Stop;
 
@@ -138,7 +138,13 @@ impl Builder {
         let node = NodeConfig { number: self.node.unwrap_or(node.number), threads, directory, ..node };
         let cluster = match (self.listen, self.engine, self.durability) {
             (None, None, None) => cluster,
-            (listen, engine, durability) => changed(&cluster, node.number, listen, engine, durability)?,
+            (listen, engine, durability) => cluster.with(|config| {
+                if let Some(address) = listen {
+                    config.nodes.iter_mut().filter(|other| other.number == node.number).for_each(|own| own.redis.clone_from(&address));
+                }
+                config.engine = engine.unwrap_or(config.engine);
+                config.durability.mode = durability.unwrap_or(config.durability.mode);
+            })?,
         };
         Ok(Settings::new(cluster, node)?)
     }
@@ -188,23 +194,6 @@ impl Builder {
             },
         }
     }
-}
-
-/// The same cluster, with this address of one of its nodes, this engine and this durability.
-fn changed(
-    cluster: &Cluster,
-    number: u16,
-    address: Option<String>,
-    engine: Option<EngineKind>,
-    durability: Option<DurabilityKind>,
-) -> Result<Cluster, StartError> {
-    let mut config = ClusterConfig { key: Some(cluster.key().to_hex().into()), key_file: None, ..cluster.config().clone() };
-    if let Some(address) = address {
-        config.nodes.iter_mut().filter(|node| node.number == number).for_each(|node| node.redis.clone_from(&address));
-    }
-    config.engine = engine.unwrap_or(config.engine);
-    config.durability.mode = durability.unwrap_or(config.durability.mode);
-    Ok(Cluster::new(config)?)
 }
 
 /// What the replica's thread does: it runs the node, and again when the node has left only to hand its leadership over.
