@@ -58,7 +58,50 @@ fn data_stand_beside_the_cluster_s_file_unless_somebody_says_otherwise() {
     dir.file("cluster.toml", &text("[durability]\nmode = \"async\"\ndirectory = \"/disk\"\nmax_pending_bytes = 1000000\n"));
     let settings = Settings::load(&node("")).expect("valid");
     assert_eq!(settings.data_directory(), Some("/disk/node-1".into()));
+    assert_eq!(settings.cluster().config().durability.directory, Path::new("/disk"));
     assert_eq!(settings.cluster().config().durability.max_pending_bytes, 1_000_000);
+}
+
+/// The page with every key says what holds without it.
+#[test]
+fn the_page_of_keys_shows_the_defaults() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md")).expect("the page");
+    let blocks: Vec<&str> = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().expect("a block ends")).collect();
+    let [cluster, election, node] = blocks[..] else { panic!("{} blocks", blocks.len()) };
+    let shown: ClusterConfig = toml::from_str(cluster).expect("a cluster's file");
+    let own = NodeEntry { redis: "127.0.0.1:7711".into(), ..NodeEntry::new(0) };
+    let usual = ClusterConfig { key_file: Some("cluster.key".into()), ..ClusterConfig::new("shop", vec![own]) };
+    assert_eq!(shown, usual);
+    let shown: ClusterConfig = toml::from_str(&format!("{cluster}\n{election}")).expect("with its election");
+    assert_eq!(shown.election, Some(ElectionConfig::QUICK));
+    let shown: NodeConfig = toml::from_str(node).expect("a node's file");
+    assert_eq!(shown, NodeConfig::new(0, "cluster.toml"));
+    // Every key that a file can have is on the page, with its default or as a comment.
+    let everything = ClusterConfig { durability: DurabilityConfig { mode: DurabilityKind::Sync, ..Default::default() }, ..usual };
+    for line in [everything.to_toml(), toml::to_string(&shown).expect("a form")].iter().flat_map(|text| text.lines()) {
+        if let Some((key, _)) = line.split_once(" = ") {
+            assert!(
+                blocks.iter().any(|block| block.lines().any(|line| line.trim_start_matches("# ").starts_with(&format!("{key} = ")))),
+                "{key}"
+            );
+        }
+    }
+}
+
+/// A program can ask for durability that the file does not.
+#[test]
+fn a_cluster_that_is_changed_keeps_its_paths() {
+    let dir = Dir::new("changed");
+    let config = ClusterConfig { engine: EngineKind::Mu, key: None, key_file: Some("cluster.key".into()), ..three() };
+    dir.file("cluster.toml", &config.to_toml());
+    fs::set_permissions(dir.file("cluster.key", KEY), fs::Permissions::from_mode(0o600)).expect("ours");
+    let node = dir.file("node-1.toml", "number = 1\ncluster = \"cluster.toml\"\n");
+    let settings = Settings::load(&node).expect("valid");
+    let changed = settings.cluster().with(|config| config.durability.mode = DurabilityKind::Sync).expect("valid");
+    let settings = Settings::new(changed, settings.node().clone()).expect("valid");
+    assert_eq!(settings.data_directory(), Some(dir.0.join("data/node-1")));
+    let error = settings.cluster().with(|config| config.engine = EngineKind::PrimaryBackup).expect_err("refused").to_string();
+    assert!(error.contains("durability.mode is \"sync\"; allowed: \"memory\" with the engine"), "{error}");
 }
 
 #[test]
