@@ -11,7 +11,8 @@
 // What transfer returns behind the last part of the state.
 #define MARTLET_END UINT64_MAX
 
-// The longest command.
+// The longest command. With the engine mu it is about a quarter of sizes.log_ring_bytes, less headers, where that is less: with the default sizes it is,
+// slightly.
 #define MARTLET_MAX_COMMAND_BYTES (1 << 20)
 
 // The longest address of a leader, with its NUL.
@@ -26,11 +27,12 @@ typedef enum martlet_status {
     MARTLET_NOT_LEADER = 1,
     // The log has no room for more, and as many calls wait as may.
     MARTLET_LOG_FULL = 2,
-    // The command is longer than MARTLET_MAX_COMMAND_BYTES.
+    // The command is longer than is allowed: than MARTLET_MAX_COMMAND_BYTES, or with the engine mu than about a quarter of the log where that is less;
+    // martlet_error has the limit.
     MARTLET_TOO_LONG = 3,
     // The command may have taken effect, or may yet. A session's command can be asked for again, of whoever leads then.
     MARTLET_OUTCOME_UNKNOWN = 4,
-    // The time allowed ran out on a call without effect.
+    // The time allowed ran out on a call that changes no state. Leadership may still be handed over after it.
     MARTLET_TIMED_OUT = 5,
     // This replica is shutting down, or has.
     MARTLET_SHUTTING_DOWN = 6,
@@ -56,7 +58,7 @@ typedef enum martlet_status {
     MARTLET_NOTHING = 16,
     // A panic inside of the library: a fault of it, which it has survived.
     MARTLET_PANICKED = 17,
-    // Leadership was lost before it was handed over, and did not go to the successor.
+    // Leadership was lost before it was handed over, and did not go to the successor. Where nobody is known to lead, it may yet.
     MARTLET_NOT_HANDED_OVER = 18,
     // Leadership is being handed over to another replica than the one asked for now.
     MARTLET_HANDING_OVER = 19,
@@ -68,7 +70,7 @@ typedef enum martlet_role_kind {
     MARTLET_LEADER = 1,
     // It follows, or is on its way into the cluster.
     MARTLET_FOLLOWER = 2,
-    // The others have removed it, or it handed its leadership over; it comes back by itself.
+    // The others have removed it, or it handed its leadership over with the engine primary-backup; it comes back by itself.
     MARTLET_REJOINING = 3,
     // It has ended.
     MARTLET_STOPPED = 4,

@@ -17,11 +17,12 @@ pub enum martlet_status {
     MARTLET_NOT_LEADER = 1,
     /// The log has no room for more, and as many calls wait as may.
     MARTLET_LOG_FULL = 2,
-    /// The command is longer than MARTLET_MAX_COMMAND_BYTES.
+    /// The command is longer than is allowed: than MARTLET_MAX_COMMAND_BYTES, or with the engine mu than about a quarter of the log where that is less;
+    /// martlet_error has the limit.
     MARTLET_TOO_LONG = 3,
     /// The command may have taken effect, or may yet. A session's command can be asked for again, of whoever leads then.
     MARTLET_OUTCOME_UNKNOWN = 4,
-    /// The time allowed ran out on a call without effect.
+    /// The time allowed ran out on a call that changes no state. Leadership may still be handed over after it.
     MARTLET_TIMED_OUT = 5,
     /// This replica is shutting down, or has.
     MARTLET_SHUTTING_DOWN = 6,
@@ -47,7 +48,7 @@ pub enum martlet_status {
     MARTLET_NOTHING = 16,
     /// A panic inside of the library: a fault of it, which it has survived.
     MARTLET_PANICKED = 17,
-    /// Leadership was lost before it was handed over, and did not go to the successor.
+    /// Leadership was lost before it was handed over, and did not go to the successor. Where nobody is known to lead, it may yet.
     MARTLET_NOT_HANDED_OVER = 18,
     /// Leadership is being handed over to another replica than the one asked for now.
     MARTLET_HANDING_OVER = 19,

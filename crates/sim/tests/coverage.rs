@@ -7,7 +7,7 @@ use martlet_sim::cluster::{Changes, KINDS};
 use martlet_sim::coverage::RARE;
 use martlet_sim::hunt::{Hunt, hunt};
 
-/// Seeds, each lived on a host and on a network.
+/// Seeds, each lived on every kind of cluster.
 const SEEDS: u64 = 1_000;
 
 #[test]

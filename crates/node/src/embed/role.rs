@@ -17,7 +17,7 @@ pub enum Role {
         /// Who leads, as far as it knows.
         leader: Option<Leader>,
     },
-    /// The others have removed it, since it was paused for too long, or it handed its leadership over. It comes back by itself as a new
+    /// The others have removed it, since it was paused for too long, or it handed its leadership over with the engine `primary-backup`. It comes back by itself as a new
     /// incarnation, and is taught the state.
     Rejoining,
     /// It has ended.

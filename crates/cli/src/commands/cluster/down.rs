@@ -18,7 +18,7 @@ use crate::output::Format;
 /// Example: martlet cluster down --purge
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Remove the cluster's files too: logs, and data on disk.
+    /// Remove the cluster's files too: logs, and the data below DIR/data. Data directories elsewhere stay.
     #[arg(long)]
     purge: bool,
     /// How long a node may take to end, in seconds.

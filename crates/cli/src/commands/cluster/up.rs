@@ -27,7 +27,7 @@ pub struct Arguments {
     /// How many nodes hold the data [default: 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
     replicas: Option<u16>,
-    /// How many nodes decide about membership [default: 3]. A majority of them has to survive.
+    /// How many nodes decide about membership [default: 3]. With --fabric verbs a majority of them has to survive.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
     coordinators: Option<u16>,
     /// Node I serves the Redis protocol on this port plus I [default: 7711].
@@ -41,7 +41,7 @@ pub struct Arguments {
     /// How requests are replicated: primary-backup or mu [default: primary-backup].
     #[arg(long)]
     engine: Option<EngineKind>,
-    /// What an acknowledged request outlives: memory, a minority's failure; async and sync, with --engine mu, also a loss of power of all nodes at once,
+    /// What an acknowledged request outlives: memory, the failure of all nodes but one, one after the other, or with --engine mu of a minority; async and sync, with --engine mu, also a loss of power of all nodes at once,
     /// but for what was not on disk yet (async) or in whole (sync) [default: memory].
     #[arg(long)]
     durability: Option<DurabilityKind>,
