@@ -2,13 +2,18 @@
 
 use serde_json::Value;
 
-use crate::martlet::run;
+use crate::martlet::{Ran, run};
 
 /// Runs a benchmark and returns the metrics that it measured beside the reference figures.
 #[track_caller]
 fn bench(arguments: &[&str]) -> Vec<String> {
-    let ran = run(&[&["bench", "--json"], arguments].concat()).ok();
-    let objects = ran.objects();
+    measured(arguments[0], run(&[&["bench", "--json"], arguments].concat()))
+}
+
+/// What a benchmark has measured beside the reference figures.
+#[track_caller]
+fn measured(name: &str, ran: Ran) -> Vec<String> {
+    let objects = ran.ok().objects();
     let mut reference = Vec::new();
     let mut own = Vec::new();
     for object in &objects {
@@ -22,7 +27,7 @@ fn bench(arguments: &[&str]) -> Vec<String> {
         match &object["bench"] {
             Value::String(bench) if bench == "reference" => reference.push(metric),
             Value::String(bench) => {
-                assert_eq!(bench, arguments[0], "{object}");
+                assert_eq!(bench, name, "{object}");
                 own.push(metric);
             }
             other => panic!("no bench: {other}"),
@@ -81,7 +86,13 @@ fn asking_for_a_lease() {
 fn watching_the_leader_for_pauses() {
     let file = std::env::temp_dir().join(format!("martlet-pauses-{}.svg", std::process::id()));
     let path = file.to_str().expect("a path in UTF-8");
-    let metrics = bench(&["pauses", "--state", "4mb", "--pace-us", "200", "--phase-s", "1", "--stopped-s", "1", "--plot", path]);
+    let watch =
+        || run(&["bench", "--json", "pauses", "--state", "4mb", "--pace-us", "200", "--phase-s", "1", "--stopped-s", "1", "--plot", path]);
+    // Where the other tests keep the leader from running for longer than its followers wait, it loses the lead by right. The benchmark says so, and that
+    // nothing was measured.
+    let lost = |ran: &Ran| ran.code == Some(1) && ran.err.contains("node 0 lost the lead in the phase");
+    let undisturbed = (0..5).map(|_| watch()).find(|ran| !lost(ran)).expect("a leader that is left in peace once in five times");
+    let metrics = measured("pauses", undisturbed);
     for phase in ["undisturbed", "log going round", "replica added", "follower stopped", "follower back"] {
         let wanted = format!("{phase}: proposed and released");
         assert!(metrics.contains(&wanted), "{wanted} is missing: {metrics:?}");
