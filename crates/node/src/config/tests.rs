@@ -76,16 +76,22 @@ fn the_page_of_keys_shows_the_defaults() {
     assert_eq!(shown.election, Some(ElectionConfig::QUICK));
     let shown: NodeConfig = toml::from_str(node).expect("a node's file");
     assert_eq!(shown, NodeConfig::new(0, "cluster.toml"));
-    // Every key that a file can have is on the page, with its default or as a comment.
+    // Every key that a file can have is on the page: those with a default, and as comments those that may be absent.
     let everything = ClusterConfig { durability: DurabilityConfig { mode: DurabilityKind::Sync, ..Default::default() }, ..usual };
     for line in [everything.to_toml(), toml::to_string(&shown).expect("a form")].iter().flat_map(|text| text.lines()) {
         if let Some((key, _)) = line.split_once(" = ") {
-            assert!(
-                blocks.iter().any(|block| block.lines().any(|line| line.trim_start_matches("# ").starts_with(&format!("{key} = ")))),
-                "{key}"
-            );
+            let is_shown = |line: &str| line.starts_with(&format!("{key} = "));
+            assert!(blocks.iter().any(|block| block.lines().any(is_shown)), "{key}");
         }
     }
+    let whole = |block: &str| block.replace("\n# ", "\n");
+    let cluster: ClusterConfig = toml::from_str(&whole(cluster)).expect("a cluster's file");
+    assert!(matches!(&cluster.verbs, VerbsConfig { device: Some(_), port: Some(_), gid_index: Some(_), .. }));
+    assert_ne!(cluster.nodes[0].address, "");
+    let node: NodeConfig = toml::from_str(&whole(node)).expect("a node's file");
+    assert!(node.directory.is_some());
+    assert!(matches!(&node.redis, RedisConfig { port: Some(_), unix_socket: Some(_), requirepass: Some(_), .. }));
+    assert!(matches!(&node.verbs, NodeVerbsConfig { listen: Some(_), device: Some(_), port: Some(_), gid_index: Some(_) }));
 }
 
 /// A program can ask for durability that the file does not.

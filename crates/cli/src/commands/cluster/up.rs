@@ -41,8 +41,9 @@ pub struct Arguments {
     /// How requests are replicated: primary-backup or mu [default: primary-backup].
     #[arg(long)]
     engine: Option<EngineKind>,
-    /// What an acknowledged request outlives: memory, the failure of all nodes but one, one after the other, or with --engine mu of a minority; async and sync, with --engine mu, also a loss of power of all nodes at once,
-    /// but for what was not on disk yet (async) or in whole (sync) [default: memory].
+    /// What an acknowledged request outlives: memory, the failure of all nodes but one, one after the other, or with --engine mu of a minority; async
+    /// and sync, with --engine mu, also a loss of power of all nodes at once, but for what was not on disk yet (async) or in whole (sync)
+    /// [default: memory].
     #[arg(long)]
     durability: Option<DurabilityKind>,
     /// How long to wait until the cluster is ready, in seconds.
