@@ -16,6 +16,10 @@
 //! Where the engine elects by itself, membership decides nothing that anybody waits for, and its tick comes last: when it is due and there is
 //! no other work, or when it has not come for a while.
 //!
+//! While requests keep coming to whoever leads, most turns are *short*: they begin with step 4, and what nobody waits for in such a turn, steps 1 to 3,
+//! comes every [`SHORT_TURNS_NS`]. A request that arrives finds the thread somewhere in a turn, so what a turn looks at is what it waits for. Deaths
+//! are seen later by that much, on whoever is busy.
+//!
 //! What has no effect on anybody's waiting, such as giving up a dead peer's memory, is left for a turn without work.
 
 use martlet_fabric::{Completion, Fabric};
@@ -36,6 +40,10 @@ const TURNS_A_PUBLICATION: u64 = 1024;
 /// For how long membership waits for an engine that elects by itself and has work to do, in nanoseconds: longer than an election, shorter than any of
 /// membership's own intervals.
 const PATIENCE_NS: u64 = 1_000_000;
+/// How long turns stay short, in nanoseconds: a few times what a whole one takes, and short beside what it takes to see a death.
+const SHORT_TURNS_NS: u64 = 4_000;
+/// For how long after a request more are expected, in nanoseconds.
+const EXPECTS_REQUESTS_NS: u64 = 50_000;
 /// How often in a turn an election goes on with what its last step has brought.
 const ELECTION_STEPS: usize = 8;
 
@@ -48,6 +56,38 @@ pub(crate) struct Turn {
     pub worked: bool,
 }
 
+/// When a turn has to look at everything again: always, but for who leads while requests keep coming.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rounds {
+    /// When the last whole turn began.
+    begun: Time,
+    /// Until when more requests are expected.
+    requests_until: Time,
+}
+
+impl Rounds {
+    fn begin(&mut self, now: Time) {
+        self.begun = now;
+    }
+
+    /// There were requests in the turn that ends at `now`.
+    fn expect_requests(&mut self, now: Time) {
+        self.requests_until = now.after(EXPECTS_REQUESTS_NS);
+    }
+
+    /// The next turn looks at everything, whatever comes.
+    fn expect_nothing(&mut self) {
+        self.requests_until = Time(0);
+    }
+
+    /// `now`: when the last turn ended. It may be long ago, if the thread was kept from running; then one turn is short, and the clock that is read before
+    /// anything is released shows it.
+    #[inline]
+    fn is_due(&self, now: Time, leads: bool) -> bool {
+        !leads || now >= self.requests_until || now.since(self.begun) >= SHORT_TURNS_NS
+    }
+}
+
 /// A node's parts, and the application that it serves.
 pub(crate) struct Agent<F: Fabric, E: Engine, A: Application> {
     pub host: Host<F, E, A::Machine>,
@@ -57,6 +97,7 @@ pub(crate) struct Agent<F: Fabric, E: Engine, A: Application> {
     turns: u64,
     /// When membership last had its tick, where the engine goes before.
     tended: Time,
+    rounds: Rounds,
     /// Since when the engine takes this process for the leader that it is not yet.
     asked: Option<Time>,
     /// Whether requests are still taken.
@@ -72,6 +113,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
             datagram: Vec::with_capacity(4096),
             turns: 0,
             tended: Time(0),
+            rounds: Rounds::default(),
             asked: None,
             serving: true,
         }
@@ -79,20 +121,13 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
 
     /// One turn.
     pub fn turn(&mut self) -> Turn {
-        let host = &mut self.host;
-        let mut work = host.take_peer_events();
-        work += self.take_datagrams();
-
-        if E::AUTHORITY == Authority::Views {
-            self.tend_membership();
-        }
-        let mut now = self.take_completions();
-        let moved = self.take_over(&mut now);
+        let leads = self.host.engine.standing() == Standing::Primary;
+        let looked = if self.rounds.is_due(self.host.now, leads) { self.look_around() } else { 0 };
 
         let host = &mut self.host;
         let taken = if self.serving { self.app.poll(host) } else { 0 };
         let posted = !host.dormant && host.engine.post(host.now, &mut host.fabric, &mut host.machine);
-        now = self.take_completions();
+        let mut now = self.take_completions();
         self.advance(now);
         self.go_on_electing(&mut now);
 
@@ -102,9 +137,12 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         let sent = self.app.release(host);
         host.note_replies(sent);
 
+        if taken > 0 {
+            self.rounds.expect_requests(now);
+        }
         host.counters.add(Counter::Requests, taken as u64);
         host.counters.add(Counter::Replies, sent as u64);
-        let worked = work > 0 || taken > 0 || posted || sent > 0 || moved || self.is_busy();
+        let worked = looked > 0 || taken > 0 || posted || sent > 0 || self.is_busy();
         if E::AUTHORITY == Authority::Engine && now >= self.membership_due(worked) {
             self.tended = now;
             self.tend_membership();
@@ -121,6 +159,23 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
             host.publish_counters();
         }
         Turn { now, worked }
+    }
+
+    /// The next turn is a whole one: before a sleep everything has to be looked at that could end it.
+    pub fn look_around_next(&mut self) {
+        self.rounds.expect_nothing();
+    }
+
+    /// The steps of a turn that come before requests. Returns how much there was to do.
+    fn look_around(&mut self) -> usize {
+        self.rounds.begin(self.host.now);
+        let mut work = self.host.take_peer_events();
+        work += self.take_datagrams();
+        if E::AUTHORITY == Authority::Views {
+            self.tend_membership();
+        }
+        let mut now = self.take_completions();
+        work + usize::from(self.take_over(&mut now))
     }
 
     /// Tells the engine whether the view is active at `now`, which was read after all completions so far, and does what follows.
@@ -276,5 +331,130 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         self.app.poll(&mut self.host);
         self.app.release(&mut self.host);
         self.host.publish_counters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use martlet_fabric::shm::ShmFabric;
+    use martlet_fabric::{Identity, Incarnation, NodeId, PeerId, PeerKind};
+    use martlet_protocol::basics::layout::{self, Sizes};
+    use martlet_protocol::basics::{LogIndex, ProcessId};
+    use martlet_protocol::engine::PrimaryBackup;
+    use martlet_protocol::engine::primary_backup::Config;
+    use martlet_protocol::membership::{self, Core, Roles};
+    use martlet_protocol::replica::{Replica, StateMachine};
+
+    use super::*;
+    use crate::counters::Counters;
+
+    #[test]
+    fn turns_are_short_only_between_requests_to_who_leads_and_never_for_long() {
+        let mut rounds = Rounds::default();
+        let start = 1_000_000;
+        assert!(rounds.is_due(Time(start), true), "nobody has asked for anything");
+        rounds.begin(Time(start));
+        rounds.expect_requests(Time(start + 100));
+        assert!(!rounds.is_due(Time(start + 200), true));
+        assert!(rounds.is_due(Time(start + 200), false), "who follows hears of views and deaths at once");
+        assert!(!rounds.is_due(Time(start + SHORT_TURNS_NS - 1), true));
+        assert!(rounds.is_due(Time(start + SHORT_TURNS_NS), true), "however many requests there are");
+        rounds.begin(Time(start + 100 + EXPECTS_REQUESTS_NS - 1));
+        assert!(!rounds.is_due(Time(start + 100 + EXPECTS_REQUESTS_NS - 1), true));
+        assert!(rounds.is_due(Time(start + 100 + EXPECTS_REQUESTS_NS), true), "they have stopped coming");
+    }
+
+    /// A state that is nothing.
+    struct Nothing;
+
+    impl StateMachine for Nothing {
+        fn apply(&mut self, _: LogIndex, _: &[u8]) {}
+
+        fn transfer(&self, _: u64, _: usize, _: &mut Vec<u8>) -> Option<u64> {
+            None
+        }
+
+        fn install(&mut self, _: &[u8]) {}
+
+        fn clear(&mut self) {}
+
+        fn digest(&self) -> u64 {
+            0
+        }
+    }
+
+    /// Somebody asks it for something in each turn.
+    struct Asked;
+
+    impl Application for Asked {
+        type Machine = Nothing;
+
+        fn poll<R: Replica<Machine = Nothing>>(&mut self, _: &mut R) -> usize {
+            1
+        }
+
+        fn release<R: Replica<Machine = Nothing>>(&mut self, _: &mut R) -> usize {
+            0
+        }
+    }
+
+    thread_local! {
+        static CLOCK: Cell<u64> = const { Cell::new(1_000_000) };
+    }
+
+    fn clock() -> Time {
+        Time(CLOCK.get())
+    }
+
+    /// A node that leads alone and is asked for something all the time, and the endpoint of another process.
+    fn busy() -> (Agent<ShmFabric, PrimaryBackup, Asked>, ShmFabric) {
+        const SIZES: Sizes = Sizes { log_ring_bytes: 4 << 10, client_ring_bytes: 4 << 10 };
+        let config = Config { log_ring_bytes: SIZES.log_ring_bytes, ..Config::default() };
+        let mut spec = layout::regions(SIZES);
+        PrimaryBackup::add_regions(&mut spec, &config);
+        let identity = |node| Identity { node: NodeId(node), incarnation: Incarnation(1), kind: PeerKind::Member };
+        let endpoints = ShmFabric::private(&[(identity(0), spec.clone()), (identity(1), spec)]).expect("memory");
+        let [fabric, other] = <[ShmFabric; 2]>::try_from(endpoints).expect("two");
+        let me = ProcessId { node: NodeId(0), incarnation: Incarnation(1) };
+        let core = Core::new(clock(), membership::Config::new(me, Roles::COORDINATOR.with(Roles::REPLICA)));
+        let mut host = Host::new(me, fabric, core, PrimaryBackup::new(me, config), Nothing, Counters::default(), clock);
+        host.core.bootstrap(clock(), &mut host.fabric);
+        host.take_membership_events();
+        let mut agent = Agent::new(host, Asked);
+        for _ in 0..8 {
+            agent.turn();
+        }
+        assert_eq!(agent.host.engine.standing(), Standing::Primary);
+        (agent, other)
+    }
+
+    fn received(agent: &Agent<ShmFabric, PrimaryBackup, Asked>) -> u64 {
+        agent.host.fabric.datagram_counters().received
+    }
+
+    #[test]
+    fn who_is_busy_hears_of_the_rest_before_long_and_before_it_sleeps() {
+        let (mut agent, mut other) = busy();
+        let mut say = || {
+            while other.event().is_some() {}
+            other.send(PeerId(1), b"whatever");
+        };
+        // The clock stands still: a whole turn was taken just now.
+        let before = received(&agent);
+        say();
+        agent.turn();
+        assert_eq!(received(&agent), before, "requests come first");
+        CLOCK.set(CLOCK.get() + SHORT_TURNS_NS);
+        agent.turn(); // its clock shows the time that has passed
+        agent.turn();
+        assert_eq!(received(&agent), before + 1);
+        say();
+        agent.turn();
+        assert_eq!(received(&agent), before + 1);
+        agent.look_around_next();
+        agent.turn();
+        assert_eq!(received(&agent), before + 2, "what came before a sleep was announced would end no sleep");
     }
 }

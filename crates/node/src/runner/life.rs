@@ -247,6 +247,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             bed.watch_deaths(&host.fabric, watched, self.me.node);
         }
         bed.prepare(&mut host.fabric, at_sockets);
+        self.agent.look_around_next();
         let turn = self.turn();
         let due = self.rehearsals.due(&self.agent.host).map_or(due, |rehearsal| due.min(rehearsal));
         let until = self.agent.deadline().min(due).min(turn.now.after(LONGEST_SLEEP_NS));
