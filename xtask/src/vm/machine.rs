@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -76,8 +76,9 @@ fn boot(image: &Image, options: &Options, accel: Accel, complaints: Stdio) -> Re
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(complaints);
     let child = command.spawn().map_err(|e| format!("cannot start {}: {e}", command.get_program().display()))?;
     let mut child = Running(child);
-    let mut output = child.0.stdout.take().expect("piped");
-    let copy = std::thread::spawn(move || io::copy(&mut output, &mut io::stdout()));
+    let output = child.0.stdout.take().expect("piped");
+    let label = options.label;
+    let copy = std::thread::spawn(move || hand_on(output, label));
     let late = Instant::now() + options.timeout;
     let status = loop {
         match child.0.try_wait().map_err(|e| format!("cannot wait for QEMU: {e}"))? {
@@ -101,6 +102,25 @@ fn boot(image: &Image, options: &Options, accel: Accel, complaints: Stdio) -> Re
             Ok(Ended::Broken { status: status.to_string(), log: lines[lines.len().saturating_sub(LOG_LINES)..].join("\n") })
         }
     }
+}
+
+/// Prints what the machine prints: as it comes, or line by line behind a label.
+fn hand_on(mut output: impl Read, label: &str) -> io::Result<()> {
+    if label.is_empty() {
+        return io::copy(&mut output, &mut io::stdout()).map(|_| ());
+    }
+    let mut lines = BufReader::new(output);
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        if line.last() != Some(&b'\n') {
+            line.push(b'\n');
+        }
+        let mut out = io::stdout().lock();
+        out.write_all(label.as_bytes())?;
+        out.write_all(&line)?;
+        line.clear();
+    }
+    Ok(())
 }
 
 /// A machine that does not outlive us.

@@ -47,19 +47,25 @@ pub fn run(root: &Path, args: impl IntoIterator<Item = String>) -> ExitCode {
 }
 
 /// Does what the options say and returns the status.
-pub fn boot(root: &Path, options: &Options) -> u8 {
-    let image = match Image::ready(&cache(root)) {
-        Ok(image) => image,
-        Err(why) => {
-            eprintln!("vm: skipped, there is no virtual machine here: {why}");
-            return UNAVAILABLE;
+fn boot(root: &Path, options: &Options) -> u8 {
+    match ready(root) {
+        Some(image) if options.prepare => {
+            println!("vm: ready in {}", image.root.display());
+            0
         }
-    };
-    if options.prepare {
-        println!("vm: ready in {}", image.root.display());
-        return 0;
+        Some(image) => boot_from(&image, options),
+        None => UNAVAILABLE,
     }
-    match machine::run(&image, options) {
+}
+
+/// What boots need; says so where it cannot be had.
+fn ready(root: &Path) -> Option<Image> {
+    Image::ready(&cache(root)).inspect_err(|why| eprintln!("vm: skipped, there is no virtual machine here: {why}")).ok()
+}
+
+/// Boots, runs the command, and returns the status.
+fn boot_from(image: &Image, options: &Options) -> u8 {
+    match machine::run(image, options) {
         Ok(Ended::WithStatus(status)) => status,
         Ok(Ended::Late) => {
             eprintln!("vm: ended after {} s without a result (--timeout)", options.timeout.as_secs());

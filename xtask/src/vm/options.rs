@@ -58,6 +58,8 @@ pub struct Options {
     pub accel: Accel,
     /// Whether to stop after the preparations.
     pub prepare: bool,
+    /// Put before each line of output, for machines that run beside each other.
+    pub label: &'static str,
 }
 
 impl Default for Options {
@@ -72,6 +74,7 @@ impl Default for Options {
             timeout: Duration::from_secs(300),
             accel: Accel::Auto,
             prepare: false,
+            label: "",
         }
     }
 }
