@@ -1,11 +1,13 @@
-//! An acceptor whose connection is lost, and made anew.
+//! An acceptor whose connection is lost, and made anew; and slots that two are after.
 
+use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_fabric::sim::{Endpoint, Faults, World};
-use martlet_fabric::{Completion, Fabric, Identity, Incarnation, NodeId, OpError, PeerEvent, PeerId, PeerKind};
+use martlet_fabric::{Completion, Fabric, Identity, Incarnation, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind};
 
 use super::{Op, Outcome, Proposer, Required};
 use crate::basics::ViewNumber;
-use crate::basics::layout::{Sizes, regions, token_rest};
+use crate::basics::ballot::{self, FROZEN, SlotState, SlotWord};
+use crate::basics::layout::{SLOT_WORDS, Sizes, regions, token_rest};
 
 fn peer_up(endpoint: &mut Endpoint<false>) -> Option<PeerId> {
     while let Some(event) = endpoint.event() {
@@ -198,6 +200,101 @@ fn a_slot_prepared_ahead_in_which_another_has_decided_since_is_found_so_by_a_loo
     }
     proposer.finish(&mut fabric);
     assert_eq!(run(&mut world, &mut proposer, &mut fabric), Some(Outcome::Decided(b"a view, say".to_vec())));
+}
+
+/// A proposer that has nothing to propose, and looks at its slot over and over, as a leader does whose wishes cannot be fulfilled.
+struct Looking {
+    proposer: Proposer,
+    fabric: Endpoint<false>,
+}
+
+/// Two of them, at the first and the second of three acceptors. They are cut off from each other, so that both need the third one, which is returned.
+fn two_who_cannot_see_each_other(world: &mut World<false>) -> ([Looking; 2], Endpoint<false>) {
+    let spec = regions(Sizes { log_ring_bytes: 4096, client_ring_bytes: 4096 });
+    let [first, second, third] = [0, 1, 2].map(|node| {
+        let identity = Identity { node: NodeId(node), incarnation: Incarnation(1), kind: PeerKind::Member };
+        world.spawn(identity, &spec).1
+    });
+    world.run_for(1_000_000);
+    world.partition(&[0], &[1]);
+    let looking = |(position, mut fabric): (usize, Endpoint<false>)| {
+        let mut acceptors = [None; 3];
+        acceptors[position] = Some(PeerId::SELF);
+        while let Some(event) = fabric.event() {
+            if let PeerEvent::Up { peer, identity } = event {
+                acceptors[usize::from(identity.node.0)] = Some(peer);
+            }
+        }
+        assert!(acceptors.iter().all(Option::is_some), "all have met");
+        Looking { proposer: Proposer::new(ViewNumber(2), &acceptors, position), fabric }
+    };
+    ([(0, first), (1, second)].map(looking), third)
+}
+
+fn word_of(acceptor: &Endpoint<false>) -> &AtomicU64 {
+    &acceptor.memory(LocalRegion::Public(SLOT_WORDS)).expect("every process offers slots")[ballot::slot_of(ViewNumber(2))]
+}
+
+impl Looking {
+    /// Gives it what has completed. Who has nothing under way prepares the slot, as a leader does.
+    fn run(&mut self, world: &mut World<false>) -> Option<Outcome> {
+        let outcome = run(world, &mut self.proposer, &mut self.fabric);
+        if self.proposer.is_idle() {
+            self.proposer.prepare(&mut self.fabric);
+        }
+        outcome
+    }
+}
+
+#[test]
+fn two_who_look_at_one_slot_and_have_nothing_to_propose_leave_each_other_the_ballots() {
+    let mut world = World::<false>::new(7, Faults::calm());
+    let (mut both, third) = two_who_cannot_see_each_other(&mut world);
+    for _ in 0..10 {
+        both.iter_mut().for_each(|l| _ = l.run(&mut world));
+    }
+    assert!(both.iter().all(|l| l.proposer.is_prepared()));
+    let promised = word_of(&third).load(Ordering::SeqCst);
+    for _ in 0..100 {
+        for looking in &mut both {
+            assert_eq!(looking.proposer.look(&mut looking.fabric), None);
+            looking.run(&mut world);
+        }
+    }
+    assert_eq!(word_of(&third).load(Ordering::SeqCst), promised, "a look takes no ballot");
+
+    // Who has been outbid and then has something to propose begins with a higher ballot. It does not wait for the one it cannot see: no operation is lost here.
+    world.set_faults(Faults { peer_lost_after_ns: 1 << 40, ..Faults::calm() });
+    // The first one's ballots are 1, 4, 7 and so on.
+    if SlotWord(promised).state().min % 3 == 1 {
+        both.reverse();
+    }
+    let [outbid, other] = &mut both;
+    assert_eq!(outbid.proposer.propose(&mut outbid.fabric, b"a view, say"), None);
+    let outcome = (0..10).find_map(|_| run(&mut world, &mut outbid.proposer, &mut outbid.fabric));
+    assert_eq!(outcome, Some(Outcome::Decided(b"a view, say".to_vec())));
+
+    // And the other one's next look finds that something has been decided.
+    assert_eq!(other.proposer.look(&mut other.fabric), None);
+    assert_eq!((0..10).find_map(|_| run(&mut world, &mut other.proposer, &mut other.fabric)), Some(Outcome::Aborted));
+    while !other.proposer.has_adopted() {
+        other.run(&mut world);
+    }
+    other.proposer.finish(&mut other.fabric);
+    let outcome = (0..10).find_map(|_| run(&mut world, &mut other.proposer, &mut other.fabric));
+    assert_eq!(outcome, Some(Outcome::Decided(b"a view, say".to_vec())));
+}
+
+/// By RPC a value is decided without a word that tells: all that a look can see is that somebody went that way.
+#[test]
+fn a_slot_that_somebody_froze_is_not_taken_for_one_that_is_still_prepared() {
+    let mut world = World::<false>::new(7, Faults::calm());
+    let ([mut one, _], third) = two_who_cannot_see_each_other(&mut world);
+    (0..10).for_each(|_| _ = one.run(&mut world));
+    assert!(one.proposer.is_prepared());
+    word_of(&third).store(SlotWord::new(SlotState { min: FROZEN, ..SlotState::default() }, 0).0, Ordering::SeqCst);
+    one.proposer.look(&mut one.fabric);
+    assert_eq!((0..10).find_map(|_| run(&mut world, &mut one.proposer, &mut one.fabric)), Some(Outcome::Aborted));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use martlet_fabric::sim::{DeathWords, Endpoint, Faults, World};
 use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, Sizes, life, regions};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
-use martlet_protocol::membership::{Config, Core, Event, Leases, Milestone, Roles, View};
+use martlet_protocol::membership::{Authority, Config, Core, Event, Leases, Milestone, Roles, View};
 
 pub struct Node {
     pub index: usize,
@@ -23,6 +23,7 @@ pub struct Cluster {
     pub world: World<true>,
     pub nodes: Vec<Node>,
     pub leases: Leases,
+    pub authority: Authority,
     /// Nodes have little to do beside their heartbeats, and take no turn before they have.
     pub drowsy: bool,
     /// Every view that was ever seen decided, by number.
@@ -41,6 +42,7 @@ impl Cluster {
             world: World::new(seed, faults),
             nodes: Vec::new(),
             leases,
+            authority: Authority::Views,
             drowsy: false,
             decided: Vec::new(),
             newest_active: ViewNumber(0),
@@ -51,6 +53,7 @@ impl Cluster {
         let (seldom_ns, broadcast_ns) = if self.drowsy { (5_000_000, 5_000_000) } else { (200_000, 1_000_000) };
         Config {
             leases: self.leases,
+            authority: self.authority,
             lease_ns: LEASE_NS,
             heartbeat_interval_ns: 500_000,
             broadcast_interval_ns: broadcast_ns,

@@ -1,10 +1,14 @@
 //! Who decides on whose removal: somebody is left to decide the next view.
 
+use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{Faults, Span};
+use martlet_fabric::{Fabric, LocalRegion};
 use martlet_protocol::basics::Time;
-use martlet_protocol::membership::{Evidence, Leases, Roles};
+use martlet_protocol::basics::ballot::{self, SlotWord};
+use martlet_protocol::basics::layout::SLOT_WORDS;
+use martlet_protocol::membership::{Authority, Evidence, Leases, Roles};
 
-use crate::cluster::{Cluster, LEASE_NS, roles};
+use crate::cluster::{Cluster, LEASE_NS, PATIENCE_NS, roles};
 
 /// A leader that is coordinator and replica, a replica that is no coordinator, and another coordinator; the kernel takes its time to
 /// tell of deaths. Returns the cluster and the three.
@@ -78,4 +82,40 @@ fn a_leader_that_leaves_while_the_other_coordinator_is_dead_is_asked_to_stay_no_
     assert_eq!(newest.members.iter().map(|m| m.id).collect::<Vec<_>>(), [c.nodes[replica].id]);
     let departed = |process| newest.departed.iter().find(|d| d.id == process).map(|d| d.evidence);
     assert_eq!(departed(c.nodes[leader].id), Some(Evidence::Left));
+}
+
+/// Two coordinators have lost each other, and each takes itself for the leader; a newcomer that both are asked to take in has to wait, since not all members can
+/// say that they have met it. Where views are advice that may last.
+#[test]
+fn two_leaders_that_cannot_see_each_other_do_not_use_up_the_ballots_of_their_slot() {
+    let mut c = Cluster::new(34, Faults::calm(), Leases::Primary);
+    c.authority = Authority::Engine;
+    (0..3).for_each(|node| _ = c.start(node, 1, node == 0));
+    c.run(5_000_000);
+    let before = c.newest().clone();
+    let seniors = before.members.iter().map(|m| c.nodes.iter().position(|n| n.id == m.id).unwrap()).collect::<Vec<_>>();
+    let [one, other, third] = seniors[..] else { panic!("{before:?}") };
+    c.world.partition(&[c.nodes[one].index], &[c.nodes[other].index]);
+    // Longer than silence may last.
+    c.run(PATIENCE_NS / 4 + 2_000_000);
+    c.start(3, 1, false);
+    c.run(5_000_000);
+    let promised = |c: &Cluster| {
+        let words = c.nodes[third].fabric.memory(LocalRegion::Public(SLOT_WORDS)).expect("every process offers slots");
+        SlotWord(words[ballot::slot_of(before.number.next())].load(Ordering::SeqCst)).state().min
+    };
+    assert!([one, other].iter().all(|n| c.nodes[*n].core.is_leader()), "the case that this test is about");
+    let so_far = promised(&c);
+    c.run(20_000_000);
+    assert!([one, other].iter().all(|n| c.nodes[*n].core.is_leader()) && c.newest().number == before.number);
+    assert_eq!(promised(&c), so_far, "a hundred looks by each");
+    // Whoever of the two has been outbid finds out when it has something to propose. Each gets a view decided in its turn.
+    for (leader, times) in [(one, 2), (other, 3)] {
+        let now = Time(c.world.now());
+        let node = &mut c.nodes[leader];
+        node.core.set_lease_ns(now, &mut node.fabric, times * LEASE_NS);
+        c.run(1_000_000);
+        assert_eq!(c.newest().lease_ns, times * LEASE_NS);
+        assert_eq!(c.nodes[third].core.view(), Some(c.newest()));
+    }
 }

@@ -325,7 +325,7 @@ impl Proposer {
         match self.phase {
             Phase::Idle => self.prepare(fabric),
             Phase::Preparing if self.is_waiting() => self.count(fabric),
-            Phase::Prepared if required.count > 0 && self.adopted.is_none() => {
+            Phase::Prepared if self.adopted.is_none() && (required.count > 0 || self.is_outbid()) => {
                 self.phase = Phase::Idle;
                 self.prepare(fabric)
             }
@@ -346,8 +346,10 @@ impl Proposer {
         self.count(fabric)
     }
 
-    /// Looks whether a slot that was prepared ahead still is: somebody may have been promised it since, and have had a value decided, and nobody tells. If so
-    /// the attempt ends, once the words have been read. It takes no ballot, unless they are used up.
+    /// Looks whether a slot that was prepared ahead has been used since: somebody may have been promised it, and have had a value decided, and nobody tells.
+    /// The attempt ends if a word that is read shows that somebody has got a value accepted; or has frozen the slot, because what is decided by RPC does not show
+    /// in words. A mere promise to somebody else ends nothing: by itself it decides nothing, and whoever has it may be looking as well; the two would take the
+    /// slot from each other, a ballot each time. It is noted, so that a proposal begins with a higher ballot.
     pub fn look<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         if self.phase != Phase::Prepared || self.adopted.is_some() {
             return None;
@@ -374,10 +376,26 @@ impl Proposer {
         if self.phase != Phase::Prepared || self.adopted.is_some() {
             return None;
         }
-        Mark::CasOvertaken.reach();
+        // By what is known of this very acceptor: what it had accepted before we prepared was no majority's, or we had adopted it.
+        let known = SlotWord(acceptor.predicted).state_in(self.generation).unwrap_or_default();
         acceptor.predicted = found;
+        let outcome = match SlotWord(found).state_in(self.generation) {
+            None => Outcome::Superseded,
+            Some(now) if now.accepted > known.accepted || (now.min == FROZEN && known.min != FROZEN) => Outcome::Aborted,
+            Some(_) => return None,
+        };
+        Mark::CasOvertaken.reach();
         self.phase = Phase::Idle;
-        Some(if SlotWord(found).generation() > self.generation { Outcome::Superseded } else { Outcome::Aborted })
+        Some(outcome)
+    }
+
+    /// Whether too few of those who promised still stand by it, as far as is known: an accept phase would depend on who has not answered.
+    fn is_outbid(&self) -> bool {
+        let stands = |a: &&Acceptor| {
+            let state = SlotWord(a.predicted).state_in(self.generation);
+            a.vote == Vote::Yes && state.is_some_and(|s| u64::from(s.min) <= self.ballot)
+        };
+        self.acceptors.iter().filter(stands).count() < ballot::majority(self.acceptors.len())
     }
 
     /// Whether it has adopted a value, and nothing is under way.
