@@ -25,6 +25,8 @@ pub(super) struct Peer {
     /// Whom it hears, as its last broadcast said: bits by place in the view.
     heard: Option<u16>,
     suspicion: Option<Evidence>,
+    /// Its heartbeat as it was first read here since it has been suspected.
+    beat_when_suspected: Option<u64>,
     /// Its connection has ended; or an earlier one has, and that cannot be mended.
     lost: bool,
     /// Its memory has been given up: it can't be taken in any more.
@@ -81,6 +83,7 @@ impl Peers {
             silence: Silence::new(now),
             heard: None,
             suspicion: severed.as_ref().and_then(|e| e.suspicion),
+            beat_when_suspected: None,
             lost: severed.is_some(),
             forgotten: false,
             dead_since: severed.and_then(|e| e.dead_since),
@@ -140,6 +143,7 @@ impl Peers {
             Some(known) if known.releases_leases() || !evidence.releases_leases() => false,
             _ => {
                 peer.suspicion = Some(evidence);
+                peer.beat_when_suspected = None;
                 if evidence.releases_leases() {
                     peer.dead_since.get_or_insert(now);
                 }
@@ -274,15 +278,19 @@ impl Peers {
         }
     }
 
-    /// Takes a heartbeat. Returns who is presumed dead because of it.
+    /// Takes a heartbeat. Returns who is presumed dead because of it. A suspicion is withdrawn when the heart is seen to beat: by an advance since the first look
+    /// after it was suspected. Somebody else may have looked for longer, and what is not seen to have stopped here yet is no sign of life. Unlike a score that
+    /// baseline outlives our own stalls: an advance is one however late it is read, and who is often stalled would else never withdraw anything.
     pub fn note_heartbeat(&mut self, id: PeerId, result: Result<u64, OpError>) -> Option<ProcessId> {
         let peer = self.get(id)?;
         peer.heart_asked = false;
-        let failed = peer.score.observe(result.ok()?);
+        let counter = result.ok()?;
+        let failed = peer.score.observe(counter);
+        let beats = *peer.beat_when_suspected.get_or_insert(counter) != counter;
         if failed {
             return Some(peer.process);
         }
-        if peer.suspicion == Some(Evidence::Presumed) && !peer.lost {
+        if beats && peer.suspicion == Some(Evidence::Presumed) && !peer.lost {
             peer.suspicion = None;
         }
         None
@@ -378,6 +386,48 @@ mod tests {
             peers.trust(PeerId(2));
             assert_eq!(peers.suspicion(process), (!mends).then_some(Evidence::Presumed));
         }
+    }
+
+    #[test]
+    fn only_an_advance_that_was_seen_since_withdraws_a_suspicion() {
+        let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
+        let process = ProcessId { node: NodeId(1), incarnation: Incarnation(1) };
+        for looked_at_before in [false, true] {
+            let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());
+            peers.add(Time(1), PeerId(1), identity, true);
+            if looked_at_before {
+                (1..4).for_each(|beat| assert_eq!(peers.note_heartbeat(PeerId(1), Ok(beat)), None));
+            }
+            // Somebody else says so. It may have beaten once more after our last look, and then stopped.
+            assert!(peers.suspect(Time(2), process, Evidence::Presumed));
+            for _ in 0..3 {
+                peers.note_heartbeat(PeerId(1), Ok(4));
+                assert_eq!(peers.suspicion(process), Some(Evidence::Presumed), "looked at before: {looked_at_before}");
+            }
+            // That it is said again changes nothing about what has been seen.
+            peers.suspect(Time(3), process, Evidence::Presumed);
+            peers.note_heartbeat(PeerId(1), Ok(5));
+            assert_eq!(peers.suspicion(process), None);
+            // Said once more: by what has been seen since.
+            assert!(peers.suspect(Time(4), process, Evidence::Presumed));
+            peers.note_heartbeat(PeerId(1), Ok(6));
+            assert!(peers.is_suspect(process));
+        }
+    }
+
+    #[test]
+    fn who_is_itself_stalled_between_any_two_looks_withdraws_a_suspicion_all_the_same() {
+        let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
+        let process = ProcessId { node: NodeId(1), incarnation: Incarnation(1) };
+        let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());
+        peers.add(Time(1), PeerId(1), identity, true);
+        peers.suspect(Time(2), process, Evidence::Presumed);
+        for beat in [7, 8] {
+            assert!(peers.is_suspect(process));
+            peers.forgive(Time(beat));
+            peers.note_heartbeat(PeerId(1), Ok(beat));
+        }
+        assert!(!peers.is_suspect(process));
     }
 
     #[test]
