@@ -5,7 +5,8 @@ use martlet_fabric::sim::{DeathWords, Endpoint, Faults, World};
 use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, Sizes, life, regions};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
-use martlet_protocol::membership::{Authority, Config, Core, Event, Leases, Milestone, Roles, View};
+use martlet_protocol::membership::message::Message;
+use martlet_protocol::membership::{Authority, Config, Core, Event, Evidence, Leases, Milestone, Roles, View};
 
 pub struct Node {
     pub index: usize,
@@ -93,6 +94,16 @@ impl Cluster {
     pub fn kill(&mut self, node: usize) {
         let words = (0..MAX_WATCHERS).map(|w| life::death(0, w)).collect();
         self.world.kill(self.nodes[node].index, Some(DeathWords { region: LIFE, threads: vec![words] }));
+    }
+
+    /// A node takes a datagram in which another one says that a third is presumed dead.
+    pub fn hear_that_it_is_presumed_dead(&mut self, whom: usize, from: usize, at: usize) {
+        let mut datagram = Vec::new();
+        Message::Notice { process: self.nodes[whom].id, evidence: Evidence::Presumed }.encode(&mut datagram);
+        let (now, from) = (Time(self.world.now()), self.nodes[from].id);
+        let Node { core, fabric, .. } = &mut self.nodes[at];
+        let from = core.peer_of(from).expect("all have met");
+        core.handle_datagram(now, fabric, from, &datagram);
     }
 
     pub fn run(&mut self, ns: u64) {

@@ -119,3 +119,25 @@ fn two_leaders_that_cannot_see_each_other_do_not_use_up_the_ballots_of_their_slo
         assert_eq!(c.nodes[third].core.view(), Some(c.newest()));
     }
 }
+
+/// Nobody can remove the only replica, so the view that would end all talk of its death never comes.
+#[test]
+fn a_presumption_that_nothing_can_come_of_dies_with_those_who_have_seen_for_themselves() {
+    let mut c = Cluster::new(35, Faults::calm(), Leases::Primary);
+    let replica = c.start(0, 1, true);
+    // They look at hearts at different moments.
+    let others = [1, 2, 3, 4].map(|node| {
+        c.run(620_000);
+        c.start_as(Roles::COORDINATOR, node, 1, false)
+    });
+    c.run(10_000_000);
+    let (before, id) = (c.newest().clone(), c.nodes[replica].id);
+    assert_eq!(before.members.len(), 5);
+    c.world.pause(c.nodes[replica].index);
+    c.run(6_000_000);
+    assert!(others.iter().all(|n| c.nodes[*n].core.suspicion(id).is_some()), "everybody holds that it is gone");
+    c.world.resume(c.nodes[replica].index);
+    c.run(5_000_000);
+    assert_eq!(others.map(|n| c.nodes[n].core.suspicion(id)), [None; 4]);
+    assert_eq!(*c.newest(), before);
+}

@@ -191,6 +191,22 @@ fn ukharon_4_2_those_who_stop_together_are_presumed_dead_one_after_the_other() {
     assert_eq!(c.newest().members.iter().map(|m| m.id).collect::<Vec<_>>(), rest);
 }
 
+/// It stands neither next in the ring nor before the one that has heard of it, whose looks go to others as a rule.
+#[test]
+fn whoever_is_presumed_dead_is_looked_at_wherever_it_stands() {
+    let mut c = Cluster::new(15, Faults::calm(), Leases::Primary);
+    (0..4).for_each(|node| _ = c.start(node, 1, node == 0));
+    c.run(10_000_000);
+    let places: Vec<usize> = c.newest().members.iter().map(|m| c.nodes.iter().position(|n| n.id == m.id).unwrap()).collect();
+    let [first, second, teller, last] = places[..] else { panic!("{:?}", c.newest()) };
+    // Who would remove it stands still.
+    c.world.pause(c.nodes[first].index);
+    c.hear_that_it_is_presumed_dead(last, teller, second);
+    assert_eq!(c.nodes[second].core.suspicion(c.nodes[last].id), Some(Evidence::Presumed));
+    c.run(1_500_000);
+    assert!(c.nodes.iter().all(|n| n.core.suspicion(c.nodes[last].id).is_none()));
+}
+
 /// Somebody who has looked for longer says that the first two are gone, and goes itself. Nobody else is left to say so again, and what the last one sees of them
 /// at first is neither that they have stopped nor that they go on.
 #[test]
@@ -198,18 +214,12 @@ fn a_presumption_that_was_heard_of_stands_until_a_heart_is_seen_to_beat() {
     let mut c = Cluster::new(14, Faults::calm(), Leases::Primary);
     (0..4).for_each(|node| _ = c.start(node, 1, node == 0));
     c.run(10_000_000);
-    let at = |c: &Cluster, id| c.nodes.iter().position(|n| n.id == id).unwrap();
-    let places: Vec<usize> = c.newest().members.iter().map(|m| at(&c, m.id)).collect();
+    let places: Vec<usize> = c.newest().members.iter().map(|m| c.nodes.iter().position(|n| n.id == m.id).unwrap()).collect();
     let [first, second, teller, last] = places[..] else { panic!("{:?}", c.newest()) };
     // The leader stands still, and so does who would remove it.
     [first, second, teller].into_iter().for_each(|n| c.world.pause(c.nodes[n].index));
     let presumed = c.nodes[first].id;
-    let mut datagram = Vec::new();
-    Message::Notice { process: presumed, evidence: Evidence::Presumed }.encode(&mut datagram);
-    let (now, from) = (Time(c.world.now()), c.nodes[teller].id);
-    let Node { core, fabric, .. } = &mut c.nodes[last];
-    let from = core.peer_of(from).expect("all have met");
-    core.handle_datagram(now, fabric, from, &datagram);
+    c.hear_that_it_is_presumed_dead(first, teller, last);
     c.run(1_200_000);
     assert_eq!(c.nodes[last].core.suspicion(presumed), Some(Evidence::Presumed), "two looks have shown nothing");
     assert!(c.nodes[last].core.suspicion(c.nodes[second].id).is_none(), "nor are there enough yet to presume anybody dead");

@@ -180,7 +180,7 @@ impl Core {
                 let counts = evidence != Evidence::Presumed || (is_member(process) && is_member(self.config.me));
                 // What others hold of this process is for other coordinators to decide on.
                 if counts && suspect != self.config.me {
-                    self.suspect(now, fabric, suspect, evidence);
+                    self.hold_for_gone(now, fabric, suspect, evidence, true);
                 }
             }
             Message::Join { roles, address, reaches } => {

@@ -15,9 +15,14 @@ use crate::membership::view::{Evidence, Roles, View};
 const USUAL_VIEW_BYTES: usize = 256;
 
 impl Core {
-    /// Somebody, or this process itself, holds that `process` is gone.
+    /// This process itself holds that `process` is gone.
     pub(super) fn suspect<F: Fabric>(&mut self, now: Time, fabric: &mut F, process: ProcessId, evidence: Evidence) {
-        let news = self.peers.suspect(now, process, evidence);
+        self.hold_for_gone(now, fabric, process, evidence, false);
+    }
+
+    /// This process itself, or somebody else where it is `hearsay`, holds that `process` is gone.
+    pub(super) fn hold_for_gone<F: Fabric>(&mut self, now: Time, fabric: &mut F, process: ProcessId, evidence: Evidence, hearsay: bool) {
+        let news = self.peers.suspect(now, process, evidence, hearsay);
         if evidence.releases_leases() && self.handover.release(process) {
             Mark::DeathReleased.reach();
         }
@@ -196,20 +201,21 @@ impl Core {
         }
     }
 
-    /// Reads the heartbeat of the next member in the ring, and of the leader, on whose work everybody depends. Who is suspected is read on, since it may
-    /// come back, and so is whoever stands behind it: else those who stop together would be noticed by their silence only.
+    /// Reads the heartbeat of the next member in the ring, and of the leader, on whose work everybody depends; of whoever stands behind them where they are
+    /// suspected, or else those who stop together would be noticed by their silence only; and of everybody who is presumed dead, since they may come back, and
+    /// nobody stops presuming so without having looked.
     pub(super) fn monitor<F: Fabric>(&mut self, fabric: &mut F) {
         let Some(view) = &self.view else { return };
         let me = self.config.me;
         let Some(at) = view.members.iter().position(|m| m.id == me) else { return };
         let ring: Vec<ProcessId> = view.members[at + 1..].iter().chain(&view.members[..at]).map(|m| m.id).collect();
         let leaders: Vec<ProcessId> = view.coordinators().map(|m| m.id).take_while(|id| *id != me).collect();
-        for line in [ring, leaders] {
-            let sound = line.iter().position(|id| !self.peers.is_suspect(*id));
-            for target in &line[..sound.map_or(line.len(), |at| at + 1)] {
-                // Who is being asked is not asked twice.
-                self.peers.ask_heartbeat(fabric, *target);
-            }
+        let next = [ring, leaders].map(|line| line.into_iter().find(|id| !self.peers.is_suspect(*id)));
+        let presumed = view.members.iter().map(|m| m.id).filter(|id| self.peers.suspicion(*id) == Some(Evidence::Presumed));
+        let targets: Vec<ProcessId> = next.into_iter().flatten().chain(presumed).collect();
+        for target in targets {
+            // Who is being asked is not asked twice.
+            self.peers.ask_heartbeat(fabric, target);
         }
     }
 
@@ -274,6 +280,10 @@ impl Core {
         let peers = &self.peers;
         self.wishes.remove.retain(|(p, evidence)| *evidence != Evidence::Presumed || *p == self.config.me || peers.is_suspect(*p));
         for (process, evidence) in self.wishes.remove.clone() {
+            // Whoever has seen it says so again. Were hearsay repeated, those who have it would have it from each other for ever.
+            if evidence == Evidence::Presumed && process != self.config.me && !self.peers.has_seen_stop(process) {
+                continue;
+            }
             Message::Notice { process, evidence }.encode(&mut self.message);
             fabric.multicast(&self.message);
         }

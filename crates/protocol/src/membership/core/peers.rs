@@ -25,6 +25,8 @@ pub(super) struct Peer {
     /// Whom it hears, as its last broadcast said: bits by place in the view.
     heard: Option<u16>,
     suspicion: Option<Evidence>,
+    /// Whether that is known from others only, and nothing has been seen of it here.
+    hearsay: bool,
     /// Its heartbeat as it was first read here since it has been suspected.
     beat_when_suspected: Option<u64>,
     /// Its connection has ended; or an earlier one has, and that cannot be mended.
@@ -83,6 +85,7 @@ impl Peers {
             silence: Silence::new(now),
             heard: None,
             suspicion: severed.as_ref().and_then(|e| e.suspicion),
+            hearsay: false,
             beat_when_suspected: None,
             lost: severed.is_some(),
             forgotten: false,
@@ -136,13 +139,17 @@ impl Peers {
         self.suspicion(process).is_some()
     }
 
-    /// Notes a suspicion. Returns whether it is news, or stronger than what was known.
-    pub fn suspect(&mut self, now: Time, process: ProcessId, evidence: Evidence) -> bool {
+    /// Notes a suspicion, of our own or `hearsay`. Returns whether it is news, or stronger than what was known.
+    pub fn suspect(&mut self, now: Time, process: ProcessId, evidence: Evidence, hearsay: bool) -> bool {
         let Some(peer) = self.list.iter_mut().find(|p| p.process == process) else { return false };
         match peer.suspicion {
-            Some(known) if known.releases_leases() || !evidence.releases_leases() => false,
+            Some(known) if known.releases_leases() || !evidence.releases_leases() => {
+                peer.hearsay &= hearsay;
+                false
+            }
             _ => {
                 peer.suspicion = Some(evidence);
+                peer.hearsay = hearsay;
                 peer.beat_when_suspected = None;
                 if evidence.releases_leases() {
                     peer.dead_since.get_or_insert(now);
@@ -150,6 +157,11 @@ impl Peers {
                 true
             }
         }
+    }
+
+    /// Whether this process presumes another one dead for what it has seen itself.
+    pub fn has_seen_stop(&self, process: ProcessId) -> bool {
+        self.list.iter().any(|p| p.process == process && p.suspicion.is_some() && !p.hearsay)
     }
 
     /// Those whom this process is connected with. Whom it merely presumes dead may be alive, and its memory is within reach all the same.
@@ -378,7 +390,7 @@ mod tests {
             peers.add(Time(1), PeerId(1), identity, mends);
             peers.note_listed(&view);
             peers.gone(PeerId(1), false);
-            assert!(peers.suspect(Time(2), process, Evidence::Presumed));
+            assert!(peers.suspect(Time(2), process, Evidence::Presumed, true));
             peers.add(Time(3), PeerId(2), identity, mends);
             assert_eq!((peers.of(process), peers.process(PeerId(1))), (Some(PeerId(2)), None), "by its latest connection");
             assert_eq!(peers.listed_since(process), Some(process), "it is the same process");
@@ -399,17 +411,17 @@ mod tests {
                 (1..4).for_each(|beat| assert_eq!(peers.note_heartbeat(PeerId(1), Ok(beat)), None));
             }
             // Somebody else says so. It may have beaten once more after our last look, and then stopped.
-            assert!(peers.suspect(Time(2), process, Evidence::Presumed));
+            assert!(peers.suspect(Time(2), process, Evidence::Presumed, true));
             for _ in 0..3 {
                 peers.note_heartbeat(PeerId(1), Ok(4));
                 assert_eq!(peers.suspicion(process), Some(Evidence::Presumed), "looked at before: {looked_at_before}");
             }
             // That it is said again changes nothing about what has been seen.
-            peers.suspect(Time(3), process, Evidence::Presumed);
+            assert!(!peers.suspect(Time(3), process, Evidence::Presumed, true));
             peers.note_heartbeat(PeerId(1), Ok(5));
             assert_eq!(peers.suspicion(process), None);
             // Said once more: by what has been seen since.
-            assert!(peers.suspect(Time(4), process, Evidence::Presumed));
+            assert!(peers.suspect(Time(4), process, Evidence::Presumed, true));
             peers.note_heartbeat(PeerId(1), Ok(6));
             assert!(peers.is_suspect(process));
         }
@@ -421,7 +433,7 @@ mod tests {
         let process = ProcessId { node: NodeId(1), incarnation: Incarnation(1) };
         let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());
         peers.add(Time(1), PeerId(1), identity, true);
-        peers.suspect(Time(2), process, Evidence::Presumed);
+        peers.suspect(Time(2), process, Evidence::Presumed, true);
         for beat in [7, 8] {
             assert!(peers.is_suspect(process));
             peers.forgive(Time(beat));
@@ -450,7 +462,7 @@ mod tests {
             assert_eq!(peers.of(life(incarnation - 1)), None);
             assert_eq!(peers.listed_since(life(incarnation - 1)), Some(life(incarnation)), "it is forgotten, and told what comes after");
             peers.gone(PeerId(incarnation as u32), false);
-            peers.suspect(Time(incarnation), life(incarnation), Evidence::Presumed);
+            peers.suspect(Time(incarnation), life(incarnation), Evidence::Presumed, true);
         }
         peers.add(Time(100), PeerId(100), identity(100), true);
         peers.prune(Time(100), 5, |_| false);
