@@ -278,8 +278,8 @@ impl Log {
         Some((header, reader.position()))
     }
 
-    /// How many records stand behind `position`.
-    pub fn records_behind(&mut self, ring: &Memory, mut position: u64) -> u32 {
+    /// How many records stand behind `position`; `None` if none of them begins there.
+    pub fn records_behind(&mut self, ring: &Memory, mut position: u64) -> Option<u32> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut count = 0;
         while let Some((_, next)) = self.read(ring, position, &mut buffer) {
@@ -287,8 +287,7 @@ impl Log {
             count += 1;
         }
         self.buffer = buffer;
-        invariant!(position == self.tail.position, "the log breaks off at {position} of {}", self.tail.position);
-        count
+        (position == self.tail.position).then_some(count)
     }
 
     /// Replaces everything behind what is committed by `staged`, as accepted under `ballot`. Entries that stand there already stay; when the

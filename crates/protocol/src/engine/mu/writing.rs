@@ -41,9 +41,15 @@ impl Reign {
     /// Listing 4: the follower's log will be ours behind `base`. All at once or not at all: entries that it holds and that may be committed must
     /// not be gone before their copies are there. Without a base that our log reaches it begins anew at what is committed.
     fn start<F: Fabric, S: StateMachine>(&mut self, at: usize, base: Option<Mark>, cx: &mut Context<F, S>) {
-        let kind = if base.is_some() { Kind::Start } else { Kind::Jump };
-        let base = base.unwrap_or(cx.log.committed());
-        let count = cx.log.records_behind(ring_of(cx.fabric), base.position);
+        let ring = ring_of(cx.fabric);
+        // The base is what its owner says: it may be none.
+        let reached = base.and_then(|base| Some((Kind::Start, base, cx.log.records_behind(ring, base.position)?)));
+        let (kind, base, count) = reached.unwrap_or_else(|| {
+            let base = cx.log.committed();
+            let count = cx.log.records_behind(ring, base.position);
+            invariant!(count.is_some(), "the log breaks off behind {base:?}");
+            (Kind::Jump, base, count.expect("just checked"))
+        });
         let header = self.header(kind, base.index, count, cx.log);
         let group = cx.log.committed_group().map(|(_, group)| group);
         self.record.fill(|bytes| {

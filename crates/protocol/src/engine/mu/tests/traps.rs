@@ -1,12 +1,15 @@
 //! Where the paper, or the code published with it, is wrong, silent or fragile.
 
+use std::cell::Cell;
+
 use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_fabric::ring::{self, Record};
+use martlet_fabric::{Fabric as _, LocalRegion};
 
 use super::machine::command;
 use super::world::{Cluster, id, tiny};
 use crate::basics::LogIndex;
-use crate::engine::mu::layout::{COMMAND_HEADER_BYTES, HEADER_BYTES};
+use crate::engine::mu::layout::{COMMAND_HEADER_BYTES, HEADER_BYTES, WORDS, words};
 use crate::engine::mu::{Config, Event, Execution};
 use crate::replica::Standing;
 
@@ -44,6 +47,28 @@ fn trap_11_a_leader_that_was_deposed_and_comes_back_prepares_again_and_takes_its
     assert!(c.nodes[0].engine.ballot() > ballot && next == theirs.next());
     level(&mut c);
     assert_eq!(c.truth[&theirs], command);
+}
+
+/// What others show of their logs is theirs to write. Of a place where no record begins nothing can be read, by anybody.
+#[test]
+fn a_follower_that_shows_a_position_within_a_record_is_started_anew_and_harms_nobody() {
+    let mut c = Cluster::<true>::new(3, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    level(&mut c);
+    c.kill(0);
+    let shown = Cell::new(0);
+    c.until("the next one leads", |c| {
+        let numbers = c.nodes[2].fabric.memory(LocalRegion::Public(WORDS)).expect("everybody shows numbers");
+        let at = &numbers[words::COMMITTED_POSITION];
+        let within = c.nodes[2].engine.log.committed().position - 16;
+        shown.set(shown.get() + u64::from(at.load(Ordering::Relaxed) != within));
+        at.store(within, Ordering::Relaxed);
+        c.leads(1)
+    });
+    assert!(shown.get() > 0, "it was seen");
+    c.write_through(1);
+    level(&mut c);
 }
 
 #[test]
