@@ -17,8 +17,8 @@
 //! no other work, or when it has not come for a while.
 //!
 //! While requests keep coming to whoever leads, most turns are *short*: they begin with step 4, and what nobody waits for in such a turn, steps 1 to 3,
-//! comes every [`SHORT_TURNS_NS`]. A request that arrives finds the thread somewhere in a turn, so what a turn looks at is what it waits for. Deaths
-//! are seen later by that much, on whoever is busy.
+//! comes with the first turn that begins [`SHORT_TURNS_NS`] after the last of its kind. A request that arrives finds the thread somewhere in a turn, so what
+//! a turn looks at is what it waits for. Whoever is busy sees deaths later by as much.
 //!
 //! What has no effect on anybody's waiting, such as giving up a dead peer's memory, is left for a turn without work.
 
@@ -56,7 +56,7 @@ pub(crate) struct Turn {
     pub worked: bool,
 }
 
-/// When a turn has to look at everything again: always, but for who leads while requests keep coming.
+/// When who leads has to look at everything again: in each turn, but while requests keep coming.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rounds {
     /// When the last whole turn began.
@@ -80,11 +80,14 @@ impl Rounds {
         self.requests_until = Time(0);
     }
 
-    /// `now`: when the last turn ended. It may be long ago, if the thread was kept from running; then one turn is short, and the clock that is read before
-    /// anything is released shows it.
     #[inline]
-    fn is_due(&self, now: Time, leads: bool) -> bool {
-        !leads || now >= self.requests_until || now.since(self.begun) >= SHORT_TURNS_NS
+    fn expects_requests(&self, now: Time) -> bool {
+        now < self.requests_until
+    }
+
+    #[inline]
+    fn is_due(&self, now: Time) -> bool {
+        !self.expects_requests(now) || now.since(self.begun) >= SHORT_TURNS_NS
     }
 }
 
@@ -121,8 +124,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
 
     /// One turn.
     pub fn turn(&mut self) -> Turn {
-        let leads = self.host.engine.standing() == Standing::Primary;
-        let looked = if self.rounds.is_due(self.host.now, leads) { self.look_around() } else { 0 };
+        let looked = if self.may_be_short() { 0 } else { self.look_around() };
 
         let host = &mut self.host;
         let taken = if self.serving { self.app.poll(host) } else { 0 };
@@ -159,6 +161,18 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
             host.publish_counters();
         }
         Turn { now, worked }
+    }
+
+    /// Whether this turn is for requests only. If so, the time is what it is now: who was kept from running since the last turn neither goes on as before nor
+    /// dates requests back.
+    #[inline]
+    fn may_be_short(&mut self) -> bool {
+        let host = &mut self.host;
+        if host.engine.standing() != Standing::Primary || !self.rounds.expects_requests(host.now) {
+            return false;
+        }
+        host.now = (host.clock)();
+        !self.rounds.is_due(host.now)
     }
 
     /// The next turn is a whole one: before a sleep everything has to be looked at that could end it.
@@ -351,19 +365,18 @@ mod tests {
     use crate::counters::Counters;
 
     #[test]
-    fn turns_are_short_only_between_requests_to_who_leads_and_never_for_long() {
+    fn turns_are_short_only_between_requests_and_never_for_long() {
         let mut rounds = Rounds::default();
         let start = 1_000_000;
-        assert!(rounds.is_due(Time(start), true), "nobody has asked for anything");
+        assert!(rounds.is_due(Time(start)), "nobody has asked for anything");
         rounds.begin(Time(start));
         rounds.expect_requests(Time(start + 100));
-        assert!(!rounds.is_due(Time(start + 200), true));
-        assert!(rounds.is_due(Time(start + 200), false), "who follows hears of views and deaths at once");
-        assert!(!rounds.is_due(Time(start + SHORT_TURNS_NS - 1), true));
-        assert!(rounds.is_due(Time(start + SHORT_TURNS_NS), true), "however many requests there are");
+        assert!(!rounds.is_due(Time(start + 200)));
+        assert!(!rounds.is_due(Time(start + SHORT_TURNS_NS - 1)));
+        assert!(rounds.is_due(Time(start + SHORT_TURNS_NS)), "however many requests there are");
         rounds.begin(Time(start + 100 + EXPECTS_REQUESTS_NS - 1));
-        assert!(!rounds.is_due(Time(start + 100 + EXPECTS_REQUESTS_NS - 1), true));
-        assert!(rounds.is_due(Time(start + 100 + EXPECTS_REQUESTS_NS), true), "they have stopped coming");
+        assert!(!rounds.is_due(Time(start + 100 + EXPECTS_REQUESTS_NS - 1)));
+        assert!(rounds.is_due(Time(start + 100 + EXPECTS_REQUESTS_NS)), "they have stopped coming");
     }
 
     /// A state that is nothing.
@@ -385,13 +398,14 @@ mod tests {
         }
     }
 
-    /// Somebody asks it for something in each turn.
-    struct Asked;
+    /// Somebody asks it for something in each turn. Keeps what the time was then.
+    struct Asked(Time);
 
     impl Application for Asked {
         type Machine = Nothing;
 
-        fn poll<R: Replica<Machine = Nothing>>(&mut self, _: &mut R) -> usize {
+        fn poll<R: Replica<Machine = Nothing>>(&mut self, replica: &mut R) -> usize {
+            self.0 = replica.now();
             1
         }
 
@@ -422,7 +436,7 @@ mod tests {
         let mut host = Host::new(me, fabric, core, PrimaryBackup::new(me, config), Nothing, Counters::default(), clock);
         host.core.bootstrap(clock(), &mut host.fabric);
         host.take_membership_events();
-        let mut agent = Agent::new(host, Asked);
+        let mut agent = Agent::new(host, Asked(Time(0)));
         for _ in 0..8 {
             agent.turn();
         }
@@ -446,12 +460,14 @@ mod tests {
         say();
         agent.turn();
         assert_eq!(received(&agent), before, "requests come first");
+        // It was kept from running, or has only been busy.
         CLOCK.set(CLOCK.get() + SHORT_TURNS_NS);
-        agent.turn(); // its clock shows the time that has passed
         agent.turn();
         assert_eq!(received(&agent), before + 1);
         say();
+        CLOCK.set(CLOCK.get() + SHORT_TURNS_NS - 1);
         agent.turn();
+        assert_eq!(agent.app.0, clock(), "requests are dated as they come");
         assert_eq!(received(&agent), before + 1);
         agent.look_around_next();
         agent.turn();

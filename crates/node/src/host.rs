@@ -259,7 +259,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
 
     /// Whether this process should be woken by the death of `process`: the leader by anybody's, everybody else by the death of the one before
     /// it in seniority, or where the engine elects in the order of ids behind the leader, whose place it takes. If all were woken at once they would be in each other's way just when it matters; who is not woken
-    /// hears of the death in the next view, and looks at everybody's signs in each turn anyway.
+    /// hears of the death in the next view, and looks at everybody's signs in each whole turn anyway.
     pub fn is_ours_to_watch(&self, process: ProcessId) -> bool {
         let Some(view) = self.core.view() else { return true };
         let mut order: Vec<ProcessId> = view.members.iter().map(|m| m.id).collect();
