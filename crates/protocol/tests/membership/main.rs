@@ -207,6 +207,30 @@ fn whoever_is_presumed_dead_is_looked_at_wherever_it_stands() {
     assert!(c.nodes.iter().all(|n| n.core.suspicion(c.nodes[last].id).is_none()));
 }
 
+/// Who has it from another passes a presumption on to nobody: those who do would have it from each other for ever.
+#[test]
+fn a_presumption_that_was_heard_of_is_passed_on_to_nobody() {
+    let mut c = Cluster::new(15, Faults::calm(), Leases::Primary);
+    (0..4).for_each(|node| _ = c.start(node, 1, node == 0));
+    c.run(10_000_000);
+    let at = |c: &Cluster, id| c.nodes.iter().position(|n| n.id == id).unwrap();
+    let places: Vec<usize> = c.newest().members.iter().map(|m| at(&c, m.id)).collect();
+    let [_, presumed, hearer, teller] = places[..] else { panic!("{:?}", c.newest()) };
+    let id = c.nodes[presumed].id;
+    let mut tell = |evidence| {
+        let mut datagram = Vec::new();
+        Message::Notice { process: id, evidence }.encode(&mut datagram);
+        let (now, from) = (Time(c.world.now()), c.nodes[teller].id);
+        let Node { core, fabric, .. } = &mut c.nodes[hearer];
+        let from = core.peer_of(from).expect("all have met");
+        core.handle_datagram(now, fabric, from, &datagram);
+        c.run(30_000);
+        [hearer, teller].map(|n| c.nodes[n].core.suspicion(id))
+    };
+    assert_eq!(tell(Evidence::Presumed), [Some(Evidence::Presumed), None]);
+    assert_eq!(tell(Evidence::Certain), [Some(Evidence::Certain); 2], "a certain death is, and so its news is as quick as it was");
+}
+
 /// Somebody who has looked for longer says that the first two are gone, and goes itself. Nobody else is left to say so again, and what the last one sees of them
 /// at first is neither that they have stopped nor that they go on.
 #[test]

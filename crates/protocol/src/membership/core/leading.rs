@@ -35,7 +35,8 @@ impl Core {
         }
         if news {
             self.milestone(Milestone::DeathSeen(process, evidence));
-            if !self.is_leader() {
+            // Hearsay of a presumption is not passed on, as in `resend`.
+            if !self.is_leader() && !(hearsay && evidence == Evidence::Presumed) {
                 Message::Notice { process, evidence }.encode(&mut self.message);
                 fabric.multicast(&self.message);
             }
