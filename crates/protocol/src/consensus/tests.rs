@@ -297,6 +297,20 @@ fn a_slot_that_somebody_froze_is_not_taken_for_one_that_is_still_prepared() {
     assert_eq!((0..10).find_map(|_| run(&mut world, &mut one.proposer, &mut one.fabric)), Some(Outcome::Aborted));
 }
 
+/// It was there when our own swap came, too late: a majority without it had promised, and what has been decided with its vote may be known to nobody else who is left.
+#[test]
+fn what_was_accepted_above_our_ballot_is_found_by_a_look_however_early_it_came() {
+    let mut world = World::<false>::new(7, Faults::calm());
+    let ([mut one, _], third) = two_who_cannot_see_each_other(&mut world);
+    world.heal();
+    let theirs = SlotState { min: 5, accepted: 5, value: 2 };
+    word_of(&third).store(SlotWord::new(theirs, 0).0, Ordering::SeqCst);
+    (0..10).for_each(|_| _ = one.run(&mut world));
+    assert!(one.proposer.is_prepared() && !one.proposer.has_adopted(), "by the votes of the two others");
+    one.proposer.look(&mut one.fabric);
+    assert_eq!((0..10).find_map(|_| run(&mut world, &mut one.proposer, &mut one.fabric)), Some(Outcome::Aborted));
+}
+
 #[test]
 fn an_attempt_ends_when_those_who_have_to_answer_are_out_of_reach() {
     let mut world = World::<false>::new(7, Faults::calm());

@@ -372,16 +372,16 @@ impl Proposer {
     fn handle_look(&mut self, i: usize, result: Result<u64, OpError>) -> Option<Outcome> {
         let acceptor = self.acceptors.get_mut(i)?;
         acceptor.looked_at = false;
-        let found = result.ok().filter(|word| *word != acceptor.predicted && acceptor.in_flight.is_empty())?;
+        let found = result.ok().filter(|_| acceptor.in_flight.is_empty())?;
         if self.phase != Phase::Prepared || self.adopted.is_some() {
             return None;
         }
-        // By what is known of this very acceptor: what it had accepted before we prepared was no majority's, or we had adopted it.
         let known = SlotWord(acceptor.predicted).state_in(self.generation).unwrap_or_default();
         acceptor.predicted = found;
+        // What was decided below our ballot we have adopted. Above it counts, whether it is new or stood there when our own swap came.
         let outcome = match SlotWord(found).state_in(self.generation) {
             None => Outcome::Superseded,
-            Some(now) if now.accepted > known.accepted || (now.min == FROZEN && known.min != FROZEN) => Outcome::Aborted,
+            Some(now) if u64::from(now.accepted) > self.ballot || (now.min == FROZEN && known.min != FROZEN) => Outcome::Aborted,
             Some(_) => return None,
         };
         Mark::CasOvertaken.reach();
