@@ -26,10 +26,11 @@ impl Wishes {
         self.remove.is_empty() && self.join.is_empty() && self.promote.is_empty() && self.lease_ns.is_none() && !self.renew
     }
 
-    /// Wishes that `process` be removed. Stronger evidence replaces weaker.
+    /// Wishes that `process` be removed. Stronger evidence replaces weaker, and a decision a presumption, which may be withdrawn.
     pub fn remove(&mut self, process: ProcessId, evidence: Evidence) {
+        let presumed = |known| known == Evidence::Presumed && evidence == Evidence::Evicted;
         match self.remove.iter_mut().find(|(p, _)| *p == process) {
-            Some((_, known)) if evidence.releases_leases() && !known.releases_leases() => *known = evidence,
+            Some((_, known)) if (evidence.releases_leases() && !known.releases_leases()) || presumed(*known) => *known = evidence,
             Some(_) => {}
             None => self.remove.push((process, evidence)),
         }
@@ -175,11 +176,12 @@ pub fn required(view: &View, next: &View) -> Required {
 }
 
 /// Whether one more new coordinator may be taken in, in place of the member at `replaced` if it replaces one: those who stay are a majority of all
-/// coordinators then, or it is the only new one.
+/// coordinators then, or it is the only change among them.
 fn has_seat(view: &View, members: &[Member], replaced: Option<usize>) -> bool {
     let after = members.iter().enumerate().filter(|(at, m)| Some(*at) != replaced && m.roles.has(Roles::COORDINATOR));
     let (stay, new): (Vec<_>, Vec<_>) = after.partition(|(_, m)| view.coordinators().any(|c| c.id == m.id));
-    new.is_empty() || stay.len() >= ballot::majority(stay.len() + new.len() + 1)
+    let goes = view.coordinators().any(|c| members.iter().all(|m| m.id != c.id));
+    (new.is_empty() && !goes) || stay.len() >= ballot::majority(stay.len() + new.len() + 1)
 }
 
 /// Whether this member is the last replica or the last coordinator, not counting a leader that leaves. Nobody can take over from it, so it is not
@@ -230,6 +232,34 @@ mod tests {
         assert_eq!(next.fence_ns, 30, "older and longer leases are still waited for");
         wishes.settle(&next);
         assert!(wishes.remove.is_empty());
+    }
+
+    #[test]
+    fn the_only_coordinator_that_is_left_takes_in_nobody_until_the_others_have_gone() {
+        let mut wishes = Wishes::default();
+        [0, 2].map(|node| wishes.remove(id(node, 1), Evidence::Presumed));
+        wishes.join(member(3, 1, Roles::COORDINATOR.with(Roles::LEARNER)));
+        let alone = next(&three(), &wishes, false, all_have_met).unwrap();
+        assert_eq!(
+            alone.members.iter().map(|m| m.id).collect::<Vec<_>>(),
+            [id(1, 1)],
+            "others may be asked for their votes on this view, and that takes its time"
+        );
+        wishes.settle(&alone);
+        let two = next(&alone, &wishes, false, all_have_met).unwrap();
+        assert_eq!(two.members.iter().map(|m| m.id).collect::<Vec<_>>(), [id(1, 1), id(3, 1)], "on this it decides by itself");
+    }
+
+    #[test]
+    fn a_decision_to_cut_off_stands_where_a_presumption_may_be_withdrawn() {
+        let mut wishes = Wishes::default();
+        wishes.remove(id(0, 1), Evidence::Presumed);
+        wishes.remove(id(0, 1), Evidence::Evicted);
+        assert_eq!(wishes.remove, [(id(0, 1), Evidence::Evicted)]);
+        wishes.remove(id(0, 1), Evidence::Presumed);
+        assert_eq!(wishes.remove, [(id(0, 1), Evidence::Evicted)]);
+        wishes.remove(id(0, 1), Evidence::Certain);
+        assert_eq!(wishes.remove, [(id(0, 1), Evidence::Certain)]);
     }
 
     #[test]
@@ -350,7 +380,7 @@ mod tests {
         let both = Roles::COORDINATOR.with(Roles::LEARNER);
         // Of so many coordinators, `dead` are removed in the same view; so many want to be taken in; how many are.
         for (coordinators, dead, newcomers, taken_in) in
-            [(1, 0, 2, 1), (2, 0, 2, 1), (2, 1, 2, 1), (3, 0, 3, 2), (3, 1, 2, 1), (3, 2, 3, 1), (4, 0, 4, 3), (5, 2, 3, 2)]
+            [(1, 0, 2, 1), (2, 0, 2, 1), (2, 1, 2, 0), (3, 0, 3, 2), (3, 1, 2, 1), (3, 2, 3, 0), (4, 0, 4, 3), (5, 2, 3, 2)]
         {
             let mut view = three();
             view.members = (0..coordinators).map(|node| member(node, 1, Roles::COORDINATOR.with(Roles::REPLICA))).collect();
