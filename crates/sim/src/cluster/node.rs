@@ -217,6 +217,11 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
     /// One turn of the duty cycle, as the node's agent has it, or, if it is broken off between two steps, a part of it.
     pub fn turn(&mut self, true_now: u64, settings: &Settings, chance: &mut Rng) -> Turn {
         let mut found = None;
+        // For requests only, which who leads takes between two whole ones.
+        let short = !self.is_mid_turn() && self.engine.standing() == Standing::Primary && chance.u32(..1000) < settings.short_turns;
+        if short {
+            self.step = Step::Serve;
+        }
         loop {
             self.step = match self.step {
                 Step::Take => {
@@ -259,6 +264,8 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                     self.note_entries();
                     self.note_contradictions();
                     let due = self.clock.true_time(self.core.deadline().min(self.engine.deadline())).min(true_now + settings.idle_ns);
+                    // What woke it may not have been looked at.
+                    let due = if short { due.min(true_now + settings.short_turn_ns) } else { due };
                     return Turn { due, active: found };
                 }
             };

@@ -71,6 +71,10 @@ pub struct Settings {
     pub roles: Vec<Roles>,
     /// Who takes leases.
     pub leases: Leases,
+    /// How many in 1000 of a primary's turns are for requests only.
+    pub short_turns: u32,
+    /// When the next one is due after such a turn, at the latest.
+    pub short_turn_ns: u64,
     /// How often, per thousand, a turn stops between two of its steps.
     pub broken_turns: u32,
     /// How long it stops.
@@ -145,6 +149,8 @@ impl Settings {
             nodes,
             roles,
             leases: if chance.u8(..6) == 0 { Leases::Everybody } else { Leases::Primary },
+            short_turns: if chance.bool() { 0 } else { chance.u32(1..500) },
+            short_turn_ns: chance.u64(200..5_000),
             broken_turns: if temper == Temper::Calm || chance.bool() { 0 } else { chance.u32(1..300) },
             break_ns: Span(0, chance.u64(1_000..20_000)),
             long_breaks: 0,
@@ -226,6 +232,8 @@ impl Settings {
             nodes: 3,
             roles: vec![both; 3],
             leases: Leases::Primary,
+            short_turns: 0,
+            short_turn_ns: 4_000,
             broken_turns: 0,
             break_ns: Span(0, 0),
             long_breaks: 0,
