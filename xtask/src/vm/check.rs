@@ -111,7 +111,8 @@ pub fn run(root: &Path) -> Outcome {
         let bad = scope.spawn(|| work.run(&lossy).or_else(|| work.run(&silent)));
         [work.run(&good), bad.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))]
     });
-    ends.into_iter().flatten().next().unwrap_or(Outcome::Passed)
+    let failures: Vec<String> = ends.into_iter().flatten().collect();
+    if failures.is_empty() { Outcome::Passed } else { Outcome::Failed(failures.join("; ")) }
 }
 
 /// What is run, wherever it is.
@@ -122,8 +123,8 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// What came of a run, unless it passed.
-    fn run(&self, run: &Run) -> Option<Outcome> {
+    /// Why a run failed, unless it passed.
+    fn run(&self, run: &Run) -> Option<String> {
         println!("   {}{}", run.label, run.what);
         let mut parts = vec![run.tests.command(self.tests)];
         parts.extend(run.trials.iter().map(|trial| trial.command(self.martlet)));
@@ -138,7 +139,7 @@ impl Work<'_> {
         let start = Instant::now();
         let status = boot_from(self.image, &options);
         println!("   {}{} s in all", run.label, start.elapsed().as_secs());
-        (status != 0).then(|| Outcome::Failed(format!("with {}: status {status}", run.what)))
+        (status != 0).then(|| format!("with {}: status {status}", run.what))
     }
 }
 

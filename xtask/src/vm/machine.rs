@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::image::{self, Image};
@@ -51,6 +52,9 @@ pub fn run(image: &Image, options: &Options) -> Result<Ended, String> {
 
 /// Whether a guest comes up under KVM here. Where the device is there, only a try tells; the answer is kept until this machine restarts.
 fn kvm_works(image: &Image) -> Result<bool, String> {
+    // Of machines that start together one tries, and the others wait for the answer.
+    static TRYING: Mutex<()> = Mutex::new(());
+    let _one = TRYING.lock().unwrap_or_else(PoisonError::into_inner);
     if OpenOptions::new().read(true).write(true).open("/dev/kvm").is_err() {
         return Ok(false);
     }
