@@ -27,6 +27,8 @@ pub struct Cluster {
     pub authority: Authority,
     /// Nodes have little to do beside their heartbeats, and take no turn before they have.
     pub drowsy: bool,
+    /// The primary counts every learner of its view as soon as it sees it.
+    pub teaches: bool,
     /// Every view that was ever seen decided, by number.
     pub decided: Vec<View>,
     pub newest_active: ViewNumber,
@@ -45,6 +47,7 @@ impl Cluster {
             leases,
             authority: Authority::Views,
             drowsy: false,
+            teaches: true,
             decided: Vec::new(),
             newest_active: ViewNumber(0),
         }
@@ -157,8 +160,9 @@ impl Cluster {
             node.asleep_until = node.core.deadline().0.max(soon);
         }
         self.world.wake_at(node.index, soon.max(node.asleep_until));
-        // Stands in for the engine: the primary counts every learner of its view as soon as it sees it.
-        if let Some(view) = node.core.view().cloned()
+        // Stands in for the engine.
+        if self.teaches
+            && let Some(view) = node.core.view().cloned()
             && view.primary().is_some_and(|p| p.id == node.id)
         {
             for learner in view.with_roles(Roles::LEARNER) {

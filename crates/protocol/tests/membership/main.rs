@@ -9,10 +9,10 @@ mod joining;
 use cluster::{Cluster, DUTY_NS, LEASE_NS, Node, roles};
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{Faults, World};
-use martlet_fabric::{Fabric, LocalRegion, NodeId, PeerEvent};
+use martlet_fabric::{Fabric, Incarnation, LocalRegion, NodeId, PeerEvent};
 use martlet_protocol::basics::ballot::{self, FROZEN, SlotState, SlotWord};
 use martlet_protocol::basics::layout::SLOT_WORDS;
-use martlet_protocol::basics::{Time, ViewNumber};
+use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
 use martlet_protocol::membership::message::Message;
 use martlet_protocol::membership::{Evidence, Leases, Member, Milestone, Roles, View};
 
@@ -205,6 +205,52 @@ fn whoever_is_presumed_dead_is_looked_at_wherever_it_stands() {
     assert_eq!(c.nodes[second].core.suspicion(c.nodes[last].id), Some(Evidence::Presumed));
     c.run(1_500_000);
     assert!(c.nodes.iter().all(|n| n.core.suspicion(c.nodes[last].id).is_none()));
+}
+
+/// A backup has heard of the primary that a learner has everything. The learner leads the views, and knows before that backup does that this is the primary now, which
+/// has taught it nothing yet.
+#[test]
+fn what_an_earlier_primary_said_of_a_learner_is_nothing_that_the_next_one_says() {
+    let mut c = Cluster::new(16, Faults::calm(), Leases::Primary);
+    c.teaches = false;
+    (0..4).for_each(|node| _ = c.start(node, 1, node == 0));
+    c.run(5_000_000);
+    let id = |node| ProcessId { node: NodeId(node), incarnation: Incarnation(1) };
+    for replica in [2, 3] {
+        let now = Time(c.world.now());
+        let Node { core, fabric, .. } = &mut c.nodes[0];
+        core.promote(now, fabric, id(replica));
+        c.run(1_000_000);
+    }
+    assert_eq!(roles(c.newest()), [(0, 1, true), (1, 1, false), (2, 1, true), (3, 1, true)], "the learner is next to lead the views");
+    [1, 3].iter().for_each(|n| c.world.pause(c.nodes[*n].index));
+    let mut datagram = Vec::new();
+    Message::Promote { process: id(1) }.encode(&mut datagram);
+    let now = Time(c.world.now());
+    let Node { core, fabric, .. } = &mut c.nodes[2];
+    let primary = core.peer_of(id(0)).expect("all have met");
+    core.handle_datagram(now, fabric, primary, &datagram);
+    c.run(1_000_000);
+    c.world.pause(c.nodes[2].index);
+    c.kill(0);
+    // It finds its mail later than the death.
+    let index = c.nodes[1].index;
+    c.world.resume(index);
+    while c.nodes[1].core.view().and_then(View::primary).map(|m| m.id) != Some(id(2)) {
+        c.world.run_for(1_000);
+        let now = Time(c.world.now());
+        let Node { core, fabric, .. } = &mut c.nodes[1];
+        while let Some(event) = fabric.event() {
+            core.handle_peer(now, fabric, event);
+        }
+        while let Some(completion) = fabric.poll() {
+            core.handle_completion(now, fabric, completion);
+        }
+        core.tick(now, fabric, true);
+    }
+    c.world.wake(index);
+    c.run(2_000_000);
+    assert!(c.nodes[1].core.view().and_then(|v| v.member(id(1))).is_some_and(|m| m.roles.has(Roles::LEARNER)));
 }
 
 /// Who has it from another passes a presumption on to nobody: those who do would have it from each other for ever.

@@ -7,6 +7,7 @@ use crate::basics::{Mark, ProcessId, Time};
 use crate::consensus::Outcome;
 use crate::consensus::rpc::RpcReply;
 use crate::detector::broadcast::largest_clique;
+use crate::membership::Authority;
 use crate::membership::message::Message;
 use crate::membership::plan::{self, Leader, Wishes};
 use crate::membership::view::{Evidence, Roles, View};
@@ -287,6 +288,12 @@ impl Core {
             }
             Message::Notice { process, evidence }.encode(&mut self.message);
             fabric.multicast(&self.message);
+        }
+        // Where views say who leads, the primary's word counts only, and only of those whom it has taught itself. What somebody has heard of one primary would be
+        // taken for its own where it is known to be the next.
+        let primary = self.view.as_ref().and_then(View::primary).map(|m| m.id);
+        if self.config.authority == Authority::Views && primary != Some(self.config.me) {
+            return;
         }
         for process in self.wishes.promote.clone() {
             Message::Promote { process }.encode(&mut self.message);
