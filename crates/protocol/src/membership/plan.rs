@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn the_only_coordinator_that_is_left_takes_in_nobody_until_the_others_have_gone() {
         let mut wishes = Wishes::default();
-        [0, 2].map(|node| wishes.remove(id(node, 1), Evidence::Presumed));
+        [0, 2].iter().for_each(|node| wishes.remove(id(*node, 1), Evidence::Presumed));
         wishes.join(member(3, 1, Roles::COORDINATOR.with(Roles::LEARNER)));
         let alone = next(&three(), &wishes, false, all_have_met).unwrap();
         assert_eq!(

@@ -36,8 +36,9 @@ impl Core {
         }
         if news {
             self.milestone(Milestone::DeathSeen(process, evidence));
-            // Hearsay of a presumption is not passed on, as in `resend`.
-            if !self.is_leader() && !(hearsay && evidence == Evidence::Presumed) {
+            // As in `resend`.
+            let repeats_hearsay = hearsay && evidence == Evidence::Presumed;
+            if !self.is_leader() && !repeats_hearsay {
                 Message::Notice { process, evidence }.encode(&mut self.message);
                 fabric.multicast(&self.message);
             }
