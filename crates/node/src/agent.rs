@@ -16,7 +16,7 @@
 //! Where the engine elects by itself, membership decides nothing that anybody waits for, and its tick comes last: when it is due and there is
 //! no other work, or when it has not come for a while.
 //!
-//! While requests keep coming to whoever leads, most turns are *short*: they begin with step 4, and what nobody waits for in such a turn, steps 1 to 3,
+//! While requests keep coming to a primary that leads by views, most turns are *short*: they begin with step 4, and what nobody waits for in such a turn, steps 1 to 3,
 //! comes with the first turn that begins [`SHORT_TURNS_NS`] after the last of its kind. A request that arrives finds the thread somewhere in a turn, so what
 //! a turn looks at is what it waits for. Whoever is busy sees deaths later by as much.
 //!
@@ -168,7 +168,8 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
     #[inline]
     fn may_be_short(&mut self) -> bool {
         let host = &mut self.host;
-        if host.engine.standing() != Standing::Primary || !self.rounds.expects_requests(host.now) {
+        let leads = E::AUTHORITY == Authority::Views && host.engine.standing() == Standing::Primary;
+        if !leads || !self.rounds.expects_requests(host.now) {
             return false;
         }
         host.now = (host.clock)();

@@ -10,7 +10,7 @@ use martlet_protocol::basics::ballot::{self, LAST_CAS_BALLOT, SlotState, SlotWor
 use martlet_protocol::basics::layout::{Component, LIFE, MAX_WATCHERS, SLOT_WORDS, SLOTS, life};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
 use martlet_protocol::engine;
-use martlet_protocol::membership::{Core, Event, Milestone, Roles, View};
+use martlet_protocol::membership::{Authority, Core, Event, Milestone, Roles, View};
 use martlet_protocol::replica::Standing;
 
 use super::clock::Clock;
@@ -217,8 +217,11 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
     /// One turn of the duty cycle, as the node's agent has it, or, if it is broken off between two steps, a part of it.
     pub fn turn(&mut self, true_now: u64, settings: &Settings, chance: &mut Rng) -> Turn {
         let mut found = None;
-        // For requests only, which who leads takes between two whole ones.
-        let short = !self.is_mid_turn() && self.engine.standing() == Standing::Primary && chance.u32(..1000) < settings.short_turns;
+        // For requests only, which a primary takes between two whole ones.
+        let short = !self.is_mid_turn()
+            && self.engine.standing() == Standing::Primary
+            && chance.u32(..1000) < settings.short_turns
+            && E::AUTHORITY == Authority::Views;
         if short {
             self.step = Step::Serve;
         }
@@ -412,7 +415,8 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         Footprint {
             core: memory::length(&self.core),
             engine: memory::length(&self.engine),
-            requests: self.server.held(),
+            // Who leaves takes none any more; its clients' lie there until it has gone.
+            requests: if self.leaving { 0 } else { self.server.held() },
             let_go: self.let_go.len(),
         }
     }
