@@ -139,7 +139,11 @@ fn the_store_beside_others() {
     for engine in ["primary-backup", "mu"] {
         let port = crate::martlet::free_ports(4).to_string();
         let size = ["--requests", "1000", "--repeats", "1", "--memory-keys", "1000"];
-        let metrics = bench(&[&["kv", "--engine", engine, "--redis-port", &port], &size[..]].concat());
+        let compare = || run(&[&["bench", "--json", "kv", "--engine", engine, "--redis-port", &port], &size[..]].concat());
+        // As above: who loses the lead closes its clients' connections, and redis-benchmark ends.
+        let lost = |ran: &Ran| ran.code == Some(1) && ran.err.contains("Server closed the connection");
+        let undisturbed = (0..5).map(|_| compare()).find(|ran| !lost(ran)).expect("a leader that is left in peace once in five times");
+        let metrics = measured("kv", undisturbed);
         for wanted in [
             "PUT on the fabric, unreplicated",
             "GET on the fabric, replicated three ways",
