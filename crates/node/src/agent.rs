@@ -355,15 +355,16 @@ mod tests {
 
     use martlet_fabric::shm::ShmFabric;
     use martlet_fabric::{Identity, Incarnation, NodeId, PeerId, PeerKind};
+    use martlet_protocol::basics::ProcessId;
     use martlet_protocol::basics::layout::{self, Sizes};
-    use martlet_protocol::basics::{LogIndex, ProcessId};
     use martlet_protocol::engine::PrimaryBackup;
     use martlet_protocol::engine::primary_backup::Config;
     use martlet_protocol::membership::{self, Core, Roles};
-    use martlet_protocol::replica::{Replica, StateMachine};
+    use martlet_protocol::replica::Replica;
 
     use super::*;
     use crate::counters::Counters;
+    use crate::rehearsal::Nothing;
 
     #[test]
     fn turns_are_short_only_between_requests_and_never_for_long() {
@@ -378,25 +379,6 @@ mod tests {
         rounds.begin(Time(start + 100 + EXPECTS_REQUESTS_NS - 1));
         assert!(!rounds.is_due(Time(start + 100 + EXPECTS_REQUESTS_NS - 1)));
         assert!(rounds.is_due(Time(start + 100 + EXPECTS_REQUESTS_NS)), "they have stopped coming");
-    }
-
-    /// A state that is nothing.
-    struct Nothing;
-
-    impl StateMachine for Nothing {
-        fn apply(&mut self, _: LogIndex, _: &[u8]) {}
-
-        fn transfer(&self, _: u64, _: usize, _: &mut Vec<u8>) -> Option<u64> {
-            None
-        }
-
-        fn install(&mut self, _: &[u8]) {}
-
-        fn clear(&mut self) {}
-
-        fn digest(&self) -> u64 {
-            0
-        }
     }
 
     /// Somebody asks it for something in each turn. Keeps what the time was then.

@@ -190,6 +190,14 @@ impl World {
         assert_eq!(proposer.look(endpoint), None);
     }
 
+    /// Every acceptor does the next thing that a proposer asks of it, and answers.
+    fn answer(&mut self, p: usize) {
+        for a in 0..ACCEPTORS {
+            self.take_effect(p, a);
+            self.complete(p, a);
+        }
+    }
+
     fn take_effect(&mut self, p: usize, a: usize) {
         let endpoint = &mut self.proposers[p].1;
         let (token, posted) = endpoint.queues[a].pop_front().expect("not empty");
@@ -299,25 +307,19 @@ fn theorem_a_7_a_takeover_during_the_accept_phase_agrees_with_it() {
     let mut world = World::new(2, 0);
     let (proposer, endpoint) = &mut world.proposers[0];
     proposer.propose(endpoint, &value(0));
-    for a in 0..ACCEPTORS {
-        world.take_effect(0, a);
-        world.complete(0, a);
-    }
+    world.answer(0);
     world.attempts[0] = 1;
     world.proposers[1].0.predict_prepared_by(0);
     let (states, decided) = explore(world, [1, 2]);
     assert!(states > 1_000 && decided > 0, "{states} states, {decided} with a decision: the exploration is not one");
 }
 
-/// A slot that the first proposer has prepared ahead, and that it may look at once.
+/// A slot that the first proposer has prepared ahead, at which it may look once.
 fn prepared_ahead() -> World {
     let mut world = World { looks: 1, ..World::new(2, 0) };
     let (proposer, endpoint) = &mut world.proposers[0];
     proposer.prepare(endpoint);
-    for a in 0..ACCEPTORS {
-        world.take_effect(0, a);
-        world.complete(0, a);
-    }
+    world.answer(0);
     assert!(world.proposers[0].0.is_prepared());
     world.proposers[1].0.predict_prepared_by(0);
     world
@@ -337,10 +339,7 @@ fn what_a_look_has_found_breaks_nothing() {
     let mut world = prepared_ahead();
     let (proposer, endpoint) = &mut world.proposers[1];
     proposer.propose(endpoint, &value(1));
-    for a in 0..ACCEPTORS {
-        world.take_effect(1, a);
-        world.complete(1, a);
-    }
+    world.answer(1);
     world.attempts[1] = 1;
     world.present = 2;
     let (states, decided) = explore(world, [1, 1]);
@@ -366,10 +365,7 @@ fn trap_1_a_proposer_decides_what_it_adopted_and_says_so() {
     // Proposer 0 gets its value accepted by acceptor 0 alone, and is never heard of again.
     let (proposer, endpoint) = &mut world.proposers[0];
     assert_eq!(proposer.propose(endpoint, &value(0)), None);
-    for a in 0..ACCEPTORS {
-        world.take_effect(0, a);
-        world.complete(0, a);
-    }
+    world.answer(0);
     world.take_effect(0, 0); // the WRITE
     world.take_effect(0, 0); // the CAS
     assert_eq!(run_alone(&mut world, 1), Some(value(0)));
@@ -377,21 +373,10 @@ fn trap_1_a_proposer_decides_what_it_adopted_and_says_so() {
 
 #[test]
 fn appendix_a_5_a_right_prediction_saves_a_round() {
-    let mut world = World::new(2, 0);
-    let (proposer, endpoint) = &mut world.proposers[0];
-    proposer.prepare(endpoint);
-    for a in 0..ACCEPTORS {
-        world.take_effect(0, a);
-        world.complete(0, a);
-    }
-    assert!(world.proposers[0].0.is_prepared());
-    world.proposers[1].0.predict_prepared_by(0);
+    let mut world = prepared_ahead();
     let (proposer, endpoint) = &mut world.proposers[1];
     proposer.propose(endpoint, &value(1));
-    for a in 0..ACCEPTORS {
-        world.take_effect(1, a);
-        world.complete(1, a);
-    }
+    world.answer(1);
     assert_eq!(world.proposers[1].0.attempts(), 1, "the first attempt went through");
     assert_eq!(run_alone(&mut world, 1), Some(value(1)));
 }

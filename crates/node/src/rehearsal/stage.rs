@@ -64,7 +64,7 @@ pub(crate) struct Stage<F: Backend, E: NodeEngine, A: Application> {
 }
 
 /// A state that is nothing. The backup on the stage holds it.
-struct Nothing;
+pub(crate) struct Nothing;
 
 impl StateMachine for Nothing {
     fn apply(&mut self, _: LogIndex, _: &[u8]) {}

@@ -6,7 +6,7 @@ use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerKin
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, Sizes, life, regions};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
 use martlet_protocol::membership::message::Message;
-use martlet_protocol::membership::{Authority, Config, Core, Event, Evidence, Leases, Milestone, Roles, View};
+use martlet_protocol::membership::{Authority, Config, Core, Event, Leases, Milestone, Roles, View};
 
 pub struct Node {
     pub index: usize,
@@ -99,14 +99,19 @@ impl Cluster {
         self.world.kill(self.nodes[node].index, Some(DeathWords { region: LIFE, threads: vec![words] }));
     }
 
-    /// A node takes a datagram in which another one says that a third is presumed dead.
-    pub fn hear_that_it_is_presumed_dead(&mut self, whom: usize, from: usize, at: usize) {
+    /// A node takes a datagram of another one that says this.
+    pub fn hear(&mut self, at: usize, from: usize, message: &Message) {
         let mut datagram = Vec::new();
-        Message::Notice { process: self.nodes[whom].id, evidence: Evidence::Presumed }.encode(&mut datagram);
+        message.encode(&mut datagram);
         let (now, from) = (Time(self.world.now()), self.nodes[from].id);
         let Node { core, fabric, .. } = &mut self.nodes[at];
         let from = core.peer_of(from).expect("all have met");
         core.handle_datagram(now, fabric, from, &datagram);
+    }
+
+    /// The nodes that the newest view lists, by seniority.
+    pub fn seniority(&self) -> Vec<usize> {
+        self.newest().members.iter().map(|m| self.nodes.iter().position(|n| n.id == m.id).expect("it was started")).collect()
     }
 
     pub fn run(&mut self, ns: u64) {

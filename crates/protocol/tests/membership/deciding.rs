@@ -93,7 +93,7 @@ fn two_leaders_that_cannot_see_each_other_do_not_use_up_the_ballots_of_their_slo
     (0..3).for_each(|node| _ = c.start(node, 1, node == 0));
     c.run(5_000_000);
     let before = c.newest().clone();
-    let seniors = before.members.iter().map(|m| c.nodes.iter().position(|n| n.id == m.id).unwrap()).collect::<Vec<_>>();
+    let seniors = c.seniority();
     let [one, other, third] = seniors[..] else { panic!("{before:?}") };
     c.world.partition(&[c.nodes[one].index], &[c.nodes[other].index]);
     // Longer than silence may last.

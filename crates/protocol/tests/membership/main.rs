@@ -197,11 +197,10 @@ fn whoever_is_presumed_dead_is_looked_at_wherever_it_stands() {
     let mut c = Cluster::new(15, Faults::calm(), Leases::Primary);
     (0..4).for_each(|node| _ = c.start(node, 1, node == 0));
     c.run(10_000_000);
-    let places: Vec<usize> = c.newest().members.iter().map(|m| c.nodes.iter().position(|n| n.id == m.id).unwrap()).collect();
-    let [first, second, teller, last] = places[..] else { panic!("{:?}", c.newest()) };
+    let [first, second, teller, last] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
     // Who would remove it stands still.
     c.world.pause(c.nodes[first].index);
-    c.hear_that_it_is_presumed_dead(last, teller, second);
+    c.hear(second, teller, &Message::Notice { process: c.nodes[last].id, evidence: Evidence::Presumed });
     assert_eq!(c.nodes[second].core.suspicion(c.nodes[last].id), Some(Evidence::Presumed));
     c.run(1_500_000);
     assert!(c.nodes.iter().all(|n| n.core.suspicion(c.nodes[last].id).is_none()));
@@ -224,12 +223,7 @@ fn what_an_earlier_primary_said_of_a_learner_is_nothing_that_the_next_one_says()
     }
     assert_eq!(roles(c.newest()), [(0, 1, true), (1, 1, false), (2, 1, true), (3, 1, true)], "the learner is next to lead the views");
     [1, 3].iter().for_each(|n| c.world.pause(c.nodes[*n].index));
-    let mut datagram = Vec::new();
-    Message::Promote { process: id(1) }.encode(&mut datagram);
-    let now = Time(c.world.now());
-    let Node { core, fabric, .. } = &mut c.nodes[2];
-    let primary = core.peer_of(id(0)).expect("all have met");
-    core.handle_datagram(now, fabric, primary, &datagram);
+    c.hear(2, 0, &Message::Promote { process: id(1) });
     c.run(1_000_000);
     c.world.pause(c.nodes[2].index);
     c.kill(0);
@@ -259,17 +253,10 @@ fn a_presumption_that_was_heard_of_is_passed_on_to_nobody() {
     let mut c = Cluster::new(15, Faults::calm(), Leases::Primary);
     (0..4).for_each(|node| _ = c.start(node, 1, node == 0));
     c.run(10_000_000);
-    let at = |c: &Cluster, id| c.nodes.iter().position(|n| n.id == id).unwrap();
-    let places: Vec<usize> = c.newest().members.iter().map(|m| at(&c, m.id)).collect();
-    let [_, presumed, hearer, teller] = places[..] else { panic!("{:?}", c.newest()) };
+    let [_, presumed, hearer, teller] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
     let id = c.nodes[presumed].id;
     let mut tell = |evidence| {
-        let mut datagram = Vec::new();
-        Message::Notice { process: id, evidence }.encode(&mut datagram);
-        let (now, from) = (Time(c.world.now()), c.nodes[teller].id);
-        let Node { core, fabric, .. } = &mut c.nodes[hearer];
-        let from = core.peer_of(from).expect("all have met");
-        core.handle_datagram(now, fabric, from, &datagram);
+        c.hear(hearer, teller, &Message::Notice { process: id, evidence });
         c.run(30_000);
         [hearer, teller].map(|n| c.nodes[n].core.suspicion(id))
     };
@@ -284,12 +271,11 @@ fn a_presumption_that_was_heard_of_stands_until_a_heart_is_seen_to_beat() {
     let mut c = Cluster::new(14, Faults::calm(), Leases::Primary);
     (0..4).for_each(|node| _ = c.start(node, 1, node == 0));
     c.run(10_000_000);
-    let places: Vec<usize> = c.newest().members.iter().map(|m| c.nodes.iter().position(|n| n.id == m.id).unwrap()).collect();
-    let [first, second, teller, last] = places[..] else { panic!("{:?}", c.newest()) };
+    let [first, second, teller, last] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
     // The leader stands still, and so does who would remove it.
     [first, second, teller].into_iter().for_each(|n| c.world.pause(c.nodes[n].index));
     let presumed = c.nodes[first].id;
-    c.hear_that_it_is_presumed_dead(first, teller, last);
+    c.hear(last, teller, &Message::Notice { process: presumed, evidence: Evidence::Presumed });
     c.run(1_200_000);
     assert_eq!(c.nodes[last].core.suspicion(presumed), Some(Evidence::Presumed), "two looks have shown nothing");
     assert!(c.nodes[last].core.suspicion(c.nodes[second].id).is_none(), "nor are there enough yet to presume anybody dead");
