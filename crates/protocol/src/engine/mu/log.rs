@@ -64,6 +64,8 @@ pub struct Log {
     beyond: bool,
     min_proposal: u64,
     last_ballot: u64,
+    /// The highest number under which a log was accepted of which the machine has been taught.
+    taught_ballot: u64,
     /// The group of the committed prefix, and those of entries behind it.
     groups: Vec<(LogIndex, Group)>,
     /// How often the group in force may have changed.
@@ -90,6 +92,7 @@ impl Log {
             beyond: false,
             min_proposal: 0,
             last_ballot: 0,
+            taught_ballot: 0,
             groups: group.into_iter().map(|g| (LogIndex(0), g)).collect(),
             group_version: 0,
             breaks: 0,
@@ -124,6 +127,11 @@ impl Log {
 
     pub fn last_ballot(&self) -> u64 {
         self.last_ballot
+    }
+
+    /// Whether a majority is known to take nothing under `ballot` any more: what has been taught here was accepted under a higher number, so that number was promised.
+    pub fn is_succeeded(&self, ballot: u64) -> bool {
+        ballot < self.taught_ballot
     }
 
     /// The group in force: that of the last entry which changes it, committed or not.
@@ -453,6 +461,7 @@ impl Log {
             self.groups = vec![(at.index, group.clone())];
             self.group_version += 1;
             self.complete = true;
+            self.taught_ballot = self.taught_ballot.max(ballot);
             self.write_base(ring, true);
             return true;
         }
@@ -466,6 +475,7 @@ impl Log {
         self.advance(ring, machine, at.index.min(committed));
         self.applied = at;
         self.complete = true;
+        self.taught_ballot = self.taught_ballot.max(ballot);
         self.advance(ring, machine, self.committed.index);
         true
     }

@@ -146,3 +146,54 @@ fn what_was_never_committed_is_not_taken_for_what_a_teacher_knows_to_be() {
     c.until("all are level again", |c| c.is_level());
     c.assert_level();
 }
+
+/// Of five, the last has missed more than a log holds, and its permission is with the first, which is paused. The others have committed something else meanwhile,
+/// and the last is taught that by one of them. Then the first goes on where it was, and nobody but the last takes what it writes.
+#[test]
+fn what_a_deposed_leader_writes_does_not_go_on_behind_what_has_been_taught() {
+    let mut c = Cluster::<false>::new(5, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    let tail = |c: &Cluster<false>, n: usize| c.nodes[n].engine.log.tail();
+    c.world.pause(4);
+    while tail(&c, 0).position - tail(&c, 4).position < tiny().log_ring_bytes as u64 * 5 / 4 {
+        c.write_through(0);
+    }
+    c.until("four are level", |c| (1..4).all(|n| tail(c, n) == tail(c, 0)));
+    let common = c.nodes[0].engine.last();
+    c.world.partition(&[4], &[1, 2, 3]);
+    c.world.resume(4);
+    c.until("the last begins anew where the first says", |c| !c.nodes[4].engine.is_complete() && tail(c, 4).index == common);
+    c.world.pause(0);
+    c.world.partition(&[0], &[1, 2, 3]);
+    c.until_led_by(1);
+    for _ in 0..3 {
+        c.write_through(1);
+    }
+    for n in [2, 3] {
+        c.world.unblock(4, n);
+        c.world.unblock(n, 4);
+    }
+    c.until("the last has been taught", |c| taught(c, 4) == 1);
+    let at = tail(&c, 4);
+    assert!(at.index > common && c.leads(0), "at {at:?}, behind {common:?}");
+    c.world.resume(0);
+    c.until("the first has written its own, each in a record of its own", |c| {
+        c.write(0);
+        c.nodes[0].engine.last() > at.index
+    });
+    let written = c.nodes[0].engine.reign.as_ref().map(|reign| reign.round());
+    c.until("the last has read that", |c| {
+        let first = c.nodes[0].engine.reign.as_ref().filter(|reign| Some(reign.round()) == written);
+        let last = first.and_then(|reign| reign.followers.iter().find(|f| f.process == c.nodes[4].id));
+        last.is_some_and(|f| f.acked >= Some(at.index.next()))
+    });
+    c.run(tiny().background_ns);
+    assert_eq!(tail(&c, 4), at);
+    c.world.heal();
+    c.until("all are level", |c| c.is_level());
+    let leader = c.leader().expect("level");
+    c.write_through(leader);
+    c.until("all are level again", |c| c.is_level());
+    c.assert_level();
+}
