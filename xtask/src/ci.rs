@@ -1,5 +1,6 @@
 //! Everything that has to hold before a change lands, the quick checks first. What cannot be checked here is listed with the reason.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ pub enum Outcome {
 }
 
 /// One thing to check about the workspace at the given root.
-type Step = fn(&Path) -> Outcome;
+type Step<'a> = &'a dyn Fn(&Path) -> Outcome;
 
 /// The cargo that runs us, in the workspace.
 pub fn cargo(root: &Path) -> Command {
@@ -48,31 +49,43 @@ pub fn canaries(root: &Path) -> Command {
 
 /// Runs every step, even after one has failed: one run shows all that is wrong.
 pub fn run(root: &Path) -> ExitCode {
-    let steps: [(&str, Step); 14] = [
-        ("format", |root| finish(cargo(root).args(["fmt", "--all", "--check"]))),
-        ("tidy", |root| match crate::tidy::run(root) {
+    let under_way = Cell::new(None);
+    let deny = |root: &Path| {
+        let (outcome, advisories) = crate::deny::check(root);
+        under_way.set(advisories);
+        outcome
+    };
+    // The network is not waited for before everything else is done.
+    let advisories = |_: &Path| match under_way.take() {
+        Some(advisories) => advisories.finish(),
+        None => Outcome::Skipped("cargo-deny could not be run, see above".into()),
+    };
+    let steps: [(&str, Step); 15] = [
+        ("format", &|root| finish(cargo(root).args(["fmt", "--all", "--check"]))),
+        ("tidy", &|root| match crate::tidy::run(root) {
             code if code == ExitCode::SUCCESS => Outcome::Passed,
             _ => Outcome::Failed("see above".into()),
         }),
-        ("header", crate::header::check),
-        ("lints", |root| finish(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))),
+        ("header", &crate::header::check),
+        ("lints", &|root| finish(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))),
         // Not among all targets, as it is not run with them.
-        ("lints, of tests on RDMA", |root| {
+        ("lints, of tests on RDMA", &|root| {
             finish(cargo(root).args(["clippy", "--workspace", "--test", "verbs", "--", "--deny", "warnings"]))
         }),
-        ("lints, with probes", |root| {
+        ("lints, with probes", &|root| {
             finish(cargo(root).args(["clippy", "--package", "martlet-sim", "--all-targets", PROBED, "--", "--deny", "warnings"]))
         }),
-        ("docs", |root| finish(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))),
-        ("deny", crate::deny::check),
-        ("loom", |root| finish(&mut loom(root))),
-        ("fuzz", fuzz),
-        ("canaries", |root| finish(&mut canaries(root))),
-        ("coverage", |root| {
+        ("docs", &|root| finish(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))),
+        ("deny", &deny),
+        ("loom", &|root| finish(&mut loom(root))),
+        ("fuzz", &fuzz),
+        ("canaries", &|root| finish(&mut canaries(root))),
+        ("coverage", &|root| {
             finish(cargo(root).args(["test", "--profile", "sim", "--package", "martlet-sim", PROBED, "--test", "coverage"]))
         }),
-        ("tests", tests),
-        ("rdma", crate::vm::check::run),
+        ("tests", &tests),
+        ("rdma", &crate::vm::check::run),
+        ("advisories", &advisories),
     ];
     let mut summary = Vec::new();
     let mut failed = false;
@@ -107,7 +120,7 @@ pub fn finish(command: &mut Command) -> Outcome {
     }
 }
 
-/// Every fuzz target for a minute, three at a time. Always from the same beginning: whether a change lands is not to hang on chance. `cargo xtask fuzz`
+/// Every fuzz target for a minute, six at a time. Always from the same beginning: whether a change lands is not to hang on chance. `cargo xtask fuzz`
 /// looks elsewhere each time.
 fn fuzz(root: &Path) -> Outcome {
     match crate::fuzz::run(root, &crate::fuzz::Wanted { target: None, seconds: 60, seed: Some(1) }) {

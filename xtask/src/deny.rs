@@ -2,7 +2,7 @@
 //! is not installed.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use crate::ci::{Outcome, cargo, finish, target_directory};
 
@@ -13,35 +13,41 @@ const OFFLINE: [&str; 3] = ["bans", "licenses", "sources"];
 /// What cargo-deny says when it cannot reach the database of advisories, which is a repository on GitHub.
 const UNREACHABLE: &str = "failed to fetch advisory database";
 
-/// Checks everything that can be checked here.
-pub fn check(root: &Path) -> Outcome {
+/// A check of the advisories, under way: mostly it waits for the network.
+pub struct Advisories(Child);
+
+/// Checks what can be checked without a network, and begins to check the advisories.
+pub fn check(root: &Path) -> (Outcome, Option<Advisories>) {
     let deny = match tool(root) {
         Ok(deny) => deny,
-        Err(why) => return Outcome::Skipped(format!("{why}; advisories were not checked, licences were, by tidy")),
+        Err(why) => return (Outcome::Skipped(format!("{why}; licences were checked by tidy")), None),
     };
-    match finish(Command::new(&deny).current_dir(root).args(["--log-level", "error", "check"]).args(OFFLINE)) {
-        Outcome::Passed => advisories(root, &deny),
-        other => other,
-    }
+    let mut command = Command::new(&deny);
+    command.current_dir(root).args(["--log-level", "error", "check", "advisories"]).stdin(Stdio::null()).stdout(Stdio::null());
+    let advisories = match command.stderr(Stdio::piped()).spawn() {
+        Ok(child) => Advisories(child),
+        Err(error) => return (Outcome::Failed(format!("cannot run {}: {error}", deny.display())), None),
+    };
+    (finish(Command::new(&deny).current_dir(root).args(["--log-level", "error", "check"]).args(OFFLINE)), Some(advisories))
 }
 
-fn advisories(root: &Path, deny: &Path) -> Outcome {
-    let output = match Command::new(deny).current_dir(root).args(["--log-level", "error", "check", "advisories"]).output() {
-        Ok(output) => output,
-        Err(error) => return Outcome::Failed(format!("cannot run {}: {error}", deny.display())),
-    };
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() {
-        return Outcome::Passed;
+impl Advisories {
+    /// Waits for what comes of it.
+    pub fn finish(self) -> Outcome {
+        let output = match self.0.wait_with_output() {
+            Ok(output) => output,
+            Err(error) => return Outcome::Failed(format!("cannot wait for cargo-deny: {error}")),
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            return Outcome::Passed;
+        }
+        if said.contains(UNREACHABLE) {
+            return Outcome::Skipped("NOT CHECKED: their database (github.com/RustSec/advisory-db) cannot be reached from here".into());
+        }
+        eprint!("{said}");
+        Outcome::Failed("an advisory concerns a dependency; see above".into())
     }
-    if said.contains(UNREACHABLE) {
-        return Outcome::Partly(format!(
-            "{} hold, but ADVISORIES WERE NOT CHECKED: their database (github.com/RustSec/advisory-db) cannot be reached from here",
-            OFFLINE.join(", ")
-        ));
-    }
-    eprint!("{said}");
-    Outcome::Failed("an advisory concerns a dependency; see above".into())
 }
 
 /// The program, installed by whoever owns this machine or built by an earlier run, or built now.
