@@ -1,9 +1,10 @@
 //! A cluster and how its life goes on: processes start, have their turns, and end.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 use fastrand::Rng;
+use hashbrown::HashMap;
 use martlet_fabric::sim::World;
 use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{Sizes, regions};

@@ -1,8 +1,7 @@
 //! Agreement on the log: all who know an entry of one index to be committed hold the same one, and nobody skips one. (Some entries are the engine's own,
 //! and no machine gets to see them: where nobody took anything there is no gap.)
 
-use std::collections::HashMap;
-
+use hashbrown::HashMap;
 use martlet_protocol::basics::{LogIndex, ProcessId};
 
 use super::super::machine::Taken;

@@ -1,7 +1,6 @@
 //! Exactly-once: a client's write stands in the committed log at one place only, however often it was sent and whoever led (TRAPS 19).
 
-use std::collections::HashMap;
-
+use hashbrown::HashMap;
 use martlet_protocol::basics::ProcessId;
 
 use super::super::machine::{Request, Taken};

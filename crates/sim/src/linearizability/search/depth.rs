@@ -1,6 +1,6 @@
 //! Depth first, the likeliest way first, with Lowe's memo of where the search has been.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 use super::{Chain, Configuration, Found, Frame, Model, Problem, Set, Spot, note_smallest};
 
@@ -37,7 +37,7 @@ pub(super) fn run<M: Model>(problem: &Problem<'_, M>) -> (Found, Longest<M::Stat
         if let Some(choice) = here.frame.choices.pop() {
             let configuration = problem.after(&here.configuration, &choice);
             let complete = problem.complete(&configuration.spot);
-            if note_smallest(entered.entry(configuration.spot.clone()), &configuration.used) {
+            if note_smallest(entered.entry_ref(&configuration.spot).or_default(), &configuration.used, || configuration.used.clone()) {
                 let frame = problem.frame(&configuration.spot);
                 path.push(Stop { configuration, frame, step: Some((choice.chain, choice.returned)) });
             }

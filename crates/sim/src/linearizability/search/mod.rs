@@ -12,10 +12,10 @@
 mod depth;
 
 use std::cell::Cell;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::rc::Rc;
+
+use hashbrown::HashMap;
 
 use super::{Model, OperationOf, Outcome};
 
@@ -90,6 +90,13 @@ struct Spot<S> {
     open: Vec<usize>,
     /// The state after the order.
     state: S,
+}
+
+/// For tables that look a spot up before they keep a copy of it.
+impl<S: Clone> From<&Spot<S>> for Spot<S> {
+    fn from(spot: &Spot<S>) -> Spot<S> {
+        spot.clone()
+    }
 }
 
 /// One way to go on: a chain, then an operation with a reply, with the state after them.
@@ -167,7 +174,7 @@ impl<'a, M: Model> Problem<'a, M> {
             open.extend(reach..choice.returned);
             reach = choice.returned + 1;
         }
-        let used = if choice.chain.is_empty() { Rc::clone(&from.used) } else { union(&from.used, &choice.chain) };
+        let used = if choice.chain.is_empty() { Rc::clone(&from.used) } else { union(&from.used, &choice.chain).into() };
         Configuration { spot: Spot { reach, open, state: choice.state.clone() }, used }
     }
 
@@ -197,6 +204,8 @@ impl<'a, M: Model> Problem<'a, M> {
         if frame.chained.is_empty() {
             frame.chained.extend(shorter.iter().map(|(state, _)| (state.clone(), vec![Set::default()])));
         }
+        // Used again for each, since most turn out to lead nowhere new.
+        let mut sorted = Vec::new();
         for (state, chain) in &shorter {
             let used = |at: usize| used.binary_search(&at).is_ok() || chain.contains(&at);
             for last in 0..callable {
@@ -207,7 +216,11 @@ impl<'a, M: Model> Problem<'a, M> {
                     return false;
                 }
                 let Some(after) = self.effect(state, last) else { continue };
-                if !note_smallest(frame.chained.entry(after.clone()), &union(chain, &[last])) {
+                sorted.clear();
+                sorted.extend_from_slice(chain);
+                sorted.push(last);
+                sorted.sort_unstable();
+                if !note_smallest(frame.chained.entry(after.clone()).or_default(), &sorted, || sorted[..].into()) {
                     continue;
                 }
                 let chain: Chain = chain.iter().copied().chain([last]).collect();
@@ -229,20 +242,21 @@ impl<'a, M: Model> Problem<'a, M> {
 }
 
 /// Adds `set` to the smallest ones known, unless one of them is part of it already: whoever came with fewer could still do all that we can.
-fn note_smallest<K>(entry: Entry<'_, K, Vec<Set>>, set: &Set) -> bool {
-    let known = entry.or_default();
+fn note_smallest(known: &mut Vec<Set>, set: &[usize], kept: impl FnOnce() -> Set) -> bool {
     if known.iter().any(|earlier| subset(earlier, set)) {
         return false;
     }
     known.retain(|earlier| !subset(set, earlier));
-    known.push(Rc::clone(set));
+    known.push(kept());
     true
 }
 
-fn union(set: &[usize], more: &[usize]) -> Set {
-    let mut union = [set, more].concat();
+fn union(set: &[usize], more: &[usize]) -> Vec<usize> {
+    let mut union = Vec::with_capacity(set.len() + more.len());
+    union.extend_from_slice(set);
+    union.extend_from_slice(more);
     union.sort_unstable();
-    union.into()
+    union
 }
 
 /// Whether every element of `a` is in `b`; both sorted.
