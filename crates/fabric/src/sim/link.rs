@@ -1,6 +1,7 @@
 //! The queue of one process's operations on one peer.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::memory::Block;
@@ -56,8 +57,16 @@ pub(super) struct Op {
 impl Op {
     /// The word of the transfer that lands as number `i`.
     pub(super) fn nth(&self, i: usize) -> usize {
-        let i = (self.first + i) % self.len;
+        let i = self.first + i;
+        let i = if i < self.len { i } else { i - self.len };
         if self.down { self.len - 1 - i } else { i }
+    }
+
+    /// The words that land next, up to number `upto`, if they follow each other. Those of one piece land at one moment, so that their order among
+    /// themselves is nothing that anybody sees.
+    pub(super) fn run(&self, upto: usize) -> Option<Range<usize>> {
+        let whole = self.landed == 0 && upto == self.len;
+        (whole || (self.first == 0 && !self.down)).then_some(self.landed..upto)
     }
 }
 

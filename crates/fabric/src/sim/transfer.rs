@@ -80,7 +80,7 @@ impl State {
     fn land(&mut self, slot: u32, to: u32) -> bool {
         let op = &mut self.ops[slot];
         let owner = &mut self.processes[to as usize];
-        let memory = op.at.clone();
+        let memory = op.at.as_ref().map(|block| block.words());
         let left = op.len - op.landed;
         let piece = if left > 1 && happens(&mut self.chance, self.faults.tears) { self.chance.usize(1..=left) } else { left };
         let upto = op.landed + piece;
@@ -99,9 +99,14 @@ impl State {
                 };
                 // A host has no guard in front of its memory: there, what the writer learns at the end is all that revocation does.
                 if permitted || (self.host && op.lane.is_some()) {
-                    for i in op.landed..upto {
-                        let word = op.nth(i);
-                        memory.words()[op.word + word].store(op.data[word], Ordering::Release);
+                    if let Some(run) = op.run(upto) {
+                        for (at, word) in memory[op.word..][run.clone()].iter().zip(&op.data[run]) {
+                            at.store(*word, Ordering::Release);
+                        }
+                    } else {
+                        for word in (op.landed..upto).map(|i| op.nth(i)) {
+                            memory[op.word + word].store(op.data[word], Ordering::Release);
+                        }
                     }
                     self.trace.note(self.now, b'W', (op.word as u64) << 32 | u64::from(to), op.landed as u64);
                     op.landed = upto;
@@ -118,9 +123,15 @@ impl State {
             }
             Kind::Read => {
                 let memory = memory.expect("a read has a place");
-                for i in op.landed..upto {
-                    let word = op.nth(i);
-                    op.data[word] = memory.words()[op.word + word].load(Ordering::Acquire);
+                if let Some(run) = op.run(upto) {
+                    for (at, word) in memory[op.word..][run.clone()].iter().zip(&mut op.data[run]) {
+                        *word = at.load(Ordering::Acquire);
+                    }
+                } else {
+                    for i in op.landed..upto {
+                        let word = op.nth(i);
+                        op.data[word] = memory[op.word + word].load(Ordering::Acquire);
+                    }
                 }
                 op.landed = upto;
                 if op.landed < op.len {
@@ -130,18 +141,19 @@ impl State {
             }
             Kind::ReadWord => {
                 let memory = memory.expect("a read has a place");
-                op.result = Some(Ok(memory.words()[op.word].load(Ordering::Acquire)));
+                op.result = Some(Ok(memory[op.word].load(Ordering::Acquire)));
             }
             Kind::Swap { expected, new } => {
-                let memory = memory.expect("a swap has a place");
+                let block = op.at.as_ref().expect("a swap has a place");
                 if op.denied {
                     op.result = Some(Err(OpError::AccessLost));
                     return true;
                 }
-                memory.note_swap(op.word);
-                let found = memory.words()[op.word].load(Ordering::Acquire);
+                block.note_swap(op.word);
+                let word = &block.words()[op.word];
+                let found = word.load(Ordering::Acquire);
                 if found == expected {
-                    memory.words()[op.word].store(new, Ordering::Release);
+                    word.store(new, Ordering::Release);
                 }
                 op.result = Some(Ok(found));
                 self.trace.note(self.now, b'S', (op.word as u64) << 32 | u64::from(to), found);
