@@ -44,7 +44,7 @@ pub enum FileKind {
 impl FileKind {
     const fn magic(self) -> &'static [u8; 8] {
         match self {
-            FileKind::Segment => b"martlog1",
+            FileKind::Segment => b"martlog2",
             FileKind::Snapshot => b"martsnp1",
         }
     }

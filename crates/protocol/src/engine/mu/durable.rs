@@ -276,8 +276,9 @@ impl<S: StateMachine> Restoring<'_, S> {
                 log.advance(ring, self, committed);
                 log.restore_record(ring, payload)
             }
-            Entry::Start { ballot, committed, jump, keep, payloads } => {
+            Entry::Start { ballot, taught, committed, jump, keep, payloads } => {
                 log.advance(ring, self, committed);
+                log.note_taught(taught);
                 log.restore_start(ring, ballot, keep, jump, &payloads)
             }
             Entry::Ceiling(promised) => {

@@ -129,8 +129,7 @@ impl Engine for Mu {
                 Event::Permitted => engine::Event::Permitted,
                 Event::Led { recovered, .. } => engine::Event::TookOver { recovered },
                 Event::Aborted { led: true, .. } => engine::Event::SteppedDown,
-                // Its reader goes on with the next request for permission.
-                Event::LaneFault { peer, fault } => engine::Event::LaneFault { peer, fault: fault.to_string(), stuck: false },
+                Event::LaneFault { peer, fault, stuck } => engine::Event::LaneFault { peer, fault: fault.to_string(), stuck },
                 Event::Suspected { .. }
                 | Event::Recovered(_)
                 | Event::Aborted { led: false, .. }

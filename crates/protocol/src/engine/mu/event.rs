@@ -55,12 +55,14 @@ pub enum Event {
         /// The last entry that it shows.
         index: LogIndex,
     },
-    /// A peer wrote what makes no sense: nothing more is taken from it until its next request.
+    /// A peer wrote what makes no sense, and nothing more is taken from it.
     LaneFault {
         /// The peer.
         peer: PeerId,
         /// What was found.
         fault: LaneFault,
+        /// It was the log: its writer takes records to stand here that do not. So this process gives nobody its permission any more, and has to start over.
+        stuck: bool,
     },
     /// The engine no longer needs the memory of this peer.
     Forget(PeerId),

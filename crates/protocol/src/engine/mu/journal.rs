@@ -22,11 +22,11 @@ pub(super) enum Entry<'a> {
     /// A record was appended.
     Append { committed: LogIndex, payload: &'a [u8] },
     /// The log was accepted under `ballot`: what stands behind `keep` was replaced by these records, after a jump if there is one. `committed` is what
-    /// was known before that.
-    Start { ballot: u64, committed: LogIndex, jump: Option<(Mark, Group)>, keep: Mark, payloads: Vec<&'a [u8]> },
+    /// was known before that; `taught`: [`Log::taught_ballot`](super::log::Log::taught_ballot).
+    Start { ballot: u64, taught: u64, committed: LogIndex, jump: Option<(Mark, Group)>, keep: Mark, payloads: Vec<&'a [u8]> },
     /// The whole log: what stands behind `mark`, with the group there. `anew`: it does not follow from what was written before. `ring_bytes`: the log's size,
     /// on which all positions depend.
-    Base { anew: bool, ring_bytes: u64, mark: Mark, ballot: u64, group: Group, payloads: Vec<&'a [u8]> },
+    Base { anew: bool, ring_bytes: u64, mark: Mark, ballot: u64, taught: u64, group: Group, payloads: Vec<&'a [u8]> },
     /// Numbers up to this one count as promised.
     Ceiling(u64),
 }
@@ -62,9 +62,10 @@ impl Entry<'_> {
                 word(out, committed.0);
                 out.extend_from_slice(payload);
             }
-            Entry::Start { ballot, committed, jump, keep, payloads: records } => {
+            Entry::Start { ballot, taught, committed, jump, keep, payloads: records } => {
                 out.push(Self::START);
                 word(out, *ballot);
+                word(out, *taught);
                 word(out, committed.0);
                 mark(out, *keep);
                 out.push(u8::from(jump.is_some()));
@@ -74,12 +75,13 @@ impl Entry<'_> {
                 }
                 payloads(out, records);
             }
-            Entry::Base { anew, ring_bytes, mark: at, ballot, group: of, payloads: records } => {
+            Entry::Base { anew, ring_bytes, mark: at, ballot, taught, group: of, payloads: records } => {
                 out.push(Self::BASE);
                 out.push(u8::from(*anew));
                 word(out, *ring_bytes);
                 mark(out, *at);
                 word(out, *ballot);
+                word(out, *taught);
                 group(out, of);
                 payloads(out, records);
             }
@@ -99,14 +101,15 @@ impl Entry<'_> {
         let entry = match *kind {
             Self::APPEND => Entry::Append { committed: LogIndex(number(&mut body)?), payload: std::mem::take(&mut body) },
             Self::START => {
-                let (ballot, committed, keep) = (number(&mut body)?, LogIndex(number(&mut body)?), mark(&mut body)?);
+                let (ballot, taught) = (number(&mut body)?, number(&mut body)?);
+                let (committed, keep) = (LogIndex(number(&mut body)?), mark(&mut body)?);
                 let jump = if flag(&mut body)? { Some((mark(&mut body)?, group(&mut body)?)) } else { None };
-                Entry::Start { ballot, committed, jump, keep, payloads: payloads(&mut body)? }
+                Entry::Start { ballot, taught, committed, jump, keep, payloads: payloads(&mut body)? }
             }
             Self::BASE => {
                 let (anew, ring_bytes) = (flag(&mut body)?, number(&mut body)?);
-                let (mark, ballot) = (mark(&mut body)?, number(&mut body)?);
-                Entry::Base { anew, ring_bytes, mark, ballot, group: group(&mut body)?, payloads: payloads(&mut body)? }
+                let (mark, ballot, taught) = (mark(&mut body)?, number(&mut body)?, number(&mut body)?);
+                Entry::Base { anew, ring_bytes, mark, ballot, taught, group: group(&mut body)?, payloads: payloads(&mut body)? }
             }
             Self::CEILING => Entry::Ceiling(number(&mut body)?),
             _ => return None,
@@ -224,15 +227,15 @@ impl Journal {
         self.jump = Some((committed, base, group));
     }
 
-    /// The log behind `keep` was replaced by these records, and is accepted under `ballot`.
-    pub fn write_start(&mut self, ballot: u64, committed: LogIndex, keep: Mark, payloads: Vec<&[u8]>) {
+    /// The log behind `keep` was replaced by these records, and is accepted under the first number; the second is what it was taught under.
+    pub fn write_start(&mut self, (ballot, taught): (u64, u64), committed: LogIndex, keep: Mark, payloads: Vec<&[u8]>) {
         self.note_promise(ballot);
         let (committed, jump) = match self.jump.take() {
             // What stood here up to the base need not be what is committed there.
             Some((before, base, group)) => (before, Some((base, group))),
             None => (committed, None),
         };
-        self.write(&Entry::Start { ballot, committed, jump, keep, payloads });
+        self.write(&Entry::Start { ballot, taught, committed, jump, keep, payloads });
     }
 
     pub fn pending(&self) -> &[u8] {
@@ -289,9 +292,16 @@ mod tests {
         let mark = |n: u64| Mark { index: LogIndex(n), position: 16 * n };
         let entries = [
             Entry::Append { committed: LogIndex(3), payload: b"record" },
-            Entry::Start { ballot: 9, committed: LogIndex(3), jump: None, keep: mark(4), payloads: vec![b"", b"one"] },
-            Entry::Start { ballot: 9, committed: LogIndex(3), jump: Some((mark(5), group.clone())), keep: mark(5), payloads: vec![] },
-            Entry::Base { anew: true, ring_bytes: 4096, mark: mark(6), ballot: 8, group, payloads: vec![b"two"] },
+            Entry::Start { ballot: 9, taught: 11, committed: LogIndex(3), jump: None, keep: mark(4), payloads: vec![b"", b"one"] },
+            Entry::Start {
+                ballot: 9,
+                taught: 0,
+                committed: LogIndex(3),
+                jump: Some((mark(5), group.clone())),
+                keep: mark(5),
+                payloads: vec![],
+            },
+            Entry::Base { anew: true, ring_bytes: 4096, mark: mark(6), ballot: 8, taught: 12, group, payloads: vec![b"two"] },
             Entry::Ceiling(77),
         ];
         let mut bytes = Vec::new();

@@ -66,8 +66,10 @@ pub mod words {
     pub const EXECUTED: usize = 8;
     /// With a journal: the highest number of which the owner will know, whatever happens to it, that it may have promised it. Only upwards.
     pub const CEILING: usize = 9;
+    /// The highest number under which anything that stands in the log was committed without having been accepted here: it was taught. 0 if nothing was. Only upwards.
+    pub const TAUGHT_BALLOT: usize = 10;
     /// How many there are of these.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 11;
     /// The count of the owner's heart, read by itself. It stops when replication does, which membership's heartbeat
     /// ([`life::HEARTBEAT`](crate::basics::layout::life::HEARTBEAT)) need not. Only upwards.
     pub const HEARTBEAT: usize = 15;

@@ -480,7 +480,12 @@ impl Reign {
             return Err(AbortReason::TooOld);
         }
         if self.ballot == 0 {
-            let seen = members.filter_map(|f| Some(f.numbers()?.min_proposal)).max().unwrap_or(0).max(cx.log.min_proposal());
+            let seen = members
+                .filter_map(|f| Some(f.numbers()?.min_proposal))
+                .max()
+                .unwrap_or(0)
+                .max(cx.log.min_proposal())
+                .max(cx.log.taught_ballot());
             // Higher than any seen or used before (listing 2, line 20), and nobody else's.
             self.ballot = (((seen >> PROPOSER_BITS) + 1) << PROPOSER_BITS) | u64::from(self.me.node.0);
             if Canary::MuKeptFastPath.is_planted() && cx.log.last_ballot() & ((1 << PROPOSER_BITS) - 1) == u64::from(self.me.node.0) {
@@ -536,12 +541,13 @@ impl Reign {
         while reader.position() < numbers.tail.position && reader.next(copy, cx.buffer) {
             staged.push(cx.buffer);
         }
-        if self.ballot != 0 && numbers.last_ballot > self.ballot {
+        if self.ballot != 0 && numbers.last_ballot.max(numbers.taught_ballot) > self.ballot {
             // Its number was chosen before this log was seen. Nothing may be accepted under it any more.
             return Err(AbortReason::Outbid);
         }
         let whole = reader.position() == numbers.tail.position;
         let ring = ring_of(cx.fabric);
+        cx.log.note_taught(numbers.taught_ballot);
         if !whole || cx.log.replace(ring, numbers.last_ballot, &staged).is_err() || cx.log.tail().index != numbers.tail.index {
             return Err(AbortReason::CatchUp);
         }

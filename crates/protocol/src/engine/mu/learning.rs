@@ -26,7 +26,7 @@ pub(super) struct Learning {
     /// Every part has come.
     whole: bool,
     committed: LogIndex,
-    /// Under which proposal number the teacher's log was accepted.
+    /// Under which proposal numbers, at most, what the teacher's log holds was committed.
     ballot: u64,
     /// The teacher has given up, or made no sense.
     broken: bool,
@@ -120,7 +120,13 @@ impl Mu {
     /// Asks somebody: a follower rather than the leader, the highest id, and not the same again if there is another. Where others were found to be ahead it is
     /// one of them: whoever has missed as much as this process would teach it what it has had already, for ever.
     fn wish<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        let last = self.learning.take().map(|l| l.teacher);
+        let last = self.learning.take().map(|l| {
+            // It would teach on, for nobody.
+            if self.peers.iter().any(|p| p.id == l.teacher && !p.watch.dead) {
+                tell(fabric, l.teacher, permission::TEACH, l.wish << 1);
+            }
+            l.teacher
+        });
         let since = *self.incomplete_since.get_or_insert(now);
         // Only if there is nobody else, and some time has been given to find out.
         let leader_too = now.since(since) >= 10 * self.config.heartbeat_interval_ns;
@@ -166,7 +172,7 @@ impl Mu {
                 .map_or(0, |at| martlet_fabric::ring::position_after(at.position, self.buffer.len(), self.config.log_ring_bytes as u64));
             if let Err(fault) = learning.take(&self.buffer, end, machine) {
                 learning.broken = true;
-                self.events.push_back(Event::LaneFault { peer: peer.id, fault });
+                self.events.push_back(Event::LaneFault { peer: peer.id, fault, stuck: false });
             }
         }
         peer.state_reader.publish(lane);

@@ -64,7 +64,8 @@ pub struct Log {
     beyond: bool,
     min_proposal: u64,
     last_ballot: u64,
-    /// The highest number under which a log was accepted of which the machine has been taught.
+    /// The highest number of a log from which this one has anything without having been accepted under it: what its machine was taught, or read in another's log that
+    /// was taught. A majority is known to have promised it.
     taught_ballot: u64,
     /// The group of the committed prefix, and those of entries behind it.
     groups: Vec<(LogIndex, Group)>,
@@ -129,7 +130,22 @@ impl Log {
         self.last_ballot
     }
 
-    /// Whether a majority is known to take nothing under `ballot` any more: what has been taught here was accepted under a higher number, so that number was promised.
+    /// The highest number under which anything in this log may have been committed. Above [`Log::last_ballot`] where it was taught.
+    pub fn known_ballot(&self) -> u64 {
+        self.last_ballot.max(self.taught_ballot)
+    }
+
+    /// The same, as long as this log was taught, or 0.
+    pub fn taught_ballot(&self) -> u64 {
+        self.taught_ballot
+    }
+
+    /// What comes into this log next was committed under numbers up to `ballot`, which a majority has promised; it is not accepted under that here.
+    pub fn note_taught(&mut self, ballot: u64) {
+        self.taught_ballot = self.taught_ballot.max(ballot);
+    }
+
+    /// Whether a majority is known to take nothing under `ballot` any more.
     pub fn is_succeeded(&self, ballot: u64) -> bool {
         ballot < self.taught_ballot
     }
@@ -443,8 +459,8 @@ impl Log {
         }
     }
 
-    /// The machine has been taught everything up to `at`, by somebody whose log was accepted under `ballot`, and who knew `committed` to be
-    /// committed; `group` goes with it. What stands in the log behind it stays accepted. `false`: it cannot be joined with what stands here.
+    /// The machine has been taught everything up to `at`, by somebody whose log holds what was committed under numbers up to `ballot` ([`Log::known_ballot`]), and who
+    /// knew `committed` to be committed; `group` goes with it. What stands in the log behind it stays accepted. `false`: it cannot be joined with what stands here.
     pub fn learned<S: StateMachine>(
         &mut self,
         ring: &Memory,
@@ -461,21 +477,23 @@ impl Log {
             self.groups = vec![(at.index, group.clone())];
             self.group_version += 1;
             self.complete = true;
-            self.taught_ballot = self.taught_ballot.max(ballot);
+            self.note_taught(ballot);
             self.write_base(ring, true);
             return true;
         }
-        // What stands here already may be something else: a leader's own records that nobody else had. It is the same where it is known to be committed, where it is
-        // the same leader's, and, as far as that is committed, where it was accepted under a higher number: its leader had to adopt what was committed before.
+        // What stands here already may be something else: a leader's own records that nobody else had; and so may what was taught, which a leader shows before it is
+        // committed. They are the same where both are known to be committed, where they are the same leader's, and, as far as what was taught is committed, where
+        // ours was accepted under a higher number: its leader had to adopt what was committed before.
+        let known = at.index <= committed.min(self.committed.index);
+        let same_leader = ballot == self.last_ballot && ballot == self.known_ballot();
         let accepted_later = ballot < self.last_ballot && at.index <= committed;
-        let same = at.index <= self.committed.index || (at.index <= last && (ballot == self.last_ballot || accepted_later));
+        let same = known || (at.index <= last && (same_leader || accepted_later));
         if !same || !self.retains(at.position) {
             return false;
         }
         self.advance(ring, machine, at.index.min(committed));
         self.applied = at;
         self.complete = true;
-        self.taught_ballot = self.taught_ballot.max(ballot);
         self.advance(ring, machine, self.committed.index);
         true
     }
@@ -492,6 +510,7 @@ impl Log {
             (words::FLOOR, self.lowest()),
             (words::STATUS, status as u64),
             (words::EXECUTED, if self.beyond { self.tail.index.0 + 1 } else { self.applied.index.0 }),
+            (words::TAUGHT_BALLOT, self.taught_ballot),
             (words::CEILING, self.journal.as_ref().map_or(0, |journal| journal.ceiling())),
         ] {
             words[at].store(value, Ordering::Release);

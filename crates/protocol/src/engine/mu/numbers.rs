@@ -16,6 +16,7 @@ pub struct Numbers {
     pub committed: Mark,
     pub floor: u64,
     pub ceiling: u64,
+    pub taught_ballot: u64,
     status: Status,
     executed: u64,
 }
@@ -31,13 +32,14 @@ impl Numbers {
             committed: Mark { index: LogIndex(word(words::COMMITTED)), position: word(words::COMMITTED_POSITION) },
             floor: word(words::FLOOR),
             ceiling: word(words::CEILING),
+            taught_ballot: word(words::TAUGHT_BALLOT),
             status: Status::of(word(words::STATUS)),
             executed: word(words::EXECUTED),
         };
         let (tail, committed) = (numbers.tail, numbers.committed);
         let ordered = committed.index <= tail.index && committed.position <= tail.position && numbers.floor <= tail.position;
         let aligned = [tail.position, committed.position, numbers.floor].iter().all(|p| p.is_multiple_of(16) && *p < 1 << 62);
-        let small = [numbers.min_proposal, numbers.last_ballot, tail.index.0].iter().all(|n| *n < 1 << 62);
+        let small = [numbers.min_proposal, numbers.last_ballot, numbers.taught_ballot, tail.index.0].iter().all(|n| *n < 1 << 62);
         (ordered && aligned && small).then_some(numbers)
     }
 

@@ -67,6 +67,10 @@ impl Mu {
             if let Some(holder) = self.permission.holder.filter(|h| *h != PeerId::SELF) {
                 self.drain(holder, usize::MAX, fabric, machine);
             }
+            // Whoever read this log next would miss what the holder counts on.
+            if self.inbound.broken {
+                return moved;
+            }
             self.permission.serving = None;
             self.permission.holder = Some(peer);
             self.inbound = Inbound::default();
@@ -98,7 +102,7 @@ impl Mu {
 
     /// The pending request of the lowest id.
     fn next_request<F: Fabric>(&self, fabric: &F) -> Option<(PeerId, u64)> {
-        if self.is_removed() {
+        if self.is_removed() || self.inbound.broken {
             return None;
         }
         let removed = |process| self.log.group().is_some_and(|g| g.has_removed(process));

@@ -20,7 +20,8 @@ pub(super) struct Inbound {
     started: bool,
     /// A start that is not yet effective.
     staging: Option<Staging>,
-    broken: bool,
+    /// What came next made no sense. The writer counts on it all the same.
+    pub(super) broken: bool,
 }
 
 /// Records on their way into the log, all at once or not at all.
@@ -33,6 +34,12 @@ struct Staging {
 }
 
 impl Inbound {
+    /// Takes whatever comes next for a leader's that it has not prepared.
+    #[cfg(test)]
+    pub(super) fn mistake_ballot(&mut self) {
+        self.ballot += 1;
+    }
+
     /// Takes the record that `reader` has just taken.
     fn take<S: StateMachine>(
         &mut self,
@@ -138,7 +145,7 @@ impl Mu {
             taken += self.buffer.len() + 1;
             if let Err(fault) = self.inbound.take(&self.buffer, &self.peers[at].reader, &mut self.log, ring, machine) {
                 self.inbound.broken = true;
-                self.events.push_back(Event::LaneFault { peer, fault });
+                self.events.push_back(Event::LaneFault { peer, fault, stuck: true });
             }
         }
         self.peers[at].reader.publish(lane);

@@ -30,6 +30,8 @@ pub(super) struct Teaching {
     ended: bool,
     /// What was last said to be committed.
     told: LogIndex,
+    /// [`Log::breaks`] when it began: what was sent is worth nothing once the machine has ceased to show it, even if it shows the state again.
+    breaks: u64,
 }
 
 /// The writing end of a state lane.
@@ -48,13 +50,19 @@ impl Lesson {
         Lesson { writer: Writer::new(lane, config.state_ring_bytes), heard: 0, refreshing: false, under_way: None }
     }
 
+    /// Whether somebody waits to be taught, and could be.
+    #[cfg(test)]
+    pub fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
     /// Takes what the learner has consumed.
     pub fn handle_consumed(&mut self, position: u64) {
         self.refreshing = false;
         self.writer.note_consumed(position);
     }
 
-    fn push<F: Fabric>(&mut self, fabric: &mut F, peer: PeerId, record: &mut Record) -> bool {
+    pub(super) fn push<F: Fabric>(&mut self, fabric: &mut F, peer: PeerId, record: &mut Record) -> bool {
         self.writer.push(fabric, record, Op::State.token(0, peer)).is_some()
     }
 }
@@ -71,7 +79,7 @@ struct Desk<'a> {
 
 impl Desk<'_> {
     fn fill(&mut self, kind: Kind, count: u32, index: LogIndex, body: &[u8]) {
-        let header = Header { kind, count, ballot: self.log.last_ballot(), index, committed: self.log.committed().index };
+        let header = Header { kind, count, ballot: self.log.known_ballot(), index, committed: self.log.committed().index };
         self.record.fill(|bytes| {
             header.encode(bytes);
             bytes.extend_from_slice(body);
@@ -114,12 +122,14 @@ impl Peer {
                 posted: 0,
                 ended: false,
                 told: LogIndex(0),
+                breaks: 0,
             });
         }
         let Some(mut teaching) = lesson.under_way.take() else { return false };
         let before = lesson.writer.tail();
         // Who holds the state no longer, or has lost an entry that the learner still lacks, cannot go on.
-        let able = desk.log.is_complete() && (!teaching.begun || desk.log.retains(teaching.sent.position));
+        let begun_so = teaching.breaks == desk.log.breaks() && desk.log.retains(teaching.sent.position);
+        let able = desk.log.is_complete() && (!teaching.begun || begun_so);
         if able {
             teaching.go_on(lesson, self.id, desk, fabric, machine);
             lesson.under_way = Some(teaching);
@@ -141,7 +151,7 @@ impl Peer {
 impl Teaching {
     fn go_on<F: Fabric, S: StateMachine>(&mut self, lesson: &mut Lesson, peer: PeerId, desk: &mut Desk, fabric: &mut F, machine: &S) {
         if !self.begun {
-            self.sent = desk.log.applied();
+            (self.sent, self.breaks) = (desk.log.applied(), desk.log.breaks());
             // That of what the state shows, which may be ahead of what is committed, or of which the log knows nothing yet.
             let Some(group) = desk.log.group_at(self.sent.index) else { return };
             let mut body = Vec::new();

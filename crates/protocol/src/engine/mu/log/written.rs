@@ -10,9 +10,9 @@ use crate::engine::mu::layout::{self, Header, LaneFault};
 impl Log {
     /// Writes down that the log behind `keep` is these records now, and under which number it is accepted.
     pub(super) fn write_start(&mut self, keep: Mark, payloads: Vec<&[u8]>) {
-        let (ballot, committed) = (self.last_ballot, self.committed.index);
+        let (ballots, committed) = ((self.last_ballot, self.taught_ballot), self.committed.index);
         if let Some(journal) = &mut self.journal {
-            journal.write_start(ballot, committed, keep, payloads);
+            journal.write_start(ballots, committed, keep, payloads);
         }
     }
 
@@ -47,7 +47,8 @@ impl Log {
         // Who knows no group has nothing to come back with.
         let Some(group) = self.group_at(self.committed.index).cloned() else { return };
         let payloads = records.iter().map(Vec::as_slice).collect();
-        let entry = Entry::Base { anew, ring_bytes: self.capacity, mark: self.committed, ballot: self.last_ballot, group, payloads };
+        let (mark, ballot, taught) = (self.committed, self.last_ballot, self.taught_ballot);
+        let entry = Entry::Base { anew, ring_bytes: self.capacity, mark, ballot, taught, group, payloads };
         if let Some(journal) = &mut self.journal {
             journal.write(&entry);
         }
@@ -55,12 +56,12 @@ impl Log {
 
     /// The log as such an entry says; `whole`: the machine shows what is before it.
     pub fn restore_base(&mut self, ring: &Memory, base: Entry<'_>, whole: bool) -> Result<(), LaneFault> {
-        let Entry::Base { mark, ballot, group, payloads, .. } = base else { return Err(LaneFault::Body) };
+        let Entry::Base { mark, ballot, taught, group, payloads, .. } = base else { return Err(LaneFault::Body) };
         (self.tail, self.committed, self.applied, self.floor) = (mark, mark, mark, mark.position);
         self.written = self.written.max(mark.position);
         self.groups = vec![(mark.index, group)];
         self.group_version += 1;
-        self.last_ballot = ballot;
+        (self.last_ballot, self.taught_ballot) = (ballot, taught);
         self.complete = whole;
         payloads.iter().try_for_each(|payload| self.restore_record(ring, payload))
     }

@@ -1,6 +1,7 @@
 mod connections;
 mod disk;
 mod handover;
+mod lessons;
 mod machine;
 mod overrun;
 mod paper;

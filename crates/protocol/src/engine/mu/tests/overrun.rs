@@ -1,7 +1,6 @@
 //! Candidates that find a better log, and cannot catch up with it.
 
 use super::world::{Cluster, tiny};
-use crate::engine::mu::Event;
 
 /// Of five, the first and the last: the first has missed some, and the last so many that the log had overrun it, so that its own begins behind what the
 /// first holds. The others are stopped once the last is as `right` says. Nothing is known to be lost.
@@ -34,10 +33,6 @@ fn two_of_five(right: impl Fn(&Cluster<true>) -> bool) -> Cluster<true> {
     c
 }
 
-fn taught<const HOST: bool>(c: &Cluster<HOST>, n: usize) -> usize {
-    c.events(n, |e| matches!(e, Event::Learned { .. }))
-}
-
 #[test]
 fn a_candidate_without_a_majority_keeps_what_it_has_and_waits_for_a_log_that_reaches() {
     let mut c = two_of_five(|c| c.nodes[4].engine.is_complete() && c.nodes[4].engine.last() == c.nodes[1].engine.last());
@@ -48,7 +43,7 @@ fn a_candidate_without_a_majority_keeps_what_it_has_and_waits_for_a_log_that_rea
     // The log of this one is as good as the last one's, and goes back further.
     c.world.resume(1);
     c.until_led_by(0);
-    assert_eq!(taught(&c, 0), 0, "it had only to be read");
+    assert_eq!(c.taught(0), 0, "it had only to be read");
     c.write_through(0);
     c.world.resume(2);
     c.world.resume(3);
@@ -63,7 +58,7 @@ fn a_candidate_without_a_majority_has_itself_taught_when_nobody_else_has_come() 
     c.until("it gives up its state", |c| !c.nodes[0].engine.is_complete());
     let waited = c.world.now() - from;
     assert!((tiny().silence_ns / 2..3 * tiny().silence_ns).contains(&waited), "after {waited} ns");
-    c.until("it is taught", |c| taught(c, 0) == 1);
+    c.until("it is taught", |c| c.taught(0) == 1);
     (1..4).for_each(|n| c.world.resume(n));
     c.until_led_by(0);
     c.write_through(0);
@@ -97,7 +92,7 @@ fn who_has_missed_too_much_is_not_taught_by_another_who_has() {
     c.until("it has heard that it leads no longer", |c| !c.leads(0));
     c.world.heal();
     c.until_led_by(0);
-    assert_eq!(c.events(0, |e| matches!(e, Event::Learned { .. })), 1, "by one of those who went on");
+    assert_eq!(c.taught(0), 1, "by one of those who went on");
     c.write_through(0);
     c.until("all are level", |c| c.is_level());
 }
@@ -137,60 +132,9 @@ fn what_was_never_committed_is_not_taken_for_what_a_teacher_knows_to_be() {
     c.world.unblock(4, 0);
     c.until("it gives up its state", |c| !c.nodes[0].engine.is_complete());
     c.run(3 * tiny().silence_ns);
-    assert_eq!(taught(&c, 0), 0, "what it was taught and what stands in its log are not the same");
+    assert_eq!(c.taught(0), 0, "what it was taught and what stands in its log are not the same");
     c.world.heal();
     (1..4).for_each(|n| c.world.resume(n));
-    c.until("all are level", |c| c.is_level());
-    let leader = c.leader().expect("level");
-    c.write_through(leader);
-    c.until("all are level again", |c| c.is_level());
-    c.assert_level();
-}
-
-/// Of five, the last has missed more than a log holds, and its permission is with the first, which is paused. The others have committed something else meanwhile,
-/// and the last is taught that by one of them. Then the first goes on where it was, and nobody but the last takes what it writes.
-#[test]
-fn what_a_deposed_leader_writes_does_not_go_on_behind_what_has_been_taught() {
-    let mut c = Cluster::<false>::new(5, tiny());
-    c.until_led_by(0);
-    c.write_through(0);
-    let tail = |c: &Cluster<false>, n: usize| c.nodes[n].engine.log.tail();
-    c.world.pause(4);
-    while tail(&c, 0).position - tail(&c, 4).position < tiny().log_ring_bytes as u64 * 5 / 4 {
-        c.write_through(0);
-    }
-    c.until("four are level", |c| (1..4).all(|n| tail(c, n) == tail(c, 0)));
-    let common = c.nodes[0].engine.last();
-    c.world.partition(&[4], &[1, 2, 3]);
-    c.world.resume(4);
-    c.until("the last begins anew where the first says", |c| !c.nodes[4].engine.is_complete() && tail(c, 4).index == common);
-    c.world.pause(0);
-    c.world.partition(&[0], &[1, 2, 3]);
-    c.until_led_by(1);
-    for _ in 0..3 {
-        c.write_through(1);
-    }
-    for n in [2, 3] {
-        c.world.unblock(4, n);
-        c.world.unblock(n, 4);
-    }
-    c.until("the last has been taught", |c| taught(c, 4) == 1);
-    let at = tail(&c, 4);
-    assert!(at.index > common && c.leads(0), "at {at:?}, behind {common:?}");
-    c.world.resume(0);
-    c.until("the first has written its own, each in a record of its own", |c| {
-        c.write(0);
-        c.nodes[0].engine.last() > at.index
-    });
-    let written = c.nodes[0].engine.reign.as_ref().map(|reign| reign.round());
-    c.until("the last has read that", |c| {
-        let first = c.nodes[0].engine.reign.as_ref().filter(|reign| Some(reign.round()) == written);
-        let last = first.and_then(|reign| reign.followers.iter().find(|f| f.process == c.nodes[4].id));
-        last.is_some_and(|f| f.acked >= Some(at.index.next()))
-    });
-    c.run(tiny().background_ns);
-    assert_eq!(tail(&c, 4), at);
-    c.world.heal();
     c.until("all are level", |c| c.is_level());
     let leader = c.leader().expect("level");
     c.write_through(leader);

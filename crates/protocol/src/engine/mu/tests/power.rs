@@ -107,14 +107,14 @@ fn who_joins_counts_when_it_could_come_back() {
     c.until("all are level", |c| c.is_level());
 }
 
-const CAPACITY: usize = 2048;
+pub const CAPACITY: usize = 2048;
 
-fn memory() -> Vec<AtomicU64> {
+pub fn memory() -> Vec<AtomicU64> {
     (0..lane_bytes(CAPACITY) / 8).map(|_| AtomicU64::new(0)).collect()
 }
 
 /// A record of one command.
-fn record(ballot: u64, index: LogIndex, committed: LogIndex, number: u64) -> (Header, Vec<u8>) {
+pub fn record(ballot: u64, index: LogIndex, committed: LogIndex, number: u64) -> (Header, Vec<u8>) {
     let header = Header { kind: Kind::Commands, count: 1, ballot, index, committed };
     let mut payload = Vec::new();
     header.encode(&mut payload);

@@ -55,6 +55,8 @@ pub struct Cluster<const HOST: bool> {
     pub acknowledged: BTreeMap<LogIndex, u64>,
     pub reads: u64,
     next_id: u64,
+    /// Who finds fault with what it is written.
+    pub hostile: Option<usize>,
     /// The padding of the next commands.
     pub padding: usize,
 }
@@ -104,6 +106,7 @@ impl<const HOST: bool> Cluster<HOST> {
             acknowledged: BTreeMap::new(),
             reads: 0,
             next_id: 1,
+            hostile: None,
             padding: 20,
         };
         let group = Group::new((0..replicas).map(id).collect());
@@ -303,7 +306,7 @@ impl<const HOST: bool> Cluster<HOST> {
         let mut led = false;
         while let Some(event) = node.engine.poll_event() {
             led |= matches!(event, Event::Led { .. });
-            assert!(!matches!(event, Event::LaneFault { .. }), "{n}: {event:?}");
+            assert!(!matches!(event, Event::LaneFault { .. }) || self.hostile == Some(n), "{n}: {event:?}");
             if let Event::Forget(peer) = event {
                 node.fabric.forget(peer);
             }
@@ -386,6 +389,24 @@ impl<const HOST: bool> Cluster<HOST> {
         }
         for node in self.nodes.iter().filter(|n| n.alive && leader.engine.group().expect("a leader has one").contains(n.id)) {
             assert_eq!(node.machine.digest(), all, "{} holds another state", node.id);
+        }
+    }
+
+    /// How often a node has been taught.
+    pub fn taught(&self, n: usize) -> usize {
+        self.events(n, |e| matches!(e, Event::Learned { .. }))
+    }
+
+    /// Of these nodes only `pairs` can reach each other.
+    pub fn only(&mut self, nodes: std::ops::Range<usize>, pairs: &[(usize, usize)]) {
+        for one in nodes.clone() {
+            for other in nodes.clone().filter(|other| *other != one) {
+                if pairs.contains(&(one, other)) || pairs.contains(&(other, one)) {
+                    self.world.unblock(one, other);
+                } else {
+                    self.world.block(one, other);
+                }
+            }
         }
     }
 

@@ -1,0 +1,268 @@
+//! What is taught, and what it is joined with: other records may stand in the learner's log, and others may come.
+
+use martlet_fabric::ring::Record;
+use martlet_fabric::{Fabric as _, LocalRegion};
+
+use super::machine::Machine;
+use super::power::{CAPACITY, memory, record};
+use super::world::{Cluster, id, tiny};
+use crate::basics::LogIndex;
+use crate::engine::mu::layout::{Header, Kind, LOG};
+use crate::engine::mu::log::{Log, Mark, Staged};
+use crate::engine::mu::{Config, Event, Group};
+use crate::replica::Standing;
+
+/// A log of records accepted under `ballot`, and the places behind them; the machine shows nothing any more.
+fn voided(ballot: u64, records: u64, committed: u64, ring: &martlet_fabric::Memory) -> (Log, Vec<Mark>) {
+    let mut log = Log::new(CAPACITY, Some(Group::new(vec![id(0), id(1)])));
+    log.replace(ring, ballot, &Staged::default()).expect("room");
+    let mut marks = vec![log.tail()];
+    for n in 1..=records {
+        let mut staged = Staged::default();
+        (1..=n).for_each(|n| staged.push(&record(ballot, LogIndex(n), LogIndex(0), n).1));
+        log.replace(ring, ballot, &staged).expect("room");
+        marks.push(log.tail());
+    }
+    log.advance(ring, &mut Machine::default(), LogIndex(committed));
+    log.void();
+    (log, marks)
+}
+
+/// Whom this one has asked.
+fn teacher_of(c: &Cluster<true>, learner: usize) -> Option<usize> {
+    let teacher =
+        c.nodes[learner].events.iter().rev().find_map(|e| if let Event::Learning { teacher } = e { Some(*teacher) } else { None })?;
+    let process = c.nodes[learner].engine.peers.iter().find(|p| p.id == teacher)?.process;
+    c.nodes.iter().position(|node| node.id == process)
+}
+
+/// A lesson that shows everything up to the third of five records: what its teacher knew to be committed, and under which number; what the learner knows, and whether the
+/// two go together.
+#[test]
+fn a_lesson_is_joined_with_a_log_only_where_both_are_known_to_be_the_same() {
+    let cases = [
+        // Its teacher leads, and has executed what was never committed.
+        (1, 5, 3, false),
+        (3, 5, 3, true),
+        // Under the same number, and accepted here later.
+        (1, 7, 0, true),
+        (1, 5, 0, false),
+        (3, 5, 0, true),
+        // Committed under a number of which this log knows nothing.
+        (3, 9, 0, false),
+        (3, 9, 2, false),
+        (3, 9, 3, true),
+    ];
+    for (told, ballot, committed, together) in cases {
+        let ring = memory();
+        let (mut log, marks) = voided(7, 5, committed, &ring);
+        let group = Group::new(vec![id(0), id(1)]);
+        let joined = log.learned(&ring, &mut Machine::default(), marks[3], ballot, LogIndex(told), &group);
+        assert_eq!(joined, together, "told {told}, ballot {ballot}, committed {committed}");
+        assert_eq!((log.is_complete(), log.last_ballot()), (together, 7));
+    }
+}
+
+#[test]
+fn a_log_that_was_taught_does_not_speak_for_the_number_under_which_it_was_accepted() {
+    let (ring, group) = (memory(), Group::new(vec![id(0), id(1)]));
+    let (mut log, marks) = voided(3, 2, 1, &ring);
+    let at = Mark { index: LogIndex(9), position: marks[2].position + 160 };
+    assert!(log.learned(&ring, &mut Machine::default(), at, 10, LogIndex(9), &group));
+    assert_eq!((log.last_ballot(), log.known_ballot(), log.is_succeeded(9), log.is_succeeded(10)), (3, 10, true, false));
+    // It counts as accepted under 3 all the same: what the leader of 10 had found at others, and not known to be committed, is not here.
+    log.void();
+    let behind = Mark { index: LogIndex(9), position: at.position };
+    let mut staged = Staged::default();
+    staged.push(&record(3, LogIndex(10), LogIndex(9), 77).1);
+    log.replace(&ring, 3, &staged).expect("room");
+    assert!(
+        !log.learned(&ring, &mut Machine::default(), Mark { index: LogIndex(10), ..behind }, 3, LogIndex(9), &group),
+        "3 says nothing about 10"
+    );
+}
+
+/// Of five, the last has missed more than a log holds, and its permission is with the first, which is paused. The others have committed something else meanwhile,
+/// and the last is taught that by one of them. Then the first goes on where it was, and nobody but the last takes what it writes.
+#[test]
+fn what_a_deposed_leader_writes_does_not_go_on_behind_what_has_been_taught() {
+    let mut c = Cluster::<false>::new(5, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    let tail = |c: &Cluster<false>, n: usize| c.nodes[n].engine.log.tail();
+    c.world.pause(4);
+    while tail(&c, 0).position - tail(&c, 4).position < 2 * tiny().log_ring_bytes as u64 {
+        c.write_through(0);
+    }
+    c.until("four are level", |c| (1..4).all(|n| tail(c, n) == tail(c, 0)));
+    let common = c.nodes[0].engine.last();
+    c.world.partition(&[4], &[1, 2, 3]);
+    c.world.resume(4);
+    c.until("the last begins anew where the first says", |c| !c.nodes[4].engine.is_complete() && tail(c, 4).index == common);
+    c.world.pause(0);
+    c.world.partition(&[0], &[1, 2, 3]);
+    c.until_led_by(1);
+    for _ in 0..3 {
+        c.write_through(1);
+    }
+    for n in [2, 3] {
+        c.world.unblock(4, n);
+        c.world.unblock(n, 4);
+    }
+    c.until("the last has been taught", |c| c.taught(4) == 1);
+    let at = tail(&c, 4);
+    assert!(at.index > common && c.leads(0), "at {at:?}, behind {common:?}");
+    c.world.resume(0);
+    c.until("the first has written its own, each in a record of its own", |c| {
+        c.write(0);
+        c.nodes[0].engine.last() > at.index
+    });
+    let written = c.nodes[0].engine.reign.as_ref().map(|reign| reign.round());
+    c.until("the last has read that", |c| {
+        let first = c.nodes[0].engine.reign.as_ref().filter(|reign| Some(reign.round()) == written);
+        let last = first.and_then(|reign| reign.followers.iter().find(|f| f.process == c.nodes[4].id));
+        last.is_some_and(|f| f.acked >= Some(at.index.next()))
+    });
+    c.run(tiny().background_ns);
+    assert_eq!(tail(&c, 4), at);
+    c.world.heal();
+    c.until("all are level", |c| c.is_level());
+    let leader = c.leader().expect("level");
+    c.write_through(leader);
+    c.until("all are level again", |c| c.is_level());
+    c.assert_level();
+}
+
+/// The first of seven keeps records that nobody else accepted. The last was started under the same number, and taught what was committed under a higher one.
+#[test]
+fn who_was_taught_does_not_teach_a_deposed_leader_its_own_records() {
+    let mut c = Cluster::<false>::new(7, tiny());
+    let ring = tiny().log_ring_bytes as u64;
+    let tail = |c: &Cluster<false>, n: usize| c.nodes[n].engine.log.tail();
+    let others = [(1, 2), (1, 3), (1, 4), (1, 5), (2, 3), (2, 4), (2, 5), (3, 4), (3, 5), (4, 5)];
+    c.until_led_by(0);
+    c.write_through(0);
+    c.world.pause(6);
+    while tail(&c, 0).position - tail(&c, 6).position < 9 * ring / 4 {
+        c.write_through(0);
+    }
+    c.until("six are level", |c| (1..6).all(|n| tail(c, n) == tail(c, 0)));
+    let common = c.nodes[0].engine.last();
+    // The last begins anew under the first one's number.
+    c.world.partition(&[6], &[1, 2, 3, 4, 5]);
+    c.world.resume(6);
+    c.until("the last begins anew where the first says", |c| !c.nodes[6].engine.is_complete() && tail(c, 6).index == common);
+    // The first keeps many records, and the others commit something else.
+    c.only(0..7, &others);
+    c.until("requests of its own stand in its log", |c| {
+        c.write(0);
+        tail(c, 0).index.0 >= common.0 + 8
+    });
+    c.world.pause(0);
+    c.until_led_by(1);
+    for _ in 0..3 {
+        c.write_through(1);
+    }
+    // The last hears of that by a follower, so that its log counts as accepted under the number of the first.
+    c.only(0..7, &[&others[..], &[(3, 6)]].concat());
+    c.until("the last has been taught", |c| c.taught(6) == 1);
+    c.only(0..7, &others);
+    let (first, last) = (&c.nodes[0].engine.log, &c.nodes[6].engine.log);
+    assert_eq!(first.last_ballot(), last.last_ballot());
+    assert!(first.tail().index > last.tail().index, "{:?}, {:?}", first.tail(), last.tail());
+    assert!(last.known_ballot() > last.last_ballot());
+    // Another one is overrun, so that its log does not go back to what the first knows.
+    c.world.pause(2);
+    while tail(&c, 1).position - tail(&c, 2).position < 9 * ring / 4 {
+        c.write_through(1);
+    }
+    c.world.resume(2);
+    c.until("it was overrun, and has all", |c| c.taught(2) == 1 && tail(c, 2) == tail(c, 1));
+    (1..6).filter(|n| *n != 2).for_each(|n| c.world.pause(n));
+    c.only(0..7, &[(0, 2)]);
+    c.world.resume(0);
+    c.until("the first gives up its state", |c| !c.nodes[0].engine.is_complete());
+    c.only(0..7, &[(0, 6)]);
+    c.run(5 * tiny().silence_ns);
+    assert_eq!(c.taught(0), 0, "what it was taught and what stands in its log are not the same");
+    (1..6).for_each(|n| c.world.resume(n));
+    c.world.heal();
+    c.until("all are level", |c| c.is_level());
+    c.assert_level();
+}
+
+/// What a teacher has sent is worth nothing once its machine has ceased to show it, although it shows the state again before there was room to say so.
+#[test]
+fn a_teacher_that_has_been_taught_anew_begins_anew() {
+    let mut c = Cluster::<true>::new(3, Config { teach_patience_ns: 40_000_000, ..tiny() });
+    c.until_led_by(0);
+    for _ in 0..300 {
+        c.write_through(0);
+    }
+    let learner = c.spawn(None);
+    c.nodes[0].engine.add(id(learner));
+    c.until("somebody is asked", |c| teacher_of(c, learner).is_some());
+    let teacher = teacher_of(&c, learner).expect("just seen");
+    let lesson = |c: &Cluster<true>| c.nodes[teacher].engine.peers.iter().position(|p| p.process == id(learner));
+    let begun = |c: &Cluster<true>| lesson(c).is_some_and(|at| c.nodes[teacher].engine.peers[at].lesson.writer.tail() > 0);
+    c.until("it begins to teach", |c| begun(c));
+    c.world.pause(learner);
+    let at = lesson(&c).expect("it is taught");
+    let node = &mut c.nodes[teacher];
+    let (peer, mut flush) = (&mut node.engine.peers[at], Record::default());
+    let header = Header { kind: Kind::Flush, count: 0, ballot: 0, index: LogIndex(0), committed: LogIndex(0) };
+    flush.fill(|bytes| header.encode(bytes));
+    while peer.lesson.push(&mut node.fabric, peer.id, &mut flush) {}
+    // It is taught itself what it held.
+    let log = &mut node.engine.log;
+    let (at, ballot, group) = (log.applied(), log.last_ballot(), log.group().cloned().expect("a member has one"));
+    let ring = node.fabric.memory(LocalRegion::Public(LOG)).expect("declared");
+    log.void();
+    assert!(log.learned(ring, &mut node.machine, at, ballot, at.index, &group));
+    let wishes = c.nodes[learner].engine.wishes;
+    c.world.resume(learner);
+    c.until("it belongs to the group", |c| c.nodes[learner].engine.group().is_some_and(|g| g.contains(id(learner))));
+    assert!(c.nodes[learner].engine.wishes > wishes, "it had to wish again");
+    c.until("all are level", |c| c.is_level());
+    c.assert_level();
+}
+
+#[test]
+fn who_is_taught_by_somebody_else_is_taught_by_the_first_no_longer() {
+    let mut c = Cluster::<true>::new(3, tiny());
+    c.until_led_by(0);
+    for _ in 0..300 {
+        c.write_through(0);
+    }
+    let learner = c.spawn(None);
+    c.nodes[0].engine.add(id(learner));
+    c.until("somebody is asked", |c| teacher_of(c, learner).is_some());
+    let teacher = teacher_of(&c, learner).expect("just seen");
+    c.world.pause(teacher);
+    c.until("it is taught by another", |c| c.taught(learner) == 1);
+    assert!(c.nodes[learner].engine.wishes > 1);
+    c.world.resume(teacher);
+    c.until("all are level", |c| c.is_level());
+    c.run(tiny().teach_patience_ns);
+    let peer = c.nodes[teacher].engine.peers.iter().find(|p| p.process == id(learner)).expect("connected");
+    assert!(!peer.lesson.is_under_way());
+}
+
+/// Of three, one finds fault with what the leader writes, which counts it all the same; the other is paused. So what is acknowledged stands with the leader alone.
+#[test]
+fn who_finds_fault_with_its_leader_gives_nobody_else_its_permission() {
+    let mut c = Cluster::<true>::new(3, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    c.until("all are level", |c| c.is_level());
+    c.hostile = Some(1);
+    c.world.pause(2);
+    c.nodes[1].engine.inbound.mistake_ballot();
+    c.write_through(0);
+    c.write_through(0);
+    assert_eq!(c.events(1, |e| matches!(e, Event::LaneFault { stuck: true, .. })), 1);
+    c.world.resume(2);
+    c.kill(0);
+    c.run(10 * tiny().silence_ns);
+    assert!((1..3).all(|n| c.nodes[n].engine.standing() != Standing::Primary), "somebody leads without what was acknowledged");
+}
