@@ -106,9 +106,25 @@ fn who_has_been_forgotten_is_not_taken_in_and_comes_back_as_another() {
     assert!(core.forget(peer), "it is no member");
     fabric.forget(peer);
     c.world.heal();
-    c.run(PATIENCE_NS + PATIENCE_NS / 10);
+    c.run(PATIENCE_NS + PATIENCE_NS / 4 + PATIENCE_NS / 10);
     assert!(c.decided.iter().all(|v| v.member(id).is_none()), "{:?}", c.newest());
     assert!(c.nodes[newcomer].excluded, "it has lost its patience");
+}
+
+/// A leader that takes it in may still be on its way to that when it gives up: of two coordinators both are needed.
+#[test]
+fn who_gives_up_asks_no_more_for_a_while_before_it_does() {
+    let mut c = Cluster::three(27, Faults::calm(), Leases::Primary);
+    let newcomer = c.start(3, 1, false);
+    let id = c.nodes[newcomer].id;
+    let apart = [c.nodes[2].index, c.nodes[newcomer].index];
+    c.world.partition(&apart[..1], &apart[1..]);
+    c.run(PATIENCE_NS + PATIENCE_NS / 10);
+    assert!(!c.nodes[newcomer].excluded, "whoever has heard it ask still finds it");
+    c.world.heal();
+    c.run(PATIENCE_NS / 4);
+    assert!(c.decided.iter().all(|v| v.member(id).is_none()), "it asks nobody any more: {:?}", c.newest());
+    assert!(c.nodes[newcomer].excluded);
 }
 
 #[test]

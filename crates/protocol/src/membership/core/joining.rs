@@ -12,8 +12,8 @@ use crate::basics::{Mark, ProcessId, Time};
 use crate::membership::message::Message;
 use crate::membership::view::{Member, Roles};
 
-/// How many broadcast timeouts a process that knows a view asks in vain to be taken in, before it starts over. Whoever is in its way is cut
-/// off after one.
+/// How many broadcast timeouts a process that knows a view asks in vain to be taken in. Whoever is in its way is cut off after one. It starts over one later: so
+/// long it is still there for whoever has heard it ask.
 const PATIENCE_TIMEOUTS: u64 = 4;
 
 /// The state of asking to be taken in.
@@ -61,11 +61,21 @@ impl Core {
         if !self.is_joining() || self.view.is_none() {
             return;
         }
-        let since = *self.joining.since.get_or_insert(now);
-        if now.since(since) > PATIENCE_TIMEOUTS * self.config.broadcast_timeout_ns {
+        self.joining.since.get_or_insert(now);
+        if self.waited(now) > (PATIENCE_TIMEOUTS + 1) * self.config.broadcast_timeout_ns {
             Mark::LostPatience.reach();
             self.exclude();
         }
+    }
+
+    /// Whether it still asks to be taken in, or only waits for what comes of it.
+    pub(super) fn is_asking(&self, now: Time) -> bool {
+        self.is_joining() && self.waited(now) <= PATIENCE_TIMEOUTS * self.config.broadcast_timeout_ns
+    }
+
+    /// For how long it has asked and known a view.
+    fn waited(&self, now: Time) -> u64 {
+        self.joining.since.map_or(0, |since| now.since(since))
     }
 
     /// `newcomer`, connected as `from`, asks to be taken in.
@@ -81,7 +91,7 @@ impl Core {
         if self.view.as_ref().is_some_and(|v| v.member(process).is_some()) || self.peers.is_suspect(process) {
             return;
         }
-        self.peers.note_reach(from, reaches);
+        self.peers.note_reach(now, from, reaches);
         self.wishes.join(newcomer);
         Mark::Vouched.reach();
         // To everybody: who leads may be a matter of opinion.

@@ -73,7 +73,11 @@ impl Core {
             old_leases_over: now >= self.learned.after(self.config.clocks.lengthened(view.fence_ns)),
             relieved: view.coordinators().any(|m| m.id != me && !self.peers.is_suspect(m.id)),
         };
-        let Some(next) = plan::next(view, &self.wishes, leader, |newcomer, member| self.peers.have_met(newcomer, member)) else {
+        // Who has not asked for half the time for which it stays when it asks no more may be gone when it is listed: a second coordinator that is costs the first
+        // its majority.
+        let fresh = self.config.broadcast_timeout_ns / 2;
+        let ready = |newcomer, member| self.peers.have_met(newcomer, member) && self.peers.has_asked(newcomer, now, fresh);
+        let Some(next) = plan::next(view, &self.wishes, leader, ready) else {
             // Fulfilled, or not to be fulfilled; who still wants something says so again.
             self.wishes = Wishes::default();
             if self.leaving {
@@ -254,7 +258,7 @@ impl Core {
 
     /// Says again what has had no effect yet.
     pub(super) fn resend<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        if self.is_joining() {
+        if self.is_asking(now) {
             self.ask_to_join(fabric);
         }
         if let Some(proposer) = &mut self.proposer {

@@ -37,8 +37,9 @@ pub(super) struct Peer {
     dead_since: Option<Time>,
     /// A view has listed it.
     listed: bool,
-    /// Whom it was connected with when it last asked to be taken in.
+    /// Whom it was connected with when it last asked to be taken in, and when that was.
     reaches: Vec<ProcessId>,
+    asked_to_join: Option<Time>,
     /// Who has said that they are connected with it, since it asks to be taken in.
     vouchers: Vec<ProcessId>,
     /// The newest view that its board was seen to name.
@@ -92,6 +93,7 @@ impl Peers {
             dead_since: severed.and_then(|e| e.dead_since),
             listed,
             reaches: Vec::new(),
+            asked_to_join: None,
             vouchers: Vec::new(),
             board: ViewNumber(0),
             number_asked: false,
@@ -171,10 +173,15 @@ impl Peers {
     }
 
     /// A process that asks to be taken in says whom it is connected with.
-    pub fn note_reach(&mut self, id: PeerId, reaches: Vec<ProcessId>) {
+    pub fn note_reach(&mut self, now: Time, id: PeerId, reaches: Vec<ProcessId>) {
         if let Some(peer) = self.get(id) {
-            peer.reaches = reaches;
+            (peer.reaches, peer.asked_to_join) = (reaches, Some(now));
         }
+    }
+
+    /// Whether `newcomer` has asked to be taken in within so many nanoseconds.
+    pub fn has_asked(&self, newcomer: ProcessId, now: Time, within_ns: u64) -> bool {
+        self.list.iter().any(|p| p.process == newcomer && p.asked_to_join.is_some_and(|asked| now.since(asked) <= within_ns))
     }
 
     /// `voucher` says that it is connected with `newcomer`, which asks to be taken in.
@@ -371,6 +378,19 @@ mod tests {
         peers.add(Time(900), PeerId(1), identity, true);
         assert_eq!(peers.heard(Time(1_100), &view, Time(1_000), 100), 0b101, "1 has been silent since it was connected, 2 has time left");
         assert_eq!(peers.heard(Time(1_101), &view, Time(1_000), 100), 0b001, "2 has not been connected in time");
+    }
+
+    #[test]
+    fn who_asks_no_more_to_be_taken_in_is_not_counted_on_for_long() {
+        let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
+        let process = ProcessId { node: NodeId(1), incarnation: Incarnation(1) };
+        let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());
+        peers.add(Time(900), PeerId(1), identity, true);
+        assert!(!peers.has_asked(process, Time(1_000), 50));
+        peers.note_reach(Time(1_000), PeerId(1), Vec::new());
+        assert!(peers.has_asked(process, Time(1_050), 50) && !peers.has_asked(process, Time(1_051), 50));
+        peers.note_reach(Time(1_100), PeerId(1), Vec::new());
+        assert!(peers.has_asked(process, Time(1_150), 50));
     }
 
     #[test]
