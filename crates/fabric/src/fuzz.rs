@@ -31,3 +31,11 @@ pub fn handshake(bytes: &[u8]) {
         assert_eq!(hello.encode(), bytes, "a Hello has one encoding");
     }
 }
+
+/// Packets to a multicast group: nothing is believed that its sender has not signed for the member that looks at it, and nothing twice.
+///
+/// # Panics
+/// When that does not hold.
+pub fn group_packets(bytes: &[u8]) {
+    crate::verbs::packet::check(bytes);
+}

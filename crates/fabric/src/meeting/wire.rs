@@ -25,7 +25,7 @@ use crate::contract::{Identity, Incarnation, NodeId, PeerKind, RegionName, Regio
 /// Stands first in every Hello.
 const MAGIC: &[u8; 8] = b"MARTLET1";
 /// Of the handshake and of the hidden parts of shared memory.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// Length of a proof, and of a nonce.
 pub(crate) const PROOF: usize = 32;
 /// The longest name of a cluster, in bytes.
@@ -351,7 +351,7 @@ mod tests {
         let mut encoded = hello().encode();
         encoded[8] = 9;
         let error = Hello::decode(&encoded).expect_err("version");
-        assert!(error.contains("version 9") && error.contains("version 2"), "{error}");
+        assert!(error.contains("version 9") && error.contains(&format!("version {VERSION}")), "{error}");
     }
 
     #[test]

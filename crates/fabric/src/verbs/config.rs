@@ -8,12 +8,13 @@ use super::bootstrap::Bootstrap;
 use super::device::{Device, DeviceChoice, DeviceError};
 use super::endpoint::VerbsFabric;
 use super::fences::{self, FenceTrial};
+use super::group::{Group, Multicast};
 use super::mail::Mail;
 use super::peer::{Card, Own, Peer};
 use super::queue::{CompletionQueue, Patience};
 use super::shared::Shared;
 use super::stream;
-use crate::contract::{Identity, RegionSpec};
+use crate::contract::{Identity, PeerKind, RegionSpec};
 use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
 
 /// Completions that a plane's queue holds, as far as the device allows.
@@ -46,10 +47,13 @@ pub struct VerbsConfig {
     pub fence_trials: u32,
     /// Whether regions of 2 MiB and more, and lanes of as much for one peer, are in huge pages: the card then has fewer pages to look up.
     pub huge_pages: bool,
+    /// Whether datagrams to all members go to a multicast group of the network; members only.
+    pub multicast: Multicast,
 }
 
 impl VerbsConfig {
-    /// The usual: the first device with an active port, its default address, [`DEFAULT_MAX_CLIENTS`], half a second of patience, no listening, no trials.
+    /// The usual: the first device with an active port, its default address, [`DEFAULT_MAX_CLIENTS`], half a second of patience, no listening, no trials,
+    /// no multicast.
     pub fn new(cluster: &str, key: &[u8], identity: Identity, members: RegionSpec, clients: RegionSpec) -> VerbsConfig {
         VerbsConfig {
             cluster: cluster.to_owned(),
@@ -64,6 +68,7 @@ impl VerbsConfig {
             patience: Patience::default(),
             fence_trials: 0,
             huge_pages: false,
+            multicast: Multicast::Off,
         }
     }
 }
@@ -103,6 +108,14 @@ pub enum StartError {
         /// What was found.
         trial: FenceTrial,
     },
+    /// The device, or its network, has no multicast as it was asked for.
+    #[error("device {device} cannot multicast: {why}; without `multicast` below [verbs] each member gets its own datagrams")]
+    Multicast {
+        /// The device.
+        device: String,
+        /// What it cannot do.
+        why: String,
+    },
     /// The system, or the device, refuses something.
     #[error("{what}: {source}")]
     System {
@@ -137,7 +150,10 @@ impl VerbsFabric {
             patience,
             fence_trials,
             huge_pages,
+            multicast,
         } = config;
+        // Nobody sends clients any datagrams.
+        let multicast = if identity.kind == PeerKind::Member { multicast } else { Multicast::Off };
         let party = Party { identity, cluster, members, clients, key }.check(listen.is_some())?;
         patience.check().map_err(StartError::Patience)?;
         // The address first: a second process of a node must not get as far as locking memory.
@@ -146,7 +162,9 @@ impl VerbsFabric {
         let device = Device::open(&device)?;
         prove(&device, fence_trials)?;
         let queue = || CompletionQueue::new(&device, COMPLETIONS).map_err(system("cannot make a completion queue"));
-        let mail = Mail::new(&device).map_err(system("cannot make a queue pair for datagrams"))?;
+        let group = Group::join(&device, multicast, &party.cluster, &party.key)
+            .map_err(|why| StartError::Multicast { device: device.name.clone(), why })?;
+        let mail = Mail::new(&device, identity.node, group).map_err(system("cannot make a queue pair for datagrams"))?;
         let card = Arc::new(Card {
             own: Own::create(&device, party.offers().clone(), huge_pages).map_err(system("cannot register memory"))?,
             background: queue()?,
@@ -184,7 +202,7 @@ fn prove(device: &Arc<Device>, rounds: u32) -> Result<(), StartError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{Incarnation, NodeId, PeerKind, RegionName};
+    use crate::contract::{Incarnation, NodeId, RegionName};
 
     fn config() -> VerbsConfig {
         let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };

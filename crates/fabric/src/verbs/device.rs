@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::fs;
 use std::io;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::ffi::{self, DeviceAttr, Library, PortAttr};
@@ -92,6 +92,9 @@ pub(super) struct Limits {
     /// READs and CASes that may be under way on one queue pair, as requester and as responder.
     pub(super) reads_out: u8,
     pub(super) reads_in: u8,
+    /// Multicast groups that its queue pairs may be attached to, and queue pairs that may be attached to one.
+    pub(super) groups: u32,
+    pub(super) group_members: u32,
 }
 
 /// A port and its address.
@@ -107,7 +110,27 @@ pub(super) struct Port {
     pub(super) gid: [u64; 2],
 }
 
+/// An address as it stands in memory, as IPv6 writes it.
+fn ip(gid: [u64; 2]) -> Ipv6Addr {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&gid[0].to_ne_bytes());
+    bytes[8..].copy_from_slice(&gid[1].to_ne_bytes());
+    Ipv6Addr::from(bytes)
+}
+
+/// The other way round.
+pub(super) fn gid(ip: Ipv6Addr) -> [u64; 2] {
+    let bytes = ip.octets();
+    let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+    [word(0), word(8)]
+}
+
 impl Port {
+    /// Its address; that of an IPv4 network as such.
+    pub(super) fn ip(&self) -> IpAddr {
+        ip(self.gid).to_canonical()
+    }
+
     /// The most bytes that one packet carries.
     pub(super) fn mtu_bytes(&self) -> usize {
         128 << self.mtu
@@ -187,7 +210,7 @@ impl Device {
             context,
             background: std::ptr::null_mut(),
             lanes: std::ptr::null_mut(),
-            limits: Limits { completions: 0, requests: 0, reads_out: 0, reads_in: 0 },
+            limits: Limits { completions: 0, requests: 0, reads_out: 0, reads_in: 0, groups: 0, group_members: 0 },
             port: Port { number: choice.port, mtu: 0, lid: 0, ethernet: false, gid_index: 0, gid: [0; 2] },
         };
         // SAFETY: a structure of plain numbers, for which zeros are values.
@@ -206,6 +229,8 @@ impl Device {
             requests: u32::try_from(attr.max_qp_wr).unwrap_or(0),
             reads_out: small(attr.max_qp_init_rd_atom),
             reads_in: small(attr.max_qp_rd_atom),
+            groups: u32::try_from(attr.max_mcast_grp).unwrap_or(0),
+            group_members: u32::try_from(attr.max_mcast_qp_attach).unwrap_or(0),
         };
         opened.port = opened.query_port(choice)?;
         for domain in [0, 1] {
@@ -260,6 +285,14 @@ impl Device {
             .collect()
     }
 
+    /// The index of the network interface that the port's address belongs to.
+    pub(super) fn interface(&self) -> io::Result<u32> {
+        let Port { number, gid_index, .. } = self.port;
+        let name = fs::read_to_string(format!("/sys/class/infiniband/{}/ports/{number}/gid_attrs/ndevs/{gid_index}", self.name))?;
+        let index = fs::read_to_string(format!("/sys/class/net/{}/ifindex", name.trim()))?;
+        index.trim().parse().map_err(io::Error::other)
+    }
+
     pub(super) fn context(&self) -> *mut ffi::Context {
         self.context
     }
@@ -289,10 +322,7 @@ struct Gid {
 
 impl Gid {
     fn ip(&self) -> Ipv6Addr {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.raw[0].to_ne_bytes());
-        bytes[8..].copy_from_slice(&self.raw[1].to_ne_bytes());
-        Ipv6Addr::from(bytes)
+        ip(self.raw)
     }
 }
 
@@ -314,9 +344,7 @@ mod tests {
     use super::*;
 
     fn gid(index: u8, ip: &str, roce_v2: bool) -> Gid {
-        let bytes = ip.parse::<Ipv6Addr>().expect("an address").octets();
-        let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        Gid { index, raw: [word(0), word(8)], roce_v2 }
+        Gid { index, raw: super::gid(ip.parse().expect("an address")), roce_v2 }
     }
 
     #[test]
@@ -328,6 +356,7 @@ mod tests {
             gid(3, "fd00::1", true),
             gid(4, "::ffff:10.0.0.1", true),
         ];
+        assert_eq!(table[4].ip().to_canonical(), IpAddr::from([10, 0, 0, 1]), "there and back");
         assert_eq!(choose(&table, true).map(|gid| gid.index), Some(4));
         assert_eq!(choose(&table[..4], true).map(|gid| gid.index), Some(3));
         assert_eq!(choose(&table[..2], true).map(|gid| gid.index), Some(1));

@@ -24,13 +24,14 @@ mod posting;
 mod revocation;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use super::ffi::{SendWr, Sge};
 use super::line::{Line, Work};
 use super::mail::{Assembly, Mail, MailCounters};
+use super::packet::Hearing;
 use super::peer::{Card, Peer, find};
 use super::shared::{Command, Note, Shared};
 use crate::contract::{
@@ -48,6 +49,7 @@ pub(super) struct Entry {
     pub(super) peer: Peer,
     line: Line,
     pub(super) assembly: Assembly,
+    pub(super) hearing: Hearing,
     /// Whether it is among the lines to be worked on.
     active: bool,
     notices_due: bool,
@@ -172,6 +174,17 @@ impl VerbsFabric {
         DeathWords::register_in(area.clone(), words)
     }
 
+    /// The multicast group that datagrams to all members may go to, if there is one.
+    pub fn multicast_group(&self) -> Option<IpAddr> {
+        self.mail.group()
+    }
+
+    /// Leaves the multicast group and tells nobody, as when the network stops carrying it.
+    #[cfg(feature = "conformance")]
+    pub fn leave_multicast_group(&mut self) {
+        self.mail.leave_group();
+    }
+
     /// What has happened to datagrams.
     pub fn mail_counters(&self) -> MailCounters {
         self.mail.counters
@@ -187,7 +200,14 @@ impl VerbsFabric {
             self.entries.resize_with(at + 1, || None);
         }
         let line = Line::new(peer.stage.area.bytes());
-        self.entries[at] = Some(Box::new(Entry { peer, line, assembly: Assembly::default(), active: false, notices_due: false }));
+        self.entries[at] = Some(Box::new(Entry {
+            peer,
+            line,
+            assembly: Assembly::default(),
+            hearing: Hearing::default(),
+            active: false,
+            notices_due: false,
+        }));
     }
 }
 
@@ -250,18 +270,18 @@ impl Fabric for VerbsFabric {
         let members = self.identity.kind == PeerKind::Member;
         match self.entries.get(to.0 as usize).and_then(Option::as_deref) {
             Some(entry) if members && !entry.peer.gone && entry.peer.identity.kind == PeerKind::Member => {
-                self.mail.send(&entry.peer, datagram);
+                self.mail.send(entry, datagram);
             }
             _ => self.mail.counters.dropped += 1,
         }
     }
 
     fn multicast(&mut self, datagram: &[u8]) {
-        for at in 0..self.members.len() {
-            let to = self.members[at];
-            if !self.is_gone(to) {
-                self.send(to, datagram);
-            }
+        invariant!(datagram.len() <= MAX_DATAGRAM_BYTES, "datagram of {} bytes, at most {MAX_DATAGRAM_BYTES} are allowed", datagram.len());
+        if self.identity.kind == PeerKind::Member {
+            self.mail.multicast(&self.members, &mut self.entries, datagram);
+        } else {
+            self.mail.counters.dropped += 1;
         }
     }
 

@@ -92,7 +92,10 @@ pub(super) struct DeviceAttr {
     pub(super) max_qp_init_rd_atom: c_int,
     max_ee_init_rd_atom: c_int,
     pub(super) atomic_cap: c_int,
-    unused_limits: [c_int; 14],
+    unused_limits: [c_int; 5],
+    pub(super) max_mcast_grp: c_int,
+    pub(super) max_mcast_qp_attach: c_int,
+    more_unused_limits: [c_int; 7],
     max_pkeys: u16,
     local_ca_ack_delay: u8,
     pub(super) phys_port_cnt: u8,
@@ -300,6 +303,7 @@ const _: () = {
     assert!(size_of::<Mr>() == 48 && offset_of!(Mr, lkey) == 36 && offset_of!(Mr, rkey) == 40);
     assert!(size_of::<DeviceAttr>() == 232 && offset_of!(DeviceAttr, max_qp) == 108 && offset_of!(DeviceAttr, max_cqe) == 132);
     assert!(offset_of!(DeviceAttr, max_qp_rd_atom) == 144 && offset_of!(DeviceAttr, max_qp_init_rd_atom) == 156);
+    assert!(offset_of!(DeviceAttr, max_mcast_grp) == 188 && offset_of!(DeviceAttr, max_mcast_qp_attach) == 192);
     assert!(offset_of!(DeviceAttr, atomic_cap) == 164 && offset_of!(DeviceAttr, phys_port_cnt) == 227);
     assert!(size_of::<PortAttr>() == 52 && offset_of!(PortAttr, lid) == 34 && offset_of!(PortAttr, link_layer) == 46);
     assert!(size_of::<QpInitAttr>() == 64 && offset_of!(QpInitAttr, cap) == 32 && offset_of!(QpInitAttr, qp_type) == 52);
@@ -402,6 +406,8 @@ library! {
     create_qp: c"ibv_create_qp" => fn(*mut Opaque, *mut QpInitAttr) -> *mut Qp;
     modify_qp: c"ibv_modify_qp" => fn(*mut Qp, *mut QpAttr, c_int) -> c_int;
     destroy_qp: c"ibv_destroy_qp" => fn(*mut Qp) -> c_int;
+    attach_mcast: c"ibv_attach_mcast" => fn(*mut Qp, *const [u64; 2], u16) -> c_int;
+    detach_mcast: c"ibv_detach_mcast" => fn(*mut Qp, *const [u64; 2], u16) -> c_int;
     create_ah: c"ibv_create_ah" => fn(*mut Opaque, *mut AhAttr) -> *mut Opaque;
     destroy_ah: c"ibv_destroy_ah" => fn(*mut Opaque) -> c_int;
 }

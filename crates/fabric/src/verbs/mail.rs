@@ -1,4 +1,4 @@
-//! Datagrams: unreliable messages on one queue pair for all peers, each packet signed with the key of its pair.
+//! Datagrams: unreliable messages, each packet signed with the key of its pair. Those to one peer go from one queue pair, for all peers:
 //!
 //! ```text
 //! 0   4  the number by which the receiver knows the sender
@@ -6,12 +6,13 @@
 //! 5   1  how many there are
 //! 6   2  bytes of the whole datagram
 //! 8   8  the datagram's sequence number
-//! 16  16 HMAC-SHA256 of all but itself, cut to 16 bytes, under the key of this direction of this connection
-//! 32     a part of the datagram: all but the last packet are full
+//! 16  8  the latest packet to the multicast group that the sender has heard from the receiver (module `packet`)
+//! 24  16 HMAC-SHA256 of all but itself, cut to 16 bytes, under the key of this direction of this connection
+//! 40     a part of the datagram: all but the last packet are full
 //! ```
 //!
 //! The key is of one meeting of two processes, so nothing that was said in an earlier life, or by somebody else, passes. A repeated packet may
-//! be taken again; the contract allows that.
+//! be taken again; the contract allows that. Those to all members may go to a multicast group (modules `group` and `packet`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,29 +23,21 @@ use sha2::Sha256;
 
 use super::device::Device;
 use super::endpoint::Entry;
-use super::ffi::{ACCESS_LOCAL_WRITE, GRH_BYTES, RecvWr, SEND_SIGNALED, SendWr, Sge, WC_SUCCESS, WR_SEND, Wc};
-use super::memory::{Block, Plane, Registered};
-use super::peer::Peer;
-use super::queue::{CompletionQueue, QueuePair, Shape, Transport};
-use crate::contract::{MAX_DATAGRAM_BYTES, PeerId};
-use crate::primitive::Ordering;
-use crate::shm::memory::Area;
+use super::group::Group;
+use super::mailbox::{Mailbox, QUEUE_KEY};
+use super::packet::{self, Addressee, Route, Taken};
+use crate::contract::{MAX_DATAGRAM_BYTES, NodeId, PeerId};
 
-/// Packets kept for receiving, and for sending.
-const RECEIVES: usize = 256;
-const SENDS: usize = 128;
-const HEADER: usize = 32;
-const TAG: usize = 16;
-/// Marks the completion of a sent packet.
-const SENT: u64 = 1 << 32;
-/// Every queue pair for datagrams has the same: it guards against strays, the signatures against everything else.
-pub(super) const QUEUE_KEY: u32 = 0x6d61_7274;
+const HEADER: usize = 40;
+pub(super) const TAG: usize = 16;
+/// Packets of the group that are looked at in one go: whoever floods it takes no more than that from the rest.
+const GROUP_BATCH: usize = 64;
 
 /// The keys of one connection.
 #[derive(Clone)]
 pub(super) struct Keys {
-    ours: Hmac<Sha256>,
-    theirs: Hmac<Sha256>,
+    pub(super) ours: Hmac<Sha256>,
+    pub(super) theirs: Hmac<Sha256>,
 }
 
 impl std::fmt::Debug for Keys {
@@ -64,7 +57,7 @@ impl Keys {
 /// What happened to datagrams at this endpoint since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MailCounters {
-    /// Sent.
+    /// Sent; a multicast counts for each member.
     pub sent: u64,
     /// Dropped because too many were under way, or because the receiver is no member, gone or unknown.
     pub dropped: u64,
@@ -72,6 +65,14 @@ pub struct MailCounters {
     pub received: u64,
     /// Packets thrown away: malformed, of an unknown sender, or wrongly signed.
     pub rejected: u64,
+    /// Packets handed to the card, and those among them to the multicast group.
+    pub posted: u64,
+    /// See `posted`.
+    pub to_group: u64,
+    /// Datagrams among the received ones that came by the group.
+    pub by_group: u64,
+    /// Packets of the group that did not address us: our own, and those of others who use it.
+    pub not_ours: u64,
 }
 
 /// A datagram of which not all packets have come.
@@ -98,6 +99,7 @@ struct Header {
     count: u8,
     total: u16,
     sequence: u64,
+    heard: u64,
 }
 
 impl Header {
@@ -107,93 +109,83 @@ impl Header {
         out[4] = self.index;
         out[5] = self.count;
         out[6..8].copy_from_slice(&self.total.to_le_bytes());
-        out[8..].copy_from_slice(&self.sequence.to_le_bytes());
+        out[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        out[16..].copy_from_slice(&self.heard.to_le_bytes());
         out
     }
 
     fn decode(bytes: &[u8; HEADER - TAG]) -> Header {
-        let (number, rest) = bytes.split_first_chunk::<4>().expect("16 bytes");
-        let (sequence, _) = bytes[8..].split_first_chunk::<8>().expect("16 bytes");
+        let (number, rest) = bytes.split_first_chunk::<4>().expect("24 bytes");
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         Header {
             number: u32::from_le_bytes(*number),
             index: rest[0],
             count: rest[1],
             total: u16::from_le_bytes([rest[2], rest[3]]),
-            sequence: u64::from_le_bytes(*sequence),
+            sequence: word(8),
+            heard: word(16),
         }
     }
 }
 
-fn tag(key: &Hmac<Sha256>, header: &[u8], part: &[u8]) -> Hmac<Sha256> {
+pub(super) fn tag(key: &Hmac<Sha256>, header: &[u8], part: &[u8]) -> Hmac<Sha256> {
     let mut mac = key.clone();
     mac.update(header);
     mac.update(part);
     mac
 }
 
-/// The endpoint's mailbox.
+/// A process to which datagrams may go.
+fn reachable(entries: &[Option<Box<Entry>>], id: PeerId) -> Option<&Entry> {
+    entries.get(id.0 as usize)?.as_deref().filter(|entry| !entry.peer.gone)
+}
+
+/// The endpoint's mail.
 #[derive(Debug)]
 pub(super) struct Mail {
-    // Before the memory that it works on.
-    qp: QueuePair,
-    completions: Arc<CompletionQueue>,
+    /// Our node, by which packets to the group address us.
+    us: NodeId,
+    letters: Mailbox,
+    group: Option<Group>,
     /// Bytes of a datagram that one packet carries.
     part: usize,
-    slot_bytes: usize,
-    received: Area,
-    received_in: Registered,
-    sent: Area,
-    sent_from: Registered,
-    free: Vec<usize>,
     sequence: u64,
     to_self: VecDeque<Vec<u8>>,
     packet: Vec<u8>,
+    /// Whom the packet to the group addresses that is being made, and whether it only asks them.
+    addressed: Vec<(PeerId, bool)>,
     pub(super) counters: MailCounters,
 }
 
 impl Mail {
-    pub(super) fn new(device: &Arc<Device>) -> io::Result<Mail> {
+    pub(super) fn new(device: &Arc<Device>, us: NodeId, group: Option<Group>) -> io::Result<Mail> {
         let mtu = device.port.mtu_bytes();
-        let slot_bytes = (GRH_BYTES + mtu).next_multiple_of(64);
-        let completions = CompletionQueue::new(device, (RECEIVES + SENDS) as u32 + 16)?;
-        let shape = Shape { sends: SENDS as u32, receives: RECEIVES as u32, inline: 0 };
-        let qp = QueuePair::new(device, Plane::Background, &completions, Transport::Datagram, shape)?;
-        let (received, sent) = (Block::new(RECEIVES * slot_bytes)?, Block::new(SENDS * slot_bytes)?);
-        let mail = Mail {
-            qp,
-            completions,
+        Ok(Mail {
+            us,
+            letters: Mailbox::new(device)?,
+            group,
             part: mtu - HEADER,
-            slot_bytes,
-            received: received.area(0, RECEIVES * slot_bytes),
-            received_in: Registered::new(device, Plane::Background, &received, ACCESS_LOCAL_WRITE)?,
-            sent: sent.area(0, SENDS * slot_bytes),
-            sent_from: Registered::new(device, Plane::Background, &sent, 0)?,
-            free: (0..SENDS).collect(),
             sequence: 0,
             to_self: VecDeque::new(),
-            packet: Vec::with_capacity(slot_bytes),
+            packet: Vec::with_capacity(mtu.next_multiple_of(64)),
+            addressed: Vec::with_capacity(64),
             counters: MailCounters::default(),
-        };
-        mail.qp.open_for_datagrams(QUEUE_KEY)?;
-        for slot in 0..RECEIVES {
-            mail.expect(slot)?;
-        }
-        Ok(mail)
+        })
     }
 
     /// The queue pair's number and key, for peers.
     pub(super) fn address(&self) -> (u32, u32) {
-        (self.qp.number, QUEUE_KEY)
+        (self.letters.qp.number, QUEUE_KEY)
     }
 
-    /// Hands a slot over for the next packet.
-    fn expect(&self, slot: usize) -> io::Result<()> {
-        let address = self.received_in.address + (slot * self.slot_bytes) as u64;
-        let mut sge = Sge { addr: address, length: self.slot_bytes as u32, lkey: self.received_in.lkey };
-        let mut wr = RecvWr { wr_id: slot as u64, next: std::ptr::null_mut(), sg_list: &raw mut sge, num_sge: 1 };
-        // SAFETY: a single request; the slot is in memory that stays registered as long as the queue pair, and is not looked at before its
-        // completion.
-        unsafe { self.qp.post_receive(&mut wr) }
+    /// The group that datagrams to all members may go to.
+    pub(super) fn group(&self) -> Option<std::net::IpAddr> {
+        self.group.as_ref().map(|group| group.address)
+    }
+
+    #[cfg(feature = "conformance")]
+    pub(super) fn leave_group(&mut self) {
+        self.group = None;
     }
 
     pub(super) fn send_to_self(&mut self, datagram: &[u8]) {
@@ -201,13 +193,10 @@ impl Mail {
         self.counters.sent += 1;
     }
 
-    /// Sends a datagram, or drops it when too many are under way.
-    pub(super) fn send(&mut self, peer: &Peer, datagram: &[u8]) {
+    /// Sends a datagram to one peer, or drops it when too many are under way.
+    pub(super) fn send(&mut self, to: &Entry, datagram: &[u8]) {
         let count = datagram.len().div_ceil(self.part).max(1);
-        if self.free.len() < count {
-            self.collect_sent();
-        }
-        if self.free.len() < count {
+        if !self.letters.has_room(count, &mut self.counters.dropped) {
             self.counters.dropped += 1;
             return;
         }
@@ -215,74 +204,86 @@ impl Mail {
         for index in 0..count {
             let part = &datagram[index * self.part..datagram.len().min((index + 1) * self.part)];
             let header = Header {
-                number: peer.number,
+                number: to.peer.number,
                 index: index as u8,
                 count: count as u8,
                 total: datagram.len() as u16,
                 sequence: self.sequence,
+                heard: to.hearing.heard,
             };
-            let slot = self.free.pop().expect("counted before");
-            if self.post(peer, header, part, slot).is_err() {
-                // The card takes no more for now.
-                self.free.push(slot);
+            let header = header.encode();
+            self.packet.clear();
+            self.packet.extend_from_slice(&header);
+            self.packet.extend_from_slice(&tag(&to.peer.keys.ours, &header, part).finalize().into_bytes()[..TAG]);
+            self.packet.extend_from_slice(part);
+            if self.letters.send(&self.packet, (to.peer.destination.handle(), to.peer.mail.0, to.peer.mail.1)).is_err() {
                 self.counters.dropped += 1;
                 return;
             }
+            self.counters.posted += 1;
         }
         self.counters.sent += 1;
     }
 
-    fn post(&mut self, peer: &Peer, header: Header, part: &[u8], slot: usize) -> io::Result<()> {
-        let header = header.encode();
-        self.packet.clear();
-        self.packet.extend_from_slice(&header);
-        self.packet.extend_from_slice(&tag(&peer.keys.ours, &header, part).finalize().into_bytes()[..TAG]);
-        self.packet.extend_from_slice(part);
-        let words = &self.sent.memory()[slot * self.slot_bytes / 8..];
-        for (word, chunk) in words.iter().zip(self.packet.chunks(8)) {
-            let mut bytes = [0; 8];
-            bytes[..chunk.len()].copy_from_slice(chunk);
-            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
-        }
-        let address = self.sent_from.address + (slot * self.slot_bytes) as u64;
-        let mut sge = Sge { addr: address, length: self.packet.len() as u32, lkey: self.sent_from.lkey };
-        let mut wr = SendWr {
-            wr_id: SENT | slot as u64,
-            sg_list: &raw mut sge,
-            num_sge: 1,
-            opcode: WR_SEND,
-            send_flags: SEND_SIGNALED,
-            ..SendWr::EMPTY
-        };
-        wr.datagram(peer.destination.handle(), peer.mail.0, peer.mail.1);
-        // SAFETY: a single request; its slot is in memory that stays registered as long as the queue pair, and is free again only after its
-        // completion.
-        unsafe { self.qp.post(&mut wr) }
-    }
-
-    /// Frees the slots of packets that have left. What has come meanwhile is dropped: nobody has asked for it in a long time.
-    fn collect_sent(&mut self) {
-        let mut wcs = [Wc::EMPTY; 16];
-        loop {
-            let count = self.completions.poll(&mut wcs);
-            for wc in &wcs[..count] {
-                if wc.wr_id & SENT != 0 {
-                    self.free.push((wc.wr_id & !SENT) as usize);
-                } else {
-                    self.counters.dropped += 1;
-                    self.give_back(wc.wr_id as usize);
+    /// Sends a datagram to all of `members` that are reachable: by the group to those who hear it, to each of the others alone.
+    pub(super) fn multicast(&mut self, members: &[PeerId], entries: &mut [Option<Box<Entry>>], datagram: &[u8]) {
+        self.send_to_group(members, entries, datagram);
+        for id in members {
+            let Some(entry) = reachable(entries, *id) else { continue };
+            match self.addressed.iter().find(|(to, _)| to == id) {
+                Some((_, false)) => self.counters.sent += 1,
+                Some((_, true)) => self.send(entry, datagram),
+                None => {
+                    self.send(entry, datagram);
+                    entries[id.0 as usize].as_deref_mut().expect("just seen").hearing.pass_over();
                 }
             }
-            if count < wcs.len() {
-                return;
-            }
         }
     }
 
-    fn give_back(&self, slot: usize) {
-        if let Err(error) = self.expect(slot) {
-            // One slot less; the others still receive.
-            tracing::error!(%error, "a buffer for datagrams is lost");
+    /// Sends a datagram to the group, if that spares anything. Afterwards `addressed` says to whom.
+    fn send_to_group(&mut self, members: &[PeerId], entries: &mut [Option<Box<Entry>>], datagram: &[u8]) {
+        self.addressed.clear();
+        let Some(group) = &mut self.group else { return };
+        let room = group.mailbox.has_room(1, &mut self.counters.dropped);
+        if let Some(status) = group.mailbox.broken {
+            tracing::error!(status, "nothing can be sent to group {} any more; members get their datagrams one by one", group.address);
+            self.group = None;
+            return;
+        }
+        let (mut bytes, mut there) = (self.part + HEADER, 0);
+        for id in members {
+            let Some(entry) = reachable(entries, *id) else { continue };
+            there += 1;
+            let route = entry.hearing.route();
+            if route != Route::Alone {
+                self.addressed.push((*id, route == Route::Asked));
+                bytes = bytes.min(entry.peer.packet as usize);
+            }
+        }
+        let asked = self.addressed.iter().filter(|(_, asked)| *asked).count();
+        // To a single member the group is no shorter way.
+        let spares = there > 1 && (asked > 0 || self.addressed.len() > 1);
+        let fits = self.addressed.len() <= usize::from(u8::MAX) && packet::len(self.addressed.len(), datagram.len()) <= bytes;
+        if !room || !spares || !fits {
+            self.addressed.clear();
+            return;
+        }
+        let addressees = self.addressed.iter().map(|(id, asked)| {
+            let Entry { peer, hearing, .. } = reachable(entries, *id).expect("just seen");
+            Addressee { number: peer.number, node: peer.identity.node, asked: *asked, heard: hearing.heard, keys: &peer.keys }
+        });
+        self.sequence += 1;
+        packet::encode(self.sequence, addressees, datagram, &mut self.packet);
+        let everybody = group.everybody();
+        if group.mailbox.send(&self.packet, everybody).is_err() {
+            // The card takes no more for now.
+            self.addressed.clear();
+            return;
+        }
+        (self.counters.posted, self.counters.to_group) = (self.counters.posted + 1, self.counters.to_group + 1);
+        for (id, _) in &self.addressed {
+            entries[id.0 as usize].as_deref_mut().expect("just seen").hearing.address(self.sequence);
         }
     }
 
@@ -294,42 +295,38 @@ impl Mail {
             self.counters.received += 1;
             return Some(PeerId::SELF);
         }
-        let mut wc = [Wc::EMPTY; 1];
-        while self.completions.poll(&mut wc) == 1 {
-            let [wc] = wc;
-            if wc.wr_id & SENT != 0 {
-                self.free.push((wc.wr_id & !SENT) as usize);
-                continue;
+        while self.letters.receive(&mut self.packet) {
+            match take_packet(&self.packet, self.part, entries) {
+                None => self.counters.rejected += 1,
+                Some((_, None)) => {}
+                Some((from, Some(whole))) => {
+                    into.extend_from_slice(whole);
+                    self.counters.received += 1;
+                    return Some(from);
+                }
             }
-            let slot = wc.wr_id as usize;
-            let whole = if wc.status == WC_SUCCESS { self.take(slot, wc.byte_len as usize, into, entries) } else { None };
-            self.give_back(slot);
-            if let Some(from) = whole {
-                self.counters.received += 1;
-                return Some(from);
+        }
+        let group = self.group.as_mut()?;
+        for _ in 0..GROUP_BATCH {
+            if !group.mailbox.receive(&mut self.packet) {
+                return None;
+            }
+            let taken = packet::take(&self.packet, self.us, |id| {
+                let Entry { peer, hearing, .. } = entries.get_mut(id.0 as usize)?.as_deref_mut()?;
+                Some((&peer.keys, hearing))
+            });
+            match taken {
+                Taken::Rejected => self.counters.rejected += 1,
+                Taken::NotOurs => self.counters.not_ours += 1,
+                Taken::Nothing => {}
+                Taken::Datagram(from, datagram) => {
+                    into.extend_from_slice(datagram);
+                    (self.counters.received, self.counters.by_group) = (self.counters.received + 1, self.counters.by_group + 1);
+                    return Some(from);
+                }
             }
         }
         None
-    }
-
-    fn take(&mut self, slot: usize, bytes: usize, into: &mut Vec<u8>, entries: &mut [Option<Box<Entry>>]) -> Option<PeerId> {
-        let words = &self.received.memory()[slot * self.slot_bytes / 8..(slot + 1) * self.slot_bytes / 8];
-        self.packet.clear();
-        for word in &words[GRH_BYTES / 8..bytes.div_ceil(8).clamp(GRH_BYTES / 8, words.len())] {
-            self.packet.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-        }
-        self.packet.truncate(bytes.saturating_sub(GRH_BYTES));
-        match take_packet(&self.packet, self.part, entries) {
-            None => {
-                self.counters.rejected += 1;
-                None
-            }
-            Some((_, None)) => None,
-            Some((from, Some(whole))) => {
-                into.extend_from_slice(whole);
-                Some(from)
-            }
-        }
     }
 }
 
@@ -342,6 +339,7 @@ fn take_packet<'a>(packet: &[u8], full: usize, entries: &'a mut [Option<Box<Entr
     let from = PeerId(header.number);
     let entry = entries.get_mut(from.0 as usize)?.as_deref_mut().filter(|_| from != PeerId::SELF)?;
     tag(&entry.peer.keys.theirs, head, part).verify_truncated_left(signature).ok()?;
+    entry.hearing.confirm(header.heard);
     entry.assembly.add(header, part, full).map(|whole| (from, whole))
 }
 
@@ -378,12 +376,12 @@ mod tests {
     const FULL: usize = 992;
 
     fn header(sequence: u64, index: u8, total: u16) -> Header {
-        Header { number: 7, index, count: usize::from(total).div_ceil(FULL).max(1) as u8, total, sequence }
+        Header { number: 7, index, count: usize::from(total).div_ceil(FULL).max(1) as u8, total, sequence, heard: 9 }
     }
 
     #[test]
     fn headers_survive_the_wire() {
-        let header = Header { number: 0x0102_0304, index: 3, count: 5, total: 4096, sequence: u64::MAX - 1 };
+        let header = Header { number: 0x0102_0304, index: 3, count: 5, total: 4096, sequence: u64::MAX - 1, heard: 0x0506_0708_090a };
         assert_eq!(Header::decode(&header.encode()), header);
     }
 

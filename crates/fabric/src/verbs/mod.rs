@@ -11,7 +11,8 @@
 //! | `peer`, `offer` | what two processes keep for each other, and what they tell each other of it |
 //! | `grant` | who may write a lane |
 //! | `line` | the operations on one peer, in order |
-//! | `mail` | datagrams |
+//! | `mail`, `mailbox` | datagrams, and the queue pairs that they go by |
+//! | `group`, `packet` | the cluster's multicast group, and what a packet to it looks like |
 //! | `fences` | a self-test of revocation |
 //! | `stream`, `handshake`, `bootstrap` | how processes meet |
 //! | `endpoint` | the contract's operations: `posting`, `completions`, `revocation` |
@@ -31,11 +32,14 @@ mod endpoint;
 mod fences;
 mod ffi;
 mod grant;
+mod group;
 mod handshake;
 mod line;
 mod mail;
+mod mailbox;
 mod memory;
 pub(crate) mod offer;
+pub(crate) mod packet;
 mod peer;
 mod queue;
 mod shared;
@@ -47,5 +51,6 @@ pub use config::{StartError, VerbsConfig};
 pub use device::{DeviceChoice, DeviceError, devices};
 pub use endpoint::VerbsFabric;
 pub use fences::{Fence, FenceTrial, try_fences};
+pub use group::{Multicast, MulticastTrial, try_multicast};
 pub use mail::MailCounters;
 pub use queue::Patience;

@@ -283,6 +283,20 @@ impl QueuePair {
         self.modify(&mut QueuePair::state(ffi::QPS_RTS), ffi::QP_STATE | ffi::QP_SQ_PSN)
     }
 
+    /// Receives what goes to a multicast group from now on, too. Datagrams only; it has to be detached before it is destroyed.
+    pub(super) fn attach(&self, group: [u64; 2]) -> io::Result<()> {
+        crate::invariant!(!self.qp.is_null(), "queue pair {} has been destroyed", self.number);
+        // SAFETY: the queue pair is ours and open; the library reads the 16 bytes of an address.
+        ffi::check(unsafe { (self.device.library.attach_mcast)(self.qp, &raw const group, 0) })
+    }
+
+    /// Takes [`QueuePair::attach`] back.
+    pub(super) fn detach(&self, group: [u64; 2]) -> io::Result<()> {
+        crate::invariant!(!self.qp.is_null(), "queue pair {} has been destroyed", self.number);
+        // SAFETY: as for `attach`.
+        ffi::check(unsafe { (self.device.library.detach_mcast)(self.qp, &raw const group, 0) })
+    }
+
     /// Hands over a list of requests.
     ///
     /// # Safety
@@ -317,6 +331,7 @@ impl Drop for QueuePair {
 #[derive(Debug)]
 pub(super) struct Destination {
     handle: *mut ffi::Opaque,
+    pub(super) gid: [u64; 2],
     device: Arc<Device>,
 }
 
@@ -328,7 +343,7 @@ impl Destination {
         let mut attr = to.vector(&device.port);
         // SAFETY: the domain is open; `attr` is the structure that the library reads.
         let handle = unsafe { (device.library.create_ah)(device.background, &raw mut attr) };
-        if handle.is_null() { Err(io::Error::last_os_error()) } else { Ok(Destination { handle, device: device.clone() }) }
+        if handle.is_null() { Err(io::Error::last_os_error()) } else { Ok(Destination { handle, gid: to.gid, device: device.clone() }) }
     }
 
     pub(super) fn handle(&self) -> *mut ffi::Opaque {

@@ -8,6 +8,8 @@ mod endpoint;
 #[cfg(target_os = "linux")]
 mod intruders;
 #[cfg(target_os = "linux")]
+mod multicast;
+#[cfg(target_os = "linux")]
 mod revocation;
 #[cfg(target_os = "linux")]
 mod silence;

@@ -1,0 +1,171 @@
+//! A queue pair for datagrams, with the memory in which packets lie that have come, or are on their way.
+
+use std::io;
+use std::sync::Arc;
+
+use super::device::Device;
+use super::ffi::{ACCESS_LOCAL_WRITE, GRH_BYTES, Opaque, RecvWr, SEND_SIGNALED, SendWr, Sge, WC_SUCCESS, WR_SEND, Wc};
+use super::memory::{Block, Plane, Registered};
+use super::queue::{CompletionQueue, QueuePair, Shape, Transport};
+use crate::primitive::Ordering;
+use crate::shm::memory::Area;
+
+/// Packets kept for receiving, and for sending.
+const RECEIVES: usize = 256;
+const SENDS: usize = 128;
+/// Marks the completion of a sent packet.
+const SENT: u64 = 1 << 32;
+/// Every queue pair for datagrams has the same: it guards against strays, the signatures against everything else.
+pub(super) const QUEUE_KEY: u32 = 0x6d61_7274;
+
+/// Where a packet goes: an address handle, a queue pair's number and its key.
+pub(super) type To = (*mut Opaque, u32, u32);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    // Before the memory that it works on.
+    pub(super) qp: QueuePair,
+    completions: Arc<CompletionQueue>,
+    slot_bytes: usize,
+    received: Area,
+    received_in: Registered,
+    sent: Area,
+    sent_from: Registered,
+    free: Vec<usize>,
+    /// What went wrong with the queue pair, as the card numbers it: it neither sends nor receives any more.
+    pub(super) broken: Option<i32>,
+}
+
+/// A packet has come, or one that had been sent is done with, or the queue pair gives something back unused.
+enum Event {
+    Came { slot: usize, bytes: usize },
+    Left,
+}
+
+impl Mailbox {
+    /// One that receives already.
+    pub(super) fn new(device: &Arc<Device>) -> io::Result<Mailbox> {
+        let slot_bytes = (GRH_BYTES + device.port.mtu_bytes()).next_multiple_of(64);
+        let completions = CompletionQueue::new(device, (RECEIVES + SENDS) as u32 + 16)?;
+        let shape = Shape { sends: SENDS as u32, receives: RECEIVES as u32, inline: 0 };
+        let qp = QueuePair::new(device, Plane::Background, &completions, Transport::Datagram, shape)?;
+        let (received, sent) = (Block::new(RECEIVES * slot_bytes)?, Block::new(SENDS * slot_bytes)?);
+        let mailbox = Mailbox {
+            qp,
+            completions,
+            slot_bytes,
+            received: received.area(0, RECEIVES * slot_bytes),
+            received_in: Registered::new(device, Plane::Background, &received, ACCESS_LOCAL_WRITE)?,
+            sent: sent.area(0, SENDS * slot_bytes),
+            sent_from: Registered::new(device, Plane::Background, &sent, 0)?,
+            free: (0..SENDS).collect(),
+            broken: None,
+        };
+        mailbox.qp.open_for_datagrams(QUEUE_KEY)?;
+        for slot in 0..RECEIVES {
+            mailbox.expect(slot)?;
+        }
+        Ok(mailbox)
+    }
+
+    /// Hands a slot over for the next packet.
+    fn expect(&self, slot: usize) -> io::Result<()> {
+        let address = self.received_in.address + (slot * self.slot_bytes) as u64;
+        let mut sge = Sge { addr: address, length: self.slot_bytes as u32, lkey: self.received_in.lkey };
+        let mut wr = RecvWr { wr_id: slot as u64, next: std::ptr::null_mut(), sg_list: &raw mut sge, num_sge: 1 };
+        // SAFETY: a single request; the slot is in memory that stays registered as long as the queue pair, and is not looked at before its
+        // completion.
+        unsafe { self.qp.post_receive(&mut wr) }
+    }
+
+    /// Whether so many packets can be sent now. Those that have come meanwhile may be dropped for it, since nobody has asked for them in a long time:
+    /// that many are counted in `dropped`.
+    pub(super) fn has_room(&mut self, packets: usize, dropped: &mut u64) -> bool {
+        while self.free.len() < packets {
+            match self.next() {
+                Some(Event::Came { slot, .. }) => {
+                    *dropped += 1;
+                    self.give_back(slot);
+                }
+                Some(Event::Left) => {}
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Sends a packet. [`Mailbox::has_room`] has been asked.
+    pub(super) fn send(&mut self, packet: &[u8], (handle, number, key): To) -> io::Result<()> {
+        let slot = self.free.pop().ok_or(io::ErrorKind::WouldBlock)?;
+        let words = &self.sent.memory()[slot * self.slot_bytes / 8..];
+        for (word, chunk) in words.iter().zip(packet.chunks(8)) {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
+        let address = self.sent_from.address + (slot * self.slot_bytes) as u64;
+        let mut sge = Sge { addr: address, length: packet.len() as u32, lkey: self.sent_from.lkey };
+        let mut wr = SendWr {
+            wr_id: SENT | slot as u64,
+            sg_list: &raw mut sge,
+            num_sge: 1,
+            opcode: WR_SEND,
+            send_flags: SEND_SIGNALED,
+            ..SendWr::EMPTY
+        };
+        wr.datagram(handle, number, key);
+        // SAFETY: a single request; its slot is in memory that stays registered as long as the queue pair, and is free again only after its
+        // completion.
+        let posted = unsafe { self.qp.post(&mut wr) };
+        if posted.is_err() {
+            // The card takes no more for now.
+            self.free.push(slot);
+        }
+        posted
+    }
+
+    fn next(&mut self) -> Option<Event> {
+        let mut wc = [Wc::EMPTY; 1];
+        if self.completions.poll(&mut wc) == 0 {
+            return None;
+        }
+        let [wc] = wc;
+        if wc.status != WC_SUCCESS && self.broken.is_none() {
+            self.broken = Some(wc.status);
+            tracing::error!(status = wc.status, "a queue pair for datagrams has failed");
+        }
+        Some(match wc.wr_id & SENT {
+            0 if wc.status == WC_SUCCESS => Event::Came { slot: wc.wr_id as usize, bytes: wc.byte_len as usize },
+            // Handed over once more, it would only come back at once.
+            0 => Event::Left,
+            _ => {
+                self.free.push((wc.wr_id & !SENT) as usize);
+                Event::Left
+            }
+        })
+    }
+
+    fn give_back(&self, slot: usize) {
+        if let Err(error) = self.expect(slot) {
+            // One slot less; the others still receive.
+            tracing::error!(%error, "a buffer for datagrams is lost");
+        }
+    }
+
+    /// Takes the next packet into `packet`.
+    pub(super) fn receive(&mut self, packet: &mut Vec<u8>) -> bool {
+        while let Some(event) = self.next() {
+            let Event::Came { slot, bytes } = event else { continue };
+            let words = &self.received.memory()[slot * self.slot_bytes / 8..(slot + 1) * self.slot_bytes / 8];
+            packet.clear();
+            for word in &words[GRH_BYTES / 8..bytes.div_ceil(8).clamp(GRH_BYTES / 8, words.len())] {
+                packet.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+            }
+            packet.truncate(bytes.saturating_sub(GRH_BYTES));
+            self.give_back(slot);
+            return true;
+        }
+        false
+    }
+}
