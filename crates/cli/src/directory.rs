@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use martlet_fabric::verbs::Multicast;
 use martlet_node::config::{
     Cluster, ClusterConfig, DurabilityKind, ElectionConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role,
 };
@@ -61,6 +62,8 @@ pub enum FabricPlan {
         port: Option<u16>,
         /// RDMA devices, which the nodes take in turn; none: each the first with an active port.
         devices: Vec<String>,
+        /// Where what a node tells all others goes.
+        multicast: Multicast,
     },
 }
 
@@ -102,8 +105,9 @@ impl Plan {
             nodes.push(NodeEntry { number, redis, address, roles });
         }
         let mut config = ClusterConfig::new(self.name.clone(), nodes);
-        if let FabricPlan::Verbs { devices, .. } = &self.fabric {
+        if let FabricPlan::Verbs { devices, multicast, .. } = &self.fabric {
             config.fabric = FabricKind::Verbs;
+            config.verbs.multicast = multicast.to_string();
             config.lease_us = VERBS_LEASE_US;
             config.verbs.device = devices.first().cloned();
         }
@@ -403,13 +407,16 @@ mod tests {
         let scratch = Scratch::new("directory").expect("a directory");
         let directory = Directory::new(scratch.path());
         let devices = vec!["a".to_owned(), "b".to_owned()];
-        let fabric = FabricPlan::Verbs { port: Some(7611), devices: devices.clone() };
+        let fabric = FabricPlan::Verbs { port: Some(7611), devices: devices.clone(), multicast: Multicast::On };
         let cluster = directory.create(&Plan { fabric, ..plan() }).expect("made");
         assert_eq!(cluster.config().fabric, FabricKind::Verbs);
         assert_eq!(cluster.config().nodes[2].address, "127.0.0.1:7613");
+        assert_eq!(cluster.config().verbs.multicast(), Multicast::On);
         let of = |number| martlet_node::config::Settings::load(&directory.node_file(number)).expect("a valid node").verbs_device().name;
         assert_eq!([of(0), of(1), of(2)].map(Option::unwrap), ["a", "b", "a"]);
-        directory.create(&Plan { fabric: FabricPlan::Verbs { port: None, devices: Vec::new() }, ..plan() }).expect("made");
+        directory
+            .create(&Plan { fabric: FabricPlan::Verbs { port: None, devices: Vec::new(), multicast: Multicast::Off }, ..plan() })
+            .expect("made");
         assert_eq!(of(1), None, "each finds one by itself");
     }
 

@@ -1,6 +1,7 @@
 //! Flags for the fabric that a cluster of ours runs on.
 
 use clap::{Args, ValueEnum};
+use martlet_fabric::verbs::Multicast;
 use martlet_node::config::FabricKind;
 
 use crate::directory::FabricPlan;
@@ -15,6 +16,13 @@ pub struct FabricFlags {
     /// With --fabric verbs: the RDMA devices, which the nodes take in turn, separated by commas [default: the first with an active port].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub devices: Vec<String>,
+    /// With --fabric verbs: whether what a node tells all others goes to a multicast group: off, on, or the group's address [default: off].
+    #[arg(long, value_name = "WHERE", value_parser = multicast)]
+    pub multicast: Option<Multicast>,
+}
+
+fn multicast(text: &str) -> Result<Multicast, String> {
+    text.parse().map_err(|allowed| format!("allowed: {allowed}"))
 }
 
 /// A fabric by its name.
@@ -60,7 +68,10 @@ impl FabricFlags {
         match self.kind() {
             FabricKind::Verbs => {
                 self.check_devices()?;
-                Ok(FabricPlan::Verbs { port, devices: self.devices.clone() })
+                Ok(FabricPlan::Verbs { port, devices: self.devices.clone(), multicast: self.multicast.unwrap_or_default() })
+            }
+            FabricKind::Shm if self.multicast.is_some() => {
+                Err(Fail::usage("the fabric is shm, which has no multicast; allowed is --multicast with --fabric verbs"))
             }
             FabricKind::Shm if self.devices.is_empty() => Ok(FabricPlan::Shm),
             FabricKind::Shm => Err(Fail::usage(format_args!(

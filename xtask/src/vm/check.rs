@@ -37,6 +37,8 @@ struct Trial {
     engine: &'static str,
     kills: u32,
     pauses: u32,
+    /// Whether its nodes have a multicast group.
+    multicast: &'static str,
 }
 
 const RUNS: [Run; 3] = [
@@ -46,7 +48,10 @@ const RUNS: [Run; 3] = [
         loss: None,
         delay: None,
         tests: Tests { revocations: 1000, threads: 2, alone: None },
-        trials: &[Trial { engine: "primary-backup", kills: 3, pauses: 1 }, Trial { engine: "mu", kills: 3, pauses: 1 }],
+        trials: &[
+            Trial { engine: "primary-backup", kills: 3, pauses: 1, multicast: "on" },
+            Trial { engine: "mu", kills: 3, pauses: 1, multicast: "off" },
+        ],
     },
     Run {
         what: "5 % loss and 2 ms delay each way",
@@ -55,7 +60,10 @@ const RUNS: [Run; 3] = [
         delay: Some(Duration::from_millis(2)),
         tests: Tests { revocations: 20, threads: 4, alone: None },
         // A kill and a restart with `mu`: each fault takes half a minute there.
-        trials: &[Trial { engine: "primary-backup", kills: 3, pauses: 0 }, Trial { engine: "mu", kills: 1, pauses: 0 }],
+        trials: &[
+            Trial { engine: "primary-backup", kills: 3, pauses: 0, multicast: "off" },
+            Trial { engine: "mu", kills: 1, pauses: 0, multicast: "on" },
+        ],
     },
     Run {
         what: "a link that falls silent and comes back",
@@ -168,7 +176,7 @@ impl Trial {
     /// `martlet torture`: nothing acknowledged is lost, whoever is killed, and who is started again joins.
     fn command(&self, martlet: &Path) -> Vec<String> {
         let (kills, pauses, seed) = (self.kills.to_string(), self.pauses.to_string(), SEED.to_string());
-        let flags = ["torture", "--engine", self.engine, "--fabric", "verbs", "--devices", "rxe0,rxe1"];
+        let flags = ["torture", "--engine", self.engine, "--fabric", "verbs", "--devices", "rxe0,rxe1", "--multicast", self.multicast];
         let load = ["--clients", "1", "--redis-clients", "1"];
         let faults = ["--kills", &kills, "--pauses", &pauses, "--restarts", "1", "--seed", &seed];
         let martlet = martlet.to_str().expect("a path that cargo has printed");

@@ -82,6 +82,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
                 let usable = found.is_ok();
                 say(format, &format!("verbs, device {name}"), found);
                 if usable {
+                    multicast(format, &name);
                     fences(format, &name, arguments.fence_trials);
                 }
             }
@@ -156,6 +157,22 @@ fn device(name: &str) -> Result<String, String> {
     VerbsFabric::start(config)
         .map(|_| "memory is registered and a queue pair connected with itself".into())
         .map_err(|error| error.to_string())
+}
+
+/// Tries whether a device takes part in multicast. It is for those who want it: nothing else depends on it.
+fn multicast(format: Format, name: &str) {
+    let choice = DeviceChoice { name: Some(name.to_owned()), ..DeviceChoice::default() };
+    let found = match verbs::try_multicast(&choice) {
+        Ok(trial) if trial.heard.is_ok() => Ok(trial.to_string()),
+        Ok(trial) => Err(trial.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    let mark = if found.is_ok() { styled(GOOD, "yes") } else { styled(Style::new(), "no") };
+    let text = found.as_ref().unwrap_or_else(|why| why);
+    format.print(
+        format_args!("  multicast on {name}: {mark}, {text}"),
+        || json!({"event": "multicast", "device": name, "usable": found.is_ok(), "detail": text}),
+    );
 }
 
 /// Tries what could take a writer's permission away on a device, and says what is chosen, and on what evidence.

@@ -29,6 +29,7 @@ fn config(cluster: &Cluster, identity: Identity, device: DeviceChoice) -> VerbsC
         device,
         patience: cluster.config().verbs.patience(),
         huge_pages: cluster.config().verbs.huge_pages,
+        multicast: cluster.config().verbs.multicast(),
         ..VerbsConfig::new(&cluster.config().name, cluster.key().bytes(), identity, regions.0, regions.1)
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use martlet_fabric::verbs::{DeviceChoice, Patience};
+use martlet_fabric::verbs::{DeviceChoice, Multicast, Patience};
 use serde::{Deserialize, Serialize};
 
 use super::error::{Checker, ConfigError};
@@ -40,6 +40,8 @@ pub struct VerbsConfig {
     pub nap_us: u64,
     /// Whether large regions and lanes are in huge pages of 2 MiB, which the system has to keep (`sysctl vm.nr_hugepages`).
     pub huge_pages: bool,
+    /// Whether what a node tells all members goes to a multicast group of the network: `off`, `on`, or the group's address.
+    pub multicast: String,
     /// The device's name, as `ibv_devices` shows it. Absent: the first with an active port. This and the two below are for clients, and for
     /// nodes whose own file says nothing else.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,6 +62,7 @@ impl Default for VerbsConfig {
             retries: patience.retries,
             nap_us: 50,
             huge_pages: false,
+            multicast: Multicast::Off.to_string(),
             device: None,
             port: None,
             gid_index: None,
@@ -81,7 +84,15 @@ impl VerbsConfig {
         check.range("verbs.timeout", self.timeout.into(), 1..=20)?;
         check.range("verbs.retries", self.retries.into(), 1..=6)?;
         check.range("verbs.nap_us", self.nap_us, 1..=20_000)?;
+        if let Err(allowed) = self.multicast.parse::<Multicast>() {
+            return Err(check.refuse("verbs.multicast", format_args!("{:?}", self.multicast), allowed));
+        }
         check_device(check, self.device.as_deref(), self.port)
+    }
+
+    /// Where what a node tells all members goes. Validated before.
+    pub fn multicast(&self) -> Multicast {
+        self.multicast.parse().expect("validated")
     }
 
     /// What clients use of their hosts' hardware.

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use martlet_fabric::verbs::Multicast;
 use martlet_protocol::membership::Roles;
 
 use super::*;
@@ -201,7 +202,13 @@ fn paths_in_a_file_are_relative_to_it() {
 fn on_rdma() -> ClusterConfig {
     let mut config = three();
     config.fabric = FabricKind::Verbs;
-    config.verbs = VerbsConfig { device: Some("mlx5_0".into()), gid_index: Some(3), timeout: 12, ..VerbsConfig::default() };
+    config.verbs = VerbsConfig {
+        device: Some("mlx5_0".into()),
+        gid_index: Some(3),
+        timeout: 12,
+        multicast: "239.192.7.1".into(),
+        ..VerbsConfig::default()
+    };
     for node in &mut config.nodes {
         node.address = format!("10.0.0.{}:7600", node.number + 1);
     }
@@ -216,6 +223,8 @@ fn a_cluster_on_rdma_says_where_its_nodes_meet_and_a_node_what_it_uses() {
     let cluster = Cluster::load(&file).expect("valid");
     assert_eq!(cluster.config(), &config);
     assert_eq!(cluster.config().verbs.patience().timeout, 12);
+    assert_eq!(cluster.config().verbs.multicast(), Multicast::At([239, 192, 7, 1].into()));
+    assert_eq!(VerbsConfig::default().multicast(), Multicast::Off);
     let mut node = NodeConfig::new(1, "cluster.toml");
     let usual = Settings::load(&dir.file("a.toml", &node.to_toml())).expect("valid");
     assert_eq!(usual.verbs_listen(), Some("10.0.0.2:7600".parse().expect("an address")));
@@ -241,6 +250,7 @@ fn each_wrong_key_about_rdma_is_named_with_its_value_and_what_is_allowed() {
         ("timeout = 12", "timeout = 21", "verbs.timeout is 21; allowed: 1 to 20"),
         ("retries = 6", "retries = 7", "verbs.retries is 7; allowed: 1 to 6"),
         ("nap_us = 50", "nap_us = 0", "verbs.nap_us is 0; allowed: 1 to 20000"),
+        ("239.192.7.1", "10.0.0.9", "verbs.multicast is \"10.0.0.9\"; allowed: \"off\", \"on\", or a multicast address"),
         ("fabric = \"verbs\"", "fabric = \"tin\"", "TOML parse error"),
     ] {
         assert!(text.contains(from), "{from:?} is not in\n{text}");
