@@ -61,8 +61,8 @@ const RUNS: [Run; 3] = [
         tests: Tests { revocations: 20, threads: 4, alone: None },
         // A kill and a restart with `mu`: each fault takes half a minute there.
         trials: &[
-            Trial { engine: "primary-backup", kills: 3, pauses: 0, multicast: "off" },
-            Trial { engine: "mu", kills: 1, pauses: 0, multicast: "on" },
+            Trial { engine: "primary-backup", kills: 3, pauses: 0, multicast: "on" },
+            Trial { engine: "mu", kills: 1, pauses: 0, multicast: "off" },
         ],
     },
     Run {
