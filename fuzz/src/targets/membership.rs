@@ -169,7 +169,7 @@ impl World {
             2 => {
                 let address = "x".repeat(usize::from(input.u8()) % 97);
                 let reaches = (0..input.u8() % 5).map(|node| process(u16::from(node))).collect();
-                Message::Join { roles: Roles(input.u8() & 15), address, reaches }
+                Message::Join { view: self.newest, roles: Roles(input.u8() & 15), address, reaches }
             }
             3 => Message::Promote { process: who },
             4 => Message::SetLease { lease_ns: input.number().saturating_mul(1_000) },

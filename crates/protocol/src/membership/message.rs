@@ -31,6 +31,8 @@ pub enum Message {
     },
     /// "Take me in": sent again until a view lists the sender.
     Join {
+        /// The newest view that the sender knows; 0 for none.
+        view: ViewNumber,
         /// What the sender can do.
         roles: Roles,
         /// Where clients reach it.
@@ -87,8 +89,9 @@ impl Message {
                 put_process(out, *process);
                 out.push(evidence.code());
             }
-            Message::Join { roles, address, reaches } => {
+            Message::Join { view, roles, address, reaches } => {
                 out.push(3);
+                out.extend_from_slice(&view.0.to_le_bytes());
                 out.push(roles.0);
                 let reaches = &reaches[..reaches.len().min(MAX_REACHED)];
                 out.push(reaches.len() as u8);
@@ -163,11 +166,11 @@ impl Message {
             1 => Message::Heartbeat { view: ViewNumber(u64_of(r)?), heard: u16_of(r)? },
             2 => Message::Notice { process: process_of(r)?, evidence: Evidence::from_code(u8_of(r)?)? },
             3 => {
-                let roles = Roles::from_bits(u8_of(r)?)?;
+                let (view, roles) = (ViewNumber(u64_of(r)?), Roles::from_bits(u8_of(r)?)?);
                 let count = usize::from(u8_of(r)?);
                 let reaches = (0..count).map(|_| process_of(r)).collect::<Option<Vec<_>>>().filter(|_| count <= MAX_REACHED)?;
                 let address = std::str::from_utf8(std::mem::take(r)).ok().filter(|a| a.len() <= MAX_ADDRESS_BYTES)?;
-                Message::Join { roles, address: address.to_owned(), reaches }
+                Message::Join { view, roles, address: address.to_owned(), reaches }
             }
             4 => Message::Promote { process: process_of(r)? },
             5 => Message::SetLease { lease_ns: u64_of(r)? },
@@ -239,8 +242,8 @@ mod tests {
         vec![
             Message::Heartbeat { view: v, heard: 0b101 },
             Message::Notice { process, evidence: Evidence::Certain },
-            Message::Join { roles: Roles::REPLICA, address: "10.0.0.1:7711".into(), reaches: vec![process, process] },
-            Message::Join { roles: Roles::REPLICA, address: String::new(), reaches: Vec::new() },
+            Message::Join { view: v, roles: Roles::REPLICA, address: "10.0.0.1:7711".into(), reaches: vec![process, process] },
+            Message::Join { view: ViewNumber(0), roles: Roles::REPLICA, address: String::new(), reaches: Vec::new() },
             Message::Vouch { process },
             Message::Refuse { least: Incarnation(78) },
             Message::Frozen { view: v },

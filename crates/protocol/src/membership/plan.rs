@@ -2,7 +2,7 @@
 
 use super::view::{Departed, Evidence, Member, Roles, View};
 use crate::basics::layout::MAX_MEMBERS;
-use crate::basics::{ProcessId, ballot};
+use crate::basics::{ProcessId, ViewNumber, ballot};
 use crate::consensus::Required;
 
 /// What a leader has been asked for and has not yet got into a view.
@@ -89,8 +89,15 @@ pub struct Leader {
 ///
 /// Of new coordinators it takes in only so many that those who stay go on without them: see "How many at once" there. The others wait.
 ///
-/// `have_met`: whether a newcomer and a member, in this order, can use each other's memory; who has not met all members waits.
-pub fn next(view: &View, wishes: &Wishes, leader: Leader, have_met: impl Fn(ProcessId, ProcessId) -> bool) -> Option<View> {
+/// `have_met`: whether a newcomer and a member, in this order, can use each other's memory; who has not met all members waits. `asked`: which view a newcomer knew when
+/// it asked just now; who did not waits, and so does who would be the second coordinator and did not know `view`.
+pub fn next(
+    view: &View,
+    wishes: &Wishes,
+    leader: Leader,
+    have_met: impl Fn(ProcessId, ProcessId) -> bool,
+    asked: impl Fn(ProcessId) -> Option<ViewNumber>,
+) -> Option<View> {
     let old_leases_over = leader.old_leases_over;
     let leaves = wishes.remove.contains(&(leader.id, Evidence::Left));
     // Who is about to leave is nobody to rely on.
@@ -120,6 +127,8 @@ pub fn next(view: &View, wishes: &Wishes, leader: Leader, have_met: impl Fn(Proc
         departed.push(Departed { id: members.remove(at).id, evidence: Evidence::Left });
     }
     for newcomer in &wishes.join {
+        let Some(known) = asked(newcomer.id) else { continue };
+        let has_seat = |members: &[Member], replaced| has_seat(view, members, replaced, known == view.number);
         if !members.iter().all(|m| m.id.node == newcomer.id.node || have_met(newcomer.id, m.id)) {
             continue;
         }
@@ -127,12 +136,12 @@ pub fn next(view: &View, wishes: &Wishes, leader: Leader, have_met: impl Fn(Proc
             if members[at].id >= newcomer.id || members[at].id == leader.id {
                 continue;
             }
-            if is_the_last(&members, at) || (newcomer.roles.has(Roles::COORDINATOR) && !has_seat(view, &members, Some(at))) {
+            if is_the_last(&members, at) || (newcomer.roles.has(Roles::COORDINATOR) && !has_seat(&members, Some(at))) {
                 continue;
             }
             // A new life of a node says nothing certain about the old one: it may be paused.
             departed.push(Departed { id: members.remove(at).id, evidence: Evidence::Evicted });
-        } else if newcomer.roles.has(Roles::COORDINATOR) && !has_seat(view, &members, None) {
+        } else if newcomer.roles.has(Roles::COORDINATOR) && !has_seat(&members, None) {
             continue;
         }
         if members.len() < MAX_MEMBERS {
@@ -176,12 +185,12 @@ pub fn required(view: &View, next: &View) -> Required {
 }
 
 /// Whether one more new coordinator may be taken in, in place of the member at `replaced` if it replaces one: those who stay are a majority of all
-/// coordinators then, or it is the only change among them.
-fn has_seat(view: &View, members: &[Member], replaced: Option<usize>) -> bool {
+/// coordinators then, or it is the only change among them, and the new one is `aware` of the view that stands: those who stay decide nothing without it.
+fn has_seat(view: &View, members: &[Member], replaced: Option<usize>, aware: bool) -> bool {
     let after = members.iter().enumerate().filter(|(at, m)| Some(*at) != replaced && m.roles.has(Roles::COORDINATOR));
     let (stay, new): (Vec<_>, Vec<_>) = after.partition(|(_, m)| view.coordinators().any(|c| c.id == m.id));
     let goes = view.coordinators().any(|c| members.iter().all(|m| m.id != c.id));
-    (new.is_empty() && !goes) || stay.len() >= ballot::majority(stay.len() + new.len() + 1)
+    (new.is_empty() && !goes && aware) || stay.len() >= ballot::majority(stay.len() + new.len() + 1)
 }
 
 /// Whether this member is the last replica or the last coordinator, not counting a leader that leaves. Nobody can take over from it, so it is not
@@ -195,7 +204,6 @@ fn is_the_last(members: &[Member], at: usize, leader: ProcessId, leaves: bool) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::basics::ViewNumber;
     use martlet_fabric::{Incarnation, NodeId};
 
     fn id(node: u16, life: u64) -> ProcessId {
@@ -210,9 +218,14 @@ mod tests {
         true
     }
 
+    /// The number of `three`.
+    fn all_know(_: ProcessId) -> Option<ViewNumber> {
+        Some(ViewNumber(7))
+    }
+
     /// As decided by a leader that the wishes are not about.
     fn next(view: &View, wishes: &Wishes, old_leases_over: bool, have_met: impl Fn(ProcessId, ProcessId) -> bool) -> Option<View> {
-        super::next(view, wishes, Leader { id: id(15, 1), old_leases_over, relieved: true }, have_met)
+        super::next(view, wishes, Leader { id: id(15, 1), old_leases_over, relieved: true }, have_met, |_| Some(view.number))
     }
 
     fn three() -> View {
@@ -248,6 +261,23 @@ mod tests {
         wishes.settle(&alone);
         let two = next(&alone, &wishes, false, all_have_met).unwrap();
         assert_eq!(two.members.iter().map(|m| m.id).collect::<Vec<_>>(), [id(1, 1), id(3, 1)], "on this it decides by itself");
+    }
+
+    #[test]
+    fn the_second_coordinator_has_to_know_the_view_that_stands() {
+        let mut alone = three();
+        alone.members.truncate(1);
+        let mut wishes = Wishes::default();
+        wishes.join(member(3, 1, Roles::COORDINATOR.with(Roles::LEARNER)));
+        let leader = Leader { id: id(0, 1), old_leases_over: true, relieved: false };
+        let take_in =
+            |view: &View, known: Option<u64>| super::next(view, &wishes, leader, all_have_met, |_| known.map(ViewNumber)).is_some();
+        assert_eq!(
+            [None, Some(6), Some(7)].map(|known| take_in(&alone, known)),
+            [false, false, true],
+            "what it asked before the view was decided says nothing of now"
+        );
+        assert_eq!([None, Some(0)].map(|known| take_in(&three(), known)), [false, true], "three go on without it");
     }
 
     #[test]
@@ -351,14 +381,14 @@ mod tests {
         for evidence in [Evidence::Left, Evidence::Evicted] {
             let mut wishes = Wishes::default();
             wishes.remove(id(0, 1), evidence);
-            assert_eq!(super::next(&three(), &wishes, leader(true), all_have_met), None);
+            assert_eq!(super::next(&three(), &wishes, leader(true), all_have_met, all_know), None);
             wishes.remove(id(1, 1), Evidence::Certain);
-            let next = super::next(&three(), &wishes, leader(true), all_have_met).unwrap();
+            let next = super::next(&three(), &wishes, leader(true), all_have_met, all_know).unwrap();
             assert_eq!(next.members.iter().map(|m| m.id.node.0).collect::<Vec<_>>(), [0, 2], "it goes on deciding on others");
         }
         let mut wishes = Wishes::default();
         wishes.join(member(0, 2, Roles::LEARNER));
-        assert_eq!(super::next(&three(), &wishes, leader(false), all_have_met), None, "nor for its own next life");
+        assert_eq!(super::next(&three(), &wishes, leader(false), all_have_met, all_know), None, "nor for its own next life");
     }
 
     #[test]
@@ -368,10 +398,10 @@ mod tests {
         wishes.remove(id(1, 1), Evidence::Presumed);
         wishes.remove(id(2, 1), Evidence::Certain);
         wishes.remove(id(0, 1), Evidence::Left);
-        let without = super::next(&three(), &wishes, leader, all_have_met).unwrap();
+        let without = super::next(&three(), &wishes, leader, all_have_met, all_know).unwrap();
         assert_eq!(without.members.iter().map(|m| m.id.node.0).collect::<Vec<_>>(), [1], "it may be alive, and has the state");
         wishes.remove(id(1, 1), Evidence::Certain);
-        let without = super::next(&three(), &wishes, leader, all_have_met).unwrap();
+        let without = super::next(&three(), &wishes, leader, all_have_met, all_know).unwrap();
         assert_eq!(without.members, [], "all are gone");
     }
 

@@ -3,6 +3,7 @@
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Completion, Fabric, PeerEvent, PeerId, invariant};
 
+use super::peers::Asked;
 use super::{Authority, Core, Read, is_view, own_life, read_token, remote_life};
 use crate::basics::layout::{life, token_rest};
 use crate::basics::{Mark, ProcessId, Time};
@@ -183,8 +184,8 @@ impl Core {
                     self.hold_for_gone(now, fabric, suspect, evidence, true);
                 }
             }
-            Message::Join { roles, address, reaches } => {
-                self.handle_join(now, fabric, from, Member { id: process, roles, address }, reaches);
+            Message::Join { view, roles, address, reaches } => {
+                self.handle_join(now, fabric, from, Member { id: process, roles, address }, Asked { at: now, view, reaches });
             }
             Message::Vouch { process: newcomer } => self.handle_vouch(now, fabric, process, newcomer),
             Message::Refuse { least } => self.handle_refusal(least),

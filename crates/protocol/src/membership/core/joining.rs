@@ -7,6 +7,7 @@
 
 use martlet_fabric::{Fabric, Incarnation, PeerId};
 
+use super::peers::Asked;
 use super::{Core, Event};
 use crate::basics::{Mark, ProcessId, Time};
 use crate::membership::message::Message;
@@ -51,7 +52,7 @@ impl Core {
         let wanted = self.config.roles;
         let roles = if wanted.has(Roles::REPLICA) { wanted.without(Roles::REPLICA).with(Roles::LEARNER) } else { wanted };
         let reaches = self.peers.reached();
-        Message::Join { roles, address: self.config.address.clone(), reaches }.encode(&mut self.message);
+        Message::Join { view: self.view_number(), roles, address: self.config.address.clone(), reaches }.encode(&mut self.message);
         fabric.multicast(&self.message);
     }
 
@@ -79,7 +80,7 @@ impl Core {
     }
 
     /// `newcomer`, connected as `from`, asks to be taken in.
-    pub(super) fn handle_join<F: Fabric>(&mut self, now: Time, fabric: &mut F, from: PeerId, newcomer: Member, reaches: Vec<ProcessId>) {
+    pub(super) fn handle_join<F: Fabric>(&mut self, now: Time, fabric: &mut F, from: PeerId, newcomer: Member, asked: Asked) {
         let process = newcomer.id;
         if let Some(least) = self.refusal(process) {
             Mark::Refused.reach();
@@ -91,7 +92,7 @@ impl Core {
         if self.view.as_ref().is_some_and(|v| v.member(process).is_some()) || self.peers.is_suspect(process) {
             return;
         }
-        self.peers.note_reach(now, from, reaches);
+        self.peers.note_asked(from, asked);
         self.wishes.join(newcomer);
         Mark::Vouched.reach();
         // To everybody: who leads may be a matter of opinion.

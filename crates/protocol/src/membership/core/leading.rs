@@ -73,11 +73,10 @@ impl Core {
             old_leases_over: now >= self.learned.after(self.config.clocks.lengthened(view.fence_ns)),
             relieved: view.coordinators().any(|m| m.id != me && !self.peers.is_suspect(m.id)),
         };
-        // Who has not asked for half the time for which it stays when it asks no more may be gone when it is listed: a second coordinator that is costs the first
-        // its majority.
-        let fresh = self.config.broadcast_timeout_ns / 2;
-        let ready = |newcomer, member| self.peers.have_met(newcomer, member) && self.peers.has_asked(newcomer, now, fresh);
-        let Some(next) = plan::next(view, &self.wishes, leader, ready) else {
+        // Who has not asked for half the time for which it stays when it asks no more may be gone.
+        let fresh_ns = self.config.broadcast_timeout_ns / 2;
+        let asked = |newcomer| self.peers.asked(newcomer).filter(|asked| now.since(asked.at) <= fresh_ns).map(|asked| asked.view);
+        let Some(next) = plan::next(view, &self.wishes, leader, |newcomer, member| self.peers.have_met(newcomer, member), asked) else {
             // Fulfilled, or not to be fulfilled; who still wants something says so again.
             self.wishes = Wishes::default();
             if self.leaving {

@@ -107,6 +107,9 @@ impl Core {
         let departed_me = view.departed.iter().any(|d| d.id == me);
         if listed {
             self.joining.wanted = false;
+        } else if self.joining.wanted {
+            // Now it asks as one that knows of this view.
+            self.next_resend = now;
         }
         {
             let (handover, view) = (&self.handover, &view);

@@ -11,6 +11,17 @@ use crate::detector::heartbeat::{Score, Thresholds};
 use crate::membership::view::{Evidence, View};
 
 /// One connected member.
+/// How a process has asked to be taken in.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    /// When that was heard here.
+    pub at: Time,
+    /// The newest view that it knew.
+    pub view: ViewNumber,
+    /// Whom it was connected with.
+    pub reaches: Vec<ProcessId>,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub id: PeerId,
@@ -37,9 +48,8 @@ pub(super) struct Peer {
     dead_since: Option<Time>,
     /// A view has listed it.
     listed: bool,
-    /// Whom it was connected with when it last asked to be taken in, and when that was.
-    reaches: Vec<ProcessId>,
-    asked_to_join: Option<Time>,
+    /// How it last asked to be taken in.
+    asked_to_join: Option<Asked>,
     /// Who has said that they are connected with it, since it asks to be taken in.
     vouchers: Vec<ProcessId>,
     /// The newest view that its board was seen to name.
@@ -92,7 +102,6 @@ impl Peers {
             forgotten: false,
             dead_since: severed.and_then(|e| e.dead_since),
             listed,
-            reaches: Vec::new(),
             asked_to_join: None,
             vouchers: Vec::new(),
             board: ViewNumber(0),
@@ -172,16 +181,16 @@ impl Peers {
         reached.map(|p| p.process).collect()
     }
 
-    /// A process that asks to be taken in says whom it is connected with.
-    pub fn note_reach(&mut self, now: Time, id: PeerId, reaches: Vec<ProcessId>) {
+    /// A process asks to be taken in.
+    pub fn note_asked(&mut self, id: PeerId, asked: Asked) {
         if let Some(peer) = self.get(id) {
-            (peer.reaches, peer.asked_to_join) = (reaches, Some(now));
+            peer.asked_to_join = Some(asked);
         }
     }
 
-    /// Whether `newcomer` has asked to be taken in within so many nanoseconds.
-    pub fn has_asked(&self, newcomer: ProcessId, now: Time, within_ns: u64) -> bool {
-        self.list.iter().any(|p| p.process == newcomer && p.asked_to_join.is_some_and(|asked| now.since(asked) <= within_ns))
+    /// How `newcomer` last asked to be taken in.
+    pub fn asked(&self, newcomer: ProcessId) -> Option<&Asked> {
+        self.list.iter().find(|p| p.process == newcomer)?.asked_to_join.as_ref()
     }
 
     /// `voucher` says that it is connected with `newcomer`, which asks to be taken in.
@@ -194,7 +203,8 @@ impl Peers {
     /// Whether a process that asks to be taken in and `other` can use each other's memory: both have said so.
     pub fn have_met(&self, newcomer: ProcessId, other: ProcessId) -> bool {
         let known = self.list.iter().find(|p| p.process == newcomer);
-        known.is_some_and(|p| p.reaches.contains(&other) && (other == self.me || p.vouchers.contains(&other)))
+        let reaches = |p: &Peer| p.asked_to_join.as_ref().is_some_and(|asked| asked.reaches.contains(&other));
+        known.is_some_and(|p| reaches(p) && (other == self.me || p.vouchers.contains(&other)))
     }
 
     /// The peer's memory is given up.
@@ -378,19 +388,6 @@ mod tests {
         peers.add(Time(900), PeerId(1), identity, true);
         assert_eq!(peers.heard(Time(1_100), &view, Time(1_000), 100), 0b101, "1 has been silent since it was connected, 2 has time left");
         assert_eq!(peers.heard(Time(1_101), &view, Time(1_000), 100), 0b001, "2 has not been connected in time");
-    }
-
-    #[test]
-    fn who_asks_no_more_to_be_taken_in_is_not_counted_on_for_long() {
-        let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
-        let process = ProcessId { node: NodeId(1), incarnation: Incarnation(1) };
-        let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());
-        peers.add(Time(900), PeerId(1), identity, true);
-        assert!(!peers.has_asked(process, Time(1_000), 50));
-        peers.note_reach(Time(1_000), PeerId(1), Vec::new());
-        assert!(peers.has_asked(process, Time(1_050), 50) && !peers.has_asked(process, Time(1_051), 50));
-        peers.note_reach(Time(1_100), PeerId(1), Vec::new());
-        assert!(peers.has_asked(process, Time(1_150), 50));
     }
 
     #[test]
