@@ -83,24 +83,33 @@ pub const KINDS: &[Kind] = &[
     },
 ];
 
-/// Lives that are all alike but for their clocks and chance, in which one thing happens that default lives hardly ever come to. They are there for
-/// canaries, and can be asked for by name.
-pub const SCRIPTED: &[Kind] = &[Kind {
-    name: "clocks",
-    about: "primary-backup on one host; clocks drift, and the primary is stopped just after it has renewed its lease",
-    ground: Ground::Host,
-    live: |plan, _| scenarios::stopped_after_renewal(plan),
-}];
+/// Lives in which something happens that default lives hardly ever come to. They are there for canaries, and can be asked for by name.
+pub const SPECIAL: &[Kind] = &[
+    // All alike but for their clocks and chance.
+    Kind {
+        name: "clocks",
+        about: "primary-backup on one host; clocks drift, and the primary is stopped just after it has renewed its lease",
+        ground: Ground::Host,
+        live: |plan, _| scenarios::stopped_after_renewal(plan),
+    },
+    // As default lives, an eighth of which begin so.
+    Kind {
+        name: "ballots",
+        about: "primary-backup on one host, where the ballots that fit into slots' words are nearly used up from the start",
+        ground: Ground::Host,
+        live: |plan, settings| Cluster::<PrimaryBackup, true>::new(plan, Settings { worn: true, ..settings }).live(),
+    },
+];
 
 impl Kind {
     /// The kind of that name.
     pub fn named(name: &str) -> Option<&'static Kind> {
-        KINDS.iter().chain(SCRIPTED).find(|kind| kind.name == name)
+        KINDS.iter().chain(SPECIAL).find(|kind| kind.name == name)
     }
 
     /// The names of all kinds, for those who have asked for one that there is not.
     pub fn names() -> String {
-        KINDS.iter().chain(SCRIPTED).map(|kind| kind.name).collect::<Vec<_>>().join(", ")
+        KINDS.iter().chain(SPECIAL).map(|kind| kind.name).collect::<Vec<_>>().join(", ")
     }
 
     /// Lives the life that a plan describes, and tells it if the plan says so: a line for each view, kill, pause and so on.

@@ -28,7 +28,7 @@ pub struct Args {
     jobs: Option<u16>,
 
     /// The kinds of cluster that live each seed: host (shared memory) and network (one-sided operations between hosts), with primary-backup; mu and
-    /// mu-network, with mu; clocks, where a primary is stopped just after it has renewed its lease.
+    /// mu-network, with mu; clocks, where a primary is stopped just after it has renewed its lease; ballots, where those of slots' words are nearly used up.
     #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "host")]
     pub cluster: Vec<&'static Kind>,
 
