@@ -74,8 +74,10 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
         return Executed::default();
     }
     let is_exec = in_transaction && command.name == "exec";
-    let (data, deny_oom) = match (&ctx.client().transaction, is_exec) {
-        (Some(t), true) => (t.has_data, t.deny_oom),
+    let client = ctx.client();
+    let (data, deny_oom) = match (&client.transaction, is_exec) {
+        // What is watched is data too: whether it has changed is not for a primary to say that is none any more.
+        (Some(t), true) => (t.has_data || client.watch_broken || !client.watched.is_empty(), t.deny_oom),
         _ => (command.is_data(), command.has(flag::DENY_OOM)),
     };
     if data && !ctx.env().is_primary {

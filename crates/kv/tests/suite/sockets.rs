@@ -201,6 +201,38 @@ fn no_reply_leaves_before_its_ticket_to_reads_either() {
     assert_eq!(rig.reply(&mut asker), "+PONG\r\n");
 }
 
+/// Its reply says whether keys have changed, whatever it executes.
+#[test]
+fn an_exec_after_a_watch_waits_for_its_ticket_and_is_answered_by_who_leads() {
+    let mut rig = Rig::new(KvConfig::default());
+    let (mut watching, mut other) = (rig.connect(), rig.connect());
+    for request in ["WATCH k", "MULTI", "PING"] {
+        rig.call(&mut watching, request);
+    }
+    rig.releasing = false;
+    watching.send(&mut rig, b"EXEC\r\n");
+    assert_eq!(rig.call(&mut other, "PING"), "+PONG\r\n");
+    for _ in 0..1000 {
+        rig.turn();
+        watching.receive();
+        assert_eq!(watching.received.escape_ascii().to_string(), "");
+    }
+    rig.releasing = true;
+    assert_eq!(rig.reply(&mut watching), "*1\r\n+PONG\r\n");
+    for request in ["WATCH k", "MULTI", "PING"] {
+        rig.call(&mut watching, request);
+    }
+    rig.replica.follow(Some(process(1)));
+    assert!(
+        rig.call(&mut watching, "EXEC").starts_with("-EXECABORT Transaction discarded because of: READONLY "),
+        "another may have changed it"
+    );
+    for request in ["MULTI", "PING"] {
+        rig.call(&mut other, request);
+    }
+    assert_eq!(rig.call(&mut other, "EXEC"), "*1\r\n+PONG\r\n", "this says nothing of keys");
+}
+
 #[test]
 fn a_change_of_reign_cuts_off_those_who_wait_and_nobody_else() {
     let mut rig = Rig::new(KvConfig::default());
