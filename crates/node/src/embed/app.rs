@@ -36,6 +36,20 @@ enum Answer<M> {
     Read(Box<dyn ReadJob<M>>),
 }
 
+impl<M> Answer<M> {
+    /// The reign is over before its ticket came; `leader` is the next one, if that is known. What has had no effect may be asked of that one.
+    fn give_up(self, leader: Option<Leader>) {
+        let elsewhere = CallError::NotLeader { leader };
+        match self {
+            Answer::Proposal(done, Ok(_)) => done.tell(Err(CallError::OutcomeUnknown)),
+            // It was executed, here or under an earlier leader.
+            Answer::Known(done, _) | Answer::Proposal(done, Err(CallError::Confirmed { .. })) => done.tell(Err(CallError::OutcomeUnknown)),
+            Answer::Proposal(done, Err(_)) => done.tell(Err(elsewhere)),
+            Answer::Read(job) => job.end(Err(elsewhere)),
+        }
+    }
+}
+
 /// What outlives a run of the node.
 pub(super) struct Served<M> {
     shared: Arc<Shared<M>>,
@@ -85,15 +99,7 @@ impl<M: StateMachine> Served<M> {
     }
 
     fn give_up_waiting(&mut self, leader: Option<Leader>) {
-        for (_, answer) in self.waiting.drain(..) {
-            match answer {
-                // What was to be answered without having had an effect may be asked of the next leader.
-                Answer::Proposal(done, Err(_)) => done.tell(Err(CallError::NotLeader { leader: leader.clone() })),
-                Answer::Known(done, _) => done.tell(Err(CallError::NotLeader { leader: leader.clone() })),
-                Answer::Proposal(done, Ok(_)) => done.tell(Err(CallError::OutcomeUnknown)),
-                Answer::Read(job) => job.end(Err(CallError::NotLeader { leader: leader.clone() })),
-            }
-        }
+        self.waiting.drain(..).for_each(|(_, answer)| answer.give_up(leader.clone()));
     }
 
     /// Tells of a change of role, and gives up what waits when the reign is over.
@@ -405,6 +411,21 @@ mod tests {
 
     fn elsewhere(node: Option<u16>) -> Result<(), CallError> {
         Err(CallError::NotHandedOver { leader: node.map(leader) })
+    }
+
+    #[test]
+    fn what_has_been_executed_is_not_said_to_have_had_no_effect_when_the_lead_is_lost() {
+        let told = |answer: fn(Done<Vec<u8>>) -> Answer<()>| {
+            let (tell, told) = std::sync::mpsc::channel();
+            answer(Done::new(move |result| tell.send(result).expect("it is waited for"))).give_up(Some(leader(1)));
+            told.try_recv().expect("told at once")
+        };
+        assert_eq!(told(|done| Answer::Proposal(done, Ok(Vec::new()))), Err(CallError::OutcomeUnknown));
+        assert_eq!(told(|done| Answer::Known(done, Vec::new())), Err(CallError::OutcomeUnknown));
+        let confirmed = |done| Answer::Proposal(done, Err(CallError::Confirmed { session: 3, seq: 5 }));
+        assert_eq!(told(confirmed), Err(CallError::OutcomeUnknown));
+        let elsewhere = Err(CallError::NotLeader { leader: Some(leader(1)) });
+        assert_eq!(told(|done| Answer::Proposal(done, Err(CallError::SessionUnknown { session: 3 }))), elsewhere);
     }
 
     #[test]
