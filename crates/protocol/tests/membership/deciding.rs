@@ -6,7 +6,7 @@ use martlet_fabric::{Fabric, LocalRegion};
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::ballot::{self, SlotWord};
 use martlet_protocol::basics::layout::SLOT_WORDS;
-use martlet_protocol::membership::{Authority, Evidence, Leases, Roles};
+use martlet_protocol::membership::{Authority, Evidence, Leases, Milestone, Roles};
 
 use crate::cluster::{Cluster, LEASE_NS, PATIENCE_NS, roles};
 
@@ -65,6 +65,30 @@ fn a_leader_that_is_to_be_evicted_is_removed_by_another_coordinator() {
     assert!(c.nodes[other].core.is_leader());
     assert!(c.newest().departed.iter().all(|d| d.evidence == Evidence::Evicted));
     assert_eq!(c.active(), [(c.nodes[replica].id, c.newest().number)]);
+}
+
+/// Nobody else is there to say so: the leader does not decide on itself, and who wishes for it has to lead then.
+#[test]
+fn a_leader_is_evicted_by_the_only_other_coordinator() {
+    for presumed in [false, true] {
+        let mut c = Cluster::new(34, Faults::calm(), Leases::Primary);
+        let [senior, junior] = [0, 1].map(|node| c.start(node, 1, node == 0));
+        c.run(5_000_000);
+        assert!(c.nodes[senior].core.is_leader() && c.newest().members.len() == 2);
+        if presumed {
+            // Paused for so long that its heart seems to stand still, and no longer.
+            c.world.pause(c.nodes[senior].index);
+            let id = c.nodes[senior].id;
+            while c.when(junior, |m| matches!(m, Milestone::DeathSeen(seen, _) if *seen == id)).is_none() {
+                c.run(100_000);
+            }
+        }
+        evict(&mut c, junior, senior);
+        c.world.resume(c.nodes[senior].index);
+        c.run(20 * LEASE_NS);
+        assert!(c.nodes[senior].excluded, "presumed dead before: {presumed}");
+        assert!(c.nodes[junior].core.is_leader());
+    }
 }
 
 #[test]

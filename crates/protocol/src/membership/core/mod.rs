@@ -231,10 +231,16 @@ impl Core {
         self.tell_leader(now, fabric, &Message::Promote { process });
     }
 
-    /// Cuts a process off: an operator's wish, or that of a primary whose learner can't follow.
+    /// Cuts a process off: an operator's wish, or that of a primary whose learner can't follow. Where it leads membership, whoever is next does so, and that may be
+    /// this process.
     pub fn evict<F: Fabric>(&mut self, now: Time, fabric: &mut F, process: ProcessId) {
-        self.wishes.remove(process, Evidence::Evicted);
-        self.tell_leader(now, fabric, &Message::Notice { process, evidence: Evidence::Evicted });
+        if self.view.as_ref().is_some_and(|view| view.member(process).is_some()) {
+            self.suspect(now, fabric, process, Evidence::Evicted);
+        } else {
+            // The leader may know a newer view.
+            self.wishes.remove(process, Evidence::Evicted);
+            self.tell_leader(now, fabric, &Message::Notice { process, evidence: Evidence::Evicted });
+        }
     }
 
     /// Wants leases of another length (uKharon section 6.3).

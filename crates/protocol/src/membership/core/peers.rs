@@ -153,8 +153,10 @@ impl Peers {
     /// Notes a suspicion, of our own or `hearsay`. Returns whether it is news, or stronger than what was known.
     pub fn suspect(&mut self, now: Time, process: ProcessId, evidence: Evidence, hearsay: bool) -> bool {
         let Some(peer) = self.list.iter_mut().find(|p| p.process == process) else { return false };
+        // A decision is not withdrawn as a presumption is.
+        let decided = peer.suspicion == Some(Evidence::Presumed) && evidence == Evidence::Evicted;
         match peer.suspicion {
-            Some(known) if known.releases_leases() || !evidence.releases_leases() => {
+            Some(known) if known.releases_leases() || !(evidence.releases_leases() || decided) => {
                 peer.hearsay &= hearsay;
                 false
             }
@@ -388,6 +390,22 @@ mod tests {
         peers.add(Time(900), PeerId(1), identity, true);
         assert_eq!(peers.heard(Time(1_100), &view, Time(1_000), 100), 0b101, "1 has been silent since it was connected, 2 has time left");
         assert_eq!(peers.heard(Time(1_101), &view, Time(1_000), 100), 0b001, "2 has not been connected in time");
+    }
+
+    #[test]
+    fn a_decision_to_cut_off_is_not_withdrawn_by_a_sign_of_life() {
+        let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
+        let process = ProcessId { node: NodeId(1), incarnation: Incarnation(1) };
+        let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());
+        peers.add(Time(900), PeerId(1), identity, true);
+        assert!(peers.suspect(Time(1_000), process, Evidence::Presumed, false));
+        assert!(peers.suspect(Time(1_000), process, Evidence::Evicted, true), "that is news");
+        assert!(!peers.suspect(Time(1_000), process, Evidence::Presumed, false));
+        peers.trust(PeerId(1));
+        assert_eq!(peers.suspicion(process), Some(Evidence::Evicted));
+        assert!(peers.suspect(Time(1_000), process, Evidence::Certain, true));
+        assert!(!peers.suspect(Time(1_000), process, Evidence::Evicted, true));
+        assert_eq!(peers.suspicion(process), Some(Evidence::Certain));
     }
 
     #[test]
