@@ -1,14 +1,15 @@
 //! The conformance suite over RDMA.
 
 use martlet_fabric::conformance::{self, Backend, Processes};
-use martlet_fabric::verbs::VerbsFabric;
+use martlet_fabric::verbs::{Multicast, VerbsConfig, VerbsFabric};
 use martlet_fabric::{Identity, NodeId};
 
-use crate::cluster::start;
+use crate::cluster::config;
 
-struct Verbs;
+/// With a multicast group or without.
+pub struct Verbs<const GROUP: bool>;
 
-impl Backend for Verbs {
+impl<const GROUP: bool> Backend for Verbs<GROUP> {
     type Fabric = VerbsFabric;
 
     const ROUNDS: u64 = 1;
@@ -17,7 +18,8 @@ impl Backend for Verbs {
     const TURNS: u32 = 1;
 
     fn start(cluster: &str, who: Identity) -> VerbsFabric {
-        start(cluster, who, conformance::spec(), conformance::client_spec())
+        let usual = config(cluster, who, conformance::spec(), conformance::client_spec());
+        VerbsFabric::start(VerbsConfig { multicast: if GROUP { Multicast::On } else { Multicast::Off }, ..usual }).expect("started")
     }
 
     fn address(fabric: &VerbsFabric) -> String {
@@ -32,7 +34,7 @@ impl Backend for Verbs {
 #[test]
 #[ignore = "it is started by other tests, as a process of its own"]
 fn be_a_bystander() {
-    conformance::be_a_bystander::<Verbs>();
+    conformance::be_a_bystander::<Verbs<false>>();
 }
 
-martlet_fabric::conformance_suite!(Processes<Verbs>);
+martlet_fabric::conformance_suite!(Processes<Verbs<false>>);

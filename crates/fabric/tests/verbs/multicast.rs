@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use martlet_fabric::conformance::{self, Backend, Processes, unique_cluster};
+use martlet_fabric::conformance::{self, Processes, unique_cluster};
 use martlet_fabric::verbs::{DeviceChoice, MailCounters, Multicast, VerbsConfig, VerbsFabric, devices, try_multicast};
-use martlet_fabric::{Fabric, Identity, NodeId, PeerEvent, PeerId, PeerKind, RegionSpec};
+use martlet_fabric::{Fabric, NodeId, PeerEvent, PeerId, PeerKind, RegionSpec};
 
 use crate::cluster::{config, identity};
+use crate::conformance::Verbs;
 
 /// Members that know each other, on both devices in turn; so from three on there are two on one device.
 struct Cluster {
@@ -200,36 +201,12 @@ fn the_self_test_finds_that_these_devices_hear_a_group() {
     }
 }
 
-/// The suite's backend, with a group.
-struct Grouped;
-
-impl Backend for Grouped {
-    type Fabric = VerbsFabric;
-
-    const ROUNDS: u64 = 1;
-    const BYSTANDER: &'static str = "conformance::be_a_bystander";
-    const TURNS: u32 = 1;
-
-    fn start(cluster: &str, who: Identity) -> VerbsFabric {
-        let usual = config(cluster, who, conformance::spec(), conformance::client_spec());
-        VerbsFabric::start(VerbsConfig { multicast: Multicast::On, ..usual }).expect("started")
-    }
-
-    fn address(fabric: &VerbsFabric) -> String {
-        fabric.listens_at().expect("it listens").to_string()
-    }
-
-    fn dial(fabric: &VerbsFabric, member: NodeId, address: &str) {
-        fabric.connect(member, address.parse().expect("an address"));
-    }
-}
-
 #[test]
 fn datagrams_are_whole_and_come_from_peers() {
-    conformance::datagrams_are_whole_and_come_from_peers::<Processes<Grouped>>(0);
+    conformance::datagrams_are_whole_and_come_from_peers::<Processes<Verbs<true>>>(0);
 }
 
 #[test]
 fn multicast_reaches_members_but_not_the_sender() {
-    conformance::multicast_reaches_members_but_not_the_sender::<Processes<Grouped>>(0);
+    conformance::multicast_reaches_members_but_not_the_sender::<Processes<Verbs<true>>>(0);
 }

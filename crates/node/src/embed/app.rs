@@ -41,9 +41,10 @@ impl<M> Answer<M> {
     fn give_up(self, leader: Option<Leader>) {
         let elsewhere = CallError::NotLeader { leader };
         match self {
-            Answer::Proposal(done, Ok(_)) => done.tell(Err(CallError::OutcomeUnknown)),
             // It was executed, here or under an earlier leader.
-            Answer::Known(done, _) | Answer::Proposal(done, Err(CallError::Confirmed { .. })) => done.tell(Err(CallError::OutcomeUnknown)),
+            Answer::Proposal(done, Ok(_) | Err(CallError::Confirmed { .. })) | Answer::Known(done, _) => {
+                done.tell(Err(CallError::OutcomeUnknown));
+            }
             Answer::Proposal(done, Err(_)) => done.tell(Err(elsewhere)),
             Answer::Read(job) => job.end(Err(elsewhere)),
         }

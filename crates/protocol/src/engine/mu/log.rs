@@ -135,7 +135,7 @@ impl Log {
         self.last_ballot.max(self.taught_ballot)
     }
 
-    /// The same, as long as this log was taught, or 0.
+    /// The highest number under which anything was committed that this log was taught, or has from one that was; 0 if nothing was.
     pub fn taught_ballot(&self) -> u64 {
         self.taught_ballot
     }

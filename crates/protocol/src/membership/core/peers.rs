@@ -10,7 +10,6 @@ use crate::detector::certain::{self, Sign};
 use crate::detector::heartbeat::{Score, Thresholds};
 use crate::membership::view::{Evidence, View};
 
-/// One connected member.
 /// How a process has asked to be taken in.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
@@ -22,6 +21,7 @@ pub(super) struct Asked {
     pub reaches: Vec<ProcessId>,
 }
 
+/// One connected member.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub id: PeerId,

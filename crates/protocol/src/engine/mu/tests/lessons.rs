@@ -28,12 +28,24 @@ fn voided(ballot: u64, records: u64, committed: u64, ring: &martlet_fabric::Memo
     (log, marks)
 }
 
-/// Whom this one has asked.
-fn teacher_of(c: &Cluster<true>, learner: usize) -> Option<usize> {
-    let teacher =
-        c.nodes[learner].events.iter().rev().find_map(|e| if let Event::Learning { teacher } = e { Some(*teacher) } else { None })?;
-    let process = c.nodes[learner].engine.peers.iter().find(|p| p.id == teacher)?.process;
-    c.nodes.iter().position(|node| node.id == process)
+/// A cluster of three with some entries and a process that is to join it and has just asked somebody to teach it; with the numbers of those two.
+fn joining(config: Config) -> (Cluster<true>, usize, usize) {
+    let mut c = Cluster::<true>::new(3, config);
+    c.until_led_by(0);
+    for _ in 0..300 {
+        c.write_through(0);
+    }
+    let learner = c.spawn(None);
+    c.nodes[0].engine.add(id(learner));
+    let asked = |c: &Cluster<true>| {
+        let node = &c.nodes[learner];
+        let teacher = node.events.iter().find_map(|e| if let Event::Learning { teacher } = e { Some(*teacher) } else { None })?;
+        let process = node.engine.peers.iter().find(|p| p.id == teacher)?.process;
+        c.nodes.iter().position(|node| node.id == process)
+    };
+    c.until("somebody is asked", |c| asked(c).is_some());
+    let teacher = asked(&c).expect("just seen");
+    (c, learner, teacher)
 }
 
 /// A lesson that shows everything up to the third of five records: what its teacher knew to be committed, and under which number; what the learner knows, and whether the
@@ -90,10 +102,7 @@ fn what_a_deposed_leader_writes_does_not_go_on_behind_what_has_been_taught() {
     c.until_led_by(0);
     c.write_through(0);
     let tail = |c: &Cluster<false>, n: usize| c.nodes[n].engine.log.tail();
-    c.world.pause(4);
-    while tail(&c, 0).position - tail(&c, 4).position < 2 * tiny().log_ring_bytes as u64 {
-        c.write_through(0);
-    }
+    c.leave_behind(4, 0, 2 * tiny().log_ring_bytes as u64);
     c.until("four are level", |c| (1..4).all(|n| tail(c, n) == tail(c, 0)));
     let common = c.nodes[0].engine.last();
     c.world.partition(&[4], &[1, 2, 3]);
@@ -142,10 +151,7 @@ fn who_was_taught_does_not_teach_a_deposed_leader_its_own_records() {
     let others = [(1, 2), (1, 3), (1, 4), (1, 5), (2, 3), (2, 4), (2, 5), (3, 4), (3, 5), (4, 5)];
     c.until_led_by(0);
     c.write_through(0);
-    c.world.pause(6);
-    while tail(&c, 0).position - tail(&c, 6).position < 9 * ring / 4 {
-        c.write_through(0);
-    }
+    c.leave_behind(6, 0, 9 * ring / 4);
     c.until("six are level", |c| (1..6).all(|n| tail(c, n) == tail(c, 0)));
     let common = c.nodes[0].engine.last();
     // The last begins anew under the first one's number.
@@ -172,10 +178,7 @@ fn who_was_taught_does_not_teach_a_deposed_leader_its_own_records() {
     assert!(first.tail().index > last.tail().index, "{:?}, {:?}", first.tail(), last.tail());
     assert!(last.known_ballot() > last.last_ballot());
     // Another one is overrun, so that its log does not go back to what the first knows.
-    c.world.pause(2);
-    while tail(&c, 1).position - tail(&c, 2).position < 9 * ring / 4 {
-        c.write_through(1);
-    }
+    c.leave_behind(2, 1, 9 * ring / 4);
     c.world.resume(2);
     c.until("it was overrun, and has all", |c| c.taught(2) == 1 && tail(c, 2) == tail(c, 1));
     (1..6).filter(|n| *n != 2).for_each(|n| c.world.pause(n));
@@ -194,15 +197,7 @@ fn who_was_taught_does_not_teach_a_deposed_leader_its_own_records() {
 /// What a teacher has sent is worth nothing once its machine has ceased to show it, although it shows the state again before there was room to say so.
 #[test]
 fn a_teacher_that_has_been_taught_anew_begins_anew() {
-    let mut c = Cluster::<true>::new(3, Config { teach_patience_ns: 40_000_000, ..tiny() });
-    c.until_led_by(0);
-    for _ in 0..300 {
-        c.write_through(0);
-    }
-    let learner = c.spawn(None);
-    c.nodes[0].engine.add(id(learner));
-    c.until("somebody is asked", |c| teacher_of(c, learner).is_some());
-    let teacher = teacher_of(&c, learner).expect("just seen");
+    let (mut c, learner, teacher) = joining(Config { teach_patience_ns: 40_000_000, ..tiny() });
     let lesson = |c: &Cluster<true>| c.nodes[teacher].engine.peers.iter().position(|p| p.process == id(learner));
     let begun = |c: &Cluster<true>| lesson(c).is_some_and(|at| c.nodes[teacher].engine.peers[at].lesson.writer.tail() > 0);
     c.until("it begins to teach", |c| begun(c));
@@ -229,15 +224,7 @@ fn a_teacher_that_has_been_taught_anew_begins_anew() {
 
 #[test]
 fn who_is_taught_by_somebody_else_is_taught_by_the_first_no_longer() {
-    let mut c = Cluster::<true>::new(3, tiny());
-    c.until_led_by(0);
-    for _ in 0..300 {
-        c.write_through(0);
-    }
-    let learner = c.spawn(None);
-    c.nodes[0].engine.add(id(learner));
-    c.until("somebody is asked", |c| teacher_of(c, learner).is_some());
-    let teacher = teacher_of(&c, learner).expect("just seen");
+    let (mut c, learner, teacher) = joining(tiny());
     c.world.pause(teacher);
     c.until("it is taught by another", |c| c.taught(learner) == 1);
     assert!(c.nodes[learner].engine.wishes > 1);
@@ -255,7 +242,7 @@ fn who_finds_fault_with_its_leader_gives_nobody_else_its_permission() {
     c.until_led_by(0);
     c.write_through(0);
     c.until("all are level", |c| c.is_level());
-    c.hostile = Some(1);
+    c.finds_fault = Some(1);
     c.world.pause(2);
     c.nodes[1].engine.inbound.mistake_ballot();
     c.write_through(0);

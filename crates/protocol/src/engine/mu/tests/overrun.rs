@@ -10,10 +10,7 @@ fn two_of_five(right: impl Fn(&Cluster<true>) -> bool) -> Cluster<true> {
     c.write_through(0);
     let ring = tiny().log_ring_bytes as u64;
     let tail = |c: &Cluster<true>, n: usize| c.nodes[n].engine.log.tail().position;
-    c.world.pause(4);
-    while tail(&c, 0) - tail(&c, 4) < ring * 3 / 4 {
-        c.write_through(0);
-    }
+    c.leave_behind(4, 0, ring * 3 / 4);
     c.world.pause(0);
     c.until_led_by(1);
     while tail(&c, 1) - tail(&c, 4) < ring * 5 / 4 {
@@ -105,10 +102,7 @@ fn what_was_never_committed_is_not_taken_for_what_a_teacher_knows_to_be() {
     c.until_led_by(0);
     c.write_through(0);
     let tail = |c: &Cluster<false>, n: usize| c.nodes[n].engine.log.tail();
-    c.world.pause(4);
-    while tail(&c, 0).position - tail(&c, 4).position < tiny().log_ring_bytes as u64 * 5 / 4 {
-        c.write_through(0);
-    }
+    c.leave_behind(4, 0, tiny().log_ring_bytes as u64 * 5 / 4);
     c.until("three are level", |c| (1..4).all(|n| tail(c, n) == tail(c, 0)));
     c.world.partition(&[0], &[1, 2, 3, 4]);
     let common = c.nodes[0].engine.last();

@@ -55,8 +55,8 @@ pub struct Cluster<const HOST: bool> {
     pub acknowledged: BTreeMap<LogIndex, u64>,
     pub reads: u64,
     next_id: u64,
-    /// Who finds fault with what it is written.
-    pub hostile: Option<usize>,
+    /// Who may find fault with what its leader writes.
+    pub finds_fault: Option<usize>,
     /// The padding of the next commands.
     pub padding: usize,
 }
@@ -106,7 +106,7 @@ impl<const HOST: bool> Cluster<HOST> {
             acknowledged: BTreeMap::new(),
             reads: 0,
             next_id: 1,
-            hostile: None,
+            finds_fault: None,
             padding: 20,
         };
         let group = Group::new((0..replicas).map(id).collect());
@@ -306,7 +306,7 @@ impl<const HOST: bool> Cluster<HOST> {
         let mut led = false;
         while let Some(event) = node.engine.poll_event() {
             led |= matches!(event, Event::Led { .. });
-            assert!(!matches!(event, Event::LaneFault { .. }) || self.hostile == Some(n), "{n}: {event:?}");
+            assert!(!matches!(event, Event::LaneFault { .. }) || self.finds_fault == Some(n), "{n}: {event:?}");
             if let Event::Forget(peer) = event {
                 node.fabric.forget(peer);
             }
@@ -389,6 +389,15 @@ impl<const HOST: bool> Cluster<HOST> {
         }
         for node in self.nodes.iter().filter(|n| n.alive && leader.engine.group().expect("a leader has one").contains(n.id)) {
             assert_eq!(node.machine.digest(), all, "{} holds another state", node.id);
+        }
+    }
+
+    /// Pauses `n`, and writes at `leader` until the log there ends so many bytes further on.
+    pub fn leave_behind(&mut self, n: usize, leader: usize, bytes: u64) {
+        self.world.pause(n);
+        let end = |c: &Self, n: usize| c.nodes[n].engine.log.tail().position;
+        while end(self, leader) - end(self, n) < bytes {
+            self.write_through(leader);
         }
     }
 
