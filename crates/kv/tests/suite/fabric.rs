@@ -257,6 +257,29 @@ impl Cluster {
         panic!("no end after {PATIENCE} turns; the view is {}, led by {}; {left:?}", self.view, self.servers[self.primary].id);
     }
 
+    /// What the first caller's request is answered.
+    fn ask(&mut self, args: &[&[u8]]) -> Vec<u8> {
+        let seq = self.callers[0].client.post(args).expect("room");
+        self.answer(seq)
+    }
+
+    /// What the first caller is answered next, which is to be about that request.
+    fn answer(&mut self, seq: u64) -> Vec<u8> {
+        for _ in 0..PATIENCE {
+            let (caller, now) = (&mut self.callers[0], Time(self.world.now()));
+            if let Some(answer) = caller.client.poll(now) {
+                assert_eq!(answer.seq, seq);
+                return answer.reply.to_vec();
+            }
+            self.world.wake_at(caller.index, now.0 + 50_000);
+            let Some(index) = self.world.next_turn(u64::MAX) else { panic!("nothing is due") };
+            if let Some(at) = self.servers.iter().position(|s| s.index == index) {
+                self.serve(at);
+            }
+        }
+        panic!("no answer");
+    }
+
     /// Every replica that applies the log holds the same.
     fn check_replicas(&mut self) {
         let expected = self.servers[self.primary].replica.machine.digest();
@@ -366,27 +389,54 @@ fn a_session_that_ended_while_its_client_lived_executes_nothing_again() {
     for server in &mut cluster.servers {
         server.learn();
     }
-    let mut reply = None;
-    for _ in 0..PATIENCE {
-        let now = Time(cluster.world.now());
-        if let Some(answer) = cluster.callers[0].client.poll(now) {
-            assert_eq!(answer.seq, seq);
-            reply = Some(answer.reply.to_vec());
-            break;
-        }
-        cluster.world.wake_at(cluster.callers[0].index, now.0 + 50_000);
-        let Some(index) = cluster.world.next_turn(u64::MAX) else { panic!("nothing is due") };
-        if let Some(at) = cluster.servers.iter().position(|s| s.index == index) {
-            cluster.serve(at);
-        }
-    }
-    let reply = reply.expect("a reply");
+    let reply = cluster.answer(seq);
     assert!(reply.starts_with(b"-ERR the session has ended in your absence"), "{}", reply.escape_ascii());
     assert_eq!(stored(&mut cluster).as_deref(), Some(&b"2"[..]), "not executed twice");
     // What it asks from now on is executed.
     cluster.callers[0].posted = 2;
     cluster.callers[0].answered = 2;
     cluster.run_to(5);
+}
+
+/// The first primary has no memory left, and says so; its successor has. A client that repeats what it asked may have heard the refusal by then.
+#[test]
+fn a_write_that_was_refused_is_not_executed_by_the_next_primary() {
+    let mut cluster = Cluster::new(9, 2, 1, |_| Faults::calm());
+    let max_memory_bytes = cluster.servers[0].replica.machine.used_bytes() + 5_000;
+    let small = KvConfig { node: cluster.servers[0].id.node, sizes: SIZES, max_memory_bytes, ..KvConfig::default() };
+    cluster.servers[0].app = KvApp::new(small, Box::new(|| 1_700_000_000_000), [1, 5]).expect("a good configuration");
+    let mut key = 0_u32;
+    while !cluster.ask(&[b"SET", &key.to_le_bytes(), &[b'x'; 700]]).starts_with(b"-OOM ") {
+        key += 1;
+    }
+    assert!(key > 0, "at first there was room");
+    // The next one is refused, and that is not released.
+    let seq = cluster.callers[0].client.post(&[b"SET", b"k", b"v"]).expect("room");
+    let refusals = |c: &Cluster| c.servers[0].app.stats().errors;
+    let before = refusals(&cluster);
+    for _ in 0..PATIENCE {
+        let now = Time(cluster.world.now());
+        assert!(cluster.callers[0].client.poll(now).is_none());
+        cluster.world.wake_at(cluster.callers[0].index, now.0 + 50_000);
+        cluster.world.next_turn(u64::MAX);
+        let server = &mut cluster.servers[0];
+        server.replica.now = now;
+        server.replica.ticket = Ticket(server.replica.ticket.0 + 1);
+        server.app.poll(&mut server.replica);
+        if refusals(&cluster) > before {
+            break;
+        }
+    }
+    assert_eq!(refusals(&cluster), before + 1);
+    cluster.committed = cluster.log.borrow().len();
+    let dead = cluster.servers.remove(0);
+    cluster.world.kill(dead.index, None);
+    cluster.fail_over(0);
+    cluster.servers[0].learn();
+    let reply = cluster.answer(seq);
+    assert!(reply.starts_with(b"-OOM "), "{}", reply.escape_ascii());
+    let machine = &cluster.servers[0].replica.machine;
+    assert!(machine.get(machine.keyed(b"k")).is_none());
 }
 
 #[test]
@@ -459,28 +509,11 @@ fn requests_that_cannot_be_sent_are_refused_with_reasons() {
 fn replies_that_do_not_fit_are_errors_and_state_needs_a_connection() {
     let mut cluster = Cluster::new(5, 1, 1, |_| Faults::calm());
     cluster.run_to(5);
-    let ask = |cluster: &mut Cluster, args: &[&[u8]]| -> Vec<u8> {
-        let seq = cluster.callers[0].client.post(args).expect("room");
-        for _ in 0..PATIENCE {
-            cluster.world.wake(cluster.callers[0].index);
-            let Some(index) = cluster.world.next_turn(u64::MAX) else { panic!("nothing is due") };
-            if index != cluster.callers[0].index {
-                cluster.serve(0);
-                continue;
-            }
-            let now = Time(cluster.world.now());
-            if let Some(answer) = cluster.callers[0].client.poll(now) {
-                assert_eq!(answer.seq, seq);
-                return answer.reply.to_vec();
-            }
-        }
-        panic!("no answer");
-    };
-    assert_eq!(ask(&mut cluster, &[b"SET", b"k", &[b'x'; 700]]), b"+OK\r\n");
-    let error = ask(&mut cluster, &[b"MGET", b"k", b"k"]);
+    assert_eq!(cluster.ask(&[b"SET", b"k", &[b'x'; 700]]), b"+OK\r\n");
+    let error = cluster.ask(&[b"MGET", b"k", b"k"]);
     assert!(error.starts_with(b"-ERR the reply of 1420 bytes exceeds"), "{}", error.escape_ascii());
-    assert_eq!(ask(&mut cluster, &[b"MULTI"]), b"-ERR 'multi' needs a connection, and requests over the fabric have none\r\n");
-    assert_eq!(ask(&mut cluster, &[b"NOSUCH"]), b"-ERR unknown command 'NOSUCH', with args beginning with: \r\n");
-    assert_eq!(ask(&mut cluster, &[b"CAS", b"k", b"y", b"z"]), b":0\r\n");
-    assert_eq!(ask(&mut cluster, &[b"GET", b"nope"]), b"_\r\n");
+    assert_eq!(cluster.ask(&[b"MULTI"]), b"-ERR 'multi' needs a connection, and requests over the fabric have none\r\n");
+    assert_eq!(cluster.ask(&[b"NOSUCH"]), b"-ERR unknown command 'NOSUCH', with args beginning with: \r\n");
+    assert_eq!(cluster.ask(&[b"CAS", b"k", b"y", b"z"]), b":0\r\n");
+    assert_eq!(cluster.ask(&[b"GET", b"nope"]), b"_\r\n");
 }

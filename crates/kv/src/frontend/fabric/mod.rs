@@ -323,17 +323,19 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
         return;
     }
     let len = lane.buffer().len() - text_at;
-    let limit = if executed.write { limit.min(turn.longest_kept_reply()) } else { limit };
+    // A write that was refused, for want of memory, say, is remembered as well: a copy of it that comes later would else be executed if there is room by then.
+    let kept = is_write && turn.shared.env.is_primary;
+    let limit = if kept { limit.min(turn.longest_kept_reply()) } else { limit };
     if len > limit {
         lane.buffer().truncate(text_at);
         let error = format!("ERR the reply of {len} bytes exceeds what can be sent or kept, {limit} bytes");
         Reply::new(lane.buffer(), Protocol::Resp3).error(&error);
     }
-    if executed.write {
+    if kept {
         // In one entry with what the request did.
         let reply = &lane.buffer()[text_at..];
         turn.perform(Effect::Answer { session, seq, lowest, reply });
     }
-    lane.close(executed.data.then(|| turn.ticket()));
+    lane.close((kept || executed.data).then(|| turn.ticket()));
     turn.finish_request();
 }
