@@ -114,7 +114,7 @@ pub fn next(
     let (certain, doubtful): (Vec<_>, Vec<_>) = others.partition(|(_, evidence)| evidence.releases_leases());
     for (process, evidence) in certain.into_iter().chain(doubtful) {
         if let Some(at) = members.iter().position(|m| m.id == process) {
-            if !evidence.releases_leases() && is_the_last(&members, at) {
+            if !evidence.releases_leases() && (is_the_last(&members, at) || !has_room(&departed)) {
                 continue;
             }
             departed.push(Departed { id: members.remove(at).id, evidence });
@@ -136,11 +136,18 @@ pub fn next(
             if members[at].id >= newcomer.id || members[at].id == leader.id {
                 continue;
             }
-            if is_the_last(&members, at) || (newcomer.roles.has(Roles::COORDINATOR) && !has_seat(&members, Some(at))) {
+            if is_the_last(&members, at) || !has_room(&departed) {
+                continue;
+            }
+            let waits = newcomer.roles.has(Roles::COORDINATOR) && !has_seat(&members, Some(at));
+            if waits && !goes_first(view, &members, at) {
                 continue;
             }
             // A new life of a node says nothing certain about the old one: it may be paused.
             departed.push(Departed { id: members.remove(at).id, evidence: Evidence::Evicted });
+            if waits {
+                continue;
+            }
         } else if newcomer.roles.has(Roles::COORDINATOR) && !has_seat(&members, None) {
             continue;
         }
@@ -156,9 +163,11 @@ pub fn next(
             members.push(member);
         }
     }
-    // The list has a fixed room; who departed first is the first whose lease is over.
-    let excess = departed.len().saturating_sub(MAX_MEMBERS);
-    departed.drain(..excess);
+    // The list has a fixed room. Of whom it says nothing certain nobody is left out; the others are waited for in vain at worst.
+    while departed.len() > MAX_MEMBERS {
+        let certain = departed.iter().position(|d| d.evidence.releases_leases());
+        departed.remove(certain.expect("there is room for the others"));
+    }
     let lease_ns = wishes.lease_ns.unwrap_or(view.lease_ns);
     let changed = members != view.members;
     if !changed && lease_ns == view.lease_ns && !wishes.renew {
@@ -189,8 +198,20 @@ pub fn required(view: &View, next: &View) -> Required {
 fn has_seat(view: &View, members: &[Member], replaced: Option<usize>, aware: bool) -> bool {
     let after = members.iter().enumerate().filter(|(at, m)| Some(*at) != replaced && m.roles.has(Roles::COORDINATOR));
     let (stay, new): (Vec<_>, Vec<_>) = after.partition(|(_, m)| view.coordinators().any(|c| c.id == m.id));
-    let goes = view.coordinators().any(|c| members.iter().all(|m| m.id != c.id));
+    let goes = view.coordinators().any(|c| members.iter().enumerate().all(|(at, m)| Some(at) == replaced || m.id != c.id));
     (new.is_empty() && !goes && aware) || stay.len() >= ballot::majority(stay.len() + new.len() + 1)
+}
+
+/// Whether the old life at `at`, whose node's next one wants its seat, goes in a view of its own: it is one of two coordinators, and the other one may have to
+/// wait for its vote on this view. If the next life ended meanwhile, the other one would be left with nobody to decide with.
+fn goes_first(view: &View, members: &[Member], at: usize) -> bool {
+    let of_two = view.coordinators().count() == 2 && view.coordinators().any(|c| c.id == members[at].id);
+    of_two && view.coordinators().map(|c| c.id).eq(members.iter().filter(|m| m.roles.has(Roles::COORDINATOR)).map(|m| m.id))
+}
+
+/// Whether one more can be listed who departed and may hold a lease. Who can't goes once those leases are over.
+fn has_room(departed: &[Departed]) -> bool {
+    departed.iter().filter(|d| !d.evidence.releases_leases()).count() < MAX_MEMBERS
 }
 
 /// Whether this member is the last replica or the last coordinator, not counting a leader that leaves. Nobody can take over from it, so it is not
@@ -373,6 +394,54 @@ mod tests {
         let kept = next(&view, &wishes, false, all_have_met).unwrap().departed;
         assert_eq!(kept.iter().map(|d| d.id.node.0).collect::<Vec<_>>(), [8, 2]);
         assert_eq!(next(&view, &wishes, true, all_have_met).unwrap().departed.len(), 1);
+    }
+
+    #[test]
+    fn who_may_hold_a_lease_and_finds_no_room_on_the_list_of_those_who_departed_goes_later() {
+        let mut view = three();
+        let listed = |evidence| (20..).map(move |node| Departed { id: id(node, 1), evidence });
+        view.departed = listed(Evidence::Presumed).take(MAX_MEMBERS - 1).collect();
+        let mut wishes = Wishes::default();
+        wishes.remove(id(1, 1), Evidence::Presumed);
+        wishes.remove(id(2, 1), Evidence::Evicted);
+        let full = next(&view, &wishes, false, all_have_met).unwrap();
+        assert_eq!(full.members.iter().map(|m| m.id.node.0).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(full.departed.len(), MAX_MEMBERS);
+        wishes.settle(&full);
+        assert_eq!(next(&full, &wishes, false, all_have_met), None, "their leases may not be over");
+        let mut replaced = Wishes::default();
+        replaced.join(member(2, 2, Roles::LEARNER));
+        assert_eq!(next(&full, &replaced, false, all_have_met), None, "nor goes who is replaced");
+        let mut certain = Wishes::default();
+        certain.remove(id(2, 1), Evidence::Certain);
+        let without = next(&full, &certain, false, all_have_met).unwrap();
+        assert_eq!((without.members.len(), &without.departed), (1, &full.departed), "of whom it is certain nobody has to be told");
+        let later = next(&full, &wishes, true, all_have_met).unwrap();
+        assert_eq!((later.members.len(), later.departed.len()), (1, 1));
+    }
+
+    #[test]
+    fn one_of_two_coordinators_goes_before_its_next_life_comes() {
+        let both = Roles::COORDINATOR.with(Roles::LEARNER);
+        let mut view = three();
+        view.members.truncate(2);
+        let mut wishes = Wishes::default();
+        wishes.join(member(1, 2, both));
+        let alone = next(&view, &wishes, true, all_have_met).unwrap();
+        assert_eq!(
+            alone.members.iter().map(|m| m.id).collect::<Vec<_>>(),
+            [id(0, 1)],
+            "it may take long to decide this, and the next life may end meanwhile"
+        );
+        assert_eq!(alone.departed, [Departed { id: id(1, 1), evidence: Evidence::Evicted }]);
+        wishes.settle(&alone);
+        let two = next(&alone, &wishes, true, all_have_met).unwrap();
+        assert_eq!(two.members.iter().map(|m| m.id).collect::<Vec<_>>(), [id(0, 1), id(1, 2)]);
+        // Who does not vote is replaced at once.
+        let mut wishes = Wishes::default();
+        wishes.join(member(1, 2, Roles::LEARNER));
+        let replaced = next(&view, &wishes, true, all_have_met).unwrap();
+        assert_eq!(replaced.members.iter().map(|m| m.id).collect::<Vec<_>>(), [id(0, 1), id(1, 2)]);
     }
 
     #[test]
