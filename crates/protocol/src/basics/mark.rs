@@ -91,6 +91,8 @@ probes! {
         DecidedAnother = "membership: another's view is decided",
         /// A leader that keeps failing backs off.
         BackedOff = "membership: backs off",
+        /// A view that waited for answers is not proposed any more, since nobody wishes for it.
+        Withdrew = "membership: takes back a view that waited",
         /// A view is learned that follows the one known.
         LearnedNext = "membership: learns the next view",
         /// A view is learned, and some before it never were.

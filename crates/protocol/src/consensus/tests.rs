@@ -118,6 +118,23 @@ fn what_comes_home_late_over_a_lost_connection_is_not_taken_for_the_answer_over_
 }
 
 #[test]
+fn a_slot_is_prepared_ahead_without_the_value_of_an_earlier_attempt() {
+    let mut world = World::<false>::new(7, Faults::calm());
+    let (mut fabric, _other, peer) = meet(&mut world);
+    let mut proposer = Proposer::new(ViewNumber(2), &[Some(PeerId::SELF), None, None], 0);
+    assert_eq!(proposer.propose(&mut fabric, b"a view, say"), Some(Outcome::Aborted));
+    proposer.connect(1, peer);
+    let mut outcome = None;
+    for _ in 0..10 {
+        if proposer.is_idle() {
+            outcome = proposer.prepare(&mut fabric);
+        }
+        outcome = run(&mut world, &mut proposer, &mut fabric).or(outcome);
+    }
+    assert_eq!(outcome, Some(Outcome::Prepared), "nobody wants that value any more");
+}
+
+#[test]
 fn an_acceptor_that_was_missing_votes_once_it_is_connected() {
     let mut world = World::<false>::new(7, Faults::calm());
     let (mut fabric, _other, peer) = meet(&mut world);
@@ -164,6 +181,16 @@ fn a_value_that_others_have_to_answer_for_is_written_nowhere_before_they_have() 
     assert_eq!(proposer.propose_requiring(&mut fabric, b"without the second", Required { of: 0b101, count: 2 }), None);
     assert_eq!(drain(&mut proposer, &mut fabric, &mut world), None);
     assert!(proposer.is_waiting(), "a majority has promised, and it is not the one that counts");
+
+    // Taken back, it goes out no more, whoever answers.
+    assert_eq!(proposer.withdraw(&mut fabric), Some(Outcome::Prepared));
+    world.unblock(third, 0);
+    assert_eq!(drain(&mut proposer, &mut fabric, &mut world), None);
+    assert!(proposer.is_prepared(), "no value of its own is left to be proposed");
+    world.block(third, 0);
+    assert_eq!(proposer.propose_requiring(&mut fabric, b"without the second", Required { of: 0b101, count: 2 }), None);
+    assert_eq!(drain(&mut proposer, &mut fabric, &mut world), None);
+    assert!(proposer.is_waiting());
 
     // The first by itself may go on.
     assert_eq!(proposer.propose_requiring(&mut fabric, b"without both", Required { of: 0b001, count: 1 }), None);

@@ -144,6 +144,33 @@ fn two_leaders_that_cannot_see_each_other_do_not_use_up_the_ballots_of_their_slo
     }
 }
 
+/// It is presumed dead, and beats again while the view without it waits for the third one's answer.
+#[test]
+fn who_is_not_presumed_dead_any_more_is_not_removed_by_a_view_that_has_waited() {
+    // Nobody's connection is given up while this lasts.
+    let mut c = Cluster::three(36, Faults { peer_lost_after_ns: 1_000_000_000, ..Faults::calm() }, Leases::Primary);
+    let [leader, sleeper, third] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
+    let (before, id) = (c.newest().clone(), c.nodes[sleeper].id);
+    c.world.partition(&[c.nodes[leader].index], &[c.nodes[third].index]);
+    c.world.pause(c.nodes[sleeper].index);
+    c.run(6_000_000);
+    assert_eq!(c.nodes[leader].core.suspicion(id), Some(Evidence::Presumed));
+    assert!(c.when(leader, |m| *m == Milestone::Proposed(before.number.next())).is_some(), "the case that this test is about");
+    c.world.resume(c.nodes[sleeper].index);
+    c.run(3_000_000);
+    assert_eq!(c.nodes[leader].core.suspicion(id), None);
+    c.world.heal();
+    c.run(5_000_000);
+    assert_eq!(*c.newest(), before);
+    // Its slot is as good as ever.
+    let now = Time(c.world.now());
+    let node = &mut c.nodes[leader];
+    node.core.set_lease_ns(now, &mut node.fabric, 2 * LEASE_NS);
+    c.run(1_000_000);
+    assert_eq!(c.newest().number, before.number.next());
+    assert_eq!(c.newest().members, before.members);
+}
+
 /// Nobody can remove the only replica, so the view that would end all talk of its death never comes.
 #[test]
 fn a_presumption_that_nothing_can_come_of_dies_with_those_who_have_seen_for_themselves() {

@@ -60,6 +60,40 @@ fn design_5_survivors_that_may_hold_a_lease_are_waited_for_until_they_give_it_ba
     assert!(c.active().iter().all(|(_, v)| *v == c.newest().number));
 }
 
+/// The dead one had been removed for a presumption, so later views still list it as one that may hold a lease.
+#[test]
+fn design_5_a_death_that_was_certain_is_remembered_by_the_views_that_follow_within_a_lease() {
+    let mut c = Cluster::new(37, Faults::calm(), Leases::Primary);
+    (0..5).for_each(|node| _ = c.start(node, 1, node == 0));
+    c.run(10_000_000);
+    let [first, second, _, fourth, last] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
+    let (now, lease_ns) = (Time(c.world.now()), 50 * LEASE_NS);
+    let leader = &mut c.nodes[first];
+    leader.core.set_lease_ns(now, &mut leader.fabric, lease_ns);
+    c.run(2_000_000);
+    assert_eq!(c.newest().lease_ns, lease_ns);
+    c.world.pause(c.nodes[first].index);
+    c.run(6_000_000);
+    let successor = c.nodes[second].id;
+    assert_eq!(c.newest().primary().map(|m| m.id), Some(successor));
+    assert_eq!(c.active(), [], "the first may still act");
+    c.kill(first);
+    c.run(1_000_000);
+    assert_eq!(c.active(), [(successor, c.newest().number)]);
+    for junior in [last, fourth] {
+        let (now, junior) = (Time(c.world.now()), c.nodes[junior].id);
+        let leader = &mut c.nodes[second];
+        leader.core.evict(now, &mut leader.fabric, junior);
+        c.run(1_000_000);
+        assert!(c.newest().member(junior).is_none());
+        assert!(
+            c.newest().departed.iter().any(|d| d.id.node.0 == 0 && d.evidence == Evidence::Presumed),
+            "the case that this test is about"
+        );
+        assert_eq!(c.active(), [(successor, c.newest().number)]);
+    }
+}
+
 #[test]
 fn section_6_2_a_paused_primary_is_superseded_after_its_lease_and_finds_itself_excluded() {
     let mut c = Cluster::three(4, Faults::calm(), Leases::Primary);

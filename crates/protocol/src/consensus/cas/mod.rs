@@ -127,7 +127,7 @@ impl Acceptor {
 }
 
 /// A proposer for one slot. It is driven by:
-/// - *commands*: [`Proposer::prepare`], [`Proposer::propose`], [`Proposer::look`], [`Proposer::abandon`], [`Proposer::repeat`];
+/// - *commands*: [`Proposer::prepare`], [`Proposer::propose`], [`Proposer::withdraw`], [`Proposer::look`], [`Proposer::abandon`], [`Proposer::repeat`];
 /// - *handlers*: [`Proposer::handle_completion`], [`Proposer::handle_reply`];
 /// - *polls*: [`Proposer::poll_request`] for the RPC fallback;
 /// - *queries*: [`Proposer::is_prepared`] and others.
@@ -254,12 +254,27 @@ impl Proposer {
         }
     }
 
-    /// Prepares the slot, if nothing is under way. An outcome comes at once only when too few acceptors can be asked. Without a value at hand,
-    /// a slot whose ballots have run out is left as it is: frozen, it would let nobody take a lease on the view before it.
+    /// Prepares the slot ahead, if nothing is under way: without a value of ours, also where an earlier attempt had one. An outcome comes at once only when too
+    /// few acceptors can be asked. A slot whose ballots have run out is left as it is: frozen, it would let nobody take a lease on the view before it.
     pub fn prepare<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         if self.phase != Phase::Idle {
             return None;
         }
+        self.value = None;
+        self.start(fabric)
+    }
+
+    /// Takes back a value that waits ([`Proposer::is_waiting`]), which nobody has seen in this attempt: the slot is prepared without one then.
+    pub fn withdraw<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
+        if !self.is_waiting() {
+            return None;
+        }
+        self.value = None;
+        self.count(fabric)
+    }
+
+    /// Starts an attempt, with the value or without one.
+    fn start<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
         self.choose_ballot();
         if self.by_rpc() && self.value.is_none() {
             return None;
@@ -323,11 +338,11 @@ impl Proposer {
         }
         self.required = required;
         match self.phase {
-            Phase::Idle => self.prepare(fabric),
+            Phase::Idle => self.start(fabric),
             Phase::Preparing if self.is_waiting() => self.count(fabric),
             Phase::Prepared if self.adopted.is_none() && (required.count > 0 || self.is_outbid()) => {
                 self.phase = Phase::Idle;
-                self.prepare(fabric)
+                self.start(fabric)
             }
             Phase::Prepared => {
                 self.accept(fabric);

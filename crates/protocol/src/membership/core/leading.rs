@@ -61,8 +61,9 @@ impl Core {
         if self.proposer.is_none() || self.excluded || now < self.backoff_until || !self.is_leader() {
             return;
         }
+        self.withdraw_presumptions();
         if self.wishes.is_empty() {
-            self.take_over_pending(now, fabric);
+            self.propose_nothing(now, fabric);
             return;
         }
         let Some(view) = &self.view else { return };
@@ -83,7 +84,7 @@ impl Core {
                 self.wishes.remove(me, Evidence::Left);
             }
             self.unfulfilled = true;
-            self.take_over_pending(now, fabric);
+            self.propose_nothing(now, fabric);
             return;
         };
         let proposer = self.proposer.as_mut().expect("checked above");
@@ -109,6 +110,25 @@ impl Core {
         let Some(proposer) = &self.proposer else { return };
         proposer.expect_to_propose(fabric, USUAL_VIEW_BYTES);
         self.expect_to_publish(fabric, proposer.view(), USUAL_VIEW_BYTES);
+    }
+
+    /// Wishes no more that somebody be removed who was presumed dead and is not.
+    fn withdraw_presumptions(&mut self) {
+        let (me, peers, apart) = (self.config.me, &self.peers, &self.apart);
+        let stands = |process| process == me || apart.contains(&process) || !peers.is_trusted(process);
+        self.wishes.remove.retain(|(process, evidence)| *evidence != Evidence::Presumed || stands(*process));
+    }
+
+    /// As leader that has nothing to propose: what waits for answers does not go out any more, since it was made of other wishes.
+    fn propose_nothing<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        match self.proposer.as_mut().filter(|p| p.is_waiting()) {
+            Some(proposer) => {
+                Mark::Withdrew.reach();
+                let outcome = proposer.withdraw(fabric);
+                self.handle_outcome(now, fabric, outcome);
+            }
+            None => self.take_over_pending(now, fabric),
+        }
     }
 
     /// A leader looks for what its predecessor may have left half decided, or decided and told nobody (TRAPS 1), also when it has no wish of its own
@@ -236,6 +256,7 @@ impl Core {
         let everybody = ((1u32 << view.members.len()) - 1) as u16;
         let links = self.peers.links(now, view, self.learned, timeout);
         let clique = largest_clique(&links, me);
+        self.apart.clear();
         if heard == everybody && clique == everybody {
             return;
         }
@@ -244,6 +265,7 @@ impl Core {
         let silent = cut(heard);
         let mut apart = if self.is_leader() { cut(clique) } else { Vec::new() };
         apart.retain(|p| self.is_cut_off_on_presumption(*p));
+        self.apart.clone_from(&apart);
         for process in silent {
             Mark::Silent.reach();
             self.suspect(now, fabric, process, Evidence::Presumed);
@@ -282,9 +304,7 @@ impl Core {
             Message::Frozen { view: self.view_number() }.encode(&mut self.message);
             fabric.multicast(&self.message);
         }
-        // A presumption that was withdrawn is not repeated.
-        let peers = &self.peers;
-        self.wishes.remove.retain(|(p, evidence)| *evidence != Evidence::Presumed || *p == self.config.me || peers.is_suspect(*p));
+        self.withdraw_presumptions();
         for (process, evidence) in self.wishes.remove.clone() {
             // Whoever has seen it says so again. Were hearsay repeated, those who have it would have it from each other for ever.
             if evidence == Evidence::Presumed && process != self.config.me && !self.peers.has_seen_stop(process) {

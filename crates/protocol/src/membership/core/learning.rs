@@ -63,6 +63,7 @@ impl Core {
         }
         self.peers.forget_reports();
         self.proposing = None;
+        self.apart.clear();
         self.failures = 0;
         self.backoff_until = now;
 
@@ -114,7 +115,10 @@ impl Core {
         {
             let (handover, view) = (&self.handover, &view);
             self.peers.note_listed(view);
-            self.peers.prune(now, self.config.broadcast_timeout_ns, |p| view.member(p).is_some() || handover.awaited().any(|a| a == p));
+            // Of who departed without certainty the next view has to be known to wait no more, where it is certain here.
+            let departed = |p| view.departed.iter().any(|d| d.id == p);
+            let keep = |p| view.member(p).is_some() || departed(p) || handover.awaited().any(|a| a == p);
+            self.peers.prune(now, self.config.broadcast_timeout_ns, keep);
         }
         let primary = view.primary().map(|m| m.id);
         self.view = Some(view.clone());

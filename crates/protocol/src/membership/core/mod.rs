@@ -107,6 +107,8 @@ pub struct Core {
     own_replies: Vec<RpcReply>,
     wishes: Wishes,
     proposing: Option<View>,
+    /// As leader: whom the last broadcast found on the other side of a cut, although this process hears them.
+    apart: Vec<ProcessId>,
     /// As leader: something was wished for that this view does not allow, since that was last looked at.
     unfulfilled: bool,
     /// The last view that this process got decided.
@@ -153,6 +155,7 @@ impl Core {
             own_replies: Vec::new(),
             wishes: Wishes::default(),
             proposing: None,
+            apart: Vec::new(),
             unfulfilled: false,
             decided_here: None,
             backoff_until: now,

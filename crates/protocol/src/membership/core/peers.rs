@@ -59,8 +59,10 @@ pub(super) struct Peer {
     pub number_wanted: bool,
     /// Whether its board is being read.
     pub board_asked: bool,
-    /// Its heartbeat is being read.
+    /// Its heartbeat is being read;
     heart_asked: bool,
+    /// and has been since before it was suspected.
+    heart_asked_before: bool,
 }
 
 /// All of them. Small: at most a few dozen, searched linearly.
@@ -109,6 +111,7 @@ impl Peers {
             number_wanted: false,
             board_asked: false,
             heart_asked: false,
+            heart_asked_before: false,
         });
         Some(process)
     }
@@ -150,6 +153,11 @@ impl Peers {
         self.suspicion(process).is_some()
     }
 
+    /// Whether this process is connected with another one and does not suspect it.
+    pub fn is_trusted(&self, process: ProcessId) -> bool {
+        self.list.iter().any(|p| p.process == process && p.suspicion.is_none())
+    }
+
     /// Notes a suspicion, of our own or `hearsay`. Returns whether it is news, or stronger than what was known.
     pub fn suspect(&mut self, now: Time, process: ProcessId, evidence: Evidence, hearsay: bool) -> bool {
         let Some(peer) = self.list.iter_mut().find(|p| p.process == process) else { return false };
@@ -164,6 +172,8 @@ impl Peers {
                 peer.suspicion = Some(evidence);
                 peer.hearsay = hearsay;
                 peer.beat_when_suspected = None;
+                // What that read finds may be older than the last beat before the suspicion.
+                peer.heart_asked_before = peer.heart_asked;
                 if evidence.releases_leases() {
                     peer.dead_since.get_or_insert(now);
                 }
@@ -315,9 +325,10 @@ impl Peers {
     pub fn note_heartbeat(&mut self, id: PeerId, result: Result<u64, OpError>) -> Option<ProcessId> {
         let peer = self.get(id)?;
         peer.heart_asked = false;
+        let before = std::mem::take(&mut peer.heart_asked_before);
         let counter = result.ok()?;
         let failed = peer.score.observe(counter);
-        let beats = *peer.beat_when_suspected.get_or_insert(counter) != counter;
+        let beats = !before && *peer.beat_when_suspected.get_or_insert(counter) != counter;
         if failed {
             return Some(peer.process);
         }
@@ -375,9 +386,11 @@ impl Peers {
 
 #[cfg(test)]
 mod tests {
-    use martlet_fabric::{Incarnation, NodeId};
+    use martlet_fabric::sim::{Faults, World};
+    use martlet_fabric::{Incarnation, NodeId, PeerEvent};
 
     use super::*;
+    use crate::basics::layout::{Sizes, regions};
     use crate::membership::view::{Member, Roles};
 
     #[test]
@@ -459,6 +472,26 @@ mod tests {
             assert!(peers.suspect(Time(4), process, Evidence::Presumed, true));
             peers.note_heartbeat(PeerId(1), Ok(6));
             assert!(peers.is_suspect(process));
+        }
+    }
+
+    #[test]
+    fn a_look_that_was_under_way_when_somebody_was_suspected_is_nothing_to_compare_with() {
+        let identity = |node| Identity { node: NodeId(node), incarnation: Incarnation(1), kind: PeerKind::Member };
+        let process = ProcessId { node: NodeId(1), incarnation: Incarnation(1) };
+        let spec = regions(Sizes { log_ring_bytes: 4096, client_ring_bytes: 4096 });
+        let mut world = World::<false>::new(1, Faults::calm());
+        let [(_, mut fabric), (_, _other)] = [0, 1].map(|node| world.spawn(identity(node), &spec));
+        world.run_for(1_000_000);
+        let Some(PeerEvent::Up { peer, .. }) = fabric.event() else { panic!("the two meet") };
+        let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());
+        peers.add(Time(1), peer, identity(1), true);
+        peers.ask_heartbeat(&mut fabric, process);
+        // It beats once more, stops, and somebody else says so; what that look found comes only now.
+        peers.suspect(Time(2), process, Evidence::Presumed, true);
+        for (found, suspected) in [(7, true), (8, true), (8, true), (9, false)] {
+            peers.note_heartbeat(peer, Ok(found));
+            assert_eq!(peers.is_suspect(process), suspected, "found {found}");
         }
     }
 
