@@ -189,11 +189,25 @@ pub fn primary(sights: &[Sight]) -> Option<&Sight> {
 
 /// An error that says what was last seen of a cluster that did not get ready.
 pub fn not_ready(what: &str, sights: &[Sight]) -> Fail {
+    let now_ns = martlet_node::clock::now().0;
     let seen: Vec<String> = sights
         .iter()
         .map(|sight| match sight.role() {
             None => format!("node {} cannot be read", sight.node),
-            Some(role) => format!("node {} is {} in view {}", sight.node, role.name(), sight.counter(Counter::View)),
+            Some(role) => {
+                // What it says itself may be old, and the board newer.
+                let board = sight.view.as_ref().map_or("nothing".to_owned(), |view| format!("view {}", view.number));
+                let age = Duration::from_nanos(now_ns.saturating_sub(sight.counter(Counter::PublishedNs)));
+                let gap = Duration::from_nanos(sight.counter(Counter::LongestGapNs));
+                format!(
+                    "node {} is {} in view {} (its board shows {board}; it has started over {} times; it said so {age:.1?} ago, and was kept from running for {gap:.1?} \
+                     at most)",
+                    sight.node,
+                    role.name(),
+                    sight.counter(Counter::View),
+                    sight.counter(Counter::Resets),
+                )
+            }
         })
         .collect();
     Fail::failed(format_args!("{what}; last seen: {}", seen.join(", ")))

@@ -35,8 +35,10 @@ use crate::idle::Rest;
 
 /// Datagrams taken in one turn.
 const DATAGRAMS_A_TURN: usize = 64;
-/// Counters are written out every so many turns, and before each sleep.
+/// Counters are written out every so many turns, and before each sleep;
 const TURNS_A_PUBLICATION: u64 = 1024;
+/// and after so many nanoseconds: where turns take long, or the machine is busy, people look at them all the same.
+const PUBLICATION_NS: u64 = 10_000_000;
 /// For how long membership waits for an engine that elects by itself and has work to do, in nanoseconds: longer than an election, shorter than any of
 /// membership's own intervals.
 const PATIENCE_NS: u64 = 1_000_000;
@@ -98,6 +100,8 @@ pub(crate) struct Agent<F: Fabric, E: Engine, A: Application> {
     completions: Vec<Completion>,
     datagram: Vec<u8>,
     turns: u64,
+    /// When counters were last written out between sleeps.
+    published: Time,
     /// When membership last had its tick, where the engine goes before.
     tended: Time,
     rounds: Rounds,
@@ -115,6 +119,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
             completions: Vec::with_capacity(4096),
             datagram: Vec::with_capacity(4096),
             turns: 0,
+            published: Time(0),
             tended: Time(0),
             rounds: Rounds::default(),
             asked: None,
@@ -157,7 +162,8 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         if !worked {
             host.forget_the_gone();
         }
-        if self.turns.is_multiple_of(TURNS_A_PUBLICATION) {
+        if self.turns.is_multiple_of(TURNS_A_PUBLICATION) || now.since(self.published) >= PUBLICATION_NS {
+            self.published = now;
             host.publish_counters();
         }
         Turn { now, worked }
@@ -425,6 +431,21 @@ mod tests {
         }
         assert_eq!(agent.host.engine.standing(), Standing::Primary);
         (agent, other)
+    }
+
+    #[test]
+    fn who_is_busy_shows_its_counters_before_long_however_few_turns_it_takes() {
+        let (mut agent, _other) = busy();
+        let shown = |agent: &Agent<ShmFabric, PrimaryBackup, Asked>| agent.host.counters.get(Counter::PublishedNs);
+        CLOCK.set(CLOCK.get() + PUBLICATION_NS);
+        agent.turn();
+        let at = clock().0;
+        assert_eq!(shown(&agent), at);
+        for (later_ns, expected) in [(PUBLICATION_NS - 1, at), (1, at + PUBLICATION_NS)] {
+            CLOCK.set(CLOCK.get() + later_ns);
+            agent.turn();
+            assert_eq!(shown(&agent), expected);
+        }
     }
 
     fn received(agent: &Agent<ShmFabric, PrimaryBackup, Asked>) -> u64 {
