@@ -14,6 +14,8 @@ pub struct Node {
     pub core: Core,
     pub id: ProcessId,
     pub excluded: bool,
+    /// Datagrams it was given.
+    pub heard: u64,
     /// Where nodes are drowsy.
     pub asleep_until: u64,
     pub milestones: Vec<(u64, Milestone)>,
@@ -90,7 +92,7 @@ impl Cluster {
             core.join(now);
         }
         self.world.wake(index);
-        self.nodes.push(Node { index, fabric, core, id, excluded: false, asleep_until: 0, milestones: Vec::new() });
+        self.nodes.push(Node { index, fabric, core, id, excluded: false, heard: 0, asleep_until: 0, milestones: Vec::new() });
         self.nodes.len() - 1
     }
 
@@ -135,6 +137,7 @@ impl Cluster {
         }
         let mut datagram = Vec::new();
         while let Some(from) = node.fabric.receive(&mut datagram) {
+            node.heard += 1;
             node.core.handle_datagram(now, &mut node.fabric, from, &datagram);
         }
         while let Some(completion) = node.fabric.poll() {

@@ -127,6 +127,67 @@ fn who_gives_up_asks_no_more_for_a_while_before_it_does() {
     assert!(c.nodes[newcomer].excluded);
 }
 
+/// Where connections take their time it would only begin anew.
+#[test]
+fn who_gets_nearer_does_not_give_up() {
+    let mut c = Cluster::three(28, Faults::calm(), Leases::Primary);
+    let newcomer = c.start(3, 1, false);
+    let id = c.nodes[newcomer].id;
+    let index = c.nodes[newcomer].index;
+    let others = [1, 2].map(|n| c.nodes[n].index);
+    c.world.partition(&[index], &others);
+    for other in others {
+        c.run(PATIENCE_NS * 3 / 4);
+        assert!(!c.nodes[newcomer].excluded);
+        c.world.unblock(index, other);
+        c.world.unblock(other, index);
+    }
+    c.run(PATIENCE_NS / 10);
+    assert!(c.newest().member(id).is_some(), "{:?}", c.newest());
+}
+
+#[test]
+fn who_is_kept_from_running_does_not_lose_its_patience_over_that() {
+    let mut c = Cluster::three(29, Faults::calm(), Leases::Primary);
+    let newcomer = c.start(3, 1, false);
+    let (id, index, other) = (c.nodes[newcomer].id, c.nodes[newcomer].index, c.nodes[2].index);
+    c.world.partition(&[index], &[other]);
+    for _ in 0..4 {
+        c.run(PATIENCE_NS / 20);
+        c.world.pause(index);
+        c.run(PATIENCE_NS / 2);
+        c.world.resume(index);
+    }
+    c.run(DUTY_NS);
+    assert!(!c.nodes[newcomer].excluded);
+    c.world.heal();
+    c.run(PATIENCE_NS / 10);
+    assert!(c.newest().member(id).is_some(), "{:?}", c.newest());
+}
+
+/// Each request makes every member vouch to everybody.
+#[test]
+fn who_asks_in_vain_asks_ever_more_seldom_until_something_changes() {
+    let mut c = Cluster::three(30, Faults::calm(), Leases::Primary);
+    let newcomer = c.start(3, 1, false);
+    let apart = [c.nodes[2].index, c.nodes[newcomer].index];
+    c.world.partition(&apart[..1], &apart[1..]);
+    c.run(2_000_000);
+    let heard = |c: &Cluster| c.nodes[newcomer].heard;
+    let since = |c: &mut Cluster, ns| {
+        let before = heard(c);
+        c.run(ns);
+        heard(c) - before
+    };
+    let quiet = since(&mut c, 10_000_000);
+    // Two vouch for each request, and say every millisecond that they live: 50 requests would be asked where one in 1.25 ms is.
+    assert!(quiet <= 20 + 2 * 9, "{quiet} datagrams");
+    c.world.heal();
+    c.run(2_000_000);
+    let id = c.nodes[newcomer].id;
+    assert!(c.newest().member(id).is_some(), "it asks at once when it has met one more");
+}
+
 #[test]
 fn trap_28_who_was_removed_in_its_sleep_is_told_to_come_back_as_another() {
     let (mut c, joiner) = taken_in_and_removed_in_its_sleep(23);

@@ -22,7 +22,8 @@ impl Core {
 
     fn do_duties<F: Fabric>(&mut self, now: Time, fabric: &mut F, progress: bool) {
         let late = self.stalls.tick(now);
-        if late > self.config.heartbeat_interval_ns / 2 {
+        let stalled = late > self.config.heartbeat_interval_ns / 2;
+        if stalled {
             Mark::Forgiven.reach();
             self.peers.forgive(now);
             self.next_monitor = now.after(self.config.heartbeat_interval_ns);
@@ -33,7 +34,7 @@ impl Core {
             // Relaxed: the count alone carries meaning.
             life[life::HEARTBEAT].store(self.heartbeat, Ordering::Relaxed);
         }
-        self.mind_patience(now);
+        self.mind_patience(now, if stalled { late } else { 0 });
         if self.excluded {
             return;
         }
@@ -101,7 +102,7 @@ impl Core {
                     self.pull_from(fabric, peer);
                     if self.is_joining() {
                         // One more that can vouch for this process.
-                        self.next_resend = now;
+                        self.ask_soon(now);
                     }
                 }
             }

@@ -9,7 +9,7 @@ use martlet_fabric::{Fabric, Incarnation, PeerId};
 
 use super::peers::Asked;
 use super::{Core, Event};
-use crate::basics::{Mark, ProcessId, Time};
+use crate::basics::{Mark, ProcessId, Time, ViewNumber};
 use crate::membership::message::Message;
 use crate::membership::view::{Member, Roles};
 
@@ -17,13 +17,26 @@ use crate::membership::view::{Member, Roles};
 /// long it is still there for whoever has heard it ask.
 const PATIENCE_TIMEOUTS: u64 = 4;
 
+/// As many broadcast timeouts after it first knew a view, its patience is not renewed any more, whatever it gets nearer.
+const RENEWED_TIMEOUTS: u64 = 4 * PATIENCE_TIMEOUTS;
+
+/// The longest time from one request to the next, as a part of a broadcast timeout: a request counts for half of one, so some of those that count may be lost.
+const PAUSES_A_TIMEOUT: u64 = 16;
+
 /// The state of asking to be taken in.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Joining {
     /// Whether no view has listed this process yet, and it wants one to.
     pub wanted: bool,
-    /// Since when it asks and knows a view.
+    /// When it first knew a view while it asked.
+    began: Time,
+    /// Since when it asks and knows a view, and has come no nearer to being taken in.
     since: Option<Time>,
+    /// The newest view it knew then, and how many of that view's members it was connected with.
+    reached: (ViewNumber, usize),
+    /// When it asks next, and how long after the request before, in nanoseconds.
+    next_ask: Time,
+    pause_ns: u64,
     /// The newest life of this node that others were heard to know.
     newest: Incarnation,
 }
@@ -33,7 +46,24 @@ impl Core {
     /// this incarnation will not be taken in; the next one has to be later than [`newest_life`](Self::newest_life).
     pub fn join(&mut self, now: Time) {
         self.joining.wanted = true;
+        self.ask_soon(now);
+    }
+
+    /// Something has changed: it asks at once, and then as often as at first.
+    pub(super) fn ask_soon(&mut self, now: Time) {
         self.next_resend = now;
+        (self.joining.next_ask, self.joining.pause_ns) = (now, self.config.resend_interval_ns);
+    }
+
+    /// Asks again, if it is time to; ever more seldom while nothing changes, since each request makes every member say something to everybody.
+    pub(super) fn ask_again<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        if !self.is_asking(now) || now < self.joining.next_ask {
+            return;
+        }
+        self.joining.next_ask = now.after(self.joining.pause_ns);
+        let longest_ns = self.config.broadcast_timeout_ns / PAUSES_A_TIMEOUT;
+        self.joining.pause_ns = (2 * self.joining.pause_ns).min(longest_ns).max(self.config.resend_interval_ns);
+        self.ask_to_join(fabric);
     }
 
     /// The newest life of this node that this process or, as far as it was told, anybody in its cluster knows.
@@ -47,7 +77,7 @@ impl Core {
         self.joining.wanted && !self.excluded && !self.is_member()
     }
 
-    pub(super) fn ask_to_join<F: Fabric>(&mut self, fabric: &mut F) {
+    fn ask_to_join<F: Fabric>(&mut self, fabric: &mut F) {
         Mark::AskedToJoin.reach();
         let wanted = self.config.roles;
         let roles = if wanted.has(Roles::REPLICA) { wanted.without(Roles::REPLICA).with(Roles::LEARNER) } else { wanted };
@@ -56,13 +86,25 @@ impl Core {
         fabric.multicast(&self.message);
     }
 
-    /// Gives up on this incarnation when it has asked in vain for too long. Who gives up too soon, since it slept, say, loses nothing: it holds
-    /// no state, and its next life takes the place of this one.
-    pub(super) fn mind_patience(&mut self, now: Time) {
-        if !self.is_joining() || self.view.is_none() {
-            return;
+    /// Gives up on this incarnation when it has asked in vain for too long: without getting any nearer, and not counting the `late_ns` for which this process was
+    /// kept from running just now. Whoever starts over begins anew with all it has got to, and where everything takes its time that helps nobody. Who gives
+    /// up too soon all the same loses nothing: it holds no state, and its next life takes the place of this one.
+    pub(super) fn mind_patience(&mut self, now: Time, late_ns: u64) {
+        let Some(view) = self.view.as_ref().filter(|_| self.is_joining()) else { return };
+        let reached = self.peers.reached();
+        let reached = (view.number, view.members.iter().filter(|m| reached.contains(&m.id)).count());
+        let asking = self.is_asking(now);
+        let timeout_ns = self.config.broadcast_timeout_ns;
+        let joining = &mut self.joining;
+        match &mut joining.since {
+            None => (joining.began, joining.since) = (now, Some(now)),
+            // Once it asks no more nothing renews its patience: it is there a while longer only for whoever has heard it ask.
+            Some(since) if asking && now.since(joining.began) < RENEWED_TIMEOUTS * timeout_ns => {
+                *since = if reached > joining.reached { now } else { since.after(late_ns).min(now) };
+            }
+            Some(_) => {}
         }
-        self.joining.since.get_or_insert(now);
+        joining.reached = joining.reached.max(reached);
         if self.waited(now) > (PATIENCE_TIMEOUTS + 1) * self.config.broadcast_timeout_ns {
             Mark::LostPatience.reach();
             self.exclude();

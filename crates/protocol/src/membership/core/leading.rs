@@ -279,9 +279,7 @@ impl Core {
 
     /// Says again what has had no effect yet.
     pub(super) fn resend<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        if self.is_asking(now) {
-            self.ask_to_join(fabric);
-        }
+        self.ask_again(now, fabric);
         if let Some(proposer) = &mut self.proposer {
             let outcome = proposer.repeat();
             self.handle_outcome(now, fabric, outcome);

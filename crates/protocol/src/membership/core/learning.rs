@@ -110,7 +110,7 @@ impl Core {
             self.joining.wanted = false;
         } else if self.joining.wanted {
             // Now it asks as one that knows of this view.
-            self.next_resend = now;
+            self.ask_soon(now);
         }
         {
             let (handover, view) = (&self.handover, &view);
