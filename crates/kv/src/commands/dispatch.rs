@@ -14,8 +14,6 @@ use crate::resp::{Args, Protocol, Reply};
 pub struct Executed {
     /// The reply says something of keys: it must wait for its ticket.
     pub data: bool,
-    /// It may have changed keys: a client that asks again must get the same reply.
-    pub write: bool,
     /// It was refused because another node leads.
     pub redirected: bool,
 }
@@ -107,7 +105,7 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
     ctx.shared.stats.commands += 1;
     ctx.shared.spare = room - most;
     (command.handler)(ctx, args, reply);
-    Executed { data, write: command.has(flag::WRITE), redirected: false }
+    Executed { data, redirected: false }
 }
 
 /// Answers with an error a command that does not even start; an open transaction will not be executed then.

@@ -79,9 +79,9 @@ impl Sessions {
         self.sessions.contains_key(&session)
     }
 
-    /// How many replies are kept for `session`.
-    pub fn unconfirmed(&self, session: SessionId) -> usize {
-        self.sessions.get(&session).map_or(0, |s| s.replies.len())
+    /// How many replies are kept for `session`, those below `lowest` apart: they go with the next one.
+    pub fn unconfirmed(&self, session: SessionId, lowest: u64) -> usize {
+        self.sessions.get(&session).map_or(0, |s| s.replies.len() - s.replies.partition_point(|(seq, _)| *seq < lowest))
     }
 
     /// Keeps the reply to `seq`, and forgets those below `lowest`.
@@ -163,6 +163,14 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_request_confirms_itself_takes_no_room() {
+        let mut sessions = Sessions::default();
+        (1..=4).for_each(|seq| sessions.answer(SessionId(7), seq, 1, b"+OK\r\n"));
+        assert_eq!([1, 3, 5].map(|lowest| sessions.unconfirmed(SessionId(7), lowest)), [4, 2, 0]);
+        assert_eq!(sessions.unconfirmed(SessionId(8), 0), 0);
+    }
 
     #[test]
     fn a_repeated_request_gets_the_stored_reply_until_it_is_confirmed() {

@@ -302,8 +302,9 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
                 return;
             }
         }
-        if sessions.unconfirmed(session) >= MAX_UNCONFIRMED {
-            lane.answer(Answer::Reply { seq, view }, None, |out| {
+        if sessions.unconfirmed(session, lowest) >= MAX_UNCONFIRMED {
+            // Who leads no more says nothing: another one may have room.
+            lane.answer(Answer::Reply { seq, view }, Some(turn.ticket()), |out| {
                 let error = format!("ERR {MAX_UNCONFIRMED} replies wait for confirmation already");
                 Reply::new(out, Protocol::Resp3).error(&error);
             });
