@@ -187,6 +187,12 @@ fn a_value_that_others_have_to_answer_for_is_written_nowhere_before_they_have() 
     world.unblock(third, 0);
     assert_eq!(drain(&mut proposer, &mut fabric, &mut world), None);
     assert!(proposer.is_prepared(), "no value of its own is left to be proposed");
+    // Nor before a majority has answered.
+    assert_eq!(proposer.propose_requiring(&mut fabric, b"without the second", Required { of: 0b101, count: 2 }), None);
+    assert!(!proposer.is_waiting() && proposer.is_revocable());
+    assert_eq!(proposer.withdraw(&mut fabric), None);
+    assert_eq!(drain(&mut proposer, &mut fabric, &mut world), Some(Outcome::Prepared));
+    assert!(proposer.is_prepared() && !proposer.is_revocable());
     world.block(third, 0);
     assert_eq!(proposer.propose_requiring(&mut fabric, b"without the second", Required { of: 0b101, count: 2 }), None);
     assert_eq!(drain(&mut proposer, &mut fabric, &mut world), None);

@@ -8,7 +8,7 @@ use martlet_protocol::basics::ballot::{self, SlotWord};
 use martlet_protocol::basics::layout::SLOT_WORDS;
 use martlet_protocol::membership::{Authority, Evidence, Leases, Milestone, Roles};
 
-use crate::cluster::{Cluster, LEASE_NS, PATIENCE_NS, roles};
+use crate::cluster::{Cluster, DUTY_NS, LEASE_NS, PATIENCE_NS, roles};
 
 /// A leader that is coordinator and replica, a replica that is no coordinator, and another coordinator; the kernel takes its time to
 /// tell of deaths. Returns the cluster and the three.
@@ -144,31 +144,42 @@ fn two_leaders_that_cannot_see_each_other_do_not_use_up_the_ballots_of_their_slo
     }
 }
 
-/// It is presumed dead, and beats again while the view without it waits for the third one's answer.
+/// It is presumed dead, and beats again while the view without it waits for the third one's answer; a junior, or the leader itself, in whose place another one leads
+/// meanwhile.
 #[test]
 fn who_is_not_presumed_dead_any_more_is_not_removed_by_a_view_that_has_waited() {
-    // Nobody's connection is given up while this lasts.
-    let mut c = Cluster::three(36, Faults { peer_lost_after_ns: 1_000_000_000, ..Faults::calm() }, Leases::Primary);
-    let [leader, sleeper, third] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
-    let (before, id) = (c.newest().clone(), c.nodes[sleeper].id);
-    c.world.partition(&[c.nodes[leader].index], &[c.nodes[third].index]);
-    c.world.pause(c.nodes[sleeper].index);
-    c.run(6_000_000);
-    assert_eq!(c.nodes[leader].core.suspicion(id), Some(Evidence::Presumed));
-    assert!(c.when(leader, |m| *m == Milestone::Proposed(before.number.next())).is_some(), "the case that this test is about");
-    c.world.resume(c.nodes[sleeper].index);
-    c.run(3_000_000);
-    assert_eq!(c.nodes[leader].core.suspicion(id), None);
-    c.world.heal();
-    c.run(5_000_000);
-    assert_eq!(*c.newest(), before);
-    // Its slot is as good as ever.
-    let now = Time(c.world.now());
-    let node = &mut c.nodes[leader];
-    node.core.set_lease_ns(now, &mut node.fabric, 2 * LEASE_NS);
-    c.run(1_000_000);
-    assert_eq!(c.newest().number, before.number.next());
-    assert_eq!(c.newest().members, before.members);
+    for of_leader in [false, true] {
+        // Nobody's connection is given up while this lasts.
+        let mut c = Cluster::three(36, Faults { peer_lost_after_ns: 1_000_000_000, ..Faults::calm() }, Leases::Primary);
+        let [senior, junior, third] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
+        let (proposes, sleeper) = if of_leader { (junior, senior) } else { (senior, junior) };
+        let (before, id) = (c.newest().clone(), c.nodes[sleeper].id);
+        let proposed = |c: &Cluster| {
+            let of_next = |(_, m): &&(u64, Milestone)| *m == Milestone::Proposed(before.number.next());
+            c.nodes[proposes].milestones.iter().filter(of_next).count()
+        };
+        c.world.partition(&[c.nodes[proposes].index], &[c.nodes[third].index]);
+        c.world.pause(c.nodes[sleeper].index);
+        c.run(6_000_000);
+        assert_eq!(c.nodes[proposes].core.suspicion(id), Some(Evidence::Presumed));
+        assert_eq!(proposed(&c), 1, "the case that this test is about");
+        c.world.resume(c.nodes[sleeper].index);
+        c.run(3_000_000);
+        let core = &c.nodes[proposes].core;
+        assert_eq!(core.suspicion(id), None);
+        assert!(core.deadline().0 + DUTY_NS > c.world.now(), "it has nothing left to do that was due");
+        c.world.heal();
+        c.run(5_000_000);
+        assert_eq!(*c.newest(), before, "the leader itself: {of_leader}");
+        assert!(c.nodes.iter().all(|n| !n.excluded));
+        // The slot is as good as ever.
+        let now = Time(c.world.now());
+        let node = &mut c.nodes[senior];
+        node.core.set_lease_ns(now, &mut node.fabric, 2 * LEASE_NS);
+        c.run(1_000_000);
+        assert_eq!((c.newest().number, &c.newest().members), (before.number.next(), &before.members));
+        assert_eq!(proposed(&c), if of_leader { 1 } else { 2 }, "each proposal is told once");
+    }
 }
 
 /// Nobody can remove the only replica, so the view that would end all talk of its death never comes.

@@ -264,9 +264,14 @@ impl Proposer {
         self.start(fabric)
     }
 
-    /// Takes back a value that waits ([`Proposer::is_waiting`]), which nobody has seen in this attempt: the slot is prepared without one then.
+    /// Whether there is a value of ours that nobody has seen in this attempt: [`Proposer::withdraw`] takes it back.
+    pub fn is_revocable(&self) -> bool {
+        self.phase == Phase::Preparing && self.value.is_some()
+    }
+
+    /// Takes back a value that is [revocable](Proposer::is_revocable): the slot is prepared without one then.
     pub fn withdraw<F: Fabric>(&mut self, fabric: &mut F) -> Option<Outcome> {
-        if !self.is_waiting() {
+        if !self.is_revocable() {
             return None;
         }
         self.value = None;
@@ -435,7 +440,8 @@ impl Proposer {
         }
     }
 
-    fn by_rpc(&self) -> bool {
+    /// Whether its ballots have come to those that no slot word can hold: it freezes the slot, and asks by RPC.
+    pub fn by_rpc(&self) -> bool {
         self.ballot > LAST_CAS_BALLOT
     }
 

@@ -80,7 +80,8 @@ impl Core {
         for due in [self.reading_due(), self.round_due()].into_iter().flatten() {
             next = next.min(due);
         }
-        if self.proposing.is_some() {
+        // Once it is over the next step is somebody's answer, or a wish.
+        if self.proposing.is_some() && self.backoff_until > self.stalls.last() {
             next = next.min(self.backoff_until);
         }
         if let Some(due) = self.push_due {

@@ -93,7 +93,8 @@ impl Core {
         let Some(view) = self.view.as_ref().filter(|_| self.is_joining()) else { return };
         let reached = self.peers.reached();
         let reached = (view.number, view.members.iter().filter(|m| reached.contains(&m.id)).count());
-        let asking = self.is_asking(now);
+        // It was, when it was last seen running.
+        let asking = self.waited(now).saturating_sub(late_ns) <= PATIENCE_TIMEOUTS * self.config.broadcast_timeout_ns;
         let timeout_ns = self.config.broadcast_timeout_ns;
         let joining = &mut self.joining;
         match &mut joining.since {

@@ -58,7 +58,15 @@ impl Core {
 
     /// As leader, gets the next view decided if there is a reason for one.
     pub(super) fn lead<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        if self.proposer.is_none() || self.excluded || now < self.backoff_until || !self.is_leader() {
+        if self.proposer.is_none() || self.excluded {
+            return;
+        }
+        if !self.is_leader() {
+            // What it has proposed may have been for want of the very process that leads.
+            self.take_back(now, fabric);
+            return;
+        }
+        if now < self.backoff_until {
             return;
         }
         self.withdraw_presumptions();
@@ -95,7 +103,7 @@ impl Core {
         let mut value = Vec::with_capacity(512);
         next.encode(&mut value);
         let number = next.number;
-        let first = self.proposing.replace(next).is_none();
+        let first = self.proposing.replace(next).is_none() | std::mem::take(&mut self.taken_back);
         let outcome = proposer.propose_requiring(fabric, &value, required);
         if first {
             Mark::Proposed.reach();
@@ -121,14 +129,25 @@ impl Core {
 
     /// As leader that has nothing to propose: what waits for answers does not go out any more, since it was made of other wishes.
     fn propose_nothing<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        match self.proposer.as_mut().filter(|p| p.is_waiting()) {
-            Some(proposer) => {
-                Mark::Withdrew.reach();
-                let outcome = proposer.withdraw(fabric);
-                self.handle_outcome(now, fabric, outcome);
-            }
-            None => self.take_over_pending(now, fabric),
+        let Some(proposer) = self.proposer.as_ref().filter(|p| p.is_revocable()) else {
+            self.take_over_pending(now, fabric);
+            return;
+        };
+        if proposer.by_rpc() {
+            // It has frozen the slot, and no lease is renewed on that: any view will do that changes nothing.
+            self.wishes.renew = true;
+            return;
         }
+        self.take_back(now, fabric);
+    }
+
+    /// Takes back what this process has proposed, if it has been written nowhere.
+    fn take_back<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        let Some(proposer) = self.proposer.as_mut().filter(|p| p.is_revocable()) else { return };
+        Mark::Withdrew.reach();
+        self.taken_back = true;
+        let outcome = proposer.withdraw(fabric);
+        self.handle_outcome(now, fabric, outcome);
     }
 
     /// A leader looks for what its predecessor may have left half decided, or decided and told nobody (TRAPS 1), also when it has no wish of its own
@@ -257,6 +276,12 @@ impl Core {
         let links = self.peers.links(now, view, self.learned, timeout);
         let clique = largest_clique(&links, me);
         self.apart.clear();
+        if self.is_leader() {
+            // Whom it could not cut off when that was decided, for want of room among those who departed, say.
+            let decided: Vec<ProcessId> =
+                view.members.iter().map(|m| m.id).filter(|p| self.peers.suspicion(*p) == Some(Evidence::Evicted)).collect();
+            decided.into_iter().for_each(|process| self.wishes.remove(process, Evidence::Evicted));
+        }
         if heard == everybody && clique == everybody {
             return;
         }

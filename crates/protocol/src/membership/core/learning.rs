@@ -63,6 +63,7 @@ impl Core {
         }
         self.peers.forget_reports();
         self.proposing = None;
+        self.taken_back = false;
         self.apart.clear();
         self.failures = 0;
         self.backoff_until = now;
@@ -115,7 +116,7 @@ impl Core {
         {
             let (handover, view) = (&self.handover, &view);
             self.peers.note_listed(view);
-            // Of who departed without certainty the next view has to be known to wait no more, where it is certain here.
+            // Who departed without certainty, and is known here to be dead, is not to be waited for by the next view.
             let departed = |p| view.departed.iter().any(|d| d.id == p);
             let keep = |p| view.member(p).is_some() || departed(p) || handover.awaited().any(|a| a == p);
             self.peers.prune(now, self.config.broadcast_timeout_ns, keep);

@@ -107,6 +107,8 @@ pub struct Core {
     own_replies: Vec<RpcReply>,
     wishes: Wishes,
     proposing: Option<View>,
+    /// Whether that has been taken back since, as far as this attempt goes: an earlier one may have got it accepted somewhere.
+    taken_back: bool,
     /// As leader: whom the last broadcast found on the other side of a cut, although this process hears them.
     apart: Vec<ProcessId>,
     /// As leader: something was wished for that this view does not allow, since that was last looked at.
@@ -155,6 +157,7 @@ impl Core {
             own_replies: Vec::new(),
             wishes: Wishes::default(),
             proposing: None,
+            taken_back: false,
             apart: Vec::new(),
             unfulfilled: false,
             decided_here: None,
