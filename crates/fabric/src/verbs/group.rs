@@ -17,7 +17,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::device::{self, Device, DeviceChoice, DeviceError};
-use super::mailbox::{Mailbox, QUEUE_KEY, To};
+use super::mailbox::{Mailbox, QUEUE_KEY};
 use super::queue::{Address, Destination};
 
 /// Whether datagrams to all members go to a multicast group of the network.
@@ -88,7 +88,7 @@ const EVERYBODY: u32 = 0x00ff_ffff;
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) address: IpAddr,
-    destination: Destination,
+    destination: Arc<Destination>,
     pub(super) mailbox: Mailbox,
     /// Has joined the group, so that the kernel tells the network and lets its packets in.
     _joined: UdpSocket,
@@ -129,7 +129,7 @@ impl Group {
             IpAddr::V6(ip) => ip,
         });
         let made = |e: io::Error| format!("cannot make a queue pair for group {address}: {e}");
-        let destination = Destination::new(device, Address { gid, lid: 0, mtu: port.mtu }).map_err(made)?;
+        let destination = Arc::new(Destination::new(device, Address { gid, lid: 0, mtu: port.mtu }).map_err(made)?);
         let mailbox = Mailbox::new(device).map_err(made)?;
         mailbox.qp.attach(gid).map_err(|e| {
             format!(
@@ -141,9 +141,9 @@ impl Group {
         Ok(Group { address, destination, mailbox, _joined: joined })
     }
 
-    /// Where its packets go.
-    pub(super) fn everybody(&self) -> To {
-        (self.destination.handle(), EVERYBODY, QUEUE_KEY)
+    /// Sends a packet to all of it.
+    pub(super) fn send(&mut self, packet: &[u8]) -> io::Result<()> {
+        self.mailbox.send(packet, (&self.destination, EVERYBODY, QUEUE_KEY))
     }
 }
 
@@ -208,8 +208,7 @@ pub fn try_multicast(choice: &DeviceChoice) -> Result<MulticastTrial, DeviceErro
     };
     let mut packet = Vec::new();
     for _ in 0..TRIES {
-        let everybody = sender.everybody();
-        if let Err(error) = sender.mailbox.send(nonce.as_bytes(), everybody) {
+        if let Err(error) = sender.send(nonce.as_bytes()) {
             return Ok(trial(Err(format!("a packet to group {} cannot be sent ({error})", sender.address))));
         }
         let start = Instant::now();

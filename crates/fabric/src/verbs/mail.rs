@@ -216,7 +216,7 @@ impl Mail {
             self.packet.extend_from_slice(&header);
             self.packet.extend_from_slice(&tag(&to.peer.keys.ours, &header, part).finalize().into_bytes()[..TAG]);
             self.packet.extend_from_slice(part);
-            if self.letters.send(&self.packet, (to.peer.destination.handle(), to.peer.mail.0, to.peer.mail.1)).is_err() {
+            if self.letters.send(&self.packet, (&to.peer.destination, to.peer.mail.0, to.peer.mail.1)).is_err() {
                 self.counters.dropped += 1;
                 return;
             }
@@ -246,7 +246,7 @@ impl Mail {
         self.addressed.clear();
         let Some(group) = &mut self.group else { return };
         let room = group.mailbox.has_room(1, &mut self.counters.dropped);
-        if let Some(status) = group.mailbox.broken {
+        if let Some(status) = group.mailbox.broken() {
             tracing::error!(status, "nothing can be sent to group {} any more; members get their datagrams one by one", group.address);
             self.group = None;
             return;
@@ -275,8 +275,7 @@ impl Mail {
         });
         self.sequence += 1;
         packet::encode(self.sequence, addressees, datagram, &mut self.packet);
-        let everybody = group.everybody();
-        if group.mailbox.send(&self.packet, everybody).is_err() {
+        if group.send(&self.packet).is_err() {
             // The card takes no more for now.
             self.addressed.clear();
             return;

@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use super::device::Device;
-use super::ffi::{ACCESS_LOCAL_WRITE, GRH_BYTES, Opaque, RecvWr, SEND_SIGNALED, SendWr, Sge, WC_SUCCESS, WR_SEND, Wc};
+use super::ffi::{ACCESS_LOCAL_WRITE, GRH_BYTES, RecvWr, SEND_SIGNALED, SendWr, Sge, WC_SUCCESS, WR_SEND, Wc};
 use super::memory::{Block, Plane, Registered};
-use super::queue::{CompletionQueue, QueuePair, Shape, Transport};
+use super::queue::{CompletionQueue, Destination, QueuePair, Shape, Transport};
 use crate::primitive::Ordering;
 use crate::shm::memory::Area;
 
@@ -18,13 +18,13 @@ const SENT: u64 = 1 << 32;
 /// Every queue pair for datagrams has the same: it guards against strays, the signatures against everything else.
 pub(super) const QUEUE_KEY: u32 = 0x6d61_7274;
 
-/// Where a packet goes: an address handle, a queue pair's number and its key.
-pub(super) type To = (*mut Opaque, u32, u32);
+/// Where a packet goes: an address, a queue pair's number and its key.
+pub(super) type To<'a> = (&'a Arc<Destination>, u32, u32);
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Mailbox {
-    // Before the memory that it works on.
+    // Before the memory that it works on, and the addresses that it sends to.
     pub(super) qp: QueuePair,
     completions: Arc<CompletionQueue>,
     slot_bytes: usize,
@@ -32,15 +32,59 @@ pub(super) struct Mailbox {
     received_in: Registered,
     sent: Area,
     sent_from: Registered,
-    free: Vec<usize>,
-    /// What went wrong with the queue pair, as the card numbers it: it neither sends nor receives any more.
-    pub(super) broken: Option<i32>,
+    ledger: Ledger<Arc<Destination>>,
 }
 
 /// A packet has come, or one that had been sent is done with, or the queue pair gives something back unused.
+#[derive(Debug, PartialEq, Eq)]
 enum Event {
     Came { slot: usize, bytes: usize },
     Left,
+}
+
+/// What the card has to send, and what it has said of it.
+#[derive(Debug)]
+struct Ledger<T> {
+    /// The slots for sending that are free.
+    free: Vec<usize>,
+    /// Where what is under way goes, by its slot: it is kept until the card is done with it.
+    to: Vec<Option<T>>,
+    broken: Option<i32>,
+}
+
+impl<T> Ledger<T> {
+    fn new(sends: usize) -> Ledger<T> {
+        Ledger { free: (0..sends).collect(), to: (0..sends).map(|_| None).collect(), broken: None }
+    }
+
+    /// Takes a slot for a packet that goes to `to`.
+    fn take(&mut self, to: T) -> Option<usize> {
+        let slot = self.free.pop()?;
+        self.to[slot] = Some(to);
+        Some(slot)
+    }
+
+    /// The card has not, or no more, what was sent from a slot.
+    fn free(&mut self, slot: usize) {
+        self.to[slot] = None;
+        self.free.push(slot);
+    }
+
+    fn completed(&mut self, wc: &Wc) -> Event {
+        if wc.status != WC_SUCCESS {
+            // The first says what was wrong; those after it are only flushed.
+            self.broken.get_or_insert(wc.status);
+        }
+        match wc.wr_id & SENT {
+            0 if wc.status == WC_SUCCESS => Event::Came { slot: wc.wr_id as usize, bytes: wc.byte_len as usize },
+            // Handed over once more, it would only come back at once.
+            0 => Event::Left,
+            _ => {
+                self.free((wc.wr_id & !SENT) as usize);
+                Event::Left
+            }
+        }
+    }
 }
 
 impl Mailbox {
@@ -59,14 +103,18 @@ impl Mailbox {
             received_in: Registered::new(device, Plane::Background, &received, ACCESS_LOCAL_WRITE)?,
             sent: sent.area(0, SENDS * slot_bytes),
             sent_from: Registered::new(device, Plane::Background, &sent, 0)?,
-            free: (0..SENDS).collect(),
-            broken: None,
+            ledger: Ledger::new(SENDS),
         };
         mailbox.qp.open_for_datagrams(QUEUE_KEY)?;
         for slot in 0..RECEIVES {
             mailbox.expect(slot)?;
         }
         Ok(mailbox)
+    }
+
+    /// What went wrong with the queue pair, as the card numbers it: it neither sends nor receives any more.
+    pub(super) fn broken(&self) -> Option<i32> {
+        self.ledger.broken
     }
 
     /// Hands a slot over for the next packet.
@@ -82,7 +130,7 @@ impl Mailbox {
     /// Whether so many packets can be sent now. Those that have come meanwhile may be dropped for it, since nobody has asked for them in a long time:
     /// that many are counted in `dropped`.
     pub(super) fn has_room(&mut self, packets: usize, dropped: &mut u64) -> bool {
-        while self.free.len() < packets {
+        while self.ledger.free.len() < packets {
             match self.next() {
                 Some(Event::Came { slot, .. }) => {
                     *dropped += 1;
@@ -96,8 +144,8 @@ impl Mailbox {
     }
 
     /// Sends a packet. [`Mailbox::has_room`] has been asked.
-    pub(super) fn send(&mut self, packet: &[u8], (handle, number, key): To) -> io::Result<()> {
-        let slot = self.free.pop().ok_or(io::ErrorKind::WouldBlock)?;
+    pub(super) fn send(&mut self, packet: &[u8], (to, number, key): To<'_>) -> io::Result<()> {
+        let slot = self.ledger.take(to.clone()).ok_or(io::ErrorKind::WouldBlock)?;
         let words = &self.sent.memory()[slot * self.slot_bytes / 8..];
         for (word, chunk) in words.iter().zip(packet.chunks(8)) {
             let mut bytes = [0; 8];
@@ -114,13 +162,13 @@ impl Mailbox {
             send_flags: SEND_SIGNALED,
             ..SendWr::EMPTY
         };
-        wr.datagram(handle, number, key);
+        wr.datagram(to.handle(), number, key);
         // SAFETY: a single request; its slot is in memory that stays registered as long as the queue pair, and is free again only after its
-        // completion.
+        // completion. As long the ledger keeps the address.
         let posted = unsafe { self.qp.post(&mut wr) };
         if posted.is_err() {
             // The card takes no more for now.
-            self.free.push(slot);
+            self.ledger.free(slot);
         }
         posted
     }
@@ -130,20 +178,7 @@ impl Mailbox {
         if self.completions.poll(&mut wc) == 0 {
             return None;
         }
-        let [wc] = wc;
-        if wc.status != WC_SUCCESS && self.broken.is_none() {
-            self.broken = Some(wc.status);
-            tracing::error!(status = wc.status, "a queue pair for datagrams has failed");
-        }
-        Some(match wc.wr_id & SENT {
-            0 if wc.status == WC_SUCCESS => Event::Came { slot: wc.wr_id as usize, bytes: wc.byte_len as usize },
-            // Handed over once more, it would only come back at once.
-            0 => Event::Left,
-            _ => {
-                self.free.push((wc.wr_id & !SENT) as usize);
-                Event::Left
-            }
-        })
+        Some(self.ledger.completed(&wc[0]))
     }
 
     fn give_back(&self, slot: usize) {
@@ -167,5 +202,54 @@ impl Mailbox {
             return true;
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::ffi;
+
+    fn done(name: u64, status: i32) -> Wc {
+        Wc { wr_id: name, status, ..Wc::EMPTY }
+    }
+
+    /// A peer is forgotten, and with it its address, while what was sent there is with the card.
+    #[test]
+    fn an_address_is_kept_until_the_card_is_done_with_all_that_goes_there() {
+        let mut ledger = Ledger::new(3);
+        let address = Arc::new(());
+        let slots: Vec<usize> = (0..2).map(|_| ledger.take(address.clone()).expect("free")).collect();
+        let other = ledger.take(Arc::new(())).expect("free");
+        assert_eq!(ledger.take(address.clone()), None, "all slots are in use");
+        let forgotten = Arc::downgrade(&address);
+        drop(address);
+        ledger.completed(&done(SENT | slots[1] as u64, WC_SUCCESS));
+        ledger.completed(&done(SENT | other as u64, WC_SUCCESS));
+        assert!(forgotten.upgrade().is_some(), "the first is still under way");
+        ledger.completed(&done(SENT | slots[0] as u64, WC_SUCCESS));
+        assert!(forgotten.upgrade().is_none(), "nobody needs it any more");
+        assert_eq!(ledger.free.len(), 3);
+    }
+
+    #[test]
+    fn a_packet_that_the_card_does_not_take_keeps_no_address() {
+        let mut ledger = Ledger::new(1);
+        let address = Arc::new(());
+        let slot = ledger.take(address.clone()).expect("free");
+        ledger.free(slot);
+        assert_eq!((Arc::strong_count(&address), ledger.free.len()), (1, 1));
+    }
+
+    #[test]
+    fn the_first_failure_tells_what_is_wrong_with_the_queue_pair() {
+        let mut ledger = Ledger::new(2);
+        let slot = ledger.take(()).expect("free");
+        assert_eq!(ledger.completed(&Wc { byte_len: 60, ..done(7, WC_SUCCESS) }), Event::Came { slot: 7, bytes: 60 });
+        assert_eq!(ledger.broken, None);
+        // A send for which no address was found; then what had been handed over for receiving comes back.
+        assert_eq!(ledger.completed(&done(SENT | slot as u64, 2)), Event::Left);
+        assert_eq!(ledger.completed(&done(8, ffi::WC_WR_FLUSH_ERR)), Event::Left);
+        assert_eq!((ledger.broken, ledger.free.len()), (Some(2), 2));
     }
 }

@@ -237,7 +237,7 @@ impl Kept {
             public: regions
                 .map(|((name, bytes), at)| TheirPublic { name: *name, start: offer.public.address + *at as u64, bytes: *bytes })
                 .collect(),
-            destination: Destination::new(&card.device, to).map_err(|e| format!("it cannot be addressed ({e})"))?,
+            destination: Arc::new(Destination::new(&card.device, to).map_err(|e| format!("it cannot be addressed ({e})"))?),
             mail: offer.mail,
             keys,
             number: offer.number,
@@ -329,7 +329,7 @@ pub(super) struct Peer {
     /// Whether we may write its public regions: not when we are a client.
     pub(super) writable: bool,
     pub(super) public: Box<[TheirPublic]>,
-    pub(super) destination: Destination,
+    pub(super) destination: Arc<Destination>,
     /// Its queue pair for datagrams, and that one's key.
     pub(super) mail: (u32, u32),
     /// What its datagrams and ours are signed with.

@@ -327,7 +327,8 @@ impl Drop for QueuePair {
     }
 }
 
-/// Where datagrams for one peer go.
+/// Where datagrams for one peer go. Whoever hands a datagram over keeps it until the card is done with that one (module `mailbox`): a card may look
+/// the address up only when it sends, and one that finds none there fails the whole queue pair. Software RDMA does so since Linux 5.18.
 #[derive(Debug)]
 pub(super) struct Destination {
     handle: *mut ffi::Opaque,
@@ -335,8 +336,10 @@ pub(super) struct Destination {
     device: Arc<Device>,
 }
 
-// SAFETY: an address handle is not changed once made.
+// SAFETY: the library takes an address handle from any thread, and it is given back once, by whoever drops it last.
 unsafe impl Send for Destination {}
+// SAFETY: an address handle is not changed once made, and a reference gives out no more than the handle.
+unsafe impl Sync for Destination {}
 
 impl Destination {
     pub(super) fn new(device: &Arc<Device>, to: Address) -> io::Result<Destination> {
@@ -353,7 +356,8 @@ impl Destination {
 
 impl Drop for Destination {
     fn drop(&mut self) {
-        // SAFETY: made by `create_ah`, given back once; a datagram that is still under way has its address already.
+        // SAFETY: made by `create_ah`, given back once. Nothing that goes there is with the card any more: a mailbox keeps an `Arc` of it for each
+        // datagram until that has completed, or its queue pair is destroyed.
         let status = unsafe { (self.device.library.destroy_ah)(self.handle) };
         crate::invariant!(status == 0, "an address handle cannot be given back: {status}");
     }
