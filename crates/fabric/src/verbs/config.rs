@@ -16,6 +16,7 @@ use super::shared::Shared;
 use super::stream;
 use crate::contract::{Identity, PeerKind, RegionSpec};
 use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
+use crate::primitive::AtomicU64;
 
 /// Completions that a plane's queue holds, as far as the device allows.
 const COMPLETIONS: u32 = 16 * 1024;
@@ -172,7 +173,7 @@ impl VerbsFabric {
             device,
             patience,
             huge_pages,
-            mail: mail.address(),
+            mail: AtomicU64::new(mail.number().into()),
         });
         let ourselves = Peer::ourselves(&card, identity).map_err(|why| system("cannot reach our own memory")(io::Error::other(why)))?;
         let shared = Arc::new(Shared::new().map_err(system("cannot make an eventfd"))?);

@@ -185,6 +185,12 @@ impl VerbsFabric {
         self.mail.leave_group();
     }
 
+    /// Ends the queue pair for datagrams with an error, as the device does when something is wrong with it.
+    #[cfg(feature = "conformance")]
+    pub fn fail_mail(&self) {
+        self.mail.fail().expect("it can be told to fail");
+    }
+
     /// What has happened to datagrams.
     pub fn mail_counters(&self) -> MailCounters {
         self.mail.counters
@@ -208,6 +214,22 @@ impl VerbsFabric {
             active: false,
             notices_due: false,
         }));
+    }
+
+    /// Replaces a queue pair for datagrams that has failed. Its number is told when two meet, so all members are met anew.
+    fn renew_mail(&mut self, status: i32) {
+        let device = &self.card.device;
+        tracing::warn!(
+            device = device.name,
+            status,
+            "the queue pair for datagrams has failed; there will be another, and all members are met anew"
+        );
+        let renewed = self.mail.renew(device);
+        invariant!(renewed.is_ok(), "device {} has no queue pair for datagrams for us any more: {renewed:?}", device.name);
+        self.card.mail.store(self.mail.number().into(), Ordering::Relaxed);
+        for at in 0..self.members.len() {
+            self.give_up(self.members[at], "it knows a queue pair for datagrams that has failed");
+        }
     }
 }
 
@@ -286,6 +308,12 @@ impl Fabric for VerbsFabric {
     }
 
     fn receive(&mut self, into: &mut Vec<u8>) -> Option<PeerId> {
+        // Nobody sends clients any, and they send none.
+        if self.identity.kind == PeerKind::Member
+            && let Some(status) = self.mail.broken()
+        {
+            self.renew_mail(status);
+        }
         self.mail.receive(into, &mut self.entries)
     }
 
@@ -294,11 +322,14 @@ impl Fabric for VerbsFabric {
         loop {
             match self.shared.note()? {
                 Note::Up(id, peer) => {
-                    let identity = peer.identity;
+                    let (identity, told) = (peer.identity, peer.told_mail);
+                    self.insert(id, *peer);
                     if identity.kind == PeerKind::Member {
                         self.members.push(id);
+                        if told != self.mail.number() {
+                            self.give_up(id, "it has met us with a queue pair for datagrams that has failed since");
+                        }
                     }
-                    self.insert(id, *peer);
                     return Some(PeerEvent::Up { peer: id, identity });
                 }
                 Note::Gone(id) => {

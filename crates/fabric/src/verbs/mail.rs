@@ -24,7 +24,7 @@ use sha2::Sha256;
 use super::device::Device;
 use super::endpoint::Entry;
 use super::group::Group;
-use super::mailbox::{Mailbox, QUEUE_KEY};
+use super::mailbox::Mailbox;
 use super::packet::{self, Addressee, Route, Taken};
 use crate::contract::{MAX_DATAGRAM_BYTES, NodeId, PeerId};
 
@@ -173,9 +173,26 @@ impl Mail {
         })
     }
 
-    /// The queue pair's number and key, for peers.
-    pub(super) fn address(&self) -> (u32, u32) {
-        (self.letters.qp.number, QUEUE_KEY)
+    /// The number of the queue pair for datagrams to us, which peers are told.
+    pub(super) fn number(&self) -> u32 {
+        self.letters.qp.number
+    }
+
+    /// What has gone wrong with that queue pair, as the card numbers it: nothing is sent or received on it any more.
+    pub(super) fn broken(&self) -> Option<i32> {
+        self.letters.broken()
+    }
+
+    /// Puts a new queue pair in its place, of another number. What was under way is lost.
+    pub(super) fn renew(&mut self, device: &Arc<Device>) -> io::Result<()> {
+        // The old one goes once the new one stands, so the two have different numbers.
+        self.letters = Mailbox::new(device)?;
+        Ok(())
+    }
+
+    #[cfg(feature = "conformance")]
+    pub(super) fn fail(&self) -> io::Result<()> {
+        self.letters.qp.fail()
     }
 
     /// The group that datagrams to all members may go to.

@@ -7,12 +7,13 @@ use super::device::Device;
 use super::ffi::{ACCESS_LOCAL_WRITE, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE};
 use super::grant::Grant;
 use super::mail::Keys;
+use super::mailbox::QUEUE_KEY;
 use super::memory::{Block, Plane, Registered};
 use super::offer::{Key, Offer};
 use super::queue::{Address, CompletionQueue, Destination, Patience, QueuePair, Shape, Transport};
 use crate::contract::{Identity, PeerKind, RegionName, RegionSpec};
 use crate::meeting::regions::lanes_for;
-use crate::primitive::Ordering;
+use crate::primitive::{AtomicU64, Ordering};
 use crate::shm::memory::Area;
 use crate::shm::plan::{LanesPlan, PublicPlan};
 
@@ -83,8 +84,15 @@ pub(super) struct Card {
     pub(super) patience: Patience,
     /// Whether regions are in huge pages.
     pub(super) huge_pages: bool,
-    /// Of our queue pair for datagrams: its number and its key.
-    pub(super) mail: (u32, u32),
+    /// The number of our queue pair for datagrams; the endpoint changes it when it has to make a new one. A meeting under way may have told the old one:
+    /// the endpoint sees that when it hears of the peer, so no order is needed here.
+    pub(super) mail: AtomicU64,
+}
+
+impl Card {
+    fn mail(&self) -> u32 {
+        self.mail.load(Ordering::Relaxed) as u32
+    }
 }
 
 /// Memory for requests under way to one peer: a ring, known in both domains.
@@ -123,6 +131,8 @@ pub(super) struct Kept {
     notices: (Area, Registered),
     stage: Stage,
     requests: u32,
+    /// The queue pair for datagrams that the peer is told of.
+    mail: u32,
 }
 
 impl Kept {
@@ -157,6 +167,7 @@ impl Kept {
             ),
             stage: Stage::new(device, stage)?,
             requests,
+            mail: card.mail(),
         })
     }
 
@@ -166,7 +177,7 @@ impl Kept {
             number,
             address: Address::of(&card.device.port),
             reads: card.device.limits.reads_in,
-            mail: card.mail,
+            mail: (self.mail, QUEUE_KEY),
             background: self.background.number,
             writers: self.writers.iter().map(|qp| qp.number).collect(),
             answerers: self.answerers.iter().map(|qp| qp.number).collect(),
@@ -239,6 +250,7 @@ impl Kept {
                 .collect(),
             destination: Arc::new(Destination::new(&card.device, to).map_err(|e| format!("it cannot be addressed ({e})"))?),
             mail: offer.mail,
+            told_mail: self.mail,
             keys,
             number: offer.number,
             address: to,
@@ -332,6 +344,8 @@ pub(super) struct Peer {
     pub(super) destination: Arc<Destination>,
     /// Its queue pair for datagrams, and that one's key.
     pub(super) mail: (u32, u32),
+    /// The queue pair of ours that its datagrams go to.
+    pub(super) told_mail: u32,
     /// What its datagrams and ours are signed with.
     pub(super) keys: Keys,
     /// By what number it knows us in datagrams.

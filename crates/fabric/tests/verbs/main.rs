@@ -4,6 +4,8 @@
 #[cfg(target_os = "linux")]
 mod conformance;
 #[cfg(target_os = "linux")]
+mod datagrams;
+#[cfg(target_os = "linux")]
 mod endpoint;
 #[cfg(target_os = "linux")]
 mod intruders;

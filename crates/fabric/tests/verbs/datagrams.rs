@@ -1,0 +1,85 @@
+//! The queue pair for datagrams: nothing takes it from those who are not concerned, and there is another when it fails.
+
+use martlet_fabric::verbs::VerbsFabric;
+use martlet_fabric::{Fabric, NodeId, PeerEvent, PeerId, PeerKind, RegionSpec};
+
+use crate::cluster::{identity, start, unique_cluster};
+
+fn member(cluster: &str, node: u16) -> VerbsFabric {
+    start(cluster, identity(node, 1, PeerKind::Member), RegionSpec::default(), RegionSpec::default())
+}
+
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Waits for a node; nobody may go meanwhile.
+fn up(fabric: &mut VerbsFabric, node: u16) -> PeerId {
+    match until(|| fabric.event()) {
+        PeerEvent::Up { peer, identity } => {
+            assert_eq!(identity.node, NodeId(node));
+            peer
+        }
+        gone => panic!("{gone:?}"),
+    }
+}
+
+/// Sends a number to a peer again and again, until that has heard it.
+fn tell(from: &mut VerbsFabric, to: PeerId, listener: &mut VerbsFabric, number: u64) {
+    let mut heard = Vec::new();
+    while heard != number.to_le_bytes() {
+        from.send(to, &number.to_le_bytes());
+        from.receive(&mut Vec::new());
+        std::thread::yield_now();
+        listener.receive(&mut heard);
+    }
+}
+
+/// On a link with a delay most of the datagrams are still with the device when their receiver is forgotten.
+#[test]
+fn forgetting_a_peer_takes_datagrams_from_nobody_else() {
+    let cluster = unique_cluster();
+    // Both of the others on the second device.
+    let (mut sender, mut third) = (member(&cluster, 0), member(&cluster, 3));
+    third.connect(NodeId(0), sender.listens_at().expect("it listens"));
+    let (to_third, _) = (up(&mut sender, 3), up(&mut third, 0));
+    let one = member(&cluster, 1);
+    one.connect(NodeId(0), sender.listens_at().expect("it listens"));
+    for round in 0..10 {
+        let to_one = up(&mut sender, 1);
+        for _ in 0..128 {
+            sender.send(to_one, &[1; 64]);
+        }
+        sender.forget(to_one);
+        tell(&mut sender, to_third, &mut third, round);
+        assert_eq!(third.event(), None, "the third notices nothing");
+    }
+    println!("{:?}", sender.mail_counters());
+}
+
+#[test]
+fn who_loses_the_queue_pair_for_datagrams_is_heard_again() {
+    let cluster = unique_cluster();
+    let (mut one, mut other) = (member(&cluster, 0), member(&cluster, 1));
+    one.connect(NodeId(1), other.listens_at().expect("it listens"));
+    let (mut to_other, mut to_one) = (up(&mut one, 1), up(&mut other, 0));
+    for round in 0..3 {
+        tell(&mut one, to_other, &mut other, round);
+        one.fail_mail();
+        // Whoever listens finds out.
+        let lost = until(|| {
+            assert_eq!(one.receive(&mut Vec::new()), None);
+            one.event()
+        });
+        assert_eq!(lost, PeerEvent::Gone { peer: to_other, certain: false });
+        assert_eq!(until(|| other.event()), PeerEvent::Gone { peer: to_one, certain: false });
+        (to_other, to_one) = (up(&mut one, 1), up(&mut other, 0));
+    }
+    tell(&mut one, to_other, &mut other, 100);
+    tell(&mut other, to_one, &mut one, 101);
+}
