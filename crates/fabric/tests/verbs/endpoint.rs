@@ -218,3 +218,36 @@ fn nothing_lands_after_a_read_has_completed_as_lost() {
         }
     }
 }
+
+/// What an operation gets whose bytes find no room is `PeerLost`: then its connection is lost, and there is another as soon as can be.
+#[test]
+fn a_peer_is_given_up_when_there_is_no_memory_for_an_operation() {
+    // It leaves the process without a descriptor, so the process is one of its own.
+    let test = "endpoint::write_without_memory";
+    let program = std::env::current_exe().expect("this test");
+    let ran = std::process::Command::new(program).args(["--exact", test, "--ignored", "--nocapture"]).output().expect("started");
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+#[test]
+#[ignore = "it is started by another test, as a process of its own"]
+fn write_without_memory() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let cluster = unique_cluster();
+    let (owner, mut writer) = (start(setting(&cluster, 0, PeerKind::Member)), start(setting(&cluster, 1, PeerKind::Member)));
+    dial(&writer, 0, &owner);
+    let first = up(&mut writer);
+    let lane = |peer| Remote { peer, region: Region::Lane(LANE), offset: 0 };
+    let bytes = vec![1; LANE_BYTES];
+    // Memory for requests has a descriptor.
+    let usual = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..usual.clone() }).expect("less is always allowed");
+    writer.write(lane(first), &bytes, Token(1));
+    setrlimit(Resource::Nofile, usual).expect("no more than it was");
+    assert_eq!(result(&mut writer, 1), Err(OpError::PeerLost));
+    assert_eq!(until(|| writer.event()), PeerEvent::Gone { peer: first, certain: false });
+    let second = up(&mut writer);
+    writer.write(lane(second), &bytes, Token(2));
+    assert_eq!(result(&mut writer, 2), Ok(0));
+}

@@ -135,6 +135,7 @@ impl VerbsFabric {
         if matches!(op.channel, Channel::Lane(_)) && op.epoch.is_multiple_of(2) {
             op.state = State::Done(Err(OpError::AccessLost));
         }
+        let mut failed = None;
         if op.state == State::Queued && staged > 0 {
             match entry.line.reserve(staged) {
                 Some((at, need)) => (op.at, op.staged) = (at, need),
@@ -142,11 +143,14 @@ impl VerbsFabric {
                 None => match Stage::new(&self.card.device, staged) {
                     Ok(own) => op.own_stage = Some(Box::new(own)),
                     Err(error) => {
-                        tracing::error!(%error, "no memory for an operation; its peer is given up");
                         op.state = State::Done(Err(OpError::PeerLost));
+                        failed = Some(error);
                     }
                 },
             }
+        }
+        // Not where it has no place: there stands what is under way.
+        if op.state == State::Queued {
             let area = op.own_stage.as_ref().map_or(&entry.peer.stage.area, |own| &own.area);
             let (chunks, _) = bytes.as_chunks::<8>();
             for (word, chunk) in area.memory()[op.at as usize / 8..].iter().zip(chunks) {
@@ -157,6 +161,10 @@ impl VerbsFabric {
         if !entry.active {
             entry.active = true;
             self.active.push(to);
+        }
+        if let Some(error) = failed {
+            // Whoever is told that a peer is lost waits for another connection, so this one has to go.
+            self.give_up(to, &format!("no memory for an operation ({error})"));
         }
     }
 
