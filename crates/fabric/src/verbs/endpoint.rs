@@ -31,6 +31,7 @@ use std::thread::JoinHandle;
 use super::ffi::{SendWr, Sge};
 use super::line::{Line, Work};
 use super::mail::{Assembly, Mail, MailCounters};
+use super::overdue::{Attention, Silences};
 use super::packet::Hearing;
 use super::peer::{Card, Peer, find};
 use super::shared::{Command, Note, Shared};
@@ -53,6 +54,7 @@ pub(super) struct Entry {
     /// Whether it is among the lines to be worked on.
     active: bool,
     notices_due: bool,
+    silences: Silences,
 }
 
 /// A process's endpoint on the RDMA fabric. It can be moved to another thread; only one uses it at a time.
@@ -64,8 +66,9 @@ pub struct VerbsFabric {
     // Peers go before the card that they are made with.
     entries: Vec<Option<Box<Entry>>>,
     members: Vec<PeerId>,
-    /// Lines with operations that are not done.
+    /// Lines with operations that are not done, or notices under way.
     active: Vec<PeerId>,
+    attention: Attention,
     ready: VecDeque<Completion>,
     /// Requests under way on each plane, and how many may be.
     under_way: [u64; 2],
@@ -77,6 +80,8 @@ pub struct VerbsFabric {
     thread: Option<JoinHandle<()>>,
     card: Arc<Card>,
     listens_at: Option<SocketAddr>,
+    #[cfg(feature = "conformance")]
+    deaf_to: Option<PeerId>,
     #[cfg(debug_assertions)]
     swapped: std::collections::HashSet<(PeerId, crate::contract::Region, usize)>,
 }
@@ -101,6 +106,7 @@ impl VerbsFabric {
             entries: Vec::with_capacity(64),
             members: Vec::with_capacity(64),
             active: Vec::with_capacity(64),
+            attention: Attention::new(card.patience),
             ready: VecDeque::with_capacity(1024),
             under_way: [0; 2],
             most,
@@ -111,6 +117,8 @@ impl VerbsFabric {
             thread: Some(thread),
             card,
             listens_at,
+            #[cfg(feature = "conformance")]
+            deaf_to: None,
             #[cfg(debug_assertions)]
             swapped: std::collections::HashSet::new(),
         };
@@ -191,6 +199,12 @@ impl VerbsFabric {
         self.mail.fail().expect("it can be told to fail");
     }
 
+    /// Hears of no request to a peer from now on, as when the device forgets them.
+    #[cfg(feature = "conformance")]
+    pub fn forget_requests(&mut self, to: PeerId) {
+        self.deaf_to = Some(to);
+    }
+
     /// What has happened to datagrams.
     pub fn mail_counters(&self) -> MailCounters {
         self.mail.counters
@@ -213,6 +227,7 @@ impl VerbsFabric {
             hearing: Hearing::default(),
             active: false,
             notices_due: false,
+            silences: Silences::default(),
         }));
     }
 

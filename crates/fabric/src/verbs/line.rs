@@ -157,6 +157,17 @@ impl Line {
         self.sent - self.answered
     }
 
+    /// How many are not under way any more.
+    pub(super) fn answered(&self) -> u64 {
+        self.answered
+    }
+
+    /// How many packets of `packet` bytes carry what is under way.
+    pub(super) fn packets(&self, packet: u32) -> u32 {
+        let under_way = self.ops.iter().filter(|op| op.state == State::Posted);
+        under_way.fold(0, |sum, op| sum.saturating_add(op.handed.div_ceil(packet)))
+    }
+
     /// Hands over one more request, for `bytes` more of the next operation; its number. Behind the last, [`Line::advance`] is due.
     pub(super) fn begin(&mut self, bytes: u32) -> u64 {
         let number = self.sent;
@@ -314,10 +325,10 @@ impl Line {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn op(token: u64, channel: Channel, state: State) -> Op {
+    pub(in crate::verbs) fn op(token: u64, channel: Channel, state: State) -> Op {
         Op {
             token: Token(token),
             work: Work::Write,

@@ -11,6 +11,7 @@
 //! | `peer`, `offer` | what two processes keep for each other, and what they tell each other of it |
 //! | `grant` | who may write a lane |
 //! | `line` | the operations on one peer, in order |
+//! | `overdue` | how long to wait for a request that the device may have forgotten |
 //! | `mail`, `mailbox` | datagrams, and the queue pairs that they go by |
 //! | `group`, `packet` | the cluster's multicast group, and what a packet to it looks like |
 //! | `fences` | a self-test of revocation |
@@ -39,6 +40,7 @@ mod mail;
 mod mailbox;
 mod memory;
 pub(crate) mod offer;
+mod overdue;
 pub(crate) mod packet;
 mod peer;
 mod queue;

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::device::{Device, Port};
 use super::ffi::{self, AhAttr, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr, Wc};
@@ -10,7 +11,8 @@ use super::memory::Plane;
 
 /// How long a request waits for its acknowledgement, and how often it is sent again.
 ///
-/// A request that stays unanswered fails after about `4.096 us * 2^timeout * (retries + 1)`, and up to four times that.
+/// A request that stays unanswered fails after about `4.096 us * 2^timeout * (retries + 1)`, and up to four times that. Where the device says nothing at
+/// all in four times that, or a second if that is more, it has forgotten the request, and the peer is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// The wait before a request is sent again, as an exponent: 1 to 31.
@@ -18,6 +20,9 @@ pub struct Patience {
     /// How often it is sent again: 1 to 6. The 7 of the interface would mean for ever (TRAPS 34).
     pub retries: u8,
 }
+
+/// No request is held for forgotten sooner: a device may round a short time-out up.
+const LEAST_WAIT: Duration = Duration::from_secs(1);
 
 impl Default for Patience {
     /// 67 ms and 6 times: half a second.
@@ -27,6 +32,13 @@ impl Default for Patience {
 }
 
 impl Patience {
+    /// When a device should have ended a request of so many packets, each of which may be lost, with time to spare.
+    pub(super) fn longest(self, packets: u32) -> Duration {
+        let timeout = Duration::from_nanos(4096 << self.timeout);
+        let once = (timeout * 4 * (u32::from(self.retries) + 1)).max(LEAST_WAIT);
+        once.saturating_add(timeout.saturating_mul(packets))
+    }
+
     pub(super) fn check(self) -> Result<(), String> {
         if !(1..=31).contains(&self.timeout) {
             return Err(format!("timeout exponent {}; allowed are 1 to 31", self.timeout));
@@ -373,5 +385,14 @@ mod tests {
         let error = Patience { retries: 7, ..Patience::default() }.check().expect_err("for ever");
         assert!(error.contains("7 retries; allowed are 1 to 6"), "{error}");
         assert!(Patience { timeout: 0, ..Patience::default() }.check().expect_err("for ever").contains("allowed are 1 to 31"));
+    }
+
+    #[test]
+    fn a_device_has_four_times_the_nominal_time_and_a_second_at_least() {
+        assert_eq!(Patience::default().longest(0).as_millis(), 1879);
+        assert_eq!(Patience::default().longest(10).as_millis(), 1879 + 671);
+        assert_eq!(Patience { timeout: 1, retries: 1 }.longest(0), LEAST_WAIT);
+        // The most that is allowed, in days.
+        assert_eq!(Patience { timeout: 31, retries: 6 }.longest(0).as_secs() / 86_400, 2);
     }
 }

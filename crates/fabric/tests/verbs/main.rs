@@ -12,6 +12,8 @@ mod intruders;
 #[cfg(target_os = "linux")]
 mod multicast;
 #[cfg(target_os = "linux")]
+mod overdue;
+#[cfg(target_os = "linux")]
 mod revocation;
 #[cfg(target_os = "linux")]
 mod silence;

@@ -1,6 +1,8 @@
 //! What becomes of requests: completions, in order, and the end of a connection.
 
-use super::posting::{KIND_LOOK, KIND_NOTICE, KIND_OP, plane};
+use std::time::{Duration, Instant};
+
+use super::posting::{KIND_LOOK, KIND_NOTICE, KIND_OP, plane_of};
 use super::revocation::{close, look};
 use super::{Entry, VerbsFabric};
 use crate::contract::{OpError, PeerId};
@@ -10,12 +12,20 @@ use crate::verbs::ffi::{self, Wc};
 use crate::verbs::line::{Channel, Line, State};
 use crate::verbs::shared::Command;
 
+impl Entry {
+    /// Whether notices to a peer that is not lost are under way.
+    fn awaits_notices(&self) -> bool {
+        !self.line.broken && self.peer.ours.iter().any(|lane| lane.notices > 0)
+    }
+}
+
 /// Completions taken from a queue at once.
 const BATCH: usize = 32;
 
 impl VerbsFabric {
     /// Works on all lines once: hands over what can be, takes completions, looks at notices.
     pub(super) fn progress(&mut self) {
+        let passed = if self.active.is_empty() { None } else { self.attention.turn(Instant::now) };
         for at in 0..self.active.len() {
             self.hand_over(self.active[at]);
         }
@@ -27,11 +37,14 @@ impl VerbsFabric {
             self.release(id);
             // What waited for another queue pair, or for room, may go now.
             self.hand_over(id);
+            if let Some(passed) = passed {
+                self.find_overdue(id, passed);
+            }
             let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else {
                 self.active.swap_remove(at);
                 continue;
             };
-            if entry.line.is_empty() && entry.line.look.is_none() && !entry.notices_due {
+            if entry.line.is_empty() && entry.line.look.is_none() && !entry.notices_due && !entry.awaits_notices() {
                 entry.active = false;
                 self.active.swap_remove(at);
             } else {
@@ -40,13 +53,26 @@ impl VerbsFabric {
         }
     }
 
+    /// Gives a peer up when the device should have ended a request to it long ago. `passed`: the time that counts since the last look.
+    fn find_overdue(&mut self, id: PeerId, passed: Duration) {
+        let patience = self.card.patience;
+        let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else { return };
+        if entry.line.broken {
+            return;
+        }
+        let notices = entry.awaits_notices();
+        if let Some(lasted) = entry.silences.overdue(&entry.line, notices, entry.peer.packet, patience, passed) {
+            self.give_up(id, &format!("the device has said nothing of its requests for {lasted:.1?}, and should have ended them"));
+        }
+    }
+
     fn take_completions(&mut self) {
         let mut wcs = [Wc::EMPTY; BATCH];
-        for queue in [self.card.replication.clone(), self.card.background.clone()] {
+        for (plane, queue) in [(1, self.card.replication.clone()), (0, self.card.background.clone())] {
             loop {
                 let count = queue.poll(&mut wcs);
                 for wc in &wcs[..count] {
-                    self.completed(wc);
+                    self.completed(wc, plane);
                 }
                 if count < BATCH {
                     break;
@@ -56,16 +82,23 @@ impl VerbsFabric {
     }
 
     /// A request has completed, well or not; it may be one that has been given up meanwhile.
-    fn completed(&mut self, wc: &Wc) {
+    fn completed(&mut self, wc: &Wc, plane: usize) {
         let id = PeerId((wc.wr_id >> 32) as u32);
         let (kind, low) = (wc.wr_id >> 30 & 3, wc.wr_id as u32 & 0x3fff_ffff);
         let Some(entry) = self.entries.get_mut(id.0 as usize).and_then(Option::as_deref_mut) else { return };
-        let Entry { peer, line, .. } = entry;
+        #[cfg(feature = "conformance")]
+        if self.deaf_to == Some(id) {
+            return;
+        }
+        let Entry { peer, line, silences, .. } = entry;
+        if plane == 0 {
+            silences.completed += 1;
+        }
         let well = wc.status == ffi::WC_SUCCESS;
         match kind {
             KIND_OP => {
                 let Some(request) = line.under_way(low) else { return };
-                let plane = plane(line.channel);
+                let plane = plane_of(line.channel);
                 let before = line.outstanding();
                 if well {
                     line.settle(request + 1, &peer.stage);
@@ -138,7 +171,7 @@ impl VerbsFabric {
 
     pub(super) fn end_line(&mut self, id: PeerId) {
         let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else { return };
-        let plane = plane(entry.line.channel);
+        let plane = plane_of(entry.line.channel);
         self.under_way[plane] -= entry.line.outstanding();
         entry.line.give_up();
         entry.notices_due = false;

@@ -29,7 +29,7 @@ pub(super) struct Place {
     pub(super) rkey: u32,
 }
 
-pub(super) fn plane(channel: Channel) -> usize {
+pub(super) fn plane_of(channel: Channel) -> usize {
     match channel {
         Channel::Background => 0,
         Channel::Lane(_) => 1,
@@ -212,7 +212,7 @@ impl VerbsFabric {
                 }
                 break;
             }
-            let plane = plane(channel);
+            let plane = plane_of(channel);
             if line.outstanding() >= u64::from(peer.requests) || self.under_way[plane] >= self.most[plane] {
                 break;
             }

@@ -127,7 +127,7 @@ impl VerbsFabric {
     }
 
     /// Waits until the writer's memory holds the latest grant word of a lane: what it posts from now on is under that grant, and it can tell that
-    /// from what it posted before. If it cannot be reached it is given up, in bounded time.
+    /// from what it posted before. If it cannot be reached, or the device forgets the notice, it is given up, in bounded time (module `overdue`).
     fn wait_until_told(&mut self, writer: PeerId, name: RegionName) {
         while let Some(entry) = self.entry(writer)
             && !entry.line.broken

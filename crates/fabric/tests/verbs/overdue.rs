@@ -1,0 +1,89 @@
+//! Requests of which the device is never heard again: whoever waits for them hears that the peer is lost, and the two meet anew.
+
+use martlet_fabric::verbs::{Patience, VerbsConfig, VerbsFabric};
+use martlet_fabric::{Completion, Fabric, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token};
+
+use crate::cluster::{config, identity, unique_cluster};
+
+const PUBLIC: RegionName = RegionName(1);
+const LANE: RegionName = RegionName(16);
+
+/// With so little patience that a second is the longest wait.
+fn member(cluster: &str, node: u16) -> VerbsFabric {
+    let spec = RegionSpec { public: vec![(PUBLIC, 4096)], member_lanes: vec![(LANE, 4096)], ..RegionSpec::default() };
+    let usual = config(cluster, identity(node, 1, PeerKind::Member), spec, RegionSpec::default());
+    VerbsFabric::start(VerbsConfig { patience: Patience { timeout: 13, ..Patience::default() }, ..usual }).expect("started")
+}
+
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn up(fabric: &mut VerbsFabric) -> PeerId {
+    until(|| match fabric.event() {
+        Some(PeerEvent::Up { peer, .. }) => Some(peer),
+        _ => None,
+    })
+}
+
+fn lane(peer: PeerId) -> Remote {
+    Remote { peer, region: Region::Lane(LANE), offset: 0 }
+}
+
+/// Writes until that succeeds, on whatever connection there is.
+fn goes_on(writer: &mut VerbsFabric) {
+    let mut peer = up(writer);
+    until(|| {
+        writer.write(lane(peer), &[1; 8], Token(9));
+        let done = until(|| writer.poll());
+        if done.result.is_err() {
+            peer = up(writer);
+        }
+        done.result.ok()
+    });
+}
+
+#[test]
+fn operations_that_the_device_forgets_are_lost_with_their_peer() {
+    for on_lane in [true, false] {
+        let cluster = unique_cluster();
+        let (owner, mut writer) = (member(&cluster, 0), member(&cluster, 1));
+        writer.connect(NodeId(0), owner.listens_at().expect("it listens"));
+        let first = up(&mut writer);
+        writer.forget_requests(first);
+        match on_lane {
+            true => writer.write(lane(first), &[1; 8], Token(1)),
+            false => writer.read_word(Remote { peer: first, region: Region::Public(PUBLIC), offset: 0 }, Token(1)),
+        }
+        // It waits for the other queue pair, and so for the first.
+        match on_lane {
+            true => writer.read_word(Remote { peer: first, region: Region::Public(PUBLIC), offset: 0 }, Token(2)),
+            false => writer.write(lane(first), &[1; 8], Token(2)),
+        }
+        for token in [1, 2] {
+            assert_eq!(until(|| writer.poll()), Completion { token: Token(token), result: Err(OpError::PeerLost) });
+        }
+        assert_eq!(until(|| writer.event()), PeerEvent::Gone { peer: first, certain: false });
+        goes_on(&mut writer);
+    }
+}
+
+#[test]
+fn an_owner_whose_notice_is_forgotten_does_not_wait_for_ever() {
+    let cluster = unique_cluster();
+    let (mut owner, mut writer) = (member(&cluster, 0), member(&cluster, 1));
+    writer.connect(NodeId(0), owner.listens_at().expect("it listens"));
+    let (to_writer, to_owner) = (up(&mut owner), up(&mut writer));
+    owner.forget_requests(to_writer);
+    owner.revoke(to_writer, LANE, Token(1));
+    assert_eq!(until(|| owner.poll()), Completion { token: Token(1), result: Ok(0) });
+    owner.grant(to_writer, LANE);
+    assert_eq!(until(|| owner.event()), PeerEvent::Gone { peer: to_writer, certain: false });
+    assert_eq!(until(|| writer.event()), PeerEvent::Gone { peer: to_owner, certain: false });
+    goes_on(&mut writer);
+}
