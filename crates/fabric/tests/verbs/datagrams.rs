@@ -1,5 +1,7 @@
 //! The queue pair for datagrams: nothing takes it from those who are not concerned, and there is another when it fails.
 
+use std::process::Command;
+
 use martlet_fabric::verbs::VerbsFabric;
 use martlet_fabric::{Fabric, NodeId, PeerEvent, PeerId, PeerKind, RegionSpec};
 
@@ -40,8 +42,20 @@ fn tell(from: &mut VerbsFabric, to: PeerId, listener: &mut VerbsFabric, number: 
     }
 }
 
-/// On a link with a delay most of the datagrams are still with the device when their receiver is forgotten.
+/// Lets the link of the virtual machine's first device take packets ten times a second only. Of those that wait there the device knows, unlike of those
+/// that are merely delayed, and with 64 of one queue pair it stops.
+fn slow(slow: bool) {
+    let mut tc = Command::new("tc");
+    match slow {
+        true => tc.args(["qdisc", "replace", "dev", "ve0", "root", "netem", "slot", "100ms"]),
+        false => tc.args(["qdisc", "delete", "dev", "ve0", "root"]),
+    };
+    assert!(tc.status().expect("tc is installed").success(), "{tc:?}");
+}
+
+/// The device has not even looked their receiver's address up when that is forgotten.
 #[test]
+#[ignore = "it slows the link between the virtual machine's devices, so it runs alone"]
 fn forgetting_a_peer_takes_datagrams_from_nobody_else() {
     let cluster = unique_cluster();
     // Both of the others on the second device.
@@ -52,11 +66,13 @@ fn forgetting_a_peer_takes_datagrams_from_nobody_else() {
     one.connect(NodeId(0), sender.listens_at().expect("it listens"));
     for round in 0..10 {
         let to_one = up(&mut sender, 1);
+        slow(true);
         for _ in 0..128 {
             sender.send(to_one, &[1; 64]);
         }
         sender.forget(to_one);
         tell(&mut sender, to_third, &mut third, round);
+        slow(false);
         assert_eq!(third.event(), None, "the third notices nothing");
     }
     println!("{:?}", sender.mail_counters());
