@@ -190,8 +190,8 @@ impl<H: Harness> World<H> {
     }
 }
 
-/// Every order of at most seven acts (five, on rounds under chance): two writers that post and finish records, and their owner that hands the
-/// permission over. What completes `Ok` stood in the lane, whole, when the owner took it; what was not there then fails, also when its writer
+/// Every order of at most [`Harness::hand_over_acts`] acts (five, on rounds under chance): two writers that post and finish records, and their
+/// owner that hands the permission over. What completes `Ok` stood in the lane, whole, when the owner took it; what was not there then fails, also when its writer
 /// gets the permission back before it looks; who holds the permission throughout loses nothing.
 pub fn no_order_of_writes_and_hand_overs_loses_what_succeeded<H: Harness>(round: u64) {
     every_order_of_hand_overs::<H>(round, |result| result);
@@ -200,7 +200,7 @@ pub fn no_order_of_writes_and_hand_overs_loses_what_succeeded<H: Harness>(round:
 /// The same, where writers are told what `told` makes of the truth: for canaries.
 pub fn every_order_of_hand_overs<H: Harness>(round: u64, told: fn(Result<u64, OpError>) -> Result<u64, OpError>) {
     let mut world = World::<H>::new(round, told);
-    let longest = if round == 0 { 7 } else { 5 };
+    let longest = if round == 0 { H::hand_over_acts() } else { 5 };
     let mut order: Vec<usize> = Vec::new();
     let mut orders = 0u64;
     // Depth first over all orders; each is lived from a settled start, since a real fabric cannot be copied.

@@ -54,6 +54,12 @@ pub trait Harness: Sized {
     /// How many passes without success make a test fail. A real-time backend sets it so high that only a hang reaches it.
     const PATIENCE: usize = 1_000_000;
 
+    /// How many acts an order of hand-overs has ([`no_order_of_writes_and_hand_overs_loses_what_succeeded`]). Each more makes four times as many
+    /// orders, so a backend on which an act takes long has fewer, but no fewer than four.
+    fn hand_over_acts() -> usize {
+        7
+    }
+
     /// `members` processes that all offer `spec`, each connecting to each other. Their `Up` events need not have come yet.
     fn start(round: u64, members: usize, spec: &RegionSpec) -> Self;
 

@@ -22,6 +22,11 @@ pub trait Backend {
     /// After so many turns of its task a thread lets others have its processor: there may be fewer processors than tasks.
     const TURNS: u32;
 
+    /// [`Harness::hand_over_acts`].
+    fn hand_over_acts() -> usize {
+        7
+    }
+
     /// An endpoint of the suite's clusters.
     fn start(cluster: &str, who: Identity) -> Self::Fabric;
 
@@ -69,6 +74,10 @@ impl<B: Backend> Harness for Processes<B> {
     type Fabric = B::Fabric;
 
     const ROUNDS: u64 = B::ROUNDS;
+
+    fn hand_over_acts() -> usize {
+        B::hand_over_acts()
+    }
 
     fn start(_round: u64, members: usize, offers: &RegionSpec) -> Processes<B> {
         assert_eq!(*offers, spec());

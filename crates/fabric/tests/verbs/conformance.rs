@@ -4,7 +4,7 @@ use martlet_fabric::conformance::{self, Backend, Processes};
 use martlet_fabric::verbs::{Multicast, VerbsConfig, VerbsFabric};
 use martlet_fabric::{Identity, NodeId};
 
-use crate::cluster::config;
+use crate::cluster::{config, number};
 
 /// With a multicast group or without.
 pub struct Verbs<const GROUP: bool>;
@@ -16,6 +16,11 @@ impl<const GROUP: bool> Backend for Verbs<GROUP> {
     const BYSTANDER: &'static str = "conformance::be_a_bystander";
     // Software RDMA needs a processor too.
     const TURNS: u32 = 1;
+
+    /// Seven take minutes under emulation; `MARTLET_HAND_OVER_ACTS` says otherwise.
+    fn hand_over_acts() -> usize {
+        number("MARTLET_HAND_OVER_ACTS", 5)
+    }
 
     fn start(cluster: &str, who: Identity) -> VerbsFabric {
         let usual = config(cluster, who, conformance::spec(), conformance::client_spec());

@@ -23,6 +23,7 @@ mod cluster {
     //! What the tests have in common.
 
     use std::net::SocketAddr;
+    use std::str::FromStr;
 
     pub use martlet_fabric::conformance::unique_cluster;
     use martlet_fabric::verbs::{DeviceChoice, Patience, VerbsConfig, VerbsFabric, devices};
@@ -32,6 +33,14 @@ mod cluster {
 
     pub fn identity(node: u16, incarnation: u64, kind: PeerKind) -> Identity {
         Identity { node: NodeId(node), incarnation: Incarnation(incarnation), kind }
+    }
+
+    /// How much of something is tried: what the environment says, or else `usual`.
+    pub fn number<T: FromStr>(variable: &str, usual: T) -> T {
+        match std::env::var(variable) {
+            Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable}: `{text}`; allowed are numbers")),
+            Err(_) => usual,
+        }
     }
 
     /// The device of a node: neighbours have different ones.

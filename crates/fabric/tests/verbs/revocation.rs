@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use martlet_fabric::verbs::{DeviceChoice, Fence, VerbsFabric, devices, try_fences};
 use martlet_fabric::{Fabric, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token};
 
-use crate::cluster::{identity, start, unique_cluster};
+use crate::cluster::{identity, number, start, unique_cluster};
 
 const LANE: RegionName = RegionName(16);
 /// Long enough for several packets.
@@ -13,10 +13,7 @@ const WORDS: usize = 2048;
 
 /// How often the owner revokes; `MARTLET_REVOCATIONS` says otherwise.
 fn rounds() -> u64 {
-    match std::env::var("MARTLET_REVOCATIONS") {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("MARTLET_REVOCATIONS: `{text}`; allowed are numbers")),
-        Err(_) => 300,
-    }
+    number("MARTLET_REVOCATIONS", 300)
 }
 
 fn up(fabric: &mut VerbsFabric) -> PeerId {
