@@ -5,13 +5,16 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use martlet_fabric::shm::ShmFabric;
-use martlet_fabric::{Fabric as _, Incarnation, NodeId};
+use martlet_fabric::verbs::VerbsFabric;
+use martlet_fabric::{Incarnation, NodeId};
+use martlet_node::config::FabricKind;
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::layout::Component;
 use martlet_protocol::basics::{ProcessId, ViewNumber};
 use martlet_protocol::membership::{Config, Core, Roles};
 
-use crate::commands::victim;
+use super::endpoint::{self, Endpoint, Place};
+use crate::fabric::FabricFlags;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::report::placement::two_cores;
@@ -26,6 +29,8 @@ pub struct Arguments {
     /// How many samples of each kind.
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..))]
     samples: u32,
+    #[command(flatten)]
+    fabric: FabricFlags,
 }
 
 /// Questions in a batch.
@@ -34,10 +39,19 @@ const BATCH: u32 = 32;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    let place = Place::new("bench-active", &arguments.fabric.plan(None)?, 1)?;
+    report.set("fabric", arguments.fabric.kind().to_string());
+    match arguments.fabric.kind() {
+        FabricKind::Shm => run_on::<ShmFabric>(arguments, &place, report, interrupt),
+        FabricKind::Verbs => run_on::<VerbsFabric>(arguments, &place, report, interrupt),
+    }
+}
+
+fn run_on<F: Endpoint>(arguments: &Arguments, place: &Place, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     if let Some((here, _)) = two_cores() {
         sched::pin_current_thread(here).context("cannot bind the measuring thread")?;
     }
-    let mut member = Member::found()?;
+    let mut member = Member::<F>::found(place)?;
     let view = member.await_lease()?;
     report.set("lease_ns", member.lease_ns);
     let mut read = Figure::new("active", "clock read, in turn", Unit::Nanoseconds).with("batch", BATCH);
@@ -74,17 +88,17 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
 }
 
 /// A coordinator that is alone with itself: the whole machinery of leases, and nobody to wait for.
-struct Member {
-    fabric: ShmFabric,
+struct Member<F> {
+    fabric: F,
     core: Core,
     lease_ns: u64,
 }
 
-impl Member {
-    fn found() -> Outcome<Member> {
-        let (node, incarnation) = (NodeId(0), 1);
-        let mut fabric = victim::bench_fabric(&format!("bench-active-{}", std::process::id()), node, incarnation)?;
-        let config = Config::new(ProcessId { node, incarnation: Incarnation(incarnation) }, Roles::COORDINATOR.with(Roles::REPLICA));
+impl<F: Endpoint> Member<F> {
+    fn found(place: &Place) -> Outcome<Member<F>> {
+        let mut fabric = F::start(place, 0, endpoint::regions())?;
+        let itself = ProcessId { node: NodeId(0), incarnation: Incarnation(1) };
+        let config = Config::new(itself, Roles::COORDINATOR.with(Roles::REPLICA));
         let lease_ns = config.lease_ns;
         let now = clock::now();
         let mut core = Core::new(now, config);

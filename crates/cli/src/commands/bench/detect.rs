@@ -9,6 +9,7 @@ use martlet_fabric::primitive::{Ordering, fence};
 use martlet_fabric::shm::{ParkWord, ShmFabric};
 use martlet_fabric::{Fabric as _, PeerEvent, PeerId, Region, Remote};
 use martlet_node::clock;
+use martlet_node::config::FabricKind;
 use martlet_node::sched::OnCore;
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::{LIFE, life};
@@ -16,6 +17,7 @@ use martlet_protocol::detector::certain::{Sign, judge};
 use rustix::process::Signal;
 
 use crate::commands::victim::{self, VICTIM_NODE};
+use crate::fabric::FabricFlags;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::process::ProcessName;
@@ -26,18 +28,27 @@ use crate::report::{Figure, Report, Unit};
 /// How soon a process is seen to have died, beside the bare probe.
 ///
 /// The victim is a member on the fabric whose acting thread spins, sleeps, or has 512 MiB resident. The watcher judges its death words as
-/// nodes do, polling them or sleeping on them.
+/// nodes do, polling them or sleeping on them. All of it is on shared memory: elsewhere no death is certain.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// How many kills of each kind.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
     kills: u32,
+    #[command(flatten)]
+    fabric: FabricFlags,
 }
 
 /// How long a death may take to be seen before something is broken.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    if arguments.fabric.kind() != FabricKind::Shm {
+        let why = "over RDMA no death is certain (docs/rdma.md), so there is nothing to measure; allowed is shm, and how soon a death is presumed is part of \
+                   `martlet bench failover --fabric verbs`";
+        return Err(Fail::usage(format_args!("--fabric is {}: {why}", arguments.fabric.kind())));
+    }
+    // It refuses flags that only another fabric has.
+    arguments.fabric.plan(None)?;
     report.set("kills", arguments.kills);
     let cluster = format!("bench-detect-{}", std::process::id());
     let mut watcher = victim::bench_fabric(&cluster, martlet_fabric::NodeId(0), 1)?;
