@@ -1,7 +1,7 @@
 //! What needs RDMA devices, as `cargo xtask ci` runs it: the backend's tests and trials of clusters, in the virtual machine, on a good link and on bad ones.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use super::image::Image;
@@ -19,6 +19,8 @@ struct Run {
     loss: Option<u32>,
     delay: Option<Duration>,
     tests: Tests,
+    /// Tests of the command, which run it over RDMA.
+    command: &'static [&'static str],
     trials: &'static [Trial],
 }
 
@@ -50,6 +52,15 @@ const RUNS: [Run; 3] = [
         loss: None,
         delay: None,
         tests: Tests { revocations: 1000, hand_over_acts: 5, threads: 2, alone: None },
+        // Figures say nothing here; but benchmarks have to run, and the doctor has to find the devices.
+        command: &[
+            "bench::a_figure_of_the_paper_is_drawn",
+            "bench::asking_for_a_lease",
+            "bench::one_sided_operations",
+            "cluster::a_cluster_outlives_its_primary_and_all_steps_may_be_repeated",
+            "cluster::leadership_is_handed_to_the_node_that_is_named",
+            "command::the_doctor_says_what_this_host_can_do",
+        ],
         trials: &[
             Trial { engine: "primary-backup", kills: 3, pauses: 1, multicast: "on" },
             Trial { engine: "mu", kills: 3, pauses: 1, multicast: "off" },
@@ -61,6 +72,7 @@ const RUNS: [Run; 3] = [
         loss: Some(5000),
         delay: Some(Duration::from_millis(2)),
         tests: Tests { revocations: 20, hand_over_acts: 4, threads: 4, alone: None },
+        command: &[],
         // A kill and a restart with `mu`: each fault takes half a minute there.
         trials: &[
             Trial { engine: "primary-backup", kills: 3, pauses: 0, multicast: "on" },
@@ -78,6 +90,7 @@ const RUNS: [Run; 3] = [
             threads: 1,
             alone: Some("silence::everything_ends_when_the_link_is_silent_and_goes_on_when_it_is_back"),
         },
+        command: &[],
         trials: &[],
     },
 ];
@@ -104,7 +117,7 @@ pub fn command(root: &Path) -> ExitCode {
 
 /// Builds the tests and runs them in the machine.
 pub fn run(root: &Path) -> Outcome {
-    let Built { tests, martlet } = match build(root) {
+    let built = match build(root).and_then(|built| built.check().map(|()| built)) {
         Ok(built) => built,
         Err(why) => return Outcome::Failed(why),
     };
@@ -114,7 +127,7 @@ pub fn run(root: &Path) -> Outcome {
     };
     // On a bad link mostly nothing happens: there is time for another machine meanwhile.
     let [good, lossy, silent] = RUNS;
-    let work = Work { image: &image, tests: &tests, martlet: &martlet };
+    let work = Work { image: &image, built: &built };
     let ends = std::thread::scope(|scope| {
         let bad = scope.spawn(|| work.run(&lossy).or_else(|| work.run(&silent)));
         [work.run(&good), bad.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))]
@@ -126,16 +139,18 @@ pub fn run(root: &Path) -> Outcome {
 /// What is run, wherever it is.
 struct Work<'a> {
     image: &'a Image,
-    tests: &'a Path,
-    martlet: &'a Path,
+    built: &'a Built,
 }
 
 impl Work<'_> {
     /// Why a run failed, unless it passed.
     fn run(&self, run: &Run) -> Option<String> {
         println!("   {}{}", run.label, run.what);
-        let mut parts = vec![run.tests.command(self.tests)];
-        parts.extend(run.trials.iter().map(|trial| trial.command(self.martlet)));
+        let mut parts = vec![run.tests.command(&self.built.tests)];
+        if !run.command.is_empty() {
+            parts.push(over_rdma(&self.built.command_tests, run.command));
+        }
+        parts.extend(run.trials.iter().map(|trial| trial.command(&self.built.martlet)));
         let options = Options {
             command: one_by_one(&parts),
             loss: run.loss,
@@ -173,6 +188,14 @@ impl Tests {
     }
 }
 
+/// Tests of the command, on both devices.
+fn over_rdma(binary: &Path, tests: &[&str]) -> Vec<String> {
+    let binary = binary.to_str().expect("a path that cargo has printed");
+    let fabric = ["env", "MARTLET_TEST_FABRIC=verbs", "MARTLET_TEST_DEVICES=rxe0,rxe1"];
+    let threads = [binary, "--test-threads", "2", "--exact"];
+    fabric.iter().chain(&threads).chain(tests).map(|word| (*word).to_owned()).collect()
+}
+
 impl Trial {
     /// `martlet torture`: nothing acknowledged is lost, whoever is killed, and who is started again joins.
     fn command(&self, martlet: &Path) -> Vec<String> {
@@ -191,27 +214,54 @@ struct Built {
     tests: PathBuf,
     /// The command.
     martlet: PathBuf,
+    /// Its tests.
+    command_tests: PathBuf,
 }
 
-/// Builds both, with the features that the workspace's tests have: after those nearly all of it stands already.
+impl Built {
+    /// Whether the tests that [`RUNS`] name are there: one that is named in vain would pass.
+    fn check(&self) -> Result<(), String> {
+        for (binary, named) in [
+            (&self.tests, RUNS.iter().filter_map(|run| run.tests.alone).collect::<Vec<_>>()),
+            (&self.command_tests, RUNS.iter().flat_map(|run| run.command).copied().collect()),
+        ] {
+            let output = Command::new(binary).args(["--list", "--format", "terse"]).output();
+            let output = output.map_err(|e| format!("cannot run {}: {e}", binary.display()))?;
+            let listed = String::from_utf8_lossy(&output.stdout);
+            if let Some(missing) = named.iter().find(|test| !listed.lines().any(|line| line.strip_suffix(": test") == Some(test))) {
+                return Err(format!("{} has no test {missing}", binary.display()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Builds all, with the features that the workspace's tests have: after those nearly all of it stands already.
 fn build(root: &Path) -> Result<Built, String> {
     let mut command = cargo(root);
-    command.args(["build", "--workspace", "--test", "verbs", "--bin", "martlet", "--message-format", "json"]);
+    command.args(["build", "--workspace", "--test", "verbs", "--test", "it", "--bin", "martlet", "--message-format", "json"]);
     let output = command.stderr(std::process::Stdio::inherit()).output().map_err(|e| format!("cannot run cargo: {e}"))?;
     if !output.status.success() {
         return Err(format!("the tests and the command cannot be built: {}", output.status));
     }
     let messages = String::from_utf8_lossy(&output.stdout);
-    let built = |target: &str| executable(&messages, target).ok_or_else(|| format!("cargo names no executable of {target}"));
-    Ok(Built { tests: built("verbs")?, martlet: built("martlet")? })
+    let built = |package: &str, target: &str| {
+        executable(&messages, &root.join(package), target).ok_or_else(|| format!("cargo names no executable of {target} in {package}"))
+    };
+    Ok(Built {
+        tests: built("crates/fabric", "verbs")?,
+        martlet: built("crates/cli", "martlet")?,
+        command_tests: built("crates/cli", "it")?,
+    })
 }
 
-/// The executable of a target that cargo's messages name.
-fn executable(messages: &str, target: &str) -> Option<PathBuf> {
+/// The executable of a package's target that cargo's messages name. Several packages may have a target of that name.
+fn executable(messages: &str, package: &Path, target: &str) -> Option<PathBuf> {
+    let manifest = package.join("Cargo.toml");
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["target"]["name"] == target)
+        .filter(|message| message["target"]["name"] == target && message["manifest_path"].as_str().map(Path::new) == Some(&manifest))
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
 }
 
@@ -232,11 +282,13 @@ mod tests {
 
     #[test]
     fn the_test_binary_is_found_among_cargos_messages() {
-        let messages = r#"{"reason":"compiler-artifact","target":{"name":"martlet_fabric"},"executable":null}
+        let messages = r#"{"reason":"compiler-artifact","manifest_path":"/w/node/Cargo.toml","target":{"name":"martlet_node"},"executable":null}
 not json
-{"reason":"compiler-artifact","target":{"name":"verbs"},"executable":"/t/debug/deps/verbs-1"}
+{"reason":"compiler-artifact","manifest_path":"/w/node/Cargo.toml","target":{"name":"it"},"executable":"/t/debug/deps/it-1"}
+{"reason":"compiler-artifact","manifest_path":"/w/cli/Cargo.toml","target":{"name":"it"},"executable":"/t/debug/deps/it-2"}
 {"reason":"build-finished","success":true}"#;
-        assert_eq!(executable(messages, "verbs"), Some(PathBuf::from("/t/debug/deps/verbs-1")));
-        assert_eq!(executable("{}", "verbs"), None);
+        assert_eq!(executable(messages, Path::new("/w/cli"), "it"), Some(PathBuf::from("/t/debug/deps/it-2")));
+        assert_eq!(executable(messages, Path::new("/w/node"), "martlet_node"), None);
+        assert_eq!(executable("{}", Path::new("/w/cli"), "it"), None);
     }
 }

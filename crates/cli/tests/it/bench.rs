@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::martlet::{Ran, run};
+use crate::martlet::{Ran, fabric, on_fabric, run};
 
 /// Runs a benchmark and returns the metrics that it measured beside the reference figures.
 #[track_caller]
@@ -10,9 +10,30 @@ fn bench(arguments: &[&str]) -> Vec<String> {
     measured(arguments[0], run(&[&["bench", "--json"], arguments].concat()))
 }
 
+/// The same on the fabric that these tests run on. Where that needs a virtual machine the reference figures would take minutes.
+#[track_caller]
+fn bench_on_fabric(arguments: &[&str]) -> Vec<String> {
+    if fabric().is_empty() {
+        return bench(arguments);
+    }
+    let (reference, own) = figures(arguments[0], run(&on_fabric(&[&["bench", "--json", "--no-reference"], arguments].concat())));
+    assert_eq!(reference, Vec::<String>::new());
+    own
+}
+
 /// What a benchmark has measured beside the reference figures.
 #[track_caller]
 fn measured(name: &str, ran: Ran) -> Vec<String> {
+    let (reference, own) = figures(name, ran);
+    for wanted in ["clock read", "raw CAS", "raw write of 64 B to two lanes, with its fence", "bare death probe"] {
+        assert!(reference.iter().any(|metric| metric == wanted), "{wanted} is missing among {reference:?}");
+    }
+    own
+}
+
+/// The reference figures that a benchmark has measured, and its own.
+#[track_caller]
+fn figures(name: &str, ran: Ran) -> (Vec<String>, Vec<String>) {
     let objects = ran.ok().objects();
     let mut reference = Vec::new();
     let mut own = Vec::new();
@@ -33,10 +54,7 @@ fn measured(name: &str, ran: Ran) -> Vec<String> {
             other => panic!("no bench: {other}"),
         }
     }
-    for wanted in ["clock read", "raw CAS", "raw write of 64 B to two lanes, with its fence", "bare death probe"] {
-        assert!(reference.iter().any(|metric| metric == wanted), "{wanted} is missing among {reference:?}");
-    }
-    own
+    (reference, own)
 }
 
 #[test]
@@ -46,7 +64,7 @@ fn the_machine_itself() {
 
 #[test]
 fn one_sided_operations() {
-    assert_eq!(bench(&["fabric", "--samples", "200"]).len(), 4);
+    assert_eq!(bench_on_fabric(&["fabric", "--samples", "200"]).len(), 4);
 }
 
 #[test]
@@ -70,7 +88,8 @@ fn replicating_a_request() {
 fn a_figure_of_the_paper_is_drawn() {
     let file = std::env::temp_dir().join(format!("martlet-figure-{}.svg", std::process::id()));
     let path = file.to_str().expect("a path in UTF-8");
-    let ran = run(&["bench", "replicate", "--engine", "mu", "--samples", "200", "--figure", "3", "--plot", path]).ok();
+    let arguments = ["bench", "--no-reference", "replicate", "--engine", "mu", "--samples", "200", "--figure", "3", "--plot", path];
+    let ran = run(&on_fabric(&arguments)).ok();
     assert!(ran.out.contains("raw write, p50") && !ran.out.contains("outstanding"), "{}", ran.out);
     let svg = std::fs::read_to_string(&file).expect("drawn");
     std::fs::remove_file(&file).expect("there");
@@ -79,7 +98,7 @@ fn a_figure_of_the_paper_is_drawn() {
 
 #[test]
 fn asking_for_a_lease() {
-    assert_eq!(bench(&["active", "--samples", "200"]), ["clock read, in turn", "active, inside a lease"]);
+    assert_eq!(bench_on_fabric(&["active", "--samples", "200"]), ["clock read, in turn", "active, inside a lease"]);
 }
 
 #[test]
@@ -107,6 +126,8 @@ fn watching_the_leader_for_pauses() {
 #[test]
 fn seeing_a_death() {
     assert_eq!(bench(&["detect", "--kills", "2"]).len(), 9);
+    let why = run(&["bench", "--no-reference", "detect", "--fabric", "verbs"]).code(2).err;
+    assert!(why.contains("--fabric is verbs") && why.contains("no death is certain") && why.contains("allowed is shm"), "{why}");
 }
 
 #[test]

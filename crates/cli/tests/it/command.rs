@@ -1,6 +1,8 @@
 //! What every command has in common.
 
-use crate::martlet::{TempDir, command, ran, run};
+use serde_json::Value;
+
+use crate::martlet::{TempDir, command, fabric, ran, run};
 
 #[test]
 fn wrong_usage_has_a_code_of_its_own() {
@@ -23,6 +25,25 @@ fn a_cluster_that_is_not_there_is_said_to_be_absent() {
     }
     run(&["cluster", "down", "--dir", &nowhere]).ok();
     assert!(!dir.path().join("nowhere").exists(), "looking makes nothing");
+}
+
+#[test]
+fn the_doctor_says_what_this_host_can_do() {
+    let objects = run(&["doctor", "--json", "--seconds", "1", "--fence-trials", "2"]).ok().objects();
+    let of = |event: &str| objects.iter().filter(|object| object["event"] == event).collect::<Vec<_>>();
+    assert!(!of("jitter").is_empty() && of("timeouts")[0]["lease_us"].as_u64() > Some(0), "{objects:?}");
+    let usable = |name: &str| of("fabric").iter().any(|fabric| fabric["fabric"] == name && fabric["usable"] == true);
+    assert!(usable("shm"), "{objects:?}");
+    // Where the tests run over RDMA, its devices are there, and nothing is stored after what revokes on them.
+    for device in fabric().last().iter().flat_map(|devices| devices.split(',')) {
+        assert!(usable(&format!("verbs, device {device}")), "{device}: {objects:?}");
+        let (fences, groups) = (of("fence"), of("multicast"));
+        assert!(groups.iter().any(|group| group["device"] == device), "{device}: {objects:?}");
+        let fences: Vec<_> = fences.iter().filter(|fence| fence["device"] == device).collect();
+        assert_eq!(fences.len(), 4, "{device}: {objects:?}");
+        let chosen = fences.iter().find(|fence| fence["chosen"] == true).expect("one of them");
+        assert_eq!((&chosen["rounds"], &chosen["late"]), (&Value::from(2), &Value::from(0)), "{device}: {objects:?}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Runs the command.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,7 +40,7 @@ impl Ran {
 }
 
 /// The command, with nothing of the caller's surroundings that it looks at.
-pub fn command(arguments: &[&str]) -> Command {
+pub fn command<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_martlet"));
     command.args(arguments).stdin(Stdio::null());
     for variable in ["MARTLET_DIR", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "RUST_LOG"] {
@@ -48,8 +49,24 @@ pub fn command(arguments: &[&str]) -> Command {
     command
 }
 
+/// The flags for the fabric that tests run on which can run on any: shared memory, unless `MARTLET_TEST_FABRIC` says `verbs`, with the devices in
+/// `MARTLET_TEST_DEVICES`. So `cargo xtask rdma` runs them over RDMA.
+pub fn fabric() -> Vec<String> {
+    let of = |variable| std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set"));
+    match std::env::var("MARTLET_TEST_FABRIC").as_deref() {
+        Err(_) | Ok("shm") => Vec::new(),
+        Ok("verbs") => ["--fabric", "verbs", "--devices", &of("MARTLET_TEST_DEVICES")].map(str::to_owned).into(),
+        Ok(other) => panic!("MARTLET_TEST_FABRIC: `{other}`; allowed are shm and verbs"),
+    }
+}
+
+/// Arguments, and the flags for the fabric.
+pub fn on_fabric(arguments: &[&str]) -> Vec<String> {
+    arguments.iter().map(|argument| (*argument).to_owned()).chain(fabric()).collect()
+}
+
 /// Runs it to its end.
-pub fn run(arguments: &[&str]) -> Ran {
+pub fn run<S: AsRef<OsStr>>(arguments: &[S]) -> Ran {
     ran(command(arguments).output().expect("the command is built"))
 }
 
