@@ -158,8 +158,11 @@ fn a_group_that_falls_silent_costs_a_member_one_datagram() {
     for _ in 0..60 {
         let (posted, to_group) = cluster.say(0);
         by_group_only += usize::from(posted == to_group);
-        cluster.listen();
-        heard += usize::from(cluster.heard[1][0] == cluster.said);
+        // With delay, and on a busy machine, it is a while on its way.
+        heard += usize::from((0..20).any(|_| {
+            cluster.listen();
+            cluster.heard[1][0] == cluster.said
+        }));
         cluster.say(1);
         cluster.say(2);
         cluster.listen();
