@@ -1,4 +1,4 @@
-//! The bootstrap thread: listens, dials, shakes hands over TCP, and watches the connections.
+//! The bootstrap thread: listens, dials, shakes hands over TCP, and watches the connections; and the device, for the log.
 //!
 //! One thread, and nothing in it blocks but the wait for something to happen, so that no peer can hold up another: all handshakes go on at
 //! once, each with its own deadline. A connection's socket stays open as long as the connection: its end is how a peer's death is noticed.
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
+use super::events::Events;
 use super::handshake::{Handshake, Progress};
 use super::peer::{Card, Peer};
 use super::shared::{Command, Note, Shared};
@@ -43,6 +44,7 @@ struct Connection {
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Wake,
+    Device,
     Listener,
     Handshake(usize),
     Connection(usize),
@@ -62,6 +64,7 @@ pub(super) struct Bootstrap {
     connections: Vec<Connection>,
     next_peer: u32,
     accept_again: Option<Instant>,
+    events: Events,
 }
 
 impl Bootstrap {
@@ -74,6 +77,7 @@ impl Bootstrap {
         open: bool,
     ) -> Bootstrap {
         Bootstrap {
+            events: Events::of(&card.device),
             party,
             card,
             shared,
@@ -109,6 +113,7 @@ impl Bootstrap {
                             return;
                         }
                     }
+                    Source::Device => self.events.log(),
                     Source::Listener => self.accept(),
                     Source::Handshake(at) => handshakes.push(at),
                     Source::Connection(at) => self.hear(at),
@@ -125,6 +130,9 @@ impl Bootstrap {
     fn wait(&self) -> io::Result<Vec<Source>> {
         let mut watch = Watch::new();
         watch.add(Source::Wake, PollFd::new(&self.shared.wake, PollFlags::IN));
+        if let Some(device) = self.events.fd() {
+            watch.add(Source::Device, PollFd::from_borrowed_fd(device, PollFlags::IN));
+        }
         if let Some(listener) = self.listener.as_ref().filter(|_| self.open) {
             match self.accept_again {
                 Some(when) => watch.at_latest(when),

@@ -4,9 +4,11 @@ use std::ffi::{CStr, c_int};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::ffi::{self, DeviceAttr, Library, PortAttr};
+use super::events::{About, DeviceEvent};
+use super::ffi::{self, AsyncEvent, DeviceAttr, Library, PortAttr};
 
 /// What to use of a host's RDMA hardware. The default finds it by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -291,6 +293,54 @@ impl Device {
         let name = fs::read_to_string(format!("/sys/class/infiniband/{}/ports/{number}/gid_attrs/ndevs/{gid_index}", self.name))?;
         let index = fs::read_to_string(format!("/sys/class/net/{}/ifindex", name.trim()))?;
         index.trim().parse().map_err(io::Error::other)
+    }
+
+    /// Readable when an event has come. Whoever opens a device, and does not read it, misses nothing but the log.
+    pub(super) fn events(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open, and its descriptor as long as that, which is as long as `self`.
+        unsafe { BorrowedFd::borrow_raw((*self.context).async_fd) }
+    }
+
+    /// Takes the next event. It waits for one, unless the descriptor has been told not to.
+    ///
+    /// # Errors
+    /// Those of a descriptor; `WouldBlock` when nothing has come.
+    pub(super) fn event(&self) -> io::Result<DeviceEvent> {
+        let mut event = AsyncEvent { element: ffi::Element { port_num: 0 }, event_type: 0 };
+        // SAFETY: the context is open, and `event` is the structure that the library fills.
+        if unsafe { (self.library.get_async_event)(self.context, &raw mut event) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let kind = event.event_type;
+        let about = match kind {
+            ffi::EVENT_DEVICE_FATAL => About::Device,
+            ffi::EVENT_PORT_ACTIVE
+            | ffi::EVENT_PORT_ERR
+            | ffi::EVENT_LID_CHANGE
+            | ffi::EVENT_PKEY_CHANGE
+            | ffi::EVENT_SM_CHANGE
+            | ffi::EVENT_CLIENT_REREGISTER
+            | ffi::EVENT_GID_CHANGE => {
+                // SAFETY: of an event of a port the library fills in the port's number.
+                About::Port(unsafe { event.element.port_num })
+            }
+            ffi::EVENT_QP_FATAL
+            | ffi::EVENT_QP_REQ_ERR
+            | ffi::EVENT_QP_ACCESS_ERR
+            | ffi::EVENT_COMM_EST
+            | ffi::EVENT_SQ_DRAINED
+            | ffi::EVENT_PATH_MIG
+            | ffi::EVENT_PATH_MIG_ERR
+            | ffi::EVENT_QP_LAST_WQE_REACHED => {
+                // SAFETY: of an event of a queue pair the library fills in a pointer to it, and that stands until the event is acknowledged below:
+                // whoever destroys the queue pair meanwhile, on another thread, waits for that in the library.
+                About::QueuePair(unsafe { (*event.element.qp).qp_num })
+            }
+            _ => About::Other,
+        };
+        // SAFETY: the event has been read, and is acknowledged once. Nothing of it is used afterwards but numbers.
+        unsafe { (self.library.ack_async_event)(&raw mut event) };
+        Ok(DeviceEvent { kind, about })
     }
 
     pub(super) fn context(&self) -> *mut ffi::Context {

@@ -19,6 +19,9 @@ pub(super) struct Opaque {
 pub(super) struct Context {
     device: *mut Opaque,
     ops: ContextOps,
+    cmd_fd: c_int,
+    /// Where the device's events come in.
+    pub(super) async_fd: c_int,
 }
 
 type PollCq = unsafe extern "C" fn(*mut Cq, c_int, *mut Wc) -> c_int;
@@ -55,6 +58,21 @@ pub(super) struct Qp {
 #[repr(C)]
 pub(super) struct Cq {
     pub(super) context: *mut Context,
+}
+
+/// `struct ibv_async_event`.
+#[repr(C)]
+pub(super) struct AsyncEvent {
+    pub(super) element: Element,
+    pub(super) event_type: c_int,
+}
+
+/// What an event is about: its type says which.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) union Element {
+    pub(super) qp: *const Qp,
+    pub(super) port_num: c_int,
 }
 
 /// `struct ibv_mr`.
@@ -299,6 +317,8 @@ impl Wc {
 const _: () = {
     assert!(offset_of!(Context, ops) == 8 && size_of::<ContextOps>() == 256);
     assert!(offset_of!(ContextOps, poll_cq) == 88 && offset_of!(ContextOps, post_send) == 200 && offset_of!(ContextOps, post_recv) == 208);
+    assert!(offset_of!(Context, async_fd) == 268);
+    assert!(size_of::<AsyncEvent>() == 16 && offset_of!(AsyncEvent, event_type) == 8);
     assert!(offset_of!(Qp, qp_num) == 52);
     assert!(size_of::<Mr>() == 48 && offset_of!(Mr, lkey) == 36 && offset_of!(Mr, rkey) == 40);
     assert!(size_of::<DeviceAttr>() == 232 && offset_of!(DeviceAttr, max_qp) == 108 && offset_of!(DeviceAttr, max_cqe) == 132);
@@ -363,6 +383,24 @@ pub(super) const PORT_ACTIVE: c_int = 4;
 pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
 pub(super) const ATOMIC_NONE: c_int = 0;
 
+pub(super) const EVENT_CQ_ERR: c_int = 0;
+pub(super) const EVENT_QP_FATAL: c_int = 1;
+pub(super) const EVENT_QP_REQ_ERR: c_int = 2;
+pub(super) const EVENT_QP_ACCESS_ERR: c_int = 3;
+pub(super) const EVENT_COMM_EST: c_int = 4;
+pub(super) const EVENT_SQ_DRAINED: c_int = 5;
+pub(super) const EVENT_PATH_MIG: c_int = 6;
+pub(super) const EVENT_PATH_MIG_ERR: c_int = 7;
+pub(super) const EVENT_DEVICE_FATAL: c_int = 8;
+pub(super) const EVENT_PORT_ACTIVE: c_int = 9;
+pub(super) const EVENT_PORT_ERR: c_int = 10;
+pub(super) const EVENT_LID_CHANGE: c_int = 11;
+pub(super) const EVENT_PKEY_CHANGE: c_int = 12;
+pub(super) const EVENT_SM_CHANGE: c_int = 13;
+pub(super) const EVENT_QP_LAST_WQE_REACHED: c_int = 16;
+pub(super) const EVENT_CLIENT_REREGISTER: c_int = 17;
+pub(super) const EVENT_GID_CHANGE: c_int = 18;
+
 /// The bytes that the library leaves free before a datagram: where the packet's global route stands.
 pub(super) const GRH_BYTES: usize = 40;
 
@@ -410,6 +448,8 @@ library! {
     detach_mcast: c"ibv_detach_mcast" => fn(*mut Qp, *const [u64; 2], u16) -> c_int;
     create_ah: c"ibv_create_ah" => fn(*mut Opaque, *mut AhAttr) -> *mut Opaque;
     destroy_ah: c"ibv_destroy_ah" => fn(*mut Opaque) -> c_int;
+    get_async_event: c"ibv_get_async_event" => fn(*mut Context, *mut AsyncEvent) -> c_int;
+    ack_async_event: c"ibv_ack_async_event" => fn(*mut AsyncEvent);
 }
 
 const NAME: &CStr = c"libibverbs.so.1";

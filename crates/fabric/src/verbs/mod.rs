@@ -15,6 +15,7 @@
 //! | `mail`, `mailbox` | datagrams, and the queue pairs that they go by |
 //! | `group`, `packet` | the cluster's multicast group, and what a packet to it looks like |
 //! | `fences` | a self-test of revocation |
+//! | `events` | what a device says by itself, for the log |
 //! | `stream`, `handshake`, `bootstrap` | how processes meet |
 //! | `endpoint` | the contract's operations: `posting`, `completions`, `revocation` |
 //!
@@ -30,6 +31,7 @@ mod bootstrap;
 mod config;
 mod device;
 mod endpoint;
+mod events;
 mod fences;
 mod ffi;
 mod grant;

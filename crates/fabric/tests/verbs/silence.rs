@@ -1,6 +1,9 @@
-//! A link on which nothing arrives any more, while the processes at both ends live and their TCP connection stands.
+//! A link on which nothing arrives any more, while the processes at both ends live and their TCP connection stands; and one that goes down, which the
+//! device notices.
 
+use std::fmt;
 use std::process::Command;
+use std::sync::Mutex;
 
 use martlet_fabric::{Completion, Fabric, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token};
 
@@ -79,4 +82,53 @@ fn everything_ends_when_the_link_is_silent_and_goes_on_when_it_is_back() {
     // The swaps had not been posted when the link fell silent, or their answers were lost: 0 or 1.
     let word = until(|| writer.poll());
     assert!(word.token == Token(1) && word.result.is_ok_and(|word| word <= 1), "{word:?}");
+}
+
+/// Keeps what is logged, in whichever thread.
+struct Log(Mutex<Vec<String>>);
+
+impl tracing::Subscriber for &'static Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = event.metadata().level().to_string();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn fmt::Debug| {
+            if field.name() == "message" {
+                line += &format!(" {value:?}");
+            }
+        });
+        self.0.lock().expect("nobody panics here").push(line);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// An operator finds in the log that a port went down, and that it is back.
+#[test]
+#[ignore = "it takes the link between the virtual machine's devices down, and keeps all that is logged, so it runs alone"]
+fn the_log_says_that_a_port_is_down_and_that_it_is_up() {
+    static LOG: Log = Log(Mutex::new(Vec::new()));
+    tracing::subscriber::set_global_default(&LOG).expect("nobody else wants it");
+    let spec = RegionSpec { public: vec![(PUBLIC, 4096)], ..RegionSpec::default() };
+    let _member = start(&unique_cluster(), identity(0, 1, PeerKind::Member), spec, RegionSpec::default());
+    let link = |state: &str| {
+        let mut ip = Command::new("ip");
+        assert!(ip.args(["link", "set", "ve0", state]).status().expect("ip is installed").success(), "{ip:?}");
+    };
+    for (state, line) in [("down", "ERROR RDMA device rxe0: port 1: down"), ("up", " INFO RDMA device rxe0: port 1: up")] {
+        link(state);
+        until(|| LOG.0.lock().expect("nobody panics here").iter().any(|logged| logged.trim() == line.trim()).then_some(()));
+    }
 }
