@@ -64,7 +64,7 @@ pub fn part(bytes: &[u8]) {
     while let Some(at) = cursor {
         let mut part = Vec::new();
         cursor = machine.transfer(at, 100, &mut part);
-        learner.install(&part);
+        learner.install(&part).expect("a part");
     }
     assert_eq!(machine.digest(), learner.digest(), "what was taken is taught again");
 }

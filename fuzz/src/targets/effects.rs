@@ -34,7 +34,7 @@ fn entries(bytes: &[u8]) {
     while let Some(at) = cursor {
         let mut part = Vec::new();
         cursor = one.transfer(at, usize::from(bytes.len() as u8), &mut part);
-        learner.install(&part);
+        learner.install(&part).expect("a part");
     }
     assert_eq!(one.digest(), learner.digest(), "a learner that is taught the state holds it");
     assert_eq!((one.len(), one.expiring()), (learner.len(), learner.expiring()));

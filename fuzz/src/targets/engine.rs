@@ -10,7 +10,7 @@ use martlet_protocol::engine::PrimaryBackup;
 use martlet_protocol::engine::primary_backup::layout::{HEADER_BYTES, Header, Kind};
 use martlet_protocol::engine::primary_backup::{Config, Event};
 use martlet_protocol::membership::{Member, Roles, View};
-use martlet_protocol::replica::{Standing, StateMachine};
+use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
 
 use super::input::Input;
 use super::memory::OwnMemory;
@@ -206,7 +206,9 @@ impl StateMachine for Machine {
         out.resize(out.len() + budget, 0);
         (cursor < 3).then_some(cursor + 1)
     }
-    fn install(&mut self, _: &[u8]) {}
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
+        if part.first() == Some(&0xff) { Err(UnreadablePart) } else { Ok(()) }
+    }
     fn clear(&mut self) {
         self.last = None;
     }

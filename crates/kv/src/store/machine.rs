@@ -2,7 +2,7 @@
 
 use martlet_fabric::invariant;
 use martlet_protocol::basics::LogIndex;
-use martlet_protocol::replica::StateMachine;
+use martlet_protocol::replica::{StateMachine, UnreadablePart};
 
 use super::effects::{Decoder, Effect};
 use super::entry::Entry;
@@ -269,10 +269,11 @@ impl StateMachine for KvMachine {
         transfer::transfer(self, cursor, budget, out)
     }
 
-    fn install(&mut self, part: &[u8]) {
-        if let Err(error) = transfer::install(self, part) {
-            invariant!(false, "a part of the state cannot be read: {error}");
-        }
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
+        transfer::install(self, part).map_err(|error| {
+            tracing::error!(%error, "a part of the state cannot be read");
+            UnreadablePart
+        })
     }
 
     fn clear(&mut self) {

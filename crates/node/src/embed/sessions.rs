@@ -2,8 +2,10 @@
 //! after a failover (TRAPS 19).
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 
 use martlet_protocol::basics::LogIndex;
+use martlet_protocol::replica::UnreadablePart;
 
 use super::error::CallError;
 
@@ -126,29 +128,42 @@ impl Sessions {
         None
     }
 
-    /// Takes a part that [`Sessions::transfer`] wrote. `None` when it is none.
-    pub fn install(&mut self, part: &[u8]) -> Option<()> {
-        let mut rest = part;
-        let word = |rest: &mut &[u8]| {
-            let (word, after) = rest.split_first_chunk::<8>()?;
-            *rest = after;
-            Some(u64::from_le_bytes(*word))
-        };
-        let (first, last) = (word(&mut rest)?, word(&mut rest)?);
-        self.open.retain(|name, _| !(first..=last).contains(name));
-        while !rest.is_empty() {
-            let name = word(&mut rest)?;
-            let mut kept = Session { last: word(&mut rest)?, used: word(&mut rest)?, replies: VecDeque::new() };
-            for _ in 0..word(&mut rest)? {
-                let bytes = usize::try_from(word(&mut rest)?).ok()?;
-                let (reply, after) = rest.split_at_checked(bytes)?;
-                kept.replies.push_back(reply.to_vec());
-                rest = after;
-            }
-            self.open.insert(name, kept);
-        }
-        Some(())
+    /// Takes a part that [`Sessions::transfer`] wrote.
+    pub fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
+        let (range, sessions) = read_part(part).ok_or(UnreadablePart)?;
+        self.open.retain(|name, _| !range.contains(name));
+        self.open.extend(sessions);
+        Ok(())
     }
+}
+
+/// The range of names that a part is about, and the sessions in it. `None` when it is no part.
+fn read_part(part: &[u8]) -> Option<(RangeInclusive<u64>, Vec<(u64, Session)>)> {
+    let mut rest = part;
+    let word = |rest: &mut &[u8]| {
+        let (word, after) = rest.split_first_chunk::<8>()?;
+        *rest = after;
+        Some(u64::from_le_bytes(*word))
+    };
+    let range = word(&mut rest)?..=word(&mut rest)?;
+    let mut sessions = Vec::new();
+    while !rest.is_empty() {
+        let name = word(&mut rest)?;
+        let (last, used, replies) = (word(&mut rest)?, word(&mut rest)?, word(&mut rest)?);
+        // Whoever counts on from these never comes near the end of their range. Each reply is to a command of its own, the first of which is 1.
+        if !range.contains(&name) || [name, last].iter().any(|n| *n >= 1 << 62) || replies > last {
+            return None;
+        }
+        let mut kept = Session { last, used, replies: VecDeque::new() };
+        for _ in 0..replies {
+            let bytes = usize::try_from(word(&mut rest)?).ok()?;
+            let (reply, after) = rest.split_at_checked(bytes)?;
+            kept.replies.push_back(reply.to_vec());
+            rest = after;
+        }
+        sessions.push((name, kept));
+    }
+    Some((range, sessions))
 }
 
 impl Session {
@@ -247,6 +262,29 @@ mod tests {
         }
         assert!(round > 5, "{round} parts");
         assert_eq!(learner, sessions);
-        assert_eq!(learner.install(&[1, 2, 3]), None);
+    }
+
+    #[test]
+    fn what_is_no_part_is_refused_and_changes_nothing() {
+        let part = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let before = with(&[(1, 0), (2, 0)]);
+        for bad in [
+            vec![1, 2, 3],
+            // No command before the first has a reply.
+            part(&[0, u64::MAX, 5, 0, 7, 1, 0]),
+            part(&[0, u64::MAX, 5, 2, 7, 3, 0, 0, 0]),
+            part(&[0, u64::MAX, 5, u64::MAX, 7, 0]),
+            part(&[0, u64::MAX, u64::MAX, 2, 7, 0]),
+            part(&[6, 9, 5, 2, 7, 0]),
+            part(&[0, u64::MAX, 5, 2, 7, 1, 9]),
+            part(&[0, u64::MAX, 5, 2, 7, 1 << 40]),
+        ] {
+            let mut sessions = before.clone();
+            assert_eq!(sessions.install(&bad), Err(UnreadablePart), "{bad:?}");
+            assert_eq!(sessions, before);
+        }
+        let mut sessions = before;
+        assert_eq!(sessions.install(&part(&[0, 5, 5, 1, 7, 1, 0])), Ok(()));
+        assert_eq!((sessions.turn(5, 1), sessions.has_room(5, 1)), (Ok(Turn::Done(&[])), Ok(())));
     }
 }

@@ -17,7 +17,7 @@ use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber, ballot};
 use martlet_protocol::consensus::Proposer;
 use martlet_protocol::membership::message::Message;
 use martlet_protocol::membership::{ClockBounds, Core, Member, Roles, View};
-use martlet_protocol::replica::{Application, MadeUpClient, Standing, StateMachine};
+use martlet_protocol::replica::{Application, MadeUpClient, Standing, StateMachine, UnreadablePart};
 
 use crate::agent::Agent;
 use crate::backend::Backend;
@@ -73,7 +73,9 @@ impl StateMachine for Nothing {
         None
     }
 
-    fn install(&mut self, _: &[u8]) {}
+    fn install(&mut self, _: &[u8]) -> Result<(), UnreadablePart> {
+        Ok(())
+    }
 
     fn clear(&mut self) {}
 

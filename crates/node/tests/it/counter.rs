@@ -6,7 +6,7 @@ use martlet_fabric::ring::{Reader, Record, Writer};
 use martlet_fabric::{Completion, Fabric, LocalRegion, PeerEvent, PeerId, Region, Remote, Token};
 use martlet_protocol::basics::layout::{CLIENT_LANE, Component, Sizes};
 use martlet_protocol::basics::{LogIndex, Time, ViewNumber};
-use martlet_protocol::replica::{Application, ClientEvent, MadeUpClient, Replica, Standing, StateMachine, Ticket};
+use martlet_protocol::replica::{Application, ClientEvent, MadeUpClient, Replica, Standing, StateMachine, Ticket, UnreadablePart};
 
 /// What a client wants. `seq` is its own count of increments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl StateMachine for Counter {
         client.checked_add(1)
     }
 
-    fn install(&mut self, part: &[u8]) {
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
         let mut w = words(part);
         while let Some(kind) = w.next() {
             let mut next = || w.next().expect("a whole part");
@@ -113,6 +113,7 @@ impl StateMachine for Counter {
                 self.sessions.insert(client, (seq, result));
             }
         }
+        Ok(())
     }
 
     fn clear(&mut self) {

@@ -7,10 +7,12 @@ mod error;
 mod event;
 mod interface;
 pub mod mu;
+mod part;
 pub mod primary_backup;
 
 pub use error::ConfigError;
 pub use event::Event;
 pub use interface::Engine;
 pub use mu::Mu;
+pub use part::PartFault;
 pub use primary_backup::PrimaryBackup;

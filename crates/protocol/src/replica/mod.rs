@@ -6,6 +6,14 @@ use crate::basics::layout::Sizes;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::membership::View;
 
+/// The longest part of the state, in bytes: the longest value of the key-value store is half of it, and goes in one part.
+pub const MAX_PART_BYTES: usize = 1 << 30;
+
+/// Bytes that a state machine was to take for a part of the state, and cannot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, thiserror::Error)]
+#[error("a part of the state cannot be read: do all nodes of the cluster run the same program?")]
+pub struct UnreadablePart;
+
 /// The replicated state. Every replica applies the same commands in the same order and so holds the same state.
 ///
 /// Under `primary-backup` the primary has already changed its machine when it proposes (speculative execution, uKharon section 7.3): there,
@@ -19,11 +27,14 @@ pub trait StateMachine {
     /// Appends to `out` the next part of the state from `cursor` on (0 at the start), about `budget` bytes of it, and returns the cursor
     /// after it, or `None` when that was the last. Between two calls commands may be applied; a receiver that has applied the same
     /// commands at the same points between its [`StateMachine::install`] calls ends with the same state. This is how a replica joins
-    /// without stopping the primary: a part is small, and no copy of the whole is made.
+    /// without stopping the primary: a part is small, and no copy of the whole is made. Nobody takes one of more than [`MAX_PART_BYTES`].
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64>;
 
     /// Takes a part that [`StateMachine::transfer`] produced: it replaces whatever this machine held in the part's range.
-    fn install(&mut self, part: &[u8]);
+    ///
+    /// # Errors
+    /// When the bytes are none. What the machine holds then means nothing: it is [cleared](StateMachine::clear) before anything else.
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart>;
 
     /// Forgets everything: a fresh machine.
     fn clear(&mut self);

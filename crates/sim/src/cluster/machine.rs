@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use martlet_protocol::basics::LogIndex;
-use martlet_protocol::replica::StateMachine;
+use martlet_protocol::replica::{StateMachine, UnreadablePart};
 
 use crate::canaries::Careless;
 use crate::linearizability::kv::{Action, Bytes, Output};
@@ -205,7 +205,7 @@ impl StateMachine for Machine {
         None
     }
 
-    fn install(&mut self, part: &[u8]) {
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
         let word = |at: usize| u64::from_le_bytes(part[at..at + 8].try_into().expect("8 bytes"));
         let (from, to) = (word(0), word(8));
         let end = if to == 0 { Bound::Unbounded } else { Bound::Excluded(to) };
@@ -223,6 +223,7 @@ impl StateMachine for Machine {
             self.held.insert(key, bytes);
             at += 16 + len;
         }
+        Ok(())
     }
 
     fn clear(&mut self) {
@@ -269,7 +270,7 @@ mod tests {
             {
                 let mut part = Vec::new();
                 cursor = primary.transfer(from, 100, &mut part);
-                learner.install(&part);
+                learner.install(&part).expect("a part");
             }
         }
         assert_eq!(cursor, None);

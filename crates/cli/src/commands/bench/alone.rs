@@ -13,7 +13,7 @@ use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::engine::mu::{self, Execution, Group, SnapshotStep};
 use martlet_protocol::engine::{Engine, Mu, PrimaryBackup, primary_backup};
 use martlet_protocol::membership::{Member, Roles, View};
-use martlet_protocol::replica::{Standing, StateMachine};
+use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
 
 use super::endpoint::{self, Endpoint, Place};
 use crate::fail::{Fail, Outcome};
@@ -39,8 +39,9 @@ impl StateMachine for Idle {
         None
     }
 
-    fn install(&mut self, part: &[u8]) {
-        self.commands = part.try_into().map_or(0, u64::from_le_bytes);
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
+        self.commands = u64::from_le_bytes(part.try_into().map_err(|_| UnreadablePart)?);
+        Ok(())
     }
 
     fn clear(&mut self) {

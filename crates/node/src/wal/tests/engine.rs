@@ -7,7 +7,7 @@ use martlet_fabric::{Fabric as _, Identity, Incarnation, NodeId, PeerKind, Regio
 use martlet_protocol::basics::{LogIndex, ProcessId, RETURN_BITS, Time};
 use martlet_protocol::engine::Engine as _;
 use martlet_protocol::engine::mu::{Config, Durability, Group, Mu, SnapshotStep};
-use martlet_protocol::replica::{Standing, StateMachine};
+use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
 
 use super::super::{Log, Wal, recover};
 use super::memory::MemoryDisk;
@@ -31,8 +31,9 @@ impl StateMachine for List {
         out.extend_from_slice(&self.0);
         None
     }
-    fn install(&mut self, part: &[u8]) {
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
         self.0 = part.to_vec();
+        Ok(())
     }
     fn clear(&mut self) {
         self.0.clear();

@@ -13,7 +13,7 @@ use super::log::Log;
 use super::permission::{tell, word_from};
 use super::{Group, Mu};
 use crate::basics::{LogIndex, ProcessId};
-use crate::replica::StateMachine;
+use crate::replica::{StateMachine, UnreadablePart};
 
 /// What a follower has told about its stable storage, and whom.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,6 +72,9 @@ pub enum RecoverError {
     /// Parts and last words of a snapshot that do not belong to this journal.
     #[error("the snapshot does not belong to the journal")]
     Snapshot,
+    /// A part of the snapshot that this program's state machine did not write.
+    #[error(transparent)]
+    Part(#[from] UnreadablePart),
 }
 
 impl Mu {
@@ -227,7 +230,7 @@ pub(super) fn replay<S: StateMachine>(
     ring: &Memory,
     machine: &mut S,
 ) -> Result<(Log, u64), RecoverError> {
-    let mut restoring = Restoring { machine, parts: VecDeque::new(), first: LogIndex(0) };
+    let mut restoring = Restoring { machine, parts: VecDeque::new(), first: LogIndex(0), unreadable: None };
     for part in parts {
         let (shown, part) = part.split_first_chunk().ok_or(RecoverError::Snapshot)?;
         restoring.parts.push_back((LogIndex(u64::from_le_bytes(*shown)), part));
@@ -249,6 +252,9 @@ pub(super) fn replay<S: StateMachine>(
     if log.is_complete() {
         log.advance(ring, &mut restoring, committed);
         restoring.install_before(LogIndex(u64::MAX));
+        if let Some(unreadable) = restoring.unreadable {
+            return Err(unreadable.into());
+        }
         if log.committed().index < committed {
             return Err(RecoverError::Snapshot);
         }
@@ -264,6 +270,8 @@ struct Restoring<'a, S> {
     parts: VecDeque<(LogIndex, &'a [u8])>,
     /// The last entry that the first part shows: none up to there has to be applied.
     first: LogIndex,
+    /// A part was none. What follows is looked at all the same, and comes to nothing.
+    unreadable: Option<UnreadablePart>,
 }
 
 impl<S: StateMachine> Restoring<'_, S> {
@@ -291,7 +299,7 @@ impl<S: StateMachine> Restoring<'_, S> {
     /// Installs the parts that show nothing from `index` on.
     fn install_before(&mut self, index: LogIndex) {
         while let Some((_, part)) = self.parts.front().filter(|(shown, _)| *shown < index) {
-            self.machine.install(part);
+            self.unreadable = self.unreadable.or(self.machine.install(part).err());
             self.parts.pop_front();
         }
     }
@@ -301,7 +309,10 @@ impl<S: StateMachine> StateMachine for Restoring<'_, S> {
     fn apply(&mut self, index: LogIndex, command: &[u8]) {
         if index > self.first {
             self.install_before(index);
-            self.machine.apply(index, command);
+            // Not to a machine that holds anything.
+            if self.unreadable.is_none() {
+                self.machine.apply(index, command);
+            }
         }
     }
 
@@ -309,8 +320,8 @@ impl<S: StateMachine> StateMachine for Restoring<'_, S> {
         self.machine.transfer(cursor, budget, out)
     }
 
-    fn install(&mut self, part: &[u8]) {
-        self.machine.install(part);
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
+        self.machine.install(part)
     }
 
     fn clear(&mut self) {

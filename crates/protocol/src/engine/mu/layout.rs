@@ -26,6 +26,7 @@ use martlet_fabric::{PeerId, RegionName, RegionSpec, Token, ring};
 
 use crate::basics::LogIndex;
 use crate::basics::layout::{Component, LOG_LANE, token_rest};
+use crate::engine::PartFault;
 
 use super::config::Config;
 
@@ -236,6 +237,17 @@ impl Header {
     }
 }
 
+/// Whether something could stand there in a log. Positions of ours never come near the end of their range.
+pub(super) fn is_position(position: u64) -> bool {
+    position.is_multiple_of(16) && position < 1 << 62
+}
+
+/// Splits a body into the position that it begins with and the rest.
+pub(super) fn split_position(body: &[u8]) -> Result<(u64, &[u8]), LaneFault> {
+    let (position, rest) = body.split_first_chunk().ok_or(LaneFault::Body)?;
+    Some((u64::from_le_bytes(*position), rest)).filter(|(position, _)| is_position(*position)).ok_or(LaneFault::Body)
+}
+
 /// The commands of a body, in order.
 pub fn commands(mut body: &[u8]) -> impl Iterator<Item = Result<&[u8], LaneFault>> {
     std::iter::from_fn(move || {
@@ -310,6 +322,9 @@ pub enum LaneFault {
     /// The log has no room for it, although its writer should have known.
     #[error("a record that the log has no room for")]
     Room,
+    /// A part of the state that cannot be taken.
+    #[error(transparent)]
+    Part(#[from] PartFault),
 }
 
 /// What an operation was, as its token says.

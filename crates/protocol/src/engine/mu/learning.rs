@@ -3,6 +3,7 @@
 use martlet_fabric::{Fabric, LocalRegion, PeerId};
 
 use crate::basics::{self, LogIndex, Time};
+use crate::engine::part::Part;
 use crate::replica::StateMachine;
 
 use super::layout::{self, Header, Kind, LaneFault, STATE_LANE, Status, permission};
@@ -22,7 +23,7 @@ pub(super) struct Learning {
     /// What the machine shows, once the transfer has begun.
     at: Option<Mark>,
     group: Group,
-    part: Vec<u8>,
+    part: Part,
     /// Every part has come.
     whole: bool,
     committed: LogIndex,
@@ -38,18 +39,18 @@ impl Learning {
         let (header, body) = Header::decode(payload)?;
         let begins = header.kind == Kind::Begin;
         if begins || header.kind == Kind::Break {
-            let wish = if begins { 8..16 } else { 0..8 };
-            let of = body.get(wish).ok_or(LaneFault::Body)?;
-            if u64::from_le_bytes(of.try_into().expect("8 bytes")) != self.wish {
+            let (position, body) = if begins { layout::split_position(body)? } else { (0, body) };
+            let (wish, body) = body.split_first_chunk().ok_or(LaneFault::Body)?;
+            if u64::from_le_bytes(*wish) != self.wish {
                 return Ok(()); // of an earlier wish
             }
             if !begins {
                 self.broken = true;
                 return Ok(());
             }
-            let position = u64::from_le_bytes(body[..8].try_into().expect("8 bytes"));
-            self.group = Group::decode(&body[16..]).ok_or(LaneFault::Body)?;
+            self.group = Group::decode(body).ok_or(LaneFault::Body)?;
             machine.clear();
+            self.part.clear();
             (self.at, self.whole) = (Some(Mark { index: header.index, position }), false);
             return Ok(());
         }
@@ -57,13 +58,9 @@ impl Learning {
         self.committed = self.committed.max(header.committed);
         self.ballot = header.ballot;
         match header.kind {
-            Kind::Part => {
-                self.part.extend_from_slice(body);
-                if header.count == 0 {
-                    machine.install(&self.part);
-                    self.part.clear();
-                }
-            }
+            Kind::Part => self.part.take(body, header.count > 0, machine)?,
+            // Nothing stands between the fragments of a part.
+            kind if self.part.is_open() => return Err(LaneFault::Order(kind)),
             Kind::End => self.whole = true,
             Kind::Flush => {}
             Kind::Commands | Kind::Group => {
@@ -151,7 +148,7 @@ impl Mu {
             heard: now,
             at: None,
             group: Group::default(),
-            part: Vec::new(),
+            part: Part::new(),
             whole: false,
             committed: LogIndex(0),
             ballot: 0,
@@ -177,5 +174,88 @@ impl Mu {
         }
         peer.state_reader.publish(lane);
         any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_fabric::{Incarnation, NodeId};
+
+    use super::super::tests::machine::Machine;
+    use super::*;
+    use crate::basics::ProcessId;
+    use crate::engine::PartFault;
+    use crate::replica::UnreadablePart;
+
+    const WISH: u64 = 3;
+
+    fn learning(part: Part) -> Learning {
+        Learning {
+            teacher: PeerId(1),
+            wish: WISH,
+            heard: Time(0),
+            at: None,
+            group: Group::default(),
+            part,
+            whole: false,
+            committed: LogIndex(0),
+            ballot: 0,
+            broken: false,
+        }
+    }
+
+    fn record(kind: Kind, count: u32, body: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Header { kind, count, ballot: 1, index: LogIndex(9), committed: LogIndex(9) }.encode(&mut bytes);
+        bytes.extend_from_slice(body);
+        bytes
+    }
+
+    fn begin(position: u64) -> Vec<u8> {
+        let mut body = [position.to_le_bytes(), WISH.to_le_bytes()].concat();
+        Group::new(vec![ProcessId { node: NodeId(1), incarnation: Incarnation(1) }]).encode(&mut body);
+        record(Kind::Begin, 0, &body)
+    }
+
+    #[test]
+    fn a_lesson_begins_where_a_record_can_stand() {
+        for position in [8, 1 << 62, u64::MAX - 15] {
+            let mut learning = learning(Part::new());
+            assert_eq!(learning.take(&begin(position), 0, &mut Machine::default()), Err(LaneFault::Body), "{position}");
+            assert_eq!(learning.at, None);
+        }
+        let mut learning = learning(Part::new());
+        assert_eq!(learning.take(&begin(160), 0, &mut Machine::default()), Ok(()));
+        assert_eq!(learning.at, Some(Mark { index: LogIndex(9), position: 160 }));
+    }
+
+    #[test]
+    fn a_part_without_end_is_refused_and_one_that_is_none() {
+        let mut machine = Machine::default();
+        let mut lesson = learning(Part::of_at_most(40));
+        lesson.take(&begin(0), 0, &mut machine).expect("a lesson begins");
+        for _ in 0..2 {
+            assert_eq!(lesson.take(&record(Kind::Part, 1, &[0; 20]), 0, &mut machine), Ok(()));
+            assert_eq!(lesson.take(&record(Kind::Part, 0, &[0; 20]), 0, &mut machine), Ok(()), "as long as a part may be");
+        }
+        assert_eq!(lesson.take(&record(Kind::Part, 1, &[0; 40]), 0, &mut machine), Ok(()));
+        assert_eq!(lesson.take(&record(Kind::Part, 1, &[0]), 0, &mut machine), Err(PartFault::TooLong.into()));
+
+        let mut lesson = learning(Part::new());
+        lesson.take(&begin(0), 0, &mut machine).expect("a lesson begins");
+        assert_eq!(lesson.take(&record(Kind::Part, 0, &[0; 9]), 0, &mut machine), Err(PartFault::Unreadable(UnreadablePart).into()));
+    }
+
+    #[test]
+    fn nothing_stands_within_a_part_but_the_beginning_of_another_lesson() {
+        let mut machine = Machine::default();
+        let mut lesson = learning(Part::new());
+        lesson.take(&begin(0), 0, &mut machine).expect("a lesson begins");
+        for kind in [Kind::End, Kind::Flush, Kind::Commands] {
+            assert_eq!(lesson.take(&record(Kind::Part, 1, &[7; 20]), 0, &mut machine), Ok(()));
+            assert_eq!(lesson.take(&record(kind, 0, &[]), 0, &mut machine), Err(LaneFault::Order(kind)));
+            assert_eq!(lesson.take(&begin(0), 0, &mut machine), Ok(()));
+        }
+        assert_eq!(lesson.take(&record(Kind::Part, 0, &[0; 9]), 0, &mut machine), Err(PartFault::Unreadable(UnreadablePart).into()));
     }
 }

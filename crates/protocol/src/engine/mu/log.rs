@@ -302,6 +302,14 @@ impl Log {
         Some((header, reader.position()))
     }
 
+    /// Whether an entry ends there, and what follows it here is still here.
+    fn has(&mut self, ring: &Memory, at: Mark) -> bool {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let next = self.read(ring, at.position, &mut buffer);
+        self.buffer = buffer;
+        at == self.tail || next.is_some_and(|(header, _)| header.index == at.index.next())
+    }
+
     /// How many records stand behind `position`; `None` if none of them begins there.
     pub fn records_behind(&mut self, ring: &Memory, mut position: u64) -> Option<u32> {
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -460,7 +468,8 @@ impl Log {
     }
 
     /// The machine has been taught everything up to `at`, by somebody whose log holds what was committed under numbers up to `ballot` ([`Log::known_ballot`]), and who
-    /// knew `committed` to be committed; `group` goes with it. What stands in the log behind it stays accepted. `false`: it cannot be joined with what stands here.
+    /// knew `committed` to be committed; `group` goes with it. What stands in the log behind it stays accepted. `false`: it cannot be joined with what stands here,
+    /// or makes no sense.
     pub fn learned<S: StateMachine>(
         &mut self,
         ring: &Memory,
@@ -472,6 +481,10 @@ impl Log {
     ) -> bool {
         let last = self.tail.index;
         if at.index <= committed && last <= at.index {
+            // Positions grow with the entries.
+            if at.index.cmp(&self.committed.index) != at.position.cmp(&self.committed.position) {
+                return false;
+            }
             (self.tail, self.committed, self.applied, self.floor) = (at, at, at, at.position);
             self.written = self.written.max(at.position);
             self.groups = vec![(at.index, group.clone())];
@@ -488,7 +501,7 @@ impl Log {
         let same_leader = ballot == self.last_ballot && ballot == self.known_ballot();
         let accepted_later = ballot < self.last_ballot && at.index <= committed;
         let same = known || (at.index <= last && (same_leader || accepted_later));
-        if !same || !self.retains(at.position) {
+        if !same || !self.has(ring, at) {
             return false;
         }
         self.advance(ring, machine, at.index.min(committed));

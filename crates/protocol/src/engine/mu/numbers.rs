@@ -3,7 +3,7 @@
 use martlet_fabric::Memory;
 use martlet_fabric::primitive::Ordering;
 
-use super::layout::{Status, words};
+use super::layout::{Status, is_position, words};
 use super::log::Mark;
 use crate::basics::LogIndex;
 
@@ -38,7 +38,7 @@ impl Numbers {
         };
         let (tail, committed) = (numbers.tail, numbers.committed);
         let ordered = committed.index <= tail.index && committed.position <= tail.position && numbers.floor <= tail.position;
-        let aligned = [tail.position, committed.position, numbers.floor].iter().all(|p| p.is_multiple_of(16) && *p < 1 << 62);
+        let aligned = [tail.position, committed.position, numbers.floor].into_iter().all(is_position);
         let small = [numbers.min_proposal, numbers.last_ballot, numbers.taught_ballot, tail.index.0].iter().all(|n| *n < 1 << 62);
         (ordered && aligned && small).then_some(numbers)
     }

@@ -111,6 +111,9 @@ impl Inbound {
         let Some(Staging { staged, jump, .. }) = self.staging.take() else { return Ok(()) };
         // What has been taught here meanwhile needs no jump.
         if let Some((base, group)) = jump.filter(|(base, _)| base.index > log.committed().index) {
+            if base.position <= log.committed().position {
+                return Err(LaneFault::Body);
+            }
             log.jump(base, group);
         }
         let before = log.tail().index;
@@ -126,9 +129,8 @@ impl Inbound {
 }
 
 fn parse_jump(index: LogIndex, body: &[u8]) -> Result<(Mark, Group), LaneFault> {
-    let (position, group) = body.split_first_chunk().ok_or(LaneFault::Body)?;
-    let position = u64::from_le_bytes(*position);
-    let group = Group::decode(group).filter(|_| position.is_multiple_of(16) && position < 1 << 62).ok_or(LaneFault::Body)?;
+    let (position, group) = layout::split_position(body)?;
+    let group = Group::decode(group).ok_or(LaneFault::Body)?;
     Ok((Mark { index, position }, group))
 }
 

@@ -1,6 +1,7 @@
 //! A backup's log: what it has applied, what it holds beyond that, and whose word it follows.
 
 use crate::basics::{Canary, LogIndex, Mark, ViewNumber};
+use crate::engine::part::Part;
 use crate::replica::StateMachine;
 
 use super::layout::{Header, Kind, LaneFault};
@@ -27,8 +28,7 @@ pub(super) struct Chain {
     origin: Origin,
     pending: EntryQueue,
     committed: LogIndex,
-    part: Vec<u8>,
-    part_open: bool,
+    part: Part,
 }
 
 impl Chain {
@@ -38,8 +38,7 @@ impl Chain {
             origin: Origin::Genesis,
             pending: EntryQueue::new(LogIndex(1)),
             committed: LogIndex(0),
-            part: Vec::new(),
-            part_open: false,
+            part: Part::new(),
         }
     }
 
@@ -70,7 +69,7 @@ impl Chain {
     pub fn apply_ready<S: StateMachine>(&mut self, machine: &mut S) {
         let limit = match self.origin {
             // A part replaces its range with a state older than the entries that stand between its fragments: those wait for its end.
-            Origin::Learning if self.part_open => return,
+            Origin::Learning if self.part.is_open() => return,
             Origin::Learning => self.last(),
             Origin::Genesis | Origin::Whole => self.committed,
         };
@@ -130,7 +129,6 @@ impl Chain {
         self.view = start.view;
         self.origin = Origin::Learning;
         self.part.clear();
-        self.part_open = false;
         Ok(())
     }
 
@@ -155,7 +153,7 @@ impl Chain {
             Kind::Start => return Err(LaneFault::Order(Kind::Start)),
             Kind::Flush => {}
             Kind::Entry => {
-                let at_once = self.origin == Origin::Learning && !self.part_open && !header.more && !self.pending.is_open();
+                let at_once = self.origin == Origin::Learning && !self.part.is_open() && !header.more && !self.pending.is_open();
                 if at_once {
                     machine.apply(header.index, content);
                     self.pending.skip();
@@ -170,22 +168,19 @@ impl Chain {
                 if self.origin != Origin::Learning {
                     return Err(LaneFault::Transfer(Kind::Part));
                 }
-                self.part.extend_from_slice(content);
-                self.part_open = header.more;
+                self.part.take(content, header.more, machine)?;
                 if !header.more {
                     Mark::PartInstalled.reach();
-                    machine.install(&self.part);
-                    self.part.clear();
                     self.apply_ready(machine);
                 }
             }
             Kind::End => {
-                if self.origin != Origin::Learning || self.part_open {
+                if self.origin != Origin::Learning || self.part.is_open() {
                     return Err(LaneFault::Transfer(Kind::End));
                 }
                 Mark::TransferEnded.reach();
                 self.origin = Origin::Whole;
-                self.part = Vec::new();
+                self.part.clear();
             }
         }
         Ok(())
@@ -206,5 +201,26 @@ impl Chain {
             return (uncommitted.last(), EntryQueue::new(uncommitted.last().next()));
         }
         (base, uncommitted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::world::ChainMachine;
+    use super::*;
+    use crate::engine::PartFault;
+
+    #[test]
+    fn a_part_without_end_is_refused() {
+        let (mut chain, mut machine) = (Chain { part: Part::of_at_most(40), ..Chain::new() }, ChainMachine::default());
+        let header = |kind| Header::new(kind, LogIndex(0), ViewNumber(1), LogIndex(0));
+        let more = Header { more: true, ..header(Kind::Part) };
+        chain.begin_transfer(Header { learner: true, ..header(Kind::Start) }, &mut machine).expect("a transfer begins");
+        for _ in 0..2 {
+            assert_eq!(chain.take(more, &[0; 24], &mut machine), Ok(()));
+            assert_eq!(chain.take(header(Kind::Part), &[], &mut machine), Ok(()));
+        }
+        assert_eq!(chain.take(more, &[0; 40], &mut machine), Ok(()), "as long as a part may be");
+        assert_eq!(chain.take(more, &[0], &mut machine), Err(PartFault::TooLong.into()));
     }
 }

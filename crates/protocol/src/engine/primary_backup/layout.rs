@@ -17,6 +17,7 @@
 //! lane's writing end; whether it makes sense is checked all the same, and what does not is a [`LaneFault`].
 
 use crate::basics::{LogIndex, ViewNumber};
+use crate::engine::PartFault;
 #[cfg(doc)]
 use martlet_fabric::ring;
 
@@ -200,6 +201,9 @@ pub enum LaneFault {
     /// A part or end without a transfer, or in the middle of a fragment.
     #[error("a record of kind {0:?} outside a transfer, or inside a fragmented record")]
     Transfer(Kind),
+    /// A part of the state that cannot be taken.
+    #[error(transparent)]
+    Part(#[from] PartFault),
 }
 
 #[cfg(test)]

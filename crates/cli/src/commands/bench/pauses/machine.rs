@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use martlet_protocol::basics::LogIndex;
-use martlet_protocol::replica::StateMachine;
+use martlet_protocol::replica::{StateMachine, UnreadablePart};
 
 /// A command's first word: where it writes, or that it lengthens the state by the number of bytes in its second word.
 const GROW: u64 = u64::MAX;
@@ -70,10 +70,11 @@ impl StateMachine for Bytes {
         (range.end < self.0.len()).then_some(range.end as u64)
     }
 
-    fn install(&mut self, part: &[u8]) {
-        let Some((place, bytes)) = word(part) else { return };
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
+        let Some((place, bytes)) = word(part) else { return Err(UnreadablePart) };
         self.0.truncate(self.range(place, 0).start);
         self.0.extend_from_slice(bytes);
+        Ok(())
     }
 
     fn clear(&mut self) {
@@ -101,7 +102,7 @@ mod tests {
         while let Some(at) = cursor {
             let mut part = Vec::new();
             cursor = teacher.transfer(at, 64, &mut part);
-            learner.install(&part);
+            learner.install(&part).expect("a part");
             for _ in 0..50 {
                 index += 1;
                 write(rng.u64(..1000), 40, &mut command);
@@ -118,7 +119,7 @@ mod tests {
         let mut bytes = Bytes(vec![1; 10]);
         for command in [&[][..], &[1, 2, 3], &u64::MAX.to_le_bytes(), &[[0xff; 8], [0; 8]].concat(), &[[0xfe; 8], [9; 8]].concat()] {
             bytes.apply(LogIndex(1), command);
-            bytes.install(&command[..command.len().min(7)]);
+            assert_eq!(bytes.install(&command[..command.len().min(7)]), Err(UnreadablePart));
         }
         assert_eq!(bytes.0, [1; 10]);
     }

@@ -9,7 +9,7 @@ use super::world::{Cluster, id, tiny};
 use crate::basics::LogIndex;
 use crate::engine::mu::layout::{Header, Kind, LOG};
 use crate::engine::mu::log::{Log, Mark, Staged};
-use crate::engine::mu::{Config, Event, Group};
+use crate::engine::mu::{Config, Event, Group, LaneFault};
 use crate::replica::Standing;
 
 /// A log of records accepted under `ballot`, and the places behind them; the machine shows nothing any more.
@@ -233,6 +233,41 @@ fn who_is_taught_by_somebody_else_is_taught_by_the_first_no_longer() {
     c.run(tiny().teach_patience_ns);
     let peer = c.nodes[teacher].engine.peers.iter().find(|p| p.process == id(learner)).expect("connected");
     assert!(!peer.lesson.is_under_way());
+}
+
+#[test]
+fn who_is_sent_what_is_no_state_is_taught_by_another() {
+    let (mut c, learner, teacher) = joining(tiny());
+    c.finds_fault = Some(learner);
+    c.nodes[teacher].machine.misleads = true;
+    c.until("it is taught by another", |c| c.taught(learner) == 1);
+    assert_eq!(c.events(learner, |e| matches!(e, Event::LaneFault { fault: LaneFault::Part(_), stuck: false, .. })), 1);
+    assert!(c.nodes[learner].engine.wishes > 1);
+    c.until("all are level", |c| c.is_level());
+    c.assert_level();
+}
+
+#[test]
+fn a_lesson_is_joined_with_a_log_only_where_that_has_a_record() {
+    let (ring, group) = (memory(), Group::new(vec![id(0), id(1)]));
+    let (_, marks) = voided(7, 5, 4, &ring);
+    let behind = marks[5].position + 160;
+    let within = |n: usize| marks[n].position + 16;
+    for (index, position, together) in [
+        (3, marks[3].position, true),
+        (3, within(3), false),
+        (3, marks[4].position, false),
+        (4, within(3), false),
+        (5, marks[5].position, true),
+        (9, behind, true),
+        (9, marks[4].position, false),
+        (9, marks[2].position, false),
+    ] {
+        let (mut log, _) = voided(7, 5, 4, &ring);
+        let at = Mark { index: LogIndex(index), position };
+        assert_eq!(log.learned(&ring, &mut Machine::default(), at, 7, LogIndex(9), &group), together, "{at:?}");
+        assert_eq!(log.is_complete(), together);
+    }
 }
 
 /// Of three, one finds fault with what the leader writes, which counts it all the same; the other is paused. So what is acknowledged stands with the leader alone.

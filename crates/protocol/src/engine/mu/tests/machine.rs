@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::basics::LogIndex;
-use crate::replica::StateMachine;
+use crate::replica::{StateMachine, UnreadablePart};
 
 /// A command: its number, its key, and bytes to make it longer.
 pub fn command(id: u64, padding: usize) -> Vec<u8> {
@@ -24,6 +24,8 @@ pub struct Machine {
     /// What was applied or executed since the state was last cleared; no part of the state.
     pub log: Vec<(LogIndex, u64)>,
     pub cleared: u64,
+    /// As a teacher it sends what is no part.
+    pub misleads: bool,
 }
 
 impl Machine {
@@ -48,6 +50,10 @@ impl StateMachine for Machine {
     }
 
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
+        if self.misleads {
+            out.push(1);
+            return None;
+        }
         let end = (cursor + (budget / 9).max(1) as u64).min(256);
         out.extend_from_slice(&cursor.to_le_bytes());
         out.extend_from_slice(&end.to_le_bytes());
@@ -58,13 +64,17 @@ impl StateMachine for Machine {
         (end < 256).then_some(end)
     }
 
-    fn install(&mut self, part: &[u8]) {
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
+        if part.len() < 16 {
+            return Err(UnreadablePart);
+        }
         let word = |at: usize| u64::from_le_bytes(part[at..at + 8].try_into().expect("8 bytes"));
         let range = word(0)..word(8);
         self.keys.retain(|k, _| !range.contains(&u64::from(*k)));
         for entry in part[16..].chunks_exact(9) {
             self.keys.insert(entry[0], u64::from_le_bytes(entry[1..].try_into().expect("8 bytes")));
         }
+        Ok(())
     }
 
     fn clear(&mut self) {

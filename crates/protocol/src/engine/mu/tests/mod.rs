@@ -2,7 +2,7 @@ mod connections;
 mod disk;
 mod handover;
 mod lessons;
-mod machine;
+pub(super) mod machine;
 mod overrun;
 mod paper;
 mod power;

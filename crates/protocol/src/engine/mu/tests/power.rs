@@ -14,7 +14,7 @@ use crate::engine::mu::journal::Journal;
 use crate::engine::mu::layout::{Header, Kind};
 use crate::engine::mu::log::{Log, Mark, Staged};
 use crate::engine::mu::{Config, Durability, Event, Execution, Group, RecoverError};
-use crate::replica::{Standing, StateMachine};
+use crate::replica::{Standing, StateMachine, UnreadablePart};
 
 fn durable(durability: Durability) -> Config {
     Config { durability, ..tiny() }
@@ -144,6 +144,20 @@ fn a_journal_of_a_log_of_another_size_is_refused_whatever_stands_in_it() {
         let refused = RecoverError::Ring { written: CAPACITY as u64, configured: size as u64 };
         assert_eq!(replayed, if size == CAPACITY { Ok(()) } else { Err(refused) });
     }
+}
+
+#[test]
+fn a_snapshot_of_something_else_is_refused() {
+    let ring = memory();
+    let mut log = Log::new(CAPACITY, Some(Group::new(vec![id(0), id(1)])));
+    log.begin_journal(Box::new(Journal::new(0)));
+    log.journal.as_mut().expect("just begun").note_taken(1, 0, LogIndex(0));
+    log.write_base(&ring, false);
+    let journal = log.journal.as_ref().expect("begun").pending();
+    let replayed = replay(CAPACITY, &[vec![0; 9]], &[0; 8], journal, &memory(), &mut Machine::default()).map(drop);
+    assert_eq!(replayed, Err(RecoverError::Part(UnreadablePart)));
+    let replayed = replay(CAPACITY, &[vec![0; 24]], &[0; 8], journal, &ring, &mut Machine::default()).map(drop);
+    assert_eq!(replayed, Ok(()));
 }
 
 #[test]

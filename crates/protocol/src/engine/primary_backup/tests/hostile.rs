@@ -6,8 +6,10 @@ use martlet_fabric::{Fabric, PeerId, Region, Remote};
 use super::world::{World, peer, tiny};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, Time, ViewNumber};
+use crate::engine::PartFault;
 use crate::engine::primary_backup::layout::{Header, Kind};
 use crate::engine::primary_backup::{Config, Event, LaneFault};
+use crate::replica::UnreadablePart;
 
 /// A record, as header and content.
 type Written<'a> = (Header, &'a [u8]);
@@ -55,7 +57,7 @@ fn what_makes_no_sense_is_named_counted_and_read_no_further() {
     let learner = (Header { learner: true, ..header(Kind::Start, 0, 0) }, &[][..]);
     let more = (Header { more: true, ..header(Kind::Entry, 1, 0) }, ENTRY);
     let older = (Header { view: ViewNumber(2), ..header(Kind::Start, 0, 0) }, &[][..]);
-    let cases: [(&[Written], LaneFault); 11] = [
+    let cases: [(&[Written], LaneFault); 12] = [
         (&[entry(1)], LaneFault::Order(Kind::Entry)),
         (&[start(0, 0), start(0, 0)], LaneFault::Order(Kind::Start)),
         (&[start(0, 1), (header(Kind::Flush, 0, 0), &[])], LaneFault::Order(Kind::Flush)),
@@ -66,6 +68,7 @@ fn what_makes_no_sense_is_named_counted_and_read_no_further() {
         (&[start(0, 0), (header(Kind::Part, 0, 0), &[])], LaneFault::Transfer(Kind::Part)),
         (&[start(0, 0), more, (header(Kind::Flush, 0, 0), &[])], LaneFault::Transfer(Kind::Flush)),
         (&[learner, (header(Kind::End, 3, 0), &[])], LaneFault::Index { expected: LogIndex(0), found: LogIndex(3) }),
+        (&[learner, (header(Kind::Part, 0, 0), &[7; 9])], LaneFault::Part(PartFault::Unreadable(UnreadablePart))),
         (&[older, entry(1)], LaneFault::View { before: ViewNumber(2), found: ViewNumber(1) }),
     ];
     for (records, fault) in cases {
@@ -123,7 +126,7 @@ fn no_sequence_of_sealed_records_brings_a_reader_down() {
             let committed = rng.u64(0..=index);
             let content: &[u8] = match kind {
                 Kind::Entry => ENTRY,
-                Kind::Part => &[0; 16],
+                Kind::Part => &[0; 16][rng.usize(0..17)..],
                 _ => &[],
             };
             let learner = kind == Kind::Start && rng.bool();

@@ -6,7 +6,7 @@ mod hostile;
 mod learning;
 mod random;
 mod simulated;
-mod world;
+pub(super) mod world;
 
 use super::*;
 

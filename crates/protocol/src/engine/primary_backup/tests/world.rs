@@ -15,7 +15,7 @@ use crate::basics::layout::{Component, LOG_LANE};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::primary_backup::{Config, Event, PrimaryBackup};
 use crate::membership::{Member, Roles, View};
-use crate::replica::{Standing, StateMachine, Ticket};
+use crate::replica::{Standing, StateMachine, Ticket, UnreadablePart};
 
 type Lane = Rc<[AtomicU64]>;
 
@@ -220,7 +220,10 @@ impl StateMachine for ChainMachine {
         (end < 256).then_some(end)
     }
 
-    fn install(&mut self, part: &[u8]) {
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
+        if part.len() < 16 {
+            return Err(UnreadablePart);
+        }
         let word = |at: usize| u64::from_le_bytes(part[at..at + 8].try_into().expect("8 bytes"));
         let range = word(0)..word(8);
         self.keys.retain(|k, _| !range.contains(&u64::from(*k)));
@@ -228,6 +231,7 @@ impl StateMachine for ChainMachine {
             let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
             self.keys.insert(entry[0], (word(1), word(9)));
         }
+        Ok(())
     }
 
     fn clear(&mut self) {

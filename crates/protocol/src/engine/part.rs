@@ -1,0 +1,58 @@
+//! A part of the state on its way in, fragment by fragment.
+
+use crate::replica::{MAX_PART_BYTES, StateMachine, UnreadablePart};
+
+/// Why a part of the state is not taken. Whoever sent it teaches this process nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PartFault {
+    /// No state machine sends as much in one part.
+    #[error("a part of the state is longer than {MAX_PART_BYTES} bytes")]
+    TooLong,
+    /// The state machine makes nothing of it.
+    #[error(transparent)]
+    Unreadable(#[from] UnreadablePart),
+}
+
+/// What has come of it.
+#[derive(Debug)]
+pub(super) struct Part {
+    bytes: Vec<u8>,
+    open: bool,
+    most: usize,
+}
+
+impl Part {
+    pub fn new() -> Part {
+        Part::of_at_most(MAX_PART_BYTES)
+    }
+
+    pub fn of_at_most(most: usize) -> Part {
+        Part { bytes: Vec::new(), open: false, most }
+    }
+
+    /// Whether fragments are to follow.
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Forgets what has come.
+    pub fn clear(&mut self) {
+        (self.bytes, self.open) = (Vec::new(), false);
+    }
+
+    /// Takes the next fragment, and installs the part with its last one.
+    pub fn take<S: StateMachine>(&mut self, fragment: &[u8], more: bool, machine: &mut S) -> Result<(), PartFault> {
+        if fragment.len() > self.most - self.bytes.len() {
+            self.clear();
+            return Err(PartFault::TooLong);
+        }
+        self.bytes.extend_from_slice(fragment);
+        self.open = more;
+        if !more {
+            let installed = machine.install(&self.bytes);
+            self.bytes.clear();
+            installed?;
+        }
+        Ok(())
+    }
+}
