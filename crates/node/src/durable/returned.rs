@@ -3,7 +3,7 @@
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Incarnation, Memory, NodeId};
 use martlet_protocol::basics::ballot::majority;
-use martlet_protocol::basics::layout::{MAX_MEMBERS, returned};
+use martlet_protocol::basics::layout::{LAST_VIEW, MAX_MEMBERS, returned};
 use martlet_protocol::basics::{LogIndex, ProcessId, ViewNumber};
 
 /// A log that somebody has come back with.
@@ -44,6 +44,11 @@ impl Returned {
             returned::NOTHING => return Ok(None),
             returned::LOG => {}
             _ => return Err(()),
+        }
+        // A cluster is founded again in the view after that one.
+        let sane = words[returned::VIEW] < LAST_VIEW && [returned::BALLOT, returned::LAST].iter().all(|at| words[*at] < 1 << 62);
+        if !sane {
+            return Err(());
         }
         let count = usize::try_from(words[returned::MEMBERS]).ok().filter(|count| (1..=MAX_MEMBERS).contains(count)).ok_or(())?;
         let ids = words[returned::FIRST..].chunks_exact(2).take(count);
@@ -133,7 +138,15 @@ mod tests {
         let shown = log(7, 99, &[0, 2, 5]);
         Returned::store(Some(&shown), &region);
         assert_eq!(Returned::parse(&words()), Ok(Some(shown)));
-        for (word, bad) in [(returned::STATE, 3), (returned::MEMBERS, 0), (returned::MEMBERS, 17), (returned::FIRST + 2, 1 << 16)] {
+        for (word, bad) in [
+            (returned::STATE, 3),
+            (returned::BALLOT, 1 << 62),
+            (returned::LAST, u64::MAX),
+            (returned::VIEW, u64::MAX),
+            (returned::MEMBERS, 0),
+            (returned::MEMBERS, 17),
+            (returned::FIRST + 2, 1 << 16),
+        ] {
             let mut words: [u64; returned::WORDS] = words();
             words[word] = bad;
             assert_eq!(Returned::parse(&words), Err(()));

@@ -2,7 +2,7 @@
 
 use super::Config;
 use crate::basics::ballot::majority;
-use crate::basics::layout::MAX_MEMBERS;
+use crate::basics::layout::{LAST_VIEW, MAX_MEMBERS};
 use crate::basics::{ProcessId, ViewNumber};
 use martlet_fabric::{Incarnation, NodeId};
 
@@ -124,8 +124,8 @@ impl Group {
         let (view, rest) = rest.split_first_chunk()?;
         let view = ViewNumber(u64::from_le_bytes(*view));
         let (members, removed, first) = (usize::from(members), usize::from(removed), usize::from(first));
-        if rest.len() != (members + removed) * ID_BYTES || !(1..=MAX_MEMBERS).contains(&members) || removed > REMEMBERED || first > members
-        {
+        let bounded = (1..=MAX_MEMBERS).contains(&members) && removed <= REMEMBERED && first <= members && view.0 <= LAST_VIEW;
+        if !bounded || rest.len() != (members + removed) * ID_BYTES {
             return None;
         }
         let mut ids: Vec<ProcessId> = rest
@@ -178,6 +178,9 @@ mod tests {
         for cut in 0..bytes.len() {
             assert_eq!(Group::decode(&bytes[..cut]), None);
         }
+        let mut ahead = bytes.clone();
+        ahead[3..11].fill(0xff);
+        assert_eq!(Group::decode(&ahead), None, "as of a view that never comes");
         bytes[2] = 5;
         assert_eq!(Group::decode(&bytes), None, "the fifth of four leads");
         bytes[2] = 4;

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use super::Group;
+use super::layout::{MAX_NUMBER, is_number, is_position};
 use super::log::Mark;
 use crate::basics::LogIndex;
 
@@ -128,12 +129,12 @@ fn sized(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 fn number(body: &mut &[u8]) -> Option<u64> {
     let (word, rest) = body.split_first_chunk::<8>()?;
     *body = rest;
-    Some(u64::from_le_bytes(*word)).filter(|n| *n < 1 << 62)
+    Some(u64::from_le_bytes(*word)).filter(|n| is_number(*n))
 }
 
 fn mark(body: &mut &[u8]) -> Option<Mark> {
     let mark = Mark { index: LogIndex(number(body)?), position: number(body)? };
-    mark.position.is_multiple_of(16).then_some(mark)
+    is_position(mark.position).then_some(mark)
 }
 
 fn flag(body: &mut &[u8]) -> Option<bool> {
@@ -202,7 +203,8 @@ impl Journal {
     /// Numbers up to `ballot` are promised: the ceiling is raised long before it is reached.
     pub fn note_promise(&mut self, ballot: u64) {
         if ballot + CEILING_STEP > self.ceiling {
-            self.ceiling = ballot + 2 * CEILING_STEP;
+            // A number that nobody could read again is none.
+            self.ceiling = (ballot + 2 * CEILING_STEP).min(MAX_NUMBER);
             self.write(&Entry::Ceiling(self.ceiling));
         }
     }
@@ -341,5 +343,8 @@ mod tests {
         journal.note_promise(CEILING_STEP + 1);
         assert_eq!(Entry::decode(journal.pending()), Some((Entry::Ceiling(3 * CEILING_STEP + 1), &[][..])));
         assert_eq!(journal.ceiling(), 2 * CEILING_STEP, "not stable yet");
+        let mut last = Journal::new(MAX_NUMBER);
+        last.note_promise(MAX_NUMBER);
+        assert!(Entry::decode(last.pending()).is_some(), "it can be read again");
     }
 }

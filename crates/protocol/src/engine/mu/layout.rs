@@ -225,7 +225,7 @@ impl Header {
         let header =
             Header { kind, count: (word(0) >> 32) as u32, ballot: word(8), index: LogIndex(word(16)), committed: LogIndex(word(24)) };
         // Numbers of ours never come near the end of their range: whoever adds to them below needs no second thought.
-        if [header.ballot, header.index.0, header.committed.0].iter().any(|n| *n >= 1 << 62) {
+        if ![header.ballot, header.index.0, header.committed.0].into_iter().all(is_number) {
             return Err(LaneFault::Range);
         }
         Ok((header, body))
@@ -237,9 +237,17 @@ impl Header {
     }
 }
 
-/// Whether something could stand there in a log. Positions of ours never come near the end of their range.
+/// The highest proposal number, index or position. Ours never come near the end of their range.
+pub(super) const MAX_NUMBER: u64 = (1 << 62) - 1;
+
+/// Whether it can be a proposal number, an index or a position.
+pub(super) fn is_number(number: u64) -> bool {
+    number <= MAX_NUMBER
+}
+
+/// Whether a record could stand there in a log.
 pub(super) fn is_position(position: u64) -> bool {
-    position.is_multiple_of(16) && position < 1 << 62
+    position.is_multiple_of(16) && is_number(position)
 }
 
 /// Splits a body into the position that it begins with and the rest.
@@ -322,6 +330,9 @@ pub enum LaneFault {
     /// The log has no room for it, although its writer should have known.
     #[error("a record that the log has no room for")]
     Room,
+    /// Nothing can stand there: who asks for the permission names no place in its lane.
+    #[error("records are to begin at {0}, which is no place between two")]
+    Start(u64),
     /// A part of the state that cannot be taken.
     #[error(transparent)]
     Part(#[from] PartFault),

@@ -388,11 +388,14 @@ impl Reign {
         let mut moved = false;
         for follower in &mut self.followers {
             if matches!(follower.phase, Phase::Asked) && word_from(cx.fabric, follower.peer, layout::permission::ACK) == self.round {
-                follower.phase = Phase::Inspecting;
-                // It told the salt before it acknowledged anything.
+                // It told the salt before it acknowledged anything. Who did not is not written to.
                 if !follower.writer.is_salted() {
                     follower.writer = follower.writer.with_salt(word_from(cx.fabric, follower.peer, layout::permission::LOG_SALT));
+                    if !follower.writer.is_salted() {
+                        continue;
+                    }
                 }
+                follower.phase = Phase::Inspecting;
                 follower.inspect(self.round, cx.fabric);
                 moved = true;
             }
@@ -487,7 +490,12 @@ impl Reign {
                 .max(cx.log.min_proposal())
                 .max(cx.log.taught_ballot());
             // Higher than any seen or used before (listing 2, line 20), and nobody else's.
-            self.ballot = (((seen >> PROPOSER_BITS) + 1) << PROPOSER_BITS) | u64::from(self.me.node.0);
+            let ballot = (((seen >> PROPOSER_BITS) + 1) << PROPOSER_BITS) | u64::from(self.me.node.0);
+            // No record carries such a number.
+            if !layout::is_number(ballot) {
+                return Err(AbortReason::Outbid);
+            }
+            self.ballot = ballot;
             if Canary::MuKeptFastPath.is_planted() && cx.log.last_ballot() & ((1 << PROPOSER_BITS) - 1) == u64::from(self.me.node.0) {
                 self.ballot = cx.log.last_ballot().max(1);
                 for follower in &mut self.followers {

@@ -41,6 +41,10 @@ impl Staged {
         self.ends.len()
     }
 
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let mut from = 0;
         self.ends.iter().map(move |end| &self.bytes[std::mem::replace(&mut from, *end)..*end])
@@ -120,6 +124,11 @@ impl Log {
     /// Whether the machine shows exactly the entries up to [`Log::applied`].
     pub fn is_complete(&self) -> bool {
         self.complete
+    }
+
+    /// The ring's size in bytes.
+    pub fn capacity(&self) -> usize {
+        self.capacity as usize
     }
 
     pub fn min_proposal(&self) -> u64 {

@@ -3,7 +3,7 @@
 use martlet_fabric::Memory;
 use martlet_fabric::primitive::Ordering;
 
-use super::layout::{Status, is_position, words};
+use super::layout::{Status, is_number, is_position, words};
 use super::log::Mark;
 use crate::basics::LogIndex;
 
@@ -39,7 +39,7 @@ impl Numbers {
         let (tail, committed) = (numbers.tail, numbers.committed);
         let ordered = committed.index <= tail.index && committed.position <= tail.position && numbers.floor <= tail.position;
         let aligned = [tail.position, committed.position, numbers.floor].into_iter().all(is_position);
-        let small = [numbers.min_proposal, numbers.last_ballot, numbers.taught_ballot, tail.index.0].iter().all(|n| *n < 1 << 62);
+        let small = [numbers.min_proposal, numbers.last_ballot, numbers.taught_ballot, tail.index.0].into_iter().all(is_number);
         (ordered && aligned && small).then_some(numbers)
     }
 

@@ -13,9 +13,9 @@ use crate::basics::layout::LOG_LANE;
 use crate::basics::{Canary, Mark};
 use crate::replica::StateMachine;
 
-use super::layout::{Op, PERMISSION_LANE, permission};
+use super::layout::{LaneFault, Op, PERMISSION_LANE, is_position, permission};
 use super::replay::Inbound;
-use super::{AbortReason, Mu};
+use super::{AbortReason, Event, Mu};
 
 /// Who may write here, and whose request is being served.
 #[derive(Debug, Default)]
@@ -83,10 +83,16 @@ impl Mu {
                 self.permission.holder = None;
                 continue;
             };
-            Mark::MuGranted.reach();
             requester.served = request;
+            let start = word_from(fabric, peer, permission::START);
+            if !is_position(start) {
+                self.permission.holder = None;
+                self.events.push_back(Event::LaneFault { peer, fault: LaneFault::Start(start), stuck: false });
+                continue;
+            }
+            Mark::MuGranted.reach();
             let process = requester.process;
-            requester.reader.move_to(word_from(fabric, peer, permission::START));
+            requester.reader.move_to(start);
             if let Some(lane) = fabric.memory(LocalRegion::Lane { writer: peer, name: LOG_LANE }) {
                 requester.reader.publish(lane);
             }

@@ -75,6 +75,10 @@ impl Inbound {
                 if header.count == 0 { self.take_effect(header.committed, log, ring, machine) } else { Ok(()) }
             }
             (kind, Some(staging)) if kind.is_entry() => {
+                // They have to have room in the log together.
+                if staging.staged.bytes() + payload.len() > log.capacity() {
+                    return Err(LaneFault::Room);
+                }
                 staging.staged.push(payload);
                 if staging.staged.len() == staging.due as usize {
                     self.take_effect(header.committed, log, ring, machine)?;
@@ -152,5 +156,47 @@ impl Mu {
         }
         self.peers[at].reader.publish(lane);
         any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::machine::Machine;
+    use super::super::tests::power::{CAPACITY, memory, record};
+    use super::super::tests::world::id;
+    use super::*;
+
+    const BALLOT: u64 = 3;
+
+    fn say(kind: Kind, count: u32, index: u64, body: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Header { kind, count, ballot: BALLOT, index: LogIndex(index), committed: LogIndex(0) }.encode(&mut bytes);
+        bytes.extend_from_slice(body);
+        bytes
+    }
+
+    #[test]
+    fn a_start_with_more_than_a_log_holds_is_refused() {
+        let (ring, mut machine) = (memory(), Machine::default());
+        let (mut log, mut inbound) = (Log::new(CAPACITY, Some(Group::new(vec![id(0), id(1)]))), Inbound::default());
+        let mut take = |payload: &[u8]| inbound.take(payload, &Reader::new(), &mut log, &ring, &mut machine);
+        take(&say(Kind::Prepare, 0, 0, &[])).expect("a number");
+        take(&say(Kind::Start, u32::MAX, 0, &[])).expect("a start");
+        let taken = (1..=CAPACITY as u64).find_map(|n| take(&record(BALLOT, LogIndex(n), LogIndex(0), n).1).err());
+        assert_eq!(taken, Some(LaneFault::Room));
+    }
+
+    #[test]
+    fn a_jump_goes_forward_in_the_ring_too() {
+        for (position, taken) in [(0, Err(LaneFault::Body)), (8, Err(LaneFault::Body)), (1 << 62, Err(LaneFault::Body)), (1 << 40, Ok(()))]
+        {
+            let (ring, mut machine) = (memory(), Machine::default());
+            let (mut log, mut inbound) = (Log::new(CAPACITY, Some(Group::new(vec![id(0), id(1)]))), Inbound::default());
+            let mut take = |payload: &[u8]| inbound.take(payload, &Reader::new(), &mut log, &ring, &mut machine);
+            take(&say(Kind::Prepare, 0, 0, &[])).expect("a number");
+            let mut body = u64::to_le_bytes(position).to_vec();
+            Group::new(vec![id(0), id(1)]).encode(&mut body);
+            assert_eq!(take(&say(Kind::Jump, 0, 9, &body)), taken, "{position}");
+        }
     }
 }

@@ -109,11 +109,14 @@ impl Peer {
         let wish = word_from(fabric, self.id, permission::TEACH);
         let lesson = &mut self.lesson;
         if wish != lesson.heard {
-            lesson.heard = wish;
-            // It told the salt before its first wish.
+            // It told the salt before its first wish. Who did not is not written to.
             if !lesson.writer.is_salted() {
                 lesson.writer = lesson.writer.with_salt(word_from(fabric, self.id, permission::STATE_SALT));
+                if !lesson.writer.is_salted() {
+                    return false;
+                }
             }
+            lesson.heard = wish;
             lesson.under_way = (wish & 1 == 1).then(|| Teaching {
                 sent: desk.log.applied(),
                 begun: false,

@@ -1,11 +1,12 @@
 mod connections;
 mod disk;
 mod handover;
+mod hostile;
 mod lessons;
 pub(super) mod machine;
 mod overrun;
 mod paper;
-mod power;
+pub(super) mod power;
 mod random;
 mod traps;
-mod world;
+pub(super) mod world;
