@@ -39,3 +39,19 @@ pub fn handshake(bytes: &[u8]) {
 pub fn group_packets(bytes: &[u8]) {
     crate::verbs::packet::check(bytes);
 }
+
+/// Packets with parts of datagrams, to one peer.
+///
+/// # Panics
+/// When what was altered is believed, or what was not comes out as something else.
+pub fn packets(bytes: &[u8]) {
+    crate::verbs::mail::check(bytes);
+}
+
+/// Messages over TCP, each behind its length.
+///
+/// # Panics
+/// When they depend on where the stream is cut.
+pub fn stream(bytes: &[u8]) {
+    crate::verbs::stream::check(bytes);
+}

@@ -25,7 +25,7 @@ use super::device::Device;
 use super::endpoint::Entry;
 use super::group::Group;
 use super::mailbox::Mailbox;
-use super::packet::{self, Addressee, Route, Taken};
+use super::packet::{self, Addressee, Hearing, Route, Taken};
 use crate::contract::{MAX_DATAGRAM_BYTES, NodeId, PeerId};
 
 const HEADER: usize = 40;
@@ -228,11 +228,7 @@ impl Mail {
                 sequence: self.sequence,
                 heard: to.hearing.heard,
             };
-            let header = header.encode();
-            self.packet.clear();
-            self.packet.extend_from_slice(&header);
-            self.packet.extend_from_slice(&tag(&to.peer.keys.ours, &header, part).finalize().into_bytes()[..TAG]);
-            self.packet.extend_from_slice(part);
+            seal(header, part, &to.peer.keys, &mut self.packet);
             if self.letters.send(&self.packet, (&to.peer.destination, to.peer.mail.0, to.peer.mail.1)).is_err() {
                 self.counters.dropped += 1;
                 return;
@@ -312,7 +308,11 @@ impl Mail {
             return Some(PeerId::SELF);
         }
         while self.letters.receive(&mut self.packet) {
-            match take_packet(&self.packet, self.part, entries) {
+            let taken = take_packet(&self.packet, self.part, |id| {
+                let Entry { peer, hearing, assembly, .. } = entries.get_mut(id.0 as usize)?.as_deref_mut()?;
+                Some((&peer.keys, hearing, assembly))
+            });
+            match taken {
                 None => self.counters.rejected += 1,
                 Some((_, None)) => {}
                 Some((from, Some(whole))) => {
@@ -347,16 +347,83 @@ impl Mail {
 }
 
 /// Takes a packet apart and puts it with the others of its datagram: `None` for one that is not to be believed, the whole datagram with the last
-/// of its packets.
-fn take_packet<'a>(packet: &[u8], full: usize, entries: &'a mut [Option<Box<Entry>>]) -> Option<(PeerId, Option<&'a [u8]>)> {
+/// of its packets. `known` finds what is kept for a connected process.
+fn take_packet<'a>(
+    packet: &[u8],
+    full: usize,
+    known: impl FnOnce(PeerId) -> Option<(&'a Keys, &'a mut Hearing, &'a mut Assembly)>,
+) -> Option<(PeerId, Option<&'a [u8]>)> {
     let (head, rest) = packet.split_first_chunk::<{ HEADER - TAG }>()?;
     let (signature, part) = rest.split_first_chunk::<TAG>()?;
     let header = Header::decode(head);
     let from = PeerId(header.number);
-    let entry = entries.get_mut(from.0 as usize)?.as_deref_mut().filter(|_| from != PeerId::SELF)?;
-    tag(&entry.peer.keys.theirs, head, part).verify_truncated_left(signature).ok()?;
-    entry.hearing.confirm(header.heard);
-    entry.assembly.add(header, part, full).map(|whole| (from, whole))
+    let (keys, hearing, assembly) = known(from).filter(|_| from != PeerId::SELF)?;
+    tag(&keys.theirs, head, part).verify_truncated_left(signature).ok()?;
+    hearing.confirm(header.heard);
+    assembly.add(header, part, full).map(|whole| (from, whole))
+}
+
+/// A packet as it goes to a peer.
+fn seal(header: Header, part: &[u8], keys: &Keys, out: &mut Vec<u8>) {
+    let header = header.encode();
+    out.clear();
+    out.extend_from_slice(&header);
+    out.extend_from_slice(&tag(&keys.ours, &header, part).finalize().into_bytes()[..TAG]);
+    out.extend_from_slice(part);
+}
+
+/// For the fuzz targets: packets of datagrams in any order, some of them altered on their way, and some signed by a peer that keeps to no rule. What is
+/// altered is not believed, and as long as the peer keeps to the rules a datagram comes out as it went in, once.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn check(bytes: &[u8]) {
+    let (theirs, ours) = (Keys::new(b"forth", b"back"), Keys::new(b"back", b"forth"));
+    let (mut assembly, mut hearing, mut packet) = (Assembly::default(), Hearing::default(), Vec::new());
+    let Some((&choice, mut rest)) = bytes.split_first() else { return };
+    let full = [128, 992, MAX_DATAGRAM_BYTES][usize::from(choice) % 3];
+    let mut take = |packet: &[u8]| {
+        let taken = take_packet(packet, full, |id| (id == PeerId(7)).then_some((&ours, &mut hearing, &mut assembly)));
+        taken.map(|(from, whole)| {
+            assert_eq!(from, PeerId(7));
+            whole.map(<[u8]>::to_vec)
+        })
+    };
+    assert_eq!(take(rest), None, "nobody has signed it");
+    let (mut datagram, mut sequence, mut missing, mut honest) = (Vec::new(), 0, Vec::new(), true);
+    while let Some((&[what, at, with], after)) = rest.split_first_chunk() {
+        rest = after;
+        let count = datagram.len().div_ceil(full).max(1);
+        let index = usize::from(at) % count;
+        let part = &datagram[index * full..datagram.len().min((index + 1) * full)];
+        let header = Header { number: 7, index: index as u8, count: count as u8, total: datagram.len() as u16, sequence, heard: 0 };
+        match what % 4 {
+            0 => {
+                datagram = (0..usize::from(u16::from_le_bytes([at, with])) % (MAX_DATAGRAM_BYTES + 1)).map(|n| (n * 7) as u8).collect();
+                sequence += 1;
+                missing = (0..datagram.len().div_ceil(full).max(1)).collect();
+            }
+            1 if sequence > 0 => {
+                seal(header, part, &theirs, &mut packet);
+                let last = missing == [index];
+                missing.retain(|other| *other != index);
+                let found = take(&packet);
+                assert!(!honest || found == Some(last.then(|| datagram.clone())), "packet {index} of {count}");
+            }
+            2 => {
+                seal(header, part, &theirs, &mut packet);
+                let at = usize::from(u16::from_le_bytes([at, what])) % packet.len();
+                packet[at] ^= with | 1;
+                assert_eq!(take(&packet), None, "altered at {at}");
+            }
+            _ => {
+                let Some((&head, after)) = rest.split_first_chunk() else { return };
+                let part = &after[..usize::from(u16::from_le_bytes([at, with & 0xf])).min(after.len())];
+                seal(Header { number: 7, ..Header::decode(&head) }, part, &theirs, &mut packet);
+                (honest, rest) = (false, after);
+                let whole = take(&packet).flatten();
+                assert!(whole.is_none_or(|whole| whole.len() <= MAX_DATAGRAM_BYTES));
+            }
+        }
+    }
 }
 
 impl Assembly {

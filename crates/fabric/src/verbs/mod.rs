@@ -38,7 +38,7 @@ mod grant;
 mod group;
 mod handshake;
 mod line;
-mod mail;
+pub(crate) mod mail;
 mod mailbox;
 mod memory;
 pub(crate) mod offer;
@@ -47,7 +47,7 @@ pub(crate) mod packet;
 mod peer;
 mod queue;
 mod shared;
-mod stream;
+pub(crate) mod stream;
 
 pub use crate::exchange::BootstrapCounters;
 pub use crate::meeting::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES, PartyError};

@@ -98,16 +98,8 @@ impl Stream {
     /// Takes the next message.
     pub(super) fn receive(&mut self) -> Received {
         loop {
-            if let Some((len, rest)) = self.input.split_first_chunk::<4>() {
-                let len = u32::from_le_bytes(*len) as usize;
-                if len > MAX_MESSAGE {
-                    return Received::TooLong;
-                }
-                if rest.len() >= len {
-                    let message = rest[..len].to_vec();
-                    self.input.drain(..4 + len);
-                    return Received::Message(message);
-                }
+            if let Some(found) = take(&mut self.input) {
+                return found;
             }
             let mut buffer = [0; 4096];
             match self.socket.read(&mut buffer) {
@@ -119,6 +111,44 @@ impl Stream {
                 Err(_) => return Received::End,
             }
         }
+    }
+}
+
+/// Takes the next message out of what has come; `None` when none is whole yet.
+fn take(input: &mut Vec<u8>) -> Option<Received> {
+    let (len, rest) = input.split_first_chunk::<4>()?;
+    let len = u32::from_le_bytes(*len) as usize;
+    if len > MAX_MESSAGE {
+        return Some(Received::TooLong);
+    }
+    let message = rest.get(..len)?.to_vec();
+    input.drain(..4 + len);
+    Some(Received::Message(message))
+}
+
+/// For the fuzz targets: the same messages come out wherever the stream is cut, and none is longer than allowed.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn check(bytes: &[u8]) {
+    let messages = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let (mut input, mut found) = (Vec::new(), Vec::new());
+        for piece in pieces {
+            input.extend_from_slice(piece);
+            while let Some(received) = take(&mut input) {
+                let ends = received == Received::TooLong;
+                found.push(received);
+                if ends {
+                    return found;
+                }
+            }
+            assert!(input.len() < 4 + MAX_MESSAGE, "what has come is a message");
+        }
+        found
+    };
+    let Some((&size, bytes)) = bytes.split_first() else { return };
+    let whole = messages(&mut std::iter::once(bytes));
+    assert_eq!(messages(&mut bytes.chunks(usize::from(size).max(1))), whole, "cut every {size} bytes");
+    for received in &whole {
+        assert!(matches!(received, Received::TooLong) || matches!(received, Received::Message(message) if message.len() <= MAX_MESSAGE));
     }
 }
 
