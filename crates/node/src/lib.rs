@@ -45,6 +45,8 @@ mod durable;
 pub mod embed;
 mod engine;
 mod founding;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod host;
 pub mod idle;
 mod rehearsal;

@@ -8,7 +8,7 @@ use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_fabric::{Identity, Incarnation, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind};
 use martlet_protocol::basics::layout::{BOARD, LIFE, MAX_MEMBERS, Sizes, VIEW_RECORD_BYTES, regions};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber, sealed};
-use martlet_protocol::consensus::rpc::RpcBody;
+use martlet_protocol::consensus::rpc::{RpcBody, RpcReply, RpcRequest, RpcVerdict};
 use martlet_protocol::membership::message::Message;
 use martlet_protocol::membership::{Config, Core, Departed, Event, Evidence, Leases, Member, Roles, View};
 
@@ -127,11 +127,16 @@ impl World {
         match Message::decode(bytes) {
             Some(Message::View(view)) if self.is_second(&view) => return,
             Some(Message::Request(request)) if matches!(&request.body, RpcBody::Accept(value) if View::decode(value).is_err()) => return,
-            Some(Message::Reply(_)) => return,
+            Some(Message::Reply(RpcReply { verdict: RpcVerdict::Promised { value, .. }, .. })) if self.is_lie(&value) => return,
             _ => {}
         }
         let from = PeerId(u32::from(from) % (PEERS + 2));
         self.core.handle_datagram(self.now, &mut self.fabric, from, bytes);
+    }
+
+    /// Whether it is said to have been accepted, and is no view, or a second one.
+    fn is_lie(&self, value: &[u8]) -> bool {
+        !value.is_empty() && View::decode(value).map_or(true, |view| self.is_second(&view))
     }
 
     fn is_second(&self, view: &View) -> bool {
@@ -163,7 +168,7 @@ impl World {
 
     fn message(&self, input: &mut Input<'_>) -> Message {
         let who = process(u16::from(input.u8()) % 5);
-        match input.u8() % 10 {
+        match input.u8() % 11 {
             0 => Message::Heartbeat { view: ViewNumber(self.newest.0 + u64::from(input.u8() % 3)), heard: input.u16() },
             1 => Message::Notice { process: who, evidence: evidence(input.u8()) },
             2 => {
@@ -177,7 +182,22 @@ impl World {
             6 => Message::Vouch { process: who },
             7 => Message::Refuse { least: Incarnation(input.number()) },
             8 => Message::Frozen { view: ViewNumber(self.newest.0 + u64::from(input.u8() % 3)) },
-            _ => Message::Request(martlet_protocol::consensus::rpc::RpcRequest {
+            9 => {
+                let (view, ballot) = (ViewNumber(self.newest.0 + u64::from(input.u8() % 3)), input.number());
+                let verdict = match input.u8() % 5 {
+                    0 => RpcVerdict::Accepted,
+                    1 => RpcVerdict::Rejected { min: input.number() },
+                    2 => RpcVerdict::NotFrozen { word: input.u64() },
+                    3 => RpcVerdict::Promised { accepted: 0, value: Vec::new() },
+                    _ => {
+                        let mut value = Vec::new();
+                        self.view(input).encode(&mut value);
+                        RpcVerdict::Promised { accepted: input.number(), value }
+                    }
+                };
+                Message::Reply(RpcReply { view, ballot, verdict })
+            }
+            _ => Message::Request(RpcRequest {
                 view: ViewNumber(self.newest.0 + u64::from(input.u8() % 3)),
                 ballot: input.number(),
                 body: RpcBody::Prepare,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use martlet_fabric::primitive::{AtomicU64, Ordering};
-use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, OpError, PeerId, Remote, Token};
+use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, OpError, PeerId, RegionName, Remote, Token};
 
 /// An operation that waits for its completion.
 #[derive(Clone, Debug)]
@@ -14,10 +14,24 @@ pub(super) struct Posted {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
-    Write,
-    Word,
-    Read { into: Local, len: usize },
-    Swap { expected: u64 },
+    /// The first word that is written, and how many bytes.
+    Write {
+        at: Remote,
+        word: u64,
+        len: usize,
+    },
+    Word {
+        from: Remote,
+    },
+    Read {
+        from: Remote,
+        into: Local,
+        len: usize,
+    },
+    Swap {
+        expected: u64,
+    },
+    Revoke,
 }
 
 /// Our own memory, and what has been posted.
@@ -41,7 +55,7 @@ impl OwnMemory {
     /// Ends the oldest operation. `word` is what a word was found to hold; a read leaves `record` in our memory.
     pub(super) fn complete(&mut self, result: Result<u64, OpError>, record: &[u64]) -> Option<Completion> {
         let Posted { token, what } = self.posted.pop_front()?;
-        if let (What::Read { into, len }, Ok(_)) = (what, result) {
+        if let (What::Read { into, len, .. }, Ok(_)) = (what, result) {
             let memory = self.memory(into.region).expect("we read into memory of ours");
             for (i, word) in memory[into.offset / 8..(into.offset + len) / 8].iter().enumerate() {
                 word.store(record.get(i).copied().unwrap_or(0), Ordering::Relaxed);
@@ -60,6 +74,10 @@ impl OwnMemory {
     }
 }
 
+fn first_word(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+}
+
 impl Fabric for OwnMemory {
     const ZOMBIES_REACHABLE: bool = true;
 
@@ -68,18 +86,20 @@ impl Fabric for OwnMemory {
     }
     fn write(&mut self, at: Remote, bytes: &[u8], token: Token) {
         assert!(at.offset.is_multiple_of(8) && bytes.len().is_multiple_of(8), "{at:?}, {} bytes", bytes.len());
-        let Some(memory) = self.written.and_then(|region| self.memory(region)) else { return self.post(token, What::Write) };
+        let Some(memory) = self.written.and_then(|region| self.memory(region)) else {
+            return self.post(token, What::Write { at, word: first_word(bytes), len: bytes.len() });
+        };
         for (word, bytes) in memory[at.offset / 8..][..bytes.len() / 8].iter().zip(bytes.chunks_exact(8)) {
             word.store(u64::from_le_bytes(bytes.try_into().expect("8 bytes")), Ordering::Relaxed);
         }
     }
     fn read(&mut self, from: Remote, into: Local, len: usize, token: Token) {
         assert!(from.offset.is_multiple_of(8) && into.offset.is_multiple_of(8) && len.is_multiple_of(8), "{from:?}, {into:?}, {len} bytes");
-        self.post(token, What::Read { into, len });
+        self.post(token, What::Read { from, into, len });
     }
     fn read_word(&mut self, from: Remote, token: Token) {
         assert!(from.offset.is_multiple_of(8), "{from:?}");
-        self.post(token, What::Word);
+        self.post(token, What::Word { from });
     }
     fn compare_and_swap(&mut self, at: Remote, expected: u64, _: u64, token: Token) {
         assert!(at.offset.is_multiple_of(8), "{at:?}");
@@ -94,5 +114,8 @@ impl Fabric for OwnMemory {
     fn forget(&mut self, peer: PeerId) {
         self.regions.retain(|(region, _)| !matches!(region, LocalRegion::Lane { writer, .. } if *writer == peer));
     }
-    martlet_fabric::idle!(poll, receive, event, grant, revoke, nudge);
+    fn revoke(&mut self, _: PeerId, _: RegionName, token: Token) {
+        self.post(token, What::Revoke);
+    }
+    martlet_fabric::idle!(poll, receive, event, grant, nudge);
 }

@@ -4,11 +4,13 @@ mod client;
 mod commands;
 mod config;
 mod effects;
+mod embedded;
 mod engine;
 mod handshake;
 mod input;
 mod membership;
 mod memory;
+mod mu;
 mod orders;
 mod resp;
 mod ring;
@@ -23,6 +25,12 @@ pub(super) const ALL: &[Target] = &[
     Target { name: "config", about: "the cluster's and the node's file", max_bytes: 4096, run: config::run },
     Target { name: "effects", about: "entries of the log, and parts of the state for a learner", max_bytes: 2048, run: effects::run },
     Target {
+        name: "embedded",
+        about: "entries of the log and parts of the state of an embedded replica",
+        max_bytes: 1024,
+        run: embedded::run,
+    },
+    Target {
         name: "handshake",
         about: "what processes say before they share memory, and their datagrams",
         max_bytes: 2048,
@@ -30,6 +38,12 @@ pub(super) const ALL: &[Target] = &[
     },
     Target { name: "log_lanes", about: "sealed records of a primary that has lost its mind", max_bytes: 2048, run: engine::run },
     Target { name: "membership", about: "datagrams, words and boards of peers", max_bytes: 2048, run: membership::run },
+    Target {
+        name: "mu_lanes",
+        about: "whatever other replicas of `mu` write here, or show when they are read",
+        max_bytes: 2048,
+        run: mu::run,
+    },
     Target { name: "orders", about: "commands for the exchange among the examples", max_bytes: 2048, run: orders::run },
     Target { name: "resp", about: "requests and replies of the Redis protocol, cut anywhere", max_bytes: 2048, run: resp::run },
     Target { name: "ring", about: "a lane's words, written by a peer that keeps to no rule", max_bytes: 2048, run: ring::run },

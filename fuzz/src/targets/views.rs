@@ -1,4 +1,4 @@
-//! Views, the datagrams of membership, and records at fixed places.
+//! Views, the datagrams of membership, records at fixed places, and the words of those who come back from their disks.
 
 use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_node::counters::{Counters, Reading};
@@ -25,6 +25,7 @@ pub(super) fn run(data: &[u8]) {
     mu(data);
     counters(data);
     records(data);
+    martlet_node::fuzz::returned_words(data);
 }
 
 /// Records and groups of the engine `mu`, which followers find in their lanes.

@@ -19,6 +19,8 @@ mod builder;
 mod call;
 mod entry;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod machine;
 mod role;
 mod sessions;

@@ -130,40 +130,41 @@ impl Sessions {
 
     /// Takes a part that [`Sessions::transfer`] wrote.
     pub fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
-        let (range, sessions) = read_part(part).ok_or(UnreadablePart)?;
-        self.open.retain(|name, _| !range.contains(name));
+        let mut rest = part;
+        let (Some(first), Some(last)) = (take_word(&mut rest), take_word(&mut rest)) else { return Err(UnreadablePart) };
+        let sessions = read_sessions(rest, &(first..=last)).ok_or(UnreadablePart)?;
+        self.open.retain(|name, _| !(first..=last).contains(name));
         self.open.extend(sessions);
         Ok(())
     }
 }
 
-/// The range of names that a part is about, and the sessions in it. `None` when it is no part.
-fn read_part(part: &[u8]) -> Option<(RangeInclusive<u64>, Vec<(u64, Session)>)> {
-    let mut rest = part;
-    let word = |rest: &mut &[u8]| {
-        let (word, after) = rest.split_first_chunk::<8>()?;
-        *rest = after;
-        Some(u64::from_le_bytes(*word))
-    };
-    let range = word(&mut rest)?..=word(&mut rest)?;
+fn take_word(rest: &mut &[u8]) -> Option<u64> {
+    let (word, after) = rest.split_first_chunk::<8>()?;
+    *rest = after;
+    Some(u64::from_le_bytes(*word))
+}
+
+/// The sessions of a part that is about these names. `None` when it is no part.
+fn read_sessions(mut rest: &[u8], range: &RangeInclusive<u64>) -> Option<Vec<(u64, Session)>> {
     let mut sessions = Vec::new();
     while !rest.is_empty() {
-        let name = word(&mut rest)?;
-        let (last, used, replies) = (word(&mut rest)?, word(&mut rest)?, word(&mut rest)?);
+        let name = take_word(&mut rest)?;
+        let (last, used, replies) = (take_word(&mut rest)?, take_word(&mut rest)?, take_word(&mut rest)?);
         // Whoever counts on from these never comes near the end of their range. Each reply is to a command of its own, the first of which is 1.
         if !range.contains(&name) || [name, last].iter().any(|n| *n >= 1 << 62) || replies > last {
             return None;
         }
         let mut kept = Session { last, used, replies: VecDeque::new() };
         for _ in 0..replies {
-            let bytes = usize::try_from(word(&mut rest)?).ok()?;
+            let bytes = usize::try_from(take_word(&mut rest)?).ok()?;
             let (reply, after) = rest.split_at_checked(bytes)?;
             kept.replies.push_back(reply.to_vec());
             rest = after;
         }
         sessions.push((name, kept));
     }
-    Some((range, sessions))
+    Some(sessions)
 }
 
 impl Session {

@@ -1,0 +1,5 @@
+//! What an embedded replica is sent: entries of the log, and parts of its state.
+
+pub(super) fn run(data: &[u8]) {
+    martlet_node::fuzz::embedded(data);
+}
