@@ -55,7 +55,8 @@ pub struct Kind {
     live: fn(&Plan, Settings) -> (Report, String),
 }
 
-/// All of them. A new engine, or a new place to live, is a line.
+/// All of them. A new engine, or a new place to live, is a line. Where nobody says which, seeds are dealt to them in this order ([`Kind::of`]), so a line
+/// more gives seeds other lives.
 pub const KINDS: &[Kind] = &[
     Kind {
         name: "host",
@@ -105,6 +106,11 @@ impl Kind {
     /// The kind of that name.
     pub fn named(name: &str) -> Option<&'static Kind> {
         KINDS.iter().chain(SPECIAL).find(|kind| kind.name == name)
+    }
+
+    /// The kind that lives a seed where nobody says which.
+    pub fn of(seed: u64) -> &'static Kind {
+        &KINDS[(seed % KINDS.len() as u64) as usize]
     }
 
     /// The names of all kinds, for those who have asked for one that there is not.

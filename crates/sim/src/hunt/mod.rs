@@ -16,11 +16,38 @@ pub use shrink::{Shrunk, shrink};
 pub use steps::{Walk, every_step, tell_blow};
 pub use summary::{Failure, Summary};
 
+/// Which kinds of cluster live a seed.
+#[derive(Clone, Debug)]
+pub enum Cast {
+    /// The one that the seed says ([`Kind::of`]).
+    Dealt,
+    /// Each of these.
+    Each(Vec<&'static Kind>),
+}
+
+impl Cast {
+    /// Those that live this seed.
+    pub fn of(&self, seed: u64) -> Vec<&'static Kind> {
+        match self {
+            Cast::Dealt => vec![Kind::of(seed)],
+            Cast::Each(kinds) => kinds.clone(),
+        }
+    }
+
+    /// How many lives a seed has.
+    fn lives_a_seed(&self) -> u64 {
+        match self {
+            Cast::Dealt => 1,
+            Cast::Each(kinds) => kinds.len() as u64,
+        }
+    }
+}
+
 /// Which lives to live.
 #[derive(Clone, Debug)]
 pub struct Hunt {
-    /// Every seed is lived by each of these.
-    pub kinds: Vec<&'static Kind>,
+    /// Who lives them.
+    pub cast: Cast,
     /// The first seed.
     pub first: u64,
     /// How many; the hunt may end earlier.
@@ -43,7 +70,7 @@ pub fn hunt(hunt: &Hunt, stop: &AtomicBool, ended: impl Fn(&'static Kind, &Repor
     let over = AtomicBool::new(false);
     let running = AtomicU64::new(hunt.jobs as u64);
     let summary = Mutex::new(Summary::new(hunt));
-    let kinds = hunt.kinds.len() as u64;
+    let kinds = hunt.cast.lives_a_seed();
     std::thread::scope(|scope| {
         for _ in 0..hunt.jobs {
             scope.spawn(|| {
@@ -51,7 +78,7 @@ pub fn hunt(hunt: &Hunt, stop: &AtomicBool, ended: impl Fn(&'static Kind, &Repor
                 while !stop.load(Ordering::Relaxed) && !over.load(Ordering::Relaxed) && !late() {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     let Some(seed) = hunt.first.checked_add(number / kinds).filter(|_| number / kinds < hunt.seeds) else { break };
-                    let kind = hunt.kinds[(number % kinds) as usize];
+                    let kind = hunt.cast.of(seed)[(number % kinds) as usize];
                     let plan = Plan { changes: hunt.changes.clone(), canary: hunt.canary, ..Plan::new(seed) };
                     let begun = Instant::now();
                     let Told { report, .. } = attempt(kind, &plan);

@@ -77,7 +77,7 @@ pub struct Summary {
 
 impl Summary {
     pub(super) fn new(hunt: &Hunt) -> Summary {
-        let wanted = hunt.seeds.checked_mul(hunt.kinds.len() as u64).filter(|_| hunt.most.is_none());
+        let wanted = hunt.seeds.checked_mul(hunt.cast.lives_a_seed()).filter(|_| hunt.most.is_none());
         Summary { wanted, jobs: hunt.jobs, ..Summary::default() }
     }
 

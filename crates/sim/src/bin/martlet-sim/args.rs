@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use clap::Parser;
-use martlet_sim::cluster::{Blow, Canary, Changes, Kind, Masks, PHASES, Phase};
+use martlet_sim::cluster::{Blow, Canary, Changes, Kind, Masks, PHASES, Phase, Plan};
+use martlet_sim::hunt::Cast;
 
 /// Lives whole clusters in virtual time, one seed a life: the production state machines under every fault. Stops at the first life in which a
 /// property is violated, makes it small, tells it, and says how to repeat it.
@@ -27,10 +28,11 @@ pub struct Args {
     #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
 
-    /// The kinds of cluster that live each seed: host (shared memory) and network (one-sided operations between hosts), with primary-backup; mu and
-    /// mu-network, with mu; clocks, where a primary is stopped just after it has renewed its lease; ballots, where those of slots' words are nearly used up.
-    #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "host")]
-    pub cluster: Vec<&'static Kind>,
+    /// The kinds of cluster, each of which lives every seed [default: the one of the first four that the seed says, in turn]: host (shared memory) and
+    /// network (one-sided operations between hosts), with primary-backup; mu and mu-network, with mu; clocks, where a primary is stopped just after it has
+    /// renewed its lease; ballots, where those of slots' words are nearly used up.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    cluster: Vec<&'static Kind>,
 
     /// Crashes, and then pauses, each node at every single step of a phase of the protocol: failover, takeover, revocation, view-change, join.
     #[arg(long, value_name = "PHASE", value_delimiter = ',', value_parser = phase)]
@@ -110,9 +112,9 @@ fn phase(name: &str) -> Result<&'static Phase, String> {
 
 const EXAMPLES: &str = "\
 Examples:
-  cargo xtask sim                                  a thousand lives
+  cargo xtask sim                                  a thousand lives, of every kind of cluster
   cargo xtask sim --seeds 100000 --jobs 2          some more
-  cargo xtask sim --minutes 10 --cluster host,network
+  cargo xtask sim --minutes 10 --cluster mu,mu-network
   cargo xtask sim --seed 4711 --trace              the story of one
   cargo xtask sim --every-step failover,join       a crash and a pause at each step
   cargo xtask sim --out-of-model                   what clocks beyond their bounds break
@@ -129,6 +131,11 @@ impl Args {
             (None, None) => 1000,
         });
         first..first.saturating_add(count)
+    }
+
+    /// Who lives them.
+    pub fn cast(&self) -> Cast {
+        if self.cluster.is_empty() { Cast::Dealt } else { Cast::Each(self.cluster.clone()) }
     }
 
     /// When the run is to end in any case.
@@ -159,6 +166,12 @@ impl Args {
     }
 }
 
+/// The command line that lives this life again and tells it.
+pub fn again(kind: &Kind, plan: &Plan) -> String {
+    let wild = if plan.canary == Some(Canary::WildClocks) { " --out-of-model" } else { "" };
+    format!("cargo xtask sim --cluster {kind} --seed {} --trace{wild}{}", plan.seed, plan.changes.flags())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -180,12 +193,25 @@ mod tests {
             clients: Some(1),
             keys: None,
         };
-        let line = format!("martlet-sim --cluster network --seed 9 --trace{}", changes.flags());
-        let args = Args::try_parse_from(line.split(' ')).expect("flags that it says itself");
-        assert_eq!((args.changes(), args.seeds()), (changes, 9..10));
-        assert_eq!(args.cluster[0].name, "network");
+        for canary in [None, Some(Canary::WildClocks)] {
+            let plan = Plan { changes: changes.clone(), canary, ..Plan::new(9) };
+            let line = again(Kind::named("mu-network").expect("a kind"), &plan);
+            let given = line.strip_prefix("cargo xtask ").expect("what developers call it by");
+            let args = Args::try_parse_from(given.split(' ')).expect("flags that it says itself");
+            assert_eq!((args.changes(), args.seeds(), args.canary(), args.trace), (changes.clone(), 9..10, canary, true));
+            assert_eq!(args.cast().of(9).iter().map(|kind| kind.name).collect::<Vec<_>>(), ["mu-network"]);
+        }
         let args = Args::try_parse_from(["martlet-sim", "--without", "all"]).expect("a word for it");
         assert_eq!(args.changes().flags(), " --without all");
+    }
+
+    #[test]
+    fn without_a_kind_of_cluster_each_seed_says_which() {
+        let args = Args::try_parse_from(["martlet-sim"]).expect("nothing has to be given");
+        let of = |seed| args.cast().of(seed).iter().map(|kind| kind.name).collect::<Vec<_>>();
+        assert_eq!((of(0), of(1), of(2), of(3), of(4)), (vec!["host"], vec!["network"], vec!["mu"], vec!["mu-network"], vec!["host"]));
+        let args = Args::try_parse_from(["martlet-sim", "--cluster", "host,mu"]).expect("two kinds");
+        assert_eq!(args.cast().of(3).iter().map(|kind| kind.name).collect::<Vec<_>>(), ["host", "mu"]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use clap::Parser;
 use martlet_sim::cluster::{Plan, SCENARIOS, testdata};
 use martlet_sim::hunt::{self, Failure, Hunt, Summary, Told};
 
-use args::Args;
+use args::{Args, again};
 use progress::Progress;
 
 /// Something that should not be.
@@ -107,7 +107,7 @@ fn bless() -> ExitCode {
 fn trace(args: &Args, stop: &AtomicBool) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for seed in args.seeds() {
-        for kind in &args.cluster {
+        for kind in args.cast().of(seed) {
             if stop.load(Ordering::Relaxed) {
                 return ExitCode::from(130);
             }
@@ -133,7 +133,7 @@ fn trace(args: &Args, stop: &AtomicBool) -> ExitCode {
 fn search(args: &Args, stop: &AtomicBool) -> ExitCode {
     let seeds = args.seeds();
     let hunt = Hunt {
-        kinds: args.cluster.clone(),
+        cast: args.cast(),
         first: seeds.start,
         seeds: seeds.end - seeds.start,
         most: args.most(),
@@ -181,9 +181,10 @@ fn finish(args: &Args, summary: &Summary) -> ExitCode {
             None if summary.interrupted => println!("interrupted; {GOOD}nothing violated so far{GOOD:#}"),
             None => println!("{GOOD}nothing violated{GOOD:#}"),
             Some(failure) => println!(
-                "{BAD}{} violated{BAD:#} by seed {}{}",
+                "{BAD}{} violated{BAD:#} by seed {} on {}{}",
                 failure.violation.property,
                 failure.plan.seed,
+                failure.kind,
                 out_of_model(args.out_of_model)
             ),
         }
@@ -208,14 +209,12 @@ fn out_of_model(is: bool) -> &'static str {
 fn explain(args: &Args, failure: &Failure, stop: &AtomicBool) {
     let Failure { kind, plan, violation } = failure;
     eprintln!("{BAD}seed {} on {kind}:{BAD:#} {violation}", plan.seed);
-    let wild = if args.out_of_model { " --out-of-model" } else { "" };
-    let command = |plan: &Plan| format!("cargo xtask sim --cluster {kind} --seed {} --trace{wild}{}", plan.seed, plan.changes.flags());
-    eprintln!("again:    {}", command(plan));
+    eprintln!("again:    {}", again(kind, plan));
     let lives = if args.no_shrink { 0 } else { args.shrink_lives };
     let shrunk = hunt::shrink(kind, plan, lives, stop);
     if lives > 0 {
         let (report, size) = (&shrunk.report, shrunk.report.replies + shrunk.report.unknown);
-        eprintln!("smallest: {}", command(&shrunk.plan));
+        eprintln!("smallest: {}", again(kind, &shrunk.plan));
         eprintln!(
             "          {} single faults, {size} requests, {} us; found among {} lives",
             report.faults.events(),
