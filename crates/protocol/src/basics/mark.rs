@@ -259,6 +259,14 @@ probes! {
         MuFlushed = "mu: flushes its commit index",
         /// A turn without proposals asks a follower whether it still gives its permission.
         MuProbed = "mu: asks whether the permission stands",
+        /// A leader that is to hand over names its successor in the log.
+        MuNamed = "mu: names its successor",
+        /// It steps aside, since its successor has heard that it is named.
+        MuHandedOver = "mu: hands over",
+        /// Who was to lead next is lost before it is named.
+        MuSuccessorLost = "mu: loses its successor",
+        /// Who is named does not lead, and is waited for no longer.
+        MuNamedInVain = "mu: leads, since the one named does not",
     }
 }
 

@@ -26,6 +26,8 @@ pub enum Fault {
     Nic,
     /// An operator wants leases of another length.
     LeaseChange,
+    /// An operator wants another leader: the one there is hands over, or, where its engine has no other way, leaves.
+    HandOver,
     /// Lost datagrams.
     Drop,
     /// Datagrams that come twice.
@@ -72,6 +74,7 @@ impl Fault {
         Fault::LostCompletion,
         Fault::Nic,
         Fault::LeaseChange,
+        Fault::HandOver,
         Fault::Drop,
         Fault::Repeat,
         Fault::Delay,
@@ -90,7 +93,7 @@ impl Fault {
 
     /// Whether it happens at moments of its own, so that one of them can be left out.
     pub const fn is_event(self) -> bool {
-        (self as usize) <= Fault::LeaseChange as usize
+        (self as usize) <= Fault::HandOver as usize
     }
 
     /// Whether it takes a network.
@@ -111,6 +114,7 @@ impl Fault {
             Fault::LostCompletion => "lost-completion",
             Fault::Nic => "nic",
             Fault::LeaseChange => "lease-change",
+            Fault::HandOver => "hand-over",
             Fault::Drop => "drop",
             Fault::Repeat => "repeat",
             Fault::Delay => "delay",

@@ -3,7 +3,7 @@
 
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::{Authority, Roles, View};
-use martlet_protocol::replica::{Standing, StateMachine};
+use martlet_protocol::replica::{HandOverState, Standing, StateMachine};
 
 use super::engine::Engine;
 use super::life::{Cluster, Due};
@@ -85,6 +85,11 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             return;
         }
         if !self.wait_for(Property::Recovery, "every node is a replica of one active view", Self::is_whole) {
+            return;
+        }
+        let is_told = |node: &Node<E, HOST>| node.engine.hand_over_state() != Some(HandOverState::UnderWay);
+        if !self.wait_for(Property::Recovery, "whoever was to hand over can say what came of it", |c| c.nodes.iter().flatten().all(is_told))
+        {
             return;
         }
         // Every key is read once more, when all that clients had begun is over.

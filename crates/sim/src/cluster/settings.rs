@@ -98,6 +98,24 @@ const REQUESTS: u64 = 500;
 /// Single faults that happen at least where it is hell.
 const FAULTS_IN_HELL: u64 = 20;
 
+/// Draws the mean time between two single faults of a kind; `None` for none.
+fn mean_ns(chance: &mut Rng, temper: Temper, ground: Ground, fault: Fault) -> Option<u64> {
+    let (least, most) = match fault {
+        Fault::Nic | Fault::LostCompletion => (1_000_000, 4_000_000),
+        Fault::HostCrash | Fault::Leave => (300_000, 2_000_000),
+        _ => (150_000, 1_500_000),
+    };
+    let mean = chance.u64(least..=most);
+    let (of_8, mean) = match temper {
+        Temper::Calm => (2, mean * 3),
+        Temper::Rough => (4, mean),
+        Temper::Hell => (6, least + (mean - least) / 3),
+    };
+    // Memory on one host does not come apart.
+    let possible = ground == Ground::Network || !fault.needs_network();
+    (chance.u8(..8) < of_8 && possible).then_some(mean)
+}
+
 impl Settings {
     /// Draws a life on a host, or on a network. Each kind of trouble is absent from some lives, since troubles hide each other.
     pub fn drawn(chance: &mut Rng, ground: Ground) -> Settings {
@@ -114,21 +132,8 @@ impl Settings {
         }
         let lease_ns = chance.u64(20_000..150_000);
         let mut every_ns = [None; FAULTS];
-        for fault in Fault::ALL.into_iter().filter(|fault| fault.is_event()) {
-            let (least, most) = match fault {
-                Fault::Nic | Fault::LostCompletion => (1_000_000, 4_000_000),
-                Fault::HostCrash | Fault::Leave => (300_000, 2_000_000),
-                _ => (150_000, 1_500_000),
-            };
-            let mean = chance.u64(least..=most);
-            let (of_8, mean) = match temper {
-                Temper::Calm => (2, mean * 3),
-                Temper::Rough => (4, mean),
-                Temper::Hell => (6, least + (mean - least) / 3),
-            };
-            // Memory on one host does not come apart.
-            let possible = ground == Ground::Network || !fault.needs_network();
-            every_ns[fault as usize] = (chance.u8(..8) < of_8 && possible).then_some(mean);
+        for fault in Fault::ALL.into_iter().filter(|fault| fault.is_event() && *fault != Fault::HandOver) {
+            every_ns[fault as usize] = mean_ns(chance, temper, ground, fault);
         }
         if temper == Temper::Calm {
             faults = Faults { turn: faults.turn, connect: faults.connect, ..Faults::calm() };
@@ -195,6 +200,8 @@ impl Settings {
             settings.add_lease_caches(chance);
         }
         settings.alone = chance.bool();
+        // So is this, for the same reason.
+        settings.every_ns[Fault::HandOver as usize] = mean_ns(chance, temper, ground, Fault::HandOver);
         // Who of `mu`'s replicas goes longer without a duty cycle takes that for a stall of its own, and suspects nobody.
         settings.idle_ns = settings.idle_ns.min(settings.heartbeat_interval_ns / 3);
         settings

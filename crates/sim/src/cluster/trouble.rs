@@ -3,9 +3,11 @@
 use std::cmp::Reverse;
 
 use fastrand::Rng;
+use martlet_fabric::NodeId;
 use martlet_fabric::sim::Faults;
 use martlet_protocol::basics::layout::life::OWNER_DIED;
 use martlet_protocol::membership::Roles;
+use martlet_protocol::replica::{HandOverError, Standing};
 
 use super::engine::Engine;
 use super::faults::Fault;
@@ -106,9 +108,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             Fault::Leave => {
                 let Some(process) = self.dispensable(chance).filter(|p| !self.world.is_paused(*p)) else { return false };
                 self.tell(|c| format!("{fault}/{nth}: {} leaves", c.name(process)));
-                self.nodes[process].as_mut().expect("it lives").leave(now, &mut self.chance);
-                self.look_at(process);
-                self.world.wake(process);
+                self.leave(process);
                 true
             }
             Fault::Pause => {
@@ -169,8 +169,39 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 self.world.wake(process);
                 true
             }
+            Fault::HandOver => {
+                let Some(leader) = self.leader().filter(|p| !self.world.is_paused(*p)) else { return false };
+                let to = chance.bool().then(|| NodeId(chance.u16(..self.settings.nodes)));
+                let engine = &mut self.nodes[leader].as_mut().expect("it lives").engine;
+                match engine.hand_over(to) {
+                    Ok(()) => {
+                        let to = to.map_or("whom it likes".to_owned(), |node| node.to_string());
+                        self.tell(|c| format!("{fault}/{nth}: {} is to hand over to {to}", c.name(leader)));
+                    }
+                    Err(HandOverError::ByLeaving) if self.is_dispensable(leader) => {
+                        self.tell(|c| format!("{fault}/{nth}: {} is to hand over, and leaves", c.name(leader)));
+                        self.leave(leader);
+                    }
+                    Err(_) => return false,
+                }
+                self.world.wake(leader);
+                true
+            }
             _ => unreachable!("{fault} is no single event"),
         }
+    }
+
+    /// A process asks to be removed.
+    fn leave(&mut self, process: usize) {
+        let now = self.world.now();
+        self.nodes[process].as_mut().expect("it lives").leave(now, &mut self.chance);
+        self.look_at(process);
+        self.world.wake(process);
+    }
+
+    /// A process that leads, if one does, and is not on its way out.
+    pub(super) fn leader(&self) -> Option<usize> {
+        self.alive().find(|p| self.nodes[*p].as_ref().is_some_and(|n| n.engine.standing() == Standing::Primary && !n.leaving))
     }
 
     pub(super) fn tell(&mut self, what: impl FnOnce(&Self) -> String) {

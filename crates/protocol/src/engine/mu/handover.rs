@@ -10,7 +10,7 @@
 
 use martlet_fabric::NodeId;
 
-use crate::basics::{ProcessId, Time};
+use crate::basics::{Mark, ProcessId, Time};
 use crate::replica::{HandOverError, HandOverState};
 
 use super::layout::Status;
@@ -55,7 +55,10 @@ impl HandOver {
     /// The wish, if it can be put into the log now: nothing more is taken from here on.
     pub fn take_wish(&mut self, level: impl Fn(ProcessId) -> bool) -> Option<ProcessId> {
         let wish = self.wish.take_if(|to| level(*to));
-        self.yields |= wish.is_some();
+        if wish.is_some() {
+            Mark::MuNamed.reach();
+            self.yields = true;
+        }
         wish
     }
 
@@ -150,6 +153,7 @@ impl Mu {
     pub(super) fn is_to_lead(&mut self, now: Time) -> bool {
         self.mind_asked(now);
         if self.hand_over.wish.is_some_and(|to| !self.could_succeed(to)) {
+            Mark::MuSuccessorLost.reach();
             self.hand_over.wish = None;
         }
         let leads = self.is_leading();
@@ -164,7 +168,11 @@ impl Mu {
         };
         if leads {
             let follower = self.reign.as_ref().and_then(|reign| reign.followers.iter().rev().find(|f| f.process == named));
-            return !follower.is_some_and(|f| f.has_heard_of(index));
+            let heard = follower.is_some_and(|f| f.has_heard_of(index));
+            if heard {
+                Mark::MuHandedOver.reach();
+            }
+            return !heard;
         }
         let reigns = self.peers.iter().any(|p| p.process == named && p.watch.status == Some(Status::Leader));
         let group = self.log.committed_group().map(|(_, group)| group);
@@ -174,6 +182,10 @@ impl Mu {
             return false;
         }
         let since = *self.hand_over.idle_since.get_or_insert(now);
-        now.since(since) > u64::from(self.config.thresholds.cap) * self.config.heartbeat_interval_ns
+        let in_vain = now.since(since) > u64::from(self.config.thresholds.cap) * self.config.heartbeat_interval_ns;
+        if in_vain {
+            Mark::MuNamedInVain.reach();
+        }
+        in_vain
     }
 }
