@@ -10,15 +10,14 @@ use std::str::FromStr;
 
 use martlet_fabric::sim::Span;
 use martlet_protocol::basics::ProcessId;
-use martlet_protocol::engine::PrimaryBackup;
+use martlet_protocol::engine::{Mu, PrimaryBackup};
 use martlet_protocol::membership::Roles;
 
+use super::engine::Engine;
 use super::life::{Cluster, Due};
 use super::plan::Plan;
 use super::report::{Property, Report};
 use super::settings::Settings;
-
-type Stepped = Cluster<PrimaryBackup, true>;
 
 /// A phase of the protocol.
 #[derive(Debug)]
@@ -27,12 +26,34 @@ pub struct Phase {
     pub name: &'static str,
     /// What it is.
     pub about: &'static str,
+    /// Lives a life of it.
+    live: fn(&Phase, &Plan, Option<Blow>) -> Life,
+}
+
+/// What goes on in a phase.
+struct Script<E, const HOST: bool> {
     /// What comes before it.
-    prepare: fn(&mut Stepped),
+    prepare: fn(&mut Cluster<E, HOST>),
     /// What begins it.
-    begin: fn(&mut Stepped),
-    /// Whether it is over. Told who was primary at first.
-    is_over: fn(&Stepped, ProcessId) -> bool,
+    begin: fn(&mut Cluster<E, HOST>),
+    /// Whether it is over.
+    is_over: fn(&Cluster<E, HOST>, &Before) -> bool,
+}
+
+/// How things stood when a phase began.
+struct Before {
+    /// Who was primary when the scene began.
+    primary: ProcessId,
+    /// How many replies clients had got.
+    replies: u64,
+}
+
+/// What a life with a phase in it came to.
+struct Life {
+    steps: u64,
+    dealt: bool,
+    report: Report,
+    story: String,
 }
 
 /// All of them.
@@ -40,23 +61,62 @@ pub const PHASES: &[Phase] = &[
     Phase {
         name: "failover",
         about: "the primary is killed, until another one leads",
+        live: |phase, plan, blow| phase.play(plan, blow, three(), failover::<PrimaryBackup, true>()),
+    },
+    Phase {
+        name: "takeover",
+        about: "the primary is stopped and presumed dead, until another one leads",
+        live: |phase, plan, blow| phase.play(plan, blow, three(), takeover::<PrimaryBackup, true>()),
+    },
+    Phase {
+        name: "revocation",
+        about: "a primary that was stopped with writes on their way goes on after another one leads, until it has started over",
+        live: |phase, plan, blow| phase.play(plan, blow, three(), revocation::<PrimaryBackup, true>()),
+    },
+    Phase {
+        name: "view-change",
+        about: "an operator asks for leases of another length, until all know the view that says so",
+        live: |phase, plan, blow| phase.play(plan, blow, three(), view_change::<PrimaryBackup, true>()),
+    },
+    Phase {
+        name: "join",
+        about: "a node is started again, until it is a replica",
+        live: |phase, plan, blow| phase.play(plan, blow, three(), join::<PrimaryBackup, true>()),
+    },
+    Phase {
+        name: "network-takeover",
+        about: "on a network the primary is stopped and presumed dead, until another one leads",
+        live: |phase, plan, blow| phase.play(plan, blow, five(), takeover::<PrimaryBackup, false>()),
+    },
+    Phase {
+        name: "mu-leader-change",
+        about: "mu's leader is stopped, and another asks for permission, until its first records have been replied to",
+        live: |phase, plan, blow| phase.play(plan, blow, five(), leader_change::<true>()),
+    },
+    Phase {
+        name: "mu-hand-over",
+        about: "mu's leader is to hand over, until another one's first records have been replied to",
+        live: |phase, plan, blow| phase.play(plan, blow, five(), hand_over::<true>()),
+    },
+];
+
+fn failover<E: Engine, const HOST: bool>() -> Script<E, HOST> {
+    Script {
         prepare: |_| {},
         begin: |c| {
             c.kill(c.process(0));
             restart_later(c, 0);
         },
-        is_over: Stepped::has_other_primary,
-    },
-    Phase {
-        name: "takeover",
-        about: "the primary is stopped and presumed dead, until another one leads",
-        prepare: |_| {},
-        begin: |c| c.hold(c.process(0)),
-        is_over: Stepped::has_other_primary,
-    },
-    Phase {
-        name: "revocation",
-        about: "a primary that was stopped with writes on their way goes on after another one leads, until it has started over",
+        is_over: |c, before| c.has_other_primary(before.primary),
+    }
+}
+
+fn takeover<E: Engine, const HOST: bool>() -> Script<E, HOST> {
+    Script { prepare: |_| {}, begin: |c| c.hold(c.process(0)), is_over: |c, before| c.has_other_primary(before.primary) }
+}
+
+fn revocation<E: Engine, const HOST: bool>() -> Script<E, HOST> {
+    Script {
         prepare: |c| {
             let process = c.process(0);
             let old = c.name(process);
@@ -69,11 +129,12 @@ pub const PHASES: &[Phase] = &[
             c.until_replies(3);
         },
         begin: |c| c.release(c.process(0)),
-        is_over: |c, old| c.processes.get(&old).is_none_or(|p| c.nodes[*p].is_none()),
-    },
-    Phase {
-        name: "view-change",
-        about: "an operator asks for leases of another length, until all know the view that says so",
+        is_over: |c, before| c.processes.get(&before.primary).is_none_or(|p| c.nodes[*p].is_none()),
+    }
+}
+
+fn view_change<E: Engine, const HOST: bool>() -> Script<E, HOST> {
+    Script {
         prepare: |_| {},
         begin: |c| {
             let leader = c.process(0);
@@ -86,10 +147,11 @@ pub const PHASES: &[Phase] = &[
             let view = c.oracles.views.newest().filter(|view| view.lease_ns == 60_000);
             view.is_some_and(|view| c.nodes.iter().flatten().all(|n| n.core.view_number() >= view.number))
         },
-    },
-    Phase {
-        name: "join",
-        about: "a node is started again, until it is a replica",
+    }
+}
+
+fn join<E: Engine, const HOST: bool>() -> Script<E, HOST> {
+    Script {
         prepare: |c| {
             let dead = c.kill(c.process(2));
             c.until("a view without it", |c| !c.lists(dead));
@@ -100,10 +162,54 @@ pub const PHASES: &[Phase] = &[
             let view = c.oracles.views.newest();
             view.is_some_and(|view| view.with_roles(Roles::REPLICA).any(|m| m.id.node.0 == 2))
         },
-    },
-];
+    }
+}
 
-fn restart_later(c: &mut Stepped, node: u16) {
+fn leader_change<const HOST: bool>() -> Script<Mu, HOST> {
+    Script {
+        prepare: |c| {
+            let process = c.process(0);
+            let old = c.name(process);
+            c.hold(process);
+            c.until("another one takes itself for the leader", |c| {
+                c.nodes.iter().flatten().any(|n| n.me != old && n.engine.leader() == Some(n.me))
+            });
+        },
+        begin: |_| {},
+        is_over: others_records_are_replied_to,
+    }
+}
+
+fn hand_over<const HOST: bool>() -> Script<Mu, HOST> {
+    Script {
+        prepare: |_| {},
+        begin: |c| {
+            let leader = c.process(0);
+            let asked = c.nodes[leader].as_mut().expect("it lives").engine.hand_over(None);
+            asked.expect("it leads, and all others could");
+            c.world.wake(leader);
+        },
+        is_over: others_records_are_replied_to,
+    }
+}
+
+/// Each client has had one reply at most on its way from the old primary.
+fn others_records_are_replied_to<E: Engine, const HOST: bool>(c: &Cluster<E, HOST>, before: &Before) -> bool {
+    c.has_other_primary(before.primary) && c.replies > before.replies + c.settings.clients
+}
+
+/// Three nodes. Turns take longer than in other scripts, and who has been slow itself suspects nobody.
+fn three() -> Settings {
+    Settings { broken_turns: 1000, break_ns: Span(0, 50), heartbeat_interval_ns: 60_000, idle_ns: 5_000, ..Settings::scripted() }
+}
+
+/// Five, so that one can be killed while another is stopped, where it takes a majority to go on.
+fn five() -> Settings {
+    let three = three();
+    Settings { nodes: 5, roles: vec![three.roles[0]; 5], ..three }
+}
+
+fn restart_later<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>, node: u16) {
     let at = c.world.now() + c.settings.restart.0;
     c.enter(at, Due::Restart { node });
 }
@@ -153,44 +259,37 @@ impl FromStr for Blow {
     }
 }
 
-/// The nodes of every phase.
+/// The nodes that blows are dealt to: in every phase the old primary, the next one, and one that follows.
 pub const NODES: Range<u16> = 0..3;
 
 impl Phase {
-    /// The phase of that name.
-    pub fn named(name: &str) -> Option<&'static Phase> {
-        PHASES.iter().find(|phase| phase.name == name)
-    }
-
     /// How many steps it has when nobody does any harm. What goes wrong then is a violation as well.
     pub fn steps(&self, seed: u64) -> (u64, Report) {
-        let (steps, _, report, _) = self.live(&Plan::new(seed), None);
-        (steps, report)
+        let life = (self.live)(self, &Plan::new(seed), None);
+        (life.steps, life.report)
     }
 
     /// One life, with a blow in it. Also tells whether it was dealt: a node that is needed is spared the crash, and one that is stopped already the
     /// pause.
     pub fn struck(&self, plan: &Plan, blow: Blow) -> (bool, Report, String) {
-        let (_, dealt, report, story) = self.live(plan, Some(blow));
-        (dealt, report, story)
+        let life = (self.live)(self, plan, Some(blow));
+        (life.dealt, life.report, life.story)
     }
 
-    fn live(&self, plan: &Plan, blow: Option<Blow>) -> (u64, bool, Report, String) {
-        // Turns take longer so, and who has been slow itself suspects nobody.
-        let settings =
-            Settings { broken_turns: 1000, break_ns: Span(0, 50), heartbeat_interval_ns: 60_000, idle_ns: 5_000, ..Settings::scripted() };
-        let mut c = Stepped::new(plan, settings);
+    fn play<E: Engine, const HOST: bool>(&self, plan: &Plan, blow: Option<Blow>, settings: Settings, script: Script<E, HOST>) -> Life {
+        let mut c = Cluster::<E, HOST>::new(plan, settings);
         c.until_served();
-        let old = c.name(c.process(0));
+        let primary = c.name(c.process(0));
         if c.oracles.violation().is_none() {
-            (self.prepare)(&mut c);
+            (script.prepare)(&mut c);
         }
         let (mut steps, mut dealt) = (0, false);
         if c.oracles.violation().is_none() {
+            let before = Before { primary, replies: c.replies };
             c.say(self.about);
-            (self.begin)(&mut c);
+            (script.begin)(&mut c);
             let end = c.world.now() + 10_000_000;
-            while !(self.is_over)(&c, old) && c.oracles.violation().is_none() {
+            while !(script.is_over)(&c, &before) && c.oracles.violation().is_none() {
                 if blow.is_some_and(|blow| blow.step == steps) {
                     break;
                 }
@@ -207,11 +306,11 @@ impl Phase {
         }
         c.conclude();
         let (report, story) = c.finish();
-        (steps, dealt, report, story)
+        Life { steps, dealt, report, story }
     }
 }
 
-fn deal(c: &mut Stepped, blow: Blow) -> bool {
+fn deal<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>, blow: Blow) -> bool {
     let Some(process) = c.current[usize::from(blow.victim)] else { return false };
     match blow.harm {
         Harm::Crash => {

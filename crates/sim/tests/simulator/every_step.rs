@@ -9,7 +9,11 @@ use martlet_sim::hunt::every_step;
 fn a_blow_at_any_step_of_a_phase_violates_nothing() {
     for phase in PHASES {
         // The short one whole, and as often as makes it no shorter than the others: how much of it there is depends on what had not landed.
-        let (stride, seeds) = if phase.name == "revocation" { (1, 0..5) } else { (31, 0..1) };
+        let (stride, seeds) = match phase.name {
+            "revocation" => (1, 0..5),
+            "network-takeover" => (101, 0..1),
+            _ => (31, 0..1),
+        };
         let mut steps = 0;
         for seed in seeds {
             let walk = every_step(phase, seed, stride, 2, &AtomicBool::new(false));

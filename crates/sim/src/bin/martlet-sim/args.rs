@@ -34,9 +34,10 @@ pub struct Args {
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     cluster: Vec<&'static Kind>,
 
-    /// Crashes, and then pauses, each node at every single step of a phase of the protocol: failover, takeover, revocation, view-change, join.
-    #[arg(long, value_name = "PHASE", value_delimiter = ',', value_parser = phase)]
-    pub every_step: Vec<&'static Phase>,
+    /// Crashes, and then pauses, each node at every single step of a phase of the protocol: failover, takeover, revocation, view-change, join,
+    /// network-takeover, mu-leader-change, mu-hand-over; or of all of them.
+    #[arg(long, value_name = "PHASE", value_delimiter = ',', value_parser = phases)]
+    every_step: Vec<Phases>,
 
     /// With --every-step: only every so manyth step.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..), requires = "every_step")]
@@ -103,11 +104,19 @@ pub struct Args {
     keys: Option<u64>,
 }
 
-fn phase(name: &str) -> Result<&'static Phase, String> {
-    Phase::named(name).ok_or_else(|| {
-        let names: Vec<&str> = PHASES.iter().map(|phase| phase.name).collect();
-        format!("allowed are {}", names.join(", "))
-    })
+/// A phase as a word on the command line, or `all`.
+type Phases = &'static [Phase];
+
+fn phases(name: &str) -> Result<Phases, String> {
+    let one = |at: usize| &PHASES[at..=at];
+    match PHASES.iter().position(|phase| phase.name == name) {
+        Some(at) => Ok(one(at)),
+        None if name == "all" => Ok(PHASES),
+        None => {
+            let names: Vec<&str> = PHASES.iter().map(|phase| phase.name).collect();
+            Err(format!("allowed are {}, and all", names.join(", ")))
+        }
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -136,6 +145,11 @@ impl Args {
     /// Who lives them.
     pub fn cast(&self) -> Cast {
         if self.cluster.is_empty() { Cast::Dealt } else { Cast::Each(self.cluster.clone()) }
+    }
+
+    /// The phases to be lived step by step.
+    pub fn every_step(&self) -> Vec<&'static Phase> {
+        self.every_step.iter().copied().flatten().collect()
     }
 
     /// When the run is to end in any case.
@@ -215,10 +229,24 @@ mod tests {
     }
 
     #[test]
+    fn phases_have_names_and_one_for_all_of_them() {
+        let of = |given| Args::try_parse_from(["martlet-sim", "--every-step", given]).expect("names").every_step();
+        let names = |phases: Vec<&'static Phase>| phases.into_iter().map(|phase| phase.name).collect::<Vec<_>>();
+        assert_eq!(names(of("join,mu-hand-over")), ["join", "mu-hand-over"]);
+        assert_eq!(names(of("all")), PHASES.iter().map(|phase| phase.name).collect::<Vec<_>>());
+        let help = Args::command().render_long_help().to_string();
+        assert!(PHASES.iter().all(|phase| help.contains(phase.name)), "{help}");
+    }
+
+    #[test]
     fn bad_input_names_what_is_allowed() {
-        for (given, named) in
-            [("--cluster moon", "host"), ("--without kil", "kill"), ("--jobs 0", "1..=1024"), ("--without drop/1", "drop")]
-        {
+        for (given, named) in [
+            ("--cluster moon", "host"),
+            ("--without kil", "kill"),
+            ("--jobs 0", "1..=1024"),
+            ("--without drop/1", "drop"),
+            ("--every-step fall", "failover"),
+        ] {
             let line = format!("martlet-sim {given}");
             let why = Args::try_parse_from(line.split(' ')).expect_err("refused").to_string();
             assert!(why.contains(named), "{why}");

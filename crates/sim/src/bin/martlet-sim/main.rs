@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     }
     if args.bless {
         bless()
-    } else if !args.every_step.is_empty() {
+    } else if !args.every_step().is_empty() {
         walk(&args, &stop)
     } else if args.trace {
         trace(&args, &stop)
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
 fn walk(args: &Args, stop: &AtomicBool) -> ExitCode {
     let seed = args.seeds().start;
     let mut code = ExitCode::SUCCESS;
-    for phase in &args.every_step {
+    for phase in args.every_step() {
         let name = phase.name;
         if let Some(blow) = args.blow {
             let (violation, story) = hunt::tell_blow(phase, seed, blow);
