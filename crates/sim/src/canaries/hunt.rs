@@ -15,13 +15,13 @@ pub struct Found {
     pub violation: Violation,
 }
 
-/// Lives the lives of its kind with the bug in them, from seed 0 on, `lives` at most, up to the first violation.
+/// Lives the lives of its kind with the bug in them, one a seed, up to the first violation.
 ///
 /// # Panics
 /// When the life in which it comes to light is not clean without it.
-pub fn hunt(bug: Bug, lives: u64) -> Option<Found> {
+pub fn hunt(bug: Bug, mut seeds: impl Iterator<Item = u64>) -> Option<Found> {
     let kind = Kind::named(bug.kind).expect("a bug names a kind that there is");
-    let found = (0..lives).find_map(|seed| Some(Found { seed, violation: violation(kind, seed, Some(bug.name))? }))?;
+    let found = seeds.find_map(|seed| Some(Found { seed, violation: violation(kind, seed, Some(bug.name))? }))?;
     if let Some(violation) = violation(kind, found.seed, None) {
         panic!("seed {} is not clean without {} either: {violation}", found.seed, bug.name);
     }
