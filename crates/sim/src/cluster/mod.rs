@@ -93,13 +93,6 @@ pub const SPECIAL: &[Kind] = &[
         ground: Ground::Host,
         live: |plan, _| scenarios::stopped_after_renewal(plan),
     },
-    // As default lives, an eighth of which begin so.
-    Kind {
-        name: "ballots",
-        about: "primary-backup on one host, where the ballots that fit into slots' words are nearly used up from the start",
-        ground: Ground::Host,
-        live: |plan, settings| Cluster::<PrimaryBackup, true>::new(plan, Settings { worn: true, ..settings }).live(),
-    },
 ];
 
 impl Kind {

@@ -95,8 +95,12 @@ pub struct Settings {
 
 /// Requests that every life makes at least, if its clients get to it at all.
 const REQUESTS: u64 = 500;
-/// Single faults that happen at least where it is hell.
-const FAULTS_IN_HELL: u64 = 20;
+/// Single faults that happen at least where it is not calm.
+const FAULTS_WHERE_NOT_CALM: u64 = 20;
+/// So many of the kinds that can befall anybody at any time, be they two only, are due within so many nanoseconds for that to come about in time.
+const FAULTS_DUE: (u64, u64) = (24, 5_000_000);
+/// Those kinds.
+const EASY: [Fault; 3] = [Fault::Pause, Fault::Slow, Fault::LeaseChange];
 
 /// Draws the mean time between two single faults of a kind; `None` for none.
 fn mean_ns(chance: &mut Rng, temper: Temper, ground: Ground, fault: Fault) -> Option<u64> {
@@ -161,11 +165,11 @@ impl Settings {
             long_breaks: 0,
             parted_deaths: false,
             sleepers: chance.bool(),
-            worn: chance.u8(..8) == 0,
+            worn: chance.u8(..8) < 2,
             trouble_ns,
             trouble_most_ns: 8_000_000,
             least_requests: REQUESTS,
-            least_faults: if temper == Temper::Hell { FAULTS_IN_HELL } else { 0 },
+            least_faults: if temper == Temper::Calm { 0 } else { FAULTS_WHERE_NOT_CALM },
             most_requests: u64::MAX,
             lease_ns,
             clocks: ClockBounds { drift_ppm: 200, skew_ns: chance.u64(0..500) },
@@ -202,9 +206,26 @@ impl Settings {
         settings.alone = chance.bool();
         // So is this, for the same reason.
         settings.every_ns[Fault::HandOver as usize] = mean_ns(chance, temper, ground, Fault::HandOver);
+        if temper != Temper::Calm {
+            settings.hasten();
+        }
         // Who of `mu`'s replicas goes longer without a duty cycle takes that for a stall of its own, and suspects nobody.
         settings.idle_ns = settings.idle_ns.min(settings.heartbeat_interval_ns / 3);
         settings
+    }
+
+    /// Brings the easy faults closer together, where too few would happen.
+    fn hasten(&mut self) {
+        let (least, within_ns) = FAULTS_DUE;
+        let due: u64 = EASY.iter().filter_map(|fault| Some(within_ns * 100 / self.every_ns(*fault)?)).sum();
+        if due == 0 {
+            self.set_every_ns(Fault::Pause, within_ns / least);
+        }
+        for fault in EASY {
+            if let Some(mean) = self.every_ns(fault).filter(|_| (1..least * 100).contains(&due)) {
+                self.set_every_ns(fault, mean * due / (least * 100));
+            }
+        }
     }
 
     /// Some nodes renew leases for others, and perhaps one more does nothing else; mostly everybody takes leases, which is what caches are for.

@@ -71,7 +71,7 @@ fn a_seed_repeats_its_life() {
     }
 }
 
-/// Every life makes the requests that it should, and where it is hell, enough goes wrong; some lives are calm.
+/// Every life makes the requests that it should, and where it is not calm, enough goes wrong; some lives are calm.
 #[test]
 fn lives_are_busy_and_differ_in_temper() {
     let reports: Vec<Report> = (5000..5060).map(run).collect();
@@ -82,7 +82,13 @@ fn lives_are_busy_and_differ_in_temper() {
     };
     assert!(of(Temper::Calm).count() >= 3 && of(Temper::Rough).count() >= 8 && of(Temper::Hell).count() >= 25);
     assert!(median(reports.iter().map(|report| report.replies + report.unknown).collect()) >= 500);
-    assert!(of(Temper::Hell).all(|report| report.faults.events() >= 20 || report.length_ns > 8_000_000));
+    for wild in [Temper::Rough, Temper::Hell] {
+        assert!(of(wild).all(|report| report.faults.events() >= 20 || report.length_ns > 8_000_000));
+        assert!(
+            of(wild).filter(|report| report.faults.events() >= 20).count() * 20 >= of(wild).count() * 19,
+            "too few faults where it is {wild:?}"
+        );
+    }
     assert!(median(of(Temper::Calm).map(|report| report.faults.events()).collect()) <= 10);
 }
 

@@ -30,7 +30,7 @@ pub struct Args {
 
     /// The kinds of cluster, each of which lives every seed [default: the one of the first four that the seed says, in turn]: host (shared memory) and
     /// network (one-sided operations between hosts), with primary-backup; mu and mu-network, with mu; clocks, where a primary is stopped just after it has
-    /// renewed its lease; ballots, where those of slots' words are nearly used up.
+    /// renewed its lease.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     cluster: Vec<&'static Kind>,
 
