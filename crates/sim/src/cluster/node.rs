@@ -32,6 +32,10 @@ pub enum Notable {
     Learned(View),
     /// A step towards a view.
     Step(Milestone),
+    /// It asks the others for permission to lead.
+    Asked,
+    /// It has the permission of a majority.
+    Permitted,
     /// It leads now.
     TookOver {
         /// In this view.
@@ -359,8 +363,8 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                 engine::Event::CaughtUp(process) => self.core.promote(now, &mut self.fabric, process),
                 engine::Event::Drop(process) => self.core.evict(now, &mut self.fabric, process),
                 engine::Event::Forget(peer) => self.let_go.push(peer),
-                // Steps of an election, of which the takeover is the end.
-                engine::Event::AskedPermission | engine::Event::Permitted => {}
+                engine::Event::AskedPermission => self.notable.push(Notable::Asked),
+                engine::Event::Permitted => self.notable.push(Notable::Permitted),
                 engine::Event::TookOver { recovered } => self.notable.push(Notable::TookOver { view: self.engine.view(), recovered }),
                 engine::Event::SteppedDown => self.notable.push(Notable::SteppedDown),
                 // Nobody here writes nonsense.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use martlet_protocol::engine::PrimaryBackup;
+use martlet_protocol::engine::{Mu, PrimaryBackup};
 use martlet_protocol::membership::{ClockBounds, Evidence};
 
 use super::engine::Engine;
@@ -26,32 +26,37 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "failover",
         about: "The primary is killed. The kernel's word makes its death certain, so the next view waits for nobody's lease.",
-        play: |plan| play::<true>(plan, Settings::scripted(), failover),
+        play: |plan| play::<PrimaryBackup, true>(plan, Settings::scripted(), failover),
     },
     Scenario {
         name: "paused-primary",
         about: "The primary stops for longer than its lease, is presumed dead, and comes back: it may not act, and starts over.",
-        play: |plan| play::<true>(plan, Settings::scripted(), paused_primary),
+        play: |plan| play::<PrimaryBackup, true>(plan, Settings::scripted(), paused_primary),
     },
     Scenario {
         name: "join",
         about: "A node comes back as a new incarnation: a learner at first, taught while the primary serves, then a replica again.",
-        play: |plan| play::<true>(plan, Settings::scripted(), join),
+        play: |plan| play::<PrimaryBackup, true>(plan, Settings::scripted(), join),
     },
     Scenario {
         name: "leader-change",
         about: "The coordinator that leads stops; another one leads; the first goes on at once, and both propose the same view's number.",
-        play: |plan| play::<true>(plan, Settings::scripted(), leader_change),
+        play: |plan| play::<PrimaryBackup, true>(plan, Settings::scripted(), leader_change),
     },
     Scenario {
         name: "rpc-fallback",
         about: "The ballots that fit into a slot's word are used up: views are decided by messages instead of one-sided swaps.",
-        play: |plan| play::<true>(plan, Settings { worn: true, ..Settings::scripted() }, rpc_fallback),
+        play: |plan| play::<PrimaryBackup, true>(plan, Settings { worn: true, ..Settings::scripted() }, rpc_fallback),
     },
     Scenario {
         name: "partition",
         about: "On a network the primary is cut off from the others: it stops serving when its lease ends, and they go on without it.",
-        play: |plan| play::<false>(plan, Settings::scripted(), partition),
+        play: |plan| play::<PrimaryBackup, false>(plan, Settings::scripted(), partition),
+    },
+    Scenario {
+        name: "mu-leader-change",
+        about: "The leader stops, and the next one leads by a majority's permission, without a new view. The first goes on, leads again, and hands over.",
+        play: |plan| play::<Mu, true>(plan, Settings::scripted(), permission_change),
     },
 ];
 
@@ -78,21 +83,25 @@ impl Scenario {
 pub(super) fn stopped_after_renewal(plan: &Plan) -> (Report, String) {
     let scripted = Settings::scripted();
     let clocks = ClockBounds { drift_ppm: 100_000, ..scripted.clocks };
-    play::<true>(plan, Settings { clocks, lease_ns: 2_000_000, heartbeat_interval_ns: 4_000, idle_ns: 1_000, ..scripted }, |c| {
-        let old = c.process(0);
-        let end = |c: &Cluster<PrimaryBackup, true>| c.nodes[old].as_ref().expect("it lives").core.lease().end();
-        let before = end(c);
-        c.until("the primary renews its lease", |c| end(c) > before);
-        c.hold(old);
-        let name = c.name(old);
-        c.until("another one leads", |c| c.has_other_primary(name));
-        c.until_replies(5);
-        c.release(old);
-        c.until_served();
-    })
+    play::<PrimaryBackup, true>(
+        plan,
+        Settings { clocks, lease_ns: 2_000_000, heartbeat_interval_ns: 4_000, idle_ns: 1_000, ..scripted },
+        |c| {
+            let old = c.process(0);
+            let end = |c: &Cluster<PrimaryBackup, true>| c.nodes[old].as_ref().expect("it lives").core.lease().end();
+            let before = end(c);
+            c.until("the primary renews its lease", |c| end(c) > before);
+            c.hold(old);
+            let name = c.name(old);
+            c.until("another one leads", |c| c.has_other_primary(name));
+            c.until_replies(5);
+            c.release(old);
+            c.until_served();
+        },
+    )
 }
 
-fn play<const HOST: bool>(plan: &Plan, settings: Settings, script: fn(&mut Cluster<PrimaryBackup, HOST>)) -> (Report, String) {
+fn play<E: Engine, const HOST: bool>(plan: &Plan, settings: Settings, script: fn(&mut Cluster<E, HOST>)) -> (Report, String) {
     let mut cluster = Cluster::new(plan, settings);
     cluster.until_served();
     if cluster.oracles.violation().is_none() {
@@ -182,4 +191,23 @@ fn partition<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
     c.say("the cut is mended");
     c.world.heal();
     c.until_replies(20);
+}
+
+fn permission_change<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
+    let old = c.name(c.process(0));
+    c.say("the leader is stopped");
+    c.hold(c.process(0));
+    c.until("another one leads", |c| c.has_other_primary(old));
+    c.until_replies(5);
+    c.say("clients have got replies again; the old leader goes on");
+    c.release(c.process(0));
+    c.until("it leads again", |c| c.leader() == Some(c.process(0)));
+    c.until_replies(5);
+    c.say("an operator wants it to hand over");
+    let leader = c.process(0);
+    let asked = c.nodes[leader].as_mut().expect("it lives").engine.hand_over(None);
+    asked.expect("it leads, and there are others");
+    c.world.wake(leader);
+    c.until("another one leads", |c| c.leader().is_some_and(|p| p != leader));
+    c.until_served();
 }

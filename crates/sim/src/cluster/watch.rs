@@ -28,6 +28,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                     self.oracles.learned(now, me, &view, |id| acceptor(world, *processes.get(&id)?, view.number));
                 }
                 Notable::Step(milestone) => self.oracles.story.step(now, me, milestone),
+                Notable::Asked => self.oracles.story.tell(now, || format!("{me} asks for permission to lead")),
+                Notable::Permitted => self.oracles.story.tell(now, || format!("{me} has the permission of a majority")),
                 Notable::TookOver { view, recovered } => {
                     self.oracles.takeovers += 1;
                     let found = if recovered == 0 { String::new() } else { format!(", with {recovered} entries recovered") };
