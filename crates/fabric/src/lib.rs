@@ -9,6 +9,7 @@ pub mod canary;
 #[cfg(all(any(test, feature = "conformance"), not(loom)))]
 pub mod conformance;
 pub mod contract;
+pub mod datagrams;
 pub mod double;
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 mod exchange;

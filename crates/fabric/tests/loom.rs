@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use loom::sync::Arc;
 use loom::thread;
+use martlet_fabric::datagrams::{Popped, Receiver, Sender, ring_bytes};
 use martlet_fabric::primitive::{AtomicU64, Ordering, fence};
 use martlet_fabric::ring::{HEADER_BYTES, Reader, Record, Writer, lane_bytes};
 use martlet_fabric::{Completion, Fabric, Local, LocalRegion, Memory, OpError, PeerId, Region, RegionName, Remote, Token};
@@ -293,6 +294,212 @@ fn canary_a_writer_without_its_fence() {
 #[should_panic(expected = "an acknowledged entry is lost")]
 fn canary_an_owner_without_its_fence() {
     revocation(true, false);
+}
+
+/// What a canary changes about a hand-over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HandOver {
+    AsItIs,
+    /// The owner does not fence between its revocation and its look into the lane.
+    Unfenced,
+    /// It grants, and says so, before it revokes.
+    EarlyGrant,
+    /// What it took from the lane may reach readers after its word that it has granted.
+    UnorderedGrant,
+}
+
+/// The owner hands the permission over as `mu` does, and each writer has a lane of its own: it revokes the first one's, takes what stands there into its log, grants the
+/// second one's, and says so. The second writer reads the log then, and writes; the owner takes that too. What was acknowledged to the first one is
+/// in the log that the second one reads, and before its record.
+fn hand_over(how: HandOver) {
+    explore(move || {
+        let (from, to) = (Shared::new(), Shared::new());
+        to.grant.store(REVOKED, Ordering::Relaxed);
+        // The owner's log, of one entry, for the next leader to read, and its word that it has granted.
+        let words = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let mut fabric = LaneWriter::new(&from);
+        let first = thread::spawn(move || {
+            Writer::new(lane(), CAPACITY).push(&mut fabric, &mut record(b"old"), Token(0)).expect("room");
+            fabric.poll().expect("posted").result.is_ok()
+        });
+        let (mut fabric, shared) = (LaneWriter::new(&to), words.clone());
+        let second = thread::spawn(move || {
+            let (log, granted) = &*shared;
+            if granted.load(Ordering::Acquire) == 0 {
+                return None;
+            }
+            // As a read does it: relaxed loads before an acquire fence.
+            let found = log.load(Ordering::Relaxed);
+            Writer::new(lane(), CAPACITY).push(&mut fabric, &mut record(b"new"), Token(0)).expect("room");
+            Some((found, fabric.poll().expect("posted").result.is_ok()))
+        });
+        let (log, granted) = &*words;
+        let mut got = Vec::new();
+        let grant = |order| {
+            to.grant.store(GRANTED, Ordering::Release);
+            granted.store(1, order);
+        };
+        if how == HandOver::EarlyGrant {
+            grant(Ordering::Release);
+        }
+        from.grant.store(REVOKED, Ordering::Relaxed);
+        if how != HandOver::Unfenced {
+            fence(Ordering::SeqCst);
+        }
+        let taken = Reader::new().next(&from.lane, &mut got);
+        log.store(u64::from(taken), Ordering::Relaxed);
+        match how {
+            HandOver::EarlyGrant => {}
+            HandOver::UnorderedGrant => grant(Ordering::Relaxed),
+            _ => grant(Ordering::Release),
+        }
+        let acknowledged = first.join().unwrap();
+        assert!(taken || !acknowledged, "what was acknowledged is not in the log");
+        if let Some((found, acknowledged_too)) = second.join().unwrap() {
+            assert!(found == 1 || !acknowledged, "the next leader has not read what was acknowledged");
+            assert!(Reader::new().next(&to.lane, &mut got) && got == b"new" || !acknowledged_too, "the second record is lost");
+        }
+    });
+}
+
+/// Mu section 5.2: no store of the earlier holder counts after the next one has been acknowledged.
+#[test]
+fn what_is_acknowledged_before_a_hand_over_is_read_after_it() {
+    hand_over(HandOver::AsItIs);
+}
+
+#[test]
+#[should_panic(expected = "what was acknowledged is not in the log")]
+fn canary_a_hand_over_without_its_fence() {
+    hand_over(HandOver::Unfenced);
+}
+
+#[test]
+#[should_panic(expected = "the next leader has not read what was acknowledged")]
+fn canary_a_grant_before_the_revocation() {
+    hand_over(HandOver::EarlyGrant);
+}
+
+#[test]
+#[should_panic(expected = "the next leader has not read what was acknowledged")]
+fn canary_a_grant_that_is_not_ordered_behind_the_log() {
+    hand_over(HandOver::UnorderedGrant);
+}
+
+/// A permission comes back to who had it, while a write that it began before is still on its way. `by_epoch`: whether a write is judged by the grant word as it stood when it
+/// began, as the backend does it, or by whether there is a permission.
+fn permission_that_comes_back(by_epoch: bool) {
+    const GRANTED_AGAIN: u64 = 3;
+    explore(move || {
+        let shared = Shared::new();
+        let writers = shared.clone();
+        let writing = thread::spawn(move || {
+            let begun = writers.grant.load(Ordering::Relaxed);
+            if begun == REVOKED {
+                return None;
+            }
+            fence(Ordering::Release);
+            writers.lane[0].store(1, Ordering::Release);
+            fence(Ordering::SeqCst);
+            let now = writers.grant.load(Ordering::Relaxed);
+            Some((begun, if by_epoch { now == begun } else { now != REVOKED }))
+        });
+        shared.grant.store(REVOKED, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let taken = shared.lane[0].load(Ordering::Acquire) == 1;
+        shared.grant.store(GRANTED_AGAIN, Ordering::Release);
+        if let Some((GRANTED, acknowledged)) = writing.join().unwrap() {
+            assert!(taken || !acknowledged, "a write of the earlier epoch is lost");
+        }
+    });
+}
+
+#[test]
+fn a_write_counts_in_the_epoch_in_which_it_began() {
+    permission_that_comes_back(true);
+}
+
+#[test]
+#[should_panic(expected = "a write of the earlier epoch is lost")]
+fn canary_a_write_that_any_permission_lets_count() {
+    permission_that_comes_back(false);
+}
+
+/// Words of a ring for datagrams: the smallest that the model below fills.
+const MAIL_WORDS: usize = 4;
+
+fn mail() -> Arc<Vec<AtomicU64>> {
+    Arc::new((0..ring_bytes(MAIL_WORDS) / 8).map(|_| AtomicU64::new(0)).collect())
+}
+
+/// Datagrams come whole and in order, also where they wrap, and where there was no room before.
+#[test]
+fn datagrams_come_whole_and_in_order() {
+    explore(|| {
+        let ring = mail();
+        let shared = ring.clone();
+        let sending = thread::spawn(move || {
+            let mut sender = Sender::default();
+            let sent = [&[1u8; 12][..], &[2; 8]];
+            // The second has room only where the first one was taken.
+            (0..2).take_while(|n| sender.push(&shared, sent[*n])).count()
+        });
+        let (mut receiver, mut got, mut taken) = (Receiver::default(), Vec::new(), 0);
+        let mut take = |receiver: &mut Receiver| match receiver.pop(&ring, &mut got) {
+            Popped::Nothing => false,
+            Popped::Malformed => panic!("a datagram of ours is malformed"),
+            Popped::Datagram => {
+                assert_eq!(got, [&[1u8; 12][..], &[2; 8]][taken], "torn, or out of order");
+                taken += 1;
+                true
+            }
+        };
+        take(&mut receiver);
+        take(&mut receiver);
+        let sent = sending.join().unwrap();
+        while take(&mut receiver) {}
+        assert_eq!(taken, sent, "sent, and not there");
+    });
+}
+
+/// The tail stored before the datagram: the order in which the words are stored is what makes it whole.
+#[test]
+#[should_panic(expected = "torn, or out of order")]
+fn canary_a_tail_before_its_datagram() {
+    explore(|| {
+        let ring = mail();
+        let shared = ring.clone();
+        let sending = thread::spawn(move || {
+            // What `Sender::push` stores, in another order.
+            for (word, value) in [(16, 8), (8, 2), (17, u64::MAX)] {
+                shared[word].store(value, Ordering::Release);
+            }
+        });
+        let mut got = Vec::new();
+        if Receiver::default().pop(&ring, &mut got) == Popped::Datagram {
+            assert_eq!(got, [0xff; 8], "torn, or out of order");
+        }
+        sending.join().unwrap();
+    });
+}
+
+/// The head stored before the datagram has been copied: then it is overwritten meanwhile.
+#[test]
+#[should_panic(expected = "overwritten before it was copied")]
+fn canary_a_head_before_the_copy() {
+    explore(|| {
+        let ring = mail();
+        let mut sender = Sender::default();
+        assert!(sender.push(&ring, &[1; 16]));
+        let shared = ring.clone();
+        let sending = thread::spawn(move || sender.push(&shared, &[2; 16]));
+        // What `Receiver::pop` does, in another order.
+        ring[0].store(3, Ordering::Release);
+        let mut got = Vec::new();
+        assert_eq!(Receiver::default().pop(&ring, &mut got), Popped::Datagram);
+        assert_eq!(got, [1; 16], "overwritten before it was copied");
+        sending.join().unwrap();
+    });
 }
 
 /// A writer asks for a lease on view 1 while a proposer decides view 2 and wants to act in it. `fences` are the asker's and the proposer's.
