@@ -238,8 +238,8 @@ impl World {
         self.act(model, p, Input::Turn { now: self.now, proposes: true }, false);
         if self.broken == Broken::EarlyRevocation {
             // It is told so at once.
-            for number in self.queues[p][p].posted[before..].to_vec() {
-                let token = model.operation(number).token();
+            let tokens: Vec<Token> = self.queues[p][p].posted[before..].iter().map(|number| model.operation(*number).token()).collect();
+            for token in tokens {
                 self.act(model, p, Input::Completed(token, Some(0)), false);
             }
         }
