@@ -62,17 +62,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Some("miri") => match miri::run(&root) {
-            ci::Outcome::Failed(why) => {
-                eprintln!("xtask: {why}");
-                ExitCode::FAILURE
-            }
-            ci::Outcome::Skipped(why) | ci::Outcome::Partly(why) => {
-                println!("skipped: {why}");
-                ExitCode::SUCCESS
-            }
-            ci::Outcome::Passed => ExitCode::SUCCESS,
-        },
+        Some("miri") => tell(miri::run(&root)),
         Some("header") => match header::write(&root) {
             Ok(()) => ExitCode::SUCCESS,
             Err(why) => {
@@ -80,7 +70,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Some("loom") => exit_of(&mut ci::loom(&root)),
+        Some("loom") => tell(ci::loom(&root)),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
             ExitCode::SUCCESS
@@ -98,6 +88,21 @@ fn main() -> ExitCode {
 
 fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask stands in the workspace").to_path_buf()
+}
+
+/// What came of a step that was asked for by itself.
+fn tell(outcome: ci::Outcome) -> ExitCode {
+    match outcome {
+        ci::Outcome::Passed => ExitCode::SUCCESS,
+        ci::Outcome::Failed(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+        ci::Outcome::Skipped(why) | ci::Outcome::Partly(why) => {
+            println!("skipped: {why}");
+            ExitCode::SUCCESS
+        }
+    }
 }
 
 fn exit_of(command: &mut Command) -> ExitCode {

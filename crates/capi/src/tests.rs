@@ -1,7 +1,12 @@
 //! What is refused at the edge; what works is tested from C.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut};
+use std::rc::Rc;
+
+use martlet_node::embed::{Leader, Role, RoleChange, StateMachine};
+use martlet_protocol::basics::LogIndex;
 
 use crate::bytes::*;
 use crate::machine::*;
@@ -110,6 +115,112 @@ fn a_start_names_what_is_missing() {
         assert_eq!(martlet_start(null(), &machine(), &mut replica), MARTLET_NULL_ARGUMENT);
         assert_eq!(martlet_start(&options(), null(), &mut replica), MARTLET_NULL_ARGUMENT);
         assert_eq!(martlet_start(&options(), &machine(), null_mut()), MARTLET_NULL_ARGUMENT);
+    }
+}
+
+/// The state of the machine below: whatever it was told, one after the other.
+#[derive(Default)]
+struct Told {
+    bytes: Vec<u8>,
+    dropped: Rc<Cell<u32>>,
+}
+
+/// The machine's state, within a callback.
+fn told<'a>(context: *const c_void) -> &'a mut Told {
+    // SAFETY: every callback below is given what `told_machine` made, which lives until it is dropped, and they are called one at a time.
+    unsafe { &mut *context.cast::<Told>().cast_mut() }
+}
+
+unsafe extern "C" fn told_apply(context: *mut c_void, index: u64, command: *const u8, length: usize, reply: *mut martlet_buffer) {
+    // SAFETY: the library's promise to its callbacks.
+    let command = unsafe { slice(command, length, "command") }.unwrap_or_default();
+    told(context).bytes.extend_from_slice(command);
+    // SAFETY: as above.
+    unsafe { martlet_put(reply, index.to_le_bytes().as_ptr(), 8) };
+}
+unsafe extern "C" fn told_query(context: *const c_void, query: *const u8, length: usize, reply: *mut martlet_buffer) {
+    // SAFETY: as above.
+    let query = unsafe { slice(query, length, "query") }.unwrap_or_default();
+    let count = told(context).bytes.iter().filter(|byte| query.contains(byte)).count() as u8;
+    // SAFETY: as above.
+    unsafe { martlet_put(reply, &raw const count, 1) };
+}
+unsafe extern "C" fn told_transfer(context: *const c_void, cursor: u64, budget: usize, part: *mut martlet_buffer) -> u64 {
+    let rest = &told(context).bytes[cursor as usize..];
+    let sent = rest.len().min(budget);
+    // SAFETY: as above.
+    unsafe { martlet_put(part, rest.as_ptr(), sent) };
+    if sent == rest.len() { MARTLET_END } else { cursor + sent as u64 }
+}
+unsafe extern "C" fn told_install(context: *mut c_void, part: *const u8, length: usize) {
+    // SAFETY: as above.
+    told(context).bytes.extend_from_slice(unsafe { slice(part, length, "part") }.unwrap_or_default());
+}
+unsafe extern "C" fn told_clear(context: *mut c_void) {
+    told(context).bytes.clear();
+}
+unsafe extern "C" fn told_drop(context: *mut c_void) {
+    // SAFETY: `told_machine` made it of a box, and this is called once.
+    let told = unsafe { Box::from_raw(context.cast::<Told>()) };
+    told.dropped.set(told.dropped.get() + 1);
+}
+
+fn told_machine(dropped: &Rc<Cell<u32>>) -> Callbacks {
+    let context = Box::into_raw(Box::new(Told { dropped: dropped.clone(), ..Told::default() })).cast();
+    let machine = martlet_machine {
+        context,
+        apply: Some(told_apply),
+        query: Some(told_query),
+        transfer: Some(told_transfer),
+        install: Some(told_install),
+        clear: Some(told_clear),
+        drop: Some(told_drop),
+    };
+    Callbacks::new(&machine).expect("all callbacks are there")
+}
+
+#[test]
+fn a_machine_of_callbacks_is_one() {
+    let dropped = Rc::default();
+    let (mut machine, mut other) = (told_machine(&dropped), told_machine(&dropped));
+    let mut out = Vec::new();
+    machine.apply(LogIndex(7), b"abca", &mut out);
+    machine.apply(LogIndex(8), b"", &mut out);
+    assert_eq!(out, [7u64.to_le_bytes(), 8u64.to_le_bytes()].concat(), "replies are appended");
+    out.clear();
+    machine.query(b"ax", &mut out);
+    assert_eq!(out, [2]);
+    let (mut cursor, mut parts) = (Some(0), 0);
+    while let Some(at) = cursor {
+        out.clear();
+        cursor = machine.transfer(at, 3, &mut out);
+        other.install(&out);
+        parts += 1;
+    }
+    assert_eq!(parts, 2);
+    let snapshot = |machine: &Callbacks| {
+        let mut out = Vec::new();
+        machine.snapshot(&mut out);
+        out
+    };
+    assert_eq!((snapshot(&other), snapshot(&machine)), (b"abca".to_vec(), b"abca".to_vec()));
+    other.clear();
+    assert_eq!(snapshot(&other), b"");
+    other.restore(b"again");
+    assert_eq!(snapshot(&other), b"again");
+    drop((machine, other));
+    assert_eq!(dropped.get(), 2);
+}
+
+#[test]
+fn a_role_has_room_for_the_longest_address() {
+    let longest = "x".repeat(MARTLET_ADDRESS_BYTES - 1);
+    for (address, wanted) in [(None, ""), (Some("host:7"), "host:7"), (Some(longest.as_str()), longest.as_str())] {
+        let leader = Leader { node: 3, address: address.map(str::to_owned) };
+        let change: martlet_role_change = RoleChange { role: Role::Follower { leader: Some(leader) }, view: 2, at_ns: 9 }.into();
+        // SAFETY: the field ends with a NUL.
+        let text = unsafe { CStr::from_ptr(change.leader_address.as_ptr()) };
+        assert_eq!((text.to_str(), change.leader, change.view, change.at_ns), (Ok(wanted), 3, 2, 9));
     }
 }
 
