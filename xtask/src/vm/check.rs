@@ -90,6 +90,7 @@ const RUNS: [Run; 3] = [
             threads: 1,
             // In this order: a link that has been down has lost its routes.
             alone: &[
+                "datagrams::forgetting_a_peer_takes_datagrams_from_nobody_else",
                 "silence::everything_ends_when_the_link_is_silent_and_goes_on_when_it_is_back",
                 "silence::the_log_says_that_a_port_is_down_and_that_it_is_up",
             ],

@@ -12,15 +12,15 @@ use crate::verbs::ffi::{self, Wc};
 use crate::verbs::line::{Channel, Line, State};
 use crate::verbs::shared::Command;
 
+/// Completions taken from a queue at once.
+const BATCH: usize = 32;
+
 impl Entry {
     /// Whether notices to a peer that is not lost are under way.
     fn awaits_notices(&self) -> bool {
         !self.line.broken && self.peer.ours.iter().any(|lane| lane.notices > 0)
     }
 }
-
-/// Completions taken from a queue at once.
-const BATCH: usize = 32;
 
 impl VerbsFabric {
     /// Works on all lines once: hands over what can be, takes completions, looks at notices.
