@@ -16,7 +16,7 @@ use martlet_protocol::basics::layout::LOG_LANE;
 use martlet_protocol::basics::{LogIndex, ProcessId, RETURN_BITS, Time};
 use martlet_protocol::engine::mu::layout::{LOG, PERMISSION_LANE, SCRATCH, SCRATCH_WORDS_BYTES, STATE_LANE, WORDS, permission, words};
 use martlet_protocol::engine::mu::{Config, Event, Group, Mu};
-use martlet_protocol::replica::{Standing, StateMachine};
+use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
 
 /// The leader, the one that would be, and the one that grants.
 pub const PROCESSES: usize = 3;
@@ -173,7 +173,9 @@ impl StateMachine for Shown {
     fn transfer(&self, _: u64, _: usize, _: &mut Vec<u8>) -> Option<u64> {
         None
     }
-    fn install(&mut self, _: &[u8]) {}
+    fn install(&mut self, _: &[u8]) -> Result<(), UnreadablePart> {
+        Ok(())
+    }
     fn clear(&mut self) {
         self.0.clear();
     }
