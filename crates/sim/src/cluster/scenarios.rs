@@ -201,7 +201,8 @@ fn permission_change<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
     c.until_replies(5);
     c.say("clients have got replies again; the old leader goes on");
     c.release(c.process(0));
-    c.until("it leads again", |c| c.leader() == Some(c.process(0)));
+    let doubted = |c: &Cluster<E, HOST>| c.nodes.iter().flatten().any(|n| n.core.suspicion(old).is_some());
+    c.until("it leads again, and nobody doubts that it lives", |c| c.leader() == Some(c.process(0)) && !doubted(c));
     c.until_replies(5);
     c.say("an operator wants it to hand over");
     let leader = c.process(0);
