@@ -17,7 +17,8 @@ const USAGE: &str = "\
 Usage: cargo xtask <COMMAND>
 
 Commands:
-  ci             Everything that has to hold before a change lands: format, lints, docs, tidiness, dependencies, loom, fuzzing, tests
+  ci             Everything that has to hold before a change lands: format, tidiness, header, lints, docs, dependencies, loom, fuzzing,
+                 canaries, coverage, tests, RDMA, Miri
   tidy           Dependency direction, purity of `protocol`, unsafe code, leftovers, file sizes, licences
   bench [ARG]... `martlet bench ARG...`, built for release
   sim [ARG]...   Lives of simulated clusters, built to be fast; `cargo xtask sim --help` says more

@@ -121,7 +121,7 @@ typedef struct martlet_machine {
     // Answers a question without changing anything. May be null: then the answers are empty.
     void (*query)(const void *context, const uint8_t *query, size_t length, struct martlet_buffer *reply);
     // Puts the part of the state from `cursor` on (0 at the start), about `budget` bytes of it, and returns the cursor after it, below 2^63,
-    // or MARTLET_END. Between two parts commands are executed, here and where the parts are installed: what they do there to a part not yet
+    // or MARTLET_END. A part of more than a gigabyte is taken by nobody. Between two parts commands are executed, here and where the parts are installed: what they do there to a part not yet
     // installed is void, and they must do to an installed part what they do here. A small state goes in one part.
     uint64_t (*transfer)(const void *context, uint64_t cursor, size_t budget, struct martlet_buffer *part);
     // Takes a part in place of whatever it covers.

@@ -24,7 +24,7 @@ pub struct martlet_machine {
     /// Answers a question without changing anything. May be null: then the answers are empty.
     pub query: Option<unsafe extern "C" fn(context: *const c_void, query: *const u8, length: usize, reply: *mut martlet_buffer)>,
     /// Puts the part of the state from `cursor` on (0 at the start), about `budget` bytes of it, and returns the cursor after it, below 2^63,
-    /// or MARTLET_END. Between two parts commands are executed, here and where the parts are installed: what they do there to a part not yet
+    /// or MARTLET_END. A part of more than a gigabyte is taken by nobody. Between two parts commands are executed, here and where the parts are installed: what they do there to a part not yet
     /// installed is void, and they must do to an installed part what they do here. A small state goes in one part.
     pub transfer: Option<unsafe extern "C" fn(context: *const c_void, cursor: u64, budget: usize, part: *mut martlet_buffer) -> u64>,
     /// Takes a part in place of whatever it covers.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A record is there once the tail has passed it, so a writer that dies in the middle leaves nothing half-said. Both positions only grow.
-//! Neither side trusts the other: a position or length that makes no sense is counted and skipped.
+//! Neither side trusts the other: a position or length that makes no sense is skipped, and the caller is told ([`Popped::Malformed`]).
 
 use crate::contract::{MAX_DATAGRAM_BYTES, Memory};
 use crate::primitive::Ordering;

@@ -35,9 +35,9 @@ use crate::idle::Rest;
 
 /// Datagrams taken in one turn.
 const DATAGRAMS_A_TURN: usize = 64;
-/// Counters are written out every so many turns, and before each sleep;
+/// Counters are written out every so many turns, and before each sleep.
 const TURNS_A_PUBLICATION: u64 = 1024;
-/// and after so many nanoseconds: where turns take long, or the machine is busy, people look at them all the same.
+/// They are written out after so many nanoseconds as well: people look at them also where turns take long.
 const PUBLICATION_NS: u64 = 10_000_000;
 /// For how long membership waits for an engine that elects by itself and has work to do, in nanoseconds: longer than an election, shorter than any of
 /// membership's own intervals.

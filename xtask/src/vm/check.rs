@@ -88,7 +88,7 @@ const RUNS: [Run; 3] = [
             revocations: 0,
             hand_over_acts: 0,
             threads: 1,
-            // In this order: a link that has been down has lost its routes.
+            // They run in the order of their names, and the last one has to be last: a link that has been down has lost its routes.
             alone: &[
                 "datagrams::forgetting_a_peer_takes_datagrams_from_nobody_else",
                 "silence::everything_ends_when_the_link_is_silent_and_goes_on_when_it_is_back",
@@ -101,7 +101,7 @@ const RUNS: [Run; 3] = [
 ];
 /// With it all trials kill primaries and backups.
 const SEED: u32 = 7;
-/// When a run is given up, as one that hangs. It takes five to seven minutes under emulation; a machine that has ten times more to do than cores must not
+/// When a run is given up, as one that hangs. It took up to ten minutes under emulation, with other work beside it; a machine that has ten times more to do than cores must not
 /// end it.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 

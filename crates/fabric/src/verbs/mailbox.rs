@@ -64,7 +64,7 @@ impl<T> Ledger<T> {
         Some(slot)
     }
 
-    /// The card has not, or no more, what was sent from a slot.
+    /// Frees a slot: the card has refused what stands in it, or is done with it.
     fn free(&mut self, slot: usize) {
         self.to[slot] = None;
         self.free.push(slot);

@@ -5,19 +5,10 @@ use std::process::Command;
 use martlet_fabric::verbs::VerbsFabric;
 use martlet_fabric::{Fabric, NodeId, PeerEvent, PeerId, PeerKind, RegionSpec};
 
-use crate::cluster::{identity, start, unique_cluster};
+use crate::cluster::{identity, start, unique_cluster, until};
 
 fn member(cluster: &str, node: u16) -> VerbsFabric {
     start(cluster, identity(node, 1, PeerKind::Member), RegionSpec::default(), RegionSpec::default())
-}
-
-fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        std::thread::yield_now();
-    }
 }
 
 /// Waits for a node; nobody may go meanwhile.

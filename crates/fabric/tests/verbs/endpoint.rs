@@ -7,7 +7,7 @@ use martlet_fabric::{
     Completion, Fabric, Local, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token,
 };
 
-use crate::cluster::{config, identity, unique_cluster};
+use crate::cluster::{config, identity, unique_cluster, until};
 
 const PUBLIC: RegionName = RegionName(1);
 const LANE: RegionName = RegionName(16);
@@ -22,16 +22,6 @@ fn setting(cluster: &str, node: u16, kind: PeerKind) -> VerbsConfig {
 
 fn start(config: VerbsConfig) -> VerbsFabric {
     VerbsFabric::start(config).expect("started")
-}
-
-/// Waits until something is so. It has no limit: a test that hangs says so by hanging.
-fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        std::thread::yield_now();
-    }
 }
 
 fn up(fabric: &mut VerbsFabric) -> PeerId {
@@ -242,7 +232,7 @@ fn write_without_memory() {
     let bytes = vec![1; LANE_BYTES];
     // Memory for requests has a descriptor.
     let usual = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..usual.clone() }).expect("less is always allowed");
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..usual }).expect("less is always allowed");
     writer.write(lane(first), &bytes, Token(1));
     setrlimit(Resource::Nofile, usual).expect("no more than it was");
     assert_eq!(result(&mut writer, 1), Err(OpError::PeerLost));

@@ -7,7 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use martlet_fabric::verbs::VerbsFabric;
 use martlet_fabric::{Fabric, NodeId, PeerEvent, PeerKind, RegionSpec};
 
-use crate::cluster::{identity, start, unique_cluster};
+use crate::cluster::{identity, start, unique_cluster, until};
 
 /// The types of messages that are used here (`meeting::wire`), and the longest message.
 const HELLO: u8 = 1;
@@ -22,15 +22,6 @@ fn spec() -> RegionSpec {
 
 fn member(cluster: &str, node: u16) -> VerbsFabric {
     start(cluster, identity(node, 1, PeerKind::Member), spec(), RegionSpec::default())
-}
-
-fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        std::thread::yield_now();
-    }
 }
 
 fn at(fabric: &VerbsFabric) -> SocketAddr {

@@ -63,6 +63,16 @@ mod cluster {
     pub fn start(cluster: &str, who: Identity, members: RegionSpec, clients: RegionSpec) -> VerbsFabric {
         VerbsFabric::start(config(cluster, who, members, clients)).expect("started")
     }
+
+    /// Waits until something is so. It has no limit: a test that hangs says so by hanging.
+    pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            std::thread::yield_now();
+        }
+    }
 }
 
 #[cfg(target_os = "linux")]

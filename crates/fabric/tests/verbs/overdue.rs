@@ -3,7 +3,7 @@
 use martlet_fabric::verbs::{Patience, VerbsConfig, VerbsFabric};
 use martlet_fabric::{Completion, Fabric, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token};
 
-use crate::cluster::{config, identity, unique_cluster};
+use crate::cluster::{config, identity, unique_cluster, until};
 
 const PUBLIC: RegionName = RegionName(1);
 const LANE: RegionName = RegionName(16);
@@ -13,15 +13,6 @@ fn member(cluster: &str, node: u16) -> VerbsFabric {
     let spec = RegionSpec { public: vec![(PUBLIC, 4096)], member_lanes: vec![(LANE, 4096)], ..RegionSpec::default() };
     let usual = config(cluster, identity(node, 1, PeerKind::Member), spec, RegionSpec::default());
     VerbsFabric::start(VerbsConfig { patience: Patience { timeout: 13, ..Patience::default() }, ..usual }).expect("started")
-}
-
-fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        std::thread::yield_now();
-    }
 }
 
 fn up(fabric: &mut VerbsFabric) -> PeerId {

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use martlet_fabric::{Completion, Fabric, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token};
 
-use crate::cluster::{identity, start, unique_cluster};
+use crate::cluster::{identity, start, unique_cluster, until};
 
 const PUBLIC: RegionName = RegionName(1);
 const LANE: RegionName = RegionName(16);
@@ -21,15 +21,6 @@ fn silence(silent: bool) {
             false => tc.args(["qdisc", "delete", "dev", device, "root"]),
         };
         assert!(tc.status().expect("tc is installed").success(), "{tc:?}");
-    }
-}
-
-fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        std::thread::yield_now();
     }
 }
 

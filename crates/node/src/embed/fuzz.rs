@@ -6,7 +6,7 @@ use martlet_protocol::replica::StateMachine as _;
 use super::entry::Entry;
 use super::machine::{Lent, Replicated, StateMachine};
 
-/// Keeps every command, up to a point, and says how many there are.
+/// Keeps every command behind the last byte of its index, and replies how many bytes that makes in all.
 #[derive(Default)]
 struct List(Vec<u8>);
 

@@ -106,7 +106,7 @@ impl<M: StateMachine> Replicated<M> {
                 // The primary proposes no command twice; but an entry may find its session taught with it already done.
                 match self.sessions.turn(session, seq) {
                     Ok(Turn::Done(known)) => reply.extend_from_slice(known),
-                    // Out of its turn it is proposed by nobody who holds the sessions: whoever does executes it as little.
+                    // Nobody who holds the sessions proposes a command out of its turn. Should one stand in the log all the same, everybody passes over it.
                     Err(CallError::Confirmed { .. } | CallError::OutOfTurn { .. }) => {}
                     _ => {
                         let start = reply.len();

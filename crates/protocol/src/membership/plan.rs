@@ -87,6 +87,8 @@ pub struct Leader {
 ///
 /// Nobody decides on its own removal whom another coordinator can relieve of it: see "Who decides on whom" in `docs/membership.md`.
 ///
+/// Who leaves removes nobody who may live while another coordinator can: of those who presume each other dead it would choose who is to have the state.
+///
 /// Of new coordinators it takes in only so many that those who stay go on without them: see "How many at once" there. The others wait.
 ///
 /// `have_met`: whether a newcomer and a member, in this order, can use each other's memory; who has not met all members waits. `asked`: which view a newcomer knew when
@@ -100,6 +102,8 @@ pub fn next(
 ) -> Option<View> {
     let old_leases_over = leader.old_leases_over;
     let leaves = wishes.remove.contains(&(leader.id, Evidence::Left));
+    // It decides on nobody who may take over from it as long as another one can: that one looks at who stays.
+    let defers = leaves && leader.relieved;
     // Who is about to leave is nobody to rely on.
     let is_the_last = |members: &[Member], at| is_the_last(members, at, leader.id, leaves);
     let mut members = view.members.clone();
@@ -114,7 +118,7 @@ pub fn next(
     let (certain, doubtful): (Vec<_>, Vec<_>) = others.partition(|(_, evidence)| evidence.releases_leases());
     for (process, evidence) in certain.into_iter().chain(doubtful) {
         if let Some(at) = members.iter().position(|m| m.id == process) {
-            if !evidence.releases_leases() && (is_the_last(&members, at) || !has_room(&departed)) {
+            if !evidence.releases_leases() && (defers || is_the_last(&members, at) || !has_room(&departed)) {
                 continue;
             }
             departed.push(Departed { id: members.remove(at).id, evidence });
@@ -163,7 +167,7 @@ pub fn next(
             members.push(member);
         }
     }
-    // The list has a fixed room. Of whom it says nothing certain nobody is left out; the others are waited for in vain at worst.
+    // The list has a fixed room. Whoever may still hold a lease stays on it; of the certainly dead the oldest go: at worst somebody waits for a lease that nobody holds.
     while departed.len() > MAX_MEMBERS {
         let certain = departed.iter().position(|d| d.evidence.releases_leases());
         departed.remove(certain.expect("there is room for the others"));
@@ -472,6 +476,23 @@ mod tests {
         wishes.remove(id(1, 1), Evidence::Certain);
         let without = super::next(&three(), &wishes, leader, all_have_met, all_know).unwrap();
         assert_eq!(without.members, [], "all are gone");
+    }
+
+    /// What simulated life 80020978 ran into: a primary that left removed a living replica for a presumption, and the other one was dead.
+    #[test]
+    fn who_leaves_decides_on_nobody_who_may_take_over_while_another_coordinator_can() {
+        let leader = |relieved| Leader { id: id(0, 1), old_leases_over: true, relieved };
+        for evidence in [Evidence::Presumed, Evidence::Evicted] {
+            let mut wishes = Wishes::default();
+            wishes.remove(id(0, 1), Evidence::Left);
+            wishes.remove(id(1, 1), evidence);
+            assert_eq!(super::next(&three(), &wishes, leader(true), all_have_met, all_know), None);
+            let by_itself = super::next(&three(), &wishes, leader(false), all_have_met, all_know).unwrap();
+            assert_eq!(by_itself.members.iter().map(|m| m.id.node.0).collect::<Vec<_>>(), [2]);
+            wishes.remove(id(1, 1), Evidence::Certain);
+            let without = super::next(&three(), &wishes, leader(true), all_have_met, all_know).unwrap();
+            assert_eq!(without.members.iter().map(|m| m.id.node.0).collect::<Vec<_>>(), [0, 2]);
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::hash::{Hash, Hasher};
 
 use martlet_fabric::Token;
-use martlet_protocol::basics::layout::{LOG_LANE, token_rest};
-use martlet_protocol::engine::mu::layout::{PERMISSION_LANE, SCRATCH, WORDS, permission, words};
+use martlet_protocol::basics::layout::LOG_LANE;
+use martlet_protocol::engine::mu::layout::{Op, PERMISSION_LANE, SCRATCH, WORDS, permission, words};
 
 use crate::process::{FRESH, HEARTBEAT_NS, Input, Mix, Model, PROCESSES, Posted, REGIONS, SILENCE_NS, lane, public, region_words};
 
@@ -70,15 +70,14 @@ pub struct World {
     intruded: bool,
 }
 
-/// What a token's operation is: the first of the operations of `mu::layout`, in their order.
-fn operation(token: Token) -> u64 {
-    token_rest(token) >> 48
+fn operation(token: Token) -> Op {
+    Op::parse(token).0
 }
-const LOG: u64 = 0;
-const CONSUMED: u64 = 1;
-const PERMISSION: u64 = 4;
-/// Signs of life and what follows; the reads of a log and of its numbers come before.
-const HEARTBEAT: u64 = 6;
+
+/// A sign of life, or what follows from one; the state is not taught here.
+fn is_sign(op: Op) -> bool {
+    matches!(op, Op::Heartbeat | Op::Status | Op::Threads | Op::Death | Op::State | Op::StateConsumed)
+}
 
 impl World {
     /// The old leader leads the group of all three, and the next step of the second one is to presume it dead.
@@ -143,7 +142,7 @@ impl World {
         let outcome = model.step(p, self.states[p], self.memories[p], input);
         (self.states[p], self.memories[p]) = (outcome.state, outcome.regions);
         for (target, posted) in &outcome.posted {
-            if signs || operation(model.operation(*posted).token()) < HEARTBEAT {
+            if signs || !is_sign(operation(model.operation(*posted).token())) {
                 self.queues[p][*target].posted.push(*posted);
             }
         }
@@ -174,7 +173,7 @@ impl World {
                 *target = model.store(*target, None, number);
                 if *name != LOG_LANE {
                     // Whoever tells something learns nothing by its having been told.
-                    assert!(!matches!(operation(*token), LOG..PERMISSION), "{posted:?}");
+                    assert!(!matches!(operation(*token), Op::Log | Op::Consumed | Op::Words | Op::CatchUp), "{posted:?}");
                     if *name == PERMISSION_LANE && *at == permission::START {
                         // Only who serves the request behind it looks there.
                         self.take_effect(model, p, q);
@@ -214,7 +213,7 @@ impl World {
             Done::Log(_) if self.broken == Broken::BlindWrites => Some(0),
             Done::Log(begun) => begun.filter(|epoch| self.granted[q][p] == (*epoch, true)).map(|_| 0),
         };
-        if operation(token) == LOG && result.is_some() {
+        if operation(token) == Op::Log && result.is_some() {
             let holder = model.facts(q, self.states[q]).holder;
             // Numbers of peers begin with 1.
             self.intruded |= holder != Some(p + 1);
@@ -225,7 +224,7 @@ impl World {
 
     /// How much of a lane has been read is old news whenever it comes, and nothing follows from it here.
     fn pass_over(&mut self, model: &mut Model, p: usize, q: usize) {
-        while self.queues[p][q].done.first().is_some_and(|(token, _)| operation(*token) == CONSUMED) {
+        while self.queues[p][q].done.first().is_some_and(|(token, _)| operation(*token) == Op::Consumed) {
             let (token, done) = self.queues[p][q].done.remove(0);
             let Done::Value(value) = done else { unreachable!("a word was read") };
             self.act(model, p, Input::Completed(token, Some(value)), false);
@@ -276,8 +275,9 @@ impl World {
 
     /// Whether the new leader leads, and the old one neither does nor has a record on its way: nothing that it has acknowledged is to come.
     pub fn is_over(&self, model: &Model) -> bool {
-        let is_log = |number: &u32| operation(model.operation(*number).token()) == LOG;
-        let is_silent = |queue: &Queue| !queue.posted.iter().any(is_log) && !queue.done.iter().any(|(token, _)| operation(*token) == LOG);
+        let is_log = |number: &u32| operation(model.operation(*number).token()) == Op::Log;
+        let is_silent =
+            |queue: &Queue| !queue.posted.iter().any(is_log) && !queue.done.iter().any(|(token, _)| operation(*token) == Op::Log);
         self.leads(model, NEW) && !self.leads(model, OLD) && self.queues[OLD].iter().all(is_silent)
     }
 

@@ -48,7 +48,7 @@ pub fn bugs() -> Vec<Bug> {
         "mu-unprepared" => "mu-network",
         // In default lives something else keeps two leases apart, as a rule: a holder would have to be stopped just after it has renewed its own.
         "no-clock-margin" => "clocks",
-        // What is found there in some hundred lives, too, but in fewer here.
+        // Lives of `mu` find it too, after some hundred; those of `mu-network` sooner.
         "mu-unchecked-space" => "mu-network",
         name if name.starts_with("mu-") => "mu",
         _ => "host",

@@ -97,9 +97,9 @@ pub struct Settings {
 const REQUESTS: u64 = 500;
 /// Single faults that happen at least where it is not calm.
 const FAULTS_WHERE_NOT_CALM: u64 = 20;
-/// So many of the kinds that can befall anybody at any time, be they two only, are due within so many nanoseconds for that to come about in time.
+/// So many of the easy faults together are due within so many nanoseconds, even where only two kinds of them happen: then there are enough in time.
 const FAULTS_DUE: (u64, u64) = (24, 5_000_000);
-/// Those kinds.
+/// The easy ones: they can befall anybody at any time.
 const EASY: [Fault; 3] = [Fault::Pause, Fault::Slow, Fault::LeaseChange];
 
 /// Draws the mean time between two single faults of a kind; `None` for none.
@@ -204,7 +204,7 @@ impl Settings {
             settings.add_lease_caches(chance);
         }
         settings.alone = chance.bool();
-        // So is this, for the same reason.
+        // Drawn last too, so that the rest of a life is what it was before leaders handed over.
         settings.every_ns[Fault::HandOver as usize] = mean_ns(chance, temper, ground, Fault::HandOver);
         if temper != Temper::Calm {
             settings.hasten();
@@ -217,6 +217,7 @@ impl Settings {
     /// Brings the easy faults closer together, where too few would happen.
     fn hasten(&mut self) {
         let (least, within_ns) = FAULTS_DUE;
+        // In hundredths of a fault.
         let due: u64 = EASY.iter().filter_map(|fault| Some(within_ns * 100 / self.every_ns(*fault)?)).sum();
         if due == 0 {
             self.set_every_ns(Fault::Pause, within_ns / least);

@@ -308,10 +308,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             !n.leaving && !n.dying && !suspected && !self.world.is_paused(p)
         };
         let left = |role: Roles| others().filter(|(p, n)| view.member(n.me).is_some_and(|m| m.roles.has(role)) && well(*p, n)).count();
-        // Where only one replica is left it must not be cut off from anybody just now: it may be removed for that, before those who look at it know of the others.
-        let cut = |p: usize| self.cuts.iter().flatten().any(|(from, to)| *from == p || *to == p);
-        let uncut = others().any(|(p, n)| view.member(n.me).is_some_and(|m| m.roles.has(Roles::REPLICA)) && well(p, n) && !cut(p));
-        let survives = (left(Roles::REPLICA) > 1 || uncut) && left(Roles::COORDINATOR) > 0;
+        let survives = left(Roles::REPLICA) > 0 && left(Roles::COORDINATOR) > 0;
         let met =
             others().filter(|(_, n)| view.member(n.me).is_some()).all(|(_, n)| view.coordinators().all(|c| n.core.peer_of(c.id).is_some()));
         // Who is out of reach, or is asked by RPC, has to be there to answer.

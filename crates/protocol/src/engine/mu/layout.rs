@@ -341,7 +341,7 @@ pub enum LaneFault {
 /// What an operation was, as its token says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Op {
+pub enum Op {
     /// A record in a peer's log lane, a filler before one, or a probe.
     Log = 0,
     /// What the reader of that lane has consumed.

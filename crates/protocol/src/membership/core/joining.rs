@@ -93,7 +93,7 @@ impl Core {
         let Some(view) = self.view.as_ref().filter(|_| self.is_joining()) else { return };
         let reached = self.peers.reached();
         let reached = (view.number, view.members.iter().filter(|m| reached.contains(&m.id)).count());
-        // It was, when it was last seen running.
+        // Whether it still asked when it last ran, `late_ns` ago.
         let asking = self.waited(now).saturating_sub(late_ns) <= PATIENCE_TIMEOUTS * self.config.broadcast_timeout_ns;
         let timeout_ns = self.config.broadcast_timeout_ns;
         let joining = &mut self.joining;
@@ -117,7 +117,7 @@ impl Core {
         self.is_joining() && self.waited(now) <= PATIENCE_TIMEOUTS * self.config.broadcast_timeout_ns
     }
 
-    /// For how long it has asked and known a view.
+    /// For how long it has asked, knowing a view, and come no nearer; time in which it was kept from running mostly apart.
     fn waited(&self, now: Time) -> u64 {
         self.joining.since.map_or(0, |since| now.since(since))
     }

@@ -59,9 +59,9 @@ pub(super) struct Peer {
     pub number_wanted: bool,
     /// Whether its board is being read.
     pub board_asked: bool,
-    /// Its heartbeat is being read;
+    /// Its heartbeat is being read.
     heart_asked: bool,
-    /// and has been since before it was suspected.
+    /// That read began before it was suspected.
     heart_asked_before: bool,
 }
 
