@@ -31,6 +31,8 @@ pub(super) struct Learning {
     ballot: u64,
     /// The teacher has given up, or made no sense.
     broken: bool,
+    /// How many lessons in a row have made no sense, this one and those before it.
+    refusals: u32,
 }
 
 impl Learning {
@@ -117,13 +119,7 @@ impl Mu {
     /// Asks somebody: a follower rather than the leader, the highest id, and not the same again if there is another. Where others were found to be ahead it is
     /// one of them: whoever has missed as much as this process would teach it what it has had already, for ever.
     fn wish<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        let last = self.learning.take().map(|l| {
-            // It would teach on, for nobody.
-            if self.peers.iter().any(|p| p.id == l.teacher && !p.watch.dead) {
-                tell(fabric, l.teacher, permission::TEACH, l.wish << 1);
-            }
-            l.teacher
-        });
+        let last = self.learning.as_ref().map(|l| l.teacher);
         let since = *self.incomplete_since.get_or_insert(now);
         // Only if there is nobody else, and some time has been given to find out.
         let leader_too = now.since(since) >= 10 * self.config.heartbeat_interval_ns;
@@ -135,7 +131,20 @@ impl Mu {
             _ => 0,
         };
         let best = able.map(|p| (rank(p), Some(p.id) != last, p.process, p.id)).max();
-        let Some((1.., _, _, teacher)) = best else { return };
+        let teacher = best.filter(|(rank, ..)| *rank > 0).map(|(.., teacher)| teacher);
+        // Another one may make sense. Where none does, or there is none, it is not asked for at the speed of the fabric.
+        let refused = self.learning.as_ref().filter(|l| l.refusals > 1 || l.refusals == 1 && Some(l.teacher) == teacher);
+        if refused.is_some_and(|l| now.since(l.heard) <= self.config.teach_patience_ns) {
+            return;
+        }
+        let refusals = self.learning.as_ref().map_or(0, |l| l.refusals);
+        if let Some(l) = self.learning.take()
+            && self.peers.iter().any(|p| p.id == l.teacher && !p.watch.dead)
+        {
+            // It would teach on, for nobody.
+            tell(fabric, l.teacher, permission::TEACH, l.wish << 1);
+        }
+        let Some(teacher) = teacher else { return };
         basics::Mark::MuWishes.reach();
         self.wishes += 1;
         let wish = self.wishes;
@@ -153,6 +162,7 @@ impl Mu {
             committed: LogIndex(0),
             ballot: 0,
             broken: false,
+            refusals,
         });
     }
 
@@ -169,6 +179,7 @@ impl Mu {
                 .map_or(0, |at| martlet_fabric::ring::position_after(at.position, self.buffer.len(), self.config.log_ring_bytes as u64));
             if let Err(fault) = learning.take(&self.buffer, end, machine) {
                 learning.broken = true;
+                learning.refusals += 1;
                 self.events.push_back(Event::LaneFault { peer: peer.id, fault, stuck: false });
             }
         }
@@ -201,6 +212,7 @@ mod tests {
             committed: LogIndex(0),
             ballot: 0,
             broken: false,
+            refusals: 0,
         }
     }
 

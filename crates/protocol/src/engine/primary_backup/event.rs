@@ -43,7 +43,8 @@ pub enum Event {
         /// What was found.
         fault: LaneFault,
     },
-    /// A view made this process primary, but it does not hold the whole state. It has excluded itself rather than serve a part.
+    /// A view made this process primary, but it does not hold the whole state; or it made somebody primary whose lane made no sense. It has excluded itself
+    /// rather than serve a part, or be counted for what it does not take.
     Unfit {
         /// The view.
         view: ViewNumber,

@@ -261,7 +261,17 @@ impl PrimaryBackup {
                 *role = if first { Role::Candidate } else { Role::Backup };
             }
         }
+        self.mind_deafness(view);
         self.forget_departed();
+    }
+
+    /// Whether the primary of a view is one whose lane is read no further: it would count on what this process does not take.
+    fn mind_deafness(&mut self, view: &View) {
+        let primary = view.primary().and_then(|m| self.peers.iter().find(|p| p.process == m.id));
+        if primary.is_some_and(|p| p.inbound.phase == Phase::Faulty) && matches!(self.role, Role::Backup) {
+            self.events.push_back(Event::Unfit { view: view.number });
+            self.exclude();
+        }
     }
 
     /// An operation with a token of [`Component::Engine`](crate::basics::layout::Component::Engine) has completed.

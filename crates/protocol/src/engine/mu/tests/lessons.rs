@@ -247,6 +247,20 @@ fn who_is_sent_what_is_no_state_is_taught_by_another() {
     c.assert_level();
 }
 
+/// Other builds than its own, say. Each lesson costs its teacher the whole state.
+#[test]
+fn who_makes_sense_of_no_lesson_does_not_ask_at_the_speed_of_the_fabric() {
+    let (mut c, learner, _) = joining(tiny());
+    c.finds_fault = Some(learner);
+    c.nodes.iter_mut().for_each(|n| n.machine.misleads = true);
+    c.run(10 * tiny().teach_patience_ns);
+    let refused = c.events(learner, |e| matches!(e, Event::LaneFault { fault: LaneFault::Part(_), stuck: false, .. }));
+    assert!((3..=12).contains(&refused), "{refused} lessons");
+    c.nodes.iter_mut().for_each(|n| n.machine.misleads = false);
+    c.until("all are level", |c| c.is_level());
+    c.assert_level();
+}
+
 #[test]
 fn a_lesson_is_joined_with_a_log_only_where_that_has_a_record() {
     let (ring, group) = (memory(), Group::new(vec![id(0), id(1)]));

@@ -9,7 +9,8 @@ use crate::basics::{LogIndex, Time, ViewNumber};
 use crate::engine::PartFault;
 use crate::engine::primary_backup::layout::{Header, Kind};
 use crate::engine::primary_backup::{Config, Event, LaneFault};
-use crate::replica::UnreadablePart;
+use crate::membership::Roles;
+use crate::replica::{Standing, UnreadablePart};
 
 /// A record, as header and content.
 type Written<'a> = (Header, &'a [u8]);
@@ -79,6 +80,21 @@ fn what_makes_no_sense_is_named_counted_and_read_no_further() {
         world.run(5);
         assert_eq!(world.processes[1].engine.last(), last);
         assert_eq!(world.processes[1].engine.lane_faults(), 1, "said once");
+    }
+}
+
+/// The fault was found before it was known that its writer is the primary.
+#[test]
+fn who_becomes_primary_after_its_lane_made_no_sense_is_not_followed_by_one_that_is_counted() {
+    let learner = (Header { learner: true, ..header(Kind::Start, 0, 0) }, &[][..]);
+    for (records, unfit) in [(&[learner, (header(Kind::Part, 0, 0), &[7; 9][..])][..], true), (&[start(0, 0)], false)] {
+        let mut world = told(records);
+        world.decide(&[(0, Roles::REPLICA), (1, Roles::LEARNER)]);
+        let view = world.latest().clone();
+        let engine = &mut world.processes[1].engine;
+        engine.handle_view(&view);
+        let said = std::iter::from_fn(|| engine.poll_event()).any(|event| event == Event::Unfit { view: view.number });
+        assert_eq!((said, engine.standing() == Standing::Excluded), (unfit, unfit));
     }
 }
 
