@@ -88,7 +88,9 @@ impl Mu {
         let listed = |role| view.with_roles(role).map(|m| m.id);
         let ids = |role| listed(role).map(|id| config.known_as(id));
         let founds = view.number == ViewNumber(1) && ids(Roles::REPLICA).any(|id| id == self.me);
-        if founds && self.log.group().is_none() && !self.listed {
+        // Who has promised or accepted anything before it heard of that view was found first by another founder: it is taught, as a newcomer is.
+        let untouched = self.log.tail().index == LogIndex(0) && self.log.min_proposal() == 0;
+        if founds && untouched && self.log.group().is_none() && !self.listed {
             self.found(Group::new(ids(Roles::REPLICA).collect()).as_of(view.number));
         }
         let first = self.roster.view == ViewNumber(0);
