@@ -53,10 +53,16 @@ impl Mu {
     }
 
     /// How long after the beginning of an attempt the next one may begin. Who gets nowhere has no majority, or company: the longer that lasts, the
-    /// longer it waits, and who stands further back in the group waits longer than those before it.
+    /// longer it waits, and who stands further back in the group waits longer than those before it. Two may know groups in which they have the same place, or as
+    /// long to wait: a part that differs from one process to another, and from one attempt to the next, parts them.
     pub(super) fn back_off_ns(&self) -> u64 {
+        let span_ns = self.config.retry_ns << self.failures.min(MOST_DOUBLINGS);
+        if self.failures == 0 {
+            return span_ns;
+        }
         let place = self.log.group().map_or(0, |g| g.members().iter().filter(|id| **id < self.me).count() as u64);
-        (self.config.retry_ns << self.failures.min(MOST_DOUBLINGS)) * if self.failures == 0 { 1 } else { place + 1 }
+        let seed = u64::from(self.me.node.0) << 48 ^ u64::from(self.failures) << 32 ^ self.me.incarnation.0;
+        span_ns * (place + 1) + fastrand::Rng::with_seed(seed).u64(..span_ns.max(1))
     }
 
     /// Asks for the permission of everybody in the group, and of those who are to be taken in (Mu section 4.1; growing the confirmed

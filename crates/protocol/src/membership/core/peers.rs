@@ -251,14 +251,15 @@ impl Peers {
         peer.is_some_and(|p| !p.listed && p.dead_since.is_some_and(|at| now.since(at) < within_ns))
     }
 
-    /// Forgets who is no longer of interest: neither a member nor waited for, and gone for certain, unless a view on its way may list it; or lost, when
-    /// a later life of its node has been listed. Over a network no death is certain, and without the latter every life of a node would be kept.
+    /// Forgets who is no longer of interest: neither a member nor waited for, and gone for certain, unless a view on its way may list it; or lost or given
+    /// up, when a later life of its node has been listed. Over a network no death is certain, and without the latter every life of a node would be kept.
     pub fn prune(&mut self, now: Time, within_ns: u64, keep: impl Fn(ProcessId) -> bool) {
         let listed: Vec<ProcessId> = self.list.iter().filter(|p| p.listed).map(|p| p.process).collect();
         self.list.retain(|p| {
             let recent = !p.listed && p.dead_since.is_some_and(|at| now.since(at) < within_ns);
             let gone = p.suspicion.is_some_and(Evidence::releases_leases) && !recent;
-            let superseded = p.lost && listed.iter().any(|later| later.node == p.process.node && *later > p.process);
+            // Of whose memory has been given up the fabric says nothing any more, not even that it is lost.
+            let superseded = (p.lost || p.forgotten) && listed.iter().any(|later| later.node == p.process.node && *later > p.process);
             !(gone || superseded) || keep(p.process)
         });
     }
@@ -523,13 +524,20 @@ mod tests {
             departed: Vec::new(),
         };
         let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());
+        let lost = |peers: &mut Peers, incarnation: u64| {
+            // It was evicted and its memory given up, or its connection ended first.
+            match incarnation % 2 {
+                0 => peers.forget(PeerId(incarnation as u32)),
+                _ => _ = peers.gone(PeerId(incarnation as u32), false),
+            }
+        };
         for incarnation in 1..100 {
             peers.add(Time(incarnation), PeerId(incarnation as u32), identity(incarnation), true);
             peers.note_listed(&view(incarnation));
             peers.prune(Time(incarnation), 5, |p| p == life(incarnation));
             assert_eq!(peers.of(life(incarnation - 1)), None);
             assert_eq!(peers.listed_since(life(incarnation - 1)), Some(life(incarnation)), "it is forgotten, and told what comes after");
-            peers.gone(PeerId(incarnation as u32), false);
+            lost(&mut peers, incarnation);
             peers.suspect(Time(incarnation), life(incarnation), Evidence::Presumed, true);
         }
         peers.add(Time(100), PeerId(100), identity(100), true);

@@ -5,7 +5,7 @@ use martlet_fabric::{Fabric as _, PeerId, sim::Faults};
 use super::world::{Cluster, id, tiny};
 use crate::basics::LogIndex;
 use crate::engine::mu::layout::Op;
-use crate::engine::mu::{AbortReason, Config, Event, MOST_PUT_OFF};
+use crate::engine::mu::{AbortReason, Config, Event, Group, MOST_PUT_OFF, Mu};
 use crate::replica::Standing;
 
 fn level<const HOST: bool>(c: &mut Cluster<HOST>) {
@@ -33,6 +33,23 @@ fn until_led_again<const HOST: bool>(c: &mut Cluster<HOST>, n: usize) {
 
 fn certainly_dead(e: &Event, n: usize) -> bool {
     *e == Event::Suspected { process: id(n), certain: true }
+}
+
+/// What simulated life 110014559 ran into: each of two knew another group, in which it had the same place, and both asked at the same moments for ever.
+#[test]
+fn two_who_want_to_lead_do_not_wait_equally_long_whatever_they_know_of_each_other() {
+    let candidate = |me, failures| {
+        let mut engine = Mu::new(id(me), tiny(), Some(Group::new(vec![id(0), id(me)])));
+        engine.failures = failures;
+        engine.back_off_ns()
+    };
+    for failures in 1..20 {
+        let span_ns = tiny().retry_ns << failures.min(8);
+        let [one, other] = [2, 3].map(|me| candidate(me, failures));
+        assert!([one, other].iter().all(|ns| (2 * span_ns..3 * span_ns).contains(ns)), "{failures}: {one} {other}, of {span_ns}");
+        assert!(one.abs_diff(other) > span_ns / 1000, "{failures}: {one} {other}");
+    }
+    assert_eq!(candidate(2, 0), tiny().retry_ns, "at first nobody stands in its way");
 }
 
 #[test]
