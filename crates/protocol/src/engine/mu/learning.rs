@@ -183,6 +183,7 @@ impl Mu {
                 self.events.push_back(Event::LaneFault { peer: peer.id, fault, stuck: false });
             }
         }
+        self.lesson_begun |= learning.at.is_some();
         peer.state_reader.publish(lane);
         any
     }

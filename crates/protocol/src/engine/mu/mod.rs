@@ -98,6 +98,8 @@ pub struct Mu {
     retry: Time,
     /// Attempts that have come to nothing since this process last led.
     failures: u32,
+    /// Whether a lesson has ever begun here: the machine is not the empty one of a founder then.
+    lesson_begun: bool,
     /// Since when nothing has come of being the one to lead but logs that cannot be caught up with.
     overrun_since: Option<Time>,
     /// It has been asked to give up the lead.
@@ -167,6 +169,7 @@ impl Mu {
             put_off: 0,
             retry: Time(0),
             failures: 0,
+            lesson_begun: false,
             overrun_since: None,
             steps_down: false,
             hand_over: HandOver::default(),

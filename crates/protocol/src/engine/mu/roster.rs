@@ -88,8 +88,8 @@ impl Mu {
         let listed = |role| view.with_roles(role).map(|m| m.id);
         let ids = |role| listed(role).map(|id| config.known_as(id));
         let founds = view.number == ViewNumber(1) && ids(Roles::REPLICA).any(|id| id == self.me);
-        // Who has promised or accepted anything before it heard of that view was found first by another founder: it is taught, as a newcomer is.
-        let untouched = self.log.tail().index == LogIndex(0) && self.log.min_proposal() == 0;
+        // Who has promised or accepted anything, or been taught, before it heard of that view was found first by another founder: it is taught, as a newcomer is.
+        let untouched = self.log.tail().index == LogIndex(0) && self.log.min_proposal() == 0 && !self.lesson_begun;
         if founds && untouched && self.log.group().is_none() && !self.listed {
             self.found(Group::new(ids(Roles::REPLICA).collect()).as_of(view.number));
         }
@@ -133,6 +133,7 @@ impl Mu {
         if let Some(journal) = journal {
             self.log.begin_journal(journal);
         }
+        self.learning = None;
         self.listed = true;
         self.published = false;
     }

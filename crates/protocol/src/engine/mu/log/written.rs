@@ -88,9 +88,11 @@ impl Log {
         if keep.index < self.committed.index || keep.index > self.tail.index || ballot < self.last_ballot {
             return Err(LaneFault::Index { expected: self.tail.index, found: keep.index });
         }
-        // The same entry at another place: it was written with a ring of another size.
-        if keep.index == self.tail.index && keep.position != self.tail.position {
-            return Err(LaneFault::Position { expected: self.tail.position, found: keep.position });
+        // The same entry at another place: it was written with a ring of another size. Nor does one between two others stand elsewhere.
+        for known in [self.tail, self.committed] {
+            if keep.index.cmp(&known.index) != keep.position.cmp(&known.position) {
+                return Err(LaneFault::Position { expected: known.position, found: keep.position });
+            }
         }
         if keep != self.tail {
             self.truncate(keep);
