@@ -10,9 +10,10 @@ use martlet_protocol::engine::PrimaryBackup;
 use martlet_protocol::engine::primary_backup::layout::{HEADER_BYTES, Header, Kind};
 use martlet_protocol::engine::primary_backup::{Config, Event};
 use martlet_protocol::membership::{Member, Roles, View};
-use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
+use martlet_protocol::replica::Standing;
 
 use super::input::Input;
+use super::machine::{Gaps, Machine};
 use super::memory::OwnMemory;
 
 const ME: u16 = 2;
@@ -31,7 +32,7 @@ pub(super) fn run(data: &[u8]) {
     let mut world = World {
         fabric: OwnMemory::default(),
         engine: PrimaryBackup::new(process(ME), config),
-        machine: Machine::default(),
+        machine: Machine::new(Gaps::None),
         writers: Vec::new(),
         now: Time(1),
         view: 0,
@@ -189,30 +190,4 @@ impl World {
 
 fn member(node: u16, roles: Roles) -> Member {
     Member { id: process(node), roles, address: String::new() }
-}
-
-/// Knows only in which order it was told what.
-#[derive(Default)]
-struct Machine {
-    last: Option<LogIndex>,
-}
-
-impl StateMachine for Machine {
-    fn apply(&mut self, index: LogIndex, _: &[u8]) {
-        assert!(self.last.is_none_or(|last| index == last.next()), "{index} applied after {:?}", self.last);
-        self.last = Some(index);
-    }
-    fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
-        out.resize(out.len() + budget, 0);
-        (cursor < 3).then_some(cursor + 1)
-    }
-    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
-        if part.first() == Some(&0xff) { Err(UnreadablePart) } else { Ok(()) }
-    }
-    fn clear(&mut self) {
-        self.last = None;
-    }
-    fn digest(&self) -> u64 {
-        0
-    }
 }

@@ -8,6 +8,7 @@ mod embedded;
 mod engine;
 mod handshake;
 mod input;
+mod machine;
 mod membership;
 mod memory;
 mod mu;

@@ -8,16 +8,17 @@ use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_fabric::ring::{self, Record, Writer, lane_bytes};
 use martlet_fabric::{Fabric, Incarnation, LocalRegion, NodeId, OpError, PeerId, Region, RegionName, RegionSpec, Remote, Token};
 use martlet_protocol::basics::layout::{LIFE, LOG_LANE, life};
-use martlet_protocol::basics::{LogIndex, ProcessId, RETURN_BITS, Time, ViewNumber};
+use martlet_protocol::basics::{LogIndex, MAX_NUMBER, ProcessId, RETURN_BITS, Time, ViewNumber};
 use martlet_protocol::engine::Mu;
 use martlet_protocol::engine::mu::layout::{
     COMMAND_HEADER_BYTES, Header, Kind, LOG, PERMISSION_LANE, STATE_LANE, WORDS, add_regions, permission, words,
 };
 use martlet_protocol::engine::mu::{Config, Durability, Event, Execution, Group};
 use martlet_protocol::membership::{Member, Roles, View};
-use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
+use martlet_protocol::replica::Standing;
 
 use super::input::Input;
+use super::machine::{Gaps, Machine};
 use super::memory::{OwnMemory, What};
 
 const ME: u16 = 1;
@@ -55,7 +56,7 @@ pub(super) fn run(data: &[u8]) {
     for (name, bytes) in spec.public {
         fabric.add(LocalRegion::Public(name), bytes);
     }
-    let mut machine = Machine::default();
+    let mut machine = Machine::new(Gaps::Allowed);
     let engine = match choice & 3 {
         0 | 1 => Mu::new(process(ME), config, Some(Group::new((0..3).map(process).collect()))),
         2 => Mu::new(process(ME), config, None),
@@ -388,7 +389,7 @@ impl World {
         });
         if record.len() <= ring::max_payload(RING_BYTES) {
             self.end = ring::place(&self.theirs, self.end, &record);
-            self.last = header.index.0.min(1 << 62) + u64::from(header.count) - 1;
+            self.last = header.index.0.min(MAX_NUMBER) + u64::from(header.count) - 1;
         }
     }
 
@@ -508,37 +509,5 @@ fn group(input: &mut Input<'_>) -> Group {
     match extra {
         255 => group.as_of(ViewNumber(input.u64())),
         _ => group,
-    }
-}
-
-/// Knows only in which order it was told what.
-#[derive(Default)]
-struct Machine {
-    last: Option<LogIndex>,
-}
-
-impl Machine {
-    fn show(&mut self, index: LogIndex) {
-        assert!(self.last.is_none_or(|last| index > last), "{index} after {:?}", self.last);
-        self.last = Some(index);
-    }
-}
-
-impl StateMachine for Machine {
-    fn apply(&mut self, index: LogIndex, _: &[u8]) {
-        self.show(index);
-    }
-    fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
-        out.resize(out.len() + budget, 0);
-        (cursor < 3).then_some(cursor + 1)
-    }
-    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
-        if part.first() == Some(&0xff) { Err(UnreadablePart) } else { Ok(()) }
-    }
-    fn clear(&mut self) {
-        self.last = None;
-    }
-    fn digest(&self) -> u64 {
-        0
     }
 }

@@ -4,7 +4,7 @@ use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Incarnation, Memory, NodeId};
 use martlet_protocol::basics::ballot::majority;
 use martlet_protocol::basics::layout::{LAST_VIEW, MAX_MEMBERS, returned};
-use martlet_protocol::basics::{LogIndex, ProcessId, ViewNumber};
+use martlet_protocol::basics::{LogIndex, ProcessId, ViewNumber, is_number};
 
 /// A log that somebody has come back with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Returned {
             _ => return Err(()),
         }
         // A cluster is founded again in the view after that one.
-        let sane = words[returned::VIEW] < LAST_VIEW && [returned::BALLOT, returned::LAST].iter().all(|at| words[*at] < 1 << 62);
+        let sane = words[returned::VIEW] < LAST_VIEW && [returned::BALLOT, returned::LAST].iter().all(|at| is_number(words[*at]));
         if !sane {
             return Err(());
         }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
-use martlet_protocol::basics::LogIndex;
+use martlet_protocol::basics::{LogIndex, is_number};
 use martlet_protocol::replica::UnreadablePart;
 
 use super::error::CallError;
@@ -151,8 +151,8 @@ fn read_sessions(mut rest: &[u8], range: &RangeInclusive<u64>) -> Option<Vec<(u6
     while !rest.is_empty() {
         let name = take_word(&mut rest)?;
         let (last, used, replies) = (take_word(&mut rest)?, take_word(&mut rest)?, take_word(&mut rest)?);
-        // Whoever counts on from these never comes near the end of their range. Each reply is to a command of its own, the first of which is 1.
-        if !range.contains(&name) || [name, last].iter().any(|n| *n >= 1 << 62) || replies > last {
+        // Each reply is to a command of its own, the first of which is 1.
+        if !range.contains(&name) || ![name, last].into_iter().all(is_number) || replies > last {
             return None;
         }
         let mut kept = Session { last, used, replies: VecDeque::new() };

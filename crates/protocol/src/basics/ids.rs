@@ -4,6 +4,15 @@ use std::fmt;
 
 use martlet_fabric::{Incarnation, NodeId};
 
+/// The highest number that anybody counts by: an index, a position, a proposal number. Ours never come near the end of their range, so whoever adds to one that
+/// was found to be a number needs no second thought.
+pub const MAX_NUMBER: u64 = (1 << 62) - 1;
+
+/// Whether somebody else's word can be such a number.
+pub fn is_number(number: u64) -> bool {
+    number <= MAX_NUMBER
+}
+
 /// One life of one node: what a view lists. A restarted process is another one (TRAPS 28).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {

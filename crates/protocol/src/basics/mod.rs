@@ -9,6 +9,6 @@ pub mod sealed;
 pub mod time;
 
 pub use canary::Canary;
-pub use ids::{LogIndex, ProcessId, RETURN_BITS, ViewNumber};
+pub use ids::{LogIndex, MAX_NUMBER, ProcessId, RETURN_BITS, ViewNumber, is_number};
 pub use mark::Mark;
 pub use time::Time;

@@ -9,9 +9,9 @@
 use std::collections::VecDeque;
 
 use super::Group;
-use super::layout::{MAX_NUMBER, is_number, is_position};
+use super::layout::is_position;
 use super::log::Mark;
-use crate::basics::LogIndex;
+use crate::basics::{LogIndex, MAX_NUMBER, is_number};
 
 /// How far promises are made ahead: so many numbers above the latest. A process comes back with all that it may have promised, and leaders count it as
 /// prepared only for numbers that it would still know of.

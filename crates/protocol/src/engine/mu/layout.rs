@@ -24,8 +24,8 @@
 
 use martlet_fabric::{PeerId, RegionName, RegionSpec, Token, ring};
 
-use crate::basics::LogIndex;
 use crate::basics::layout::{Component, LOG_LANE, token_rest};
+use crate::basics::{LogIndex, is_number};
 use crate::engine::PartFault;
 
 use super::config::Config;
@@ -224,7 +224,6 @@ impl Header {
         let kind = Kind::of(word(0) as u8).filter(|_| word(0) & 0xffff_ff00 == 0).ok_or(LaneFault::Kind(word(0)))?;
         let header =
             Header { kind, count: (word(0) >> 32) as u32, ballot: word(8), index: LogIndex(word(16)), committed: LogIndex(word(24)) };
-        // Numbers of ours never come near the end of their range: whoever adds to them below needs no second thought.
         if ![header.ballot, header.index.0, header.committed.0].into_iter().all(is_number) {
             return Err(LaneFault::Range);
         }
@@ -235,14 +234,6 @@ impl Header {
     pub fn last(&self) -> LogIndex {
         LogIndex((self.index.0 + u64::from(self.count)).saturating_sub(1))
     }
-}
-
-/// The highest proposal number, index or position. Ours never come near the end of their range.
-pub(super) const MAX_NUMBER: u64 = (1 << 62) - 1;
-
-/// Whether it can be a proposal number, an index or a position.
-pub(super) fn is_number(number: u64) -> bool {
-    number <= MAX_NUMBER
 }
 
 /// Whether a record could stand there in a log.

@@ -492,7 +492,7 @@ impl Reign {
             // Higher than any seen or used before (listing 2, line 20), and nobody else's.
             let ballot = (((seen >> PROPOSER_BITS) + 1) << PROPOSER_BITS) | u64::from(self.me.node.0);
             // No record carries such a number.
-            if !layout::is_number(ballot) {
+            if !basics::is_number(ballot) {
                 return Err(AbortReason::Outbid);
             }
             self.ballot = ballot;

@@ -3,9 +3,9 @@
 use martlet_fabric::Memory;
 use martlet_fabric::primitive::Ordering;
 
-use super::layout::{Status, is_number, is_position, words};
+use super::layout::{Status, is_position, words};
 use super::log::Mark;
-use crate::basics::LogIndex;
+use crate::basics::{LogIndex, is_number};
 
 /// The numbers of a peer's log, as read from its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

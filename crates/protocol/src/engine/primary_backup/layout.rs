@@ -16,7 +16,7 @@
 //! The ring seals each record over its bytes, length and absolute position. So what arrives here has been written by the peer that owns the
 //! lane's writing end; whether it makes sense is checked all the same, and what does not is a [`LaneFault`].
 
-use crate::basics::{LogIndex, ViewNumber};
+use crate::basics::{LogIndex, ViewNumber, is_number};
 use crate::engine::PartFault;
 #[cfg(doc)]
 use martlet_fabric::ring;
@@ -119,8 +119,7 @@ impl Header {
             view: ViewNumber(word(16)),
             committed: LogIndex(word(24)),
         };
-        // Indices and views of ours never come near the end of their range: whoever adds to them below needs no second thought.
-        if header.index.0 >= 1 << 62 || header.committed.0 >= 1 << 62 || header.view.0 == 0 || header.view.0 >= 1 << 62 {
+        if ![header.index.0, header.committed.0, header.view.0].into_iter().all(is_number) || header.view.0 == 0 {
             return Err(LaneFault::Range { index: header.index, view: header.view, committed: header.committed });
         }
         Ok((header, content))

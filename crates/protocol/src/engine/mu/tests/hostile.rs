@@ -4,7 +4,8 @@ use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Fabric as _, LocalRegion};
 
 use super::world::{Cluster, id, tiny};
-use crate::engine::mu::layout::{LaneFault, MAX_NUMBER, PERMISSION_LANE, WORDS, permission, words};
+use crate::basics::MAX_NUMBER;
+use crate::engine::mu::layout::{LaneFault, PERMISSION_LANE, WORDS, permission, words};
 use crate::engine::mu::{AbortReason, Event};
 
 /// Writes a word into the lane that a node keeps for another, once they are connected.
