@@ -9,15 +9,10 @@ use martlet_protocol::basics::Mark;
 #[derive(Clone, Debug)]
 pub struct Coverage([u64; probe::MAX_MARKS]);
 
-/// Marks that default lives come by too rarely to be demanded of a few thousand of them, with the reason.
+/// Marks that default lives come by too rarely to be demanded of a few thousand of them, with the reason. A hundred thousand come by each. What they never
+/// do has a scene instead ([`SCENARIOS`](crate::cluster::SCENARIOS)).
 pub const RARE: &[(Mark, &str)] = &[
-    (
-        Mark::CasSuperseded,
-        "a proposer would have to sleep through a whole lap of the slot ring, 32 views, and then go on with its proposal",
-    ),
     (Mark::WasRefused, "who will not be taken in has read so on a board, as a rule, before anybody's refusal arrives"),
-    (Mark::MuRemoved, "who is removed hears so from a leader that has taken its permission first, and that ended its reign"),
-    (Mark::MuNoRoom, "the store asks whether there is room before it executes, as the node does"),
     (Mark::MuCatchUpFailed, "the owner of a log has to be lost within the one read of it"),
     (
         Mark::MuAwaitsStray,

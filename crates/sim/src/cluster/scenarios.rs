@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use martlet_protocol::basics::layout;
 use martlet_protocol::engine::{Mu, PrimaryBackup};
 use martlet_protocol::membership::{ClockBounds, Evidence};
 
@@ -57,6 +58,21 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "mu-leader-change",
         about: "The leader stops, and the next one leads by a majority's permission, without a new view. The first goes on, leads again, and hands over.",
         play: |plan| play::<Mu, true>(plan, Settings::scripted(), permission_change),
+    },
+    Scenario {
+        name: "lap-slept-through",
+        about: "The coordinator that leads stops until its next view's slot is used for the second time, and proposes as if no time had passed.",
+        play: |plan| play::<PrimaryBackup, true>(plan, Settings::scripted(), lap_slept_through),
+    },
+    Scenario {
+        name: "mu-removed-leader",
+        about: "The leader removes itself from the group: it commits that as its last record, and comes back as somebody new.",
+        play: |plan| play::<Mu, true>(plan, Settings::scripted(), removed_leader),
+    },
+    Scenario {
+        name: "mu-full-log",
+        about: "Followers that stand still, and a store that never asks whether there is room: what does not fit into the log waits.",
+        play: |plan| play::<Mu, true>(plan, Settings { clients: 40, keys: 16, ..Settings::scripted() }, full_log),
     },
 ];
 
@@ -157,10 +173,55 @@ fn leader_change<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
     });
     c.say("the leader goes on, and an operator asks it for longer leases: it proposes, too");
     c.release(leader);
-    let now = c.world.now();
-    c.nodes[leader].as_mut().expect("it lives").set_lease_ns(now, &mut c.chance, 150_000);
-    c.look_at(leader);
+    c.ask_for_leases(leader, 150_000);
+    c.until_served();
+}
+
+fn lap_slept_through<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
+    let old = c.process(0);
+    let name = c.name(old);
+    c.say("the leader is stopped");
+    c.hold(old);
+    c.until("a view without it", |c| !c.lists(name));
+    c.say("an operator asks for leases of another length, again and again");
+    let first = c.oracles.views.newest().expect("there are views").number.0;
+    while c.oracles.violation().is_none() {
+        let newest = c.oracles.views.newest().expect("there are views");
+        if newest.number.0 > first + layout::SLOTS as u64 {
+            break;
+        }
+        let (before, lease_ns) = (newest.number, if newest.lease_ns == 90_000 { 120_000 } else { 90_000 });
+        c.ask_for_leases(c.process(1), lease_ns);
+        c.until("a view says so", |c| c.oracles.views.newest().is_some_and(|v| v.number > before && v.lease_ns == lease_ns));
+    }
+    c.say("the old leader goes on, and is asked for longer leases itself");
+    c.release(old);
+    c.ask_for_leases(old, 150_000);
+    c.until("it has started over", |c| c.current[0].is_none_or(|p| c.name(p) != name));
+    c.until_served();
+}
+
+fn removed_leader<const HOST: bool>(c: &mut Cluster<Mu, HOST>) {
+    let leader = c.process(0);
+    let name = c.name(leader);
+    c.say("the leader removes itself");
+    c.nodes[leader].as_mut().expect("it lives").engine.remove(name);
     c.world.wake(leader);
+    c.until("another one leads", |c| c.has_other_primary(name));
+    c.until_replies(10);
+    c.until("it has started over", |c| c.current[0].is_none_or(|p| c.name(p) != name));
+    c.until_served();
+}
+
+fn full_log<const HOST: bool>(c: &mut Cluster<Mu, HOST>) {
+    let leader = c.process(0);
+    c.nodes[leader].as_mut().expect("it lives").server.heedless = true;
+    c.say("both followers are stopped");
+    let followers = [c.process(1), c.process(2)];
+    followers.iter().for_each(|p| c.hold(*p));
+    c.go_on_until(c.world.now() + 1_100_000);
+    c.say("they go on");
+    followers.iter().for_each(|p| c.release(*p));
     c.until_served();
 }
 
@@ -168,11 +229,7 @@ fn rpc_fallback<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
     for lease_ns in [120_000, 90_000] {
         let before = c.oracles.views.count();
         c.say("an operator asks for leases of another length");
-        let leader = c.process(0);
-        let now = c.world.now();
-        c.nodes[leader].as_mut().expect("it lives").set_lease_ns(now, &mut c.chance, lease_ns);
-        c.look_at(leader);
-        c.world.wake(leader);
+        c.ask_for_leases(c.process(0), lease_ns);
         c.until("a view says so", |c| c.oracles.views.count() > before && c.oracles.views.newest().is_some_and(|v| v.lease_ns == lease_ns));
     }
     c.until_served();

@@ -58,6 +58,14 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.oracles.views.newest().is_some_and(|view| view.member(process).is_some())
     }
 
+    /// An operator asks a node for leases of another length.
+    pub(super) fn ask_for_leases(&mut self, process: usize, lease_ns: u64) {
+        let now = self.world.now();
+        self.nodes[process].as_mut().expect("it lives").set_lease_ns(now, &mut self.chance, lease_ns);
+        self.look_at(process);
+        self.world.wake(process);
+    }
+
     /// SIGKILL. Returns who it was.
     pub(super) fn kill(&mut self, process: usize) -> ProcessId {
         let name = self.name(process);

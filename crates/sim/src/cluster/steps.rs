@@ -137,11 +137,7 @@ fn view_change<E: Engine, const HOST: bool>() -> Script<E, HOST> {
     Script {
         prepare: |_| {},
         begin: |c| {
-            let leader = c.process(0);
-            let now = c.world.now();
-            c.nodes[leader].as_mut().expect("it lives").set_lease_ns(now, &mut c.chance, 60_000);
-            c.look_at(leader);
-            c.world.wake(leader);
+            c.ask_for_leases(c.process(0), 60_000);
         },
         is_over: |c, _| {
             let view = c.oracles.views.newest().filter(|view| view.lease_ns == 60_000);

@@ -164,9 +164,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 let Some(process) = self.anybody(chance) else { return false };
                 let lease_ns = chance.u64(20_000..150_000);
                 self.tell(|c| format!("{fault}/{nth}: an operator asks {} for leases of {lease_ns} ns", c.name(process)));
-                self.nodes[process].as_mut().expect("it lives").set_lease_ns(now, &mut self.chance, lease_ns);
-                self.look_at(process);
-                self.world.wake(process);
+                self.ask_for_leases(process, lease_ns);
                 true
             }
             Fault::HandOver => {
