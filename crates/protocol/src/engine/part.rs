@@ -1,6 +1,16 @@
-//! A part of the state on its way in, fragment by fragment.
+//! A part of the state: as its teacher gets it, and on its way in, fragment by fragment.
 
-use crate::replica::{MAX_PART_BYTES, StateMachine, UnreadablePart};
+use super::ConfigError;
+use crate::replica::{MAX_PART_BYTES, MAX_TRANSFER_BUDGET_BYTES, StateMachine, UnreadablePart};
+
+/// Whether a state machine can be asked for so many bytes at a time.
+pub(super) fn check_transfer_budget(bytes: usize) -> Result<(), ConfigError> {
+    const { assert!(MAX_TRANSFER_BUDGET_BYTES == 134_217_728, "as the error says") };
+    if (1..=MAX_TRANSFER_BUDGET_BYTES).contains(&bytes) {
+        return Ok(());
+    }
+    Err(ConfigError { key: "transfer_budget_bytes", value: bytes as u64, allowed: "1 to 134217728" })
+}
 
 /// Why a part of the state is not taken. Whoever sent it teaches this process nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

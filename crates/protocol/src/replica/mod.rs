@@ -6,8 +6,11 @@ use crate::basics::layout::Sizes;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::membership::View;
 
-/// The longest part of the state, in bytes: the longest value of the key-value store is half of it, and goes in one part.
+/// The longest part of the state, in bytes: the longest value of the key-value store is half of it, and goes in one part. What stands in a longer one is
+/// taught to nobody, and not written down; whoever would have to says so.
 pub const MAX_PART_BYTES: usize = 1 << 30;
+/// The most that a state machine is asked for in one part, in bytes. A part goes beyond that by what cannot be divided.
+pub const MAX_TRANSFER_BUDGET_BYTES: usize = MAX_PART_BYTES / 8;
 
 /// Bytes that a state machine was to take for a part of the state, and cannot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +30,8 @@ pub trait StateMachine {
     /// Appends to `out` the next part of the state from `cursor` on (0 at the start), about `budget` bytes of it, and returns the cursor
     /// after it, or `None` when that was the last. Between two calls commands may be applied; a receiver that has applied the same
     /// commands at the same points between its [`StateMachine::install`] calls ends with the same state. This is how a replica joins
-    /// without stopping the primary: a part is small, and no copy of the whole is made. Nobody takes one of more than [`MAX_PART_BYTES`].
+    /// without stopping the primary: a part is small, and no copy of the whole is made. One of more than [`MAX_PART_BYTES`] goes to
+    /// nobody, nor does any other of a state that has one.
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64>;
 
     /// Takes a part that [`StateMachine::transfer`] produced: it replaces whatever this machine held in the part's range.

@@ -5,6 +5,7 @@ use martlet_fabric::ring;
 use crate::basics::ProcessId;
 use crate::detector::heartbeat::Thresholds;
 use crate::engine::ConfigError;
+use crate::engine::part::check_transfer_budget;
 
 use super::layout::{COMMAND_HEADER_BYTES, HEADER_BYTES};
 
@@ -75,7 +76,7 @@ pub struct Config {
     pub retry_ns: u64,
     /// A wish to be taught that has not been met for so long is taken to somebody else, in nanoseconds.
     pub teach_patience_ns: u64,
-    /// Bytes of state that a teacher sends in one turn, about. At least 1.
+    /// Bytes of state that a teacher sends in one turn, about. At least 1, at most [`MAX_TRANSFER_BUDGET_BYTES`](crate::replica::MAX_TRANSFER_BUDGET_BYTES).
     pub transfer_budget_bytes: usize,
 }
 
@@ -123,12 +124,12 @@ impl Config {
             ("nudge_records", u64::from(self.nudge_records)),
             ("heartbeat_interval_ns", self.heartbeat_interval_ns),
             ("fate_beats", u64::from(self.fate_beats)),
-            ("transfer_budget_bytes", self.transfer_budget_bytes as u64),
         ] {
             if value == 0 {
                 return Err(ConfigError { key, value, allowed: "at least 1" });
             }
         }
+        check_transfer_budget(self.transfer_budget_bytes)?;
         let Thresholds { cap, failure, recovery } = self.thresholds;
         if recovery <= failure || recovery > cap {
             return Err(ConfigError { key: "thresholds.recovery", value: recovery.into(), allowed: "above `failure` and at most `cap`" });
@@ -165,6 +166,11 @@ mod tests {
         assert_eq!(odd.to_string(), "state_ring_bytes is 1000; allowed is a power of two, at least 1024");
         let none = Config { fate_beats: 0, ..Config::default() }.validate().expect_err("zero");
         assert_eq!(none.to_string(), "fate_beats is 0; allowed is at least 1");
+        for (transfer_budget_bytes, good) in [(0, false), (1, true), (128 << 20, true), ((128 << 20) + 1, false), (usize::MAX, false)] {
+            let checked = Config { transfer_budget_bytes, ..Config::default() }.validate().map_err(|error| error.to_string());
+            let refused = Err(format!("transfer_budget_bytes is {transfer_budget_bytes}; allowed is 1 to 134217728"));
+            assert_eq!(checked, if good { Ok(()) } else { refused });
+        }
         let thresholds = Thresholds { cap: 5, failure: 3, recovery: 3 };
         let flat = Config { thresholds, ..Config::default() }.validate().expect_err("no hysteresis");
         assert_eq!(flat.to_string(), "thresholds.recovery is 3; allowed is above `failure` and at most `cap`");

@@ -4,6 +4,7 @@ use martlet_fabric::ring;
 
 use super::layout::HEADER_BYTES;
 use crate::engine::ConfigError;
+use crate::engine::part::check_transfer_budget;
 
 /// The smallest ring that the engine works with.
 pub const MIN_RING_BYTES: usize = 512;
@@ -24,7 +25,7 @@ pub struct Config {
     pub flush_idle_ns: u64,
     /// Bytes that a backup takes from one lane in one turn. At least 1.
     pub drain_budget_bytes: usize,
-    /// Bytes of state sent to one learner in one turn. At least 1.
+    /// Bytes of state sent to one learner in one turn. At least 1, at most [`MAX_TRANSFER_BUDGET_BYTES`](crate::replica::MAX_TRANSFER_BUDGET_BYTES).
     pub transfer_budget_bytes: usize,
     /// How often a learner that was overrun by the log may begin anew before it is given up.
     pub learner_restarts: u32,
@@ -58,12 +59,12 @@ impl Config {
             ("backlog_bytes", self.backlog_bytes as u64),
             ("nudge_entries", u64::from(self.nudge_entries)),
             ("drain_budget_bytes", self.drain_budget_bytes as u64),
-            ("transfer_budget_bytes", self.transfer_budget_bytes as u64),
         ] {
             if value == 0 {
                 return Err(ConfigError { key, value, allowed: "at least 1" });
             }
         }
+        check_transfer_budget(self.transfer_budget_bytes)?;
         Ok(())
     }
 
@@ -84,5 +85,10 @@ mod tests {
         assert_eq!(odd.to_string(), "log_ring_bytes is 1000; allowed is a power of two, at least 512");
         let none = Config { nudge_entries: 0, ..Config::default() }.validate().expect_err("zero");
         assert_eq!(none.to_string(), "nudge_entries is 0; allowed is at least 1");
+        for (transfer_budget_bytes, good) in [(0, false), (1, true), (128 << 20, true), ((128 << 20) + 1, false), (usize::MAX, false)] {
+            let checked = Config { transfer_budget_bytes, ..Config::default() }.validate().map_err(|error| error.to_string());
+            let refused = Err(format!("transfer_budget_bytes is {transfer_budget_bytes}; allowed is 1 to 134217728"));
+            assert_eq!(checked, if good { Ok(()) } else { refused });
+        }
     }
 }
