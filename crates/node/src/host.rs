@@ -7,7 +7,9 @@ use martlet_protocol::basics::layout::{COUNTERS, MAX_MEMBERS};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::engine::{self, Engine};
 use martlet_protocol::membership::{self, Authority, Core, Milestone, Roles, View};
-use martlet_protocol::replica::{ClientEvent, HandOverError, HandOverState, ProposeError, Replica, Standing, StateMachine, Ticket};
+use martlet_protocol::replica::{
+    ClientEvent, HandOverError, HandOverState, MAX_PART_BYTES, ProposeError, Replica, Standing, StateMachine, Ticket,
+};
 
 use crate::counters::{Counter, Counters, Event, EventKind};
 
@@ -217,6 +219,13 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
                 engine::Event::Drop(process) => {
                     tracing::warn!(%process, "it cannot follow, and is removed");
                     self.core.evict(self.now, &mut self.fabric, process);
+                }
+                engine::Event::Unteachable { process, bytes } => {
+                    tracing::error!(
+                        %process,
+                        bytes,
+                        "it cannot be taught the state, of which this one part is longer than {MAX_PART_BYTES} bytes, the most that is taken"
+                    );
                 }
                 engine::Event::Forget(peer) => self.let_go.push((peer, self.now)),
                 engine::Event::AskedPermission => self.record(EventKind::PermissionAsked, Some(self.me), 0),

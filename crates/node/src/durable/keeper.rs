@@ -6,7 +6,7 @@ use std::time::Duration;
 use martlet_fabric::Fabric;
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::engine::mu::SnapshotStep;
-use martlet_protocol::replica::StateMachine;
+use martlet_protocol::replica::{MAX_PART_BYTES, StateMachine};
 
 use super::{DiskError, Store};
 use crate::counters::{Counter, Counters};
@@ -46,6 +46,8 @@ pub(crate) struct Keeper {
     snapshot_bytes: u64,
     /// Bytes of the log since the last snapshot began.
     since: u64,
+    /// The last snapshot was given up since a part of the state is too long. The next one is begun only when it would be for the log's length.
+    sprawls: bool,
     /// The logs of other lives have been given up.
     settled: bool,
     part: Vec<u8>,
@@ -88,6 +90,7 @@ impl Keeper {
             snapshots: 0,
             snapshot_bytes: 0,
             since: 0,
+            sprawls: false,
             settled: false,
             part: Vec::with_capacity(2 * PART_BYTES),
         })
@@ -143,7 +146,7 @@ impl Keeper {
 
     fn begin_snapshot<F: Fabric, E: NodeEngine>(&mut self, engine: &mut E, fabric: &F) -> bool {
         // A large state is not written again for a few commands.
-        let due = engine.lacks_snapshot() || self.since >= self.segment_bytes.max(self.snapshot_bytes);
+        let due = (engine.lacks_snapshot() && !self.sprawls) || self.since >= self.segment_bytes.max(self.snapshot_bytes);
         if !due || !engine.is_complete() {
             return false;
         }
@@ -173,7 +176,15 @@ impl Keeper {
             SnapshotStep::Wait => return false,
             SnapshotStep::Whole => {
                 self.wal.finish_snapshot(self.part.clone());
-                self.snapshot = Progress::Whole(bytes);
+                (self.snapshot, self.sprawls) = (Progress::Whole(bytes), false);
+            }
+            SnapshotStep::TooLong(bytes) => {
+                tracing::error!(
+                    bytes,
+                    "no snapshot of the state can be written, of which this one part is longer than {MAX_PART_BYTES} bytes: the log is kept instead"
+                );
+                self.wal.abandon_snapshot();
+                (self.snapshot, self.sprawls) = (Progress::None, true);
             }
             SnapshotStep::Void => {
                 self.wal.abandon_snapshot();

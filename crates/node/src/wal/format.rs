@@ -25,12 +25,16 @@
 //! segment can be *torn*, that is, cut or mixed with what stood there before. What else does not check is *corrupt*: it was stable once.
 //! The salt keeps what a client has put into a command from being taken for a frame.
 
+use martlet_protocol::replica::MAX_PART_BYTES;
+
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 64;
 /// Bytes of a frame before its payload.
 pub const FRAME_HEAD_BYTES: usize = 16;
 /// The longest payload of a frame, in bytes.
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 30;
+
+const _: () = assert!(MAX_PAYLOAD_BYTES >= MAX_PART_BYTES, "a frame takes any part of a snapshot");
 
 /// What a file is, by its first eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,6 +11,13 @@ pub enum Event {
     CaughtUp(ProcessId),
     /// This process cannot follow, or belongs to the engine's group no longer: ask membership to remove it.
     Drop(ProcessId),
+    /// This process cannot be taught the state, which has a part that is longer than any learner takes.
+    Unteachable {
+        /// Who.
+        process: ProcessId,
+        /// How long the part is; at most [`MAX_PART_BYTES`](crate::replica::MAX_PART_BYTES) are taken.
+        bytes: usize,
+    },
     /// The engine no longer needs the memory of this peer.
     Forget(PeerId),
     /// This process asks the others for the permission to lead; engines without an election of their own never do.

@@ -12,6 +12,26 @@ pub(super) fn check_transfer_budget(bytes: usize) -> Result<(), ConfigError> {
     Err(ConfigError { key: "transfer_budget_bytes", value: bytes as u64, allowed: "1 to 134217728" })
 }
 
+/// For so long, in nanoseconds, a state that could not be taught is not looked at again: to find that out takes a copy of such a part. It may have changed
+/// by then.
+pub(super) const REST_NS: u64 = 10_000_000_000;
+
+/// A part that no learner takes: it is of so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Oversized(pub usize);
+
+/// Appends the part of `machine` from `cursor` on to `out`, and returns the cursor after it, or `None` when that was the last.
+pub(super) fn transfer<S: StateMachine>(machine: &S, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Result<Option<u64>, Oversized> {
+    let next = machine.transfer(cursor, budget, out);
+    if out.len() > MAX_PART_BYTES {
+        let oversized = Oversized(out.len());
+        // Whoever has asked keeps its buffer.
+        *out = Vec::new();
+        return Err(oversized);
+    }
+    Ok(next)
+}
+
 /// Why a part of the state is not taken. Whoever sent it teaches this process nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartFault {

@@ -367,6 +367,10 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                 engine::Event::Permitted => self.notable.push(Notable::Permitted),
                 engine::Event::TookOver { recovered } => self.notable.push(Notable::TookOver { view: self.engine.view(), recovered }),
                 engine::Event::SteppedDown => self.notable.push(Notable::SteppedDown),
+                engine::Event::Unteachable { process, bytes } => {
+                    let what = format!("{} cannot teach {process} a part of {bytes} bytes", self.me);
+                    self.notable.push(Notable::Wrong(Property::Recovery, what));
+                }
                 // Nobody here writes nonsense.
                 engine::Event::LaneFault { peer, fault, .. } => {
                     self.notable

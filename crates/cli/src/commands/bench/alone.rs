@@ -125,7 +125,7 @@ impl Alone for Mu {
             match self.snapshot_step(machine, 1 << 20, &mut part) {
                 SnapshotStep::Part => disk.wal.add_part(part),
                 SnapshotStep::Whole => disk.wal.finish_snapshot(part),
-                SnapshotStep::Wait | SnapshotStep::Void => {}
+                SnapshotStep::Wait | SnapshotStep::Void | SnapshotStep::TooLong(_) => {}
             }
             if disk.wal.snapshots() > 0 {
                 disk.based = true;

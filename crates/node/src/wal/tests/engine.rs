@@ -129,7 +129,7 @@ impl Alone {
                     self.wal.finish_snapshot(part);
                     break;
                 }
-                SnapshotStep::Void => panic!("nobody else leads"),
+                SnapshotStep::Void | SnapshotStep::TooLong(_) => panic!("nobody else leads, and the state is small"),
             }
             self.turn();
         }

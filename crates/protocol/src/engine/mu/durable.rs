@@ -13,6 +13,7 @@ use super::log::Log;
 use super::permission::{tell, word_from};
 use super::{Group, Mu};
 use crate::basics::{LogIndex, ProcessId};
+use crate::engine::part::{self, Oversized};
 use crate::replica::{StateMachine, UnreadablePart};
 
 /// What a follower has told about its stable storage, and whom.
@@ -45,6 +46,9 @@ pub enum SnapshotStep {
     Whole,
     /// The state is not any more what the parts before showed: the snapshot has to be given up.
     Void,
+    /// The next part has so many bytes, more than [`MAX_PART_BYTES`](crate::replica::MAX_PART_BYTES) with what stands before it: the snapshot has to be given up, and another
+    /// one may fare no better.
+    TooLong(usize),
 }
 
 /// Why a replica cannot come back from what it has written down. It was checked when it was read, so it was written by something else.
@@ -146,7 +150,10 @@ impl Mu {
             Some(cursor) => {
                 snapshot.shown = self.log.applied().index;
                 out.extend_from_slice(&snapshot.shown.0.to_le_bytes());
-                snapshot.cursor = machine.transfer(cursor, budget, out);
+                match part::transfer(machine, cursor, budget, out) {
+                    Ok(next) => snapshot.cursor = next,
+                    Err(Oversized(bytes)) => return SnapshotStep::TooLong(bytes),
+                }
                 SnapshotStep::Part
             }
             // What it shows has to be final.

@@ -124,6 +124,7 @@ impl Engine for Mu {
             return Some(match self.poll_event()? {
                 Event::CaughtUp(member) => engine::Event::CaughtUp(self.roster.listed_as(member)),
                 Event::Drop(member) => engine::Event::Drop(self.roster.listed_as(member)),
+                Event::Unteachable { process, bytes } => engine::Event::Unteachable { process: self.roster.listed_as(process), bytes },
                 Event::Forget(peer) => engine::Event::Forget(peer),
                 Event::Asked => engine::Event::AskedPermission,
                 Event::Permitted => engine::Event::Permitted,

@@ -55,6 +55,13 @@ pub enum Event {
         /// The last entry that it shows.
         index: LogIndex,
     },
+    /// It has asked this one to teach it the state, which has a part that is longer than any learner takes. It is not asked of the machine again for some time.
+    Unteachable {
+        /// Who has asked.
+        process: ProcessId,
+        /// How long the part is; at most [`MAX_PART_BYTES`](crate::replica::MAX_PART_BYTES) are taken.
+        bytes: usize,
+    },
     /// A peer wrote what makes no sense, and nothing more is taken from it.
     LaneFault {
         /// The peer.

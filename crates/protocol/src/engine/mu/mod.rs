@@ -110,6 +110,8 @@ pub struct Mu {
     heart: Heart,
     schedule: Schedule,
     learning: Option<Learning>,
+    /// When the state was last found to be one that cannot be taught, if that is not long ago.
+    unteachable_since: Option<Time>,
     /// What an earlier reign has left on its way to where logs are read to.
     stray_log: Option<StrayLog>,
     /// Whose logs had overrun this one when that was last found: those who can teach what it lacks.
@@ -178,6 +180,7 @@ impl Mu {
             heart: Heart::new(),
             schedule: Schedule::new(),
             learning: None,
+            unteachable_since: None,
             stray_log: None,
             ahead: Vec::new(),
             incomplete_since: None,
@@ -484,7 +487,7 @@ impl Mu {
     fn assist<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, now: Time, machine: &mut S, moved: bool) -> bool {
         let mut moved = moved;
         moved |= self.learn(now, fabric, machine);
-        moved |= self.teach(fabric, machine);
+        moved |= self.teach(now, fabric, machine);
         self.watch_group(fabric);
         self.follow_roster();
         self.report_group();

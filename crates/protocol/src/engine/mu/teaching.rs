@@ -7,7 +7,8 @@
 use martlet_fabric::ring::{Record, Writer};
 use martlet_fabric::{Fabric, Memory, PeerId, Region, Remote};
 
-use crate::basics::{self, LogIndex};
+use crate::basics::{self, LogIndex, Time};
+use crate::engine::part::{self, Oversized, REST_NS};
 use crate::replica::StateMachine;
 
 use super::config::Config;
@@ -15,7 +16,7 @@ use super::layout::{HEADER_BYTES, Header, Kind, Op, STATE_LANE, permission};
 use super::leading::ring_of;
 use super::log::{Log, Mark};
 use super::permission::word_from;
-use super::{Mu, Peer};
+use super::{Event, Mu, Peer};
 
 /// One learner's transfer, as its teacher sees it.
 #[derive(Debug)]
@@ -73,6 +74,8 @@ struct Desk<'a> {
     config: &'a Config,
     /// Whether the machine shows the log's entries and nothing else: a leader that executes first may have more.
     exact: bool,
+    /// Whether the state was lately found to be one that cannot be taught.
+    rests: bool,
     record: &'a mut Record,
     buffer: &'a mut Vec<u8>,
 }
@@ -89,15 +92,26 @@ impl Desk<'_> {
 
 impl Mu {
     /// Teaches whoever has asked. Returns whether anything was sent.
-    pub(super) fn teach<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &S) -> bool {
+    ///
+    /// A state with a part that is too long for any learner is taught to nobody. Who has asked for it hears nothing more, and asks somebody else when its patience
+    /// is over; no part of the state is made for it in vain meanwhile.
+    pub(super) fn teach<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &S) -> bool {
         let exact = !self.is_ahead_of_log();
-        let Mu { peers, log, config, teaching_record, buffer, nudges, .. } = self;
+        let Mu { peers, log, config, teaching_record, buffer, nudges, events, unteachable_since, .. } = self;
+        *unteachable_since = unteachable_since.filter(|since| now.since(*since) <= REST_NS);
         let mut any = false;
         for peer in peers.iter_mut().filter(|p| !p.watch.dead) {
-            let mut desk = Desk { log, config, exact, record: teaching_record, buffer };
-            if peer.teach(&mut desk, fabric, machine) {
-                any = true;
-                nudges.push(peer.id);
+            let mut desk = Desk { log, config, exact, rests: unteachable_since.is_some(), record: teaching_record, buffer };
+            match peer.teach(&mut desk, fabric, machine) {
+                Ok(true) => {
+                    any = true;
+                    nudges.push(peer.id);
+                }
+                Ok(false) => {}
+                Err(Oversized(bytes)) => {
+                    *unteachable_since = Some(now);
+                    events.push_back(Event::Unteachable { process: peer.process, bytes });
+                }
             }
         }
         any
@@ -105,7 +119,7 @@ impl Mu {
 }
 
 impl Peer {
-    fn teach<F: Fabric, S: StateMachine>(&mut self, desk: &mut Desk, fabric: &mut F, machine: &S) -> bool {
+    fn teach<F: Fabric, S: StateMachine>(&mut self, desk: &mut Desk, fabric: &mut F, machine: &S) -> Result<bool, Oversized> {
         let wish = word_from(fabric, self.id, permission::TEACH);
         let lesson = &mut self.lesson;
         if wish != lesson.heard {
@@ -113,7 +127,7 @@ impl Peer {
             if !lesson.writer.is_salted() {
                 lesson.writer = lesson.writer.with_salt(word_from(fabric, self.id, permission::STATE_SALT));
                 if !lesson.writer.is_salted() {
-                    return false;
+                    return Ok(false);
                 }
             }
             lesson.heard = wish;
@@ -128,13 +142,13 @@ impl Peer {
                 breaks: 0,
             });
         }
-        let Some(mut teaching) = lesson.under_way.take() else { return false };
+        let Some(mut teaching) = lesson.under_way.take().filter(|_| !desk.rests) else { return Ok(false) };
         let before = lesson.writer.tail();
         // Who holds the state no longer, or has lost an entry that the learner still lacks, cannot go on.
         let begun_so = teaching.breaks == desk.log.breaks() && desk.log.retains(teaching.sent.position);
         let able = desk.log.is_complete() && (!teaching.begun || begun_so);
         if able {
-            teaching.go_on(lesson, self.id, desk, fabric, machine);
+            teaching.go_on(lesson, self.id, desk, fabric, machine)?;
             lesson.under_way = Some(teaching);
         } else {
             basics::Mark::MuTeachingBroken.reach();
@@ -147,16 +161,23 @@ impl Peer {
             lesson.refreshing = true;
             fabric.read_word(lesson.writer.consumed_word(), Op::StateConsumed.token(0, self.id));
         }
-        lesson.writer.tail() != before
+        Ok(lesson.writer.tail() != before)
     }
 }
 
 impl Teaching {
-    fn go_on<F: Fabric, S: StateMachine>(&mut self, lesson: &mut Lesson, peer: PeerId, desk: &mut Desk, fabric: &mut F, machine: &S) {
+    fn go_on<F: Fabric, S: StateMachine>(
+        &mut self,
+        lesson: &mut Lesson,
+        peer: PeerId,
+        desk: &mut Desk,
+        fabric: &mut F,
+        machine: &S,
+    ) -> Result<(), Oversized> {
         if !self.begun {
             (self.sent, self.breaks) = (desk.log.applied(), desk.log.breaks());
             // That of what the state shows, which may be ahead of what is committed, or of which the log knows nothing yet.
-            let Some(group) = desk.log.group_at(self.sent.index) else { return };
+            let Some(group) = desk.log.group_at(self.sent.index) else { return Ok(()) };
             let mut body = Vec::new();
             body.extend_from_slice(&self.sent.position.to_le_bytes());
             body.extend_from_slice(&(lesson.heard >> 1).to_le_bytes());
@@ -176,7 +197,7 @@ impl Teaching {
                 let more = u32::from(end < self.part.len());
                 desk.fill(Kind::Part, more, self.sent.index, &self.part[self.posted..end]);
                 if !lesson.push(fabric, peer, desk.record) {
-                    return;
+                    return Ok(());
                 }
                 budget = budget.saturating_sub(end - self.posted);
                 self.posted = end;
@@ -185,36 +206,37 @@ impl Teaching {
             let upto = desk.log.applied().position;
             if self.sent.position < upto {
                 let ring: &Memory = ring_of(fabric);
-                let Some((header, next)) = desk.log.read(ring, self.sent.position, desk.buffer) else { return };
+                let Some((header, next)) = desk.log.read(ring, self.sent.position, desk.buffer) else { return Ok(()) };
                 let body = std::mem::take(desk.buffer);
                 desk.fill(header.kind, header.count, header.index, &body[HEADER_BYTES..]);
                 let pushed = lesson.push(fabric, peer, desk.record);
                 budget = budget.saturating_sub(body.len());
                 *desk.buffer = body;
                 if !pushed {
-                    return;
+                    return Ok(());
                 }
                 (self.sent, self.told) = (Mark { index: header.last(), position: next }, desk.log.committed().index);
                 continue;
             }
             match self.cursor {
-                Some(_) if !desk.exact => return,
+                Some(_) if !desk.exact => return Ok(()),
                 Some(cursor) => {
                     self.part.clear();
                     self.posted = 0;
-                    self.cursor = machine.transfer(cursor, budget, &mut self.part);
+                    self.cursor = part::transfer(machine, cursor, budget, &mut self.part)?;
                 }
                 // What has been sent becomes final when it is committed: that has to be told, like the end itself.
-                None if self.ended && self.told >= desk.log.committed().index => return,
+                None if self.ended && self.told >= desk.log.committed().index => return Ok(()),
                 None => {
                     let (kind, committed) = (if self.ended { Kind::Flush } else { Kind::End }, desk.log.committed().index);
                     desk.fill(kind, 0, self.sent.index, &[]);
                     if !lesson.push(fabric, peer, desk.record) {
-                        return;
+                        return Ok(());
                     }
                     (self.ended, self.told) = (true, committed);
                 }
             }
         }
+        Ok(())
     }
 }

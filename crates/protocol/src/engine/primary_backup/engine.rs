@@ -135,6 +135,7 @@ impl Engine for PrimaryBackup {
         Some(match self.poll_event()? {
             Event::CaughtUp { process, .. } => engine::Event::CaughtUp(process),
             Event::Drop { process, .. } => engine::Event::Drop(process),
+            Event::Unteachable { process, bytes } => engine::Event::Unteachable { process, bytes },
             Event::Forget(peer) => engine::Event::Forget(peer),
             Event::TookOver { recovered, .. } => engine::Event::TookOver { recovered },
             Event::LaneFault { peer, fault } => {

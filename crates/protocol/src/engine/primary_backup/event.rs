@@ -26,6 +26,13 @@ pub enum Event {
         /// Why.
         reason: DropReason,
     },
+    /// The state has a part that is longer than any learner takes, so this process cannot be taught. It is not asked of the machine again for some time.
+    Unteachable {
+        /// The learner.
+        process: ProcessId,
+        /// How long the part is; at most [`MAX_PART_BYTES`](crate::replica::MAX_PART_BYTES) are taken.
+        bytes: usize,
+    },
     /// The engine no longer needs the memory of this peer, whose process is no longer a member.
     Forget(PeerId),
     /// This process has become primary: [`Standing::Primary`](crate::replica::Standing::Primary) from now on.
@@ -58,4 +65,6 @@ pub enum DropReason {
     Overrun,
     /// Its lane can no longer be written.
     LaneLost,
+    /// A view counts on it, and the state cannot be taught.
+    Unteachable,
 }

@@ -6,6 +6,7 @@ use martlet_fabric::ring::Record;
 use martlet_fabric::{Fabric, OpError, PeerId, invariant};
 
 use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, ViewNumber};
+use crate::engine::part::{self, Oversized, REST_NS};
 use crate::membership::{Roles, View};
 use crate::replica::StateMachine;
 
@@ -33,6 +34,8 @@ pub(super) struct Leading {
     head_posted: usize,
     committed: LogIndex,
     last_post: Time,
+    /// When the state was last found to be one that cannot be taught, if that is not long ago.
+    unteachable_since: Option<Time>,
     record: Record,
 }
 
@@ -58,6 +61,7 @@ impl Leading {
             head_posted: 0,
             committed: base,
             last_post: Time(0),
+            unteachable_since: None,
             record,
         };
         for member in view.with_roles(Roles::REPLICA).filter(|m| m.id != me) {
@@ -139,8 +143,9 @@ impl Leading {
     pub fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &S, events: &mut VecDeque<Event>) -> bool {
         self.post_starts(fabric);
         let posted = self.post_entries(fabric, events);
+        self.unteachable_since = self.unteachable_since.filter(|since| now.since(*since) <= REST_NS);
         self.begin_transfers(fabric);
-        let sent = self.transfer(fabric, machine, events);
+        let sent = self.transfer(now, fabric, machine, events);
         if posted {
             self.last_post = now;
         } else if self.drained() && !Canary::NoFlush.is_planted() && now.since(self.last_post) >= self.config.flush_idle_ns {
@@ -220,7 +225,8 @@ impl Leading {
 
     /// Lets those learn who are to, between two entries and once their lane is empty.
     fn begin_transfers<F: Fabric>(&mut self, fabric: &mut F) {
-        if self.head_posted != 0 || self.followers.iter().all(|f| f.phase != Phase::Unlearned) {
+        let nobody = self.followers.iter().all(|f| f.phase != Phase::Unlearned);
+        if self.head_posted != 0 || nobody || self.unteachable_since.is_some() {
             return;
         }
         let posted = self.posted();
@@ -239,7 +245,7 @@ impl Leading {
     }
 
     /// Sends learners their next bytes, as far as their lanes are less than half full: entries come first.
-    fn transfer<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &S, events: &mut VecDeque<Event>) -> bool {
+    fn transfer<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &S, events: &mut VecDeque<Event>) -> bool {
         let mut any = false;
         if self.head_posted != 0 {
             return any;
@@ -263,7 +269,15 @@ impl Leading {
                 continue;
             }
             let mut transfer = std::mem::replace(transfer, Transfer { cursor: None, part: Vec::new(), posted: 0, end: None });
-            any |= send_parts(follower, &mut transfer, &mut self.record, part_header, drained, &self.config, fabric, machine);
+            match send_parts(follower, &mut transfer, &mut self.record, part_header, drained, &self.config, fabric, machine) {
+                Ok(sent) => any |= sent,
+                Err(Oversized(bytes)) => {
+                    self.unteachable_since = Some(now);
+                    events.push_back(Event::Unteachable { process: follower.process, bytes });
+                    give_up_transfer(follower, events);
+                    continue;
+                }
+            }
             if transfer.cursor.is_none() && transfer.part.is_empty() && drained {
                 self.record.fill(|out| end.encode(out));
                 if follower.push(fabric, &mut self.record, None) {
@@ -360,6 +374,18 @@ fn overrun(follower: &mut Follower, config: &Config, events: &mut VecDeque<Event
     }
 }
 
+/// The state cannot be taught: the learner begins anew when it can, unless a view counts on it already, where nothing is committed without it.
+fn give_up_transfer(follower: &mut Follower, events: &mut VecDeque<Event>) {
+    follower.acked = None;
+    if follower.replica {
+        follower.phase = Phase::Dropped;
+        follower.given_up = true;
+        events.push_back(Event::Drop { process: follower.process, reason: DropReason::Unteachable });
+    } else {
+        follower.phase = Phase::Unlearned;
+    }
+}
+
 /// Posts up to a turn's worth of parts. Returns whether any was posted.
 #[expect(clippy::too_many_arguments, reason = "one step of `Leading::transfer`, with its parts borrowed one by one")]
 fn send_parts<F: Fabric, S: StateMachine>(
@@ -371,7 +397,7 @@ fn send_parts<F: Fabric, S: StateMachine>(
     config: &Config,
     fabric: &mut F,
     machine: &S,
-) -> bool {
+) -> Result<bool, Oversized> {
     let mut budget = config.transfer_budget_bytes;
     let mut any = false;
     loop {
@@ -382,7 +408,7 @@ fn send_parts<F: Fabric, S: StateMachine>(
                 break;
             }
             transfer.posted = 0;
-            transfer.cursor = machine.transfer(cursor, config.transfer_budget_bytes, &mut transfer.part);
+            transfer.cursor = part::transfer(machine, cursor, config.transfer_budget_bytes, &mut transfer.part)?;
             if transfer.part.is_empty() {
                 // An empty range of the state costs a part of the budget all the same, so that this ends.
                 budget = budget.saturating_sub(config.transfer_budget_bytes.div_ceil(8));
@@ -412,5 +438,5 @@ fn send_parts<F: Fabric, S: StateMachine>(
             transfer.part.clear();
         }
     }
-    any
+    Ok(any)
 }

@@ -54,7 +54,7 @@ impl Disk {
                 SnapshotStep::Part => next.parts.push(out),
                 SnapshotStep::Wait => {}
                 SnapshotStep::Whole => (next.last, self.finished) = (out, Some(self.ticket)),
-                SnapshotStep::Void => self.next = None,
+                SnapshotStep::Void | SnapshotStep::TooLong(_) => self.next = None,
             }
         }
         if self.rng.u8(0..4) == 0 && !self.stuck {

@@ -10,7 +10,8 @@ use crate::basics::LogIndex;
 use crate::engine::mu::layout::{Header, Kind, LOG};
 use crate::engine::mu::log::{Log, Mark, Staged};
 use crate::engine::mu::{Config, Event, Group, LaneFault};
-use crate::replica::Standing;
+use crate::engine::part::REST_NS;
+use crate::replica::{MAX_PART_BYTES, Standing};
 
 /// A log of records accepted under `ballot`, and the places behind them; the machine shows nothing any more.
 fn voided(ballot: u64, records: u64, committed: u64, ring: &martlet_fabric::Memory) -> (Log, Vec<Mark>) {
@@ -243,6 +244,45 @@ fn who_is_sent_what_is_no_state_is_taught_by_another() {
     c.until("it is taught by another", |c| c.taught(learner) == 1);
     assert_eq!(c.events(learner, |e| matches!(e, Event::LaneFault { fault: LaneFault::Part(_), stuck: false, .. })), 1);
     assert!(c.nodes[learner].engine.wishes > 1);
+    c.until("all are level", |c| c.is_level());
+    c.assert_level();
+}
+
+fn unteachable(c: &Cluster<true>, teacher: usize, learner: usize) -> usize {
+    c.events(teacher, |e| *e == Event::Unteachable { process: id(learner), bytes: MAX_PART_BYTES + 1 })
+}
+
+#[test]
+fn who_has_a_part_that_is_too_long_for_anybody_says_so_and_another_teaches() {
+    let (mut c, learner, teacher) = joining(tiny());
+    c.nodes[teacher].machine.sprawls = true;
+    c.until("it is taught by another", |c| c.taught(learner) == 1);
+    assert_eq!(unteachable(&c, teacher, learner), 1);
+    assert!(c.nodes[learner].engine.wishes > 1);
+    c.until("all are level", |c| c.is_level());
+    c.assert_level();
+}
+
+/// Each attempt costs a copy of a part of that length.
+#[test]
+fn a_state_that_nobody_can_be_taught_is_not_looked_at_at_the_speed_of_the_fabric() {
+    let (mut c, learner, _) = joining(tiny());
+    c.nodes.iter_mut().for_each(|n| n.machine.sprawls = true);
+    c.run(20 * tiny().teach_patience_ns);
+    let asked = c.nodes[learner].engine.wishes;
+    assert!((15..=25).contains(&asked), "asked {asked} times: it goes on to hope");
+    for n in 0..3 {
+        let (made, said) = (c.nodes[n].machine.sprawled.get(), unteachable(&c, n, learner));
+        assert!(made <= 1, "{n} made {made} such parts");
+        assert_eq!(said, made as usize, "and each time said so");
+    }
+    c.nodes.iter_mut().for_each(|n| n.machine.sprawls = false);
+    c.run(5 * tiny().teach_patience_ns);
+    assert_eq!(c.taught(learner), 0, "nor is it looked at soon");
+    let rests: Vec<_> = c.nodes.iter().filter_map(|n| n.engine.unteachable_since).collect();
+    assert!(!rests.is_empty() && rests.iter().all(|since| since.0 + REST_NS > c.world.now()));
+    // As if that time were over.
+    c.nodes.iter_mut().for_each(|n| n.engine.unteachable_since = None);
     c.until("all are level", |c| c.is_level());
     c.assert_level();
 }

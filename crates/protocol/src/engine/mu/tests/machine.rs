@@ -1,9 +1,10 @@
 //! A state machine that tells a command that is missing, repeated or out of order.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use crate::basics::LogIndex;
-use crate::replica::{StateMachine, UnreadablePart};
+use crate::replica::{MAX_PART_BYTES, StateMachine, UnreadablePart};
 
 /// A command: its number, its key, and bytes to make it longer.
 pub fn command(id: u64, padding: usize) -> Vec<u8> {
@@ -26,6 +27,9 @@ pub struct Machine {
     pub cleared: u64,
     /// As a teacher it sends what is no part.
     pub misleads: bool,
+    /// As a teacher it sends a part that is too long for anybody; how often it did.
+    pub sprawls: bool,
+    pub sprawled: Cell<u32>,
 }
 
 impl Machine {
@@ -52,6 +56,12 @@ impl StateMachine for Machine {
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
         if self.misleads {
             out.push(1);
+            return None;
+        }
+        if self.sprawls && cursor > 0 {
+            self.sprawled.set(self.sprawled.get() + 1);
+            // Of memory that nobody touches.
+            *out = vec![0; MAX_PART_BYTES + 1];
             return None;
         }
         let end = (cursor + (budget / 9).max(1) as u64).min(256);

@@ -13,8 +13,8 @@ use crate::engine::mu::durable::replay;
 use crate::engine::mu::journal::Journal;
 use crate::engine::mu::layout::{Header, Kind};
 use crate::engine::mu::log::{Log, Mark, Staged};
-use crate::engine::mu::{Config, Durability, Event, Execution, Group, RecoverError};
-use crate::replica::{Standing, StateMachine, UnreadablePart};
+use crate::engine::mu::{Config, Durability, Event, Execution, Group, RecoverError, SnapshotStep};
+use crate::replica::{MAX_PART_BYTES, Standing, StateMachine, UnreadablePart};
 
 fn durable(durability: Durability) -> Config {
     Config { durability, ..tiny() }
@@ -51,6 +51,24 @@ fn with_async_nobody_waits_for_a_disk() {
     c.nodes.iter_mut().for_each(|node| node.disk.stuck = true);
     let index = c.write_through(0);
     assert!(c.nodes.iter().all(|node| node.engine.stable() < Some(index)));
+}
+
+#[test]
+fn a_part_that_is_too_long_for_the_disk_is_no_part_of_a_snapshot() {
+    let mut c = Cluster::<true>::new(3, durable(Durability::Async));
+    c.until_led_by(0);
+    ready(&mut c);
+    c.write_through(0);
+    let node = &mut c.nodes[0];
+    node.engine.note_taken(u64::MAX);
+    node.machine.sprawls = true;
+    assert!(node.engine.begin_snapshot(&node.fabric));
+    node.engine.note_taken(u64::MAX);
+    let mut out = Vec::new();
+    assert_eq!(node.engine.snapshot_step(&node.machine, 200, &mut out), SnapshotStep::Part);
+    out.clear();
+    assert_eq!(node.engine.snapshot_step(&node.machine, 200, &mut out), SnapshotStep::TooLong(MAX_PART_BYTES + 1));
+    assert_eq!((out.len(), node.engine.snapshot_step(&node.machine, 200, &mut out)), (0, SnapshotStep::Void), "it is given up");
 }
 
 #[test]

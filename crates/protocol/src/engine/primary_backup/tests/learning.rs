@@ -2,9 +2,10 @@
 
 use super::world::{World, peer, tiny};
 use crate::basics::LogIndex;
+use crate::engine::part::REST_NS;
 use crate::engine::primary_backup::{Config, DropReason, Event};
 use crate::membership::Roles;
-use crate::replica::Standing;
+use crate::replica::{MAX_PART_BYTES, Standing};
 
 fn quiet() -> Config {
     Config { flush_idle_ns: 200, nudge_entries: 1000, log_ring_bytes: 4096, backlog_bytes: 20_000, ..tiny() }
@@ -96,6 +97,55 @@ fn parts_longer_than_the_ring_arrive_in_fragments_between_which_entries_go_on() 
     world.enter();
     world.run(100);
     world.assert_level();
+}
+
+fn unteachable(world: &World, learner: usize) -> usize {
+    let event = Event::Unteachable { process: world.processes[learner].id, bytes: MAX_PART_BYTES + 1 };
+    world.processes[0].events.iter().filter(|e| **e == event).count()
+}
+
+/// Each attempt costs a copy of a part of that length.
+#[test]
+fn a_state_with_a_part_that_is_too_long_for_anybody_is_said_to_be_so_and_looked_at_again_later() {
+    let mut world = World::led(1, quiet());
+    fill(&mut world, 0, 255);
+    let learner = world.join();
+    world.enter();
+    world.processes[0].machine.sprawls = true;
+    world.run(300);
+    assert_eq!((world.processes[0].machine.sprawled.get(), unteachable(&world, learner)), (1, 1));
+    world.clock += REST_NS;
+    world.run(300);
+    assert_eq!((world.processes[0].machine.sprawled.get(), unteachable(&world, learner)), (2, 2));
+    assert!(!world.processes[0].events.iter().any(|e| matches!(e, Event::Drop { .. })), "it may yet be taught");
+    world.processes[0].machine.sprawls = false;
+    for turn in 0..10 {
+        assert!(world.write(0, turn, 5).is_some(), "and nobody waits for it");
+        world.run(10);
+    }
+    assert!(!caught_up(&world, 0, learner));
+    world.clock += REST_NS;
+    world.run(300);
+    assert!(caught_up(&world, 0, learner));
+    world.promote(learner);
+    world.enter();
+    world.run(100);
+    world.assert_level();
+}
+
+#[test]
+fn a_replica_that_cannot_be_taught_is_given_up_since_everybody_waits_for_it() {
+    let mut world = World::led(1, quiet());
+    fill(&mut world, 0, 255);
+    let learner = world.join();
+    // Made a replica by a view whose maker saw another primary teach it.
+    world.promote(learner);
+    world.enter();
+    world.processes[0].machine.sprawls = true;
+    world.run(300);
+    assert_eq!(unteachable(&world, learner), 1);
+    let gone = Event::Drop { process: world.processes[learner].id, reason: DropReason::Unteachable };
+    assert_eq!(world.processes[0].events.iter().filter(|e| **e == gone).count(), 1);
 }
 
 #[test]

@@ -115,6 +115,7 @@ impl Schedule {
                     Event::Drop { process, .. } => self.drops.push(self.world.index_of(*process)),
                     Event::LaneFault { peer, fault } => panic!("process {p} found fault with {peer:?}: {fault}"),
                     Event::Unfit { view } => panic!("process {p} was made primary of view {view} without holding the state"),
+                    Event::Unteachable { .. } => unreachable!("nobody sprawls"),
                     Event::Forget(_) | Event::TookOver { .. } => {}
                 }
             }

@@ -3,6 +3,7 @@
 //! Nothing happens by itself: tests deliver writes word by word, let processes take single steps of their turn, decide views and let them
 //! become active. The oracle knows which entry stands at which index once anybody has vouched for it, and what has been acknowledged.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -15,7 +16,7 @@ use crate::basics::layout::{Component, LOG_LANE};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::primary_backup::{Config, Event, PrimaryBackup};
 use crate::membership::{Member, Roles, View};
-use crate::replica::{Standing, StateMachine, Ticket, UnreadablePart};
+use crate::replica::{MAX_PART_BYTES, Standing, StateMachine, Ticket, UnreadablePart};
 
 type Lane = Rc<[AtomicU64]>;
 
@@ -187,6 +188,9 @@ pub struct ChainMachine {
     /// Calls of `apply` since the state was last cleared; no part of the state.
     pub log: Vec<(LogIndex, u64)>,
     pub cleared: u64,
+    /// As a teacher it sends a part that is too long for anybody; how often it did.
+    pub sprawls: bool,
+    pub sprawled: Cell<u32>,
 }
 
 impl ChainMachine {
@@ -207,6 +211,12 @@ impl StateMachine for ChainMachine {
     }
 
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
+        if self.sprawls && cursor > 0 {
+            self.sprawled.set(self.sprawled.get() + 1);
+            // Of memory that nobody touches.
+            *out = vec![0; MAX_PART_BYTES + 1];
+            return None;
+        }
         // A part is the range of keys that it covers and what they hold.
         let keys = (budget / 17).max(1) as u64;
         let end = (cursor + keys).min(256);
@@ -615,7 +625,8 @@ impl World {
                     assert_eq!(process.machine.digest(), self.replay(last), "the new primary's state is not that of its log");
                 }
                 Event::Forget(peer) => self.processes[p].fabric.forget(peer),
-                Event::CaughtUp { .. } | Event::Drop { .. } | Event::LaneFault { .. } | Event::Unfit { .. } => {}
+                Event::CaughtUp { .. } | Event::Drop { .. } | Event::Unteachable { .. } | Event::LaneFault { .. } | Event::Unfit { .. } => {
+                }
             }
             self.processes[p].events.push(event);
         }
