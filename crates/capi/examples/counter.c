@@ -20,7 +20,11 @@ static uint64_t transfer(const void *count, uint64_t cursor, size_t budget, mart
     martlet_put(part, count, sizeof(uint64_t));
     return MARTLET_END;
 }
-static void install(void *count, const uint8_t *part, size_t length) { memcpy(count, part, sizeof(uint64_t)); }
+static int install(void *count, const uint8_t *part, size_t length) {
+    if (length != sizeof(uint64_t)) return -1;
+    memcpy(count, part, length);
+    return 0;
+}
 static void clear(void *count) { *(uint64_t *)count = 0; }
 
 static void *serve(void *client) {

@@ -124,8 +124,9 @@ typedef struct martlet_machine {
     // or MARTLET_END. A part of more than a gigabyte is taken by nobody. Between two parts commands are executed, here and where the parts are installed: what they do there to a part not yet
     // installed is void, and they must do to an installed part what they do here. A small state goes in one part.
     uint64_t (*transfer)(const void *context, uint64_t cursor, size_t budget, struct martlet_buffer *part);
-    // Takes a part in place of whatever it covers.
-    void (*install)(void *context, const uint8_t *part, size_t length);
+    // Takes a part in place of whatever it covers, and returns 0. Anything else: the bytes are no part, as a replica with another program may send them, and clear is called
+    // before anything else. Any bytes must do.
+    int (*install)(void *context, const uint8_t *part, size_t length);
     // Forgets everything.
     void (*clear)(void *context);
     // The replica needs the context no more. May be null.

@@ -1,9 +1,10 @@
 //! A state machine of callbacks.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 use martlet_node::embed::StateMachine;
 use martlet_protocol::basics::LogIndex;
+use martlet_protocol::replica::UnreadablePart;
 
 use crate::bytes::martlet_buffer;
 
@@ -27,8 +28,9 @@ pub struct martlet_machine {
     /// or MARTLET_END. A part of more than a gigabyte is taken by nobody. Between two parts commands are executed, here and where the parts are installed: what they do there to a part not yet
     /// installed is void, and they must do to an installed part what they do here. A small state goes in one part.
     pub transfer: Option<unsafe extern "C" fn(context: *const c_void, cursor: u64, budget: usize, part: *mut martlet_buffer) -> u64>,
-    /// Takes a part in place of whatever it covers.
-    pub install: Option<unsafe extern "C" fn(context: *mut c_void, part: *const u8, length: usize)>,
+    /// Takes a part in place of whatever it covers, and returns 0. Anything else: the bytes are no part, as a replica with another program may send them, and clear is called
+    /// before anything else. Any bytes must do.
+    pub install: Option<unsafe extern "C" fn(context: *mut c_void, part: *const u8, length: usize) -> c_int>,
     /// Forgets everything.
     pub clear: Option<unsafe extern "C" fn(context: *mut c_void)>,
     /// The replica needs the context no more. May be null.
@@ -41,7 +43,7 @@ pub(crate) struct Callbacks {
     apply: unsafe extern "C" fn(*mut c_void, u64, *const u8, usize, *mut martlet_buffer),
     query: Option<unsafe extern "C" fn(*const c_void, *const u8, usize, *mut martlet_buffer)>,
     transfer: unsafe extern "C" fn(*const c_void, u64, usize, *mut martlet_buffer) -> u64,
-    install: unsafe extern "C" fn(*mut c_void, *const u8, usize),
+    install: unsafe extern "C" fn(*mut c_void, *const u8, usize) -> c_int,
     clear: unsafe extern "C" fn(*mut c_void),
     drop: Option<unsafe extern "C" fn(*mut c_void)>,
 }
@@ -93,8 +95,8 @@ impl StateMachine for Callbacks {
         }
     }
 
-    fn restore(&mut self, snapshot: &[u8]) {
-        self.install(snapshot);
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), UnreadablePart> {
+        self.install(snapshot)
     }
 
     fn clear(&mut self) {
@@ -108,9 +110,10 @@ impl StateMachine for Callbacks {
         (next != MARTLET_END).then_some(next)
     }
 
-    fn install(&mut self, part: &[u8]) {
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
         // SAFETY: as in `apply`.
-        unsafe { (self.install)(self.context, part.as_ptr(), part.len()) };
+        let refused = unsafe { (self.install)(self.context, part.as_ptr(), part.len()) };
+        if refused == 0 { Ok(()) } else { Err(UnreadablePart) }
     }
 }
 

@@ -1,12 +1,13 @@
 //! What is refused at the edge; what works is tested from C.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::rc::Rc;
 
 use martlet_node::embed::{Leader, Role, RoleChange, StateMachine};
 use martlet_protocol::basics::LogIndex;
+use martlet_protocol::replica::UnreadablePart;
 
 use crate::bytes::*;
 use crate::machine::*;
@@ -25,7 +26,9 @@ unsafe extern "C" fn apply(_: *mut c_void, _: u64, _: *const u8, _: usize, _: *m
 unsafe extern "C" fn transfer(_: *const c_void, _: u64, _: usize, _: *mut martlet_buffer) -> u64 {
     MARTLET_END
 }
-unsafe extern "C" fn install(_: *mut c_void, _: *const u8, _: usize) {}
+unsafe extern "C" fn install(_: *mut c_void, _: *const u8, _: usize) -> c_int {
+    0
+}
 unsafe extern "C" fn clear(_: *mut c_void) {}
 unsafe extern "C" fn done(_: *mut c_void, _: martlet_status, _: *const u8, _: usize) {}
 
@@ -152,9 +155,14 @@ unsafe extern "C" fn told_transfer(context: *const c_void, cursor: u64, budget: 
     unsafe { martlet_put(part, rest.as_ptr(), sent) };
     if sent == rest.len() { MARTLET_END } else { cursor + sent as u64 }
 }
-unsafe extern "C" fn told_install(context: *mut c_void, part: *const u8, length: usize) {
+unsafe extern "C" fn told_install(context: *mut c_void, part: *const u8, length: usize) -> c_int {
     // SAFETY: as above.
-    told(context).bytes.extend_from_slice(unsafe { slice(part, length, "part") }.unwrap_or_default());
+    let part = unsafe { slice(part, length, "part") }.unwrap_or_default();
+    if part.first() == Some(&0) {
+        return -1;
+    }
+    told(context).bytes.extend_from_slice(part);
+    0
 }
 unsafe extern "C" fn told_clear(context: *mut c_void) {
     told(context).bytes.clear();
@@ -194,7 +202,7 @@ fn a_machine_of_callbacks_is_one() {
     while let Some(at) = cursor {
         out.clear();
         cursor = machine.transfer(at, 3, &mut out);
-        other.install(&out);
+        assert_eq!(other.install(&out), Ok(()));
         parts += 1;
     }
     assert_eq!(parts, 2);
@@ -206,7 +214,8 @@ fn a_machine_of_callbacks_is_one() {
     assert_eq!((snapshot(&other), snapshot(&machine)), (b"abca".to_vec(), b"abca".to_vec()));
     other.clear();
     assert_eq!(snapshot(&other), b"");
-    other.restore(b"again");
+    assert_eq!(other.install(&[0]), Err(UnreadablePart), "what the program refuses");
+    assert_eq!(other.restore(b"again"), Ok(()));
     assert_eq!(snapshot(&other), b"again");
     drop((machine, other));
     assert_eq!(dropped.get(), 2);

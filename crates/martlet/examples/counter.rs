@@ -2,21 +2,22 @@
 //! more, however often the same is asked for and of whichever node leads, and to either with why not.
 use std::io::{BufRead as _, BufReader, Write as _};
 
-use martlet::{LogIndex, Replica, SessionCommand, StateMachine};
+use martlet::{LogIndex, Replica, SessionCommand, StateMachine, UnreadablePart};
 
 #[derive(Default)]
 struct Counter(u64);
 
 impl StateMachine for Counter {
     fn apply(&mut self, _: LogIndex, _: &[u8], reply: &mut Vec<u8>) {
-        self.0 += 1;
+        self.0 = self.0.wrapping_add(1);
         self.snapshot(reply);
     }
     fn snapshot(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0.to_le_bytes());
     }
-    fn restore(&mut self, snapshot: &[u8]) {
-        self.0 = u64::from_le_bytes(snapshot.try_into().expect("what snapshot wrote"));
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), UnreadablePart> {
+        self.0 = u64::from_le_bytes(snapshot.try_into().map_err(|_| UnreadablePart)?);
+        Ok(())
     }
     fn clear(&mut self) {
         self.0 = 0;
@@ -52,4 +53,20 @@ fn serve() -> Result<(), Box<dyn std::error::Error>> {
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_bytes_but_a_count_are_taken() {
+        let mut counter = Counter::default();
+        for length in (0..64).filter(|length| *length != 8) {
+            assert_eq!(counter.restore(&vec![0xff; length]), Err(UnreadablePart), "{length} bytes");
+        }
+        assert_eq!(counter.restore(&[0xff; 8]), Ok(()));
+        counter.apply(LogIndex(1), b"", &mut Vec::new());
+        assert_eq!(counter.0, 0, "and whatever it is, it is counted on from there");
+    }
 }

@@ -1,7 +1,7 @@
 //! Replication for a program's own state, at the price of one write: what a program that embeds Martlet uses.
 //!
 //! ```no_run
-//! use martlet::{LogIndex, Replica, StateMachine};
+//! use martlet::{LogIndex, Replica, StateMachine, UnreadablePart};
 //!
 //! /// Counts.
 //! #[derive(Default)]
@@ -9,14 +9,15 @@
 //!
 //! impl StateMachine for Counter {
 //!     fn apply(&mut self, _: LogIndex, command: &[u8], reply: &mut Vec<u8>) {
-//!         self.0 += command.len() as u64;
+//!         self.0 = self.0.wrapping_add(command.len() as u64);
 //!         reply.extend_from_slice(&self.0.to_le_bytes());
 //!     }
 //!     fn snapshot(&self, out: &mut Vec<u8>) {
 //!         out.extend_from_slice(&self.0.to_le_bytes());
 //!     }
-//!     fn restore(&mut self, snapshot: &[u8]) {
-//!         self.0 = u64::from_le_bytes(snapshot.try_into().expect("8 bytes"));
+//!     fn restore(&mut self, snapshot: &[u8]) -> Result<(), UnreadablePart> {
+//!         self.0 = u64::from_le_bytes(snapshot.try_into().map_err(|_| UnreadablePart)?);
+//!         Ok(())
 //!     }
 //!     fn clear(&mut self) {
 //!         self.0 = 0;
@@ -39,6 +40,7 @@ pub use martlet_node::embed::{
 pub use martlet_node::stop::Stop;
 pub use martlet_node::{Ended, Started};
 pub use martlet_protocol::basics::LogIndex;
+pub use martlet_protocol::replica::UnreadablePart;
 
 /// Configuration: clusters, nodes, threads.
 pub use martlet_node::config;

@@ -12,6 +12,8 @@ use crate::command::{Account, Fill, MAX_PRICE, MAX_QUANTITY, OrderId, Outcome, P
 pub const MAX_FILLS: usize = 1024;
 /// The most orders in one book. It bounds the largest part of the state that is sent to a replica at once: 2.25 MiB.
 pub const MAX_ORDERS: usize = 1 << 16;
+/// No order has a number like that: it would take years at a million a second. Numbers can be added up over all symbols below it.
+const NO_ORDER: OrderId = 1 << 47;
 
 /// No order, in a link.
 const NONE: u32 = u32::MAX;
@@ -246,28 +248,32 @@ impl Book {
         }
     }
 
-    /// Reads the bytes of a book. `None` when they are none.
+    /// Reads the bytes of a book. `None` when they are none, or of one that trading cannot come to: commands count on what it comes to.
     pub(crate) fn decode(bytes: &mut Bytes<'_>) -> Option<Book> {
-        let mut book = Book { next: bytes.u64()?, ..Book::default() };
+        let next = bytes.u64().filter(|next| (1..NO_ORDER).contains(next))?;
+        let mut book = Book { next, ..Book::default() };
         let mut last = 0;
-        for _ in 0..bytes.u32()? {
+        for _ in 0..bytes.u32().filter(|orders| *orders as usize <= MAX_ORDERS)? {
             let (id, price, quantity, account) = (bytes.u64()?, bytes.u64()?, bytes.u64()?, bytes.u32()?);
-            let side = if bytes.u8()? == 0 { Side::Buy } else { Side::Sell };
-            if id <= last || id >= book.next {
+            let side = [Side::Buy, Side::Sell].into_iter().nth(bytes.u8()?.into())?;
+            let sane = (1..=MAX_PRICE).contains(&price) && (1..=MAX_QUANTITY).contains(&quantity);
+            if id <= last || id >= book.next || !sane {
                 return None;
             }
             last = id;
             book.enter(Resting { id, account, side, price, quantity });
         }
-        Some(book)
+        (!book.is_crossed()).then_some(book)
+    }
+
+    fn is_crossed(&self) -> bool {
+        let best = |side| self.depth(side).next().map(|(price, _)| price);
+        best(Side::Buy).zip(best(Side::Sell)).is_some_and(|(bid, ask)| bid >= ask)
     }
 
     /// Panics if what the book keeps twice does not agree, or it is crossed. Slow: for tests.
     pub fn check(&self) {
-        let best = |side| self.depth(side).next().map(|(price, _)| price);
-        if let (Some(bid), Some(ask)) = (best(Side::Buy), best(Side::Sell)) {
-            assert!(bid < ask, "crossed: {bid} is bid and {ask} asked");
-        }
+        assert!(!self.is_crossed(), "crossed");
         let mut seen = 0;
         for side in [Side::Buy, Side::Sell] {
             for (&key, level) in &self.levels[side as usize] {

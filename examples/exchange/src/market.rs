@@ -76,21 +76,22 @@ impl Market {
         None
     }
 
-    /// Takes a part that [`Market::transfer`] wrote: its books take the place of all in its range.
-    ///
-    /// # Panics
-    /// When the bytes are no such part: a replica of this cluster wrote them.
-    pub fn install(&mut self, part: &[u8]) {
+    /// Takes a part that [`Market::transfer`] wrote: its books take the place of all in its range. `None`: the bytes are no such part, and nothing has changed.
+    #[must_use]
+    pub fn install(&mut self, part: &[u8]) -> Option<()> {
         let mut bytes = Bytes(part);
         if part.is_empty() {
-            return; // behind the last symbol
+            return Some(()); // behind the last symbol
         }
-        let (first, last) = (bytes.u16().expect("the range of a part"), bytes.u16().expect("the range of a part"));
-        self.books.retain(|symbol, _| !(first..=last).contains(symbol));
-        while let Some(symbol) = bytes.u16() {
-            let book = Book::decode(&mut bytes).expect("a whole book in a part");
-            self.books.insert(symbol, book);
+        let range = bytes.u16()?..=bytes.u16()?;
+        let mut books = BTreeMap::new();
+        while !bytes.0.is_empty() {
+            let symbol = bytes.u16().filter(|symbol| range.contains(symbol))?;
+            books.insert(symbol, Book::decode(&mut bytes)?);
         }
+        self.books.retain(|symbol, _| !range.contains(symbol));
+        self.books.extend(books);
+        Some(())
     }
 
     /// Forgets everything.

@@ -7,7 +7,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use martlet::{CallError, LogIndex, Replica, SessionCommand, StateMachine};
+use martlet::{CallError, LogIndex, Replica, SessionCommand, StateMachine, UnreadablePart};
 
 use crate::command::Side;
 use crate::market::Market;
@@ -27,8 +27,8 @@ impl StateMachine for Market {
         Market::transfer(self, 0, usize::MAX, out);
     }
 
-    fn restore(&mut self, snapshot: &[u8]) {
-        Market::install(self, snapshot);
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), UnreadablePart> {
+        Market::install(self, snapshot).ok_or(UnreadablePart)
     }
 
     fn clear(&mut self) {

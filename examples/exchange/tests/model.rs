@@ -150,7 +150,7 @@ proptest! {
         while let Some(from) = cursor {
             let mut part = Vec::new();
             cursor = market.transfer(from, budget, &mut part);
-            learner.install(&part);
+            learner.install(&part).expect("a part");
             for command in during.next().into_iter().flatten() {
                 market.execute(&command);
                 learner.execute(&command);
@@ -178,10 +178,49 @@ fn the_last_symbol_is_taught_too() {
     while let Some(from) = cursor {
         let mut part = Vec::new();
         cursor = market.transfer(from, 1, &mut part);
-        learner.install(&part);
+        learner.install(&part).expect("a part");
         parts += 1;
     }
     assert_eq!((learner.digest(), parts), (market.digest(), 3), "a book that the other does not have is gone");
+}
+
+/// Of a replica with another program, say. What is refused changes nothing, and what is not leaves books on which commands can be executed.
+#[test]
+fn any_bytes_are_a_part_or_refused() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut market = Market::default();
+    for n in 0..60 {
+        let side = if n % 2 == 0 { Side::Buy } else { Side::Sell };
+        market.execute(&Command::Limit { symbol: n % 3, account: 1, side, price: 50 + u64::from(n % 7) * 10, quantity: 5 });
+    }
+    let (mut whole, mut refused) = (Vec::new(), 0);
+    assert_eq!(market.transfer(0, usize::MAX, &mut whole), None);
+    for round in 0..20_000 {
+        let mut part = whole.clone();
+        match round % 4 {
+            0 => part = (0..rng.usize(0..80)).map(|_| rng.u8(..)).collect(),
+            1 => part.truncate(rng.usize(..part.len())),
+            _ => (0..rng.usize(1..4)).for_each(|_| {
+                let at = rng.usize(..part.len());
+                part[at] = if rng.bool() { u8::MAX * rng.u8(0..2) } else { rng.u8(..) };
+            }),
+        }
+        let mut learner = Market::default();
+        learner.execute(&Command::Limit { symbol: 1, account: 1, side: Side::Buy, price: 5, quantity: 5 });
+        let before = learner.digest();
+        if learner.install(&part).is_none() {
+            refused += 1;
+            assert_eq!(learner.digest(), before);
+        }
+        learner.check();
+        for symbol in 0..3 {
+            learner.execute(&Command::Market { symbol, account: 1, side: Side::Sell, quantity: MAX_QUANTITY });
+            learner.execute(&Command::Limit { symbol, account: 1, side: Side::Buy, price: MAX_PRICE, quantity: MAX_QUANTITY });
+        }
+        let _ = learner.accepted();
+        learner.check();
+    }
+    assert!((10_000..20_000).contains(&refused), "{refused} refused");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Clusters for tests in this process, and a machine to replicate.
 
 use martlet::config::{Cluster, ClusterConfig, ElectionConfig, EngineKind, ThreadsConfig};
-use martlet::{LogIndex, StateMachine};
+use martlet::{LogIndex, StateMachine, UnreadablePart};
 
 use crate::config::config;
 
@@ -48,8 +48,9 @@ impl StateMachine for Text {
     fn snapshot(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0);
     }
-    fn restore(&mut self, snapshot: &[u8]) {
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), UnreadablePart> {
         self.0 = snapshot.to_vec();
+        Ok(())
     }
     fn clear(&mut self) {
         self.0.clear();

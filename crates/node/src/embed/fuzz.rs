@@ -1,7 +1,7 @@
 //! Entries and parts that somebody else wrote, for the fuzz targets.
 
 use martlet_protocol::basics::LogIndex;
-use martlet_protocol::replica::StateMachine as _;
+use martlet_protocol::replica::{StateMachine as _, UnreadablePart};
 
 use super::entry::Entry;
 use super::machine::{Lent, Replicated, StateMachine};
@@ -19,8 +19,9 @@ impl StateMachine for List {
     fn snapshot(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0);
     }
-    fn restore(&mut self, snapshot: &[u8]) {
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), UnreadablePart> {
         self.0 = snapshot.to_vec();
+        Ok(())
     }
     fn clear(&mut self) {
         self.0.clear();

@@ -31,9 +31,13 @@ pub trait StateMachine: Send + 'static {
 
     /// Takes the state that [`StateMachine::snapshot`] wrote in place of its own.
     ///
-    /// # Panics
-    /// May panic when the bytes are no such state: a replica of this cluster wrote them, and they came sealed.
-    fn restore(&mut self, snapshot: &[u8]);
+    /// The bytes are as a replica of this cluster wrote them: they came sealed, and nobody outside the cluster can write there. But it may run another program than
+    /// this one, or be at fault, and that must not bring this one down. So no bytes may make it panic or use memory without bound.
+    ///
+    /// # Errors
+    /// When the bytes are no such state. What the machine holds then means nothing: it is [cleared](StateMachine::clear) before anything else, and with `mu`
+    /// another replica is asked for the state.
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), UnreadablePart>;
 
     /// Forgets everything: a fresh machine, as it was when the replica was started for the first time.
     fn clear(&mut self);
@@ -53,8 +57,11 @@ pub trait StateMachine: Send + 'static {
     }
 
     /// Takes a part that [`StateMachine::transfer`] wrote: it replaces whatever this machine held in the part's range.
-    fn install(&mut self, part: &[u8]) {
-        self.restore(part);
+    ///
+    /// # Errors
+    /// As [`StateMachine::restore`].
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
+        self.restore(part)
     }
 
     /// Equal for equal states. For tests and comparisons of replicas; may be slow. The default goes over the snapshot, which must then be the
@@ -161,10 +168,7 @@ impl<M: StateMachine> replica::StateMachine for Lent<'_, M> {
 
     fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
         match part.split_first() {
-            Some((&OF_MACHINE, part)) => {
-                self.0.inner.install(part);
-                Ok(())
-            }
+            Some((&OF_MACHINE, part)) => self.0.inner.install(part),
             Some((&OF_SESSIONS, part)) => self.0.sessions.install(part),
             _ => Err(UnreadablePart),
         }
@@ -199,8 +203,12 @@ mod tests {
         fn snapshot(&self, out: &mut Vec<u8>) {
             out.extend_from_slice(&self.0);
         }
-        fn restore(&mut self, snapshot: &[u8]) {
+        fn restore(&mut self, snapshot: &[u8]) -> Result<(), UnreadablePart> {
+            if snapshot.first() == Some(&0) {
+                return Err(UnreadablePart);
+            }
             self.0 = snapshot.to_vec();
+            Ok(())
         }
         fn clear(&mut self) {
             self.0.clear();
@@ -222,6 +230,13 @@ mod tests {
         assert_eq!(apply(&mut machine, 9, Entry::Plain { command: b"c" }), [3]);
         assert_eq!(apply(&mut machine, 10, once), [2]);
         assert_eq!(machine.inner().0, b"abc");
+    }
+
+    #[test]
+    fn what_the_program_cannot_read_is_refused() {
+        let mut machine = Replicated::new(List::default());
+        assert_eq!(Lent(&mut machine).install(&[OF_MACHINE, 7]), Ok(()));
+        assert_eq!(Lent(&mut machine).install(&[OF_MACHINE, 0]), Err(UnreadablePart));
     }
 
     #[test]
