@@ -18,8 +18,8 @@
 // The longest address of a leader, with its NUL.
 #define MARTLET_ADDRESS_BYTES 97
 
-// How a call ended. Only MARTLET_OUTCOME_UNKNOWN leaves open whether a command has taken effect; after any other but MARTLET_OK and
-// MARTLET_CONFIRMED it has not.
+// How a call ended. Only MARTLET_OUTCOME_UNKNOWN leaves open whether a command has taken effect; after any other but MARTLET_OK,
+// MARTLET_CONFIRMED and MARTLET_REPLY_TOO_LONG it has not.
 typedef enum martlet_status {
     // Well.
     MARTLET_OK = 0,
@@ -44,7 +44,7 @@ typedef enum martlet_status {
     MARTLET_OUT_OF_TURN = 9,
     // A session's command whose reply was confirmed, and is not kept any more. It took effect once.
     MARTLET_CONFIRMED = 10,
-    // The session has as many replies that were not confirmed as are kept.
+    // The session has as many replies that were not confirmed as are kept, or as many bytes of them.
     MARTLET_TOO_MANY_UNCONFIRMED = 11,
     // Leadership cannot be handed over: nobody else holds the whole state, or not the one who was to have it.
     MARTLET_NO_SUCCESSOR = 12,
@@ -62,6 +62,8 @@ typedef enum martlet_status {
     MARTLET_NOT_HANDED_OVER = 18,
     // Leadership is being handed over to another replica than the one asked for now.
     MARTLET_HANDING_OVER = 19,
+    // A session's command that was executed before, with a reply of more than 512 MiB, which is not kept. It took effect once.
+    MARTLET_REPLY_TOO_LONG = 20,
 } martlet_status;
 
 // What a replica is.

@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use martlet_node::embed::CallError;
 
-/// How a call ended. Only MARTLET_OUTCOME_UNKNOWN leaves open whether a command has taken effect; after any other but MARTLET_OK and
-/// MARTLET_CONFIRMED it has not.
+/// How a call ended. Only MARTLET_OUTCOME_UNKNOWN leaves open whether a command has taken effect; after any other but MARTLET_OK,
+/// MARTLET_CONFIRMED and MARTLET_REPLY_TOO_LONG it has not.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum martlet_status {
@@ -34,7 +34,7 @@ pub enum martlet_status {
     MARTLET_OUT_OF_TURN = 9,
     /// A session's command whose reply was confirmed, and is not kept any more. It took effect once.
     MARTLET_CONFIRMED = 10,
-    /// The session has as many replies that were not confirmed as are kept.
+    /// The session has as many replies that were not confirmed as are kept, or as many bytes of them.
     MARTLET_TOO_MANY_UNCONFIRMED = 11,
     /// Leadership cannot be handed over: nobody else holds the whole state, or not the one who was to have it.
     MARTLET_NO_SUCCESSOR = 12,
@@ -52,6 +52,8 @@ pub enum martlet_status {
     MARTLET_NOT_HANDED_OVER = 18,
     /// Leadership is being handed over to another replica than the one asked for now.
     MARTLET_HANDING_OVER = 19,
+    /// A session's command that was executed before, with a reply of more than 512 MiB, which is not kept. It took effect once.
+    MARTLET_REPLY_TOO_LONG = 20,
 }
 
 use martlet_status::*;
@@ -82,6 +84,7 @@ pub(crate) fn status_of(error: &CallError) -> martlet_status {
         CallError::OutOfTurn { .. } => MARTLET_OUT_OF_TURN,
         CallError::Confirmed { .. } => MARTLET_CONFIRMED,
         CallError::TooManyUnconfirmed { .. } => MARTLET_TOO_MANY_UNCONFIRMED,
+        CallError::ReplyTooLong { .. } => MARTLET_REPLY_TOO_LONG,
         CallError::NoSuccessor => MARTLET_NO_SUCCESSOR,
         CallError::HandingOver => MARTLET_HANDING_OVER,
         CallError::NotHandedOver { .. } => MARTLET_NOT_HANDED_OVER,

@@ -20,6 +20,8 @@ pub struct Session {
     lowest: u64,
     /// Number and reply of the writes from `lowest` on that were executed, by number.
     replies: VecDeque<(u64, Vec<u8>)>,
+    /// Bytes of the replies in all.
+    bytes: usize,
     spares: Vec<Vec<u8>>,
 }
 
@@ -57,7 +59,7 @@ impl Session {
     }
 
     fn heap_bytes(&self) -> usize {
-        OVERHEAD_BYTES + self.replies.iter().map(|(_, r)| r.len() + OVERHEAD_BYTES).sum::<usize>()
+        OVERHEAD_BYTES * (1 + self.replies.len()) + self.bytes
     }
 }
 
@@ -79,9 +81,13 @@ impl Sessions {
         self.sessions.contains_key(&session)
     }
 
-    /// How many replies are kept for `session`, those below `lowest` apart: they go with the next one.
-    pub fn unconfirmed(&self, session: SessionId, lowest: u64) -> usize {
-        self.sessions.get(&session).map_or(0, |s| s.replies.len() - s.replies.partition_point(|(seq, _)| *seq < lowest))
+    /// How many replies are kept for `session`, and how many bytes they have in all, those below `lowest` apart: they go with the next one.
+    pub fn unconfirmed(&self, session: SessionId, lowest: u64) -> (usize, usize) {
+        self.sessions.get(&session).map_or((0, 0), |s| {
+            let confirmed = s.replies.partition_point(|(seq, _)| *seq < lowest);
+            let gone: usize = s.replies.range(..confirmed).map(|(_, reply)| reply.len()).sum();
+            (s.replies.len() - confirmed, s.bytes - gone)
+        })
     }
 
     /// Keeps the reply to `seq`, and forgets those below `lowest`.
@@ -94,6 +100,7 @@ impl Sessions {
         while s.replies.front().is_some_and(|(seq, _)| *seq < s.lowest) {
             let (_, mut bytes) = s.replies.pop_front().expect("just seen");
             self.heap_bytes -= bytes.len() + OVERHEAD_BYTES;
+            s.bytes -= bytes.len();
             if s.spares.len() < SPARES && bytes.capacity() <= SPARE_BYTES {
                 bytes.clear();
                 s.spares.push(bytes);
@@ -105,10 +112,12 @@ impl Sessions {
         let mut bytes = s.spares.pop().unwrap_or_default();
         bytes.extend_from_slice(reply);
         self.heap_bytes += bytes.len() + OVERHEAD_BYTES;
+        s.bytes += bytes.len();
         match s.replies.binary_search_by_key(&seq, |(s, _)| *s) {
             Ok(at) => {
                 let (_, old) = std::mem::replace(&mut s.replies[at], (seq, bytes));
                 self.heap_bytes -= old.len() + OVERHEAD_BYTES;
+                s.bytes -= old.len();
             }
             Err(at) => s.replies.insert(at, (seq, bytes)),
         }
@@ -126,7 +135,8 @@ impl Sessions {
         self.end(session);
         let mut replies: VecDeque<_> = replies.collect();
         replies.make_contiguous().sort_unstable_by_key(|(seq, _)| *seq);
-        let s = Session { lowest, replies, spares: Vec::new() };
+        let bytes = replies.iter().map(|(_, reply)| reply.len()).sum();
+        let s = Session { lowest, replies, bytes, spares: Vec::new() };
         self.heap_bytes += s.heap_bytes();
         self.sessions.insert(session, s);
     }
@@ -168,8 +178,16 @@ mod tests {
     fn what_a_request_confirms_itself_takes_no_room() {
         let mut sessions = Sessions::default();
         (1..=4).for_each(|seq| sessions.answer(SessionId(7), seq, 1, b"+OK\r\n"));
-        assert_eq!([1, 3, 5].map(|lowest| sessions.unconfirmed(SessionId(7), lowest)), [4, 2, 0]);
-        assert_eq!(sessions.unconfirmed(SessionId(8), 0), 0);
+        assert_eq!([1, 3, 5].map(|lowest| sessions.unconfirmed(SessionId(7), lowest)), [(4, 20), (2, 10), (0, 0)]);
+        assert_eq!(sessions.unconfirmed(SessionId(8), 0), (0, 0));
+        // A reply in place of another, one that confirms others, and a session that has been taught.
+        sessions.answer(SessionId(7), 4, 1, b"longer");
+        sessions.answer(SessionId(7), 5, 3, b"x");
+        assert_eq!(sessions.unconfirmed(SessionId(7), 1), (3, 12));
+        let kept: Vec<_> = sessions.from(SessionId(7)).flat_map(|(_, s)| s.replies()).map(|(seq, r)| (seq, r.to_vec())).collect();
+        let heap_bytes = sessions.heap_bytes();
+        sessions.restore(SessionId(7), 3, kept.into_iter());
+        assert_eq!((sessions.unconfirmed(SessionId(7), 1), sessions.heap_bytes()), ((3, 12), heap_bytes));
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl<M> Answer<M> {
         let elsewhere = CallError::NotLeader { leader };
         match self {
             // It was executed, here or under an earlier leader.
-            Answer::Proposal(done, Ok(_) | Err(CallError::Confirmed { .. })) | Answer::Known(done, _) => {
+            Answer::Proposal(done, Ok(_) | Err(CallError::Confirmed { .. } | CallError::ReplyTooLong { .. })) | Answer::Known(done, _) => {
                 done.tell(Err(CallError::OutcomeUnknown));
             }
             Answer::Proposal(done, Err(_)) => done.tell(Err(elsewhere)),

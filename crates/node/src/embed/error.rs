@@ -26,7 +26,8 @@ fn who(leader: &Option<Leader>) -> String {
     leader.as_ref().map_or("nobody is known to lead".to_owned(), |leader| format!("{leader} leads"))
 }
 
-/// Why a call came to nothing. Only [`CallError::OutcomeUnknown`] leaves open whether a command has taken effect; after any other it has not.
+/// Why a call came to nothing. Only [`CallError::OutcomeUnknown`] leaves open whether a command has taken effect; after any other it has not, but for
+/// [`CallError::Confirmed`] and [`CallError::ReplyTooLong`], after which it has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// This replica does not lead. Ask who does.
@@ -86,7 +87,17 @@ pub enum CallError {
         /// The command's number.
         seq: u64,
     },
-    /// The session has so many replies that its client has not confirmed that no more are kept for it.
+    /// A session's command that was executed before, with a reply too long to be kept. It took effect once, and who asked first may have had the reply.
+    #[error("command {seq} of session {session} took effect, and its reply of {bytes} bytes was too long to be kept")]
+    ReplyTooLong {
+        /// Which session.
+        session: u64,
+        /// The command's number.
+        seq: u64,
+        /// The reply's length.
+        bytes: u64,
+    },
+    /// The session has so many replies that its client has not confirmed, or such long ones, that no more are kept for it.
     #[error("session {session} has {kept} replies that were not confirmed: confirm some first")]
     TooManyUnconfirmed {
         /// Which session.

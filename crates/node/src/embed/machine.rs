@@ -17,7 +17,8 @@ pub trait StateMachine: Send + 'static {
     /// Executes one command and appends its reply. `index` is the command's place in the log, the same on every replica, and growing.
     ///
     /// On the leader this happens before the command is replicated; the reply goes out when it has been. Any bytes must do: nobody but this
-    /// method looks at them.
+    /// method looks at them. A reply to a session's command is kept until it is confirmed if it has no more than
+    /// [`MAX_KEPT_REPLY_BYTES`](super::MAX_KEPT_REPLY_BYTES); a longer one goes out once.
     fn apply(&mut self, index: LogIndex, command: &[u8], reply: &mut Vec<u8>);
 
     /// Answers a question without changing anything, for [`Replica::query`](super::Replica::query). Not needed where
@@ -114,7 +115,7 @@ impl<M: StateMachine> Replicated<M> {
                 match self.sessions.turn(session, seq) {
                     Ok(Turn::Done(known)) => reply.extend_from_slice(known),
                     // Nobody who holds the sessions proposes a command out of its turn. Should one stand in the log all the same, everybody passes over it.
-                    Err(CallError::Confirmed { .. } | CallError::OutOfTurn { .. }) => {}
+                    Err(CallError::Confirmed { .. } | CallError::ReplyTooLong { .. } | CallError::OutOfTurn { .. }) => {}
                     _ => {
                         let start = reply.len();
                         self.inner.apply(index, command, reply);

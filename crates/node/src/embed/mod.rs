@@ -42,7 +42,7 @@ pub use self::entry::MAX_COMMAND_BYTES;
 pub use self::error::{CallError, Leader, StartError, StopError};
 pub use self::machine::StateMachine;
 pub use self::role::{Role, RoleChange, RoleChanges};
-pub use self::sessions::{MAX_SESSIONS, MAX_UNCONFIRMED};
+pub use self::sessions::{MAX_KEPT_REPLY_BYTES, MAX_SESSIONS, MAX_UNCONFIRMED, MAX_UNCONFIRMED_BYTES};
 
 /// A command of a session: it takes effect once, however often it is asked for, and of whichever leader.
 ///

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
 use martlet_protocol::basics::{LogIndex, is_number};
-use martlet_protocol::replica::UnreadablePart;
+use martlet_protocol::replica::{MAX_PART_BYTES, MAX_TRANSFER_BUDGET_BYTES, UnreadablePart};
 
 use super::error::CallError;
 
@@ -13,6 +13,19 @@ use super::error::CallError;
 pub const MAX_SESSIONS: usize = 1 << 14;
 /// The most replies that are kept for a session whose client does not confirm them.
 pub const MAX_UNCONFIRMED: usize = 1024;
+/// Bytes of replies kept for a session beyond which it may propose nothing more before it confirms some.
+pub const MAX_UNCONFIRMED_BYTES: usize = 256 << 20;
+/// The longest reply to a session's command that is kept, in bytes.
+pub const MAX_KEPT_REPLY_BYTES: usize = 512 << 20;
+
+// A session is taught as one.
+const _: () = assert!(
+    MAX_TRANSFER_BUDGET_BYTES + MAX_UNCONFIRMED_BYTES + MAX_KEPT_REPLY_BYTES + 64 * MAX_UNCONFIRMED <= MAX_PART_BYTES,
+    "a part with any session is one that a learner takes"
+);
+
+/// In a part, what stands in place of a reply's length where the reply was too long to be kept: this and its length.
+const NOT_KEPT: u64 = 1 << 63;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Session {
@@ -21,7 +34,26 @@ struct Session {
     /// The index of the entry that used it last.
     used: u64,
     /// The replies to the last commands, up to `last`.
-    replies: VecDeque<Vec<u8>>,
+    replies: VecDeque<Reply>,
+    /// Their bytes in all.
+    bytes: usize,
+}
+
+/// What is kept of a reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reply {
+    Kept(Vec<u8>),
+    /// It had so many bytes.
+    TooLong(u64),
+}
+
+impl Reply {
+    fn bytes(&self) -> usize {
+        match self {
+            Reply::Kept(bytes) => bytes.len(),
+            Reply::TooLong(_) => 0,
+        }
+    }
 }
 
 /// What a session's command is.
@@ -52,14 +84,19 @@ impl Sessions {
         }
         let behind = (kept.last - seq) as usize;
         let at = kept.replies.len().checked_sub(behind + 1).ok_or(CallError::Confirmed { session, seq })?;
-        Ok(Turn::Done(&kept.replies[at]))
+        match &kept.replies[at] {
+            Reply::Kept(reply) => Ok(Turn::Done(reply)),
+            Reply::TooLong(bytes) => Err(CallError::ReplyTooLong { session, seq, bytes: *bytes }),
+        }
     }
 
     /// Whether a reply more can be kept, once those below `confirmed` are gone.
     pub fn has_room(&self, session: u64, confirmed: u64) -> Result<(), CallError> {
         let Some(kept) = self.open.get(&session) else { return Err(CallError::SessionUnknown { session }) };
-        let unconfirmed = kept.replies.len() - kept.confirmable(confirmed);
-        match unconfirmed < MAX_UNCONFIRMED {
+        let confirmable = kept.confirmable(confirmed);
+        let unconfirmed = kept.replies.len() - confirmable;
+        let bytes = kept.bytes - kept.replies.range(..confirmable).map(Reply::bytes).sum::<usize>();
+        match unconfirmed < MAX_UNCONFIRMED && bytes < MAX_UNCONFIRMED_BYTES {
             true => Ok(()),
             false => Err(CallError::TooManyUnconfirmed { session, kept: unconfirmed }),
         }
@@ -73,11 +110,21 @@ impl Sessions {
         // The buffer of a reply that goes is the next one's.
         let mut buffer = Vec::new();
         for _ in 0..kept.confirmable(confirmed) {
-            buffer = kept.replies.pop_front().unwrap_or_default();
+            let Some(gone) = kept.replies.pop_front() else { break };
+            kept.bytes -= gone.bytes();
+            if let Reply::Kept(bytes) = gone {
+                buffer = bytes;
+            }
         }
         buffer.clear();
-        buffer.extend_from_slice(reply);
-        kept.replies.push_back(buffer);
+        let reply = if reply.len() <= MAX_KEPT_REPLY_BYTES {
+            buffer.extend_from_slice(reply);
+            Reply::Kept(buffer)
+        } else {
+            Reply::TooLong(reply.len() as u64)
+        };
+        kept.bytes += reply.bytes();
+        kept.replies.push_back(reply);
         (kept.last, kept.used) = (seq, index.0);
     }
 
@@ -117,8 +164,12 @@ impl Sessions {
                 out.extend_from_slice(&word.to_le_bytes());
             }
             for reply in &kept.replies {
-                out.extend_from_slice(&(reply.len() as u64).to_le_bytes());
-                out.extend_from_slice(reply);
+                let (length, bytes) = match reply {
+                    Reply::Kept(bytes) => (bytes.len() as u64, &bytes[..]),
+                    Reply::TooLong(length) => (NOT_KEPT | length, &[][..]),
+                };
+                out.extend_from_slice(&length.to_le_bytes());
+                out.extend_from_slice(bytes);
             }
             if out.len() - start >= budget {
                 out[start + 8..start + 16].copy_from_slice(&name.to_le_bytes());
@@ -155,11 +206,16 @@ fn read_sessions(mut rest: &[u8], range: &RangeInclusive<u64>) -> Option<Vec<(u6
         if !range.contains(&name) || ![name, last].into_iter().all(is_number) || replies > last {
             return None;
         }
-        let mut kept = Session { last, used, replies: VecDeque::new() };
+        let mut kept = Session { last, used, replies: VecDeque::new(), bytes: 0 };
         for _ in 0..replies {
-            let bytes = usize::try_from(take_word(&mut rest)?).ok()?;
-            let (reply, after) = rest.split_at_checked(bytes)?;
-            kept.replies.push_back(reply.to_vec());
+            let length = take_word(&mut rest)?;
+            if length & NOT_KEPT != 0 {
+                kept.replies.push_back(Reply::TooLong(length & !NOT_KEPT));
+                continue;
+            }
+            let (reply, after) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+            kept.bytes += reply.len();
+            kept.replies.push_back(Reply::Kept(reply.to_vec()));
             rest = after;
         }
         sessions.push((name, kept));
@@ -215,6 +271,36 @@ mod tests {
         let sessions = with(&commands);
         assert_eq!(sessions.has_room(5, 0), Err(CallError::TooManyUnconfirmed { session: 5, kept: MAX_UNCONFIRMED }));
         assert_eq!(sessions.has_room(5, 1), Ok(()));
+    }
+
+    #[test]
+    fn replies_that_nobody_confirms_are_bounded_in_bytes_too() {
+        let (mut sessions, long) = (with(&[]), vec![0; MAX_UNCONFIRMED_BYTES / 2]);
+        sessions.record(LogIndex(6), 5, 1, 0, &long);
+        assert_eq!(sessions.has_room(5, 0), Ok(()));
+        sessions.record(LogIndex(7), 5, 2, 0, &long);
+        assert_eq!(sessions.has_room(5, 0), Err(CallError::TooManyUnconfirmed { session: 5, kept: 2 }));
+        assert_eq!(sessions.has_room(5, 1), Ok(()), "what the next command confirms takes no room");
+        sessions.record(LogIndex(8), 5, 3, 1, b"x");
+        assert_eq!((sessions.open[&5].bytes, sessions.has_room(5, 1)), (MAX_UNCONFIRMED_BYTES / 2 + 1, Ok(())));
+    }
+
+    /// Once in the log and never again, whoever asks and whoever leads.
+    #[test]
+    fn a_reply_that_is_too_long_to_be_taught_is_not_kept_and_its_command_is_not_executed_again() {
+        let mut sessions = with(&[(1, 0)]);
+        // Of memory that nobody touches.
+        let long = vec![0; MAX_KEPT_REPLY_BYTES + 1];
+        sessions.record(LogIndex(7), 5, 2, 0, &long);
+        sessions.record(LogIndex(8), 5, 3, 0, &[3]);
+        let mut part = Vec::new();
+        assert_eq!(sessions.transfer(0, usize::MAX, &mut part), None);
+        let mut learner = Sessions::default();
+        learner.install(&part).expect("a part");
+        assert_eq!(learner, sessions);
+        let gone = CallError::ReplyTooLong { session: 5, seq: 2, bytes: long.len() as u64 };
+        assert_eq!((learner.turn(5, 1), learner.turn(5, 2), learner.turn(5, 3)), (Ok(Turn::Done(&[1])), Err(gone), Ok(Turn::Done(&[3]))));
+        assert_eq!((learner.has_room(5, 0), learner.turn(5, 4)), (Ok(()), Ok(Turn::New)));
     }
 
     #[test]

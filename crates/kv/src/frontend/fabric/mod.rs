@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use martlet_fabric::{Completion, Fabric, LocalRegion, PeerId};
 use martlet_protocol::basics::layout::{self, Component, Sizes};
 use martlet_protocol::basics::{Time, ViewNumber};
-use martlet_protocol::replica::{ClientEvent, Replica, Ticket};
+use martlet_protocol::replica::{ClientEvent, MAX_PART_BYTES, MAX_TRANSFER_BUDGET_BYTES, Replica, Ticket};
 
 use self::lane::Lane;
 use self::wire::{Answer, Request};
@@ -28,6 +28,14 @@ const REQUESTS_PER_LANE: usize = 64;
 const EXPECTED_LANES: usize = 16;
 /// How many replies are kept for one client that confirms none.
 pub const MAX_UNCONFIRMED: usize = 4096;
+/// And so many bytes of them, in all; a reply itself has a quarter of a client's ring at most.
+pub const MAX_UNCONFIRMED_BYTES: usize = 256 << 20;
+
+// A client's session is taught as one, with that of the other number of its pair.
+const _: () = assert!(
+    MAX_TRANSFER_BUDGET_BYTES + 2 * (MAX_UNCONFIRMED_BYTES + (64 << 20) / 4 + 16 * MAX_UNCONFIRMED) <= MAX_PART_BYTES,
+    "a part with any two sessions is one that a learner takes"
+);
 
 /// The reply to a write that was sent before its session was ended: the client was out of sight for longer than replies are kept.
 const OUTCOME_UNKNOWN: &str =
@@ -302,10 +310,11 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
                 return;
             }
         }
-        if sessions.unconfirmed(session, lowest) >= MAX_UNCONFIRMED {
+        let (unconfirmed, bytes) = sessions.unconfirmed(session, lowest);
+        if unconfirmed >= MAX_UNCONFIRMED || bytes >= MAX_UNCONFIRMED_BYTES {
             // Who leads no more says nothing: another one may have room.
             lane.answer(Answer::Reply { seq, view }, Some(turn.ticket()), |out| {
-                let error = format!("ERR {MAX_UNCONFIRMED} replies wait for confirmation already");
+                let error = format!("ERR {unconfirmed} replies of {bytes} bytes wait for confirmation already");
                 Reply::new(out, Protocol::Resp3).error(&error);
             });
             return;
