@@ -418,7 +418,7 @@ impl Reign {
             follower.reading = false;
             let scratch = cx.fabric.memory(LocalRegion::Public(SCRATCH)).expect("every process has room for its reads");
             let at = follower.slot * words::BYTES / 8;
-            let numbers = Numbers::read(&scratch[at..at + words::COUNT]);
+            let numbers = Numbers::read(&scratch[at..at + words::COUNT], cx.log.highest_ballot());
             follower.ceiling = numbers.map_or(follower.ceiling, |numbers| numbers.ceiling);
             match (follower.phase, numbers) {
                 (Phase::Inspecting, Some(numbers)) => {

@@ -9,6 +9,7 @@ use crate::replica::StateMachine;
 use super::layout::{self, Header, Kind, LaneFault, STATE_LANE, Status, permission};
 use super::leading::ring_of;
 use super::log::Mark;
+use super::numbers::is_plausible_choice;
 use super::peers::Peer;
 use super::permission::tell;
 use super::{Event, Group, Mu};
@@ -29,6 +30,8 @@ pub(super) struct Learning {
     committed: LogIndex,
     /// Under which proposal numbers, at most, what the teacher's log holds was committed.
     ballot: u64,
+    /// The highest proposal number that was known here when it was asked for.
+    known: u64,
     /// The teacher has given up, or made no sense.
     broken: bool,
     /// How many lessons in a row have made no sense, this one and those before it.
@@ -58,6 +61,9 @@ impl Learning {
         }
         let Some(at) = &mut self.at else { return Ok(()) };
         self.committed = self.committed.max(header.committed);
+        if !is_plausible_choice(header.ballot, self.known) {
+            return Err(LaneFault::Range);
+        }
         self.ballot = header.ballot;
         match header.kind {
             Kind::Part => self.part.take(body, header.count > 0, machine)?,
@@ -161,6 +167,7 @@ impl Mu {
             whole: false,
             committed: LogIndex(0),
             ballot: 0,
+            known: self.log.highest_ballot(),
             broken: false,
             refusals,
         });
@@ -195,7 +202,7 @@ mod tests {
 
     use super::super::tests::machine::Machine;
     use super::*;
-    use crate::basics::ProcessId;
+    use crate::basics::{MAX_NUMBER, ProcessId};
     use crate::engine::PartFault;
     use crate::replica::UnreadablePart;
 
@@ -212,6 +219,7 @@ mod tests {
             whole: false,
             committed: LogIndex(0),
             ballot: 0,
+            known: 1 << 20,
             broken: false,
             refusals: 0,
         }
@@ -240,6 +248,17 @@ mod tests {
         let mut learning = learning(Part::new());
         assert_eq!(learning.take(&begin(160), 0, &mut Machine::default()), Ok(()));
         assert_eq!(learning.at, Some(Mark { index: LogIndex(9), position: 160 }));
+    }
+
+    #[test]
+    fn what_was_committed_under_a_number_that_can_be_none_is_refused() {
+        for (ballot, taken) in [(1 << 50, Ok(())), (1 << 54, Err(LaneFault::Range)), (MAX_NUMBER, Err(LaneFault::Range))] {
+            let (mut machine, mut lesson) = (Machine::default(), learning(Part::new()));
+            lesson.take(&begin(0), 0, &mut machine).expect("a lesson begins");
+            let mut flush = Vec::new();
+            Header { kind: Kind::Flush, count: 0, ballot, index: LogIndex(9), committed: LogIndex(9) }.encode(&mut flush);
+            assert_eq!(lesson.take(&flush, 0, &mut machine), taken, "{ballot:x}");
+        }
     }
 
     #[test]

@@ -144,6 +144,11 @@ impl Log {
         self.last_ballot.max(self.taught_ballot)
     }
 
+    /// The highest proposal number that this log knows of.
+    pub fn highest_ballot(&self) -> u64 {
+        self.min_proposal.max(self.known_ballot())
+    }
+
     /// The highest number under which anything was committed that this log was taught, or has from one that was; 0 if nothing was.
     pub fn taught_ballot(&self) -> u64 {
         self.taught_ballot

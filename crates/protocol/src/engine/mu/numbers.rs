@@ -7,6 +7,20 @@ use super::layout::{Status, is_position, words};
 use super::log::Mark;
 use crate::basics::{LogIndex, is_number};
 
+/// Proposal numbers grow by 2^16 with each attempt to lead. So nobody is ever so far ahead of what another one knows, in years of nothing but elections; and
+/// from one word that is wrong it takes a thousand like it to come to the end of all numbers.
+const LEAP: u64 = 1 << 52;
+
+/// Whether another's proposal number can be one, where `known` is. It would be an end of all elections else, if it were believed: none follows the last.
+pub fn is_plausible(ballot: u64, known: u64) -> bool {
+    is_number(ballot) && ballot <= known.saturating_add(LEAP)
+}
+
+/// The same of a number that its owner has chosen behind those which were plausible to it.
+pub fn is_plausible_choice(ballot: u64, known: u64) -> bool {
+    is_number(ballot) && ballot <= known.saturating_add(2 * LEAP)
+}
+
 /// The numbers of a peer's log, as read from its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
@@ -22,8 +36,8 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Reads them; `None` when they make no sense.
-    pub fn read(words: &Memory) -> Option<Numbers> {
+    /// Reads them; `None` when they make no sense, to one who knows proposal numbers up to `known`.
+    pub fn read(words: &Memory, known: u64) -> Option<Numbers> {
         let word = |at: usize| words[at].load(Ordering::Acquire);
         let numbers = Numbers {
             min_proposal: word(words::MIN_PROPOSAL),
@@ -39,7 +53,8 @@ impl Numbers {
         let (tail, committed) = (numbers.tail, numbers.committed);
         let ordered = committed.index <= tail.index && committed.position <= tail.position && numbers.floor <= tail.position;
         let aligned = [tail.position, committed.position, numbers.floor].into_iter().all(is_position);
-        let small = [numbers.min_proposal, numbers.last_ballot, numbers.taught_ballot, tail.index.0].into_iter().all(is_number);
+        let ballots = [numbers.min_proposal, numbers.last_ballot, numbers.taught_ballot];
+        let small = ballots.into_iter().all(|ballot| is_plausible(ballot, known)) && is_number(tail.index.0);
         (ordered && aligned && small).then_some(numbers)
     }
 

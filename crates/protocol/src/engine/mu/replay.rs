@@ -9,6 +9,7 @@ use crate::replica::StateMachine;
 
 use super::layout::{self, Header, Kind, LOG, LaneFault};
 use super::log::{Log, Mark, Staged};
+use super::numbers::is_plausible_choice;
 use super::{Event, Group, Mu};
 
 /// The lane of the permission's holder, as its reader sees it.
@@ -53,6 +54,9 @@ impl Inbound {
         if header.kind == Kind::Prepare {
             if header.ballot <= log.min_proposal() {
                 return Err(LaneFault::Ballot { expected: log.min_proposal() + 1, found: header.ballot });
+            }
+            if !is_plausible_choice(header.ballot, log.highest_ballot()) {
+                return Err(LaneFault::Range);
             }
             log.promise(header.ballot);
             *self = Inbound { ballot: header.ballot, ..Inbound::default() };
@@ -165,6 +169,7 @@ mod tests {
     use super::super::tests::power::{CAPACITY, memory, record};
     use super::super::tests::world::id;
     use super::*;
+    use crate::basics::MAX_NUMBER;
 
     const BALLOT: u64 = 3;
 
@@ -184,6 +189,22 @@ mod tests {
         take(&say(Kind::Start, u32::MAX, 0, &[])).expect("a start");
         let taken = (1..=CAPACITY as u64).find_map(|n| take(&record(BALLOT, LogIndex(n), LogIndex(0), n).1).err());
         assert_eq!(taken, Some(LaneFault::Room));
+    }
+
+    #[test]
+    fn nothing_is_promised_behind_which_there_is_no_number() {
+        let (ring, mut machine) = (memory(), Machine::default());
+        let (mut log, mut inbound) = (Log::new(CAPACITY, Some(Group::new(vec![id(0), id(1)]))), Inbound::default());
+        let mut prepare = |ballot, log: &mut Log| {
+            let mut bytes = Vec::new();
+            Header { kind: Kind::Prepare, count: 0, ballot, index: LogIndex(0), committed: LogIndex(0) }.encode(&mut bytes);
+            inbound.take(&bytes, &Reader::new(), log, &ring, &mut machine)
+        };
+        for ballot in [MAX_NUMBER, 1 << 54] {
+            assert_eq!(prepare(ballot, &mut log), Err(LaneFault::Range), "{ballot:x}");
+            assert_eq!(log.min_proposal(), 0);
+        }
+        assert_eq!(prepare(1 << 50, &mut log), Ok(()));
     }
 
     #[test]

@@ -5,8 +5,8 @@ use martlet_fabric::{Fabric as _, LocalRegion};
 
 use super::world::{Cluster, id, tiny};
 use crate::basics::MAX_NUMBER;
+use crate::engine::mu::Event;
 use crate::engine::mu::layout::{LaneFault, PERMISSION_LANE, WORDS, permission, words};
-use crate::engine::mu::{AbortReason, Event};
 
 /// Writes a word into the lane that a node keeps for another, once they are connected.
 fn say(c: &Cluster<true>, at: usize, from: usize, word: usize, value: u64) {
@@ -54,14 +54,44 @@ fn who_tells_no_salt_is_not_written_to() {
     assert_eq!((follower.writer.tail(), follower.acked), (0, None));
 }
 
+/// Has a node show a word from now on whenever it has had a turn, until `done`.
+fn until_shown(c: &mut Cluster<true>, at: usize, word: usize, value: u64, what: &str, mut done: impl FnMut(&mut Cluster<true>) -> bool) {
+    c.until(what, |c| {
+        let shown = c.nodes[at].fabric.memory(LocalRegion::Public(WORDS)).expect("its numbers");
+        shown[word].store(value, Ordering::Release);
+        done(c)
+    });
+}
+
+/// None follows the last one; and one that nobody can have come to yet would be followed by ever higher ones.
 #[test]
-fn no_proposal_number_follows_the_last_one() {
+fn who_shows_a_proposal_number_that_can_be_none_counts_for_nothing_as_long_as_it_does() {
+    for word in [words::MIN_PROPOSAL, words::LAST_BALLOT, words::TAUGHT_BALLOT] {
+        for number in [MAX_NUMBER, 1 << 61, 1 << 53] {
+            let mut c = Cluster::<true>::new(3, tiny());
+            until_shown(&mut c, 1, word, number, "somebody leads all the same", |c| c.leads(0));
+            let index = c.write(0).expect("it leads, and has room");
+            until_shown(&mut c, 1, word, number, "it is acknowledged", |c| c.acknowledged.contains_key(&index));
+            assert!(c.nodes.iter().all(|node| node.engine.log.highest_ballot() < 1 << 40), "nor does anybody promise one like it");
+            assert_eq!(c.nodes[1].engine.last().0, 0);
+            // It shows its own numbers when they change.
+            c.nodes[1].engine.published = false;
+            c.until("it counts again", |c| c.is_level());
+            c.assert_level();
+        }
+    }
+}
+
+/// It keeps to what is wrong, so that nobody leads while the others are away.
+#[test]
+fn a_number_that_can_be_none_makes_no_majority() {
     let mut c = Cluster::<true>::new(3, tiny());
     c.world.pause(2);
-    c.until("it gives up", |c| {
-        let shown = c.nodes[1].fabric.memory(LocalRegion::Public(WORDS)).expect("its numbers");
-        shown[words::MIN_PROPOSAL].store(MAX_NUMBER, Ordering::Release);
-        c.events(0, |e| matches!(e, Event::Aborted { reason: AbortReason::Outbid, .. })) > 0
+    let limit = c.world.now() + 10 * tiny().silence_ns;
+    until_shown(&mut c, 1, words::MIN_PROPOSAL, MAX_NUMBER, "time passes", |c| {
+        assert!(!c.leads(0));
+        c.world.now() > limit
     });
-    assert_eq!(c.nodes[0].engine.log.min_proposal(), 0, "nor is one promised");
+    c.world.resume(2);
+    c.until("somebody leads", |c| c.leader().is_some());
 }
