@@ -61,6 +61,19 @@ impl Score {
         self.failed
     }
 
+    /// The target has shown that it lives by something else than its counter: it is presumed dead no more, and has to stand still for some reads to be so again.
+    pub fn take_back(&mut self) {
+        if self.failed {
+            Mark::HeartRecovered.reach();
+            (self.failed, self.score) = (false, self.thresholds.recovery);
+        }
+    }
+
+    /// Whether the target is presumed dead.
+    pub fn is_failed(&self) -> bool {
+        self.failed
+    }
+
     /// The monitor was itself stalled: what it compares with is too old to blame the target for. A target that is presumed dead already is blamed for
     /// nothing any more, and an advance is a sign of life however late it is read: else a monitor that is often stalled would never take it back.
     pub fn forget_last(&mut self) {
@@ -84,6 +97,17 @@ mod tests {
         assert!(s.observe(7), "three reads without progress");
         assert!(s.observe(8), "one beat is not enough to recover");
         assert!(!s.observe(9));
+    }
+
+    #[test]
+    fn what_a_target_does_is_a_sign_of_life() {
+        let mut s = Score::new(Thresholds { cap: 6, failure: 1, recovery: 4 });
+        (0..9).for_each(|_| _ = s.observe(7));
+        assert!(s.is_failed());
+        s.take_back();
+        assert!(!s.is_failed());
+        assert!(!s.observe(7) && !s.observe(7), "it is given as many reads as lie between the thresholds");
+        assert!(s.observe(7));
     }
 
     #[test]

@@ -48,6 +48,17 @@ impl Watch {
         }
     }
 
+    /// It asks for the permission. Whether it was presumed dead since its heart stood still, and is not for that: whoever wants to lead goes on.
+    pub fn hear(&mut self) -> bool {
+        let back = self.presumed && self.score.is_failed();
+        if back {
+            self.score.take_back();
+            self.presumed = false;
+            Mark::MuRecovered.reach();
+        }
+        back
+    }
+
     /// Whether it is taken to be alive.
     pub fn is_alive(&self) -> bool {
         !self.dead && !self.presumed

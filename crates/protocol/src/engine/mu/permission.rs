@@ -84,6 +84,10 @@ impl Mu {
                 continue;
             };
             requester.served = request;
+            // It lives. Taken for dead by who leads in its place, it would be deposed again at once, and depose that one, for as long as its score takes to rise.
+            if requester.watch.hear() {
+                self.events.push_back(Event::Recovered(requester.process));
+            }
             let start = word_from(fabric, peer, permission::START);
             if !is_position(start) {
                 self.permission.holder = None;

@@ -398,3 +398,26 @@ fn mu_5_4_a_replica_is_added_with_the_state_of_a_follower() {
     c.write_through(0);
     level(&mut c);
 }
+
+/// The lowest id takes its place back. Whoever leads in it had taken it for dead, and would depose it for as long as its score takes to rise, and be deposed in turn.
+#[test]
+fn mu_5_1_a_leader_that_returns_deposes_its_successor_once() {
+    for ns in [100_000, 300_000] {
+        let mut c = Cluster::<true>::new(3, tiny());
+        c.until_led_by(0);
+        c.write_through(0);
+        c.until("all are level", |c| c.is_level());
+        c.world.pause(0);
+        c.until_led_by(1);
+        c.write_through(1);
+        c.run(ns);
+        let asked = |c: &Cluster<true>| -> [usize; 3] { std::array::from_fn(|n| c.events(n, |e| *e == Event::Asked)) };
+        let before = asked(&c);
+        c.world.resume(0);
+        c.until_led_by(0);
+        c.run(100 * tiny().heartbeat_interval_ns);
+        assert!(c.leads(0) && c.is_level());
+        assert_eq!(asked(&c), [before[0] + 1, before[1], before[2]], "{ns}: how often each has asked for the permission");
+        c.assert_level();
+    }
+}
