@@ -163,6 +163,10 @@ impl VerbsFabric {
         if entry.line.broken {
             return;
         }
+        // No peer and no setting leads here. What this process asks of itself never leaves its card: words of its own public regions, which it keeps for as long
+        // as it lives, over two queue pairs that nobody else has a part in. No lane is kept for oneself, so there is nothing to grant, to look at, to be told of or to
+        // close; a card whose patience is exhausted, that forgets a request, or that takes no more memory for a few bytes, serves the others no better. And
+        // nothing can be done without oneself: a coordinator's own acceptor would count for lost as long as the process lives.
         invariant!(id != PeerId::SELF, "the card does not serve us: {why}");
         tracing::warn!(peer = id.0, "the connection with {} is given up: {why}", describe(entry.peer.identity));
         self.end_line(id);
