@@ -1,4 +1,8 @@
 //! Everything that has to hold before a change lands, the quick checks first. What cannot be checked here is listed with the reason.
+//!
+//! Some steps wait most of the time, or use one core: others go on beside them ([`crate::beside`]). Those are checks to whose outcome time means nothing, and they
+//! stand back: tests of real processes, whose leases end, find the machine nearly as if they were alone. They build into directories of their own, so that
+//! nobody waits for cargo's locks.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -6,6 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
+
+use crate::beside::{Beside, Check, Ended};
 
 /// What came of a step.
 pub enum Outcome {
@@ -31,34 +37,54 @@ pub fn cargo(root: &Path) -> Command {
 
 /// The model checker for shared memory: its primitives, and records at fixed places. Its flag changes how everything is built, so it builds into a directory of
 /// its own.
-pub fn loom(root: &Path) -> Outcome {
-    let check = |package: &[&str]| {
+pub fn loom(root: &Path) -> [Command; 2] {
+    // One bug that can be planted is a canary of its own there.
+    let packages: [&[&str]; 2] = [&["martlet-fabric"], &["martlet-protocol", "--features=canaries"]];
+    packages.map(|package| {
         let mut command = cargo(root);
         command.args(["test", "--test", "loom", "--package"]).args(package);
         command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target_directory(root).join("loom"));
-        finish(&mut command)
-    };
-    // One bug that can be planted is a canary of its own there.
-    match check(&["martlet-fabric"]) {
-        Outcome::Passed => check(&["martlet-protocol", "--features=canaries"]),
-        other => other,
-    }
+        command
+    })
 }
 
 /// The features under which the simulator's probes are there.
-pub const PROBED: &str = "--features=canaries,marks";
+const PROBED: &str = "--features=canaries,marks";
 
-/// Known bugs planted one at a time, which default lives have to find. Optimised, and a test so that panics are caught.
-pub fn canaries(root: &Path) -> Command {
+/// Tests with probes. Optimised, and tests so that panics are caught. The engines are named whether or not their tests are wanted: so all is built once for all.
+fn probed<'a>(root: &Path, tests: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = cargo(root);
-    command.args(["test", "--profile", "sim", "--package", "martlet-sim", PROBED, "--test", "canaries", "--"]);
+    command.args(["test", "--profile", "sim", "--package", "martlet-sim", "--package", "martlet-protocol"]);
+    command.arg("--features=martlet-sim/canaries,martlet-sim/marks,martlet-protocol/canaries");
+    for test in tests {
+        command.args(["--test", test]);
+    }
     command
 }
 
-/// Known bugs planted in the engines whose hand-overs of the permission are explored in every order.
-fn planted_hand_overs(root: &Path) -> Outcome {
-    let mut command = cargo(root);
-    finish(command.args(["test", "--package", "martlet-protocol", "--features=canaries", "--test", "hand_over", "planted"]))
+/// Known bugs planted one at a time, which default lives have to find.
+pub fn canaries(root: &Path) -> Command {
+    let mut command = probed(root, ["canaries"]);
+    command.arg("--");
+    command
+}
+
+/// What goes on beside the steps: rows of checks. A check of the second row uses one core, one of the first both.
+fn beside(root: &Path) -> [Vec<Check>; 2] {
+    let mut all = probed(root, ["canaries", "coverage", "hand_over"]);
+    all.arg("--no-run");
+    // Known bugs planted in the engines whose hand-overs of the permission are explored in every order.
+    let mut hand_overs = probed(root, ["hand_over"]);
+    hand_overs.arg("planted");
+    [
+        vec![
+            Check { name: "fuzz, built", work: crate::fuzz::build_command(root).map(|build| vec![build]).map_err(Outcome::Failed) },
+            Check { name: "canaries", work: Ok(vec![all, canaries(root)]) },
+            Check { name: "canaries, in every order", work: Ok(vec![hand_overs]) },
+            Check { name: "coverage", work: Ok(vec![probed(root, ["coverage"])]) },
+        ],
+        vec![Check { name: "loom", work: Ok(loom(root).into()) }, Check { name: "miri", work: crate::miri::check(root) }],
+    ]
 }
 
 /// Runs every step, even after one has failed: one run shows all that is wrong.
@@ -74,7 +100,7 @@ pub fn run(root: &Path) -> ExitCode {
         Some(advisories) => advisories.finish(),
         None => Outcome::Skipped("cargo-deny could not be run, see above".into()),
     };
-    let steps: [(&str, Step); 17] = [
+    let steps: [(&str, Step); 12] = [
         ("format", &|root| finish(cargo(root).args(["fmt", "--all", "--check"]))),
         ("tidy", &|root| match crate::tidy::run(root) {
             code if code == ExitCode::SUCCESS => Outcome::Passed,
@@ -91,40 +117,76 @@ pub fn run(root: &Path) -> ExitCode {
         }),
         ("docs", &|root| finish(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))),
         ("deny", &deny),
-        ("loom", &loom),
-        ("fuzz", &fuzz),
-        ("canaries", &|root| finish(&mut canaries(root))),
-        ("canaries, in every order", &planted_hand_overs),
-        ("coverage", &|root| {
-            finish(cargo(root).args(["test", "--profile", "sim", "--package", "martlet-sim", PROBED, "--test", "coverage"]))
-        }),
         ("tests", &tests),
+        ("fuzz", &fuzz),
         ("rdma", &crate::vm::check::run),
-        ("miri", &crate::miri::run),
         ("advisories", &advisories),
     ];
-    let mut summary = Vec::new();
-    let mut failed = false;
+    let scratch = match Scratch::new("beside") {
+        Ok(scratch) => scratch,
+        Err(error) => {
+            eprintln!("cannot make a directory for what checks print: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let rows = beside(root);
+    let names: Vec<&str> = rows.iter().flatten().map(|check| check.name).collect();
+    println!("== beside others, shown when they have ended: {}", names.join("; "));
+    let beside = Beside::start(rows, scratch.path());
+    let mut summary = Summary::default();
     for (name, step) in steps {
         println!("== {name}");
         let start = Instant::now();
         let outcome = step(root);
-        let seconds = start.elapsed().as_secs_f64();
-        summary.push(match outcome {
+        summary.add(name, outcome, start.elapsed().as_secs_f64());
+        // Not in the midst of what a step prints.
+        beside.ended().for_each(|ended| summary.add_shown(ended));
+    }
+    beside.rest().for_each(|ended| summary.add_shown(ended));
+    println!("== summary");
+    for line in summary.lines {
+        println!("{line}");
+    }
+    if summary.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// What came of the steps.
+#[derive(Default)]
+struct Summary {
+    lines: Vec<String>,
+    failed: bool,
+}
+
+impl Summary {
+    fn add(&mut self, name: &str, outcome: Outcome, seconds: f64) {
+        self.lines.push(match outcome {
             Outcome::Passed => format!("   passed   {name} ({seconds:.0} s)"),
             Outcome::Partly(what) => format!("   PARTLY   {name} ({seconds:.0} s): {what}"),
             Outcome::Failed(why) => {
-                failed = true;
+                self.failed = true;
                 format!("   FAILED   {name} ({seconds:.0} s): {why}")
             }
             Outcome::Skipped(why) => format!("   skipped  {name}: {why}"),
         });
     }
-    println!("== summary");
-    for line in summary {
-        println!("{line}");
+
+    /// One that has gone on beside others: what it has printed is shown now.
+    fn add_shown(&mut self, ended: Ended) {
+        println!("== {}, beside others", ended.name);
+        ended.show();
+        self.add(ended.name, ended.outcome, ended.seconds);
     }
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Runs commands one by one until one fails.
+pub fn one_by_one(commands: Result<Vec<Command>, Outcome>) -> Outcome {
+    match commands {
+        Ok(commands) => {
+            let mut outcomes = commands.into_iter().map(|mut command| finish(&mut command));
+            outcomes.find(|outcome| !matches!(outcome, Outcome::Passed)).unwrap_or(Outcome::Passed)
+        }
+        Err(known) => known,
+    }
 }
 
 /// Runs a command to its end.
@@ -136,8 +198,8 @@ pub fn finish(command: &mut Command) -> Outcome {
     }
 }
 
-/// Every fuzz target for a minute, six at a time. Always from the same beginning: whether a change lands is not to hang on chance. `cargo xtask fuzz`
-/// looks elsewhere each time.
+/// Every fuzz target for a minute. Always from the same beginning: whether a change lands is not to hang on chance. `cargo xtask fuzz` looks elsewhere each
+/// time.
 fn fuzz(root: &Path) -> Outcome {
     match crate::fuzz::run(root, &crate::fuzz::Wanted { target: None, seconds: 60, seed: Some(1) }) {
         Ok(None) => Outcome::Passed,
@@ -167,13 +229,14 @@ fn tests(root: &Path) -> Outcome {
         return built;
     }
     let target = target_directory(root);
-    let before = processes_from(&target);
+    let directories = [target.join("debug"), target.join("tmp")];
+    let before = processes_from(&directories);
     let mut test = cargo(root);
     // What tests have built besides is part of a whole that stands already.
     test.args(["test", "--workspace", "--no-fail-fast"]).env("TMPDIR", scratch.path()).env("MARTLET_BUILT_WORKSPACE", "1");
     let outcome = finish(&mut test);
     let mut left: Vec<String> =
-        processes_from(&target).difference(&before).map(|(pid, exe)| format!("process {pid} ({})", exe.display())).collect();
+        processes_from(&directories).difference(&before).map(|(pid, exe)| format!("process {pid} ({})", exe.display())).collect();
     left.extend(scratch.entries().into_iter().map(|path| format!("file {}", path.display())));
     if left.is_empty() {
         return outcome;
@@ -233,8 +296,8 @@ pub fn target_directory(root: &Path) -> PathBuf {
     fs::canonicalize(&target).unwrap_or(target)
 }
 
-/// The running processes whose executable stands under `target`, ourselves excepted.
-fn processes_from(target: &Path) -> BTreeSet<(u32, PathBuf)> {
+/// The running processes whose executable stands under one of these directories, ourselves excepted. What goes on beside the tests is built elsewhere.
+fn processes_from(directories: &[PathBuf]) -> BTreeSet<(u32, PathBuf)> {
     let own = std::process::id();
     fs::read_dir("/proc")
         .into_iter()
@@ -243,6 +306,6 @@ fn processes_from(target: &Path) -> BTreeSet<(u32, PathBuf)> {
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
         .filter(|&pid| pid != own)
         .filter_map(|pid| Some((pid, fs::read_link(format!("/proc/{pid}/exe")).ok()?)))
-        .filter(|(_, exe)| exe.starts_with(target))
+        .filter(|(_, exe)| directories.iter().any(|directory| exe.starts_with(directory)))
         .collect()
 }

@@ -17,8 +17,9 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
 const INPUT_SECONDS: u32 = 100;
 /// No target may take more memory, in MiB.
 const MEMORY_MIB: u32 = 1024;
-/// Targets that run at a time. Each for its minute: CI has to end.
-const AT_A_TIME: usize = 6;
+/// Targets that run at a time on two cores, and as many more on more. Fourteen take two rounds then, so that CI ends: each has its minute, of which it runs for
+/// 17 seconds. All of them at once would each run for eight, of which the seeds alone may take a good part.
+const AT_A_TIME: usize = 7;
 /// libFuzzer's compiler.
 const COMPILER: &str = "c++";
 
@@ -56,15 +57,18 @@ impl Wanted {
 pub fn run(root: &Path, wanted: &Wanted) -> Result<Option<String>, String> {
     let targets = targets(root, wanted.target.as_deref())?;
     let scratch = crate::ci::Scratch::new("fuzz").map_err(|error| format!("cannot make a directory for inputs: {error}"))?;
-    let (driver, complaint) = Driver::build(root)?;
+    let (driver, complaint) = Driver::choose(root)?;
+    build(&mut driver.build(root))?;
     if let Some(complaint) = &complaint {
         println!("!! {complaint}");
     }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let at_a_time = AT_A_TIME.max(AT_A_TIME * cores / 2);
     let mut waiting: VecDeque<&String> = targets.iter().collect();
     let mut running: Vec<Running> = Vec::new();
     let mut failed = Vec::new();
     while !waiting.is_empty() || !running.is_empty() {
-        while running.len() < AT_A_TIME
+        while running.len() < at_a_time
             && let Some(target) = waiting.pop_front()
         {
             running.push(driver.start(root, target, wanted, scratch.path())?);
@@ -96,35 +100,45 @@ fn targets(root: &Path, only: Option<&str>) -> Result<Vec<String>, String> {
     }
 }
 
+/// The command that builds what runs the targets.
+pub fn build_command(root: &Path) -> Result<Command, String> {
+    Ok(Driver::choose(root)?.0.build(root))
+}
+
 /// What runs a target.
 struct Driver {
     binary: PathBuf,
-    guided: bool,
+    /// The machine that it is built for, where coverage guides it.
+    guided: Option<String>,
 }
 
 impl Driver {
-    /// Builds the better of the two drivers that can be built here, with a complaint when it is the lesser one.
-    fn build(root: &Path) -> Result<(Driver, Option<String>), String> {
+    /// Chooses the better of the two drivers that can be built here, with a complaint when it is the lesser one.
+    fn choose(root: &Path) -> Result<(Driver, Option<String>), String> {
         let target = crate::ci::target_directory(root);
         if crate::ci::on_path(COMPILER) {
-            // Flags for everything mean a directory of its own; naming the target keeps them away from build scripts and macros.
             let host = host(root)?;
-            let directory = target.join("fuzz");
-            build(
-                crate::ci::cargo(root)
-                    .args(["build", "--release", "--package", "martlet-fuzz", "--bin", "fuzz-guided", "--features", "guided"])
-                    .args(["--target", &host])
-                    .env("RUSTFLAGS", COVERAGE)
-                    .env("CARGO_TARGET_DIR", &directory)
-                    .env("CARGO_PROFILE_RELEASE_LTO", "off"),
-            )?;
-            let binary = directory.join(host).join("release/fuzz-guided");
-            return Ok((Driver { binary, guided: true }, None));
+            let binary = target.join("fuzz").join(&host).join("release/fuzz-guided");
+            return Ok((Driver { binary, guided: Some(host) }, None));
         }
-        build(crate::ci::cargo(root).args(["build", "--release", "--package", "martlet-fuzz", "--bin", "fuzz-blind"]))?;
         let complaint =
             format!("`{COMPILER}` is not installed (Debian's g++), so fuzzing was blind: mutations of the seeds, not guided by coverage");
-        Ok((Driver { binary: target.join("release/fuzz-blind"), guided: false }, Some(complaint)))
+        Ok((Driver { binary: target.join("release/fuzz-blind"), guided: None }, Some(complaint)))
+    }
+
+    fn build(&self, root: &Path) -> Command {
+        let mut command = crate::ci::cargo(root);
+        command.args(["build", "--release", "--package", "martlet-fuzz", "--bin"]);
+        match &self.guided {
+            // Flags for everything mean a directory of its own; naming the target keeps them away from build scripts and macros.
+            Some(host) => command
+                .args(["fuzz-guided", "--features", "guided", "--target", host])
+                .env("RUSTFLAGS", COVERAGE)
+                .env("CARGO_TARGET_DIR", crate::ci::target_directory(root).join("fuzz"))
+                .env("CARGO_PROFILE_RELEASE_LTO", "off"),
+            None => command.arg("fuzz-blind"),
+        };
+        command
     }
 
     fn start(&self, root: &Path, target: &str, wanted: &Wanted, scratch: &Path) -> Result<Running, String> {
@@ -137,7 +151,7 @@ impl Driver {
         command.args(["-c", "ulimit -s unlimited 2>/dev/null; exec \"$0\" \"$@\""]).arg(&self.binary);
         command.env("TMPDIR", &artifacts);
         let seconds = wanted.seconds;
-        if self.guided {
+        if self.guided.is_some() {
             // libFuzzer takes 0 for "choose one".
             command.arg(format!("-seed={}", wanted.seed.unwrap_or(0)));
             command
@@ -156,7 +170,7 @@ impl Driver {
         let errors = output.try_clone().map_err(|error| format!("cannot share {}: {error}", log.display()))?;
         let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
         let child = child.map_err(|error| format!("cannot run {}: {error}", self.binary.display()))?;
-        Ok(Running { target: target.to_owned(), child, log, start: Instant::now(), guided: self.guided })
+        Ok(Running { target: target.to_owned(), child, log, start: Instant::now(), guided: self.guided.is_some() })
     }
 }
 

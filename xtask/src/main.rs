@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod beside;
 mod ci;
 mod deny;
 mod fuzz;
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Some("miri") => tell(miri::run(&root)),
+        Some("miri") => tell(ci::one_by_one(miri::check(&root))),
         Some("header") => match header::write(&root) {
             Ok(()) => ExitCode::SUCCESS,
             Err(why) => {
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Some("loom") => tell(ci::loom(&root)),
+        Some("loom") => tell(ci::one_by_one(Ok(ci::loom(&root).into()))),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
             ExitCode::SUCCESS

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::ci::{Outcome, cargo, finish};
+use crate::ci::{Outcome, cargo};
 
 /// Packages, and the tests of theirs that need neither the kernel nor minutes.
 const PARTS: [(&str, &[&str]); 3] = [
@@ -25,8 +25,8 @@ const PARTS: [(&str, &[&str]); 3] = [
     ("martlet-protocol", &["basics::sealed"]),
 ];
 
-/// Runs it, or says what is missing.
-pub fn run(root: &Path) -> Outcome {
+/// The commands that run it, or what is missing.
+pub fn check(root: &Path) -> Result<Vec<Command>, Outcome> {
     let has = |mut command: Command| command.args(["miri", "--version"]).output().is_ok_and(|output| output.status.success());
     let mut nightly = Command::new("cargo");
     nightly.arg("+nightly");
@@ -35,20 +35,17 @@ pub fn run(root: &Path) -> Outcome {
     } else if has(nightly) {
         Some("+nightly")
     } else {
-        return Outcome::Skipped(
+        return Err(Outcome::Skipped(
             "NOT CHECKED: the component `miri` is on no installed toolchain (`rustup component add miri rust-src --toolchain nightly`)"
                 .into(),
-        );
+        ));
     };
-    for (package, tests) in PARTS {
+    let of_package = |(package, tests): (&str, &[&str])| {
         let mut command = if toolchain.is_some() { Command::new("cargo") } else { cargo(root) };
         command.current_dir(root).args(toolchain).args(["miri", "test", "--package", package, "--lib", "--"]).args(tests);
         // Whoever asks for a file that is not there has to be told so by the host.
         command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
-        match finish(&mut command) {
-            Outcome::Passed => {}
-            other => return other,
-        }
-    }
-    Outcome::Passed
+        command
+    };
+    Ok(PARTS.map(of_package).into())
 }
