@@ -4,6 +4,9 @@ use serde_json::Value;
 
 use crate::martlet::{Ran, fabric, on_fabric, run};
 
+/// How often a benchmark is tried that other tests, or whatever else the machine does, may disturb. Each disturbed one says so, by itself and soon.
+const TRIES: u32 = 20;
+
 /// Runs a benchmark and returns the metrics that it measured beside the reference figures.
 #[track_caller]
 fn bench(arguments: &[&str]) -> Vec<String> {
@@ -110,7 +113,7 @@ fn watching_the_leader_for_pauses() {
     // Where the other tests keep the leader from running for longer than its followers wait, it loses the lead by right. The benchmark says so, and that
     // nothing was measured.
     let lost = |ran: &Ran| ran.code == Some(1) && ran.err.contains("node 0 lost the lead in the phase");
-    let undisturbed = (0..5).map(|_| watch()).find(|ran| !lost(ran)).expect("a leader that is left in peace once in five times");
+    let undisturbed = (0..TRIES).map(|_| watch()).find(|ran| !lost(ran)).expect("a leader that is left in peace once");
     let metrics = measured("pauses", undisturbed);
     for phase in ["undisturbed", "log going round", "replica added", "follower stopped", "follower back"] {
         let wanted = format!("{phase}: proposed and released");
@@ -163,7 +166,7 @@ fn the_store_beside_others() {
         let compare = || run(&[&["bench", "--json", "kv", "--engine", engine, "--redis-port", &port], &size[..]].concat());
         // As above: who loses the lead closes its clients' connections, and redis-benchmark ends.
         let lost = |ran: &Ran| ran.code == Some(1) && ran.err.contains("Server closed the connection");
-        let undisturbed = (0..5).map(|_| compare()).find(|ran| !lost(ran)).expect("a leader that is left in peace once in five times");
+        let undisturbed = (0..TRIES).map(|_| compare()).find(|ran| !lost(ran)).expect("a leader that is left in peace once");
         let metrics = measured("kv", undisturbed);
         for wanted in [
             "PUT on the fabric, unreplicated",
