@@ -1,5 +1,5 @@
-//! Checks that go on beside others, which need the machine only now and then: tests of real processes wait for one another, and a virtual machine with a bad
-//! link waits nearly always. They stand back behind what they go on beside, and what they say is kept until somebody asks for it.
+//! Checks that go on beside others, which need the machine only now and then: a virtual machine with a bad link waits nearly always. They stand back behind what
+//! they go on beside, and what they say is kept until somebody asks for it.
 
 use std::fs;
 use std::io::{self, Write as _};

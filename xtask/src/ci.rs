@@ -1,8 +1,8 @@
 //! Everything that has to hold before a change lands, the quick checks first. What cannot be checked here is listed with the reason.
 //!
-//! Some steps wait most of the time, or use one core: others go on beside them ([`crate::beside`]). Those are checks to whose outcome time means nothing, and they
-//! stand back: tests of real processes, whose leases end, find the machine nearly as if they were alone. They build into directories of their own, so that
-//! nobody waits for cargo's locks.
+//! The machine with RDMA devices waits most of the time: others go on beside it ([`crate::beside`]), to whose outcome time means nothing, and stand back. Not beside
+//! the tests: a leader of real processes loses the lead when something else has its core, stand back as it may. What is beside others builds into directories of
+//! its own, so that nobody waits for cargo's locks.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -69,8 +69,8 @@ pub fn canaries(root: &Path) -> Command {
     command
 }
 
-/// What goes on beside the steps: rows of checks. A check of the second row uses one core, one of the first both.
-fn beside(root: &Path) -> [Vec<Check>; 2] {
+/// What goes on beside the steps after the tests: rows of checks. A check of the second row uses one core, one of the first both.
+fn rows_beside(root: &Path) -> [Vec<Check>; 2] {
     let mut all = probed(root, ["canaries", "coverage", "hand_over"]);
     all.arg("--no-run");
     // Known bugs planted in the engines whose hand-overs of the permission are explored in every order.
@@ -129,20 +129,23 @@ pub fn run(root: &Path) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let rows = beside(root);
-    let names: Vec<&str> = rows.iter().flatten().map(|check| check.name).collect();
-    println!("== beside others, shown when they have ended: {}", names.join("; "));
-    let beside = Beside::start(rows, scratch.path());
+    let mut beside = None;
     let mut summary = Summary::default();
     for (name, step) in steps {
         println!("== {name}");
         let start = Instant::now();
         let outcome = step(root);
         summary.add(name, outcome, start.elapsed().as_secs_f64());
+        if name == "tests" {
+            let rows = rows_beside(root);
+            let names: Vec<&str> = rows.iter().flatten().map(|check| check.name).collect();
+            println!("== beside what follows, shown when they have ended: {}", names.join("; "));
+            beside = Some(Beside::start(rows, scratch.path()));
+        }
         // Not in the midst of what a step prints.
-        beside.ended().for_each(|ended| summary.add_shown(ended));
+        beside.iter().flat_map(Beside::ended).for_each(|ended| summary.add_shown(ended));
     }
-    beside.rest().for_each(|ended| summary.add_shown(ended));
+    beside.into_iter().flat_map(Beside::rest).for_each(|ended| summary.add_shown(ended));
     println!("== summary");
     for line in summary.lines {
         println!("{line}");
@@ -296,7 +299,7 @@ pub fn target_directory(root: &Path) -> PathBuf {
     fs::canonicalize(&target).unwrap_or(target)
 }
 
-/// The running processes whose executable stands under one of these directories, ourselves excepted. What goes on beside the tests is built elsewhere.
+/// The running processes whose executable stands under one of these directories, ourselves excepted.
 fn processes_from(directories: &[PathBuf]) -> BTreeSet<(u32, PathBuf)> {
     let own = std::process::id();
     fs::read_dir("/proc")
