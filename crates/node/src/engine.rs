@@ -6,10 +6,10 @@ use martlet_protocol::basics::{LogIndex, ProcessId};
 use martlet_protocol::detector::heartbeat::Thresholds;
 use martlet_protocol::engine::mu::{RecoverError, SnapshotStep};
 use martlet_protocol::engine::{Engine, Mu, PrimaryBackup, mu, primary_backup};
+use martlet_protocol::founding::Returned;
 use martlet_protocol::membership::{self, Authority, ClockBounds, Roles};
 use martlet_protocol::replica::StateMachine;
 
-use crate::durable::Returned;
 use crate::wal::Snapshot;
 
 use crate::config::{Cluster, ElectionConfig, EngineKind, FabricKind};

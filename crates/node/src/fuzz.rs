@@ -3,8 +3,7 @@
 use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_protocol::basics::layout::returned;
 use martlet_protocol::basics::{ProcessId, ViewNumber};
-
-use crate::durable::{Returned, refound};
+use martlet_protocol::founding::{Returned, refound};
 
 /// Entries and parts of an embedded replica.
 ///

@@ -3,11 +3,9 @@
 //! | module | what stands there |
 //! |---|---|
 //! | `keeper` | [`Keeper`]: takes the engine's journal to the log's thread in each turn, and takes snapshots in steps |
-//! | `returned` | [`Returned`]: what a process that has come back shows to whoever founds the cluster again |
 //! | here | [`Store`]: a node's directory, over all its lives |
 
 mod keeper;
-mod returned;
 
 use std::hash::Hasher as _;
 use std::path::PathBuf;
@@ -18,7 +16,6 @@ use martlet_protocol::engine::mu::RecoverError;
 use siphasher::sip::SipHasher24;
 
 pub(crate) use keeper::Keeper;
-pub(crate) use returned::{Refounding, Returned, refound};
 
 use crate::config::{DurabilityConfig, Key, Settings};
 use crate::wal::format::Owner;

@@ -7,6 +7,7 @@ use martlet_fabric::shm::DeathWords;
 use martlet_fabric::{Identity, LocalRegion, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, RETURNED, life};
 use martlet_protocol::basics::{ProcessId, Time};
+use martlet_protocol::founding::{Refounding, Returned, Verdict};
 use martlet_protocol::membership::{Authority, ClockBounds, Core, Member};
 use martlet_protocol::replica::{Application, Standing};
 
@@ -18,9 +19,9 @@ use crate::backend::{Backend, Rest as _};
 use crate::clock;
 use crate::config::{Cluster, Settings};
 use crate::counters::{Counter, Counters, EventKind};
-use crate::durable::{Keeper, Refounding, Returned};
+use crate::durable::Keeper;
 use crate::engine::{self, NodeEngine};
-use crate::founding::{Founding, Verdict};
+use crate::founding::{self, Founding, OnBackend};
 use crate::host::Host;
 use crate::idle::{Idler, Rest};
 use crate::rehearsal::Rehearsals;
@@ -114,8 +115,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     pub(super) fn live(&mut self, settings: &Settings, stop: &Stop, bed: &mut F::Rest, placement: &Placement) -> io::Result<End> {
         let cluster = settings.cluster();
         let mut founding = Some(match self.keeper {
-            None => Founding::new(cluster, self.me.node),
-            Some(_) => Founding::with_disks(cluster, self.me, self.agent.host.engine.returned()),
+            None => Founding::<F>::new(founding::config(cluster, self.me)),
+            Some(_) => Founding::<F>::with_disks(founding::config(cluster, self.me), self.agent.host.engine.returned()),
         });
         let mut idler = Idler::new(&settings.node().threads, clock::now());
         let mut fifo = (placement.class == Class::Fifo).then(FifoWatch::default);
@@ -165,7 +166,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 Rest::None => std::hint::spin_loop(),
                 Rest::Yield => std::thread::yield_now(),
                 Rest::Park => {
-                    let due = founding.as_ref().map_or(Time(u64::MAX), Founding::due);
+                    let due = founding.as_ref().map_or(Time(u64::MAX), Founding::<F>::due);
                     // Who is heard of in memory is heard sooner by a sleep there.
                     let at_sockets = leads && !self.agent.app.is_heard_in_memory() && bed.hears_at_sockets();
                     self.park(due, bed, at_sockets, fifo.as_mut());
@@ -209,7 +210,11 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             return Ok(Verdict::Wait);
         }
         host.boards_read.drain(..).for_each(|completion| looking.handle_completion(completion));
-        let again = match looking.look(now, cluster, &mut host.fabric, &host.members)? {
+        let verdict = looking.look(now, &OnBackend::<F>::new(cluster, self.me.node), &mut host.fabric, &host.members)?;
+        if let Some(why) = looking.poll_reason() {
+            tracing::warn!("waiting: {why}");
+        }
+        let again = match verdict {
             Verdict::Wait => return Ok(Verdict::Wait),
             Verdict::Found(again) => again,
             Verdict::StartOver => {

@@ -1,14 +1,14 @@
 //! What a process that has come back from its disk shows to the others, before they know each other as members of anything.
 
+use crate::basics::ballot::majority;
+use crate::basics::layout::{LAST_VIEW, MAX_MEMBERS, returned};
+use crate::basics::{LogIndex, ProcessId, ViewNumber, is_number};
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Incarnation, Memory, NodeId};
-use martlet_protocol::basics::ballot::majority;
-use martlet_protocol::basics::layout::{LAST_VIEW, MAX_MEMBERS, returned};
-use martlet_protocol::basics::{LogIndex, ProcessId, ViewNumber, is_number};
 
 /// A log that somebody has come back with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Returned {
+pub struct Returned {
     /// The number under which it was accepted.
     pub ballot: u64,
     /// Its last entry.
@@ -18,6 +18,11 @@ pub(crate) struct Returned {
     /// The group.
     pub members: Vec<ProcessId>,
 }
+
+/// Words that say nothing yet, or make no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("these words do not say what their owner has come back with")]
+pub struct Unreadable;
 
 impl Returned {
     /// Writes it, or that there is nothing, where the others read it.
@@ -38,33 +43,37 @@ impl Returned {
         region[returned::STATE].store(state, Ordering::Release);
     }
 
-    /// What somebody's words say; `Err` when they say nothing, or make no sense.
-    pub fn parse(words: &[u64; returned::WORDS]) -> Result<Option<Returned>, ()> {
+    /// What somebody's words say.
+    ///
+    /// # Errors
+    /// When they say nothing, or make no sense.
+    pub fn parse(words: &[u64; returned::WORDS]) -> Result<Option<Returned>, Unreadable> {
         match words[returned::STATE] {
             returned::NOTHING => return Ok(None),
             returned::LOG => {}
-            _ => return Err(()),
+            _ => return Err(Unreadable),
         }
         // A cluster is founded again in the view after that one.
         let sane = words[returned::VIEW] < LAST_VIEW && [returned::BALLOT, returned::LAST].iter().all(|at| is_number(words[*at]));
         if !sane {
-            return Err(());
+            return Err(Unreadable);
         }
-        let count = usize::try_from(words[returned::MEMBERS]).ok().filter(|count| (1..=MAX_MEMBERS).contains(count)).ok_or(())?;
+        let count = usize::try_from(words[returned::MEMBERS]).ok().filter(|count| (1..=MAX_MEMBERS).contains(count)).ok_or(Unreadable)?;
         let ids = words[returned::FIRST..].chunks_exact(2).take(count);
-        let members = ids.map(|id| Ok(ProcessId { node: NodeId(u16::try_from(id[0]).map_err(|_| ())?), incarnation: Incarnation(id[1]) }));
+        let members =
+            ids.map(|id| Ok(ProcessId { node: NodeId(u16::try_from(id[0]).map_err(|_| Unreadable)?), incarnation: Incarnation(id[1]) }));
         Ok(Some(Returned {
             ballot: words[returned::BALLOT],
             last: LogIndex(words[returned::LAST]),
             view: ViewNumber(words[returned::VIEW]),
-            members: members.collect::<Result<_, ()>>()?,
+            members: members.collect::<Result<_, Unreadable>>()?,
         }))
     }
 }
 
 /// How a cluster is founded again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refounding {
+pub struct Refounding {
     /// The first view's number.
     pub number: ViewNumber,
     /// Who belongs to the group of the best log and is there.
@@ -75,7 +84,7 @@ pub(crate) struct Refounding {
 
 /// Why nothing can be founded yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Lack {
+pub enum Lack {
     /// Nobody who is there has a log.
     #[error("nobody who runs has any data")]
     Logs,
@@ -93,7 +102,10 @@ pub(crate) enum Lack {
 
 /// What those who are there can found. The best log is the one with the highest number, then the longest, as for the engine itself; a majority of its group
 /// has to be there, since nothing less is sure to know of all that was acknowledged.
-pub(crate) fn refound(present: &[(ProcessId, Returned)]) -> Result<Refounding, Lack> {
+///
+/// # Errors
+/// When nobody can, for now.
+pub fn refound(present: &[(ProcessId, Returned)]) -> Result<Refounding, Lack> {
     let best = present.iter().map(|(_, log)| log).max_by_key(|log| (log.ballot, log.last)).ok_or(Lack::Logs)?;
     let is_member = |id: &ProcessId| best.members.contains(&id.birth());
     let mut members: Vec<ProcessId> = present.iter().map(|(id, _)| *id).filter(is_member).collect();
@@ -132,7 +144,7 @@ mod tests {
     fn what_is_shown_is_read_and_nonsense_is_refused() {
         let region: Vec<AtomicU64> = (0..returned::WORDS).map(|_| AtomicU64::new(0)).collect();
         let words = || std::array::from_fn(|at| region[at].load(Ordering::Relaxed));
-        assert_eq!(Returned::parse(&words()), Err(()), "it has not said anything");
+        assert_eq!(Returned::parse(&words()), Err(Unreadable), "it has not said anything");
         Returned::store(None, &region);
         assert_eq!(Returned::parse(&words()), Ok(None));
         let shown = log(7, 99, &[0, 2, 5]);
@@ -149,7 +161,7 @@ mod tests {
         ] {
             let mut words: [u64; returned::WORDS] = words();
             words[word] = bad;
-            assert_eq!(Returned::parse(&words), Err(()));
+            assert_eq!(Returned::parse(&words), Err(Unreadable));
         }
     }
 
