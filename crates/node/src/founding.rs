@@ -7,7 +7,7 @@ use martlet_protocol::basics::ProcessId;
 use martlet_protocol::founding::{self, Config, Ground};
 
 use crate::backend::Backend;
-use crate::config::{Cluster, NodeEntry};
+use crate::config::Cluster;
 
 /// Between two looks, in nanoseconds.
 const LOOK_INTERVAL_NS: u64 = 2_000_000;
@@ -37,6 +37,8 @@ impl<F: Backend> Ground for OnBackend<'_, F> {
     type Claim = F::Claim;
     type Error = io::Error;
 
+    const FIXED: bool = F::FIXED_CLAIM;
+
     fn claim(&self) -> io::Result<Option<F::Claim>> {
         F::claim_founding(self.cluster, self.me)
     }
@@ -51,7 +53,7 @@ pub(crate) fn config(cluster: &Cluster, me: ProcessId) -> Config {
     Config {
         me,
         others: cluster.config().nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != me.node).collect(),
-        may_found: cluster.node(me.node).is_some_and(NodeEntry::may_found),
+        founders: cluster.config().nodes.iter().filter(|n| n.may_found()).map(|n| NodeId(n.number)).collect(),
         look_interval_ns: LOOK_INTERVAL_NS,
         unable_interval_ns: UNABLE_INTERVAL_NS,
         return_patience_ns: RETURN_PATIENCE_NS,
@@ -69,7 +71,7 @@ mod tests {
 
     use super::*;
     use crate::clock;
-    use crate::config::{ClusterConfig, Key, Role};
+    use crate::config::{ClusterConfig, Key, NodeEntry, Role};
 
     struct Node {
         fabric: ShmFabric,

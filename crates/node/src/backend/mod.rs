@@ -40,6 +40,8 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     type Rest: Rest<Self>;
     /// Held by the one process that may found the cluster, as far as its founding is concerned.
     type Claim: std::fmt::Debug;
+    /// Whether the claim is one node's, whoever asks for it.
+    const FIXED_CLAIM: bool;
 
     /// Starts a node's endpoint. It lets nobody in until [`Backend::open`] or [`Backend::connect`] is called.
     ///

@@ -34,6 +34,7 @@ impl Backend for ShmFabric {
     type Rest = ShmRest;
     /// An abstract socket name, which one process of the host can have, and which goes with it.
     type Claim = OwnedFd;
+    const FIXED_CLAIM: bool = false;
 
     fn start_node(settings: &Settings, identity: Identity) -> Result<ShmFabric, StartError> {
         Ok(ShmFabric::start(ShmConfig { closed: true, ..config(settings.cluster(), identity) })?)

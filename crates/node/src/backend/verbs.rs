@@ -45,6 +45,7 @@ impl Backend for VerbsFabric {
     type Rest = Nap;
     /// The first node of the configuration that may found is the one.
     type Claim = ();
+    const FIXED_CLAIM: bool = true;
 
     fn start_node(settings: &Settings, identity: Identity) -> Result<VerbsFabric, StartError> {
         let config = config(settings.cluster(), identity, settings.verbs_device());

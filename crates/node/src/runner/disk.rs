@@ -83,7 +83,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     /// Whether it has come back from its disk, and those who have a view go on without it.
     pub(super) fn returns_in_vain(&self) -> bool {
         let core = &self.agent.host.core;
-        self.returns && core.view().is_some() && !core.is_member()
+        let known = !self.founds_for_others || core.is_view_shared();
+        self.returns && core.view().is_some() && known && !core.is_member()
     }
 
     /// The disk has failed: the others go on without this replica.

@@ -59,6 +59,8 @@ pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
     keeper: Option<Keeper>,
     /// Whether it is an earlier life's process, come back with its log.
     pub(super) returns: bool,
+    /// It has founded the cluster for others, who have to learn that from it.
+    pub(super) founds_for_others: bool,
 }
 
 impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
@@ -108,7 +110,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         host.dormant = returns;
         let rehearsals = Rehearsals::new(settings, clocks, now);
         let gaps = Gaps::new(now, stall_ns);
-        Ok(Life { agent: Agent::new(host, app), rehearsals, words: Some(words), me, gaps, keeper, returns })
+        Ok(Life { agent: Agent::new(host, app), rehearsals, words: Some(words), me, gaps, keeper, returns, founds_for_others: false })
     }
 
     /// Turns, until it is over.
@@ -235,6 +237,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                     let entry = cluster.node(id.node)?;
                     Some(Member { id, roles: entry.role_set(), address: entry.redis.clone() })
                 };
+                self.founds_for_others = !members.contains(&self.me);
                 host.core.found_again(host.now, &mut host.fabric, number, members.into_iter().filter_map(member).collect());
             }
         }

@@ -20,6 +20,10 @@
 //! **Where disks are used** (`docs/durability.md`, "Coming back"), whoever would found it reads also what everybody has come back with. If anybody has come
 //! back with a log, the members of the best log's group that are there go on with it, once they are a majority of that group; a process that has nothing, or a
 //! log of another history, waits for their view. If nobody has one, every configured node has to be there to say so.
+//!
+//! Where one process has the claim whatever it has come back with ([`Ground::FIXED`]), it founds the cluster **for others** if it does not belong to that group: it
+//! shows their first view on its board, from where they learn it, and asks to be taken in like any newcomer. So the claim never has to move, and there is no
+//! moment at which two processes could take it for theirs. All others look as well, but only to say whom they wait for.
 
 mod returned;
 
@@ -43,8 +47,8 @@ pub struct Config {
     pub me: ProcessId,
     /// Every other configured node.
     pub others: Vec<NodeId>,
-    /// Whether this process may be the founder, or looks for its own sake only.
-    pub may_found: bool,
+    /// Every node that may found the cluster, since it is a coordinator and a replica.
+    pub founders: Vec<NodeId>,
     /// Between two looks, in nanoseconds.
     pub look_interval_ns: u64,
     /// How often who cannot found anything looks whether that has changed, in nanoseconds.
@@ -59,6 +63,9 @@ pub trait Ground {
     type Claim: Debug;
     /// Why it cannot be said who runs.
     type Error;
+
+    /// Whether the claim is one node's whoever asks for it; otherwise whoever asks first has it, until it is given up.
+    const FIXED: bool;
 
     /// Gets the claim to found the cluster, if this process may have it now.
     ///
@@ -78,7 +85,7 @@ pub trait Ground {
 pub enum Verdict {
     /// Wait, and look again.
     Wait,
-    /// This process is to found the cluster now: alone, or again with all who have come back.
+    /// This process is to found the cluster now: alone, or again of those who have come back, to whom it need not belong.
     Found(Option<Refounding>),
     /// This process has been made an acceptor of a history that is over.
     StartOver,
@@ -92,6 +99,8 @@ pub struct Founding<C> {
     /// Looks in a row that found nobody with a view.
     clear_looks: u32,
     next: Time,
+    /// It has been made an acceptor; what it saw before says nothing about that.
+    taken: bool,
     /// The look that is under way.
     look: Option<Look>,
     /// Whom the look before it saw.
@@ -119,8 +128,10 @@ struct Look {
     peers: Vec<PeerId>,
     /// What they have come back with.
     words: Vec<Shown>,
-    /// Every configured node is connected.
-    everybody: bool,
+    /// Configured nodes that are not connected,
+    missing: Vec<u16>,
+    /// and those of them that may run all the same.
+    unheard: Vec<u16>,
     /// Words not read yet.
     pending: usize,
     clear: bool,
@@ -129,7 +140,7 @@ struct Look {
 impl<C> Founding<C> {
     /// Where nothing is on disks.
     pub fn new(config: Config) -> Founding<C> {
-        Founding { config, claim: None, clear_looks: 0, next: Time(0), look: None, seen: Vec::new(), disks: None }
+        Founding { config, claim: None, clear_looks: 0, next: Time(0), taken: false, look: None, seen: Vec::new(), disks: None }
     }
 
     /// The same where disks are used: this process has come back with `own`, or with nothing.
@@ -171,18 +182,29 @@ impl<C> Founding<C> {
                 if taken {
                     // It will not found anything in this life.
                     self.claim = None;
+                    if !std::mem::replace(&mut self.taken, true) {
+                        self.clear_looks = 0;
+                    }
                 } else if self.claim.is_none() {
-                    self.clear_looks = 0;
-                    self.claim = if self.config.may_found { ground.claim()? } else { None };
+                    self.claim = if self.config.founders.contains(&self.config.me.node) { ground.claim()? } else { None };
+                    if self.claim.is_some() || !G::FIXED {
+                        self.clear_looks = 0;
+                    }
                 }
-                if taken || self.claim.is_some() {
+                // Who can never be the one looks to say whom it waits for.
+                let only_says = G::FIXED && self.disks.is_some() && self.claim.is_none();
+                if only_says && !taken {
+                    self.next = now.after(self.config.unable_interval_ns);
+                }
+                if taken || self.claim.is_some() || only_says {
                     self.look = Some(self.begin(ground, fabric, members, taken)?);
                 }
                 return Ok(Verdict::Wait);
             }
         }
         let mut look = self.look.take().expect("just matched");
-        let words = std::mem::take(&mut look.words);
+        let Look { missing, unheard, words, .. } = &mut look;
+        let (missing, unheard, words) = (std::mem::take(missing), std::mem::take(unheard), std::mem::take(words));
         let same = look.peers == self.seen;
         self.clear_looks = match (look.clear, same) {
             (false, _) => 0,
@@ -190,27 +212,42 @@ impl<C> Founding<C> {
             (true, true) => self.clear_looks + 1,
         };
         self.seen = look.peers;
-        if !look.clear {
+        if !look.clear && !G::FIXED {
             // Somebody who has none of our trouble may go ahead.
             self.claim = None;
         }
-        Ok(match self.clear_looks >= LOOKS {
-            false => Verdict::Wait,
-            true if is_taken(fabric) => Verdict::StartOver,
-            // It may have been taken between two looks, and looked without a claim.
-            true if self.claim.is_some() => match &mut self.disks {
-                None => Verdict::Found(None),
-                Some(disks) => match disks.judge(now, &self.config, &words, look.everybody) {
-                    Some(verdict) => verdict,
-                    None => {
-                        // Somebody else may be able to.
-                        self.claim = None;
-                        self.next = now.after(self.config.unable_interval_ns);
-                        Verdict::Wait
-                    }
-                },
-            },
-            true => Verdict::Wait,
+        if G::FIXED
+            && !unheard.is_empty()
+            && let Some(disks) = &mut self.disks
+        {
+            disks.say(format!("nodes {unheard:?} are not connected, and may run all the same"));
+        }
+        if self.clear_looks < LOOKS {
+            return Ok(Verdict::Wait);
+        }
+        if self.taken {
+            return Ok(Verdict::StartOver);
+        }
+        if is_taken(fabric) {
+            // Since the look began, by somebody who may have a view.
+            return Ok(Verdict::Wait);
+        }
+        let verdict = match &mut self.disks {
+            None => Some(Verdict::Found(None)),
+            Some(disks) => disks.judge(now, &self.config, G::FIXED, &words, missing.is_empty()),
+        };
+        Ok(match verdict {
+            // It may have been taken between two looks, and looked without a claim; or somebody else has it.
+            _ if self.claim.is_none() => Verdict::Wait,
+            Some(verdict) => verdict,
+            None => {
+                if !G::FIXED {
+                    // Somebody else may be able to.
+                    self.claim = None;
+                }
+                self.next = now.after(self.config.unable_interval_ns);
+                Verdict::Wait
+            }
         })
     }
 
@@ -222,7 +259,8 @@ impl<C> Founding<C> {
         members: &[(PeerId, ProcessId)],
         taken: bool,
     ) -> Result<Look, G::Error> {
-        let mut look = Look { peers: Vec::with_capacity(members.len()), words: Vec::new(), everybody: true, pending: 0, clear: true };
+        let peers = Vec::with_capacity(members.len());
+        let mut look = Look { peers, words: Vec::new(), missing: Vec::new(), unheard: Vec::new(), pending: 0, clear: true };
         for node in &self.config.others {
             // Every connection of that node: an earlier life may still be listed while it dies.
             let before = look.pending;
@@ -246,9 +284,14 @@ impl<C> Founding<C> {
                     fabric.read_word(word, Component::Founding.token(u64::from(peer.0)));
                 }
             }
-            look.everybody &= look.pending > before;
-            look.clear &= look.pending > before || ground.is_absent(*node)?;
+            if look.pending == before {
+                look.missing.push(node.0);
+                if !ground.is_absent(*node)? {
+                    look.unheard.push(node.0);
+                }
+            }
         }
+        look.clear = look.unheard.is_empty();
         Ok(look)
     }
 
@@ -283,7 +326,7 @@ fn from_disk(rest: u64) -> Option<(usize, usize)> {
 
 impl Disks {
     /// What follows from what the others have come back with; `None`: nothing that this process could do.
-    fn judge(&mut self, now: Time, config: &Config, shown: &[Shown], everybody: bool) -> Option<Verdict> {
+    fn judge(&mut self, now: Time, config: &Config, fixed: bool, shown: &[Shown], everybody: bool) -> Option<Verdict> {
         let mut present: Vec<(ProcessId, Returned)> = self.own.iter().map(|log| (config.me, log.clone())).collect();
         for (process, words) in shown {
             match Returned::parse(words) {
@@ -301,10 +344,13 @@ impl Disks {
             return None;
         }
         match refound(&present) {
-            Ok(refounding) if !refounding.members.contains(&config.me) => {
-                self.say("others have newer data, and this node joins them".into());
+            // The first view needs somebody to decide the next one.
+            Ok(Refounding { members, .. }) if !members.iter().any(|id| config.founders.contains(&id.node)) => {
+                let nodes: Vec<u16> = members.iter().map(|id| id.node.0).collect();
+                self.say(format!("nodes {nodes:?} have the newest data, and none of them may found a cluster"));
                 None
             }
+            Ok(refounding) if !refounding.members.contains(&config.me) && !self.founds_for_others(fixed) => None,
             Ok(refounding) => {
                 let since = *self.able_since.get_or_insert(now);
                 let ready = refounding.complete || now.since(since) >= config.return_patience_ns;
@@ -316,6 +362,12 @@ impl Disks {
                 None
             }
         }
+    }
+
+    /// This process is none of those who go on. Whether it founds the cluster for them: nobody else ever could where the claim is fixed.
+    fn founds_for_others(&mut self, fixed: bool) -> bool {
+        self.say("others have newer data, and this node joins them".into());
+        fixed
     }
 
     fn say(&mut self, why: String) {
@@ -360,20 +412,27 @@ mod tests {
     struct Back {
         config: Config,
         disks: Disks,
+        fixed: bool,
     }
 
     impl Back {
         fn judge(&mut self, now: Time, shown: &[Shown], everybody: bool) -> Option<Verdict> {
-            self.disks.judge(now, &self.config, shown, everybody)
+            self.disks.judge(now, &self.config, self.fixed, shown, everybody)
         }
     }
 
     fn disks(node: u16, group: Option<&[u16]>) -> Back {
         let (me, words) = shown(node, group);
-        let config =
-            Config { me, others: Vec::new(), may_found: true, look_interval_ns: 1, unable_interval_ns: 1, return_patience_ns: PATIENCE_NS };
+        let config = Config {
+            me,
+            others: Vec::new(),
+            founders: (0..3).map(NodeId).collect(),
+            look_interval_ns: 1,
+            unable_interval_ns: 1,
+            return_patience_ns: PATIENCE_NS,
+        };
         let own = Returned::parse(&words).expect("just stored");
-        Back { config, disks: Disks { own, able_since: None, said: String::new(), news: false } }
+        Back { config, fixed: false, disks: Disks { own, able_since: None, said: String::new(), news: false } }
     }
 
     #[test]
@@ -384,6 +443,12 @@ mod tests {
         assert_eq!(empty.judge(Time(0), &[shown(1, None), shown(2, Some(&[1, 2]))], true), None, "one of two");
         let all = [shown(1, Some(&[1, 2])), shown(2, Some(&[1, 2]))];
         assert_eq!(empty.judge(Time(0), &all, true), None, "they do it themselves");
+        let all = [shown(1, Some(&[1, 2])), shown(2, Some(&[1, 2]))];
+        empty.fixed = true;
+        let Some(Verdict::Found(Some(theirs))) = empty.judge(Time(0), &all, true) else { panic!("nobody else could") };
+        assert_eq!(theirs.members, [all[0].0, all[1].0], "for them, and without itself");
+        empty.config.founders = vec![NodeId(0)];
+        assert_eq!(empty.judge(Time(0), &all, true), None, "nobody there could decide a second view");
         let (process, _) = shown(2, None);
         assert_eq!(empty.judge(Time(0), &[shown(1, None), (process, [0; words::WORDS])], true), None, "it has not said anything");
     }

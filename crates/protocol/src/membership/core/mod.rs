@@ -194,10 +194,15 @@ impl Core {
     }
 
     /// Founds a cluster whose history was broken off: nobody has a view any more, and what these members keep on their disks goes on. `number` is that of the
-    /// first view, higher than any that stands there. They are connected with this process, which is one of them; it alone decides.
+    /// first view, higher than any that stands there. They are connected with this process, which alone decides. It need not be one of them: then it shows them the
+    /// view, and is outside like anybody who has heard of it.
     pub fn found_again<F: Fabric>(&mut self, now: Time, fabric: &mut F, number: ViewNumber, members: Vec<Member>) {
         invariant!(self.view.is_none(), "bootstrap of a process that knows a view already");
-        invariant!(members.iter().any(|m| m.id == self.config.me), "{} founds a cluster without itself", self.config.me);
+        invariant!(
+            members.iter().any(|m| m.roles.has(super::Roles::COORDINATOR)),
+            "{} founds a cluster of which nobody decides",
+            self.config.me
+        );
         let view = View {
             number,
             lease_ns: self.config.lease_ns,
@@ -277,6 +282,11 @@ impl Core {
     /// The lease: [`Lease::active`] is the paper's `Active`. Take a copy if it is asked often.
     pub fn lease(&self) -> &Lease {
         &self.lease
+    }
+
+    /// Whether somebody else has been seen to know the newest view, or a later one.
+    pub fn is_view_shared(&self) -> bool {
+        self.peers.newest_board() >= self.view_number()
     }
 
     /// Whether the newest view lists this process.

@@ -134,6 +134,11 @@ impl Peers {
         self.list.iter_mut()
     }
 
+    /// The newest view that anybody's board was seen to name; 0 for none.
+    pub fn newest_board(&self) -> ViewNumber {
+        self.list.iter().map(|p| p.board).max().unwrap_or_default()
+    }
+
     pub fn process(&self, id: PeerId) -> Option<ProcessId> {
         self.list.iter().find(|p| p.id == id).map(|p| p.process)
     }
