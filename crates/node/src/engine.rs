@@ -37,6 +37,9 @@ pub(crate) trait NodeEngine: Engine {
     /// What was taken with tickets up to this one is stable.
     fn handle_stable(&mut self, _ticket: u64) {}
 
+    /// Whether too much waits for the disk.
+    fn hold_back(&mut self, _holds: bool) {}
+
     /// Up to which entry the log is stable here, with a state that it goes on from.
     fn stable(&self) -> Option<LogIndex> {
         None
@@ -133,6 +136,10 @@ impl NodeEngine for Mu {
 
     fn handle_stable(&mut self, ticket: u64) {
         self.handle_stable(ticket);
+    }
+
+    fn hold_back(&mut self, holds: bool) {
+        self.hold_back(holds);
     }
 
     fn stable(&self) -> Option<LogIndex> {

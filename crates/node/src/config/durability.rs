@@ -74,7 +74,7 @@ pub struct DurabilityConfig {
     /// A segment of a node's log that has grown to so many bytes gets a successor; and when so much, and as much as the last snapshot took, has been
     /// written since that one began, another one begins.
     pub segment_bytes: u64,
-    /// When so many bytes wait for the disk, a leader takes no more requests until there are fewer. With `async` that is what a loss of power may cost.
+    /// When so many bytes wait for the disk, a leader takes no more requests until there are fewer, and a follower takes nothing over from it. With `async` that is what a loss of power may cost.
     pub max_pending_bytes: u64,
 }
 

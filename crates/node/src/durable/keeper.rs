@@ -100,6 +100,7 @@ impl Keeper {
     pub fn before_turn<F: Fabric, E: NodeEngine, S>(&mut self, host: &mut Host<F, E, S>) -> bool {
         let Host { engine, congested, .. } = host;
         *congested = self.wal.unstable_bytes() >= self.max_pending_bytes;
+        engine.hold_back(*congested);
         let (stable, snapshots) = (self.wal.stable(), self.wal.snapshots());
         let news = stable > self.told || snapshots > self.snapshots;
         if stable > self.told {

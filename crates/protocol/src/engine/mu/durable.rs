@@ -103,6 +103,12 @@ impl Mu {
         }
     }
 
+    /// Whether too much waits for the disk. Then a follower leaves in its lane what the leader writes, and what comes there beyond that it gets later, or is taught,
+    /// as when it is slow for another reason; before it grants its permission to somebody else it takes all of it over all the same.
+    pub fn hold_back(&mut self, holds: bool) {
+        self.holds_back = holds;
+    }
+
     /// Up to which entry this replica's own log, as it is accepted now, is stable, together with a state to apply it to.
     pub fn stable(&self) -> Option<LogIndex> {
         self.log.journal.as_ref().and_then(|journal| journal.stable_under(self.log.last_ballot()))

@@ -137,6 +137,8 @@ pub struct Mu {
     published: bool,
     told: Told,
     snapshot: Option<Snapshot>,
+    /// Too much waits for the disk: what the leader writes stays in its lane.
+    holds_back: bool,
     /// Of which chain of the journal a snapshot is whole, and not yet known to be stable.
     finished: Option<u64>,
 }
@@ -198,6 +200,7 @@ impl Mu {
             published: false,
             told: Told::default(),
             snapshot: None,
+            holds_back: false,
             finished: None,
         }
     }
@@ -468,7 +471,7 @@ impl Mu {
     #[inline(never)]
     fn follow<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
         let mut moved = self.serve(fabric, machine);
-        if let Some(holder) = self.permission.holder.filter(|h| *h != PeerId::SELF) {
+        if let Some(holder) = self.permission.holder.filter(|h| *h != PeerId::SELF && !self.holds_back) {
             let drained = self.drain(holder, DRAIN_BYTES, fabric, machine);
             self.published &= !drained;
             moved |= drained;

@@ -72,6 +72,30 @@ fn a_part_that_is_too_long_for_the_disk_is_no_part_of_a_snapshot() {
 }
 
 #[test]
+fn who_holds_back_writes_nothing_down_and_the_others_go_on() {
+    let mut c = Cluster::<true>::new(3, durable(Durability::Async));
+    c.until_led_by(0);
+    ready(&mut c);
+    c.write_through(0);
+    c.until("all are level", |c| c.is_level());
+    c.nodes[1].engine.hold_back(true);
+    let last = c.nodes[1].engine.last();
+    // So much that the log goes round, and the lane with it.
+    for _ in 0..200 {
+        c.write_through(0);
+    }
+    assert_eq!((c.nodes[1].engine.last(), c.nodes[1].engine.journal().len()), (last, 0));
+    // What its lane holds counts when the leader changes.
+    c.kill(0);
+    let leader = |c: &Cluster<true>| c.leader().filter(|leader| *leader != 0);
+    c.until("another leader", |c| leader(c).is_some());
+    let next = leader(&c).expect("just seen");
+    c.write_through(next);
+    c.nodes[1].engine.hold_back(false);
+    c.until("all are level", |c| c.is_level());
+}
+
+#[test]
 fn a_leader_whose_promise_would_be_forgotten_does_not_prepare() {
     let mut c = Cluster::<true>::new(3, durable(Durability::Sync));
     c.nodes.iter_mut().for_each(|node| node.disk.stuck = true);
