@@ -73,6 +73,14 @@ pub(crate) trait NodeEngine: Engine {
         None
     }
 
+    /// Whether what the process `me` has written down says that it belongs to its group.
+    ///
+    /// # Errors
+    /// When something else was written there.
+    fn belonged(_me: ProcessId, _config: Self::Config, _snapshot: &Snapshot, _journal: &[u8]) -> Result<bool, RecoverError> {
+        Ok(false)
+    }
+
     /// The engine of the process `me` as what was written down says. `None`: engines of this kind write nothing down.
     ///
     /// # Errors
@@ -169,6 +177,10 @@ impl NodeEngine for Mu {
     fn returned(&self) -> Option<Returned> {
         let group = self.group()?;
         Some(Returned { ballot: self.ballot(), last: self.last(), view: group.view(), members: group.members().to_vec() })
+    }
+
+    fn belonged(me: ProcessId, config: mu::Config, snapshot: &Snapshot, journal: &[u8]) -> Result<bool, RecoverError> {
+        Mu::belonged(me, &config, &snapshot.last, journal)
     }
 
     fn recover<F: Fabric, S: StateMachine>(

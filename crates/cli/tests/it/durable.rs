@@ -96,6 +96,45 @@ fn a_torn_tail_is_cut_and_said_and_a_corruption_is_refused_by_file_and_byte() {
     assert!(log(1).contains("tail was torn"), "{}", log(1));
 }
 
+/// The power goes after a node that has joined anew has been taken in, and before what it was earlier has been removed from its disk.
+#[test]
+fn a_node_comes_back_as_what_it_was_last_though_what_it_was_before_still_stands_there() {
+    let cluster = Cluster::new();
+    up(&cluster, &[]).ok();
+    let data = |node: u16| PathBuf::from(&cluster.dir).join(format!("data/node-{node}"));
+    let lives = || {
+        let entries = fs::read_dir(data(2)).expect("there").map(|entry| entry.expect("an entry").path());
+        entries.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("life-"))).collect::<Vec<_>>()
+    };
+    let members = |count| while cluster.run(&["members"]).ok().objects()[0]["members"].as_array().map(Vec::len) != Some(count) {};
+    members(3);
+    cluster.run(&["cluster", "kill", "2"]).ok();
+    members(2);
+    let before = lives();
+    let [earlier] = &before[..] else { panic!("one life: {before:?}") };
+    let kept = PathBuf::from(&cluster.dir).join("earlier");
+    let copy = |from: &PathBuf, to: &PathBuf| {
+        fs::create_dir_all(to).expect("made");
+        for entry in fs::read_dir(from).expect("there").map(|entry| entry.expect("an entry")) {
+            fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
+        }
+    };
+    copy(earlier, &kept);
+    up(&cluster, &[]).ok();
+    members(3);
+    // It has been taken in, and says so on its disk, when it removes what it was before.
+    while lives().iter().any(|life| life == earlier) {}
+    cluster.run(&["set", "key", "value"]).ok();
+    for node in ["0", "1", "2"] {
+        cluster.run(&["cluster", "kill", node]).ok();
+    }
+    copy(&kept, earlier);
+    // Another disk is lost: node 2 is needed.
+    fs::remove_dir_all(data(0)).expect("removed");
+    up(&cluster, &[]).ok();
+    assert_eq!(cluster.run(&["get", "key"]).ok().objects()[0]["value"], "value");
+}
+
 /// Whether this process may mount something for itself and its children.
 fn namespaces() -> Option<Vec<&'static str>> {
     let ways: [&[&str]; 2] = [&["-m"], &["-rm"]];

@@ -60,14 +60,10 @@ impl Keeper {
         Keeper::start(store, me, log, bell)
     }
 
-    /// What a life has left, for the process that comes back as it. A torn tail has been cut off, and is said.
+    /// What a life has left, for the process that comes back as it.
     pub fn recover(store: &Store, me: ProcessId, bell: Box<dyn Fn() + Send>) -> Result<(Recovered, Keeper), DiskError> {
         let life = Store::life_of(me);
-        let (recovered, log) = store.directory.recover(life)?;
-        if let Some((file, at)) = &recovered.torn {
-            let path = store.directory.life_path(life).join(file);
-            tracing::warn!(file = %path.display(), at, "the log's tail was torn, as the end of a process leaves it, and has been cut off");
-        }
+        let (recovered, log) = store.recover(life)?;
         let mut keeper = Keeper::start(store, me, log, bell)?;
         // What this start had to read counts: or a node that keeps losing its power would read ever more.
         keeper.since = recovered.frames.iter().map(|frame| frame.len() as u64).sum();

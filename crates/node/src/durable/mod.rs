@@ -13,13 +13,15 @@ use std::sync::Arc;
 
 use martlet_protocol::basics::{ProcessId, RETURN_BITS};
 use martlet_protocol::engine::mu::RecoverError;
+use martlet_protocol::founding::life_to_come_back_as;
 use siphasher::sip::SipHasher24;
 
 pub(crate) use keeper::Keeper;
 
 use crate::config::{DurabilityConfig, Key, Settings};
+use crate::wal::disk::SystemDisk;
 use crate::wal::format::Owner;
-use crate::wal::{Directory, Style, WalError};
+use crate::wal::{Directory, Log, Recovered, Style, WalError};
 
 /// Why a node cannot begin with its directory, or cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -92,9 +94,24 @@ impl Store {
         Ok(Some(Store { directory: Arc::new(directory), segment_bytes, max_pending_bytes }))
     }
 
-    /// Where to begin when nobody is known to have a view.
-    pub fn origin(&self) -> Result<Origin, DiskError> {
-        Ok(self.directory.life_to_recover()?.map_or(Origin::Afresh, |life| Origin::Return { life }))
+    /// Where to begin when nobody is known to have a view. `belongs` says of what a life has left whether it belongs to its group.
+    pub fn origin(&self, belongs: impl Fn(u64, &Recovered) -> Result<bool, RecoverError>) -> Result<Origin, DiskError> {
+        let lives = self.directory.lives_to_recover()?;
+        let life = life_to_come_back_as(&lives, |life| {
+            let (recovered, _) = self.recover(life)?;
+            belongs(life, &recovered).map_err(|error| self.unfit(life, error))
+        })?;
+        Ok(life.map_or(Origin::Afresh, |life| Origin::Return { life }))
+    }
+
+    /// What a life has left. A torn tail has been cut off, and is said.
+    fn recover(&self, life: u64) -> Result<(Recovered, Log<SystemDisk>), DiskError> {
+        let (recovered, log) = self.directory.recover(life)?;
+        if let Some((file, at)) = &recovered.torn {
+            let path = self.directory.life_path(life).join(file);
+            tracing::warn!(file = %path.display(), at, "the log's tail was torn, as the end of a process leaves it, and has been cut off");
+        }
+        Ok((recovered, log))
     }
 
     /// The newest life that stands there: a host's clock may have begun anew, and a fresh life has to be newer.
@@ -102,9 +119,9 @@ impl Store {
         Ok(self.directory.lives()?.into_iter().max().unwrap_or(0))
     }
 
-    /// The incarnation with which to come back as that life: a number that nobody has seen.
+    /// The incarnation with which to come back as that life: a number that nobody has seen. It has to be [counted](Self::count_return) before anybody does.
     pub fn incarnation(&self, life: u64) -> Result<u64, DiskError> {
-        let count = self.directory.count_return(life)?;
+        let count = self.directory.next_return(life)?;
         let most = (1 << RETURN_BITS) - 1;
         if count > most {
             return Err(DiskError::WornOut { path: self.directory.life_path(life), most });
@@ -112,13 +129,11 @@ impl Store {
         Ok(life + count)
     }
 
-    /// The start as this process has failed before anybody was let in: its number has not been seen, and is there for the next one. A node that is
-    /// started again and again with a log that is refused would use them up.
-    pub fn take_back(&self, me: ProcessId) {
+    /// This process has come back, and others are about to hear of it: its number does not come again. A start that ends before this, whatever ends it, uses
+    /// none up: a node may be started again and again with a log that is refused.
+    pub fn count_return(&self, me: ProcessId) -> Result<(), DiskError> {
         let life = Store::life_of(me);
-        if let Err(error) = self.directory.take_back_return(life, me.incarnation.0 - life) {
-            tracing::warn!(%error, "a failed start counts as one that has come back");
-        }
+        Ok(self.directory.count_return(life, me.incarnation.0 - life)?)
     }
 
     /// A log whose bytes are good, and which the engine cannot take.
@@ -129,5 +144,58 @@ impl Store {
     /// The name of the log that this process keeps.
     pub fn life_of(me: ProcessId) -> u64 {
         me.birth().incarnation.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use martlet_fabric::{Incarnation, NodeId};
+
+    use super::*;
+    use crate::wal::Wal;
+
+    fn opened(name: &str) -> (std::path::PathBuf, Store) {
+        let path = std::env::temp_dir().join(format!("martlet-{name}-{}", std::process::id()));
+        let style = Style { owner: Owner { cluster: 1, node: 2 }, segment_bytes: 1 << 16, chance: 3 };
+        let directory = Arc::new(Directory::open(&path, style).expect("ours"));
+        (path, Store { directory, segment_bytes: 1 << 16, max_pending_bytes: 1 << 16 })
+    }
+
+    #[test]
+    fn a_start_that_nobody_hears_of_does_not_count_as_a_return_whatever_ends_it() {
+        let (path, store) = opened("returns");
+        let life = 3 << RETURN_BITS;
+        let next = || store.incarnation(life).expect("a good disk");
+        assert_eq!([next(), next(), next()], [life + 1; 3]);
+        let me = ProcessId { node: NodeId(2), incarnation: Incarnation(next()) };
+        store.count_return(me).expect("a good disk");
+        assert_eq!([next(), next()], [life + 2; 2], "the others may know the first");
+        drop(store);
+        std::fs::remove_dir_all(&path).expect("ours");
+    }
+
+    #[test]
+    fn a_node_comes_back_as_its_newest_life_that_the_group_has() {
+        let (path, store) = opened("origin");
+        let directory = Arc::clone(&store.directory);
+        let origin = |members: &[u64]| store.origin(|life, _| Ok(members.contains(&life))).expect("a good disk");
+        assert_eq!(origin(&[]), Origin::Afresh);
+        for life in [4, 5, 6] {
+            let log = directory.begin(life).expect("a new life");
+            let mut wal = Wal::start(log, &directory.life_path(life), Duration::ZERO, || {}).expect("a thread");
+            wal.begin_snapshot();
+            wal.append(b"base");
+            wal.finish_snapshot(Vec::new());
+            wal.close().expect("a good disk");
+        }
+        drop(directory.begin(7).expect("a new life"));
+        let life = |life| Origin::Return { life };
+        assert_eq!(origin(&[4, 5, 6, 7]), life(6), "7 has no snapshot: nobody has counted on it");
+        assert_eq!(origin(&[4, 5]), life(5), "6 was on its way into the group");
+        assert_eq!(origin(&[]), life(4), "nobody belongs any more: it joins anew, and is told so by the others");
+        drop((store, directory));
+        std::fs::remove_dir_all(&path).expect("ours");
     }
 }

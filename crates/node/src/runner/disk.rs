@@ -1,17 +1,19 @@
 //! What a life has to do with its node's disk: where it begins there, with which engine, and how it ends when the disk fails.
 
+use martlet_fabric::Incarnation;
 use martlet_protocol::basics::{ProcessId, RETURN_BITS};
+use martlet_protocol::engine::mu::RecoverError;
 use martlet_protocol::replica::{Application, StateMachine as _};
 
 use super::RunError;
 use super::life::Life;
 use crate::backend::Backend;
-use crate::config::{Cluster, Key};
+use crate::config::{Cluster, Key, Settings};
 use crate::counters::Counter;
 use crate::durable::{Keeper, Origin, Store};
 use crate::engine::NodeEngine;
 use crate::stop::Stop;
-use crate::wal::WalError;
+use crate::wal::{Recovered, WalError};
 
 /// Who a life is to be, and where on its disk it begins, if there is one.
 pub(super) struct Birth<'a> {
@@ -25,12 +27,23 @@ impl Birth<'_> {
         matches!(self.disk, Some((_, Origin::Return { .. })))
     }
 
-    /// It has come to nothing, and nobody has been let in.
-    pub fn take_back(&self) {
-        if let Some((store, Origin::Return { .. })) = self.disk {
-            store.take_back(self.me);
+    /// To be called before anybody is let in.
+    pub fn announce(&self) -> Result<(), RunError> {
+        match self.disk {
+            Some((store, Origin::Return { .. })) => {
+                store.count_return(self.me).map_err(|error| RunError::Disk { node: self.me.node, error })
+            }
+            _ => Ok(()),
         }
     }
+}
+
+/// Whether the group has that life of this node, by what it has left on the disk.
+pub(super) fn belonged<E: NodeEngine>(settings: &Settings, life: u64, left: &Recovered) -> Result<bool, RecoverError> {
+    let cluster = settings.cluster();
+    let me = ProcessId { node: settings.id(), incarnation: Incarnation(life) };
+    let Some(snapshot) = &left.snapshot else { return Ok(false) };
+    E::belonged(me, E::config(cluster, cluster.sizes(), 0), snapshot, &left.frames.concat())
 }
 
 /// The least incarnation from there on that a log can begin with: the lowest bits count those who come back with it.

@@ -92,6 +92,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let words = fabric.register_death_words(LIFE, &indices).map_err(|error| RunError::DeathWords { node, error })?;
         let signs = fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
         signs[life::THREADS].store(1, Ordering::Release);
+        birth.announce()?;
         fabric.open();
         let others = config.nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != node);
         others.for_each(|other| fabric.connect(cluster, other));

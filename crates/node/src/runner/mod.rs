@@ -27,7 +27,7 @@ use crate::stop::Stop;
 use crate::undertaker::Undertaker;
 use crate::warm;
 
-use disk::{Birth, birth_after};
+use disk::{Birth, belonged, birth_after};
 use life::{End, Life};
 
 /// How many trips between two cores measure the difference of their clocks at the start.
@@ -182,7 +182,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     let mut resets = 0;
     loop {
         let origin = match &store {
-            Some(store) if may_return => store.origin().map_err(disk)?,
+            Some(store) if may_return => store.origin(|life, left| belonged::<E>(settings, life, left)).map_err(disk)?,
             _ => Origin::Afresh,
         };
         let incarnation = match (&store, origin) {
@@ -193,8 +193,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         newest = newest.max(incarnation);
         let me = ProcessId { node, incarnation: Incarnation(incarnation) };
         let birth = Birth { me, disk: store.as_ref().map(|store| (store, origin)) };
-        let begun = Life::<F, E, A>::begin(settings, &birth, clocks, engine, machine, counters, app);
-        let mut life = begun.inspect_err(|_| birth.take_back())?;
+        let mut life = Life::<F, E, A>::begin(settings, &birth, clocks, engine, machine, counters, app)?;
         if let Some(report) = report.take() {
             report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns });
         }

@@ -1,7 +1,7 @@
 //! A node's data directory: one process at a time has it open, and each life of the node has a log of its own there.
 //!
 //! A new life begins with nothing and is taught by the others. Until they have taken it in, the older life's log is the one that counts; so it stays
-//! until [`Directory::keep_only`] says that it is superfluous.
+//! until [`Directory::keep_only`] says that it is superfluous. If the power goes before, several have left something, and their logs say which of them counts.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -88,20 +88,20 @@ impl Directory {
         Ok(names.iter().filter_map(|name| parse_life(name)).collect())
     }
 
-    /// The life that a node comes back as after all have lost their power: the oldest one with a whole snapshot, since a younger one that the others had
-    /// taken in would have removed it. `None` when there is nothing to come back with.
+    /// The lives that a node could come back as after all have lost their power, the oldest first: those with a whole snapshot.
     ///
     /// # Errors
     /// When the disk refuses.
-    pub fn life_to_recover(&self) -> Result<Option<u64>, WalError> {
+    pub fn lives_to_recover(&self) -> Result<Vec<u64>, WalError> {
+        let mut whole = Vec::new();
         for life in self.lives()? {
             let dir = self.life_path(life);
             let names = SystemDisk.list(&dir).map_err(refused(&dir, Operation::Read))?;
             if names.iter().any(|name| parse_name(name).is_some_and(|(kind, _)| kind == super::format::FileKind::Snapshot)) {
-                return Ok(Some(life));
+                whole.push(life);
             }
         }
-        Ok(None)
+        Ok(whole)
     }
 
     /// Begins the log of a new life.
@@ -112,35 +112,32 @@ impl Directory {
         Log::create(SystemDisk, &self.life_path(life), self.style, life)
     }
 
-    /// Counts one more return with the log of this life, from 1 on: no number comes twice, whatever happens next.
+    fn returns(&self, life: u64) -> Result<Vec<u64>, WalError> {
+        let names = SystemDisk.list(&self.path).map_err(refused(&self.path, Operation::Read))?;
+        Ok(names.iter().filter_map(|name| parse_return(name)).filter(|(of, _)| *of == life).map(|(_, count)| count).collect())
+    }
+
+    /// The number of the next return with the log of this life, from 1 on. The same again and again, until it is [counted](Self::count_return).
     ///
     /// # Errors
     /// When the disk refuses.
-    pub fn count_return(&self, life: u64) -> Result<u64, WalError> {
-        let names = SystemDisk.list(&self.path).map_err(refused(&self.path, Operation::Read))?;
-        let before: Vec<u64> = names.iter().filter_map(|name| parse_return(name)).filter(|(of, _)| *of == life).map(|(_, n)| n).collect();
-        let count = before.iter().max().map_or(1, |last| last + 1);
+    pub fn next_return(&self, life: u64) -> Result<u64, WalError> {
+        Ok(self.returns(life)?.into_iter().max().map_or(1, |last| last + 1))
+    }
+
+    /// Counts that return: whatever happens next, its number does not come again.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn count_return(&self, life: u64, count: u64) -> Result<(), WalError> {
+        let before = self.returns(life)?;
         let path = self.path.join(return_name(life, count));
         SystemDisk.create(&path).map_err(refused(&path, Operation::Create))?;
         SystemDisk.sync_dir(&self.path).map_err(refused(&self.path, Operation::Sync))?;
         for path in before.iter().map(|count| self.path.join(return_name(life, *count))) {
             SystemDisk.remove(&path).map_err(refused(&path, Operation::Remove))?;
         }
-        Ok(count)
-    }
-
-    /// Takes back the latest count of a return, of which nobody has heard: the next one gets the same number.
-    ///
-    /// # Errors
-    /// When the disk refuses; then the number may count as used.
-    pub fn take_back_return(&self, life: u64, count: u64) -> Result<(), WalError> {
-        let (path, before) = (self.path.join(return_name(life, count)), self.path.join(return_name(life, count - 1)));
-        if count > 1 && !before.exists() {
-            SystemDisk.create(&before).map_err(refused(&before, Operation::Create))?;
-            SystemDisk.sync_dir(&self.path).map_err(refused(&self.path, Operation::Sync))?;
-        }
-        SystemDisk.remove(&path).map_err(refused(&path, Operation::Remove))?;
-        SystemDisk.sync_dir(&self.path).map_err(refused(&self.path, Operation::Sync))
+        Ok(())
     }
 
     /// Reads the log of a life, and opens it to go on.

@@ -40,6 +40,23 @@ pub use returned::{Lack, Refounding, Returned, Unreadable, refound};
 /// How many looks in a row must find nobody with a view.
 const LOOKS: u32 = 2;
 
+/// As which of the lives that have left something on a node's disk it comes back. There are several when the power went before one that had joined anew could
+/// remove the others; `lives`: the oldest first. `belongs` says of what one has left whether the group has it by its own log: then it may have counted for a
+/// commit, and those before it had been removed from the group. It is the newest of these; where there is none, the newer ones were on their way into the group,
+/// and the oldest one counts.
+///
+/// # Errors
+/// Those of `belongs`.
+pub fn life_to_come_back_as<E>(lives: &[u64], mut belongs: impl FnMut(u64) -> Result<bool, E>) -> Result<Option<u64>, E> {
+    let Some((oldest, younger)) = lives.split_first() else { return Ok(None) };
+    for life in younger.iter().rev() {
+        if belongs(*life)? {
+            return Ok(Some(*life));
+        }
+    }
+    Ok(Some(*oldest))
+}
+
 /// Who may found the cluster, and when they look.
 #[derive(Clone, Debug)]
 pub struct Config {

@@ -256,7 +256,7 @@ fn a_directory_is_one_processs_at_a_time_and_knows_what_to_come_back_as() {
     let scratch = Scratch::new("lives");
     let directory = Directory::open(&scratch.0, STYLE).expect("ours");
     assert!(matches!(Directory::open(&scratch.0, STYLE), Err(WalError::InUse { .. })));
-    assert_eq!(directory.life_to_recover().expect("readable"), None);
+    assert!(directory.lives_to_recover().expect("readable").is_empty());
 
     let whole = |life: u64, state: &[u8]| {
         let log = directory.begin(life).expect("a new life");
@@ -269,17 +269,22 @@ fn a_directory_is_one_processs_at_a_time_and_knows_what_to_come_back_as() {
         wal.close().expect("a good disk");
     };
     drop(directory.begin(4).expect("a new life"));
-    assert_eq!(directory.life_to_recover().expect("readable"), None, "it was never whole");
+    assert!(directory.lives_to_recover().expect("readable").is_empty(), "it was never whole");
     whole(5, b"five");
     whole(6, b"six");
-    assert_eq!(directory.life_to_recover().expect("readable"), Some(5), "nobody has said that 6 was taken in");
-    assert_eq!([5, 5, 6, 5].map(|life| directory.count_return(life).expect("a good disk")), [1, 2, 1, 3], "each number once");
-    directory.take_back_return(5, 3).expect("a good disk");
-    directory.take_back_return(6, 1).expect("a good disk");
-    assert_eq!([5, 6, 5].map(|life| directory.count_return(life).expect("a good disk")), [3, 1, 4], "those had not been used");
+    assert_eq!(directory.lives_to_recover().expect("readable"), [5, 6], "nobody has said that 6 was taken in");
+    let next = |life| directory.next_return(life).expect("a good disk");
+    let count = |life| {
+        let count = next(life);
+        directory.count_return(life, count).expect("a good disk");
+        count
+    };
+    assert_eq!([5, 5, 5].map(next), [1, 1, 1], "nobody has heard of it yet");
+    assert_eq!([5, 5, 6, 5].map(count), [1, 2, 1, 3], "each number once");
+    assert_eq!([5, 6].map(next), [4, 2]);
     directory.keep_only(6).expect("a good disk");
-    assert_eq!([5, 6].map(|life| directory.count_return(life).expect("a good disk")), [1, 2], "6 goes on, and 5 is forgotten");
-    assert_eq!((directory.lives().expect("readable"), directory.life_to_recover().expect("readable")), (vec![6], Some(6)));
+    assert_eq!([5, 6].map(count), [1, 2], "6 goes on, and 5 is forgotten");
+    assert_eq!((directory.lives().expect("readable"), directory.lives_to_recover().expect("readable")), (vec![6], vec![6]));
     let (recovered, _) = directory.recover(6).expect("whole");
     assert_eq!(recovered.snapshot.expect("whole").parts, [b"six"]);
     assert_eq!(recovered.frames, [&b"base"[..], b"entry"]);

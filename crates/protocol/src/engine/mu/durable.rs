@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use martlet_fabric::primitive::AtomicU64;
+use martlet_fabric::ring::lane_bytes;
 use martlet_fabric::{Fabric, Memory, PeerId, invariant};
 
 use super::config::{Config, Durability, Execution};
@@ -207,6 +209,17 @@ impl Mu {
         self.told = now;
     }
 
+    /// Whether the process that has written this down belongs to its group, by its own log. Before that nobody has ever counted on it; and the process that it took
+    /// the place of was removed from the group before it was taken in, one change being committed before the next one is made.
+    ///
+    /// # Errors
+    /// When the journal was not written by this engine.
+    pub fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
+        let ring: Vec<AtomicU64> = (0..lane_bytes(config.log_ring_bytes) / 8).map(|_| AtomicU64::new(0)).collect();
+        let (log, _) = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut Nothing)?;
+        Ok(log.group().is_some_and(|group| group.contains(config.known_as(me))))
+    }
+
     /// The engine of the process `me`, as what its journal and its snapshot say: a member of the same group, with the same log. `machine` is empty, and shows what
     /// is known to be committed afterwards. Who has not got the whole state has itself taught.
     ///
@@ -275,6 +288,27 @@ pub(super) fn replay<S: StateMachine>(
         restoring.machine.clear();
     }
     Ok((log, ceiling))
+}
+
+/// The state of somebody who only wants to know what the log is.
+struct Nothing;
+
+impl StateMachine for Nothing {
+    fn apply(&mut self, _: LogIndex, _: &[u8]) {}
+
+    fn transfer(&self, _: u64, _: usize, _: &mut Vec<u8>) -> Option<u64> {
+        None
+    }
+
+    fn install(&mut self, _: &[u8]) -> Result<(), UnreadablePart> {
+        Ok(())
+    }
+
+    fn clear(&mut self) {}
+
+    fn digest(&self) -> u64 {
+        0
+    }
 }
 
 /// A machine that gets back its state: parts, each when it shows the entries that the part shows.

@@ -41,6 +41,11 @@ impl Disk {
         self.whole.is_some()
     }
 
+    /// What somebody who comes back would find if nothing were lost.
+    pub fn stored(&self) -> Option<&Stored> {
+        self.whole.as_ref()
+    }
+
     /// Takes what the engine has to write down, gets on with it, and tells what is stable.
     pub fn turn<F: Fabric>(&mut self, engine: &mut Mu, machine: &Machine, fabric: &F) {
         self.take(engine);

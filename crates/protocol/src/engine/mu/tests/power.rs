@@ -13,7 +13,7 @@ use crate::engine::mu::durable::replay;
 use crate::engine::mu::journal::Journal;
 use crate::engine::mu::layout::{Header, Kind};
 use crate::engine::mu::log::{Log, Mark, Staged};
-use crate::engine::mu::{Config, Durability, Event, Execution, Group, RecoverError, SnapshotStep};
+use crate::engine::mu::{Config, Durability, Event, Execution, Group, Mu, RecoverError, SnapshotStep};
 use crate::replica::{MAX_PART_BYTES, Standing, StateMachine, UnreadablePart};
 
 fn durable(durability: Durability) -> Config {
@@ -93,6 +93,23 @@ fn who_holds_back_writes_nothing_down_and_the_others_go_on() {
     c.write_through(next);
     c.nodes[1].engine.hold_back(false);
     c.until("all are level", |c| c.is_level());
+}
+
+#[test]
+fn a_log_says_whether_its_owner_belonged_to_the_group() {
+    let mut c = Cluster::<true>::new(3, durable(Durability::Sync));
+    c.until_led_by(0);
+    ready(&mut c);
+    let joiner = c.spawn(None);
+    let belonged = |c: &Cluster<true>| {
+        let left = c.nodes[joiner].disk.stored()?;
+        Some(Mu::belonged(id(joiner), &c.config, &left.last, &left.journal()).expect("what it has written"))
+    };
+    c.until("it has a snapshot", |c| belonged(c).is_some());
+    assert_eq!(belonged(&c), Some(false), "it has been taught, and nobody counts on it");
+    c.nodes[0].engine.add(id(joiner));
+    c.until("it is taken in", |c| c.nodes[0].engine.group().is_some_and(|group| group.contains(id(joiner))) && c.is_level());
+    assert_eq!(belonged(&c), Some(true));
 }
 
 #[test]
