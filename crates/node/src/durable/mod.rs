@@ -96,12 +96,17 @@ impl Store {
 
     /// Where to begin when nobody is known to have a view. `belongs` says of what a life has left whether it belongs to its group.
     pub fn origin(&self, belongs: impl Fn(u64, &Recovered) -> Result<bool, RecoverError>) -> Result<Origin, DiskError> {
-        let lives = self.directory.lives_to_recover()?;
+        let lives = self.lives()?;
         let life = life_to_come_back_as(&lives, |life| {
             let (recovered, _) = self.recover(life)?;
             belongs(life, &recovered).map_err(|error| self.unfit(life, error))
         })?;
         Ok(life.map_or(Origin::Afresh, |life| Origin::Return { life }))
+    }
+
+    /// The lives that could be come back as, the oldest first.
+    pub fn lives(&self) -> Result<Vec<u64>, DiskError> {
+        Ok(self.directory.lives_to_recover()?)
     }
 
     /// What a life has left. A torn tail has been cut off, and is said.

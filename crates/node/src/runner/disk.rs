@@ -27,6 +27,12 @@ impl Birth<'_> {
         matches!(self.disk, Some((_, Origin::Return { .. })))
     }
 
+    /// As whom it could come back.
+    pub fn lives(&self) -> Result<Vec<u64>, RunError> {
+        let lives = self.disk.map(|(store, _)| store.lives()).transpose();
+        Ok(lives.map_err(|error| RunError::Disk { node: self.me.node, error })?.unwrap_or_default())
+    }
+
     /// To be called before anybody is let in.
     pub fn announce(&self) -> Result<(), RunError> {
         match self.disk {

@@ -34,8 +34,12 @@ const LONGEST_SLEEP_NS: u64 = 20_000_000;
 
 /// How a life ended.
 pub(super) enum End {
-    Stopped { left: bool },
+    Stopped {
+        left: bool,
+    },
     StartOver,
+    /// As this earlier life, of which the disk has the log.
+    ComeBackAs(u64),
     DiskFailed(WalError),
 }
 
@@ -59,6 +63,8 @@ pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
     keeper: Option<Keeper>,
     /// Whether it is an earlier life's process, come back with its log.
     pub(super) returns: bool,
+    /// The lives on its disk that it could come back as.
+    lives: Vec<u64>,
     /// It has founded the cluster for others, who have to learn that from it.
     pub(super) founds_for_others: bool,
 }
@@ -92,6 +98,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let words = fabric.register_death_words(LIFE, &indices).map_err(|error| RunError::DeathWords { node, error })?;
         let signs = fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
         signs[life::THREADS].store(1, Ordering::Release);
+        let lives = birth.lives()?;
         birth.announce()?;
         fabric.open();
         let others = config.nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != node);
@@ -111,7 +118,17 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         host.dormant = returns;
         let rehearsals = Rehearsals::new(settings, clocks, now);
         let gaps = Gaps::new(now, stall_ns);
-        Ok(Life { agent: Agent::new(host, app), rehearsals, words: Some(words), me, gaps, keeper, returns, founds_for_others: false })
+        Ok(Life {
+            agent: Agent::new(host, app),
+            rehearsals,
+            words: Some(words),
+            me,
+            gaps,
+            keeper,
+            returns,
+            lives,
+            founds_for_others: false,
+        })
     }
 
     /// Turns, until it is over.
@@ -119,7 +136,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let cluster = settings.cluster();
         let mut founding = Some(match self.keeper {
             None => Founding::<F>::new(founding::config(cluster, self.me)),
-            Some(_) => Founding::<F>::with_disks(founding::config(cluster, self.me), self.agent.host.engine.returned()),
+            Some(_) => Founding::<F>::with_disks(founding::config(cluster, self.me), self.agent.host.engine.returned(), self.lives.clone()),
         });
         let mut idler = Idler::new(&settings.node().threads, clock::now());
         let mut fifo = (placement.class == Class::Fifo).then(FifoWatch::default);
@@ -131,6 +148,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                     Verdict::Wait => {}
                     Verdict::Found(_) => continue,
                     Verdict::StartOver => return Ok(End::StartOver),
+                    Verdict::ComeBackAs(life) => return Ok(End::ComeBackAs(life)),
                 }
             }
             if let Some(error) = self.keeper.as_mut().and_then(Keeper::failure) {
@@ -223,6 +241,10 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             Verdict::StartOver => {
                 tracing::warn!("{} was made an acceptor, and nobody has a view any more", self.me);
                 return Ok(Verdict::StartOver);
+            }
+            Verdict::ComeBackAs(life) => {
+                tracing::info!("the group of the newest log knows this node as its life {life:x}: {} comes back as that", self.me);
+                return Ok(Verdict::ComeBackAs(life));
             }
         };
         host.now = clock::now();

@@ -178,10 +178,13 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     // The newest incarnation that is known of, and where the next life begins.
     let mut newest = 0;
     let mut may_return = true;
+    // As which life, if others have said so.
+    let mut known_as = None;
     let mut report = hooks.started;
     let mut resets = 0;
     loop {
         let origin = match &store {
+            Some(_) if let Some(life) = known_as.take() => Origin::Return { life },
             Some(store) if may_return => store.origin(|life, left| belonged::<E>(settings, life, left)).map_err(disk)?,
             _ => Origin::Afresh,
         };
@@ -211,6 +214,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         match end {
             End::DiskFailed(error) => return Err(disk(error.into())),
             End::Stopped { left } => return Ok(Ended { left, resets }),
+            End::ComeBackAs(life) => known_as = Some(life),
             End::StartOver => {
                 resets += 1;
                 counters.set(Counter::Resets, resets);

@@ -42,8 +42,8 @@ const LOOKS: u32 = 2;
 
 /// As which of the lives that have left something on a node's disk it comes back. There are several when the power went before one that had joined anew could
 /// remove the others; `lives`: the oldest first. `belongs` says of what one has left whether the group has it by its own log: then it may have counted for a
-/// commit, and those before it had been removed from the group. It is the newest of these; where there is none, the newer ones were on their way into the group,
-/// and the oldest one counts.
+/// commit, and those before it had been removed from the group. It is the newest of these. Where there is none, the newer ones were on their way into the group,
+/// and it is the oldest one, until another log says that one of them belongs ([`Verdict::ComeBackAs`]).
 ///
 /// # Errors
 /// Those of `belongs`.
@@ -106,6 +106,9 @@ pub enum Verdict {
     Found(Option<Refounding>),
     /// This process has been made an acceptor of a history that is over.
     StartOver,
+    /// The best log's group knows this node as another life, of which its disk has the log: it is to come back as that one. A change of the group can take in
+    /// a newcomer that has not heard of it, and what is needed for a majority then lies there.
+    ComeBackAs(u64),
 }
 
 /// A process that knows no view, and may found its cluster.
@@ -130,6 +133,8 @@ pub struct Founding<C> {
 #[derive(Debug)]
 struct Disks {
     own: Option<Returned>,
+    /// All the lives that it could come back as.
+    lives: Vec<u64>,
     /// Since when it could found the cluster without some of its group.
     able_since: Option<Time>,
     /// Why it can't, as it was last said, and whether nobody has heard it yet.
@@ -160,9 +165,9 @@ impl<C> Founding<C> {
         Founding { config, claim: None, clear_looks: 0, next: Time(0), taken: false, look: None, seen: Vec::new(), disks: None }
     }
 
-    /// The same where disks are used: this process has come back with `own`, or with nothing.
-    pub fn with_disks(config: Config, own: Option<Returned>) -> Founding<C> {
-        let disks = Disks { own, able_since: None, said: String::new(), news: false };
+    /// The same where disks are used: this process has come back with `own`, or with nothing, and could do so as any of these lives.
+    pub fn with_disks(config: Config, own: Option<Returned>, lives: Vec<u64>) -> Founding<C> {
+        let disks = Disks { own, lives, able_since: None, said: String::new(), news: false };
         Founding { disks: Some(disks), ..Founding::new(config) }
     }
 
@@ -254,6 +259,7 @@ impl<C> Founding<C> {
             Some(disks) => disks.judge(now, &self.config, G::FIXED, &words, missing.is_empty()),
         };
         Ok(match verdict {
+            Some(again @ Verdict::ComeBackAs(_)) => again,
             // It may have been taken between two looks, and looked without a claim; or somebody else has it.
             _ if self.claim.is_none() => Verdict::Wait,
             Some(verdict) => verdict,
@@ -360,6 +366,10 @@ impl Disks {
             self.say("nobody who runs has any data; a new cluster is founded when every configured node runs and has none either".into());
             return None;
         }
+        let named = returned::best(&present).into_iter().flat_map(|log| &log.members).find(|id| id.node == config.me.node);
+        if let Some(id) = named.filter(|id| **id != config.me.birth() && self.lives.contains(&id.incarnation.0)) {
+            return Some(Verdict::ComeBackAs(id.incarnation.0));
+        }
         match refound(&present) {
             // The first view needs somebody to decide the next one.
             Ok(Refounding { members, .. }) if !members.iter().any(|id| config.founders.contains(&id.node)) => {
@@ -449,7 +459,7 @@ mod tests {
             return_patience_ns: PATIENCE_NS,
         };
         let own = Returned::parse(&words).expect("just stored");
-        Back { config, fixed: false, disks: Disks { own, able_since: None, said: String::new(), news: false } }
+        Back { config, fixed: false, disks: Disks { own, lives: Vec::new(), able_since: None, said: String::new(), news: false } }
     }
 
     #[test]
@@ -468,6 +478,21 @@ mod tests {
         assert_eq!(empty.judge(Time(0), &all, true), None, "nobody there could decide a second view");
         let (process, _) = shown(2, None);
         assert_eq!(empty.judge(Time(0), &[shown(1, None), (process, [0; words::WORDS])], true), None, "it has not said anything");
+    }
+
+    #[test]
+    fn a_node_comes_back_as_whom_the_best_log_s_group_knows_if_it_has_that_log() {
+        // Node 0 has come back as the life of 1 << 20; the group of the best log, node 1's, has taken in a later one.
+        let later = 3 << 20;
+        let (process, mut words) = shown(1, Some(&[0, 1]));
+        (words[words::LAST], words[words::FIRST + 1]) = (9, later);
+        let best = [(process, words)];
+        let mut back = disks(0, Some(&[0, 1]));
+        assert_eq!(back.judge(Time(0), &best, false), None, "one of two");
+        back.disks.lives = vec![1 << 20, later];
+        assert_eq!(back.judge(Time(0), &best, false), Some(Verdict::ComeBackAs(later)));
+        back.config.me.incarnation = Incarnation(later + 1);
+        assert!(matches!(back.judge(Time(0), &best, false), Some(Verdict::Found(_))), "it has");
     }
 
     #[test]

@@ -100,13 +100,17 @@ pub enum Lack {
     },
 }
 
-/// What those who are there can found. The best log is the one with the highest number, then the longest, as for the engine itself; a majority of its group
-/// has to be there, since nothing less is sure to know of all that was acknowledged.
+/// The best of these logs: the one with the highest number, then the longest, as for the engine itself.
+pub(super) fn best(present: &[(ProcessId, Returned)]) -> Option<&Returned> {
+    present.iter().map(|(_, log)| log).max_by_key(|log| (log.ballot, log.last))
+}
+
+/// What those who are there can found. A majority of the best log's group has to be there, since nothing less is sure to know of all that was acknowledged.
 ///
 /// # Errors
 /// When nobody can, for now.
 pub fn refound(present: &[(ProcessId, Returned)]) -> Result<Refounding, Lack> {
-    let best = present.iter().map(|(_, log)| log).max_by_key(|log| (log.ballot, log.last)).ok_or(Lack::Logs)?;
+    let best = best(present).ok_or(Lack::Logs)?;
     let is_member = |id: &ProcessId| best.members.contains(&id.birth());
     let mut members: Vec<ProcessId> = present.iter().map(|(id, _)| *id).filter(is_member).collect();
     // A member has one voice: an earlier return of it may still be listed while it dies.

@@ -145,7 +145,7 @@ impl<const HOST: bool> Cluster<HOST> {
             unable_interval_ns: 100_000,
             return_patience_ns: PATIENCE_NS,
         };
-        let founding = Some(Founding::with_disks(config, back));
+        let founding = Some(Founding::with_disks(config, back, Vec::new()));
         self.world.wake(index);
         self.processes[node] = Some(Process { index, me, fabric, core, founding, members: Vec::new(), returns, over: false });
     }
@@ -205,6 +205,7 @@ impl<const HOST: bool> Cluster<HOST> {
             match verdict {
                 Verdict::Wait => {}
                 Verdict::StartOver => *over = true,
+                Verdict::ComeBackAs(life) => panic!("{me} has no life {life:x}"),
                 Verdict::Found(again) => {
                     assert!(!known, "{me} founds a cluster, and somebody has a view");
                     match &again {
