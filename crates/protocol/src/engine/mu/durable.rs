@@ -240,7 +240,8 @@ impl Mu {
         let (ballot, tail, whole) = (log.last_ballot(), log.tail().index, log.is_complete());
         log.journal =
             (config.durability != Durability::Memory).then(|| Box::new(Journal::after_recovery(log.min_proposal(), ballot, tail, whole)));
-        mu.listed = log.group().is_some_and(|group| group.contains(mu.me));
+        // By what is committed, as in all that follows: who is on its way into the group has not been removed from it.
+        mu.listed = log.committed_group().is_some_and(|(_, group)| group.contains(mu.me));
         mu.log = log;
         Ok(mu)
     }

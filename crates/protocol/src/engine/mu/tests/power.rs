@@ -1,17 +1,18 @@
 //! Durability: what is acknowledged with `sync` outlives a loss of power at all replicas, at any moment.
 
 use fastrand::Rng;
-use martlet_fabric::Incarnation;
 use martlet_fabric::primitive::AtomicU64;
 use martlet_fabric::ring::{Record, lane_bytes};
-use martlet_fabric::sim::Faults;
+use martlet_fabric::sim::{Faults, World};
+use martlet_fabric::{Identity, Incarnation, PeerKind, RegionSpec};
 
+use super::disk::Stored;
 use super::machine::{Machine, command};
 use super::world::{Cluster, drawn, id, tiny};
 use crate::basics::{LogIndex, ProcessId};
 use crate::engine::mu::durable::replay;
 use crate::engine::mu::journal::Journal;
-use crate::engine::mu::layout::{Header, Kind};
+use crate::engine::mu::layout::{Header, Kind, add_regions};
 use crate::engine::mu::log::{Log, Mark, Staged};
 use crate::engine::mu::{Config, Durability, Event, Execution, Group, Mu, RecoverError, SnapshotStep};
 use crate::replica::{MAX_PART_BYTES, Standing, StateMachine, UnreadablePart};
@@ -108,6 +109,16 @@ fn a_log_says_whether_its_owner_belonged_to_the_group() {
     c.until("it has a snapshot", |c| belonged(c).is_some());
     assert_eq!(belonged(&c), Some(false), "it has been taught, and nobody counts on it");
     c.nodes[0].engine.add(id(joiner));
+    c.until("its log says so", |c| belonged(c) == Some(true));
+    // Whether that is committed it has yet to hear. Who comes back then has not been removed.
+    let Stored { parts, last, .. } = c.nodes[joiner].disk.stored().expect("just seen");
+    let journal = c.nodes[joiner].disk.stored().map(Stored::journal).expect("just seen");
+    let mut spec = RegionSpec::default();
+    add_regions(&mut spec, &c.config);
+    let identity = Identity { node: id(joiner).node, incarnation: id(joiner).incarnation, kind: PeerKind::Member };
+    let (_, fabric) = World::<true>::new(1, Faults::calm()).spawn(identity, &spec);
+    let back = Mu::recover(id(joiner), c.config, parts, last, &journal, &fabric, &mut Machine::default()).expect("what it has written");
+    assert!(back.log.is_group_changing() && !back.is_removed());
     c.until("it is taken in", |c| c.nodes[0].engine.group().is_some_and(|group| group.contains(id(joiner))) && c.is_level());
     assert_eq!(belonged(&c), Some(true));
 }
