@@ -84,6 +84,8 @@ probes! {
         MuUnprepared = "mu-unprepared",
         /// Who is taken into `mu`'s group passes for a leader before it knows that it belongs.
         MuUnawareMember = "mu-unaware-member",
+        /// With `mu`'s durability `sync`, what a majority has in its memory is acknowledged, whether or not it is on stable storage (APUS section 4.1).
+        MuUnsynced = "mu-unsynced",
     }
 }
 

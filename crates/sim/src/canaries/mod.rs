@@ -48,6 +48,8 @@ pub fn bugs() -> Vec<Bug> {
         "mu-unprepared" => "mu-network",
         // In default lives something else keeps two leases apart, as a rule: a holder would have to be stopped just after it has renewed its own.
         "no-clock-margin" => "clocks",
+        // Nobody else has a disk.
+        "mu-unsynced" => "mu-disks",
         // Lives of `mu` find it too, after some hundred; those of `mu-network` sooner.
         "mu-unchecked-space" => "mu-network",
         name if name.starts_with("mu-") => "mu",

@@ -1,10 +1,15 @@
 //! What a simulated node needs of a replication engine beside its interface. A new engine joins the simulator with an implementation here and a
 //! line in [`KINDS`](super::KINDS).
 
+use martlet_fabric::Fabric;
 use martlet_protocol::basics::{ProcessId, ballot};
 use martlet_protocol::detector::heartbeat::Thresholds;
+use martlet_protocol::engine::mu::{RecoverError, SnapshotStep};
 use martlet_protocol::engine::{self, Mu, PrimaryBackup, mu, primary_backup};
+use martlet_protocol::founding::Returned;
 
+use super::disk::Stored;
+use super::machine::Machine;
 use super::settings::Settings;
 
 /// An engine that can be simulated.
@@ -18,6 +23,63 @@ pub trait Engine: engine::Engine {
     fn suffice(these: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)], newcomers: &[ProcessId]) -> bool;
     /// How it stands, in a line, for somebody who looks for a mistake.
     fn describe(&self) -> String;
+
+    // What goes to a disk. An engine without a journal writes nothing and comes back with nothing.
+
+    /// What has to be written and has not been taken.
+    fn journal(&self) -> &[u8] {
+        &[]
+    }
+
+    /// That has been taken as a whole.
+    fn note_taken(&mut self, _ticket: u64) {}
+
+    /// What was taken with tickets up to this one is stable.
+    fn handle_stable(&mut self, _ticket: u64) {}
+
+    /// Whether what is on disk can't be come back with.
+    fn lacks_snapshot(&self) -> bool {
+        false
+    }
+
+    /// Begins a snapshot. `false`: there is no whole state.
+    fn begin_snapshot<F: Fabric>(&mut self, _fabric: &F) -> bool {
+        false
+    }
+
+    /// The next part of the snapshot, or its last words.
+    fn snapshot_step(&mut self, _machine: &Machine, _budget: usize, _out: &mut Vec<u8>) -> SnapshotStep {
+        SnapshotStep::Void
+    }
+
+    /// The last snapshot is stable.
+    fn handle_snapshot_stable(&mut self) {}
+
+    /// Whether its own disk says that it belongs to the group.
+    fn is_settled(&self) -> bool {
+        false
+    }
+
+    /// What it has come back with.
+    fn returned(&self) -> Option<Returned> {
+        None
+    }
+
+    /// Whether what the process `me` has left says that it belongs to its group.
+    fn belonged(_me: ProcessId, _config: &Self::Config, _stored: &Stored) -> bool {
+        false
+    }
+
+    /// The engine of the process `me` as what it has left says.
+    fn recover<F: Fabric>(
+        _me: ProcessId,
+        _config: Self::Config,
+        _stored: &Stored,
+        _fabric: &F,
+        _machine: &mut Machine,
+    ) -> Result<Self, RecoverError> {
+        Err(RecoverError::Snapshot)
+    }
 }
 
 impl Engine for PrimaryBackup {
@@ -68,6 +130,15 @@ fn in_force<'a>(all: &'a [(ProcessId, &Mu)]) -> impl Iterator<Item = &'a mu::Gro
     known().filter(move |(since, _)| Some(*since) == newest || Some(*since) > committed).filter_map(|(_, engine)| engine.group())
 }
 
+/// What a group calls a process: one that has come back from its disk by its birth. (Without disks no process has the incarnation of another one's birth.)
+fn known(group: &mu::Group, id: ProcessId) -> ProcessId {
+    if group.contains(id.birth()) { id.birth() } else { id }
+}
+
+fn has(group: &mu::Group, id: ProcessId) -> bool {
+    group.contains(known(group, id))
+}
+
 /// The smallest log in which a majority's open entries fit whatever the simulated store writes.
 const LEAST_LOG_BYTES: usize = 1 << 14;
 
@@ -79,7 +150,7 @@ impl Engine for Mu {
             state_ring_bytes: LEAST_LOG_BYTES,
             secret,
             execution: mu::Execution::Speculative,
-            durability: mu::Durability::Memory,
+            durability: if settings.disks.is_some() { mu::Durability::Sync } else { mu::Durability::Memory },
             backlog_bytes: settings.log_ring_bytes,
             batch_bytes: settings.transfer_budget_bytes,
             flush_idle_ns: settings.flush_idle_ns,
@@ -101,8 +172,8 @@ impl Engine for Mu {
     /// A majority of every group that may be in force has to be left, each with the whole state; also of the group that the victim is being taken into.
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {
         let left = |group: &mu::Group| {
-            let group = group.with(victim).unwrap_or_else(|| group.clone());
-            let left = able.iter().filter(|(id, engine)| *id != victim && group.contains(*id) && engine.is_complete());
+            let group = group.with(known(group, victim)).unwrap_or_else(|| group.clone());
+            let left = able.iter().filter(|(id, engine)| *id != victim && has(&group, *id) && engine.is_complete());
             left.count() >= group.majority()
         };
         in_force(all).all(left)
@@ -110,8 +181,8 @@ impl Engine for Mu {
 
     fn suffice(these: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)], newcomers: &[ProcessId]) -> bool {
         let holds = |group: &mu::Group| {
-            let grown = group.members().len() + newcomers.iter().filter(|id| !group.contains(**id) && !group.has_removed(**id)).count();
-            these.iter().filter(|(id, engine)| group.contains(*id) && engine.is_complete()).count() >= ballot::majority(grown)
+            let grown = group.members().len() + newcomers.iter().filter(|id| !has(group, **id) && !group.has_removed(**id)).count();
+            these.iter().filter(|(id, engine)| has(group, *id) && engine.is_complete()).count() >= ballot::majority(grown)
         };
         in_force(all).all(holds)
     }
@@ -129,5 +200,56 @@ impl Engine for Mu {
             self.leader(),
             self.group()
         )
+    }
+
+    fn journal(&self) -> &[u8] {
+        self.journal()
+    }
+
+    fn note_taken(&mut self, ticket: u64) {
+        self.note_taken(ticket);
+    }
+
+    fn handle_stable(&mut self, ticket: u64) {
+        self.handle_stable(ticket);
+    }
+
+    fn lacks_snapshot(&self) -> bool {
+        self.lacks_snapshot()
+    }
+
+    fn begin_snapshot<F: Fabric>(&mut self, fabric: &F) -> bool {
+        self.begin_snapshot(fabric)
+    }
+
+    fn snapshot_step(&mut self, machine: &Machine, budget: usize, out: &mut Vec<u8>) -> SnapshotStep {
+        self.snapshot_step(machine, budget, out)
+    }
+
+    fn handle_snapshot_stable(&mut self) {
+        self.handle_snapshot_stable();
+    }
+
+    fn is_settled(&self) -> bool {
+        self.is_settled()
+    }
+
+    fn returned(&self) -> Option<Returned> {
+        let group = self.group()?;
+        Some(Returned { ballot: self.ballot(), last: self.last(), view: group.view(), members: group.members().to_vec() })
+    }
+
+    fn belonged(me: ProcessId, config: &mu::Config, stored: &Stored) -> bool {
+        Mu::belonged(me, config, &stored.last, &stored.journal()).expect("what it has written")
+    }
+
+    fn recover<F: Fabric>(
+        me: ProcessId,
+        config: mu::Config,
+        stored: &Stored,
+        fabric: &F,
+        machine: &mut Machine,
+    ) -> Result<Mu, RecoverError> {
+        Mu::recover(me, config, &stored.parts, &stored.last, &stored.journal(), fabric, machine)
     }
 }

@@ -28,6 +28,8 @@ pub enum Fault {
     LeaseChange,
     /// An operator wants another leader: the one there is hands over, or, where its engine has no other way, leaves.
     HandOver,
+    /// All hosts lose their power at once: what is not on disks is gone (kinds with disks).
+    PowerLoss,
     /// Lost datagrams.
     Drop,
     /// Datagrams that come twice.
@@ -75,6 +77,7 @@ impl Fault {
         Fault::Nic,
         Fault::LeaseChange,
         Fault::HandOver,
+        Fault::PowerLoss,
         Fault::Drop,
         Fault::Repeat,
         Fault::Delay,
@@ -93,7 +96,7 @@ impl Fault {
 
     /// Whether it happens at moments of its own, so that one of them can be left out.
     pub const fn is_event(self) -> bool {
-        (self as usize) <= Fault::HandOver as usize
+        (self as usize) <= Fault::PowerLoss as usize
     }
 
     /// Whether it takes a network.
@@ -115,6 +118,7 @@ impl Fault {
             Fault::Nic => "nic",
             Fault::LeaseChange => "lease-change",
             Fault::HandOver => "hand-over",
+            Fault::PowerLoss => "power-loss",
             Fault::Drop => "drop",
             Fault::Repeat => "repeat",
             Fault::Delay => "delay",

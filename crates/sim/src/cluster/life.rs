@@ -7,14 +7,17 @@ use fastrand::Rng;
 use hashbrown::HashMap;
 use martlet_fabric::sim::World;
 use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind};
-use martlet_protocol::basics::layout::{Sizes, regions};
-use martlet_protocol::basics::{ProcessId, ViewNumber};
+use martlet_protocol::basics::layout::{RETURNED, Sizes, regions, returned};
+use martlet_protocol::basics::{ProcessId, RETURN_BITS, ViewNumber};
 use martlet_protocol::membership::{Config, Core};
 
 use super::clients::Client;
 use super::clock::Clock;
+use super::dark::{self, Lasting};
+use super::disk::{Disk, End};
 use super::engine::Engine;
 use super::faults::Fault;
+use super::machine::Machine;
 use super::node::Node;
 use super::oracles::Oracles;
 use super::oracles::linearizable::Recorded;
@@ -107,6 +110,8 @@ pub struct Cluster<E, const HOST: bool> {
     pub(super) messages: Vec<Option<Message>>,
     pub(super) free_messages: Vec<usize>,
     pub(super) history: Vec<Recorded>,
+    /// What outlives processes, where there are disks.
+    pub(super) lasting: Option<Lasting>,
     /// Ways that have been cut: pairs of processes.
     pub(super) cuts: Vec<Vec<(usize, usize)>>,
     /// Values handed out, so that no two writes write the same.
@@ -163,6 +168,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             messages: Vec::new(),
             free_messages: Vec::new(),
             history: Vec::new(),
+            lasting: None,
             cuts: Vec::new(),
             values: 0,
             requests: 0,
@@ -182,6 +188,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         cluster.oracles.story.begin(plan.narrate);
         if plan.keep_trace {
             cluster.world.keep_trace();
+        }
+        if let Some(disks) = cluster.settings.disks {
+            cluster.lasting = Some(Lasting::new(nodes, |node| Disk::new(stream(seed, "disk", node), disks)));
         }
         for node in 0..nodes {
             cluster.start(node as u16);
@@ -262,14 +271,27 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     pub(super) fn start(&mut self, node: u16) {
         self.lives[usize::from(node)] += 1;
         let first = self.lives.iter().sum::<u64>() == 1;
-        let me = ProcessId { node: NodeId(node), incarnation: Incarnation(self.lives[usize::from(node)]) };
+        let lives = self.lives[usize::from(node)];
+        let secret = stream(self.seed, "secret", self.lives.iter().sum()).u64(..);
+        let engine_config = E::config(&self.settings, secret);
+        let (me, back) = match &self.lasting {
+            None => (ProcessId { node: NodeId(node), incarnation: Incarnation(lives) }, None),
+            Some(Lasting { disks, joins, known_as, .. }) => {
+                let afresh = ProcessId { node: NodeId(node), incarnation: Incarnation(lives << RETURN_BITS) };
+                let origin = disks[usize::from(node)]
+                    .origin::<E>(afresh, &engine_config, known_as[usize::from(node)])
+                    .filter(|_| !joins[usize::from(node)]);
+                origin.map_or((afresh, None), |(me, stored)| (me, Some(stored.clone())))
+            }
+        };
         let identity = Identity { node: me.node, incarnation: me.incarnation, kind: PeerKind::Member };
         let sizes = Sizes { log_ring_bytes: self.settings.log_ring_bytes, client_ring_bytes: 256 };
         let settings = &self.settings;
         let mut offered = regions(sizes);
-        let secret = stream(self.seed, "secret", self.lives.iter().sum()).u64(..);
-        let engine_config = E::config(settings, secret);
         E::add_regions(&mut offered, &engine_config);
+        if settings.disks.is_some() {
+            offered.public.push((RETURNED, returned::WORDS * 8));
+        }
         let (process, fabric) = self.world.spawn(identity, &offered);
         let drift_ppm = match settings.canary {
             Some(Canary::WildClocks) => 800_000,
@@ -301,8 +323,13 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         };
         let now = self.world.now();
         let core = Core::new(clock.read(now, &mut self.chance), config);
-        let engine = E::new(me, engine_config);
+        let mut machine = Machine::default();
+        let engine = match &back {
+            None => E::new(me, engine_config),
+            Some(stored) => E::recover(me, engine_config, stored, &fabric, &mut machine).expect("what it has written"),
+        };
         let mut life = Node::new(me, fabric, core, engine, clock, settings.threads, settings.canary);
+        life.machine = machine;
         if settings.worn {
             let known = self.oracles.views.newest().map_or(ViewNumber(0), |view| view.number);
             life.wear_out(known.next(), &mut self.chance);
@@ -311,8 +338,22 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             let others: Vec<usize> = self.alive().filter(|p| !self.alone.contains(&self.name(*p).node.0)).collect();
             self.world.partition(&[process], &others);
         }
-        self.oracles.story.tell(now, || format!("{me} starts{}", if first { " and founds the cluster" } else { "" }));
-        if first {
+        let founds = first && self.lasting.is_none();
+        let how = match &back {
+            Some(_) => " with the log of an earlier life",
+            None if founds => " and founds the cluster",
+            None => "",
+        };
+        self.oracles.story.tell(now, || format!("{me} starts{how}"));
+        if let Some(Lasting { disks, known_as, .. }) = &mut self.lasting {
+            let lives = disks[usize::from(node)].lives();
+            disks[usize::from(node)].begin(me);
+            life.begin_with_disk(&self.settings, back.is_some(), lives);
+            known_as[usize::from(node)] = None;
+        }
+        if back.is_some() {
+            // It may be the one that the others wait for; until there is a view it waits.
+        } else if founds {
             life.bootstrap(now, &mut self.chance);
         } else {
             life.join(now, &mut self.chance);
@@ -335,6 +376,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
         self.world.kill(process, Some(node.death_words()));
         self.current[usize::from(node.me.node.0)] = None;
+        self.end_writing(node.me.node.0, if cleanly { End::Clean } else { End::Sudden });
     }
 
     /// Lets the world go on, with turns and troubles, up to `end` or the first violation.
@@ -397,7 +439,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     pub(super) fn turn(&mut self, process: usize) {
         let now = self.world.now();
         let Some(node) = &mut self.nodes[process] else { return };
-        let turn = node.turn(now, &self.settings, &mut self.chance);
+        let mut place = dark::place::<HOST>(&mut self.lasting, node.me.node, &self.current);
+        let turn = node.turn(now, &self.settings, &mut self.chance, place.as_mut());
+        let (knows_view, comes_back_as) = (node.core.view().is_some(), node.comes_back_as);
         let (me, over, replies) = (node.me, node.over, std::mem::take(&mut node.server.outbox));
         self.faults.add(Fault::FullLog, std::mem::take(&mut node.server.refused));
         if node.is_mid_turn() {
@@ -422,6 +466,10 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
         if over {
             self.end(process, true);
+            if let Some(Lasting { joins, known_as, .. }) = &mut self.lasting {
+                joins[usize::from(me.node.0)] = knows_view;
+                known_as[usize::from(me.node.0)] = comes_back_as;
+            }
             let span = self.settings.restart;
             let at = now + self.chance.u64(span.0..=span.1.max(span.0));
             self.enter(at, Due::Restart { node: me.node.0 });

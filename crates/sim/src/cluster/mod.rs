@@ -6,6 +6,8 @@
 
 mod clients;
 mod clock;
+mod dark;
+mod disk;
 mod engine;
 mod faults;
 mod life;
@@ -51,6 +53,8 @@ pub struct Kind {
     pub about: &'static str,
     /// Where it lives.
     pub ground: Ground,
+    /// Whether its nodes have disks, and lose their power now and then.
+    pub disks: bool,
     /// Lives a life of it.
     live: fn(&Plan, Settings) -> (Report, String),
 }
@@ -62,35 +66,54 @@ pub const KINDS: &[Kind] = &[
         name: "host",
         about: "primary-backup on one host with shared memory",
         ground: Ground::Host,
+        disks: false,
         live: |plan, settings| Cluster::<PrimaryBackup, true>::new(plan, settings).live(),
     },
     Kind {
         name: "network",
         about: "primary-backup on hosts with one-sided operations between them",
         ground: Ground::Network,
+        disks: false,
         live: |plan, settings| Cluster::<PrimaryBackup, false>::new(plan, settings).live(),
     },
     Kind {
         name: "mu",
         about: "mu on one host with shared memory",
         ground: Ground::Host,
+        disks: false,
         live: |plan, settings| Cluster::<Mu, true>::new(plan, settings).live(),
     },
     Kind {
         name: "mu-network",
         about: "mu on hosts with one-sided operations between them",
         ground: Ground::Network,
+        disks: false,
         live: |plan, settings| Cluster::<Mu, false>::new(plan, settings).live(),
     },
 ];
 
-/// Lives in which something happens that default lives hardly ever come to. They are there for canaries, and can be asked for by name.
+/// Lives in which something happens that default lives hardly ever come to, or never. They are there for canaries, and can be asked for by name.
 pub const SPECIAL: &[Kind] = &[
+    Kind {
+        name: "mu-disks",
+        about: "mu on one host, with disks: what is acknowledged outlives the power loss of all",
+        ground: Ground::Host,
+        disks: true,
+        live: |plan, settings| Cluster::<Mu, true>::new(plan, settings).live(),
+    },
+    Kind {
+        name: "mu-disks-network",
+        about: "the same on hosts with one-sided operations between them",
+        ground: Ground::Network,
+        disks: true,
+        live: |plan, settings| Cluster::<Mu, false>::new(plan, settings).live(),
+    },
     // All alike but for their clocks and chance.
     Kind {
         name: "clocks",
         about: "primary-backup on one host; clocks drift, and the primary is stopped just after it has renewed its lease",
         ground: Ground::Host,
+        disks: false,
         live: |plan, _| scenarios::stopped_after_renewal(plan),
     },
 ];
@@ -121,6 +144,9 @@ impl Kind {
 
     fn settings(&self, plan: &Plan) -> Settings {
         let mut settings = Settings::drawn(&mut stream(plan.seed, "settings", 0), self.ground);
+        if self.disks {
+            settings.add_disks(&mut stream(plan.seed, "disks", 0));
+        }
         if let Some(canary) = plan.canary {
             settings.canary = Some(canary);
             settings.set_every_ns(Fault::Pause, 200_000);

@@ -7,13 +7,15 @@ use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{DeathWords, Endpoint};
 use martlet_fabric::{Completion, Fabric, LocalRegion, PeerEvent, PeerId, PeerKind};
 use martlet_protocol::basics::ballot::{self, LAST_CAS_BALLOT, SlotState, SlotWord};
-use martlet_protocol::basics::layout::{Component, LIFE, MAX_WATCHERS, SLOT_WORDS, SLOTS, life};
+use martlet_protocol::basics::layout::{Component, LIFE, MAX_WATCHERS, RETURNED, SLOT_WORDS, SLOTS, life};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
 use martlet_protocol::engine;
-use martlet_protocol::membership::{Authority, Core, Event, Milestone, Roles, View};
+use martlet_protocol::founding::{Founding, Refounding, Returned, Verdict};
+use martlet_protocol::membership::{Authority, Core, Event, Member, Milestone, Roles, View};
 use martlet_protocol::replica::Standing;
 
 use super::clock::Clock;
+use super::dark::{self, Claim, Place};
 use super::engine::Engine;
 use super::machine::{Machine, Taken};
 use super::oracles::memory::{self, Footprint};
@@ -77,6 +79,16 @@ pub struct Node<E, const HOST: bool> {
     uncommitted: VecDeque<Taken>,
     /// What has happened since somebody looked last.
     pub notable: Vec<Notable>,
+    /// It has come back with its log, and stands in no view yet: its engine stands still.
+    pub dormant: bool,
+    /// It has come back with its log.
+    returns: bool,
+    /// Its next life is to come back as this one.
+    pub comes_back_as: Option<u64>,
+    /// While it knows no view, in lives with disks: who founds the cluster.
+    founding: Option<Founding<Claim>>,
+    /// Who is connected, in lives with disks.
+    members: Vec<(PeerId, ProcessId)>,
 }
 
 /// The steps of a turn. A process can be stopped between any two of them.
@@ -135,7 +147,51 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             step: Step::Take,
             uncommitted: VecDeque::new(),
             notable: Vec::new(),
+            dormant: false,
+            returns: false,
+            comes_back_as: None,
+            founding: None,
+            members: Vec::new(),
         }
+    }
+
+    /// Its node has a disk, and it has come back from there if it `returns`.
+    pub fn begin_with_disk(&mut self, settings: &Settings, returns: bool, lives: Vec<u64>) {
+        let back = self.engine.returned().filter(|_| returns);
+        Returned::store(back.as_ref(), self.fabric.memory(LocalRegion::Public(RETURNED)).expect("offered where there are disks"));
+        self.founding = Some(Founding::with_disks(dark::founding_config(settings, self.me), back, lives));
+        (self.dormant, self.returns) = (returns, returns);
+    }
+
+    /// Founds the cluster, if that falls to this process.
+    fn found(&mut self, true_now: u64, settings: &Settings, chance: &mut Rng, place: &Place<'_, HOST>) {
+        let Some(founding) = &mut self.founding else { return };
+        if self.core.view().is_some() {
+            self.founding = None;
+            return;
+        }
+        let now = self.clock.read(true_now, chance);
+        let Ok(verdict) = founding.look(now, place, &mut self.fabric, &self.members);
+        match verdict {
+            Verdict::Wait => return,
+            Verdict::StartOver => self.over = true,
+            Verdict::ComeBackAs(life) => (self.over, self.comes_back_as) = (true, Some(life)),
+            Verdict::Found(None) => self.core.bootstrap(now, &mut self.fabric),
+            Verdict::Found(Some(Refounding { number, members, .. })) => {
+                let roles = |id: ProcessId| settings.roles[usize::from(id.node.0)];
+                let members = members.into_iter().map(|id| Member { id, roles: roles(id), address: String::new() }).collect();
+                self.core.found_again(now, &mut self.fabric, number, members);
+            }
+        }
+        self.founding = None;
+        self.take_membership_events();
+    }
+
+    /// In a life with disks: whether others go on without it.
+    fn is_outlived(&self) -> bool {
+        let Some(view) = self.core.view().filter(|_| !self.core.is_member()) else { return false };
+        let later = view.members.iter().any(|m| m.id.node == self.me.node && m.id > self.me);
+        later || (self.returns && self.core.is_view_shared())
     }
 
     /// Makes as if proposers had fought for all slots of our acceptor from `next` on, until their ballots hardly fit into its words
@@ -219,7 +275,8 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
     }
 
     /// One turn of the duty cycle, as the node's agent has it, or, if it is broken off between two steps, a part of it.
-    pub fn turn(&mut self, true_now: u64, settings: &Settings, chance: &mut Rng) -> Turn {
+    /// `place`: in lives with disks.
+    pub fn turn(&mut self, true_now: u64, settings: &Settings, chance: &mut Rng, mut place: Option<&mut Place<'_, HOST>>) -> Turn {
         let mut found = None;
         // For requests only, which a primary takes between two whole ones.
         let short = !self.is_mid_turn()
@@ -232,7 +289,13 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         loop {
             self.step = match self.step {
                 Step::Take => {
+                    if let Some(place) = &mut place {
+                        place.disk.before_turn(true_now, &mut self.engine);
+                    }
                     self.take(true_now, chance);
+                    if let Some(place) = &place {
+                        self.found(true_now, settings, chance, place);
+                    }
                     Step::Collect { served: false }
                 }
                 Step::Collect { served } => {
@@ -251,7 +314,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                     if served { Step::Conclude(now, found) } else { Step::TakeOver(now, found) }
                 }
                 Step::TakeOver(now, active) => {
-                    if active.is_some() && self.engine.standing() != Standing::Primary {
+                    if active.is_some() && self.engine.standing() != Standing::Primary && !self.dormant {
                         self.engine.advance(now, active, &mut self.fabric, &mut self.machine);
                         self.take_engine_events(now);
                     }
@@ -259,10 +322,12 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                 }
                 Step::Serve => {
                     let now = self.clock.read(true_now, chance);
-                    if !self.leaving {
+                    if !self.leaving && !self.dormant {
                         self.server.poll(&mut self.engine, &mut self.machine);
                     }
-                    self.engine.post(now, &mut self.fabric, &mut self.machine);
+                    if !self.dormant {
+                        self.engine.post(now, &mut self.fabric, &mut self.machine);
+                    }
                     Step::Collect { served: true }
                 }
                 Step::Conclude(now, active) => {
@@ -270,7 +335,17 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                     self.step = Step::Take;
                     self.note_entries();
                     self.note_contradictions();
-                    let due = self.clock.true_time(self.core.deadline().min(self.engine.deadline())).min(true_now + settings.idle_ns);
+                    let engine_due = if self.dormant { Time(u64::MAX) } else { self.engine.deadline() };
+                    let mut due = self.clock.true_time(self.core.deadline().min(engine_due)).min(true_now + settings.idle_ns);
+                    if let Some(place) = place {
+                        let is_member = self.core.is_member();
+                        place.disk.after_turn(true_now, &mut self.engine, &self.machine, &self.fabric, is_member);
+                        self.over |= self.is_outlived();
+                        // What it has asked for wakes it.
+                        let founding_due = self.founding.as_ref().map(|founding| self.clock.true_time(founding.due()));
+                        let founding_due = founding_due.filter(|due| *due > true_now).unwrap_or(u64::MAX);
+                        due = due.min(place.disk.deadline()).min(founding_due);
+                    }
                     // What woke it may not have been looked at.
                     let due = if short { due.min(true_now + settings.short_turn_ns) } else { due };
                     return Turn { due, active: found };
@@ -301,6 +376,10 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             let completion = self.completions[at];
             if Component::Engine.owns(completion.token) {
                 self.engine.handle_completion(completion);
+            } else if Component::Founding.owns(completion.token) {
+                if let Some(founding) = &mut self.founding {
+                    founding.handle_completion(completion);
+                }
             } else {
                 self.core.handle_completion(now, &mut self.fabric, completion);
                 self.take_membership_events();
@@ -310,8 +389,11 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
     }
 
     fn conclude(&mut self, now: Time, active: Option<ViewNumber>, chance: &mut Rng) {
-        self.engine.advance(now, active, &mut self.fabric, &mut self.machine);
-        self.take_engine_events(now);
+        self.dormant &= !self.core.is_member();
+        if !self.dormant {
+            self.engine.advance(now, active, &mut self.fabric, &mut self.machine);
+            self.take_engine_events(now);
+        }
         if !self.leaving {
             self.server.release(&self.engine);
         }
@@ -335,9 +417,13 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                 PeerEvent::Up { identity, .. } if identity.kind == PeerKind::Client => continue,
                 PeerEvent::Up { peer, identity } => {
                     let process = ProcessId { node: identity.node, incarnation: identity.incarnation };
+                    self.members.push((peer, process));
                     self.engine.handle_peer_up(peer, process, &mut self.fabric);
                 }
-                PeerEvent::Gone { peer, certain } => self.engine.handle_peer_gone(peer, certain),
+                PeerEvent::Gone { peer, certain } => {
+                    self.members.retain(|(known, _)| *known != peer);
+                    self.engine.handle_peer_gone(peer, certain);
+                }
             }
             self.core.handle_peer(now, &mut self.fabric, event);
             self.take_membership_events();

@@ -4,6 +4,7 @@ use fastrand::Rng;
 use martlet_fabric::sim::{Faults, Span};
 use martlet_protocol::membership::{ClockBounds, Leases, Roles};
 
+use super::disk::Disks;
 use super::faults::{FAULTS, Fault};
 use super::plan::{Canary, Changes, Ground};
 use super::report::Temper;
@@ -89,6 +90,8 @@ pub struct Settings {
     pub worn: bool,
     /// Whether a majority has to serve alone before everything heals.
     pub alone: bool,
+    /// What the nodes' disks are like, where they have any.
+    pub disks: Option<Disks>,
     /// A mistake made on purpose.
     pub canary: Option<Canary>,
 }
@@ -136,7 +139,7 @@ impl Settings {
         }
         let lease_ns = chance.u64(20_000..150_000);
         let mut every_ns = [None; FAULTS];
-        for fault in Fault::ALL.into_iter().filter(|fault| fault.is_event() && *fault != Fault::HandOver) {
+        for fault in Fault::ALL.into_iter().filter(|fault| fault.is_event() && !matches!(fault, Fault::HandOver | Fault::PowerLoss)) {
             every_ns[fault as usize] = mean_ns(chance, temper, ground, fault);
         }
         if temper == Temper::Calm {
@@ -193,6 +196,7 @@ impl Settings {
             transfer_budget_bytes: chance.usize(1..2_000),
             idle_ns: chance.u64(2_000..20_000),
             alone: false,
+            disks: None,
             canary: None,
             faults,
         };
@@ -212,6 +216,25 @@ impl Settings {
         // Who of `mu`'s replicas goes longer without a duty cycle takes that for a stall of its own, and suspects nobody.
         settings.idle_ns = settings.idle_ns.min(settings.heartbeat_interval_ns / 3);
         settings
+    }
+
+    /// Gives the nodes disks, whose power goes now and then. With chance of its own: lives without disks are what they were.
+    pub fn add_disks(&mut self, chance: &mut Rng) {
+        let slowest = chance.u64(1_000..30_000);
+        self.disks = Some(Disks {
+            sync: Span(500, slowest),
+            segment_bytes: chance.usize(500..20_000),
+            part_bytes: chance.usize(50..2_000),
+            dark: Span(10_000, chance.u64(20_000..300_000)),
+            late: chance.u8(0..3),
+        });
+        self.set_every_ns(Fault::PowerLoss, chance.u64(600_000..3_000_000));
+        // A first view has nobody but members of the group, and one of them has to decide the next.
+        for roles in self.roles.iter_mut().filter(|roles| roles.has(Roles::REPLICA)) {
+            *roles = roles.with(Roles::COORDINATOR);
+        }
+        // Slots that have been used say that somebody has founded a cluster.
+        self.worn = false;
     }
 
     /// Brings the easy faults closer together, where too few would happen.
@@ -295,6 +318,7 @@ impl Settings {
             transfer_budget_bytes: 2_000,
             idle_ns: 10_000,
             alone: false,
+            disks: None,
             canary: None,
             faults: Faults { turn: Span(400, 600), ..Faults::calm() },
         }

@@ -9,6 +9,7 @@ use martlet_protocol::basics::layout::life::OWNER_DIED;
 use martlet_protocol::membership::Roles;
 use martlet_protocol::replica::{HandOverError, Standing};
 
+use super::disk::End;
 use super::engine::Engine;
 use super::faults::Fault;
 use super::life::{Cluster, Due, stream};
@@ -102,6 +103,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 let node = self.nodes[process].take().expect("it lives").me.node.0;
                 self.world.crash(process);
                 self.current[usize::from(node)] = None;
+                self.end_writing(node, End::Sudden);
                 self.restart_later(node, chance);
                 true
             }
@@ -185,6 +187,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 self.world.wake(leader);
                 true
             }
+            Fault::PowerLoss => self.lose_power(nth, chance),
             _ => unreachable!("{fault} is no single event"),
         }
     }
@@ -312,8 +315,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         // Who is out of reach, or is asked by RPC, has to be there to answer.
         let fit = |p: usize| p != victim && self.nodes[p].as_ref().is_some_and(|n| well(p, n));
         let answers = (HOST && !self.settings.worn) || self.enough_with_newcomers(fit).is_some();
-        let running: Vec<_> = self.nodes.iter().flatten().map(|n| (n.me, &n.engine)).collect();
-        let able: Vec<_> = others().filter(|(p, n)| well(*p, n)).map(|(_, n)| (n.me, &n.engine)).collect();
+        // Who has come back and stands in no view has no part in what goes on.
+        let running: Vec<_> = self.nodes.iter().flatten().filter(|n| !n.dormant).map(|n| (n.me, &n.engine)).collect();
+        let able: Vec<_> = others().filter(|(p, n)| well(*p, n) && !n.dormant).map(|(_, n)| (n.me, &n.engine)).collect();
         survives && met && answers && E::can_lose(self.name(victim), &able, &running)
     }
 
@@ -364,6 +368,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             let node = self.nodes[process].take().expect("it lives").me.node.0;
             self.world.crash(process);
             self.current[usize::from(node)] = None;
+            self.end_writing(node, End::Sudden);
             self.enter(self.world.now(), Due::Restart { node });
         }
     }

@@ -225,7 +225,7 @@ impl Reign {
     /// What stands at a majority is committed.
     #[inline]
     pub(super) fn commit<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
-        let stable = cx.config.durability == Durability::Sync;
+        let stable = cx.config.durability == Durability::Sync && !Canary::MuUnsynced.is_planted();
         let held = if stable {
             self.stable_at_majority(cx)
         } else {

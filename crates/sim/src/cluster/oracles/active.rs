@@ -18,6 +18,11 @@ impl OneActiveView {
         view > self.newest
     }
 
+    /// Nobody is left who knew a view: numbers may come again.
+    pub fn begin_anew(&mut self) {
+        self.newest = ViewNumber(0);
+    }
+
     /// `process` has found `view` active.
     pub fn judge(&mut self, views: &Views, process: ProcessId, view: ViewNumber) -> Result<(), String> {
         if view < self.newest && !views.carries_over(view, self.newest) {

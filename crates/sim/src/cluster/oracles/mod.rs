@@ -54,6 +54,12 @@ impl Oracles {
         }
     }
 
+    /// Everybody who knew a view is gone: what views follow are those of another life of the cluster, with numbers of their own. The log goes on.
+    pub fn power_lost(&mut self) {
+        self.views = Views::default();
+        self.active.begin_anew();
+    }
+
     /// The first violation.
     pub fn violation(&self) -> Option<&Violation> {
         self.violation.as_ref()

@@ -1,0 +1,150 @@
+//! Lives with disks: how a process begins with one, who founds the cluster, and what happens when the power goes everywhere.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::fmt;
+use std::rc::Rc;
+
+use fastrand::Rng;
+use martlet_fabric::NodeId;
+use martlet_protocol::basics::ProcessId;
+use martlet_protocol::founding::{self, Ground};
+use martlet_protocol::membership::Roles;
+
+use super::disk::{Disk, End};
+use super::engine::Engine;
+use super::faults::Fault;
+use super::life::{Cluster, Due};
+use super::settings::Settings;
+
+/// Between two looks of whoever may found the cluster, in nanoseconds.
+const LOOK_INTERVAL_NS: u64 = 10_000;
+/// Between two looks of who cannot.
+const UNABLE_INTERVAL_NS: u64 = 50_000;
+/// For how long those who can found it again wait for the rest.
+const RETURN_PATIENCE_NS: u64 = 200_000;
+
+/// What outlives processes.
+pub struct Lasting {
+    /// By node.
+    pub disks: Vec<Disk>,
+    /// By node: its last life ended of itself, and knew a view; the next one joins those who have it.
+    pub joins: Vec<bool>,
+    /// By node: as whom the next life is to come back.
+    pub known_as: Vec<Option<u64>>,
+    /// Whether a process of the host holds the claim to found the cluster.
+    lock: Rc<Cell<bool>>,
+}
+
+impl Lasting {
+    /// Empty disks.
+    pub fn new(nodes: usize, disk: impl Fn(u64) -> Disk) -> Lasting {
+        Lasting {
+            disks: (0..nodes as u64).map(disk).collect(),
+            joins: vec![false; nodes],
+            known_as: vec![None; nodes],
+            lock: Rc::default(),
+        }
+    }
+}
+
+/// The claim of the one process that may found the cluster: the host's lock, or on a network that it is that node.
+pub struct Claim(Option<Rc<Cell<bool>>>);
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Claim")
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|lock| lock.set(false));
+    }
+}
+
+/// Where a process has its turn, in a life with disks.
+pub struct Place<'a, const HOST: bool> {
+    pub disk: &'a mut Disk,
+    me: NodeId,
+    lock: &'a Rc<Cell<bool>>,
+    running: Vec<bool>,
+}
+
+impl<const HOST: bool> Ground for Place<'_, HOST> {
+    type Claim = Claim;
+    type Error = Infallible;
+
+    const FIXED: bool = !HOST;
+
+    fn claim(&self) -> Result<Option<Claim>, Infallible> {
+        Ok(match HOST {
+            true => (!self.lock.replace(true)).then(|| Claim(Some(Rc::clone(self.lock)))),
+            false => (self.me == NodeId(0)).then_some(Claim(None)),
+        })
+    }
+
+    fn is_absent(&self, node: NodeId) -> Result<bool, Infallible> {
+        Ok(HOST && !self.running[usize::from(node.0)])
+    }
+}
+
+/// How a process looks around for somebody with a view.
+pub fn founding_config(settings: &Settings, me: ProcessId) -> founding::Config {
+    let both = Roles::COORDINATOR.with(Roles::REPLICA);
+    let nodes = || (0..settings.nodes).map(NodeId);
+    founding::Config {
+        me,
+        others: nodes().filter(|node| *node != me.node).collect(),
+        founders: nodes().filter(|node| settings.roles[usize::from(node.0)].has(both)).collect(),
+        look_interval_ns: LOOK_INTERVAL_NS,
+        unable_interval_ns: UNABLE_INTERVAL_NS,
+        return_patience_ns: RETURN_PATIENCE_NS,
+    }
+}
+
+/// The place of a node's turn, where there are disks.
+pub fn place<'a, const HOST: bool>(lasting: &'a mut Option<Lasting>, me: NodeId, current: &[Option<usize>]) -> Option<Place<'a, HOST>> {
+    let Lasting { disks, lock, .. } = lasting.as_mut()?;
+    let running = current.iter().map(Option::is_some).collect();
+    Some(Place { disk: &mut disks[usize::from(me.0)], me, lock, running })
+}
+
+impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
+    /// The process of that node is no more: what it wrote is left, or some of it.
+    pub(super) fn end_writing(&mut self, node: u16, how: End) {
+        if let Some(Lasting { disks, joins, .. }) = &mut self.lasting {
+            disks[usize::from(node)].end(how);
+            joins[usize::from(node)] = false;
+        }
+    }
+
+    /// All hosts lose their power, and get it back one after the other.
+    pub(super) fn lose_power(&mut self, nth: u32, chance: &mut Rng) -> bool {
+        let Some(disks) = self.settings.disks else { return false };
+        self.tell(|_| format!("{}/{nth}: the power goes, everywhere", Fault::PowerLoss));
+        for process in self.alive().collect::<Vec<_>>() {
+            let node = self.name(process).node.0;
+            if HOST {
+                self.end(process, false);
+            } else {
+                self.nodes[process] = None;
+                self.world.crash(process);
+                self.current[usize::from(node)] = None;
+                self.end_writing(node, End::Sudden);
+            }
+        }
+        if let Some(Lasting { joins, known_as, .. }) = &mut self.lasting {
+            joins.fill(false);
+            known_as.fill(None);
+        }
+        // Nobody is left who knew a view.
+        self.oracles.power_lost();
+        for node in 0..self.settings.nodes {
+            let factor = if chance.u8(..8) < disks.late { 10 } else { 1 };
+            let at = self.world.now() + factor * chance.u64(disks.dark.0..=disks.dark.1);
+            self.enter(at, Due::Restart { node });
+        }
+        true
+    }
+}

@@ -1,0 +1,231 @@
+//! A node's disk: what its lives have written there, and what of it is left when the power goes, or a process ends.
+//!
+//! As in a node, what is handed over while a sync is under way waits for the next one, which makes all of it stable at once. Whatever is not stable is lost
+//! with the power, but for the frame that is being written: that may be there as a whole, or not at all, since half a frame is none.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+use martlet_fabric::Fabric;
+use martlet_fabric::sim::Span;
+use martlet_protocol::basics::{ProcessId, RETURN_BITS};
+use martlet_protocol::engine::mu::SnapshotStep;
+use martlet_protocol::founding::life_to_come_back_as;
+
+use super::engine::Engine;
+use super::machine::Machine;
+
+/// What the disks of a life are like.
+#[derive(Clone, Copy, Debug)]
+pub struct Disks {
+    /// How long a sync takes, in nanoseconds.
+    pub sync: Span,
+    /// When a log has grown by so many bytes another snapshot begins.
+    pub segment_bytes: usize,
+    /// About so many bytes of the state are taken in one turn.
+    pub part_bytes: usize,
+    /// From a loss of power to a node's next start, in nanoseconds,
+    pub dark: Span,
+    /// and how many nodes in 8 take ten times as long.
+    pub late: u8,
+}
+
+/// A snapshot, and the journal from its base on.
+#[derive(Clone, Debug, Default)]
+pub struct Stored {
+    /// The state.
+    pub parts: Vec<Vec<u8>>,
+    /// The snapshot's last words.
+    pub last: Vec<u8>,
+    journal: Vec<(u64, Vec<u8>)>,
+}
+
+impl Stored {
+    /// All of the journal.
+    pub fn journal(&self) -> Vec<u8> {
+        self.journal.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect()
+    }
+}
+
+/// What stands there of one life.
+#[derive(Clone, Debug, Default)]
+struct Log {
+    /// The newest whole snapshot.
+    whole: Option<Stored>,
+    /// The one on its way.
+    next: Option<Stored>,
+    /// The last number with which somebody has come back as it.
+    returns: u64,
+}
+
+/// The life that writes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Writer {
+    life: u64,
+    /// What has been handed over, and what of it is stable.
+    ticket: u64,
+    stable: u64,
+    /// The sync that is under way: what it makes stable, and when.
+    sync: Option<(u64, u64)>,
+    /// As of which ticket the snapshot on its way is whole.
+    finished: Option<u64>,
+    /// After which ticket the logs of other lives go.
+    settled: Option<u64>,
+    /// Bytes since the last snapshot began.
+    since: usize,
+}
+
+/// How a life's writing ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All that was handed over is written first.
+    Clean,
+    /// By a signal, or with the power.
+    Sudden,
+}
+
+/// A disk.
+#[derive(Debug)]
+pub struct Disk {
+    chance: Rng,
+    like: Disks,
+    lives: BTreeMap<u64, Log>,
+    writer: Option<Writer>,
+}
+
+impl Disk {
+    /// An empty one.
+    pub fn new(chance: Rng, like: Disks) -> Disk {
+        Disk { chance, like, lives: BTreeMap::new(), writer: None }
+    }
+
+    /// The lives that could be come back as, the oldest first.
+    pub fn lives(&self) -> Vec<u64> {
+        self.lives.iter().filter(|(_, log)| log.whole.is_some()).map(|(life, _)| *life).collect()
+    }
+
+    /// As whom a process comes back, and with what; `None` when there is nothing. `known_as`: others have said as whom.
+    pub fn origin<E: Engine>(&self, node: ProcessId, config: &E::Config, known_as: Option<u64>) -> Option<(ProcessId, &Stored)> {
+        let born = |life: u64| ProcessId { incarnation: martlet_fabric::Incarnation(life), ..node };
+        let whole = |life: u64| self.lives[&life].whole.as_ref();
+        let belongs = |life: u64| Ok::<_, ()>(whole(life).is_some_and(|stored| E::belonged(born(life), config, stored)));
+        let life = known_as.or(life_to_come_back_as(&self.lives(), belongs).ok()?)?;
+        Some((born(life + self.lives[&life].returns + 1), whole(life)?))
+    }
+
+    /// That process has begun: as one that has come back, or with nothing.
+    pub fn begin(&mut self, me: ProcessId) {
+        let life = me.birth().incarnation.0;
+        let log = self.lives.entry(life).or_default();
+        log.returns = me.incarnation.0 & ((1 << RETURN_BITS) - 1);
+        let since = log.whole.iter().flat_map(|stored| &stored.journal).map(|(_, bytes)| bytes.len()).sum();
+        self.writer = Some(Writer { life, since, ..Writer::default() });
+    }
+
+    /// Before a turn: tells the engine what has become stable.
+    pub fn before_turn<E: Engine>(&mut self, now: u64, engine: &mut E) {
+        let Some(writer) = &mut self.writer else { return };
+        if let Some((covers, _)) = writer.sync.filter(|(_, done)| *done <= now) {
+            (writer.stable, writer.sync) = (covers, None);
+            engine.handle_stable(covers);
+            if writer.finished.is_some_and(|at| at <= covers) {
+                writer.finished = None;
+                let log = self.lives.get_mut(&writer.life).expect("it writes");
+                log.whole = log.next.take();
+                engine.handle_snapshot_stable();
+            }
+            if writer.settled.is_some_and(|at| at <= covers) {
+                let life = writer.life;
+                self.lives.retain(|other, _| *other == life);
+            }
+        }
+        self.sync(now);
+    }
+
+    fn sync(&mut self, now: u64) {
+        let Some(writer) = &mut self.writer else { return };
+        if writer.sync.is_none() && writer.ticket > writer.stable {
+            let Span(least, most) = self.like.sync;
+            writer.sync = Some((writer.ticket, now + self.chance.u64(least..=most.max(least))));
+        }
+    }
+
+    /// After a turn: takes what it has brought, and gets on with a snapshot.
+    pub fn after_turn<E: Engine, F: Fabric>(&mut self, now: u64, engine: &mut E, machine: &Machine, fabric: &F, is_member: bool) {
+        self.take(engine);
+        let Some(writer) = &mut self.writer else { return };
+        let log = self.lives.get_mut(&writer.life).expect("it writes");
+        if log.next.is_none() {
+            let due = engine.lacks_snapshot() || writer.since >= self.like.segment_bytes;
+            if due && engine.is_complete() && engine.begin_snapshot(fabric) {
+                (log.next, writer.finished, writer.since) = (Some(Stored::default()), None, 0);
+                self.take(engine);
+            }
+        } else if writer.finished.is_none() {
+            let mut out = Vec::new();
+            let step = engine.snapshot_step(machine, self.like.part_bytes, &mut out);
+            let next = log.next.as_mut().expect("just seen");
+            match step {
+                SnapshotStep::Part => next.parts.push(out),
+                SnapshotStep::Wait => {}
+                SnapshotStep::Whole => {
+                    // Its last words are a frame of their own.
+                    writer.ticket += 1;
+                    (next.last, writer.finished) = (out, Some(writer.ticket));
+                }
+                SnapshotStep::Void | SnapshotStep::TooLong(_) => log.next = None,
+            }
+        }
+        if let Some(writer) = &mut self.writer
+            && writer.settled.is_none()
+            && is_member
+            && engine.is_settled()
+        {
+            writer.ticket += 1;
+            writer.settled = Some(writer.ticket);
+        }
+        self.sync(now);
+    }
+
+    fn take<E: Engine>(&mut self, engine: &mut E) {
+        let bytes = engine.journal();
+        let Some(writer) = self.writer.as_mut().filter(|_| !bytes.is_empty()) else { return };
+        writer.ticket += 1;
+        writer.since += bytes.len();
+        let log = self.lives.get_mut(&writer.life).expect("it writes");
+        for stored in [&mut log.whole, &mut log.next].into_iter().flatten() {
+            stored.journal.push((writer.ticket, bytes.to_vec()));
+        }
+        engine.note_taken(writer.ticket);
+    }
+
+    /// When it has something to tell.
+    pub fn deadline(&self) -> u64 {
+        self.writer.and_then(|writer| writer.sync).map_or(u64::MAX, |(_, done)| done)
+    }
+
+    /// The life that writes ends: what is stable is left, and perhaps the frame that was being written.
+    pub fn end(&mut self, how: End) {
+        let Some(writer) = self.writer.take() else { return };
+        let cut = match (how, writer.sync) {
+            (End::Clean, _) => writer.ticket,
+            (End::Sudden, Some((covers, _))) if self.chance.bool() => covers,
+            (End::Sudden, _) => writer.stable,
+        };
+        // What follows a frame may have been done too.
+        let done = |at: Option<u64>, chance: &mut Rng| at.is_some_and(|at| at <= writer.stable || (at <= cut && chance.bool()));
+        let log = self.lives.get_mut(&writer.life).expect("it writes");
+        let next = log.next.take();
+        if done(writer.finished, &mut self.chance) {
+            log.whole = next;
+        }
+        if let Some(stored) = &mut log.whole {
+            stored.journal.retain(|(ticket, _)| *ticket <= cut);
+            // They are there now, whatever the next life will call its own.
+            stored.journal.iter_mut().for_each(|(ticket, _)| *ticket = 0);
+        }
+        if done(writer.settled, &mut self.chance) {
+            self.lives.retain(|life, _| *life == writer.life);
+        }
+    }
+}
