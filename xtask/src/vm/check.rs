@@ -28,6 +28,8 @@ struct Run {
 struct Tests {
     /// How often the test of revocation revokes. On a bad link each time takes long.
     revocations: u32,
+    /// How often the self-test of revocation does, in all its ways.
+    fence_trials: u32,
     /// How many acts each order of hand-overs has: one more makes four times as many orders, and on a bad link each of them takes long.
     hand_over_acts: u32,
     /// How many tests go on at once: on a bad link they mostly wait.
@@ -51,7 +53,7 @@ const RUNS: [Run; 3] = [
         label: "good  | ",
         loss: None,
         delay: None,
-        tests: Tests { revocations: 1000, hand_over_acts: 5, threads: 2, alone: &[] },
+        tests: Tests { revocations: 2800, fence_trials: 320, hand_over_acts: 5, threads: 2, alone: &[] },
         // Figures say nothing here; but benchmarks have to run, and the doctor has to find the devices.
         command: &[
             "bench::a_figure_of_the_paper_is_drawn",
@@ -71,7 +73,7 @@ const RUNS: [Run; 3] = [
         label: "lossy | ",
         loss: Some(5000),
         delay: Some(Duration::from_millis(2)),
-        tests: Tests { revocations: 20, hand_over_acts: 4, threads: 4, alone: &[] },
+        tests: Tests { revocations: 20, fence_trials: 40, hand_over_acts: 4, threads: 4, alone: &[] },
         command: &[],
         // A kill and a restart with `mu`: each fault takes half a minute there.
         trials: &[
@@ -86,6 +88,7 @@ const RUNS: [Run; 3] = [
         delay: None,
         tests: Tests {
             revocations: 0,
+            fence_trials: 0,
             hand_over_acts: 0,
             threads: 1,
             // They run in the order of their names, and the last one has to be last: a link that has been down has lost its routes.
@@ -182,7 +185,11 @@ fn one_by_one(parts: &[Vec<String>]) -> Vec<String> {
 
 impl Tests {
     fn command(&self, binary: &Path) -> Vec<String> {
-        let much = [format!("MARTLET_REVOCATIONS={}", self.revocations), format!("MARTLET_HAND_OVER_ACTS={}", self.hand_over_acts)];
+        let much = [
+            format!("MARTLET_REVOCATIONS={}", self.revocations),
+            format!("MARTLET_FENCE_TRIALS={}", self.fence_trials),
+            format!("MARTLET_HAND_OVER_ACTS={}", self.hand_over_acts),
+        ];
         let threads = ["--test-threads".into(), self.threads.to_string()];
         let mut command: Vec<String> =
             ["env".into()].into_iter().chain(much).chain([binary.display().to_string()]).chain(threads).collect();
