@@ -3,10 +3,11 @@
 //! Operations are gathered as they are posted and handed to the card when the endpoint is polled, so that one doorbell and one completion
 //! serve all that were posted together: only the last request of a short batch asks for a completion, which stands for those before it.
 //!
-//! # Long writes
-//! They go as requests of one packet each, so that every packet is acknowledged. A device counts how often it sends again, and begins anew when it is
+//! # Long transfers
+//! Writes go as requests of one packet each, so that every packet is acknowledged. A device counts how often it sends again, and begins anew when it is
 //! acknowledged; software RDMA asks for that at the end of a request and otherwise every 66 packets only, so that with 5 % loss half of the
-//! writes of 600 KiB ran out of their six repetitions. Reads are not cut: each packet of the answer is an acknowledgement.
+//! writes of 600 KiB ran out of their six repetitions. Reads, of which each packet of the answer is an acknowledgement, go as requests of sixteen packets:
+//! nothing is heard of a request before its end, and whoever reads a whole log shall hear sooner that it will never come (module `overdue`).
 //!
 //! # Order
 //! A queue pair keeps the order of its requests but for two cases: what follows a READ or a compare-and-swap may overtake it. There the later
@@ -31,6 +32,7 @@ use std::thread::JoinHandle;
 use super::ffi::{SendWr, Sge};
 use super::line::{Line, Work};
 use super::mail::{Assembly, Mail, MailCounters};
+use super::mailbox::Failure;
 use super::overdue::{Attention, Silences};
 use super::packet::Hearing;
 use super::peer::{Card, Peer, find};
@@ -106,7 +108,7 @@ impl VerbsFabric {
             entries: Vec::with_capacity(64),
             members: Vec::with_capacity(64),
             active: Vec::with_capacity(64),
-            attention: Attention::new(card.patience),
+            attention: Attention::new(card.patience.longest(0)),
             ready: VecDeque::with_capacity(1024),
             under_way: [0; 2],
             most,
@@ -199,6 +201,12 @@ impl VerbsFabric {
         self.mail.fail().expect("it can be told to fail");
     }
 
+    /// Hears of no datagram that it sends from now on, as when the device forgets them, until there is another queue pair for datagrams.
+    #[cfg(feature = "conformance")]
+    pub fn forget_datagrams(&mut self) {
+        self.mail.forget();
+    }
+
     /// Hears of no request to a peer from now on, as when the device forgets them.
     #[cfg(feature = "conformance")]
     pub fn forget_requests(&mut self, to: PeerId) {
@@ -232,12 +240,11 @@ impl VerbsFabric {
     }
 
     /// Replaces a queue pair for datagrams that has failed. Its number is told when two meet, so all members are met anew.
-    fn renew_mail(&mut self, status: i32) {
+    fn renew_mail(&mut self, failure: Failure) {
         let device = &self.card.device;
         tracing::warn!(
             device = device.name,
-            status,
-            "the queue pair for datagrams has failed; there will be another, and all members are met anew"
+            "the queue pair for datagrams has failed ({failure}); there will be another, and all members are met anew"
         );
         let renewed = self.mail.renew(device);
         invariant!(renewed.is_ok(), "device {} has no queue pair for datagrams for us any more: {renewed:?}", device.name);
@@ -325,9 +332,9 @@ impl Fabric for VerbsFabric {
     fn receive(&mut self, into: &mut Vec<u8>) -> Option<PeerId> {
         // Nobody sends clients any, and they send none.
         if self.identity.kind == PeerKind::Member
-            && let Some(status) = self.mail.broken()
+            && let Some(failure) = self.mail.broken()
         {
-            self.renew_mail(status);
+            self.renew_mail(failure);
         }
         self.mail.receive(into, &mut self.entries)
     }

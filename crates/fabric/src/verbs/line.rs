@@ -10,6 +10,15 @@ use super::peer::Stage;
 use crate::contract::{Completion, OpError, Token};
 use crate::primitive::Ordering;
 
+/// One of so many requests of a batch asks for a completion, and the last: each makes room for more while those behind it are under way. So does each
+/// READ of several packets.
+pub(super) const SIGNAL_EVERY: usize = 16;
+/// The most packets that one READ brings; a longer one goes as several. The card says nothing of a READ before all of it has come, so the longer one is,
+/// the later it shows that it has been forgotten (module `overdue`).
+const READ_PACKETS: u32 = 16;
+/// The most packets that the card carries without a word: requests that ask for no completion, and a READ behind them that does.
+pub(super) const SILENT_PACKETS: u32 = SIGNAL_EVERY as u32 - 1 + READ_PACKETS;
+
 /// On which queue pair an operation goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Channel {
@@ -68,7 +77,7 @@ pub(super) struct Op {
     /// Of a change in a lane: the only epoch of its grant in which it may take effect.
     pub(super) epoch: u64,
     pub(super) bytes: u32,
-    /// How many of them have been handed to the card. Long writes go as many requests.
+    /// How many of them have been handed to the card. What is long goes as many requests.
     pub(super) handed: u32,
     /// Behind its last request, once all of it has been handed over.
     pub(super) until: u64,
@@ -78,6 +87,18 @@ pub(super) struct Op {
     pub(super) staged: u32,
     /// Memory of its own, where the stage had no room.
     pub(super) own_stage: Option<Box<Stage>>,
+}
+
+impl Op {
+    /// How many bytes of it the next request carries. A packet to the peer carries `packet` bytes.
+    pub(super) fn next_bytes(&self, packet: u32) -> u32 {
+        let rest = self.bytes - self.handed;
+        match self.work {
+            Work::Write => rest.min(packet),
+            Work::Read { .. } => rest.min(READ_PACKETS * packet),
+            Work::ReadWord | Work::Swap { .. } => rest,
+        }
+    }
 }
 
 /// A look at a lane's grant word.
@@ -430,6 +451,27 @@ pub(super) mod tests {
         assert_eq!((owner(&mut line, 1), owner(&mut line, 3), owner(&mut line, 4)), (Some(2), Some(2), Some(3)));
         line.end_posted(State::Done(Err(OpError::AccessLost)));
         assert_eq!(owner(&mut line, 4), None);
+    }
+
+    #[test]
+    fn what_is_long_goes_as_many_requests() {
+        let requests = |work, bytes| {
+            let mut line = Line::new(64);
+            line.append(Op { work, bytes, ..op(1, Channel::Background, State::Queued) });
+            let mut requests = Vec::new();
+            while line.op(0).handed < bytes {
+                requests.push(line.op(0).next_bytes(1024));
+                line.begin(requests[requests.len() - 1]);
+            }
+            requests
+        };
+        let read = Work::Read { address: 0, lkey: 0 };
+        assert_eq!(requests(Work::Write, 2056), [1024, 1024, 8]);
+        assert_eq!(requests(Work::Write, 1024), [1024]);
+        assert_eq!(requests(read, 16 * 1024), [16 * 1024]);
+        assert_eq!(requests(read, 40 * 1024 + 8), [16 * 1024, 16 * 1024, 8 * 1024 + 8]);
+        assert_eq!(requests(Work::ReadWord, 8), [8]);
+        assert_eq!(requests(Work::Swap { expected: 0, new: 1 }, 8), [8]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use sha2::Sha256;
 use super::device::Device;
 use super::endpoint::Entry;
 use super::group::Group;
-use super::mailbox::Mailbox;
+use super::mailbox::{Failure, Mailbox};
 use super::packet::{self, Addressee, Hearing, Route, Taken};
 use crate::contract::{MAX_DATAGRAM_BYTES, NodeId, PeerId};
 
@@ -179,7 +179,7 @@ impl Mail {
     }
 
     /// What has gone wrong with that queue pair, as the card numbers it: nothing is sent or received on it any more.
-    pub(super) fn broken(&self) -> Option<i32> {
+    pub(super) fn broken(&self) -> Option<Failure> {
         self.letters.broken()
     }
 
@@ -188,6 +188,11 @@ impl Mail {
         // The old one goes once the new one stands, so the two have different numbers.
         self.letters = Mailbox::new(device)?;
         Ok(())
+    }
+
+    #[cfg(feature = "conformance")]
+    pub(super) fn forget(&mut self) {
+        self.letters.forget();
     }
 
     #[cfg(feature = "conformance")]
@@ -259,8 +264,8 @@ impl Mail {
         self.addressed.clear();
         let Some(group) = &mut self.group else { return };
         let room = group.mailbox.has_room(1, &mut self.counters.dropped);
-        if let Some(status) = group.mailbox.broken() {
-            tracing::error!(status, "nothing can be sent to group {} any more; members get their datagrams one by one", group.address);
+        if let Some(failure) = group.mailbox.broken() {
+            tracing::error!("nothing can be sent to group {} any more ({failure}); members get their datagrams one by one", group.address);
             self.group = None;
             return;
         }

@@ -1,11 +1,19 @@
 //! A queue pair for datagrams, with the memory in which packets lie that have come, or are on their way.
+//!
+//! A card is done with a datagram as soon as it has sent it. One that never says so keeps the datagram's slot, and with the last slot nothing could be
+//! sent any more. So a queue pair on which a datagram has been waited for all too long counts as broken (module `overdue`), whether the others are still sent
+//! or not, and whoever uses it replaces it.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::device::Device;
 use super::ffi::{ACCESS_LOCAL_WRITE, GRH_BYTES, RecvWr, SEND_SIGNALED, SendWr, Sge, WC_SUCCESS, WR_SEND, Wc};
 use super::memory::{Block, Plane, Registered};
+use super::overdue::{Attention, LEAST_TURNS};
 use super::queue::{CompletionQueue, Destination, QueuePair, Shape, Transport};
 use crate::primitive::Ordering;
 use crate::shm::memory::Area;
@@ -13,6 +21,10 @@ use crate::shm::memory::Area;
 /// Packets kept for receiving, and for sending.
 const RECEIVES: usize = 256;
 const SENDS: usize = 128;
+/// When the card should have sent a packet, with time to spare: a link may be paused for a while, but nothing is sent again.
+const LONGEST: Duration = Duration::from_secs(2);
+// Each turn takes a completion, so before anything is overdue all have been taken that had come when the wait for it began.
+const _: () = assert!(LEAST_TURNS as usize > RECEIVES + SENDS);
 /// Marks the completion of a sent packet.
 const SENT: u64 = 1 << 32;
 /// Every queue pair for datagrams has the same: it guards against strays, the signatures against everything else.
@@ -33,6 +45,27 @@ pub(super) struct Mailbox {
     sent: Area,
     sent_from: Registered,
     ledger: Ledger<Arc<Destination>>,
+    attention: Attention,
+    #[cfg(feature = "conformance")]
+    forgetful: bool,
+}
+
+/// What went wrong with a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// A request has failed; the card's number for it.
+    Status(i32),
+    /// The card has been silent about a packet for so long.
+    Silence(Duration),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Status(status) => write!(f, "status {status}"),
+            Failure::Silence(lasted) => write!(f, "the device has said nothing of a packet for {lasted:.1?}, and should have sent it"),
+        }
+    }
 }
 
 /// A packet has come, or one that had been sent is done with, or the queue pair gives something back unused.
@@ -49,18 +82,29 @@ struct Ledger<T> {
     free: Vec<usize>,
     /// Where what is under way goes, by its slot: it is kept until the card is done with it.
     to: Vec<Option<T>>,
-    broken: Option<i32>,
+    /// The slots of what is under way, in the order in which it was handed over, each with the time at which it was.
+    under_way: VecDeque<(usize, Duration)>,
+    /// The time, as far as it counts.
+    now: Duration,
+    broken: Option<Failure>,
 }
 
 impl<T> Ledger<T> {
     fn new(sends: usize) -> Ledger<T> {
-        Ledger { free: (0..sends).collect(), to: (0..sends).map(|_| None).collect(), broken: None }
+        Ledger {
+            free: (0..sends).collect(),
+            to: (0..sends).map(|_| None).collect(),
+            under_way: VecDeque::with_capacity(sends),
+            now: Duration::ZERO,
+            broken: None,
+        }
     }
 
     /// Takes a slot for a packet that goes to `to`.
     fn take(&mut self, to: T) -> Option<usize> {
         let slot = self.free.pop()?;
         self.to[slot] = Some(to);
+        self.under_way.push_back((slot, self.now));
         Some(slot)
     }
 
@@ -68,12 +112,26 @@ impl<T> Ledger<T> {
     fn free(&mut self, slot: usize) {
         self.to[slot] = None;
         self.free.push(slot);
+        // Mostly it is the first.
+        if let Some(at) = self.under_way.iter().position(|(other, _)| *other == slot) {
+            self.under_way.remove(at);
+        }
+    }
+
+    /// Lets time pass.
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        if let Some((_, since)) = self.under_way.front()
+            && self.now - *since > LONGEST
+        {
+            self.broken.get_or_insert(Failure::Silence(self.now - *since));
+        }
     }
 
     fn completed(&mut self, wc: &Wc) -> Event {
         if wc.status != WC_SUCCESS {
             // The first says what was wrong; those after it are only flushed.
-            self.broken.get_or_insert(wc.status);
+            self.broken.get_or_insert(Failure::Status(wc.status));
         }
         match wc.wr_id & SENT {
             0 if wc.status == WC_SUCCESS => Event::Came { slot: wc.wr_id as usize, bytes: wc.byte_len as usize },
@@ -104,6 +162,9 @@ impl Mailbox {
             sent: sent.area(0, SENDS * slot_bytes),
             sent_from: Registered::new(device, Plane::Background, &sent, 0)?,
             ledger: Ledger::new(SENDS),
+            attention: Attention::new(LONGEST),
+            #[cfg(feature = "conformance")]
+            forgetful: false,
         };
         mailbox.qp.open_for_datagrams(QUEUE_KEY)?;
         for slot in 0..RECEIVES {
@@ -112,9 +173,14 @@ impl Mailbox {
         Ok(mailbox)
     }
 
-    /// What went wrong with the queue pair, as the card numbers it: it neither sends nor receives any more.
-    pub(super) fn broken(&self) -> Option<i32> {
+    /// What went wrong with the queue pair: it is not to be relied on any more.
+    pub(super) fn broken(&self) -> Option<Failure> {
         self.ledger.broken
+    }
+
+    #[cfg(feature = "conformance")]
+    pub(super) fn forget(&mut self) {
+        self.forgetful = true;
     }
 
     /// Hands a slot over for the next packet.
@@ -178,6 +244,10 @@ impl Mailbox {
         if self.completions.poll(&mut wc) == 0 {
             return None;
         }
+        #[cfg(feature = "conformance")]
+        if self.forgetful && wc[0].wr_id & SENT != 0 {
+            return Some(Event::Left);
+        }
         Some(self.ledger.completed(&wc[0]))
     }
 
@@ -190,6 +260,11 @@ impl Mailbox {
 
     /// Takes the next packet into `packet`.
     pub(super) fn receive(&mut self, packet: &mut Vec<u8>) -> bool {
+        if !self.ledger.under_way.is_empty()
+            && let Some(time) = self.attention.turn(Instant::now)
+        {
+            self.ledger.pass(time);
+        }
         while let Some(event) = self.next() {
             let Event::Came { slot, bytes } = event else { continue };
             let words = &self.received.memory()[slot * self.slot_bytes / 8..(slot + 1) * self.slot_bytes / 8];
@@ -250,6 +325,40 @@ mod tests {
         // A send for which no address was found; then what had been handed over for receiving comes back.
         assert_eq!(ledger.completed(&done(SENT | slot as u64, 2)), Event::Left);
         assert_eq!(ledger.completed(&done(8, ffi::WC_WR_FLUSH_ERR)), Event::Left);
-        assert_eq!((ledger.broken, ledger.free.len()), (Some(2), 2));
+        assert_eq!((ledger.broken, ledger.free.len()), (Some(Failure::Status(2)), 2));
+    }
+
+    #[test]
+    fn a_packet_that_is_never_heard_of_breaks_the_queue_pair() {
+        let mut ledger = Ledger::new(3);
+        let forgotten = ledger.take(()).expect("free");
+        // The others are sent all the time, and a slot stays behind.
+        for _ in 0..20 {
+            let slot = ledger.take(()).expect("free");
+            ledger.pass(LONGEST / 20);
+            ledger.completed(&done(SENT | slot as u64, WC_SUCCESS));
+        }
+        assert_eq!((ledger.broken, ledger.free.len()), (None, 2), "it may yet be sent");
+        let slot = ledger.take(()).expect("free");
+        ledger.pass(LONGEST / 20);
+        assert_eq!(ledger.broken, Some(Failure::Silence(LONGEST + LONGEST / 20)));
+        // What comes later does not change what was wrong.
+        for slot in [slot, forgotten] {
+            ledger.completed(&done(SENT | slot as u64, 5));
+        }
+        assert_eq!((ledger.broken, ledger.under_way.len()), (Some(Failure::Silence(LONGEST + LONGEST / 20)), 0));
+    }
+
+    #[test]
+    fn what_is_sent_in_time_breaks_nothing_however_long_it_goes_on() {
+        let mut ledger = Ledger::new(2);
+        for _ in 0..100 {
+            let slot = ledger.take(()).expect("free");
+            ledger.pass(LONGEST);
+            ledger.completed(&done(SENT | slot as u64, WC_SUCCESS));
+            // Nothing is under way: nobody is waited for.
+            ledger.pass(LONGEST * 3);
+        }
+        assert_eq!(ledger.broken, None);
     }
 }

@@ -5,18 +5,22 @@
 //! it, and gives up a connection on which the device should have ended everything long ago.
 //!
 //! - Requests on one queue pair complete in order, so any completion starts the wait anew: what is waited for is now another request.
+//! - Each packet that is under way may get lost once before anything completes. But between two completions there are not many, since what is long goes
+//!   as many requests (module `line`): so the wait has an end that does not hang on how much is asked for.
 //! - Only time in which this process has looked counts. One that was stopped, or had other things to do, blames no peer for that; what has completed
 //!   meanwhile is taken first.
 
 use std::time::{Duration, Instant};
 
-use super::line::{Channel, Line};
+use super::line::{Channel, Line, SILENT_PACKETS};
 use super::queue::Patience;
 
 /// The clock is looked at once in so many turns in which something is under way.
 const TURNS: u32 = 16;
 /// Between two looks at the clock at most this part of the longest wait counts.
-const LOOKS: u32 = 16;
+const LOOKS: u32 = 32;
+/// So many turns are taken, at the least, before anything is overdue.
+pub(super) const LEAST_TURNS: u32 = TURNS * LOOKS;
 
 /// What of the time that passes counts.
 #[derive(Debug)]
@@ -27,8 +31,9 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    pub(super) fn new(patience: Patience) -> Attention {
-        Attention { turns: 0, last: None, most: patience.longest(0) / LOOKS }
+    /// For something that is overdue after `longest`.
+    pub(super) fn new(longest: Duration) -> Attention {
+        Attention { turns: 0, last: None, most: longest / LOOKS }
     }
 
     /// Takes a turn: when the clock is due, how much time counts since it was looked at.
@@ -80,7 +85,7 @@ impl Silences {
         let lane = self.lane.pass((operations && on_lane).then(|| line.answered()), time);
         let lasted = background.max(lane);
         // Packets are counted only where it comes to that.
-        (lasted > patience.longest(0) && lasted > patience.longest(line.packets(packet))).then_some(lasted)
+        (lasted > patience.longest(0) && lasted > patience.longest(line.packets(packet).min(SILENT_PACKETS))).then_some(lasted)
     }
 }
 
@@ -106,7 +111,7 @@ mod tests {
 
     impl Turns {
         fn new() -> Turns {
-            let (attention, now) = (Attention::new(PATIENCE), Instant::now());
+            let (attention, now) = (Attention::new(PATIENCE.longest(0)), Instant::now());
             Turns { attention, now, silences: Silences::default(), line: Line::new(64), notices: false, tokens: 0 }
         }
 
@@ -205,10 +210,33 @@ mod tests {
 
     /// Each of its packets may get lost, one after the other, and only its end is heard of.
     #[test]
-    fn a_long_read_is_given_a_time_out_for_each_packet() {
+    fn a_read_of_some_packets_is_given_a_time_out_for_each() {
         let mut turns = Turns::new();
-        turns.begin(Work::Read { address: 0, lkey: 0 }, Channel::Background, 100 * PACKET);
-        assert_eq!(turns.attend(LONGEST + 100 * 67), None);
+        turns.begin(Work::Read { address: 0, lkey: 0 }, Channel::Background, 10 * PACKET);
+        assert_eq!(turns.attend(LONGEST + 10 * 67), None);
         assert!(turns.attend(300).is_some());
+    }
+
+    /// A log of 64 MiB is as many packets as would take an hour to get lost one by one; what is under way of it all the time is as much as the queue pair
+    /// takes. Its pieces start the wait anew, and when they cease to come that is not seen later than with a short one.
+    #[test]
+    fn a_read_of_a_whole_log_is_overdue_as_soon_as_one_piece_of_it_is() {
+        let mut turns = Turns::new();
+        let bytes = 64 << 20;
+        turns.line.append(Op { work: Work::Read { address: 0, lkey: 0 }, bytes, ..op(1, Channel::Background, State::Queued) });
+        let hand_over = |turns: &mut Turns| {
+            let piece = turns.line.op(0).next_bytes(PACKET);
+            turns.line.begin(piece);
+            piece
+        };
+        assert!((0..64).map(|_| hand_over(&mut turns)).sum::<u32>() < bytes);
+        for piece in 1..=20 {
+            assert_eq!(turns.attend(LONGEST), None, "piece {piece}");
+            turns.silences.completed += 1;
+            hand_over(&mut turns);
+        }
+        assert_eq!(turns.attend(LONGEST), None);
+        let lasted = turns.attend(SILENT_PACKETS * 67 + 100).expect("overdue");
+        assert!(lasted < PATIENCE.longest(0) * 3, "{lasted:?}");
     }
 }

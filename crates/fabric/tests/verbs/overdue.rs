@@ -1,18 +1,24 @@
 //! Requests of which the device is never heard again: whoever waits for them hears that the peer is lost, and the two meet anew.
 
+use std::sync::atomic::Ordering;
+
 use martlet_fabric::verbs::{Patience, VerbsConfig, VerbsFabric};
-use martlet_fabric::{Completion, Fabric, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token};
+use martlet_fabric::{
+    Completion, Fabric, Local, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token,
+};
 
 use crate::cluster::{config, identity, unique_cluster, until};
 
 const PUBLIC: RegionName = RegionName(1);
 const LANE: RegionName = RegionName(16);
 
-/// With so little patience that a second is the longest wait.
+/// With so little patience that a second is the longest wait for a short request.
+const IMPATIENT: Patience = Patience { timeout: 13, retries: 6 };
+
 fn member(cluster: &str, node: u16) -> VerbsFabric {
     let spec = RegionSpec { public: vec![(PUBLIC, 4096)], member_lanes: vec![(LANE, 4096)], ..RegionSpec::default() };
     let usual = config(cluster, identity(node, 1, PeerKind::Member), spec, RegionSpec::default());
-    VerbsFabric::start(VerbsConfig { patience: Patience { timeout: 13, ..Patience::default() }, ..usual }).expect("started")
+    VerbsFabric::start(VerbsConfig { patience: IMPATIENT, ..usual }).expect("started")
 }
 
 fn up(fabric: &mut VerbsFabric) -> PeerId {
@@ -77,4 +83,65 @@ fn an_owner_whose_notice_is_forgotten_does_not_wait_for_ever() {
     assert_eq!(until(|| owner.event()), PeerEvent::Gone { peer: to_writer, certain: false });
     assert_eq!(until(|| writer.event()), PeerEvent::Gone { peer: to_owner, certain: false });
     goes_on(&mut writer);
+}
+
+/// A log that somebody catches up with is read in one go, and the device may forget that, too: with all of it, or when some has come.
+#[test]
+fn a_long_read_that_the_device_forgets_is_lost_with_its_peer() {
+    const BYTES: usize = 8 << 20;
+    let cluster = unique_cluster();
+    let big = |node| {
+        let spec = RegionSpec { public: vec![(PUBLIC, BYTES)], ..RegionSpec::default() };
+        let usual = config(&cluster, identity(node, 1, PeerKind::Member), spec, RegionSpec::default());
+        VerbsFabric::start(VerbsConfig { patience: IMPATIENT, ..usual }).expect("started")
+    };
+    let (owner, mut reader) = (big(0), big(1));
+    owner.memory(LocalRegion::Public(PUBLIC)).expect("ours").iter().for_each(|word| word.store(1, Ordering::Relaxed));
+    reader.connect(NodeId(0), owner.listens_at().expect("it listens"));
+    for begun in [false, true] {
+        let from = up(&mut reader);
+        if !begun {
+            reader.forget_requests(from);
+        }
+        let at = |offset| Remote { peer: from, region: Region::Public(PUBLIC), offset };
+        reader.read(at(0), Local { region: LocalRegion::Public(PUBLIC), offset: 0 }, BYTES, Token(1));
+        if begun {
+            until(|| {
+                assert_eq!(reader.poll(), None, "there is much to come yet");
+                let landed = &reader.memory(LocalRegion::Public(PUBLIC)).expect("ours")[BYTES / 16];
+                (landed.load(Ordering::Acquire) == 1).then_some(())
+            });
+            reader.forget_requests(from);
+        }
+        assert_eq!(until(|| reader.poll()), Completion { token: Token(1), result: Err(OpError::PeerLost) });
+        assert_eq!(until(|| reader.event()), PeerEvent::Gone { peer: from, certain: false });
+        reader.memory(LocalRegion::Public(PUBLIC)).expect("ours").iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+}
+
+/// Datagrams of which the device is never heard again keep their slots, so with them nothing could be sent in the end.
+#[test]
+fn who_waits_for_datagrams_in_vain_is_heard_again() {
+    let cluster = unique_cluster();
+    let (mut one, mut other) = (member(&cluster, 0), member(&cluster, 1));
+    one.connect(NodeId(1), other.listens_at().expect("it listens"));
+    let (to_other, to_one) = (up(&mut one), up(&mut other));
+    one.forget_datagrams();
+    for number in 0..1000u64 {
+        one.send(to_other, &number.to_le_bytes());
+    }
+    assert!(one.mail_counters().dropped > 0, "no slot is left");
+    let lost = until(|| {
+        assert_eq!(one.receive(&mut Vec::new()), None);
+        one.event()
+    });
+    assert_eq!(lost, PeerEvent::Gone { peer: to_other, certain: false });
+    assert_eq!(until(|| other.event()), PeerEvent::Gone { peer: to_one, certain: false });
+    let (to_other, to_one) = (up(&mut one), up(&mut other));
+    let mut heard = Vec::new();
+    until(|| {
+        one.send(to_other, b"again");
+        one.receive(&mut Vec::new());
+        other.receive(&mut heard).filter(|from| *from == to_one && heard == b"again")
+    });
 }

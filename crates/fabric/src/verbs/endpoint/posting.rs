@@ -7,7 +7,7 @@ use crate::invariant;
 use crate::primitive::Ordering;
 use crate::shm::memory::Area;
 use crate::verbs::ffi::{self, SEND_INLINE, SEND_SIGNALED, SendWr, Sge};
-use crate::verbs::line::{Channel, Line, Op, State, Work};
+use crate::verbs::line::{Channel, Line, Op, SIGNAL_EVERY, State, Work};
 use crate::verbs::peer::{Peer, Stage, find};
 use crate::verbs::queue::QueuePair;
 
@@ -15,8 +15,6 @@ use crate::verbs::queue::QueuePair;
 pub(super) const KIND_OP: u64 = 0;
 pub(super) const KIND_NOTICE: u64 = 1;
 pub(super) const KIND_LOOK: u64 = 2;
-/// One of so many requests of a batch asks for a completion, and the last: each makes room for more while those behind it are under way.
-const SIGNAL_EVERY: usize = 16;
 
 pub(super) fn name_of(peer: PeerId, kind: u64, low: u32) -> u64 {
     u64::from(peer.0) << 32 | kind << 30 | u64::from(low)
@@ -232,8 +230,7 @@ impl VerbsFabric {
                 Channel::Background => peer.background.inline,
                 Channel::Lane(lane) => peer.theirs[usize::from(lane)].writer.inline,
             };
-            let rest = op.bytes - op.handed;
-            let length = if op.work == Work::Write { rest.min(peer.packet) } else { rest };
+            let (length, rest) = (op.next_bytes(peer.packet), op.bytes - op.handed);
             let mut wr = SendWr { num_sge: 1, ..SendWr::EMPTY };
             let mut sge = Sge { addr: start + u64::from(op.at + op.handed), length, lkey };
             wr.rdma(op.remote + u64::from(op.handed), op.rkey);
@@ -247,7 +244,7 @@ impl VerbsFabric {
                 Work::ReadWord => wr.opcode = ffi::WR_RDMA_READ,
                 Work::Read { address, lkey } => {
                     wr.opcode = ffi::WR_RDMA_READ;
-                    sge = Sge { addr: address, length, lkey };
+                    sge = Sge { addr: address + u64::from(op.handed), length, lkey };
                 }
                 Work::Swap { expected, new } => {
                     wr.opcode = ffi::WR_ATOMIC_CMP_AND_SWP;
@@ -265,7 +262,7 @@ impl VerbsFabric {
                 line.advance();
             }
             self.under_way[plane] += 1;
-            if self.wrs.len() % SIGNAL_EVERY == SIGNAL_EVERY - 1 {
+            if self.wrs.len() % SIGNAL_EVERY == SIGNAL_EVERY - 1 || (reads && length > peer.packet) {
                 wr.send_flags |= SEND_SIGNALED;
             }
             self.wrs.push(wr);
