@@ -18,6 +18,8 @@ struct Run {
     /// Thousandths of a per cent.
     loss: Option<u32>,
     delay: Option<Duration>,
+    /// Whether the devices' addresses are of IPv6, and are named to the tests instead of being found.
+    ipv6: bool,
     tests: Tests,
     /// Tests of the command, which run it over RDMA.
     command: &'static [&'static str],
@@ -34,7 +36,9 @@ struct Tests {
     hand_over_acts: u32,
     /// How many tests go on at once: on a bad link they mostly wait.
     threads: u32,
-    /// Tests that only run when they are asked for, alone; if there are none, all the others.
+    /// Parts of the names of those that run; if there are none, all do.
+    only: &'static [&'static str],
+    /// Tests that only run when they are asked for, alone; if there are none, the others.
     alone: &'static [&'static str],
 }
 
@@ -47,13 +51,14 @@ struct Trial {
     multicast: &'static str,
 }
 
-const RUNS: [Run; 3] = [
+const RUNS: [Run; 4] = [
     Run {
         what: "a good link",
         label: "good  | ",
         loss: None,
         delay: None,
-        tests: Tests { revocations: 2800, fence_trials: 320, hand_over_acts: 5, threads: 2, alone: &[] },
+        ipv6: false,
+        tests: Tests { revocations: 2800, fence_trials: 320, hand_over_acts: 5, threads: 2, only: &[], alone: &[] },
         // Figures say nothing here; but benchmarks have to run, and the doctor has to find the devices.
         command: &[
             "bench::a_figure_of_the_paper_is_drawn",
@@ -73,7 +78,8 @@ const RUNS: [Run; 3] = [
         label: "lossy | ",
         loss: Some(5000),
         delay: Some(Duration::from_millis(2)),
-        tests: Tests { revocations: 20, fence_trials: 40, hand_over_acts: 4, threads: 4, alone: &[] },
+        ipv6: false,
+        tests: Tests { revocations: 20, fence_trials: 40, hand_over_acts: 4, threads: 4, only: &[], alone: &[] },
         command: &[],
         // A kill and a restart with `mu`: each fault takes half a minute there.
         trials: &[
@@ -86,17 +92,37 @@ const RUNS: [Run; 3] = [
         label: "silent| ",
         loss: None,
         delay: None,
+        ipv6: false,
         tests: Tests {
             revocations: 0,
             fence_trials: 0,
             hand_over_acts: 0,
             threads: 1,
+            only: &[],
             // They run in the order of their names, and the last one has to be last: a link that has been down has lost its routes.
             alone: &[
                 "datagrams::forgetting_a_peer_takes_datagrams_from_nobody_else",
                 "silence::everything_ends_when_the_link_is_silent_and_goes_on_when_it_is_back",
                 "silence::the_log_says_that_a_port_is_down_and_that_it_is_up",
             ],
+        },
+        command: &[],
+        trials: &[],
+    },
+    Run {
+        what: "IPv6",
+        label: "ipv6  | ",
+        loss: None,
+        delay: None,
+        ipv6: true,
+        // All that addresses have a part in; who was met by one address does what he does by another.
+        tests: Tests {
+            revocations: 20,
+            fence_trials: 8,
+            hand_over_acts: 0,
+            threads: 4,
+            only: &["datagrams::", "endpoint::", "multicast::"],
+            alone: &[],
         },
         command: &[],
         trials: &[],
@@ -134,10 +160,10 @@ pub fn run(root: &Path) -> Outcome {
         return Outcome::Skipped("no virtual machine can be had here (see above); the RDMA backend was NOT tested".into());
     };
     // On a bad link mostly nothing happens: there is time for another machine meanwhile.
-    let [good, lossy, silent] = RUNS;
+    let [good, lossy, silent, ipv6] = RUNS;
     let work = Work { image: &image, built: &built };
     let ends = std::thread::scope(|scope| {
-        let bad = scope.spawn(|| work.run(&lossy).or_else(|| work.run(&silent)));
+        let bad = scope.spawn(|| [&lossy, &silent, &ipv6].into_iter().find_map(|run| work.run(run)));
         [work.run(&good), bad.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))]
     });
     let failures: Vec<String> = ends.into_iter().flatten().collect();
@@ -154,7 +180,7 @@ impl Work<'_> {
     /// Why a run failed, unless it passed.
     fn run(&self, run: &Run) -> Option<String> {
         println!("   {}{}", run.label, run.what);
-        let mut parts = vec![run.tests.command(&self.built.tests)];
+        let mut parts = vec![run.tests.command(&self.built.tests, run.ipv6)];
         if !run.command.is_empty() {
             parts.push(over_rdma(&self.built.command_tests, run.command));
         }
@@ -163,6 +189,7 @@ impl Work<'_> {
             command: one_by_one(&parts),
             loss: run.loss,
             delay: run.delay,
+            ipv6: run.ipv6,
             timeout: TIMEOUT,
             label: run.label,
             ..Options::default()
@@ -184,15 +211,20 @@ fn one_by_one(parts: &[Vec<String>]) -> Vec<String> {
 }
 
 impl Tests {
-    fn command(&self, binary: &Path) -> Vec<String> {
-        let much = [
+    fn command(&self, binary: &Path, ipv6: bool) -> Vec<String> {
+        let mut settings = vec![
             format!("MARTLET_REVOCATIONS={}", self.revocations),
             format!("MARTLET_FENCE_TRIALS={}", self.fence_trials),
             format!("MARTLET_HAND_OVER_ACTS={}", self.hand_over_acts),
         ];
+        if ipv6 {
+            // The first is the device's own.
+            settings.push("MARTLET_GID_INDEX=1".into());
+        }
         let threads = ["--test-threads".into(), self.threads.to_string()];
         let mut command: Vec<String> =
-            ["env".into()].into_iter().chain(much).chain([binary.display().to_string()]).chain(threads).collect();
+            ["env".into()].into_iter().chain(settings).chain([binary.display().to_string()]).chain(threads).collect();
+        command.extend(self.only.iter().map(|word| (*word).to_owned()));
         if !self.alone.is_empty() {
             command.extend(["--ignored", "--exact"].iter().chain(self.alone).map(|word| (*word).to_owned()));
         }
@@ -240,6 +272,10 @@ impl Built {
             let output = Command::new(binary).args(["--list", "--format", "terse"]).output();
             let output = output.map_err(|e| format!("cannot run {}: {e}", binary.display()))?;
             let listed = String::from_utf8_lossy(&output.stdout);
+            let only = RUNS.iter().flat_map(|run| run.tests.only);
+            if let Some(none) = only.filter(|_| binary == &self.tests).find(|part| !listed.contains(*part)) {
+                return Err(format!("{} has no tests {none}", binary.display()));
+            }
             if let Some(missing) = named.iter().find(|test| !listed.lines().any(|line| line.strip_suffix(": test") == Some(test))) {
                 return Err(format!("{} has no test {missing}", binary.display()));
             }

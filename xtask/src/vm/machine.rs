@@ -174,7 +174,7 @@ fn is_handed_on(name: &str) -> bool {
 
 /// What the guest's shell is to do.
 fn script(options: &Options, here: &Path, settings: &[(String, String)]) -> String {
-    let mut script = NETWORK.to_owned();
+    let mut script = format!("family={}\n{NETWORK}", if options.ipv6 { 6 } else { 4 });
     if let Some(netem) = netem(options) {
         for device in ["ve0", "ve1"] {
             script.push_str(&format!("tc qdisc add dev {device} root netem {netem} || exit 125\n"));

@@ -15,6 +15,7 @@ Kernel, QEMU and tools come from Debian's packages at the first run and stay in 
 Options:
   --loss PERCENT    Lose that share of the packets, each way (0 to 100; `5%` or `5`)
   --delay TIME      Delay every packet by that much, each way (`2ms`, `150us`, `1s`)
+  --ipv6            Give the devices addresses of IPv6, fd99::1 and fd99::2, instead
   --share DIR       Let the command write below DIR for good
   --cpus N          Processors, 1 to 16 (default 2)
   --memory MIB      Memory in MiB, 512 to 65536 (default 2048)
@@ -46,6 +47,8 @@ pub struct Options {
     pub loss: Option<u32>,
     /// How long every packet is delayed.
     pub delay: Option<Duration>,
+    /// Whether the devices' addresses are of IPv6.
+    pub ipv6: bool,
     /// A directory of this machine that the command may write to.
     pub share: Option<PathBuf>,
     /// Processors.
@@ -68,6 +71,7 @@ impl Default for Options {
             command: Vec::new(),
             loss: None,
             delay: None,
+            ipv6: false,
             share: None,
             cpus: 2,
             memory_mib: 2048,
@@ -117,8 +121,9 @@ pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Option<Options>, 
                     other => return Err(format!("--accel: `{other}`; allowed are kvm, tcg and auto")),
                 }
             }
-            "--prepare" | "--help" | "-h" if joined.is_some() => return Err(format!("{name} takes no value")),
+            "--prepare" | "--ipv6" | "--help" | "-h" if joined.is_some() => return Err(format!("{name} takes no value")),
             "--prepare" => options.prepare = true,
+            "--ipv6" => options.ipv6 = true,
             "--help" | "-h" => return Ok(None),
             other => return Err(format!("`{other}`: no such option; the command to run follows `--`")),
         }
@@ -184,6 +189,7 @@ mod tests {
     fn options_are_read_in_both_forms() {
         let found = options(&["--loss", "5%", "--delay=2ms", "--cpus=4", "--memory", "1024", "--timeout=9", "--accel", "tcg", "--", "x"]);
         assert_eq!((found.loss, found.delay), (Some(5000), Some(Duration::from_millis(2))));
+        assert!(!found.ipv6 && options(&["--ipv6", "--", "x"]).ipv6);
         assert_eq!((found.cpus, found.memory_mib, found.timeout, found.accel), (4, 1024, Duration::from_secs(9), Accel::Tcg));
     }
 
@@ -214,6 +220,7 @@ mod tests {
             (&["--"], "no command"),
             (&["--prepare", "--", "ls"], "--prepare runs no command"),
             (&["--prepare=yes"], "--prepare takes no value"),
+            (&["--ipv6=no", "--", "x"], "--ipv6 takes no value"),
         ] {
             let error = parsed(args).expect_err("a mistake");
             assert!(error.contains(why), "{args:?}: {error}");

@@ -43,11 +43,16 @@ mod cluster {
         }
     }
 
+    /// Which of its addresses a device is to use: the one that `MARTLET_GID_INDEX` says, or else its own choice.
+    fn gid_index() -> Option<u8> {
+        std::env::var_os("MARTLET_GID_INDEX").is_some().then(|| number("MARTLET_GID_INDEX", 0))
+    }
+
     /// The device of a node: neighbours have different ones.
     fn device(node: u16) -> DeviceChoice {
         let names = devices().expect("RDMA");
         assert!(names.len() >= 2, "these tests need two RDMA devices, here are {names:?}");
-        DeviceChoice { name: Some(names[usize::from(node) % 2].clone()), ..DeviceChoice::default() }
+        DeviceChoice { name: Some(names[usize::from(node) % 2].clone()), gid_index: gid_index(), ..DeviceChoice::default() }
     }
 
     pub fn config(cluster: &str, who: Identity, members: RegionSpec, clients: RegionSpec) -> VerbsConfig {
