@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use martlet_fabric::{Fabric, Incarnation, NodeId, PeerEvent, PeerId, RegionName};
+use martlet_fabric::{Fabric, Incarnation, NodeId, PeerEvent, PeerId, RegionName, ring};
 use martlet_node::config::DurabilityKind;
 use martlet_node::wal::format::Owner;
 use martlet_node::wal::{self, Style, Wal};
@@ -63,6 +63,9 @@ pub trait Alone: Engine {
     /// Whether what is proposed together travels as one record.
     const BATCHES: bool;
 
+    /// How long the record is that carries one request of so many bytes.
+    fn record_bytes(request: usize) -> usize;
+
     /// Usual settings, with chance of its own. Engines without a journal know durability in memory only.
     fn settings(secret: u64, durability: DurabilityKind) -> Self::Config;
 
@@ -95,6 +98,10 @@ impl Disk {
 
 impl Alone for Mu {
     const BATCHES: bool = true;
+
+    fn record_bytes(request: usize) -> usize {
+        ring::record_bytes(mu::layout::HEADER_BYTES + mu::layout::COMMAND_HEADER_BYTES + request)
+    }
 
     fn settings(secret: u64, durability: DurabilityKind) -> mu::Config {
         let durability = match durability {
@@ -152,6 +159,10 @@ const VIEW: ViewNumber = ViewNumber(1);
 
 impl Alone for PrimaryBackup {
     const BATCHES: bool = false;
+
+    fn record_bytes(request: usize) -> usize {
+        ring::record_bytes(primary_backup::layout::HEADER_BYTES + request)
+    }
 
     fn settings(secret: u64, _: DurabilityKind) -> primary_backup::Config {
         primary_backup::Config { secret, ..primary_backup::Config::default() }

@@ -29,7 +29,8 @@ use crate::scratch::Scratch;
 /// What it costs to replicate a request three ways, standing alone.
 ///
 /// A request is proposed when the one before is committed; the leader runs on one core, its two followers share the other. Beside each size
-/// stands a raw write of the same bytes to the same followers, fenced and completed (Mu, Figure 3). Then batches, as many requests as one
+/// stand raw writes to the same followers, fenced and completed: of as many bytes (Mu, Figure 3), and of as many as the request's record has with its
+/// headers, which may be a packet more. Then batches, as many requests as one
 /// record carries, and several records on their way at once (Figure 7). Both are drawn.
 #[derive(Debug, Args)]
 pub struct Arguments {
@@ -138,15 +139,18 @@ impl<F: Endpoint, E: Alone> Leader<F, E> {
         let mut raw = Series::line("raw write, p50");
         for payload in PAYLOADS {
             interrupt.check()?;
-            let write = self.raw(payload, samples);
+            let write = self.raw(payload, "", samples);
+            let of_record = self.raw(E::record_bytes(payload), &format!(", as a record of {payload} B"), samples);
             let figure = self.replicate(payload, samples, interrupt)?;
             raw.push(payload as f64, write.percentile(50.0));
             for (series, percent) in proposed.iter_mut().zip([50.0, 99.0]) {
                 series.push(payload as f64, figure.percentile(percent));
             }
-            let ratio = figure.percentile(50.0) / write.percentile(50.0).max(1.0);
-            report.set(&format!("ratio_p50_{payload}B"), format!("{ratio:.2}"));
+            let ratio = |to: &Figure| format!("{:.2}", figure.percentile(50.0) / to.percentile(50.0).max(1.0));
+            report.set(&format!("ratio_p50_{payload}B"), ratio(&write));
+            report.set(&format!("ratio_p50_{payload}B_as_record"), ratio(&of_record));
             report.add(write);
+            report.add(of_record);
             report.add(figure);
         }
         let (x, y) = (Axis::log("payload, bytes"), Axis::log("latency, ns"));
@@ -154,15 +158,15 @@ impl<F: Endpoint, E: Alone> Leader<F, E> {
         Ok(Plot::new("Replication latency by payload (Mu, Figure 3)", x, y).with(p50).with(p99).with(raw))
     }
 
-    /// Writes of `payload` bytes to both followers, into memory that their programs do not look at.
-    fn raw(&mut self, payload: usize, samples: u64) -> Figure {
-        let mut figure = Figure::new("replicate", format!("raw write of {payload} B to two followers"), Unit::Nanoseconds);
-        let bytes = vec![7u8; payload];
-        let room = (RAW_LANE_BYTES / payload) as u64;
+    /// Writes of so many bytes to both followers, into memory that their programs do not look at. `why`: what is said about that length.
+    fn raw(&mut self, len: usize, why: &str, samples: u64) -> Figure {
+        let mut figure = Figure::new("replicate", format!("raw write of {len} B to two followers{why}"), Unit::Nanoseconds);
+        let bytes = vec![7u8; len];
+        let room = (RAW_LANE_BYTES / len) as u64;
         let token = layout::Component::Application.token(0);
         for sample in 0..samples + samples / 10 {
             // From place to place, as a log goes on.
-            let offset = (sample % room) as usize * payload;
+            let offset = (sample % room) as usize * len;
             self.replica.turn();
             let start = clock::now();
             for peer in &self.replica.peers {
