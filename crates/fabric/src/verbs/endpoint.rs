@@ -4,10 +4,10 @@
 //! serve all that were posted together: only the last request of a short batch asks for a completion, which stands for those before it.
 //!
 //! # Long transfers
-//! Writes go as requests of one packet each, so that every packet is acknowledged. A device counts how often it sends again, and begins anew when it is
-//! acknowledged; software RDMA asks for that at the end of a request and otherwise every 66 packets only, so that with 5 % loss half of the
-//! writes of 600 KiB ran out of their six repetitions. Reads, of which each packet of the answer is an acknowledgement, go as requests of sixteen packets:
-//! nothing is heard of a request before its end, and whoever reads a whole log shall hear sooner that it will never come (module `overdue`).
+//! Writes of more than two packets go as requests of one packet each, so that every packet is acknowledged. A device counts how often it sends again, and
+//! begins anew when it is acknowledged; software RDMA asks for that at the end of a request and otherwise every 66 packets only, so that with 5 % loss
+//! half of the writes of 600 KiB ran out of their six repetitions. Reads, of which each packet of the answer is an acknowledgement, go as requests of
+//! sixteen packets: nothing is heard of a request before its end, and whoever reads a whole log shall hear sooner that it will never come (module `overdue`).
 //!
 //! # Order
 //! A queue pair keeps the order of its requests but for two cases: what follows a READ or a compare-and-swap may overtake it. There the later

@@ -13,11 +13,14 @@ use crate::primitive::Ordering;
 /// One of so many requests of a batch asks for a completion, and the last: each makes room for more while those behind it are under way. So does each
 /// READ of several packets.
 pub(super) const SIGNAL_EVERY: usize = 16;
+/// A WRITE of no more than so many packets goes as one request, a longer one as one for each packet (module `endpoint`). It is two, since records are that
+/// long that carry what fits into one packet and their headers: each request that is saved is an acknowledgement less.
+const WRITE_PACKETS: u32 = 2;
 /// The most packets that one READ brings; a longer one goes as several. The card says nothing of a READ before all of it has come, so the longer one is,
 /// the later it shows that it has been forgotten (module `overdue`).
 const READ_PACKETS: u32 = 16;
 /// The most packets that the card carries without a word: requests that ask for no completion, and a READ behind them that does.
-pub(super) const SILENT_PACKETS: u32 = SIGNAL_EVERY as u32 - 1 + READ_PACKETS;
+pub(super) const SILENT_PACKETS: u32 = (SIGNAL_EVERY as u32 - 1) * WRITE_PACKETS + READ_PACKETS;
 
 /// On which queue pair an operation goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +97,7 @@ impl Op {
     pub(super) fn next_bytes(&self, packet: u32) -> u32 {
         let rest = self.bytes - self.handed;
         match self.work {
+            Work::Write if self.bytes <= WRITE_PACKETS * packet => rest,
             Work::Write => rest.min(packet),
             Work::Read { .. } => rest.min(READ_PACKETS * packet),
             Work::ReadWord | Work::Swap { .. } => rest,
@@ -467,7 +471,7 @@ pub(super) mod tests {
         };
         let read = Work::Read { address: 0, lkey: 0 };
         assert_eq!(requests(Work::Write, 2056), [1024, 1024, 8]);
-        assert_eq!(requests(Work::Write, 1024), [1024]);
+        assert_eq!(requests(Work::Write, 2048), [2048]);
         assert_eq!(requests(read, 16 * 1024), [16 * 1024]);
         assert_eq!(requests(read, 40 * 1024 + 8), [16 * 1024, 16 * 1024, 8 * 1024 + 8]);
         assert_eq!(requests(Work::ReadWord, 8), [8]);
