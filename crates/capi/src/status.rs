@@ -153,6 +153,7 @@ pub extern "C" fn martlet_status_text(status: i32) -> *const c_char {
         17 => c"a panic inside of the library",
         18 => c"leadership was not handed over",
         19 => c"leadership is being handed over to another",
+        20 => c"the reply was too long to be kept",
         _ => c"no status of Martlet",
     };
     text.as_ptr()

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use martlet_fabric::Fabric;
-use martlet_protocol::basics::ProcessId;
+use martlet_protocol::basics::{ProcessId, Time};
+use martlet_protocol::engine::REST_NS;
 use martlet_protocol::engine::mu::SnapshotStep;
 use martlet_protocol::replica::{MAX_PART_BYTES, StateMachine};
 
@@ -46,8 +47,9 @@ pub(crate) struct Keeper {
     snapshot_bytes: u64,
     /// Bytes of the log since the last snapshot began.
     since: u64,
-    /// The last snapshot was given up since a part of the state is too long. The next one is begun only when it would be for the log's length.
-    sprawls: bool,
+    /// When the last snapshot was given up since a part of the state is too long, if it was. Until [`REST_NS`] later the next one is begun only when it would be
+    /// for the log's length.
+    sprawled: Option<Time>,
     /// The logs of other lives have been given up.
     settled: bool,
     part: Vec<u8>,
@@ -86,7 +88,7 @@ impl Keeper {
             snapshots: 0,
             snapshot_bytes: 0,
             since: 0,
-            sprawls: false,
+            sprawled: None,
             settled: false,
             part: Vec::with_capacity(2 * PART_BYTES),
         })
@@ -115,11 +117,11 @@ impl Keeper {
 
     /// After a turn: hands over what it has brought, and gets on with a snapshot. Returns whether there is more to do.
     pub fn after_turn<F: Fabric, E: NodeEngine, S: StateMachine>(&mut self, host: &mut Host<F, E, S>) -> bool {
-        let Host { engine, machine, fabric, counters, core, .. } = host;
+        let Host { engine, machine, fabric, counters, core, now, .. } = host;
         self.take(engine);
         let moved = match self.snapshot {
-            Progress::None => self.begin_snapshot(engine, fabric),
-            Progress::Parts(bytes) => self.step(bytes, engine, machine),
+            Progress::None => self.begin_snapshot(*now, engine, fabric),
+            Progress::Parts(bytes) => self.step(*now, bytes, engine, machine),
             Progress::Whole(_) => false,
         };
         // By its own log alone nobody knows that he still belongs to the group: a newer life may be what the others count.
@@ -141,9 +143,10 @@ impl Keeper {
         }
     }
 
-    fn begin_snapshot<F: Fabric, E: NodeEngine>(&mut self, engine: &mut E, fabric: &F) -> bool {
+    fn begin_snapshot<F: Fabric, E: NodeEngine>(&mut self, now: Time, engine: &mut E, fabric: &F) -> bool {
         // A large state is not written again for a few commands.
-        let due = (engine.lacks_snapshot() && !self.sprawls) || self.since >= self.segment_bytes.max(self.snapshot_bytes);
+        let rests = self.sprawled.is_some_and(|since| now.since(since) <= REST_NS);
+        let due = (engine.lacks_snapshot() && !rests) || self.since >= self.segment_bytes.max(self.snapshot_bytes);
         if !due || !engine.is_complete() {
             return false;
         }
@@ -157,7 +160,7 @@ impl Keeper {
         true
     }
 
-    fn step<E: NodeEngine, S: StateMachine>(&mut self, bytes: u64, engine: &mut E, machine: &S) -> bool {
+    fn step<E: NodeEngine, S: StateMachine>(&mut self, now: Time, bytes: u64, engine: &mut E, machine: &S) -> bool {
         // The disk's thread rings when it has written one.
         if self.wal.unwritten_parts() >= PARTS_UNDER_WAY {
             return false;
@@ -173,7 +176,7 @@ impl Keeper {
             SnapshotStep::Wait => return false,
             SnapshotStep::Whole => {
                 self.wal.finish_snapshot(self.part.clone());
-                (self.snapshot, self.sprawls) = (Progress::Whole(bytes), false);
+                (self.snapshot, self.sprawled) = (Progress::Whole(bytes), None);
             }
             SnapshotStep::TooLong(bytes) => {
                 tracing::error!(
@@ -181,7 +184,7 @@ impl Keeper {
                     "no snapshot of the state can be written, of which this one part is longer than {MAX_PART_BYTES} bytes: the log is kept instead"
                 );
                 self.wal.abandon_snapshot();
-                (self.snapshot, self.sprawls) = (Progress::None, true);
+                (self.snapshot, self.sprawled) = (Progress::None, Some(now));
             }
             SnapshotStep::Void => {
                 self.wal.abandon_snapshot();

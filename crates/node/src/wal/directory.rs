@@ -155,11 +155,14 @@ impl Directory {
     pub fn keep_only(&self, life: u64) -> Result<(), WalError> {
         for other in self.lives()?.into_iter().filter(|other| *other != life) {
             let dir = self.life_path(other);
-            // Snapshots first: without one it is nothing to come back with, wherever this is interrupted.
-            let mut names = SystemDisk.list(&dir).map_err(refused(&dir, Operation::Read))?;
-            names.sort_unstable_by_key(|name| !name.starts_with("snapshot"));
-            for path in names.iter().map(|name| dir.join(name)) {
-                SystemDisk.remove(&path).map_err(refused(&path, Operation::Remove))?;
+            // Snapshots first: without one it is nothing to come back with, wherever this is interrupted, be it by a loss of power.
+            let names = SystemDisk.list(&dir).map_err(refused(&dir, Operation::Read))?;
+            let (snapshots, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.starts_with("snapshot"));
+            for names in [snapshots, others] {
+                for path in names.into_iter().map(|name| dir.join(name)) {
+                    SystemDisk.remove(&path).map_err(refused(&path, Operation::Remove))?;
+                }
+                SystemDisk.sync_dir(&dir).map_err(refused(&dir, Operation::Sync))?;
             }
             SystemDisk.remove_dir(&dir).map_err(refused(&dir, Operation::Remove))?;
         }

@@ -14,5 +14,5 @@ pub use error::ConfigError;
 pub use event::Event;
 pub use interface::Engine;
 pub use mu::Mu;
-pub use part::PartFault;
+pub use part::{PartFault, REST_NS};
 pub use primary_backup::PrimaryBackup;

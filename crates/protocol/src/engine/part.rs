@@ -12,9 +12,9 @@ pub(super) fn check_transfer_budget(bytes: usize) -> Result<(), ConfigError> {
     Err(ConfigError { key: "transfer_budget_bytes", value: bytes as u64, allowed: "1 to 134217728" })
 }
 
-/// For so long, in nanoseconds, a state that could not be taught is not looked at again: to find that out takes a copy of such a part. It may have changed
-/// by then.
-pub(super) const REST_NS: u64 = 10_000_000_000;
+/// For so long, in nanoseconds, a state with a part of more than [`MAX_PART_BYTES`] is not looked at again: to find that out takes a copy of such a part. It
+/// may have changed by then.
+pub const REST_NS: u64 = 10_000_000_000;
 
 /// A part that no learner takes: it is of so many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,8 @@ impl Part {
         (self.bytes, self.open) = (Vec::new(), false);
     }
 
-    /// Takes the next fragment, and installs the part with its last one.
+    /// Takes the next fragment, and installs the part with its last one. A machine that refuses it is cleared at once: it may hold half of a part, which means
+    /// nothing.
     pub fn take<S: StateMachine>(&mut self, fragment: &[u8], more: bool, machine: &mut S) -> Result<(), PartFault> {
         if fragment.len() > self.most - self.bytes.len() {
             self.clear();
@@ -81,8 +82,54 @@ impl Part {
         if !more {
             let installed = machine.install(&self.bytes);
             self.bytes.clear();
-            installed?;
+            if let Err(unreadable) = installed {
+                machine.clear();
+                return Err(unreadable.into());
+            }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::basics::LogIndex;
+
+    /// Takes whatever it is given, and makes nothing of it when that is 7.
+    #[derive(Default)]
+    struct Fussy {
+        taken: Vec<u8>,
+    }
+
+    impl StateMachine for Fussy {
+        fn apply(&mut self, _: LogIndex, _: &[u8]) {}
+
+        fn transfer(&self, _: u64, _: usize, _: &mut Vec<u8>) -> Option<u64> {
+            None
+        }
+
+        fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
+            self.taken.extend_from_slice(part);
+            if part.contains(&7) { Err(UnreadablePart) } else { Ok(()) }
+        }
+
+        fn clear(&mut self) {
+            self.taken.clear();
+        }
+
+        fn digest(&self) -> u64 {
+            self.taken.len() as u64
+        }
+    }
+
+    #[test]
+    fn a_machine_that_refuses_a_part_is_cleared_before_anything_else() {
+        let (mut part, mut machine) = (Part::new(), Fussy::default());
+        assert_eq!(part.take(&[1, 2], true, &mut machine), Ok(()));
+        assert_eq!((part.is_open(), part.take(&[3], false, &mut machine)), (true, Ok(())));
+        assert_eq!(machine.taken, [1, 2, 3]);
+        assert_eq!(part.take(&[4, 7, 5], false, &mut machine), Err(PartFault::Unreadable(UnreadablePart)));
+        assert_eq!(machine.taken, []);
     }
 }

@@ -207,14 +207,17 @@ impl<C> Founding<C> {
                     if !std::mem::replace(&mut self.taken, true) {
                         self.clear_looks = 0;
                     }
-                } else if self.claim.is_none() {
-                    self.claim = if self.config.founders.contains(&self.config.me.node) { ground.claim()? } else { None };
-                    if self.claim.is_some() || !G::FIXED {
+                }
+                let may_found = self.config.founders.contains(&self.config.me.node);
+                // Who can never be the one looks to see as what it comes back, and to say whom it waits for.
+                let never = G::FIXED || !may_found;
+                if !taken && self.claim.is_none() {
+                    self.claim = if may_found { ground.claim()? } else { None };
+                    if self.claim.is_some() || !never {
                         self.clear_looks = 0;
                     }
                 }
-                // Who can never be the one looks to say whom it waits for.
-                let only_says = G::FIXED && self.disks.is_some() && self.claim.is_none();
+                let only_says = never && self.disks.is_some() && self.claim.is_none();
                 if only_says && !taken {
                     self.next = now.after(self.config.unable_interval_ns);
                 }
@@ -356,7 +359,10 @@ impl Disks {
                 Ok(Some(log)) => present.push((*process, log)),
                 Ok(None) => {}
                 // It was read while it came up, or is none of ours.
-                Err(Unreadable) => return None,
+                Err(Unreadable) => {
+                    self.say(format!("{} does not say what it has come back with", process.node));
+                    return None;
+                }
             }
         }
         if present.is_empty() {

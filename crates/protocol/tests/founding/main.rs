@@ -83,6 +83,12 @@ struct Cluster<const HOST: bool> {
     lock: Rc<Cell<bool>>,
     /// What each node has on its disk.
     disks: Vec<Option<Returned>>,
+    /// So many nodes may found it, the first ones.
+    founders: u16,
+    /// Further lives that each node's disk has.
+    others: Vec<Vec<u64>>,
+    /// Who came to be told that another life of it counts, and which.
+    to_come_back: Vec<(u16, u64)>,
     /// How many processes of each node there have been.
     lives: Vec<u64>,
     processes: Vec<Option<Process<HOST>>>,
@@ -97,6 +103,9 @@ impl<const HOST: bool> Cluster<HOST> {
             world: World::new(seed, faults),
             lock: Rc::default(),
             disks,
+            founders: nodes as u16,
+            others: vec![Vec::new(); nodes],
+            to_come_back: Vec::new(),
             lives: vec![0; nodes],
             processes: (0..nodes).map(|_| None).collect(),
             founded: Vec::new(),
@@ -140,12 +149,12 @@ impl<const HOST: bool> Cluster<HOST> {
         let config = founding::Config {
             me,
             others: (0..self.disks.len()).filter(|other| *other != node).map(|other| NodeId(other as u16)).collect(),
-            founders: (0..self.disks.len() as u16).map(NodeId).collect(),
+            founders: (0..self.founders).map(NodeId).collect(),
             look_interval_ns: 50_000,
             unable_interval_ns: 100_000,
             return_patience_ns: PATIENCE_NS,
         };
-        let founding = Some(Founding::with_disks(config, back, Vec::new()));
+        let founding = Some(Founding::with_disks(config, back, self.others[node].clone()));
         self.world.wake(index);
         self.processes[node] = Some(Process { index, me, fabric, core, founding, members: Vec::new(), returns, over: false });
     }
@@ -205,7 +214,10 @@ impl<const HOST: bool> Cluster<HOST> {
             match verdict {
                 Verdict::Wait => {}
                 Verdict::StartOver => *over = true,
-                Verdict::ComeBackAs(life) => panic!("{me} has no life {life:x}"),
+                Verdict::ComeBackAs(life) => {
+                    self.to_come_back.push((me.node.0, life));
+                    *founding = None;
+                }
                 Verdict::Found(again) => {
                     assert!(!known, "{me} founds a cluster, and somebody has a view");
                     match &again {
@@ -290,6 +302,25 @@ fn over_a_network_everybody_who_waits_for_data_says_for_whose() {
     assert!((0..2).all(|node| c.reasons.iter().any(|(who, why)| *who == node && why.contains("[2] are not connected"))), "{:?}", c.reasons);
 }
 
+/// Of whoever can never be a founder, on a host as on a network.
+#[test]
+fn who_may_not_found_says_for_whom_it_waits_and_comes_back_as_whom_the_newest_log_names() {
+    let mut c = Cluster::<true>::new(5, Faults::calm(), vec![None, Some(log(5, 70, &[1, 2])), None]);
+    c.founders = 1;
+    (0..3).for_each(|node| c.start(node, false));
+    assert!(!c.until_known(5_000_000), "one of two is no majority");
+    assert!((0..3).all(|node| c.reasons.iter().any(|(who, why)| *who == node && why.contains("only [1] are here"))), "{:?}", c.reasons);
+
+    let later = 7 << RETURN_BITS;
+    let mut newest = log(5, 70, &[0, 1]);
+    newest.members[1].incarnation = Incarnation(later);
+    let mut c = Cluster::<true>::new(6, Faults::calm(), vec![Some(newest), Some(log(3, 60, &[0, 1]))]);
+    (c.founders, c.others[1]) = (1, vec![later]);
+    (0..2).for_each(|node| c.start(node, false));
+    c.until_known(5_000_000);
+    assert_eq!((&c.to_come_back[..], &c.founded[..]), (&[(1, later)][..], &[][..]));
+}
+
 #[test]
 fn who_is_made_an_acceptor_by_somebody_with_a_view_does_not_start_over_for_what_it_saw_before() {
     for at in 0..15 {
@@ -360,6 +391,7 @@ fn live<const HOST: bool>(seed: u64, kills: &mut usize, for_others: &mut usize) 
     assert!(c.until_known(200_000_000), "nobody founds it: {:?}, {:?}", c.founded, c.reasons);
     c.check();
     for (by, again) in &c.founded {
+        assert_eq!(c.to_come_back, [], "nobody has another life");
         let again = again.as_ref().expect("there are logs");
         let of = nodes(&again.members);
         assert!(of.iter().all(|node| group.contains(node)) && of.len() >= majority(group.len()), "{by} founds it of {of:?}");

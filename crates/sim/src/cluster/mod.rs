@@ -92,7 +92,7 @@ pub const KINDS: &[Kind] = &[
     },
 ];
 
-/// Lives in which something happens that default lives hardly ever come to, or never. They are there for canaries, and can be asked for by name.
+/// Lives in which something happens that default lives hardly ever come to, or never: for those who ask for them by name, and for canaries.
 pub const SPECIAL: &[Kind] = &[
     Kind {
         name: "mu-disks",

@@ -217,7 +217,9 @@ impl Mu {
     pub fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
         let ring: Vec<AtomicU64> = (0..lane_bytes(config.log_ring_bytes) / 8).map(|_| AtomicU64::new(0)).collect();
         let (log, _) = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut Nothing)?;
-        Ok(log.group().is_some_and(|group| group.contains(config.known_as(me))))
+        // Who is on its way out still does, as long as that is not known to be committed.
+        let committed = log.committed_group().map(|(_, group)| group);
+        Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.known_as(me))))
     }
 
     /// The engine of the process `me`, as what its journal and its snapshot say: a member of the same group, with the same log. `machine` is empty, and shows what
@@ -347,7 +349,13 @@ impl<S: StateMachine> Restoring<'_, S> {
     /// Installs the parts that show nothing from `index` on.
     fn install_before(&mut self, index: LogIndex) {
         while let Some((_, part)) = self.parts.front().filter(|(shown, _)| *shown < index) {
-            self.unreadable = self.unreadable.or(self.machine.install(part).err());
+            // A machine that has refused one is asked for nothing more.
+            if self.unreadable.is_none()
+                && let Err(unreadable) = self.machine.install(part)
+            {
+                self.unreadable = Some(unreadable);
+                self.machine.clear();
+            }
             self.parts.pop_front();
         }
     }

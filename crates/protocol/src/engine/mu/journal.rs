@@ -14,8 +14,9 @@ use super::log::Mark;
 use crate::basics::{LogIndex, MAX_NUMBER, is_number};
 
 /// How far promises are made ahead: so many numbers above the latest. A process comes back with all that it may have promised, and leaders count it as
-/// prepared only for numbers that it would still know of.
-pub(super) const CEILING_STEP: u64 = 1 << 36;
+/// prepared only for numbers that it would still know of. It is 16,384 attempts to lead: more than there are while a disk writes. And whoever comes back brings
+/// everybody's numbers forward by twice as much.
+pub(super) const CEILING_STEP: u64 = 1 << 30;
 
 /// A change of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]

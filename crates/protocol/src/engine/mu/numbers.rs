@@ -3,13 +3,20 @@
 use martlet_fabric::Memory;
 use martlet_fabric::primitive::Ordering;
 
+use super::journal::CEILING_STEP;
 use super::layout::{Status, is_position, words};
 use super::log::Mark;
-use crate::basics::{LogIndex, is_number};
+use crate::basics::{LogIndex, MAX_NUMBER, RETURN_BITS, is_number};
 
-/// Proposal numbers grow by 2^16 with each attempt to lead. So nobody is ever so far ahead of what another one knows, in years of nothing but elections; and
-/// from one word that is wrong it takes a thousand like it to come to the end of all numbers.
+/// Proposal numbers grow by 2^16 with each attempt to lead, and by 2^31 when a replica comes back from its disk, since it has promised ahead. So nobody
+/// is ever so far ahead of what another one knows, in years of nothing but elections; and from one word that is wrong it takes a thousand like it to come to the
+/// end of all numbers.
 const LEAP: u64 = 1 << 52;
+
+const _: () = assert!(LEAP > (2 * CEILING_STEP) << RETURN_BITS, "one log comes back as often, and counts all the while");
+
+/// Who knows of no number at all believes whom it joins up to here: its group may be old, and half of all numbers are left to lead with.
+const MOST_AT_FIRST: u64 = MAX_NUMBER / 2;
 
 /// Whether another's proposal number can be one, where `known` is. It would be an end of all elections else, if it were believed: none follows the last.
 pub fn is_plausible(ballot: u64, known: u64) -> bool {
@@ -18,7 +25,8 @@ pub fn is_plausible(ballot: u64, known: u64) -> bool {
 
 /// The same of a number that its owner has chosen behind those which were plausible to it.
 pub fn is_plausible_choice(ballot: u64, known: u64) -> bool {
-    is_number(ballot) && ballot <= known.saturating_add(2 * LEAP)
+    let most = if known == 0 { MOST_AT_FIRST } else { known.saturating_add(2 * LEAP) };
+    is_number(ballot) && ballot <= most
 }
 
 /// The numbers of a peer's log, as read from its memory.
@@ -71,5 +79,19 @@ impl Numbers {
     /// What is compared to find the log that holds everything that may be committed: the proposal number, then the length.
     pub fn rank(&self) -> (u64, LogIndex) {
         (self.last_ballot, self.tail.index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_knows_no_number_joins_a_group_that_has_come_back_from_its_disks_a_million_times() {
+        let old = (1 << 20) * 2 * CEILING_STEP;
+        assert!(is_plausible_choice(old, 0) && is_plausible(old + 2 * CEILING_STEP, old));
+        let older = 1 << 60;
+        assert!(is_plausible_choice(older, 0) && !is_plausible_choice(older, 1 << 16));
+        assert!(!is_plausible_choice(MAX_NUMBER, 0) && !is_plausible_choice(MAX_NUMBER + 1, MAX_NUMBER));
     }
 }

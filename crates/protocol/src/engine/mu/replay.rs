@@ -200,11 +200,17 @@ mod tests {
             Header { kind: Kind::Prepare, count: 0, ballot, index: LogIndex(0), committed: LogIndex(0) }.encode(&mut bytes);
             inbound.take(&bytes, &Reader::new(), log, &ring, &mut machine)
         };
-        for ballot in [MAX_NUMBER, 1 << 54] {
-            assert_eq!(prepare(ballot, &mut log), Err(LaneFault::Range), "{ballot:x}");
-            assert_eq!(log.min_proposal(), 0);
+        assert_eq!(prepare(MAX_NUMBER, &mut log), Err(LaneFault::Range));
+        assert_eq!(log.min_proposal(), 0);
+        // Whoever it hears first may lead a group that is as old as that.
+        for known in [1 << 50, 1 << 58] {
+            assert_eq!(prepare(known, &mut log), Ok(()));
+            for ballot in [MAX_NUMBER, known + (1 << 54)] {
+                assert_eq!(prepare(ballot, &mut log), Err(LaneFault::Range), "{ballot:x}");
+                assert_eq!(log.min_proposal(), known);
+            }
+            log = Log::new(CAPACITY, Some(Group::new(vec![id(0), id(1)])));
         }
-        assert_eq!(prepare(1 << 50, &mut log), Ok(()));
     }
 
     #[test]

@@ -144,7 +144,7 @@ impl Leading {
         self.post_starts(fabric);
         let posted = self.post_entries(fabric, events);
         self.unteachable_since = self.unteachable_since.filter(|since| now.since(*since) <= REST_NS);
-        self.begin_transfers(fabric);
+        self.begin_transfers(fabric, events);
         let sent = self.transfer(now, fabric, machine, events);
         if posted {
             self.last_post = now;
@@ -223,10 +223,15 @@ impl Leading {
         any
     }
 
-    /// Lets those learn who are to, between two entries and once their lane is empty.
-    fn begin_transfers<F: Fabric>(&mut self, fabric: &mut F) {
+    /// Lets those learn who are to, between two entries and once their lane is empty. While nobody can be taught, whoever counts as a replica and would have to
+    /// be is given up: all writes wait for it.
+    fn begin_transfers<F: Fabric>(&mut self, fabric: &mut F, events: &mut VecDeque<Event>) {
         let nobody = self.followers.iter().all(|f| f.phase != Phase::Unlearned);
-        if self.head_posted != 0 || nobody || self.unteachable_since.is_some() {
+        if self.head_posted != 0 || nobody {
+            return;
+        }
+        if self.unteachable_since.is_some() {
+            self.followers.iter_mut().filter(|f| f.phase == Phase::Unlearned && f.replica).for_each(|f| give_up_transfer(f, events));
             return;
         }
         let posted = self.posted();

@@ -29,8 +29,8 @@ pub struct Args {
     jobs: Option<u16>,
 
     /// The kinds of cluster, each of which lives every seed [default: the one of the first four that the seed says, in turn]: host (shared memory) and
-    /// network (one-sided operations between hosts), with primary-backup; mu and mu-network, with mu; clocks, where a primary is stopped just after it has
-    /// renewed its lease.
+    /// network (one-sided operations between hosts), with primary-backup; mu and mu-network, with mu; mu-disks and mu-disks-network, whose nodes lose
+    /// their power and have disks; clocks, where a primary is stopped just after it has renewed its lease.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     cluster: Vec<&'static Kind>,
 

@@ -228,6 +228,13 @@ fn a_snapshot_of_something_else_is_refused() {
     assert_eq!(replayed, Err(RecoverError::Part(UnreadablePart)));
     let replayed = replay(CAPACITY, &[vec![0; 24]], &[0; 8], journal, &ring, &mut Machine::default()).map(drop);
     assert_eq!(replayed, Ok(()));
+    // What follows it is not for a machine that has refused a part.
+    let (mut machine, entry) = (Machine::default(), [vec![0; 24], vec![5; 9]].concat());
+    assert_eq!(
+        replay(CAPACITY, &[vec![0; 9], entry], &[0; 8], journal, &memory(), &mut machine).map(drop),
+        Err(RecoverError::Part(UnreadablePart))
+    );
+    assert_eq!((machine.digest(), machine.cleared), (Machine::default().digest(), 1));
 }
 
 #[test]

@@ -149,6 +149,24 @@ fn a_replica_that_cannot_be_taught_is_given_up_since_everybody_waits_for_it() {
 }
 
 #[test]
+fn nobody_waits_for_a_replica_that_cannot_be_taught_while_the_state_is_not_looked_at() {
+    let mut world = World::led(1, quiet());
+    fill(&mut world, 0, 255);
+    let first = world.join();
+    world.enter();
+    world.processes[0].machine.sprawls = true;
+    world.run(300);
+    assert_eq!(unteachable(&world, first), 1);
+    let second = world.join();
+    world.promote(second);
+    world.enter();
+    world.run(100);
+    let gone = Event::Drop { process: world.processes[second].id, reason: DropReason::Unteachable };
+    assert_eq!(world.processes[0].events.iter().filter(|e| **e == gone).count(), 1);
+    assert_eq!(world.processes[0].machine.sprawled.get(), 1, "no part was copied for it");
+}
+
+#[test]
 fn a_learner_does_not_count_before_it_has_caught_up_and_counts_from_then_on() {
     let mut world = World::led(1, quiet());
     let learner = world.join();
