@@ -75,11 +75,7 @@ fn a_learner_applies_entries_and_parts_in_the_order_of_the_lane_and_nothing_twic
         }
         world.run(1);
     }
-    assert!(caught_up(&world, 0, learner));
-    world.promote(learner);
-    world.enter();
-    world.run(100);
-    world.assert_level();
+    becomes_a_replica(&mut world, learner);
 }
 
 #[test]
@@ -92,7 +88,12 @@ fn parts_longer_than_the_ring_arrive_in_fragments_between_which_entries_go_on() 
         world.write(0, key, 0);
         world.run(2);
     }
-    assert!(caught_up(&world, 0, learner));
+    becomes_a_replica(&mut world, learner);
+}
+
+/// It holds the state, and is level once a view has made it a replica.
+fn becomes_a_replica(world: &mut World, learner: usize) {
+    assert!(caught_up(world, 0, learner));
     world.promote(learner);
     world.enter();
     world.run(100);
@@ -126,11 +127,7 @@ fn a_state_with_a_part_that_is_too_long_for_anybody_is_said_to_be_so_and_looked_
     assert!(!caught_up(&world, 0, learner));
     world.clock += REST_NS;
     world.run(300);
-    assert!(caught_up(&world, 0, learner));
-    world.promote(learner);
-    world.enter();
-    world.run(100);
-    world.assert_level();
+    becomes_a_replica(&mut world, learner);
 }
 
 #[test]
