@@ -366,11 +366,10 @@ mod tests {
     use martlet_protocol::engine::PrimaryBackup;
     use martlet_protocol::engine::primary_backup::Config;
     use martlet_protocol::membership::{self, Core, Roles};
-    use martlet_protocol::replica::Replica;
+    use martlet_protocol::replica::{NoState, Replica};
 
     use super::*;
     use crate::counters::Counters;
-    use crate::rehearsal::Nothing;
 
     #[test]
     fn turns_are_short_only_between_requests_and_never_for_long() {
@@ -391,14 +390,14 @@ mod tests {
     struct Asked(Time);
 
     impl Application for Asked {
-        type Machine = Nothing;
+        type Machine = NoState;
 
-        fn poll<R: Replica<Machine = Nothing>>(&mut self, replica: &mut R) -> usize {
+        fn poll<R: Replica<Machine = NoState>>(&mut self, replica: &mut R) -> usize {
             self.0 = replica.now();
             1
         }
 
-        fn release<R: Replica<Machine = Nothing>>(&mut self, _: &mut R) -> usize {
+        fn release<R: Replica<Machine = NoState>>(&mut self, _: &mut R) -> usize {
             0
         }
     }
@@ -422,7 +421,7 @@ mod tests {
         let [fabric, other] = <[ShmFabric; 2]>::try_from(endpoints).expect("two");
         let me = ProcessId { node: NodeId(0), incarnation: Incarnation(1) };
         let core = Core::new(clock(), membership::Config::new(me, Roles::COORDINATOR.with(Roles::REPLICA)));
-        let mut host = Host::new(me, fabric, core, PrimaryBackup::new(me, config), Nothing, Counters::default(), clock);
+        let mut host = Host::new(me, fabric, core, PrimaryBackup::new(me, config), NoState, Counters::default(), clock);
         host.core.bootstrap(clock(), &mut host.fabric);
         host.take_membership_events();
         let mut agent = Agent::new(host, Asked(Time(0)));

@@ -12,9 +12,6 @@ use martlet_protocol::basics::Time;
 use martlet_protocol::membership::{Authority, ClockBounds, Roles, View};
 use martlet_protocol::replica::{Application, Standing};
 
-#[cfg(test)]
-pub(crate) use self::stage::Nothing;
-
 use self::schedule::Schedule;
 use self::stage::{Played, Stage};
 use crate::backend::{Backend, Rest};

@@ -13,11 +13,11 @@ use std::io;
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Identity, Incarnation, LocalRegion, NodeId, PeerEvent, PeerId, PeerKind, RegionSpec};
 use martlet_protocol::basics::layout::{self, LIFE, SLOT_WORDS, SLOTS, Sizes, life};
-use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber, ballot};
+use martlet_protocol::basics::{ProcessId, Time, ViewNumber, ballot};
 use martlet_protocol::consensus::Proposer;
 use martlet_protocol::membership::message::Message;
 use martlet_protocol::membership::{ClockBounds, Core, Member, Roles, View};
-use martlet_protocol::replica::{Application, MadeUpClient, Standing, StateMachine, UnreadablePart};
+use martlet_protocol::replica::{Application, MadeUpClient, NoState, Standing};
 
 use crate::agent::Agent;
 use crate::backend::Backend;
@@ -61,27 +61,6 @@ pub(crate) struct Stage<F: Backend, E: NodeEngine, A: Application> {
     client: Option<Box<dyn MadeUpClient>>,
     view: View,
     message: Vec<u8>,
-}
-
-/// A state that is nothing. The backup on the stage holds it.
-pub(crate) struct Nothing;
-
-impl StateMachine for Nothing {
-    fn apply(&mut self, _: LogIndex, _: &[u8]) {}
-
-    fn transfer(&self, _: u64, _: usize, _: &mut Vec<u8>) -> Option<u64> {
-        None
-    }
-
-    fn install(&mut self, _: &[u8]) -> Result<(), UnreadablePart> {
-        Ok(())
-    }
-
-    fn clear(&mut self) {}
-
-    fn digest(&self) -> u64 {
-        0
-    }
 }
 
 fn process(place: usize) -> ProcessId {
@@ -181,18 +160,18 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
         life[life::death(0, SUCCESSOR)].store(life::WAITERS | 1, Ordering::Release);
 
         self.prepare_the_next_slot();
-        self.backup_engine.reset(process(BACKUP), &mut Nothing);
+        self.backup_engine.reset(process(BACKUP), &mut NoState);
         while let Some(event) = self.backup.event() {
             if let PeerEvent::Up { peer, identity: Identity { node, incarnation, kind: PeerKind::Member } } = event {
                 self.backup_engine.handle_peer_up(peer, ProcessId { node, incarnation }, &mut self.backup);
             }
         }
-        self.backup_engine.post(now, &mut self.backup, &mut Nothing);
+        self.backup_engine.post(now, &mut self.backup, &mut NoState);
 
         let me = process(SUCCESSOR);
         let roles = Roles::COORDINATOR.with(Roles::REPLICA);
         let core = Core::new(now, engine::membership(&self.cluster, me, roles, self.clocks, E::AUTHORITY));
-        engine.reset(me, &mut Nothing);
+        engine.reset(me, &mut NoState);
         let mut host = Host::new(me, fabric, core, engine, machine, counters, clock);
         // It meets the others, learns the view, and asks the backup whether that reads its lane.
         host.take_peer_events();

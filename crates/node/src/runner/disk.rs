@@ -49,7 +49,7 @@ pub(super) fn belonged<E: NodeEngine>(settings: &Settings, life: u64, left: &Rec
     let cluster = settings.cluster();
     let me = ProcessId { node: settings.id(), incarnation: Incarnation(life) };
     let Some(snapshot) = &left.snapshot else { return Ok(false) };
-    E::belonged(me, E::config(cluster, cluster.sizes(), 0), snapshot, &left.frames.concat())
+    E::belonged(me, &E::config(cluster, cluster.sizes(), 0), &snapshot.last, &left.frames.concat())
 }
 
 /// The least incarnation from there on that a log can begin with: the lowest bits count those who come back with it.
@@ -78,7 +78,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             machine.clear();
             let (recovered, keeper) = Keeper::recover(store, me, fabric.bell()).map_err(failed)?;
             let (snapshot, journal) = (recovered.snapshot.unwrap_or_default(), recovered.frames.concat());
-            let back = E::recover(me, config()?, &snapshot, &journal, fabric, machine).map_err(|error| failed(store.unfit(life, error)))?;
+            let back = E::recover(me, config()?, &snapshot.parts, &snapshot.last, &journal, fabric, machine)
+                .map_err(|error| failed(store.unfit(life, error)))?;
             if let Some(back) = back {
                 let (ballot, last, committed) = (back.returned().map_or(0, |log| log.ballot), back.last(), back.committed());
                 tracing::info!(ballot, %last, %committed, "{me} comes back with the log of an earlier life");

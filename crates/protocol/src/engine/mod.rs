@@ -3,6 +3,7 @@
 //! An [`Engine`] is a pure state machine over a [`Fabric`](martlet_fabric::Fabric) and a [`StateMachine`](crate::replica::StateMachine). It owns
 //! the log lanes ([`LOG_LANE`](crate::basics::layout::LOG_LANE)) and, for `mu`, the regions of [`mu::layout`].
 
+mod durable;
 mod error;
 mod event;
 mod interface;
@@ -10,6 +11,7 @@ pub mod mu;
 mod part;
 pub mod primary_backup;
 
+pub use durable::Durable;
 pub use error::ConfigError;
 pub use event::Event;
 pub use interface::Engine;

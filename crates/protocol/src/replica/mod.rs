@@ -47,6 +47,28 @@ pub trait StateMachine {
     fn digest(&self) -> u64;
 }
 
+/// A state that is nothing: for whoever only wants to know what a log is, or plays a replica.
+#[derive(Debug)]
+pub struct NoState;
+
+impl StateMachine for NoState {
+    fn apply(&mut self, _: LogIndex, _: &[u8]) {}
+
+    fn transfer(&self, _: u64, _: usize, _: &mut Vec<u8>) -> Option<u64> {
+        None
+    }
+
+    fn install(&mut self, _: &[u8]) -> Result<(), UnreadablePart> {
+        Ok(())
+    }
+
+    fn clear(&mut self) {}
+
+    fn digest(&self) -> u64 {
+        0
+    }
+}
+
 /// Why a proposal was not taken. Nothing of it is in any log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {

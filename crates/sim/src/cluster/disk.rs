@@ -108,8 +108,11 @@ impl Disk {
     pub fn origin<E: Engine>(&self, node: ProcessId, config: &E::Config, known_as: Option<u64>) -> Option<(ProcessId, &Stored)> {
         let born = |life: u64| ProcessId { incarnation: martlet_fabric::Incarnation(life), ..node };
         let whole = |life: u64| self.lives[&life].whole.as_ref();
-        let belongs = |life: u64| Ok::<_, ()>(whole(life).is_some_and(|stored| E::belonged(born(life), config, stored)));
-        let life = known_as.or(life_to_come_back_as(&self.lives(), belongs).ok()?)?;
+        let belongs = |life: u64| {
+            let stored = whole(life).expect("it can be come back as");
+            E::belonged(born(life), config, &stored.last, &stored.journal())
+        };
+        let life = known_as.or(life_to_come_back_as(&self.lives(), belongs).expect("what it has written"))?;
         Some((born(life + self.lives[&life].returns + 1), whole(life)?))
     }
 

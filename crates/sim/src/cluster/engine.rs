@@ -1,19 +1,14 @@
 //! What a simulated node needs of a replication engine beside its interface. A new engine joins the simulator with an implementation here and a
 //! line in [`KINDS`](super::KINDS).
 
-use martlet_fabric::Fabric;
 use martlet_protocol::basics::{ProcessId, ballot};
 use martlet_protocol::detector::heartbeat::Thresholds;
-use martlet_protocol::engine::mu::{RecoverError, SnapshotStep};
 use martlet_protocol::engine::{self, Mu, PrimaryBackup, mu, primary_backup};
-use martlet_protocol::founding::Returned;
 
-use super::disk::Stored;
-use super::machine::Machine;
 use super::settings::Settings;
 
 /// An engine that can be simulated.
-pub trait Engine: engine::Engine {
+pub trait Engine: engine::Durable {
     /// Its settings in a life. `secret` is chance of which no client knows.
     fn config(settings: &Settings, secret: u64) -> Self::Config;
     /// Whether the service survives when `victim` is gone as well: `able` are those who run, stand still for no reason, and are on nobody's list of the
@@ -23,63 +18,6 @@ pub trait Engine: engine::Engine {
     fn suffice(these: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)], newcomers: &[ProcessId]) -> bool;
     /// How it stands, in a line, for somebody who looks for a mistake.
     fn describe(&self) -> String;
-
-    // What goes to a disk. An engine without a journal writes nothing and comes back with nothing.
-
-    /// What has to be written and has not been taken.
-    fn journal(&self) -> &[u8] {
-        &[]
-    }
-
-    /// That has been taken as a whole.
-    fn note_taken(&mut self, _ticket: u64) {}
-
-    /// What was taken with tickets up to this one is stable.
-    fn handle_stable(&mut self, _ticket: u64) {}
-
-    /// Whether what is on disk can't be come back with.
-    fn lacks_snapshot(&self) -> bool {
-        false
-    }
-
-    /// Begins a snapshot. `false`: there is no whole state.
-    fn begin_snapshot<F: Fabric>(&mut self, _fabric: &F) -> bool {
-        false
-    }
-
-    /// The next part of the snapshot, or its last words.
-    fn snapshot_step(&mut self, _machine: &Machine, _budget: usize, _out: &mut Vec<u8>) -> SnapshotStep {
-        SnapshotStep::Void
-    }
-
-    /// The last snapshot is stable.
-    fn handle_snapshot_stable(&mut self) {}
-
-    /// Whether its own disk says that it belongs to the group.
-    fn is_settled(&self) -> bool {
-        false
-    }
-
-    /// What it has come back with.
-    fn returned(&self) -> Option<Returned> {
-        None
-    }
-
-    /// Whether what the process `me` has left says that it belongs to its group.
-    fn belonged(_me: ProcessId, _config: &Self::Config, _stored: &Stored) -> bool {
-        false
-    }
-
-    /// The engine of the process `me` as what it has left says.
-    fn recover<F: Fabric>(
-        _me: ProcessId,
-        _config: Self::Config,
-        _stored: &Stored,
-        _fabric: &F,
-        _machine: &mut Machine,
-    ) -> Result<Self, RecoverError> {
-        Err(RecoverError::Snapshot)
-    }
 }
 
 impl Engine for PrimaryBackup {
@@ -200,56 +138,5 @@ impl Engine for Mu {
             self.leader(),
             self.group()
         )
-    }
-
-    fn journal(&self) -> &[u8] {
-        self.journal()
-    }
-
-    fn note_taken(&mut self, ticket: u64) {
-        self.note_taken(ticket);
-    }
-
-    fn handle_stable(&mut self, ticket: u64) {
-        self.handle_stable(ticket);
-    }
-
-    fn lacks_snapshot(&self) -> bool {
-        self.lacks_snapshot()
-    }
-
-    fn begin_snapshot<F: Fabric>(&mut self, fabric: &F) -> bool {
-        self.begin_snapshot(fabric)
-    }
-
-    fn snapshot_step(&mut self, machine: &Machine, budget: usize, out: &mut Vec<u8>) -> SnapshotStep {
-        self.snapshot_step(machine, budget, out)
-    }
-
-    fn handle_snapshot_stable(&mut self) {
-        self.handle_snapshot_stable();
-    }
-
-    fn is_settled(&self) -> bool {
-        self.is_settled()
-    }
-
-    fn returned(&self) -> Option<Returned> {
-        let group = self.group()?;
-        Some(Returned { ballot: self.ballot(), last: self.last(), view: group.view(), members: group.members().to_vec() })
-    }
-
-    fn belonged(me: ProcessId, config: &mu::Config, stored: &Stored) -> bool {
-        Mu::belonged(me, config, &stored.last, &stored.journal()).expect("what it has written")
-    }
-
-    fn recover<F: Fabric>(
-        me: ProcessId,
-        config: mu::Config,
-        stored: &Stored,
-        fabric: &F,
-        machine: &mut Machine,
-    ) -> Result<Mu, RecoverError> {
-        Mu::recover(me, config, &stored.parts, &stored.last, &stored.journal(), fabric, machine)
     }
 }

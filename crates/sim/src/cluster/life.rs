@@ -326,7 +326,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let mut machine = Machine::default();
         let engine = match &back {
             None => E::new(me, engine_config),
-            Some(stored) => E::recover(me, engine_config, stored, &fabric, &mut machine).expect("what it has written"),
+            Some(stored) => E::recover(me, engine_config, &stored.parts, &stored.last, &stored.journal(), &fabric, &mut machine)
+                .expect("what it has written")
+                .expect("an engine that writes"),
         };
         let mut life = Node::new(me, fabric, core, engine, clock, settings.threads, settings.canary);
         life.machine = machine;

@@ -16,7 +16,7 @@ use super::permission::{tell, word_from};
 use super::{Group, Mu};
 use crate::basics::{LogIndex, ProcessId};
 use crate::engine::part::{self, Oversized};
-use crate::replica::{StateMachine, UnreadablePart};
+use crate::replica::{NoState, StateMachine, UnreadablePart};
 
 /// What a follower has told about its stable storage, and whom.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -216,7 +216,7 @@ impl Mu {
     /// When the journal was not written by this engine.
     pub fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
         let ring: Vec<AtomicU64> = (0..lane_bytes(config.log_ring_bytes) / 8).map(|_| AtomicU64::new(0)).collect();
-        let (log, _) = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut Nothing)?;
+        let (log, _) = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut NoState)?;
         // Who is on its way out still does, as long as that is not known to be committed.
         let committed = log.committed_group().map(|(_, group)| group);
         Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.known_as(me))))
@@ -291,27 +291,6 @@ pub(super) fn replay<S: StateMachine>(
         restoring.machine.clear();
     }
     Ok((log, ceiling))
-}
-
-/// The state of somebody who only wants to know what the log is.
-struct Nothing;
-
-impl StateMachine for Nothing {
-    fn apply(&mut self, _: LogIndex, _: &[u8]) {}
-
-    fn transfer(&self, _: u64, _: usize, _: &mut Vec<u8>) -> Option<u64> {
-        None
-    }
-
-    fn install(&mut self, _: &[u8]) -> Result<(), UnreadablePart> {
-        Ok(())
-    }
-
-    fn clear(&mut self) {}
-
-    fn digest(&self) -> u64 {
-        0
-    }
 }
 
 /// A machine that gets back its state: parts, each when it shows the entries that the part shows.

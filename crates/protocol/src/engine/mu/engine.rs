@@ -2,9 +2,10 @@
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec};
 
-use super::{Config, Event, Mu, layout};
+use super::{Config, Event, Mu, RecoverError, SnapshotStep, layout};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::engine::{self, ConfigError, Engine};
+use crate::engine::{self, ConfigError, Durable, Engine};
+use crate::founding::Returned;
 use crate::membership::{Authority, View};
 use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
@@ -139,5 +140,68 @@ impl Engine for Mu {
                 | Event::Learned { .. } => continue,
             });
         }
+    }
+}
+
+impl Durable for Mu {
+    fn journal(&self) -> &[u8] {
+        self.journal()
+    }
+
+    fn note_taken(&mut self, ticket: u64) {
+        self.note_taken(ticket);
+    }
+
+    fn handle_stable(&mut self, ticket: u64) {
+        self.handle_stable(ticket);
+    }
+
+    fn hold_back(&mut self, holds: bool) {
+        self.hold_back(holds);
+    }
+
+    fn stable(&self) -> Option<LogIndex> {
+        self.stable()
+    }
+
+    fn lacks_snapshot(&self) -> bool {
+        self.lacks_snapshot()
+    }
+
+    fn begin_snapshot<F: Fabric>(&mut self, fabric: &F) -> bool {
+        self.begin_snapshot(fabric)
+    }
+
+    fn snapshot_step<S: StateMachine>(&mut self, machine: &S, budget: usize, out: &mut Vec<u8>) -> SnapshotStep {
+        self.snapshot_step(machine, budget, out)
+    }
+
+    fn handle_snapshot_stable(&mut self) {
+        self.handle_snapshot_stable();
+    }
+
+    fn is_settled(&self) -> bool {
+        self.is_settled()
+    }
+
+    fn returned(&self) -> Option<Returned> {
+        let group = self.group()?;
+        Some(Returned { ballot: self.ballot(), last: self.last(), view: group.view(), members: group.members().to_vec() })
+    }
+
+    fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
+        Mu::belonged(me, config, last, journal)
+    }
+
+    fn recover<F: Fabric, S: StateMachine>(
+        me: ProcessId,
+        config: Config,
+        parts: &[Vec<u8>],
+        last: &[u8],
+        journal: &[u8],
+        fabric: &F,
+        machine: &mut S,
+    ) -> Result<Option<Mu>, RecoverError> {
+        Mu::recover(me, config, parts, last, journal, fabric, machine).map(Some)
     }
 }
