@@ -26,6 +26,7 @@
 //! moment at which two processes could take it for theirs. All others look as well, but only to say whom they wait for.
 
 mod returned;
+pub mod simulated;
 
 use std::fmt::Debug;
 

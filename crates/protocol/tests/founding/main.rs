@@ -1,10 +1,6 @@
 //! Who founds a cluster whose processes have all lost their power: over the simulated fabric, on one host and on a network, with disks of any content and
 //! processes that die and come back meanwhile.
 
-use std::cell::Cell;
-use std::convert::Infallible;
-use std::rc::Rc;
-
 use fastrand::Rng;
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{DeathWords, Endpoint, Faults, World};
@@ -12,7 +8,8 @@ use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerEve
 use martlet_protocol::basics::ballot::majority;
 use martlet_protocol::basics::layout::{BOARD, Component, LIFE, MAX_WATCHERS, RETURNED, SLOT_WORDS, Sizes, life, regions, returned};
 use martlet_protocol::basics::{LogIndex, ProcessId, RETURN_BITS, Time, ViewNumber};
-use martlet_protocol::founding::{self, Founding, Ground, Refounding, Returned, Verdict};
+use martlet_protocol::founding::simulated::{Claim, Lock, Place};
+use martlet_protocol::founding::{self, Founding, Refounding, Returned, Verdict};
 use martlet_protocol::membership::{Authority, Config, Core, Event, Member, Roles, View};
 
 const BOTH: Roles = Roles::COORDINATOR.with(Roles::REPLICA);
@@ -22,46 +19,6 @@ const PATIENCE_NS: u64 = 1_000_000;
 /// The process with which a node's log begins.
 fn born(node: u16) -> ProcessId {
     ProcessId { node: NodeId(node), incarnation: Incarnation(1 << RETURN_BITS) }
-}
-
-/// What the system says: who holds the host's lock, and which nodes run.
-struct System<'a, const HOST: bool> {
-    me: NodeId,
-    lock: &'a Rc<Cell<bool>>,
-    running: &'a [bool],
-}
-
-/// Held by the founder. Where it is one node's, nothing stands behind it.
-struct Claim(Option<Rc<Cell<bool>>>);
-
-impl std::fmt::Debug for Claim {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Claim")
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|lock| lock.set(false));
-    }
-}
-
-impl<const HOST: bool> Ground for System<'_, HOST> {
-    type Claim = Claim;
-    type Error = Infallible;
-
-    const FIXED: bool = !HOST;
-
-    fn claim(&self) -> Result<Option<Claim>, Infallible> {
-        Ok(match HOST {
-            true => (!self.lock.replace(true)).then(|| Claim(Some(Rc::clone(self.lock)))),
-            false => (self.me == NodeId(0)).then_some(Claim(None)),
-        })
-    }
-
-    fn is_absent(&self, node: NodeId) -> Result<bool, Infallible> {
-        Ok(HOST && !self.running[usize::from(node.0)])
-    }
 }
 
 struct Process<const HOST: bool> {
@@ -80,7 +37,7 @@ type Founded = (ProcessId, Option<Refounding>);
 
 struct Cluster<const HOST: bool> {
     world: World<HOST>,
-    lock: Rc<Cell<bool>>,
+    lock: Lock,
     /// What each node has on its disk.
     disks: Vec<Option<Returned>>,
     /// So many nodes may found it, the first ones.
@@ -101,7 +58,7 @@ impl<const HOST: bool> Cluster<HOST> {
         let nodes = disks.len();
         Cluster {
             world: World::new(seed, faults),
-            lock: Rc::default(),
+            lock: Lock::default(),
             disks,
             founders: nodes as u16,
             others: vec![Vec::new(); nodes],
@@ -208,7 +165,7 @@ impl<const HOST: bool> Cluster<HOST> {
             *founding = None;
         }
         if let Some(looking) = founding {
-            let system = System::<HOST> { me: me.node, lock: &self.lock, running: &running };
+            let system = Place::<HOST> { me: me.node, lock: &self.lock, running: running.clone() };
             let verdict = looking.look(now, &system, fabric, members).expect("it can be said");
             self.reasons.extend(looking.poll_reason().map(|why| (me.node.0, why.to_owned())));
             match verdict {

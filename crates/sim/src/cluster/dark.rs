@@ -1,14 +1,10 @@
 //! Lives with disks: how a process begins with one, who founds the cluster, and what happens when the power goes everywhere.
 
-use std::cell::Cell;
-use std::convert::Infallible;
-use std::fmt;
-use std::rc::Rc;
-
 use fastrand::Rng;
 use martlet_fabric::NodeId;
 use martlet_protocol::basics::ProcessId;
-use martlet_protocol::founding::{self, Ground};
+use martlet_protocol::founding;
+use martlet_protocol::founding::simulated::Lock;
 use martlet_protocol::membership::Roles;
 
 use super::disk::{Disk, End};
@@ -33,7 +29,7 @@ pub struct Lasting {
     /// By node: as whom the next life is to come back.
     pub known_as: Vec<Option<u64>>,
     /// Whether a process of the host holds the claim to found the cluster.
-    lock: Rc<Cell<bool>>,
+    lock: Lock,
 }
 
 impl Lasting {
@@ -43,50 +39,15 @@ impl Lasting {
             disks: (0..nodes as u64).map(disk).collect(),
             joins: vec![false; nodes],
             known_as: vec![None; nodes],
-            lock: Rc::default(),
+            lock: Lock::default(),
         }
-    }
-}
-
-/// The claim of the one process that may found the cluster: the host's lock, or on a network that it is that node.
-pub struct Claim(Option<Rc<Cell<bool>>>);
-
-impl fmt::Debug for Claim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Claim")
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|lock| lock.set(false));
     }
 }
 
 /// Where a process has its turn, in a life with disks.
 pub struct Place<'a, const HOST: bool> {
     pub disk: &'a mut Disk,
-    me: NodeId,
-    lock: &'a Rc<Cell<bool>>,
-    running: Vec<bool>,
-}
-
-impl<const HOST: bool> Ground for Place<'_, HOST> {
-    type Claim = Claim;
-    type Error = Infallible;
-
-    const FIXED: bool = !HOST;
-
-    fn claim(&self) -> Result<Option<Claim>, Infallible> {
-        Ok(match HOST {
-            true => (!self.lock.replace(true)).then(|| Claim(Some(Rc::clone(self.lock)))),
-            false => (self.me == NodeId(0)).then_some(Claim(None)),
-        })
-    }
-
-    fn is_absent(&self, node: NodeId) -> Result<bool, Infallible> {
-        Ok(HOST && !self.running[usize::from(node.0)])
-    }
+    pub ground: founding::simulated::Place<'a, HOST>,
 }
 
 /// How a process looks around for somebody with a view.
@@ -107,7 +68,7 @@ pub fn founding_config(settings: &Settings, me: ProcessId) -> founding::Config {
 pub fn place<'a, const HOST: bool>(lasting: &'a mut Option<Lasting>, me: NodeId, current: &[Option<usize>]) -> Option<Place<'a, HOST>> {
     let Lasting { disks, lock, .. } = lasting.as_mut()?;
     let running = current.iter().map(Option::is_some).collect();
-    Some(Place { disk: &mut disks[usize::from(me.0)], me, lock, running })
+    Some(Place { disk: &mut disks[usize::from(me.0)], ground: founding::simulated::Place { me, lock, running } })
 }
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {

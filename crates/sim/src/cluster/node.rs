@@ -10,12 +10,13 @@ use martlet_protocol::basics::ballot::{self, LAST_CAS_BALLOT, SlotState, SlotWor
 use martlet_protocol::basics::layout::{Component, LIFE, MAX_WATCHERS, RETURNED, SLOT_WORDS, SLOTS, life};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
 use martlet_protocol::engine;
+use martlet_protocol::founding::simulated::Claim;
 use martlet_protocol::founding::{Founding, Refounding, Returned, Verdict};
 use martlet_protocol::membership::{Authority, Core, Event, Member, Milestone, Roles, View};
 use martlet_protocol::replica::Standing;
 
 use super::clock::Clock;
-use super::dark::{self, Claim, Place};
+use super::dark::{self, Place};
 use super::engine::Engine;
 use super::machine::{Machine, Taken};
 use super::oracles::memory::{self, Footprint};
@@ -171,7 +172,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             return;
         }
         let now = self.clock.read(true_now, chance);
-        let Ok(verdict) = founding.look(now, place, &mut self.fabric, &self.members);
+        let Ok(verdict) = founding.look(now, &place.ground, &mut self.fabric, &self.members);
         match verdict {
             Verdict::Wait => return,
             Verdict::StartOver => self.over = true,
