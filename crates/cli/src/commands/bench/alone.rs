@@ -178,7 +178,7 @@ impl Alone for PrimaryBackup {
     }
 }
 
-/// A lane that no program looks at, for raw writes.
+/// A lane for raw writes, which no engine looks at.
 pub const RAW_LANE: RegionName = RegionName(200);
 /// Its bytes.
 pub const RAW_LANE_BYTES: usize = 256 << 10;
@@ -260,14 +260,22 @@ impl<F: Endpoint, E: Alone> Replica<F, E> {
     }
 }
 
-/// The followers' thread: their turns, one after the other, until it is told to stop.
-pub fn follow<F: Endpoint, E: Alone>(mut followers: Vec<Replica<F, E>>, core: Option<u16>, stop: &AtomicBool) {
+/// The followers' thread: their turns, one after the other, until it is told to stop. `besides`: what each does after every turn.
+pub fn follow<F: Endpoint, E: Alone>(
+    mut followers: Vec<Replica<F, E>>,
+    core: Option<u16>,
+    stop: &AtomicBool,
+    mut besides: impl FnMut(usize, &Replica<F, E>),
+) {
     if let Some(core) = core {
         // Without it the figures are worse, and still true.
         let _ = sched::pin_current_thread(core);
     }
     while !stop.load(Ordering::Relaxed) {
-        followers.iter_mut().for_each(|follower| follower.turn());
+        for (nth, follower) in followers.iter_mut().enumerate() {
+            follower.turn();
+            besides(nth, follower);
+        }
         if core.is_none() {
             std::thread::yield_now();
         }

@@ -1,6 +1,7 @@
 //! `martlet bench replicate`: what it costs to replicate a request, standing alone (Mu, Figures 3 and 7).
 
 mod pipeline;
+mod raw;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -8,14 +9,12 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, ValueEnum};
 use martlet_fabric::shm::ShmFabric;
 use martlet_fabric::verbs::VerbsFabric;
-use martlet_fabric::{Region, Remote};
 use martlet_node::config::{DurabilityKind, EngineKind, FabricKind};
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::LogIndex;
-use martlet_protocol::basics::layout;
 use martlet_protocol::engine::{Mu, PrimaryBackup};
 
-use super::alone::{Alone, NODES, RAW_LANE, RAW_LANE_BYTES, Replica, follow};
+use super::alone::{Alone, NODES, Replica, follow};
 use super::endpoint::{Endpoint, Place};
 use super::raise::Raise;
 use crate::fabric::FabricFlags;
@@ -95,16 +94,23 @@ fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, re
     }
     let scratch = Scratch::new("bench-replicate").context("cannot make a temporary directory")?;
     let data = (arguments.durability, scratch.path());
-    let stop = AtomicBool::new(false);
+    let (stop, assignment) = (AtomicBool::new(false), raw::Assignment::default());
     std::thread::scope(|scope| {
         // The followers end with us, however we end.
         let _stop = Raise(&stop);
         let followers = vec![Replica::<F, E>::start(place, 1, data)?, Replica::start(place, 2, data)?];
         let stopped = &stop;
-        scope.spawn(move || follow(followers, cores.map(|(_, there)| there), stopped));
+        let assigned = &assignment;
+        scope.spawn(move || {
+            let mut readers = followers.iter().map(|_| raw::Reader::default()).collect::<Vec<_>>();
+            follow(followers, cores.map(|(_, there)| there), stopped, |nth, follower| {
+                // The first that it is connected with is not always the leader: it looks at the lanes of both.
+                follower.peers.iter().for_each(|peer| readers[nth].read(assigned, &follower.fabric, *peer));
+            });
+        });
         let mut replica = Replica::<F, E>::start(place, 0, data)?;
         replica.until_it_leads(usize::from(NODES) - 1)?;
-        let mut leader = Leader { replica, lost: 0 };
+        let mut leader = Leader { replica, lost: 0, assignment: &assignment, series: 0 };
         let shows = |shown| arguments.figure.is_none_or(|figure| figure == shown);
         let mut plots = Vec::new();
         if shows(Shown::Sizes) {
@@ -126,21 +132,27 @@ fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, re
 }
 
 /// The replica that proposes.
-struct Leader<F, E> {
+struct Leader<'a, F, E> {
     replica: Replica<F, E>,
     /// How often the lead was lost in the middle of a sample.
     lost: u64,
+    /// Which raw writes the followers are to read.
+    assignment: &'a raw::Assignment,
+    /// The number of the last series of raw writes.
+    series: u64,
 }
 
-impl<F: Endpoint, E: Alone> Leader<F, E> {
+impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
     /// Figure 3: one request at a time, by size, beside the raw write.
     fn sizes(&mut self, samples: u64, report: &mut Report, interrupt: &Interrupt) -> Outcome<Plot> {
         let mut proposed = [Series::line("committed, p50"), Series::line("committed, p99")];
         let mut raw = Series::line("raw write, p50");
         for payload in PAYLOADS {
             interrupt.check()?;
-            let write = self.raw(payload, "", samples);
-            let of_record = self.raw(E::record_bytes(payload), &format!(", as a record of {payload} B"), samples);
+            let write = self.raw(payload, false, "", samples);
+            let as_record = format!(", as a record of {payload} B");
+            let of_record = self.raw(E::record_bytes(payload), false, &as_record, samples);
+            let read = self.raw(E::record_bytes(payload), true, &as_record, samples);
             let figure = self.replicate(payload, samples, interrupt)?;
             raw.push(payload as f64, write.percentile(50.0));
             for (series, percent) in proposed.iter_mut().zip([50.0, 99.0]) {
@@ -150,45 +162,14 @@ impl<F: Endpoint, E: Alone> Leader<F, E> {
             report.set(&format!("ratio_p50_{payload}B"), ratio(&write));
             report.set(&format!("ratio_p50_{payload}B_as_record"), ratio(&of_record));
             report.add(write);
+            report.set(&format!("ratio_p50_{payload}B_as_record_read"), ratio(&read));
             report.add(of_record);
+            report.add(read);
             report.add(figure);
         }
         let (x, y) = (Axis::log("payload, bytes"), Axis::log("latency, ns"));
         let [p50, p99] = proposed;
         Ok(Plot::new("Replication latency by payload (Mu, Figure 3)", x, y).with(p50).with(p99).with(raw))
-    }
-
-    /// Writes of so many bytes to both followers, into memory that their programs do not look at. `why`: what is said about that length.
-    fn raw(&mut self, len: usize, why: &str, samples: u64) -> Figure {
-        let mut figure = Figure::new("replicate", format!("raw write of {len} B to two followers{why}"), Unit::Nanoseconds);
-        let bytes = vec![7u8; len];
-        let room = (RAW_LANE_BYTES / len) as u64;
-        let token = layout::Component::Application.token(0);
-        for sample in 0..samples + samples / 10 {
-            // From place to place, as a log goes on.
-            let offset = (sample % room) as usize * len;
-            self.replica.turn();
-            let start = clock::now();
-            for peer in &self.replica.peers {
-                let at = Remote { peer: *peer, region: Region::Lane(RAW_LANE), offset };
-                self.replica.fabric.write(at, &bytes, token);
-            }
-            let mut left = self.replica.peers.len();
-            while left > 0 {
-                match self.replica.fabric.poll() {
-                    Some(completion) if completion.token == token => left -= 1,
-                    // The engine's own, of the turn before.
-                    Some(completion) => self.replica.engine.handle_completion(completion),
-                    None => {}
-                }
-            }
-            let took = clock::now().since(start);
-            // The first tenth warms the caches.
-            if sample >= samples / 10 {
-                figure.record(took);
-            }
-        }
-        figure
     }
 
     fn replicate(&mut self, payload: usize, samples: u64, interrupt: &Interrupt) -> Outcome<Figure> {

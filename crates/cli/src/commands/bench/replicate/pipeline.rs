@@ -22,7 +22,7 @@ const PAYLOAD: usize = 64;
 /// The rate is a sample for so many nanoseconds.
 const INTERVAL_NS: u64 = 500_000;
 
-impl<F: Endpoint, E: Alone> Leader<F, E> {
+impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
     /// Figure 7: a line for each number of outstanding records, a point for each size of batch.
     pub(super) fn pipelines(&mut self, samples: u64, report: &mut Report, interrupt: &Interrupt) -> Outcome<Plot> {
         let (x, y) = (Axis::linear("requests per us"), Axis::log("latency of a batch, p50, us"));
