@@ -77,6 +77,10 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         if let Some(Lasting { disks, joins, .. }) = &mut self.lasting {
             disks[usize::from(node)].end(how);
             joins[usize::from(node)] = false;
+            // With disks it may be founded again by those who were about to learn the first view of somebody who has died since.
+            if self.nodes.iter().flatten().all(|node| node.core.view().is_none()) {
+                self.oracles.views_forgotten();
+            }
         }
     }
 
@@ -99,8 +103,6 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             joins.fill(false);
             known_as.fill(None);
         }
-        // Nobody is left who knew a view.
-        self.oracles.power_lost();
         for node in 0..self.settings.nodes {
             let factor = if chance.u8(..8) < disks.late { 10 } else { 1 };
             let at = self.world.now() + factor * chance.u64(disks.dark.0..=disks.dark.1);

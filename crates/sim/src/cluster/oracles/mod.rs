@@ -55,7 +55,7 @@ impl Oracles {
     }
 
     /// Everybody who knew a view is gone: what views follow are those of another life of the cluster, with numbers of their own. The log goes on.
-    pub fn power_lost(&mut self) {
+    pub fn views_forgotten(&mut self) {
         self.views = Views::default();
         self.active.begin_anew();
     }
