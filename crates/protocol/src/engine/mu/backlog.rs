@@ -61,6 +61,11 @@ impl Backlog {
         self.to_come().iter().any(|b| b.kind == Kind::Group)
     }
 
+    /// Whether commands wait.
+    pub fn has_commands(&self) -> bool {
+        self.to_come().iter().any(|b| b.kind == Kind::Commands)
+    }
+
     /// Appends a command, to the last batch if its commands do not grow beyond `batch_bytes` by it.
     #[inline]
     pub fn push(&mut self, command: &[u8], batch_bytes: usize) {

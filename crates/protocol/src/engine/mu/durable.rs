@@ -164,10 +164,15 @@ impl Mu {
                 }
                 SnapshotStep::Part
             }
-            // What it shows has to be final.
-            None if self.log.committed().index < snapshot.shown => SnapshotStep::Wait,
+            // It should be final, so that it is good whatever becomes of the log. But without any snapshot this process counts for nothing, and what is committed may
+            // wait for just that.
+            None if self.log.committed().index < snapshot.shown && !self.lacks_snapshot() => SnapshotStep::Wait,
             None => {
-                out.extend_from_slice(&self.log.committed().index.0.to_le_bytes());
+                let committed = self.log.committed().index;
+                out.extend_from_slice(&committed.0.to_le_bytes());
+                if let Some(journal) = self.log.journal.as_mut().filter(|_| committed < snapshot.shown) {
+                    journal.note_shown(snapshot.shown);
+                }
                 self.finished = Some(snapshot.chain);
                 return SnapshotStep::Whole;
             }
@@ -185,7 +190,8 @@ impl Mu {
 
     /// Whether the machine may show entries that are not in the log.
     pub(super) fn is_ahead_of_log(&self) -> bool {
-        let more = self.log.is_beyond() || self.reign.as_ref().is_some_and(Reign::has_backlog);
+        // A change of the group is nothing that a machine shows; one that finds no room in the log may wait for the snapshot itself.
+        let more = self.log.is_beyond() || self.reign.as_ref().is_some_and(Reign::has_commands);
         more && self.config.execution == Execution::Speculative
     }
 
@@ -216,14 +222,15 @@ impl Mu {
     /// When the journal was not written by this engine.
     pub fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
         let ring: Vec<AtomicU64> = (0..lane_bytes(config.log_ring_bytes) / 8).map(|_| AtomicU64::new(0)).collect();
-        let (log, _) = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut NoState)?;
+        let Replayed { log, .. } = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut NoState)?;
         // Who is on its way out still does, as long as that is not known to be committed.
         let committed = log.committed_group().map(|(_, group)| group);
         Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.known_as(me))))
     }
 
     /// The engine of the process `me`, as what its journal and its snapshot say: a member of the same group, with the same log. `machine` is empty, and shows what
-    /// is known to be committed afterwards. Who has not got the whole state has itself taught.
+    /// is known to be committed afterwards, or what the snapshot shows if that is more. A log that ceased to follow from the snapshot comes back as it was before,
+    /// and nothing of it counts as stable until there is another snapshot.
     ///
     /// # Errors
     /// When the journal was not written by this engine.
@@ -237,11 +244,17 @@ impl Mu {
         machine: &mut S,
     ) -> Result<Mu, RecoverError> {
         let mut mu = Mu::new(me, config, None);
-        let (mut log, ceiling) = replay(config.log_ring_bytes, parts, last, journal, ring_of(fabric), machine)?;
+        let Replayed { mut log, ceiling, broken_off } = replay(config.log_ring_bytes, parts, last, journal, ring_of(fabric), machine)?;
         log.restore_promise(ceiling);
-        let (ballot, tail, whole) = (log.last_ballot(), log.tail().index, log.is_complete());
-        log.journal =
-            (config.durability != Durability::Memory).then(|| Box::new(Journal::after_recovery(log.min_proposal(), ballot, tail, whole)));
+        if config.durability != Durability::Memory {
+            let (ballot, tail, anchored) = (log.last_ballot(), log.tail().index, log.is_complete() && !broken_off);
+            let mut journal = Journal::after_recovery(log.min_proposal(), ballot, tail, anchored);
+            if log.applied().index > log.committed().index {
+                // The last words of the snapshot may be the last that was written.
+                journal.note_shown(log.applied().index);
+            }
+            log.journal = Some(Box::new(journal));
+        }
         // By what is committed, as in all that follows: who is on its way into the group has not been removed from it.
         mu.listed = log.committed_group().is_some_and(|(_, group)| group.contains(mu.me));
         mu.log = log;
@@ -249,8 +262,22 @@ impl Mu {
     }
 }
 
-/// The log that a journal describes, and what its owner may have promised at most. `machine` is empty, and shows what is committed there afterwards if the log is
-/// complete.
+/// What a journal describes.
+#[derive(Debug)]
+pub(super) struct Replayed {
+    /// The log, up to where it follows from the snapshot.
+    pub log: Log,
+    /// What its owner may have promised at most.
+    pub ceiling: u64,
+    /// Whether the log ceased to follow from the snapshot. Its owner has told nobody since that anything was stable.
+    pub broken_off: bool,
+}
+
+/// What a journal describes. `machine` is empty, and shows afterwards what is committed, or what the snapshot shows if that is more.
+///
+/// The log may have ceased to follow from the snapshot, and its owner have lost its power before it had the next one. What came since can't be gone on from, and would
+/// hide from the others that what they have can. As long as there was no other snapshot its owner has said of nothing that it was stable; so to everybody else
+/// it is as if its disk had been slower, and the replay ends there. Promises count all the same.
 pub(super) fn replay<S: StateMachine>(
     capacity: usize,
     parts: &[Vec<u8>],
@@ -258,16 +285,18 @@ pub(super) fn replay<S: StateMachine>(
     journal: &[u8],
     ring: &Memory,
     machine: &mut S,
-) -> Result<(Log, u64), RecoverError> {
+) -> Result<Replayed, RecoverError> {
     let mut restoring = Restoring { machine, parts: VecDeque::new(), first: LogIndex(0), unreadable: None };
     for part in parts {
         let (shown, part) = part.split_first_chunk().ok_or(RecoverError::Snapshot)?;
         restoring.parts.push_back((LogIndex(u64::from_le_bytes(*shown)), part));
     }
     restoring.first = restoring.parts.front().map_or(LogIndex(0), |(shown, _)| *shown);
+    let most_shown = restoring.parts.iter().map(|(shown, _)| *shown).max().unwrap_or_default();
     let committed = LogIndex(u64::from_le_bytes(last.try_into().map_err(|_| RecoverError::Snapshot)?));
     let mut log = Log::new(capacity, None);
     let (mut rest, mut ceiling, mut entry) = (journal, 0, 0);
+    let (mut shown, mut broken_off) = (LogIndex(0), false);
     while !rest.is_empty() {
         let (next, after) = Entry::decode(rest).ok_or(RecoverError::NoEntry(entry))?;
         if let Entry::Base { ring_bytes: written, .. } = next
@@ -275,22 +304,29 @@ pub(super) fn replay<S: StateMachine>(
         {
             return Err(RecoverError::Ring { written, configured: capacity as u64 });
         }
-        restoring.replay(next, entry == 0, &mut log, ring, &mut ceiling).map_err(|fault| RecoverError::Order { entry, fault })?;
+        broken_off |= entry > 0 && next.breaks_off(shown);
+        match next {
+            Entry::Ceiling(promised) => ceiling = promised.max(ceiling),
+            _ if broken_off => {}
+            Entry::Shown(index) => shown = index,
+            _ => restoring.replay(next, entry == 0, &mut log, ring).map_err(|fault| RecoverError::Order { entry, fault })?,
+        }
         (rest, entry) = (after, entry + 1);
     }
     if log.is_complete() {
         log.advance(ring, &mut restoring, committed);
+        let shows = log.execute(ring, &mut restoring, most_shown);
         restoring.install_before(LogIndex(u64::MAX));
         if let Some(unreadable) = restoring.unreadable {
             return Err(unreadable.into());
         }
-        if log.committed().index < committed {
+        if log.committed().index < committed || !shows {
             return Err(RecoverError::Snapshot);
         }
     } else {
         restoring.machine.clear();
     }
-    Ok((log, ceiling))
+    Ok(Replayed { log, ceiling, broken_off })
 }
 
 /// A machine that gets back its state: parts, each when it shows the entries that the part shows.
@@ -304,24 +340,21 @@ struct Restoring<'a, S> {
 }
 
 impl<S: StateMachine> Restoring<'_, S> {
-    fn replay(&mut self, entry: Entry<'_>, first: bool, log: &mut Log, ring: &Memory, ceiling: &mut u64) -> Result<(), LaneFault> {
+    fn replay(&mut self, entry: Entry<'_>, first: bool, log: &mut Log, ring: &Memory) -> Result<(), LaneFault> {
         match entry {
-            Entry::Base { anew, .. } if first || anew => log.restore_base(ring, entry, first),
+            Entry::Base { .. } if first => log.restore_base(ring, entry),
             // It says what has been replayed.
             Entry::Base { .. } => Ok(()),
             Entry::Append { committed, payload } => {
                 log.advance(ring, self, committed);
                 log.restore_record(ring, payload)
             }
-            Entry::Start { ballot, taught, committed, jump, keep, payloads } => {
+            Entry::Start { ballot, taught, committed, keep, payloads, .. } => {
                 log.advance(ring, self, committed);
                 log.note_taught(taught);
-                log.restore_start(ring, ballot, keep, jump, &payloads)
+                log.restore_start(ring, ballot, keep, &payloads)
             }
-            Entry::Ceiling(promised) => {
-                *ceiling = promised.max(*ceiling);
-                Ok(())
-            }
+            Entry::Ceiling(_) | Entry::Shown(_) => Ok(()),
         }
     }
 

@@ -31,6 +31,8 @@ pub(super) enum Entry<'a> {
     Base { anew: bool, ring_bytes: u64, mark: Mark, ballot: u64, taught: u64, group: Group, payloads: Vec<&'a [u8]> },
     /// Numbers up to this one count as promised.
     Ceiling(u64),
+    /// The snapshot that this journal goes on from shows entries up to this one, and they were not known to be committed: with any of them it is worth nothing.
+    Shown(LogIndex),
 }
 
 impl Entry<'_> {
@@ -38,6 +40,7 @@ impl Entry<'_> {
     const START: u8 = 2;
     const BASE: u8 = 3;
     const CEILING: u8 = 4;
+    const SHOWN: u8 = 5;
 
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
@@ -91,9 +94,22 @@ impl Entry<'_> {
                 out.push(Self::CEILING);
                 word(out, *ballot);
             }
+            Entry::Shown(index) => {
+                out.push(Self::SHOWN);
+                word(out, index.0);
+            }
         }
         let len = (out.len() - start - 4) as u32;
         out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+    }
+
+    /// Whether the log ceases with it to follow from a snapshot that shows entries up to `shown`: what it goes on from then is nowhere in the journal.
+    pub fn breaks_off(&self, shown: LogIndex) -> bool {
+        match self {
+            Entry::Base { anew, .. } => *anew,
+            Entry::Start { jump, keep, .. } => jump.is_some() || keep.index < shown,
+            Entry::Append { .. } | Entry::Ceiling(_) | Entry::Shown(_) => false,
+        }
     }
 
     /// The first entry of `bytes`, and what follows it; `None` when there is none, or it is no entry.
@@ -114,6 +130,7 @@ impl Entry<'_> {
                 Entry::Base { anew, ring_bytes, mark, ballot, taught, group: group(&mut body)?, payloads: payloads(&mut body)? }
             }
             Self::CEILING => Entry::Ceiling(number(&mut body)?),
+            Self::SHOWN => Entry::Shown(LogIndex(number(&mut body)?)),
             _ => return None,
         };
         body.is_empty().then_some((entry, rest))
@@ -181,8 +198,10 @@ pub(super) struct Journal {
     jump: Option<(LogIndex, Mark, Group)>,
     /// Counts the times that the log ceased to follow from what was written before.
     chain: u64,
-    /// The chain whose beginning has a snapshot that is stable, if any has: only then something can be come back with.
+    /// The chain whose beginning has a snapshot that is stable, if any has.
     anchored: Option<u64>,
+    /// Up to where a snapshot shows entries that were not known to be committed.
+    shown: LogIndex,
 }
 
 impl Journal {
@@ -193,11 +212,11 @@ impl Journal {
         journal
     }
 
-    /// Goes on after a recovery, whose log ends so; `whole`: with the state.
-    pub fn after_recovery(promised: u64, ballot: u64, last: LogIndex, whole: bool) -> Journal {
+    /// Goes on after a recovery, whose log ends so; `anchored`: what is written now goes on from the snapshot that it was recovered from.
+    pub fn after_recovery(promised: u64, ballot: u64, last: LogIndex, anchored: bool) -> Journal {
         let mut journal = Journal::new(promised);
         journal.stable = Reach { ballot, last, ceiling: promised };
-        journal.anchored = whole.then_some(0);
+        journal.anchored = anchored.then_some(0);
         journal
     }
 
@@ -212,9 +231,9 @@ impl Journal {
 
     #[inline(never)]
     pub fn write(&mut self, entry: &Entry<'_>) {
-        match entry {
-            Entry::Start { jump: Some(_), .. } | Entry::Base { anew: true, .. } => self.chain += 1,
-            _ => {}
+        if entry.breaks_off(self.shown) {
+            self.chain += 1;
+            self.shown = LogIndex(0);
         }
         entry.encode(&mut self.pending);
     }
@@ -223,6 +242,12 @@ impl Journal {
     pub fn write_ceiling(&mut self, promised: u64) {
         self.ceiling = self.ceiling.max(promised);
         self.write(&Entry::Ceiling(self.ceiling));
+    }
+
+    /// A snapshot shows entries up to this one that are not known to be committed.
+    pub fn note_shown(&mut self, index: LogIndex) {
+        self.shown = index;
+        self.write(&Entry::Shown(index));
     }
 
     /// The next start comes with a jump; before it, so much was committed.
@@ -306,6 +331,7 @@ mod tests {
             },
             Entry::Base { anew: true, ring_bytes: 4096, mark: mark(6), ballot: 8, taught: 12, group, payloads: vec![b"two"] },
             Entry::Ceiling(77),
+            Entry::Shown(LogIndex(9)),
         ];
         let mut bytes = Vec::new();
         entries.iter().for_each(|entry| entry.encode(&mut bytes));

@@ -168,9 +168,9 @@ impl Reign {
         !self.is_leading() || !self.open.is_empty() || !self.backlog.is_empty()
     }
 
-    /// Whether something has been proposed that is not in the log.
-    pub fn has_backlog(&self) -> bool {
-        !self.backlog.is_empty()
+    /// Whether commands have been proposed that are not in the log.
+    pub fn has_commands(&self) -> bool {
+        self.backlog.has_commands()
     }
 
     /// Whether a command of `bytes` more, with all that waits, would find room in the log at once.

@@ -472,6 +472,19 @@ impl Log {
         before != (self.committed, self.applied)
     }
 
+    /// Applies the records up to `index`, committed or not. `false`: none ends there.
+    pub fn execute<S: StateMachine>(&mut self, ring: &Memory, machine: &mut S, index: LogIndex) -> bool {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        while self.applied.index < index {
+            let record = self.read(ring, self.applied.position, &mut buffer);
+            let Some((header, position)) = record.filter(|(header, _)| header.last() <= index) else { break };
+            apply(&header, &buffer, machine);
+            self.applied = Mark { index: header.last(), position };
+        }
+        self.buffer = buffer;
+        self.applied.index >= index
+    }
+
     /// Commits up to a mark whose records the machine shows already: the way of a leader that executes first.
     #[inline]
     pub fn commit_to(&mut self, mark: Mark) {

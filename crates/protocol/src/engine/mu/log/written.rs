@@ -3,7 +3,6 @@
 use martlet_fabric::Memory;
 
 use super::{Log, Mark};
-use crate::engine::mu::Group;
 use crate::engine::mu::journal::{Entry, Journal};
 use crate::engine::mu::layout::{self, Header, LaneFault};
 
@@ -54,15 +53,15 @@ impl Log {
         }
     }
 
-    /// The log as such an entry says; `whole`: the machine shows what is before it.
-    pub fn restore_base(&mut self, ring: &Memory, base: Entry<'_>, whole: bool) -> Result<(), LaneFault> {
+    /// The log as such an entry says; the machine shows what is before it.
+    pub fn restore_base(&mut self, ring: &Memory, base: Entry<'_>) -> Result<(), LaneFault> {
         let Entry::Base { mark, ballot, taught, group, payloads, .. } = base else { return Err(LaneFault::Body) };
         (self.tail, self.committed, self.applied, self.floor) = (mark, mark, mark, mark.position);
         self.written = self.written.max(mark.position);
         self.groups = vec![(mark.index, group)];
         self.group_version += 1;
         (self.last_ballot, self.taught_ballot) = (ballot, taught);
-        self.complete = whole;
+        self.complete = true;
         payloads.iter().try_for_each(|payload| self.restore_record(ring, payload))
     }
 
@@ -73,18 +72,8 @@ impl Log {
         self.append_staged(ring, &header, payload)
     }
 
-    /// The log behind `keep` is these records now, accepted under `ballot`, after a jump if there is one.
-    pub fn restore_start(
-        &mut self,
-        ring: &Memory,
-        ballot: u64,
-        keep: Mark,
-        jump: Option<(Mark, Group)>,
-        payloads: &[&[u8]],
-    ) -> Result<(), LaneFault> {
-        if let Some((base, group)) = jump.filter(|(base, _)| base.index > self.committed.index) {
-            self.jump(base, group);
-        }
+    /// The log behind `keep` is these records now, accepted under `ballot`.
+    pub fn restore_start(&mut self, ring: &Memory, ballot: u64, keep: Mark, payloads: &[&[u8]]) -> Result<(), LaneFault> {
         if keep.index < self.committed.index || keep.index > self.tail.index || ballot < self.last_ballot {
             return Err(LaneFault::Index { expected: self.tail.index, found: keep.index });
         }

@@ -41,6 +41,11 @@ impl Disk {
         self.whole.is_some()
     }
 
+    /// Whether all that was handed over is stable.
+    pub fn is_idle(&self) -> bool {
+        self.stable == self.ticket
+    }
+
     /// What somebody who comes back would find if nothing were lost.
     pub fn stored(&self) -> Option<&Stored> {
         self.whole.as_ref()
@@ -87,7 +92,7 @@ impl Disk {
 
     /// What is left of it: what was stable, and perhaps some more of what came next.
     pub fn lose_power(mut self) -> Option<Stored> {
-        let cut = self.rng.u64(self.stable..=self.ticket);
+        let cut = if self.stuck { self.stable } else { self.rng.u64(self.stable..=self.ticket) };
         if self.finished.is_some_and(|at| at <= cut) && self.rng.bool() {
             self.whole = self.next;
         }

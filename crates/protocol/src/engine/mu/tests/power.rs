@@ -10,7 +10,7 @@ use super::disk::Stored;
 use super::machine::{Machine, command};
 use super::world::{Cluster, drawn, id, tiny};
 use crate::basics::{LogIndex, ProcessId};
-use crate::engine::mu::durable::replay;
+use crate::engine::mu::durable::{Replayed, replay};
 use crate::engine::mu::journal::Journal;
 use crate::engine::mu::layout::{Header, Kind, add_regions};
 use crate::engine::mu::log::{Log, Mark, Staged};
@@ -177,6 +177,84 @@ fn who_joins_counts_when_it_could_come_back() {
     c.until("all are level", |c| c.is_level());
 }
 
+/// Of three whose leader executes first, one has missed so much that it has to be taught, another is gone, and what the leader proposes then takes both that are left.
+fn taught_what_it_is_needed_for() -> (Cluster<true>, LogIndex) {
+    let mut c = Cluster::<true>::new(3, Config { execution: Execution::Speculative, ..durable(Durability::Sync) });
+    c.until_led_by(0);
+    ready(&mut c);
+    c.leave_behind(1, 0, c.config.log_ring_bytes as u64 * 9 / 4);
+    c.kill(2);
+    let index = (0..3).filter_map(|_| c.write(0)).last().expect("it leads, and has room");
+    c.world.resume(1);
+    (c, index)
+}
+
+#[test]
+fn a_snapshot_that_is_needed_for_a_commit_does_not_wait_for_it() {
+    let (mut c, index) = taught_what_it_is_needed_for();
+    c.until("it has been taught what is not committed", |c| {
+        let log = &c.nodes[1].engine.log;
+        log.is_complete() && log.applied().index >= index && log.committed().index < index
+    });
+    assert!(c.nodes[1].engine.lacks_snapshot() && c.taught(1) == 1);
+    c.until("it is committed", |c| c.nodes[0].engine.committed() >= index);
+    c.until("both are level", |c| c.is_level());
+    c.assert_level();
+}
+
+#[test]
+fn a_snapshot_of_what_is_not_committed_yet_brings_that_back() {
+    let (mut shown, mut seed) = (0, 0);
+    while shown < 5 {
+        seed += 1;
+        assert!(seed < 100, "{shown} of {seed} had such a snapshot");
+        let (mut c, index) = taught_what_it_is_needed_for();
+        c.until("it has a snapshot of that", |c| !c.nodes[1].engine.lacks_snapshot() && c.nodes[1].engine.applied() >= index);
+        let committed = c.nodes[1].engine.committed();
+        c.kill(0);
+        c.lose_power(seed, Faults::calm());
+        let log = &c.nodes[1].engine.log;
+        assert!(log.is_complete() && !c.nodes[1].engine.lacks_snapshot());
+        shown += usize::from(committed < index && log.applied().index > log.committed().index);
+        c.until("somebody leads", |c| c.leader().is_some());
+        let leader = c.leader().expect("just seen");
+        c.write_through(leader);
+        c.until("all are level", |c| c.is_level());
+        c.assert_level();
+    }
+}
+
+#[test]
+fn a_log_that_nobody_can_go_on_from_does_not_come_back_as_the_best_one() {
+    let mut c = Cluster::<true>::new(3, durable(Durability::Sync));
+    c.until_led_by(0);
+    ready(&mut c);
+    c.leave_behind(2, 0, c.config.log_ring_bytes as u64 * 9 / 4);
+    c.until("the others are level", |c| c.nodes[0].engine.committed() == c.nodes[0].engine.last());
+    // Their disks stand still from here on: what is written now only the third one keeps, whose log begins with a jump.
+    (0..2).for_each(|n| c.nodes[n].disk.stuck = true);
+    let last = c.write(0).expect("it leads, and has room");
+    c.world.resume(2);
+    c.until("its disk is ahead of the others'", |c| c.nodes[2].engine.last() == last && c.nodes[2].disk.is_idle());
+    assert!(c.nodes[2].engine.lacks_snapshot() || !c.nodes[2].engine.is_complete());
+    assert_eq!(c.nodes[2].engine.stable(), None, "it has told nobody");
+    let promised = c.nodes[2].engine.log.journal.as_ref().expect("durable").ceiling();
+    c.lose_power(7, Faults::calm());
+    let third = &c.nodes[2].engine;
+    assert!(third.is_complete() && third.last() < last, "it is what it was when its log last followed from its snapshot");
+    assert!(third.log.min_proposal() >= promised);
+    // Nor does what it accepts now count, which stands behind a break on its disk.
+    assert!(third.stable().is_none() && third.lacks_snapshot());
+    // Two of three are enough, of which that one is the other.
+    c.world.pause(1);
+    c.until("somebody leads", |c| c.leader().is_some());
+    let leader = c.leader().expect("just seen");
+    c.write_through(leader);
+    c.world.resume(1);
+    c.until("all are level", |c| c.is_level());
+    c.assert_level();
+}
+
 pub const CAPACITY: usize = 2048;
 
 pub fn memory() -> Vec<AtomicU64> {
@@ -238,6 +316,63 @@ fn a_snapshot_of_something_else_is_refused() {
 }
 
 #[test]
+fn what_a_snapshot_shows_and_was_cut_off_since_is_as_if_it_had_not_been() {
+    let ring = memory();
+    let mut log = Log::new(CAPACITY, Some(Group::new(vec![id(0), id(1)])));
+    log.begin_journal(Box::new(Journal::new(0)));
+    log.journal.as_mut().expect("just begun").note_taken(1, 0, LogIndex(0));
+    log.write_base(&ring, false);
+    log.accept(1);
+    let (mut machine, mut parts, mut digest) = (Machine::default(), Vec::new(), 0);
+    for n in 1..=5 {
+        let (header, payload) = record(1, LogIndex(n), LogIndex(1.min(n - 1)), n);
+        let mut sealed = Record::default();
+        sealed.fill(|bytes| bytes.extend_from_slice(&payload));
+        log.place(&header, &sealed, &ring).expect("room");
+        machine.execute(LogIndex(n), &command(n, (n % 40) as usize));
+        log.note_executed(log.tail());
+        // Of the first keys after the second entry, of the others after the fourth.
+        if n % 2 == 0 {
+            let mut part = n.to_le_bytes().to_vec();
+            machine.transfer(if n == 2 { 0 } else { 3 }, if n == 2 { 27 } else { usize::MAX / 2 }, &mut part);
+            parts.push(part);
+            digest = machine.digest();
+        }
+    }
+    log.advance(&ring, &mut machine, LogIndex(1));
+    let come_back = |log: &Log| {
+        let (ring, mut machine) = (memory(), Machine::default());
+        let journal = log.journal.as_ref().expect("begun").pending();
+        let back = replay(CAPACITY, &parts, &1u64.to_le_bytes(), journal, &ring, &mut machine).expect("what it has written");
+        (back.log.applied().index, back.log.committed().index, back.log.tail().index, back.broken_off, machine.digest())
+    };
+    let shown = (LogIndex(4), LogIndex(1), LogIndex(5), false, digest);
+    assert_eq!(come_back(&log), shown, "four are shown, whatever is known of them");
+    let journal = log.journal.as_mut().expect("begun");
+    journal.note_shown(LogIndex(4));
+    let chain = journal.chain();
+    // The fifth is replaced, which nothing shows.
+    let staged = |last: u64| {
+        let mut staged = Staged::default();
+        (2..=last).for_each(|n| staged.push(&record(1, LogIndex(n), LogIndex(1), n).1));
+        staged
+    };
+    log.replace(&ring, 2, &staged(4)).expect("room");
+    assert_eq!(come_back(&log), (LogIndex(4), LogIndex(1), LogIndex(4), false, digest));
+    assert_eq!(log.journal.as_ref().expect("begun").chain(), chain);
+    // And the fourth.
+    log.replace(&ring, 3, &staged(3)).expect("room");
+    assert_eq!(come_back(&log), (LogIndex(4), LogIndex(1), LogIndex(4), true, digest), "as before");
+    assert_eq!(log.journal.as_ref().expect("begun").chain(), chain + 1, "nothing counts before there is another snapshot");
+    assert!(!log.is_complete());
+    // A part that shows what is nowhere.
+    let parts = [[9u64.to_le_bytes().to_vec(), parts[1][8..].to_vec()].concat()];
+    let journal = log.journal.as_ref().expect("begun").pending();
+    let back = replay(CAPACITY, &parts, &1u64.to_le_bytes(), journal, &memory(), &mut Machine::default()).map(drop);
+    assert_eq!(back, Err(RecoverError::Snapshot));
+}
+
+#[test]
 fn after_any_changes_a_log_is_what_its_journal_says() {
     let (mut jumps, mut cuts) = (0, 0);
     for seed in 0..400 {
@@ -250,6 +385,8 @@ fn after_any_changes_a_log_is_what_its_journal_says() {
         log.write_base(&ring, false);
         let (mut machine, mut ballot, mut number) = (Machine::default(), 1, 0);
         log.accept(ballot);
+        let facts = |log: &Log| (log.tail(), log.committed(), log.last_ballot(), log.is_complete(), log.group().cloned());
+        let mut whole = (facts(&log), 0, Vec::new(), machine.digest());
         let mut parts = vec![vec![0; 8]];
         machine.transfer(0, usize::MAX / 2, &mut parts[0]);
         for _ in 0..rng.usize(1..50) {
@@ -298,16 +435,19 @@ fn after_any_changes_a_log_is_what_its_journal_says() {
             let (other, mut again) = (memory(), Machine::default());
             let journal = log.journal.as_ref().expect("begun").pending();
             let replayed = replay(CAPACITY, &parts, &[0; 8], journal, &other, &mut again);
-            let (mut found, _) = replayed.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-            assert!(found.committed().index <= log.committed().index, "seed {seed}: more is committed than was known");
-            found.advance(&other, &mut again, log.committed().index);
-            let facts = |log: &Log| (log.tail(), log.committed(), log.last_ballot(), log.is_complete(), log.group().cloned());
-            assert_eq!(facts(&found), facts(&log), "seed {seed}");
-            let position = log.committed().position;
-            assert_eq!(behind(&found, &other, position), behind(&log, &ring, position), "seed {seed}");
-            if log.is_complete() {
-                assert_eq!(again.digest(), machine.digest(), "seed {seed}");
+            let Replayed { log: mut found, broken_off, .. } = replayed.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            assert_eq!(broken_off, !log.is_complete(), "seed {seed}");
+            if !broken_off {
+                let position = log.committed().position;
+                whole = (facts(&log), position, behind(&log, &ring, position), machine.digest());
             }
+            // Where it breaks off, as it was before that.
+            let (was, position, records, digest) = &whole;
+            assert!(found.committed().index <= was.1.index, "seed {seed}: more is committed than was known");
+            found.advance(&other, &mut again, was.1.index);
+            assert_eq!(facts(&found), *was, "seed {seed}");
+            assert_eq!(behind(&found, &other, *position), *records, "seed {seed}");
+            assert_eq!(again.digest(), *digest, "seed {seed}");
         }
     }
     assert!(jumps > 50 && cuts > 100, "{jumps} jumps and {cuts} starts that replaced something");
