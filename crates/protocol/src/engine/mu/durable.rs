@@ -121,6 +121,11 @@ impl Mu {
         self.log.is_complete() && self.log.journal.as_ref().is_some_and(|journal| !journal.is_anchored())
     }
 
+    /// Whether this life could be come back as, if the power went now: it has a snapshot on disk, whatever has become of its log since.
+    pub(super) fn is_kept(&self) -> bool {
+        self.log.journal.as_ref().is_none_or(|journal| journal.is_kept())
+    }
+
     /// Whether it has been taken into the group, and its own disk says so: whatever its node had there before counts no more.
     pub fn is_settled(&self) -> bool {
         let taken_in = self.log.committed_group().filter(|(_, group)| group.contains(self.me));

@@ -200,6 +200,8 @@ pub(super) struct Journal {
     chain: u64,
     /// The chain whose beginning has a snapshot that is stable, if any has.
     anchored: Option<u64>,
+    /// Whether any snapshot of this life is stable, so that something can be come back with, be it what this log was before it ceased to follow from that.
+    kept: bool,
     /// Up to where a snapshot shows entries that were not known to be committed.
     shown: LogIndex,
 }
@@ -216,7 +218,7 @@ impl Journal {
     pub fn after_recovery(promised: u64, ballot: u64, last: LogIndex, anchored: bool) -> Journal {
         let mut journal = Journal::new(promised);
         journal.stable = Reach { ballot, last, ceiling: promised };
-        journal.anchored = anchored.then_some(0);
+        (journal.anchored, journal.kept) = (anchored.then_some(0), true);
         journal
     }
 
@@ -289,7 +291,12 @@ impl Journal {
     }
 
     pub fn note_snapshot(&mut self, chain: u64) {
-        self.anchored = Some(chain);
+        (self.anchored, self.kept) = (Some(chain), true);
+    }
+
+    /// Whether this life could be come back as.
+    pub fn is_kept(&self) -> bool {
+        self.kept
     }
 
     /// Whether there is a snapshot that what is written now goes on from.

@@ -95,7 +95,13 @@ impl Mu {
     ///
     /// A state with a part that is too long for any learner is taught to nobody. Who has asked for it hears nothing more, and asks somebody else when its patience
     /// is over; no part of the state is made for it in vain meanwhile.
+    ///
+    /// With a journal nobody is taught by a process that could not come back itself if the power went now: the learner might, with the log of a group that nobody can
+    /// come back with.
     pub(super) fn teach<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &S) -> bool {
+        if !self.is_kept() {
+            return false;
+        }
         let exact = !self.is_ahead_of_log();
         let Mu { peers, log, config, teaching_record, buffer, nudges, events, unteachable_since, .. } = self;
         *unteachable_since = unteachable_since.filter(|since| now.since(*since) <= REST_NS);

@@ -177,6 +177,20 @@ fn who_joins_counts_when_it_could_come_back() {
     c.until("all are level", |c| c.is_level());
 }
 
+#[test]
+fn nobody_is_taught_by_who_could_not_come_back() {
+    for durability in [Durability::Async, Durability::Sync] {
+        let mut c = Cluster::<true>::new(1, durable(durability));
+        c.nodes[0].disk.stuck = true;
+        let joiner = c.spawn(None);
+        c.run(10 * c.config.teach_patience_ns);
+        assert!(!c.nodes[joiner].engine.is_complete(), "it could come back, and wait for a founder that has nothing");
+        c.nodes[0].disk.stuck = false;
+        c.until("it is taught", |c| c.nodes[joiner].engine.is_complete());
+        assert!(c.nodes[0].disk.is_good());
+    }
+}
+
 /// Of three whose leader executes first, one has missed so much that it has to be taught, another is gone, and what the leader proposes then takes both that are left.
 fn taught_what_it_is_needed_for() -> (Cluster<true>, LogIndex) {
     let mut c = Cluster::<true>::new(3, Config { execution: Execution::Speculative, ..durable(Durability::Sync) });
