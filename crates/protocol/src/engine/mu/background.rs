@@ -299,7 +299,7 @@ impl Mu {
         if id == self.me {
             return self.log.is_complete() && !self.heart.stopped;
         }
-        self.seen_alive(id).is_some_and(|status| !matches!(status, Some(Status::Incomplete | Status::Taught)))
+        self.seen_alive(id).is_some_and(|status| !matches!(status, Some(Status::Incomplete | Status::Taught | Status::Unkept)))
     }
 
     /// What another process was last seen to be, if anything, while it is taken to be alive.

@@ -190,6 +190,7 @@ impl Mu {
     pub fn handle_snapshot_stable(&mut self) {
         if let (Some(chain), Some(journal)) = (self.finished.take(), &mut self.log.journal) {
             journal.note_snapshot(chain);
+            self.published = false;
         }
     }
 

@@ -91,6 +91,8 @@ pub enum Status {
     Leader = 2,
     /// It holds the state, as of when it was taught, and belongs to no group that it knows to be committed: it waits to be taken in.
     Taught = 3,
+    /// The same, and should the power go nothing would be left of it: it is not to be taken in yet.
+    Unkept = 4,
 }
 
 impl Status {
@@ -100,6 +102,7 @@ impl Status {
             1 => Status::Follower,
             2 => Status::Leader,
             3 => Status::Taught,
+            4 => Status::Unkept,
             _ => Status::Incomplete,
         }
     }

@@ -515,6 +515,7 @@ impl Mu {
             // Only who knows that it belongs can lead: if the others took it for their leader before, everybody would wait for somebody else.
             _ if self.log.committed_group().is_some_and(|(_, g)| g.contains(self.me)) => Status::Follower,
             _ if self.log.group().is_some_and(|g| g.contains(self.me)) && Canary::MuUnawareMember.is_planted() => Status::Follower,
+            _ if !self.is_kept() => Status::Unkept,
             _ => Status::Taught,
         };
         self.log.publish(fabric.memory(LocalRegion::Public(WORDS)).expect("every process offers its numbers"), status);

@@ -5,6 +5,7 @@
 use martlet_fabric::{Fabric, invariant};
 
 use super::follower::Follower;
+use super::layout::Status;
 use super::log::Log;
 use super::patience::Patience;
 use super::{AbortReason, Config, Durability, Event, Group, Mu, Peer};
@@ -183,6 +184,9 @@ impl Mu {
 
     #[cold]
     fn change_group_as_wished(&mut self) {
+        // As soon as it is taken in the group may need it to come back, which it can't before it has a snapshot.
+        let latest = |id: &ProcessId| self.peers.iter().rev().find(|p| p.process == *id);
+        let unkept = |id: &ProcessId| latest(id).is_some_and(|p| p.watch.status == Some(Status::Unkept));
         let successor_knows = self.hand_over.wish().is_some_and(|to| self.could_lead(to));
         let Some(reign) = self.reign.as_mut().filter(|r| r.may_change(&self.log)) else { return };
         let Some(group) = self.log.group() else { return };
@@ -200,7 +204,7 @@ impl Mu {
             reign.propose_group(&group.clone().led_by(to));
             return;
         }
-        let next = match (self.removing.first(), self.adding.iter().find(|id| level(id))) {
+        let next = match (self.removing.first(), self.adding.iter().find(|id| level(id) && !unkept(id))) {
             (Some(id), _) => group.without(*id),
             (None, Some(id)) => group.with(*id),
             (None, None) => None,

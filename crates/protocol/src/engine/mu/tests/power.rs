@@ -178,6 +178,23 @@ fn who_joins_counts_when_it_could_come_back() {
 }
 
 #[test]
+fn who_is_taken_in_could_come_back_with_async_too() {
+    let mut c = Cluster::<true>::new(1, durable(Durability::Async));
+    c.until_led_by(0);
+    ready(&mut c);
+    let joiner = c.spawn(None);
+    c.nodes[joiner].disk.stuck = true;
+    c.nodes[0].engine.add(id(joiner));
+    c.until("it has been taught", |c| c.nodes[joiner].engine.is_complete());
+    c.run(500_000);
+    c.write_through(0);
+    assert!(!c.nodes[0].engine.group().expect("a leader has one").contains(id(joiner)), "a group of two could not come back without it");
+    c.nodes[joiner].disk.stuck = false;
+    c.until("it is taken in", |c| c.nodes[joiner].engine.group().is_some_and(|group| group.contains(id(joiner))));
+    c.until("all are level", |c| c.is_level());
+}
+
+#[test]
 fn nobody_is_taught_by_who_could_not_come_back() {
     for durability in [Durability::Async, Durability::Sync] {
         let mut c = Cluster::<true>::new(1, durable(durability));
