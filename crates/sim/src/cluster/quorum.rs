@@ -16,7 +16,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// The smallest set of such processes that is enough, and stays it when a view that is on its way takes in whoever does not coordinate yet, and the engine
-    /// whoever is no part of its group: those may be cut off before they know. There is none where one takes in a second, since from then on both are needed.
+    /// whoever is no part of its group: those may be cut off before they know. There is none where one takes in a second, since from then on both are needed. Nor where
+    /// none of them has learned a view yet: who has come back from a disk waits for somebody who shows one, or for everybody.
     pub(super) fn enough_with_newcomers(&self, fit: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let newest = self.oracles.views.newest()?;
         let coordinates = |node: usize| newest.coordinators().any(|c| usize::from(c.id.node.0) == node);
@@ -24,9 +25,10 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             (0..self.settings.roles.len()).filter(|node| self.settings.roles[*node].has(Roles::COORDINATOR) && !coordinates(*node));
         let majority = if HOST && !self.settings.worn { 1 } else { ballot::majority(newest.coordinators().count() + newcomers.count()) };
         let decide = |set: &Vec<usize>| set.iter().filter(|p| newest.coordinators().any(|c| c.id == self.name(**p))).count() >= majority;
+        let knows = |set: &Vec<usize>| set.iter().filter_map(|p| self.nodes[*p].as_ref()).any(|node| node.core.view().is_some());
         let replicas = self.nodes.iter().flatten().filter(|n| self.settings.roles[usize::from(n.me.node.0)].has(Roles::REPLICA));
         let replicas: Vec<ProcessId> = replicas.map(|n| n.me).collect();
-        self.sets(fit).into_iter().filter(|set| decide(set) && self.are_enough(set, &replicas)).min_by_key(Vec::len)
+        self.sets(fit).into_iter().filter(|set| knows(set) && decide(set) && self.are_enough(set, &replicas)).min_by_key(Vec::len)
     }
 
     /// Every set of processes that run, have a NIC and satisfy `fit`.
