@@ -11,7 +11,7 @@ use crate::detector::stall::StallMeter;
 
 use super::config::Config;
 use super::layout::{Op, Status, WORDS, words};
-use super::patience::Patience;
+use super::patience::{Patience, discounted};
 use super::{Event, Mu};
 
 /// What is known of the life of one peer.
@@ -135,14 +135,14 @@ impl Mu {
         let gap = self.schedule.stall.tick(now);
         if gap > self.config.stall_ns {
             // Whatever seemed to stand still may have been ourselves.
-            self.hand_over.discount(gap);
-            self.roster.discount(gap);
-            self.overrun_since = self.overrun_since.map(|since| since.after(gap));
+            self.hand_over.discount(gap, now);
+            self.roster.discount(gap, now);
+            self.overrun_since = self.overrun_since.map(|since| discounted(since, gap, now));
             for peer in &mut self.peers {
                 peer.watch.score.forget_last();
                 // Discounted, not begun anew: who is stalled every now and then would wait for ever.
-                peer.watch.reading = peer.watch.reading.map(|since| since.after(gap));
-                peer.watch.patience.discount(gap);
+                peer.watch.reading = peer.watch.reading.map(|since| discounted(since, gap, now));
+                peer.watch.patience.discount(gap, now);
             }
         }
         let (waiting, committed) = (self.is_inside_propose(), self.log.committed().index);

@@ -14,7 +14,7 @@ use crate::basics::{Mark, ProcessId, Time};
 use crate::replica::{HandOverError, HandOverState};
 
 use super::layout::Status;
-use super::patience::Patience;
+use super::patience::{Patience, discounted};
 use super::{Group, Mu};
 
 /// A leader's wish to hand over, and what has become of earlier ones.
@@ -63,10 +63,10 @@ impl HandOver {
     }
 
     /// This process was itself stalled for so long, and has waited for nobody.
-    pub fn discount(&mut self, ns: u64) {
-        self.idle_since = self.idle_since.map(|since| since.after(ns));
+    pub fn discount(&mut self, ns: u64, now: Time) {
+        self.idle_since = self.idle_since.map(|since| discounted(since, ns, now));
         if let Some(asked) = &mut self.asked {
-            asked.patience.discount(ns);
+            asked.patience.discount(ns, now);
         }
     }
 

@@ -6,6 +6,12 @@ use crate::basics::Time;
 /// How many of the longer timeouts it may be away before it is given up.
 const TIMEOUTS: u64 = 4;
 
+/// Since when something has lasted, where this process was stalled for `gap_ns` until `now`. What began within the gap begins now: a replica that stood still until
+/// it got its first view has a gap as long as its clock.
+pub(super) fn discounted(since: Time, gap_ns: u64, now: Time) -> Time {
+    since.after(gap_ns).min(now)
+}
+
 /// Since when something has been away, and whether it is given up. What is given up stays so.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Patience {
@@ -33,8 +39,8 @@ impl Patience {
     }
 
     /// This process was itself stalled for so long, and has waited for nothing: discounted, not begun anew, or who is stalled every now and then would wait for ever.
-    pub fn discount(&mut self, gap_ns: u64) {
-        self.since = self.since.map(|since| since.after(gap_ns));
+    pub fn discount(&mut self, gap_ns: u64, now: Time) {
+        self.since = self.since.map(|since| discounted(since, gap_ns, now));
     }
 
     /// Whether it has ever been away.
@@ -45,5 +51,24 @@ impl Patience {
     /// Whether it is given up.
     pub fn is_over(&self) -> bool {
         self.is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_that_began_before_the_wait_ends_no_later_than_it_does() {
+        let config = Config::default();
+        let mut patience = Patience::default();
+        let now = Time(1_000_000_000_000);
+        assert!(!patience.try_on(now, &config));
+        // The first look of its own at the clock, which has run since the host was booted.
+        let now = now.after(5);
+        patience.discount(now.0, now);
+        assert!(!patience.try_on(now.after(Patience::length_ns(&config)), &config));
+        assert!(patience.try_on(now.after(Patience::length_ns(&config) + 1), &config), "it has waited since the stall's end");
+        assert_eq!(discounted(Time(100), 30, Time(500)), Time(130), "of a stall within the wait nothing else counts");
     }
 }

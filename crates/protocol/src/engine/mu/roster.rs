@@ -60,8 +60,8 @@ impl Roster {
     }
 
     /// For a while this process saw nothing: that does not count as patience.
-    pub fn discount(&mut self, gap_ns: u64) {
-        self.unmet.iter_mut().for_each(|(_, patience)| patience.discount(gap_ns));
+    pub fn discount(&mut self, gap_ns: u64, now: Time) {
+        self.unmet.iter_mut().for_each(|(_, patience)| patience.discount(gap_ns, now));
     }
 
     /// Whether a process is gone for certain, or has been out of reach for so long that it is given up.
