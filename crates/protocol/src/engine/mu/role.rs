@@ -186,7 +186,8 @@ impl Mu {
             self.log.void();
             self.overrun_since = None;
         }
-        self.log.set_beyond(self.log.is_complete() && self.config.execution == Execution::Speculative && !self.backlog.is_empty());
+        // A change of the group that found no room is nothing that the machine shows: it is wished for again.
+        self.log.set_beyond(self.log.is_complete() && self.config.execution == Execution::Speculative && self.backlog.has_commands());
         self.check_backlog();
         self.spare = record;
         for follower in followers {

@@ -184,9 +184,11 @@ impl Mu {
 
     #[cold]
     fn change_group_as_wished(&mut self) {
-        // As soon as it is taken in the group may need it to come back, which it can't before it has a snapshot.
+        // As soon as it is taken in the group may need its state, and may need it to come back, which it can't before it has a snapshot. What it was when its
+        // permission was asked for may have been overrun since.
         let latest = |id: &ProcessId| self.peers.iter().rev().find(|p| p.process == *id);
-        let unkept = |id: &ProcessId| latest(id).is_some_and(|p| p.watch.status == Some(Status::Unkept));
+        let holds =
+            |id: &ProcessId| latest(id).is_some_and(|p| matches!(p.watch.status, Some(Status::Follower | Status::Leader | Status::Taught)));
         let successor_knows = self.hand_over.wish().is_some_and(|to| self.could_lead(to));
         let Some(reign) = self.reign.as_mut().filter(|r| r.may_change(&self.log)) else { return };
         let Some(group) = self.log.group() else { return };
@@ -204,7 +206,7 @@ impl Mu {
             reign.propose_group(&group.clone().led_by(to));
             return;
         }
-        let next = match (self.removing.first(), self.adding.iter().find(|id| level(id) && !unkept(id))) {
+        let next = match (self.removing.first(), self.adding.iter().find(|id| level(id) && holds(id))) {
             (Some(id), _) => group.without(*id),
             (None, Some(id)) => group.with(*id),
             (None, None) => None,

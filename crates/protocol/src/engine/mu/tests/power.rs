@@ -188,7 +188,14 @@ fn who_is_taken_in_could_come_back_with_async_too() {
     c.until("it has been taught", |c| c.nodes[joiner].engine.is_complete());
     c.run(500_000);
     c.write_through(0);
-    assert!(!c.nodes[0].engine.group().expect("a leader has one").contains(id(joiner)), "a group of two could not come back without it");
+    let is_in = |c: &Cluster<true>| c.nodes[0].engine.group().expect("a leader has one").contains(id(joiner));
+    assert!(!is_in(&c), "a group of two could not come back without it");
+    // Nor when its log has been overrun meanwhile, and it holds nothing at all.
+    c.leave_behind(joiner, 0, c.config.log_ring_bytes as u64 * 9 / 4);
+    c.world.resume(joiner);
+    c.until("it has been overrun", |c| !c.nodes[joiner].engine.is_complete());
+    c.run(500_000);
+    assert!(!is_in(&c), "without a state");
     c.nodes[joiner].disk.stuck = false;
     c.until("it is taken in", |c| c.nodes[joiner].engine.group().is_some_and(|group| group.contains(id(joiner))));
     c.until("all are level", |c| c.is_level());
@@ -231,6 +238,29 @@ fn a_snapshot_that_is_needed_for_a_commit_does_not_wait_for_it() {
     c.until("it is committed", |c| c.nodes[0].engine.committed() >= index);
     c.until("both are level", |c| c.is_level());
     c.assert_level();
+}
+
+#[test]
+fn a_change_of_the_group_that_finds_no_room_outlives_its_reign_in_nothing() {
+    let mut c = Cluster::<true>::new(7, Config { execution: Execution::Speculative, ..durable(Durability::Sync) });
+    c.until_led_by(0);
+    ready(&mut c);
+    (1..7).for_each(|n| c.world.pause(n));
+    while c.write(0).is_some() {
+        c.begin_turn(0);
+    }
+    c.nodes[0].engine.remove(id(2));
+    c.until("its removal waits for room", |c| c.nodes[0].engine.reign.as_ref().is_some_and(|reign| reign.backlog.has_group()));
+    c.begin_turn(0);
+    let engine = &mut c.nodes[0].engine;
+    assert!(engine.reign.as_ref().is_some_and(|reign| reign.backlog.has_group() && !reign.has_commands()), "all else has found room");
+    engine.step_down();
+    c.until("it has given up", |c| !c.leads(0));
+    let engine = &c.nodes[0].engine;
+    assert!(!engine.is_ahead_of_log() && engine.backlog.is_empty(), "neither lessons nor snapshots wait for it");
+    (1..7).for_each(|n| c.world.resume(n));
+    c.until("it leads again", |c| c.leads(0));
+    c.write_through(0);
 }
 
 #[test]
