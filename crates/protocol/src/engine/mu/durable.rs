@@ -169,8 +169,8 @@ impl Mu {
                 }
                 SnapshotStep::Part
             }
-            // It should be final, so that it is good whatever becomes of the log. But without any snapshot this process counts for nothing, and what is committed may
-            // wait for just that.
+            // It should be final, so that it is good whatever becomes of the log. But without one that its log goes on from this process counts for nothing, and what is
+            // committed may wait for just that.
             None if self.log.committed().index < snapshot.shown && !self.lacks_snapshot() => SnapshotStep::Wait,
             None => {
                 let committed = self.log.committed().index;

@@ -29,7 +29,7 @@ use crate::scratch::Scratch;
 ///
 /// A request is proposed when the one before is committed; the leader runs on one core, its two followers share the other. Beside each size
 /// stand raw writes to the same followers, fenced and completed: of as many bytes (Mu, Figure 3), and of as many as the request's record has with its
-/// headers, which may be a packet more. Then batches, as many requests as one
+/// headers, which may be a packet more; these also where the followers read what is written, as they read a log. Then batches, as many requests as one
 /// record carries, and several records on their way at once (Figure 7). Both are drawn.
 #[derive(Debug, Args)]
 pub struct Arguments {
