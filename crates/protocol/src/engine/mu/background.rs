@@ -48,8 +48,12 @@ impl Watch {
         }
     }
 
-    /// It asks for the permission. Whether it was presumed dead since its heart stood still, and is not for that: whoever wants to lead goes on.
+    /// It asks for the permission, as only those do who hold the state and know that they belong: what it said that it is may be as old as the last
+    /// heartbeat. Whether it was presumed dead since its heart stood still, and is not for that: whoever wants to lead goes on.
     pub fn hear(&mut self) -> bool {
+        if matches!(self.status, None | Some(Status::Incomplete | Status::Taught | Status::Unkept)) {
+            self.status = Some(Status::Follower);
+        }
         let back = self.presumed && self.score.is_failed();
         if back {
             self.score.take_back();
@@ -237,11 +241,21 @@ impl Mu {
     }
 
     fn presume(&mut self, at: usize) {
-        let peer = &mut self.peers[at];
-        if !std::mem::replace(&mut peer.watch.presumed, true) {
-            Mark::MuPresumed.reach();
-            self.suspects_anew = true;
-            self.events.push_back(Event::Suspected { process: peer.process, certain: false });
+        if self.peers[at].watch.presumed {
+            return;
+        }
+        self.begin_contest(at);
+        self.peers[at].watch.presumed = true;
+        Mark::MuPresumed.reach();
+        self.suspects_anew = true;
+        self.events.push_back(Event::Suspected { process: self.peers[at].process, certain: false });
+    }
+
+    /// Somebody is about to be taken for gone. If that is the leader, nothing of what this process has tried before says how this will go: whoever has been in
+    /// its leader's way waits for long until it tries again, and would now.
+    fn begin_contest(&mut self, at: usize) {
+        if self.leader() == Some(self.peers[at].process) {
+            (self.failures, self.retry) = (0, Time(0));
         }
     }
 
@@ -259,13 +273,15 @@ impl Mu {
 
     /// A peer is gone, for good if that is `certain`; or its connection is.
     pub(super) fn note_death(&mut self, at: usize, certain: bool) {
-        let peer = &mut self.peers[at];
         if certain {
-            peer.watch.patience.end();
+            self.peers[at].watch.patience.end();
         }
-        if std::mem::replace(&mut peer.watch.dead, true) {
+        if self.peers[at].watch.dead {
             return;
         }
+        self.begin_contest(at);
+        let peer = &mut self.peers[at];
+        peer.watch.dead = true;
         Mark::MuDead.reach();
         let (id, process) = (peer.id, peer.process);
         self.suspects_anew = true;

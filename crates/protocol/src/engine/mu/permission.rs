@@ -84,7 +84,8 @@ impl Mu {
                 continue;
             };
             requester.served = request;
-            // It lives. Taken for dead by who leads in its place, it would be deposed again at once, and depose that one, for as long as its score takes to rise.
+            // It lives, and can lead. Taken for dead, or for one who lacks the state, by who leads in its place, it would be deposed again at once, and depose that
+            // one, for as long as its score takes to rise, or until its next heartbeat is read.
             if requester.watch.hear() {
                 self.events.push_back(Event::Recovered(requester.process));
             }

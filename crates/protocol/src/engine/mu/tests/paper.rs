@@ -3,7 +3,7 @@
 use martlet_fabric::{Fabric as _, PeerId, sim::Faults};
 
 use super::world::{Cluster, id, tiny};
-use crate::basics::LogIndex;
+use crate::basics::{LogIndex, Time};
 use crate::engine::mu::layout::Op;
 use crate::engine::mu::{AbortReason, Config, Event, Group, MOST_PUT_OFF, Mu};
 use crate::replica::Standing;
@@ -420,4 +420,42 @@ fn mu_5_1_a_leader_that_returns_deposes_its_successor_once() {
         assert_eq!(asked(&c), [before[0] + 1, before[1], before[2]], "{ns}: how often each has asked for the permission");
         c.assert_level();
     }
+}
+
+/// The lowest id joins. Whoever leads had read last that it lacks the state, and would depose it until it reads its signs again, and be deposed in turn; and
+/// then wait for long before it takes its place, when it is dead.
+#[test]
+fn mu_5_1_a_newcomer_with_the_lowest_id_deposes_the_leader_once() {
+    let config = Config { heartbeat_interval_ns: 500_000, stall_ns: 500_000, fate_beats: 2, ..tiny() };
+    let mut c = Cluster::<true>::new(0, config);
+    let newcomer = c.spawn(None);
+    let group = Group::new((1..4).map(id).collect());
+    (1..4).for_each(|_| assert!(c.spawn(Some(group.clone())) > newcomer));
+    c.until_led_by(1);
+    c.write_through(1);
+    let asked = |c: &Cluster<true>| -> [usize; 4] { std::array::from_fn(|n| c.events(n, |e| *e == Event::Asked)) };
+    let before = asked(&c);
+    c.nodes[1].engine.add(id(newcomer));
+    c.until_led_by(newcomer);
+    c.run(4 * config.heartbeat_interval_ns);
+    assert!(c.leads(newcomer) && c.is_level());
+    assert_eq!(asked(&c), [1, before[1], before[2], before[3]], "how often each has asked for the permission");
+    c.write_through(newcomer);
+    c.kill(newcomer);
+    let killed = c.world.now();
+    c.until_led_by(1);
+    assert!(c.world.now() - killed < config.heartbeat_interval_ns, "nobody waits for anything but the death's being seen");
+    level(&mut c);
+}
+
+#[test]
+fn whoever_has_tried_in_vain_does_not_wait_when_its_leader_dies() {
+    let mut c = led::<true>(tiny());
+    // As after many attempts that came to nothing.
+    let engine = &mut c.nodes[1].engine;
+    (engine.failures, engine.retry) = (8, Time(c.world.now() + 100 * tiny().heartbeat_interval_ns));
+    c.kill(0);
+    let killed = c.world.now();
+    c.until_led_by(1);
+    assert!(c.world.now() - killed < 5 * tiny().heartbeat_interval_ns, "it takes what seeing the death takes, and the change of leaders");
 }
