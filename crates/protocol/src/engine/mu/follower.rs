@@ -209,7 +209,8 @@ impl Follower {
     pub fn handle_done(&mut self) {
         self.done_ops += 1;
         while let Some(sent) = self.marks.front().filter(|sent| sent.op <= self.done_ops) {
-            self.vouched = sent.turn;
+            // What is written for no turn takes nothing back.
+            self.vouched = self.vouched.max(sent.turn);
             if sent.index.is_some() {
                 self.acked = sent.index;
             }
@@ -236,5 +237,23 @@ impl Follower {
             self.records_since_refresh = 0;
             fabric.read_word(self.writer.consumed_word(), Op::Consumed.token(round, self.peer));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::basics::ProcessId;
+    use martlet_fabric::{Incarnation, NodeId};
+
+    #[test]
+    fn what_is_written_for_no_turn_takes_back_nothing_that_it_has_vouched_for() {
+        let process = ProcessId { node: NodeId(1), incarnation: Incarnation(1) };
+        let lane = Remote { peer: PeerId(0), region: Region::Lane(LOG_LANE), offset: 0 };
+        let mut follower = Follower::new(process, PeerId(0), 0, Writer::new(lane, 1024));
+        follower.marks.extend([Sent { op: 1, index: Some(LogIndex(1)), turn: 7 }, Sent { op: 2, index: None, turn: 0 }]);
+        follower.handle_done();
+        follower.handle_done();
+        assert_eq!((follower.vouched, follower.acked), (7, Some(LogIndex(1))), "a reply may have waited for a disk meanwhile");
     }
 }
