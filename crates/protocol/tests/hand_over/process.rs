@@ -340,6 +340,7 @@ impl Model {
                 state_ring_bytes: RING_BYTES,
                 flush_idle_ns: NEVER_NS,
                 nudge_records: u32::MAX,
+                nudge_gap_ns: 0,
                 heartbeat_interval_ns: HEARTBEAT_NS,
                 background_ns: 0,
                 fate_beats: u32::MAX,

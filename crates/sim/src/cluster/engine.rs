@@ -93,6 +93,7 @@ impl Engine for Mu {
             batch_bytes: settings.transfer_budget_bytes,
             flush_idle_ns: settings.flush_idle_ns,
             nudge_records: 4,
+            nudge_gap_ns: 2 * settings.flush_idle_ns,
             heartbeat_interval_ns: beat,
             background_ns: 1_000,
             thresholds: Thresholds::default(),

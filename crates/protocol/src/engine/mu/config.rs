@@ -56,6 +56,8 @@ pub struct Config {
     pub flush_idle_ns: u64,
     /// A follower that leaves this many records untouched is nudged, since on small hosts followers sleep. At least 1.
     pub nudge_records: u32,
+    /// The least time between two nudges of followers that nobody waits for, in nanoseconds.
+    pub nudge_gap_ns: u64,
     /// The time between two reads of a peer's heartbeat, in nanoseconds; twice in that time a process's own heart beats.
     pub heartbeat_interval_ns: u64,
     /// The score's cap and thresholds (Mu section 5.1).
@@ -92,6 +94,7 @@ impl Default for Config {
             batch_bytes: 16 << 10,
             flush_idle_ns: 20_000,
             nudge_records: 8,
+            nudge_gap_ns: 500_000,
             heartbeat_interval_ns: 50_000,
             background_ns: 2_000,
             // Mu section 5.1: 15; below 2; above 6.

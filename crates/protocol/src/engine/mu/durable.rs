@@ -217,7 +217,7 @@ impl Mu {
             tell(fabric, leader, permission::STABLE_UNDER, now.under);
         }
         tell(fabric, leader, permission::STABLE, now.stable);
-        self.nudges.push(leader);
+        self.bells.at_once(leader);
         self.told = now;
     }
 

@@ -11,6 +11,7 @@ use crate::basics::{self, Canary, LogIndex, ProcessId, Time};
 use crate::replica::StateMachine;
 
 use super::backlog::Backlog;
+use super::bells::Bells;
 use super::config::Config;
 use super::follower::{Follower, Phase};
 use super::layout::{self, Header, Kind, LOG, Op, SCRATCH, SCRATCH_WORDS_BYTES, words};
@@ -55,7 +56,7 @@ pub(super) struct Context<'a, F, S> {
     pub fabric: &'a mut F,
     pub machine: &'a mut S,
     pub events: &'a mut VecDeque<Event>,
-    pub nudges: &'a mut Vec<PeerId>,
+    pub bells: &'a mut Bells,
     pub buffer: &'a mut Vec<u8>,
     /// The number of the request that this process has granted itself last.
     pub self_granted: u64,
@@ -228,7 +229,7 @@ impl Reign {
     }
 
     /// An operation of this reign has completed.
-    pub fn handle_completion(&mut self, op: Op, peer: PeerId, result: Result<u64, OpError>, nudges: &mut Vec<PeerId>) {
+    pub fn handle_completion(&mut self, op: Op, peer: PeerId, result: Result<u64, OpError>, bells: &mut Bells) {
         let Some(follower) = self.followers.iter_mut().find(|f| f.peer == peer) else { return };
         follower.reading &= op != Op::Words || result.is_ok();
         let mut log_is_home = false;
@@ -250,7 +251,7 @@ impl Reign {
             (_, Err(OpError::AccessLost)) => self.failed = Some(AbortReason::AccessLost(follower.process)),
             // What still comes home of who is lost counts for nothing: its process may count already by another connection.
             (Op::Log, Ok(_)) if !follower.is_lost() => follower.handle_done(),
-            (Op::Consumed, Ok(position)) if follower.handle_consumed(position) => nudges.push(peer),
+            (Op::Consumed, Ok(position)) if follower.handle_consumed(position) => bells.soon(peer),
             (Op::Words, Ok(_)) => self.read.push(peer),
             (Op::CatchUp, Ok(_)) if log_is_home => self.read.push(peer),
             _ => {}
@@ -603,7 +604,7 @@ impl Reign {
             if follower.push(cx.fabric, &mut self.record, None, self.round, 0) {
                 follower.note_prepare();
                 follower.phase = Phase::Preparing(numbers);
-                cx.nudges.push(follower.peer);
+                cx.bells.at_once(follower.peer);
             }
         }
         Ok(())

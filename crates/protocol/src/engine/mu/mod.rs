@@ -6,6 +6,7 @@
 
 mod background;
 mod backlog;
+mod bells;
 mod config;
 mod durable;
 mod engine;
@@ -48,6 +49,7 @@ pub use layout::LaneFault;
 
 use background::{Heart, Schedule};
 use backlog::Backlog;
+use bells::Bells;
 use durable::{Snapshot, Told};
 use handover::HandOver;
 use journal::Journal;
@@ -130,7 +132,7 @@ pub struct Mu {
     /// The committed change of the group that was last reported.
     group_seen: LogIndex,
     events: VecDeque<Event>,
-    nudges: Vec<PeerId>,
+    bells: Bells,
     buffer: Vec<u8>,
     spare: Record,
     teaching_record: Record,
@@ -193,7 +195,7 @@ impl Mu {
             removing: Vec::new(),
             group_seen: LogIndex(0),
             events: VecDeque::with_capacity(64),
-            nudges: Vec::with_capacity(4 * MAX_MEMBERS),
+            bells: Bells::new(),
             buffer: Vec::with_capacity(ring::max_payload(config.log_ring_bytes)),
             spare: record(),
             teaching_record: record(),
@@ -294,7 +296,8 @@ impl Mu {
 
     /// When [`post`](Self::post) has something to do by itself, at the latest.
     pub fn deadline(&self) -> Time {
-        self.schedule.next(&self.heart)
+        let next = self.schedule.next(&self.heart);
+        self.bells.due().map_or(next, |due| due.min(next))
     }
 
     /// Whether the replication plane is inside a call to propose (Mu section 5.1, fate sharing).
@@ -311,7 +314,7 @@ impl Mu {
         match op {
             Op::Log | Op::Consumed | Op::Words | Op::CatchUp => match &mut self.reign {
                 Some(reign) if round == reign.round() & 0xffff => {
-                    reign.handle_completion(op, peer, completion.result, &mut self.nudges);
+                    reign.handle_completion(op, peer, completion.result, &mut self.bells);
                 }
                 _ => self.handle_stray(op, round, peer),
             },
@@ -407,7 +410,7 @@ impl Mu {
             self.background = now.after(self.config.background_ns);
             moved |= self.assist(fabric, now, machine, moved);
         }
-        self.ring_bells(fabric);
+        self.bells.ring(now, self.config.nudge_gap_ns, fabric);
         moved
     }
 
@@ -422,7 +425,7 @@ impl Mu {
         if let Some(reign) = self.reign.as_mut().filter(|r| r.is_leading()) {
             reign.release(&mut self.releases, &self.log);
         }
-        self.ring_bells(fabric);
+        self.bells.ring(now, self.config.nudge_gap_ns, fabric);
     }
 
     /// Starts over as the new incarnation `me`, with an empty machine and fresh lanes: every peer has to come up anew. Tickets and
@@ -520,12 +523,5 @@ impl Mu {
         };
         self.log.publish(fabric.memory(LocalRegion::Public(WORDS)).expect("every process offers its numbers"), status);
         self.published = true;
-    }
-
-    #[inline]
-    fn ring_bells<F: Fabric>(&mut self, fabric: &mut F) {
-        for peer in self.nudges.drain(..) {
-            fabric.nudge(peer);
-        }
     }
 }

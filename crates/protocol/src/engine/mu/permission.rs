@@ -107,7 +107,7 @@ impl Mu {
             fabric.grant(peer, LOG_LANE);
             self.publish(fabric);
             tell(fabric, peer, permission::ACK, request);
-            self.nudges.push(peer);
+            self.bells.at_once(peer);
         }
     }
 

@@ -94,7 +94,7 @@ impl Mu {
             Mark::MuAsked.reach();
             permission::tell(fabric, peer.id, lane_words::START, writer.tail());
             permission::tell(fabric, peer.id, lane_words::REQUEST, reign.round());
-            self.nudges.push(peer.id);
+            self.bells.at_once(peer.id);
             reign.ask(peer.process, peer.id, slot, writer);
         }
     }
@@ -129,7 +129,7 @@ impl Mu {
             fabric,
             machine,
             events: &mut self.events,
-            nudges: &mut self.nudges,
+            bells: &mut self.bells,
             buffer: &mut self.buffer,
             self_granted: self.permission.self_granted,
             stray_log: self.stray_log.map(|stray| stray.from),

@@ -71,7 +71,7 @@ impl Reign {
             if count == 0 {
                 follower.start_ends = follower.writer.tail();
             }
-            cx.nudges.push(follower.peer);
+            cx.bells.at_once(follower.peer);
         }
     }
 
@@ -83,7 +83,7 @@ impl Reign {
         let told = follower.push(cx.fabric, &mut self.record, None, self.round, 0);
         if told {
             follower.note_told(header.committed);
-            cx.nudges.push(follower.peer);
+            cx.bells.soon(follower.peer);
         }
         told
     }
@@ -155,6 +155,10 @@ impl Reign {
                 if level && follower.push(cx.fabric, &mut batch.record, Some(mark.index), self.round, turn) {
                     follower.cursor = end;
                     follower.note_told(committed);
+                    if cx.config.durability == Durability::Sync {
+                        // It is committed when it stands on disks, to which its followers bring it.
+                        cx.bells.at_once(follower.peer);
+                    }
                 }
             }
             // The next record will be like this one. Its first line is looked at until it is there, the others can be had ahead.

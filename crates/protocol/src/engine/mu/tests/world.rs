@@ -72,6 +72,7 @@ pub fn tiny() -> Config {
         batch_bytes: 200,
         flush_idle_ns: 10_000,
         nudge_records: 4,
+        nudge_gap_ns: 2_000,
         heartbeat_interval_ns: 10_000,
         background_ns: 1_000,
         thresholds: Thresholds { cap: 6, failure: 1, recovery: 4 },

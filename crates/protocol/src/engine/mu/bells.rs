@@ -1,0 +1,99 @@
+//! Who has to be woken, and when: on small hosts followers sleep, on the processor that their leader needs.
+
+use martlet_fabric::{Fabric, PeerId};
+
+use crate::basics::Time;
+use crate::basics::layout::MAX_MEMBERS;
+
+/// The bells to be rung at the end of a turn.
+#[derive(Debug)]
+pub(super) struct Bells {
+    /// Somebody waits for what they will do.
+    at_once: Vec<PeerId>,
+    /// They lag behind, or have not been told what is committed: nobody waits for that, and whoever is woken too often keeps the leader from running, or
+    /// is in its own way when the leader dies.
+    soon: Vec<PeerId>,
+    /// When those may be rung next.
+    next: Time,
+}
+
+impl Bells {
+    pub fn new() -> Bells {
+        Bells { at_once: Vec::with_capacity(4 * MAX_MEMBERS), soon: Vec::with_capacity(MAX_MEMBERS), next: Time(0) }
+    }
+
+    /// To be rung at the end of this turn.
+    pub fn at_once(&mut self, peer: PeerId) {
+        self.at_once.push(peer);
+    }
+
+    /// To be rung once nobody has been for a while.
+    pub fn soon(&mut self, peer: PeerId) {
+        if !self.soon.contains(&peer) {
+            self.soon.push(peer);
+        }
+    }
+
+    /// Rings what is due; those who have time no more often than every `gap_ns`.
+    #[inline]
+    pub fn ring<F: Fabric>(&mut self, now: Time, gap_ns: u64, fabric: &mut F) {
+        for peer in self.at_once.drain(..) {
+            fabric.nudge(peer);
+        }
+        if !self.soon.is_empty() && now >= self.next {
+            self.next = now.after(gap_ns);
+            for peer in self.soon.drain(..) {
+                fabric.nudge(peer);
+            }
+        }
+    }
+
+    /// When somebody is to be rung next, if anybody waits for that.
+    pub fn due(&self) -> Option<Time> {
+        (!self.soon.is_empty()).then_some(self.next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_fabric::sim::{Endpoint, Faults, World};
+    use martlet_fabric::{Identity, Incarnation, NodeId, PeerEvent, PeerKind, RegionSpec};
+
+    use super::*;
+
+    /// The endpoint of one process, and the peer that another one is to it.
+    fn two(world: &mut World<true>) -> (Endpoint<true>, PeerId) {
+        let identity = |node| Identity { node: NodeId(node), incarnation: Incarnation(1), kind: PeerKind::Member };
+        let (_, mut fabric) = world.spawn(identity(0), &RegionSpec::default());
+        world.spawn(identity(1), &RegionSpec::default());
+        while world.next_turn(world.now() + 1_000_000).is_some() {}
+        let Some(PeerEvent::Up { peer, .. }) = fabric.event() else { panic!("they have met") };
+        (fabric, peer)
+    }
+
+    #[test]
+    fn who_has_time_is_rung_once_in_a_while_and_who_is_waited_for_at_once() {
+        const GAP_NS: u64 = 10_000;
+        let mut world = World::<true>::new(1, Faults::calm());
+        let (mut fabric, peer) = two(&mut world);
+        let mut bells = Bells::new();
+        let start = 1_000_000;
+        let mut rung = |bells: &mut Bells, ns| {
+            bells.ring(Time(start + ns), GAP_NS, &mut fabric);
+            world.next_turn(world.now() + 1_000_000) == Some(1)
+        };
+        assert!(!rung(&mut bells, 0), "nobody is to be rung");
+        bells.soon(peer);
+        assert!(bells.due().is_some_and(|due| due <= Time(start)));
+        assert!(rung(&mut bells, 0), "nobody has been for long");
+        bells.soon(peer);
+        bells.soon(peer);
+        assert_eq!(bells.due(), Some(Time(start + GAP_NS)), "a leader that sleeps wakes up for it");
+        assert!(!rung(&mut bells, GAP_NS - 1));
+        bells.at_once(peer);
+        assert!(rung(&mut bells, GAP_NS - 1));
+        assert!(rung(&mut bells, GAP_NS));
+        assert_eq!(bells.due(), None);
+        assert!(!rung(&mut bells, 2 * GAP_NS), "once is enough");
+    }
+}
