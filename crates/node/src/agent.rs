@@ -14,7 +14,7 @@
 //! 7. the application sends the replies that may go out: every one of them follows a check that is later than its execution (TRAPS 7).
 //!
 //! Where the engine elects by itself, membership decides nothing that anybody waits for, and its tick comes last: when it is due and there is
-//! no other work, or when it has not come for a while.
+//! no other work, or when there has been other work for a while. Whoever is woken by a death, or by who asks for its permission after one, sees to that first.
 //!
 //! While requests keep coming to a primary that leads by views, most turns are *short*: they begin with step 4, and what nobody waits for in such a turn, steps 1 to 3,
 //! comes with the first turn that begins [`SHORT_TURNS_NS`] after the last of its kind. A request that arrives finds the thread somewhere in a turn, so what
@@ -39,8 +39,8 @@ const DATAGRAMS_A_TURN: usize = 64;
 const TURNS_A_PUBLICATION: u64 = 1024;
 /// They are written out after so many nanoseconds as well: people look at them also where turns take long.
 const PUBLICATION_NS: u64 = 10_000_000;
-/// For how long membership waits for an engine that elects by itself and has work to do, in nanoseconds: longer than an election, shorter than any of
-/// membership's own intervals.
+/// For how long membership waits, once it is due, for an engine that elects by itself and has work to do without a break, in nanoseconds: longer than an
+/// election, shorter than any of membership's own intervals.
 const PATIENCE_NS: u64 = 1_000_000;
 /// How long turns stay short, in nanoseconds: a few times what a whole one takes, and short beside what it takes to see a death.
 const SHORT_TURNS_NS: u64 = 4_000;
@@ -104,6 +104,8 @@ pub(crate) struct Agent<F: Fabric, E: Engine, A: Application> {
     published: Time,
     /// When membership last had its tick, where the engine goes before.
     tended: Time,
+    /// Since when there has been other work in each turn.
+    busy: Option<Time>,
     rounds: Rounds,
     /// Since when the engine takes this process for the leader that it is not yet.
     asked: Option<Time>,
@@ -121,6 +123,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
             turns: 0,
             published: Time(0),
             tended: Time(0),
+            busy: None,
             rounds: Rounds::default(),
             asked: None,
             serving: true,
@@ -150,7 +153,8 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         host.counters.add(Counter::Requests, taken as u64);
         host.counters.add(Counter::Replies, sent as u64);
         let worked = looked > 0 || taken > 0 || posted || sent > 0 || self.is_busy();
-        if E::AUTHORITY == Authority::Engine && now >= self.membership_due(worked) {
+        self.busy = if worked || self.is_electing() { self.busy.or(Some(now)) } else { None };
+        if E::AUTHORITY == Authority::Engine && now >= self.membership_due() {
             self.tended = now;
             self.tend_membership();
             now = self.take_completions();
@@ -223,10 +227,9 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         host.take_membership_events();
     }
 
-    /// When membership's next tick is due, where it comes after the engine; `worked`: this turn had something else to do.
-    fn membership_due(&self, worked: bool) -> Time {
-        let latest = self.tended.after(PATIENCE_NS);
-        if worked || self.is_electing() { latest } else { latest.min(self.host.core.deadline()) }
+    /// When membership's next tick is due, where it comes after the engine.
+    fn membership_due(&self) -> Time {
+        membership_due(self.tended, self.busy, self.host.core.deadline())
     }
 
     /// Whether the engine has an election of its own, which is under way here or elsewhere as far as this process knows.
@@ -341,7 +344,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
 
     /// When the next turn is due at the latest, for who would rather sleep.
     pub fn deadline(&self) -> Time {
-        let membership = if self.is_electing() { self.membership_due(false) } else { self.host.core.deadline() };
+        let membership = if self.is_electing() { self.membership_due() } else { self.host.core.deadline() };
         if self.host.dormant { membership } else { membership.min(self.host.engine.deadline()) }
     }
 
@@ -352,6 +355,14 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         self.app.poll(&mut self.host);
         self.app.release(&mut self.host);
         self.host.publish_counters();
+    }
+}
+
+/// When membership is to have its tick, which it had last at `tended` and would have at `deadline` by itself; there has been other work since `busy`.
+fn membership_due(tended: Time, busy: Option<Time>, deadline: Time) -> Time {
+    match busy {
+        Some(since) => tended.max(since).after(PATIENCE_NS),
+        None => tended.after(PATIENCE_NS).min(deadline),
     }
 }
 
@@ -384,6 +395,16 @@ mod tests {
         rounds.begin(Time(start + 100 + EXPECTS_REQUESTS_NS - 1));
         assert!(!rounds.is_due(Time(start + 100 + EXPECTS_REQUESTS_NS - 1)));
         assert!(rounds.is_due(Time(start + 100 + EXPECTS_REQUESTS_NS)), "they have stopped coming");
+    }
+
+    #[test]
+    fn membership_comes_after_an_election_and_before_long() {
+        let (tended, woken) = (Time(1_000_000), Time(50_000_000));
+        let deadline = Time(2_000_000);
+        assert_eq!(membership_due(tended, None, deadline), deadline, "there is nothing else to do");
+        assert_eq!(membership_due(tended, Some(woken), deadline), woken.after(PATIENCE_NS), "who is woken by a death sees to that first");
+        let again = woken.after(PATIENCE_NS);
+        assert_eq!(membership_due(again, Some(woken), deadline), again.after(PATIENCE_NS), "however long the work lasts");
     }
 
     /// Somebody asks it for something in each turn. Keeps what the time was then.

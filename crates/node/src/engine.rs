@@ -7,7 +7,7 @@ use martlet_protocol::detector::heartbeat::Thresholds;
 use martlet_protocol::engine::{Durable, Engine as _, Mu, PrimaryBackup, mu, primary_backup};
 use martlet_protocol::membership::{self, Authority, ClockBounds, Roles};
 
-use crate::config::{Cluster, ElectionConfig, EngineKind, FabricKind};
+use crate::config::{Cluster, EngineKind, FabricKind};
 
 /// An engine that can be configured from a cluster's file.
 pub(crate) trait NodeEngine: Durable {
@@ -29,7 +29,7 @@ impl NodeEngine for PrimaryBackup {
 impl NodeEngine for Mu {
     fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> mu::Config {
         let config = cluster.config();
-        let election = config.election.clone().unwrap_or_else(|| ElectionConfig::of(&config.detector));
+        let election = cluster.election();
         let (beat_ns, timeout_ns) = (election.heartbeat_us * 1_000, config.detector.broadcast_timeout_us * 1_000);
         let log_ring_bytes = sizes.log_ring_bytes;
         mu::Config {

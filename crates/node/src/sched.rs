@@ -214,16 +214,16 @@ fn set_attributes(tid: i32, attributes: &Attributes) -> io::Result<()> {
 /// Suits the calling thread, which got `class`, to its role: whoever leads (`leads`) is to be preempted at once by whoever waits for its death.
 ///
 /// A leader that dies goes on running in the kernel for hundreds of microseconds, giving up its memory, and its successor is woken on the same
-/// processor. With a longer slice than the successor's (and never in SCHED_FIFO, which nobody of its own priority preempts) it makes way. `elected`: the
+/// processor. With a longer slice than the successor's (and never in SCHED_FIFO, which nobody of its own priority preempts) it makes way. `watched`: the
 /// others watch its heart closely, so that it must not wait for a core for longer than they do: on one core with them, they would take it for gone.
 ///
 /// # Errors
 /// When the kernel refuses. The thread then stays as it is, which costs time at a failover and nothing else.
-pub fn suit_role(class: Class, leads: bool, elected: bool) -> io::Result<()> {
+pub fn suit_role(class: Class, leads: bool, watched: bool) -> io::Result<()> {
     match (class, leads) {
         (Class::Normal, _) => Ok(()),
         (Class::Slice | Class::Fifo, true) => {
-            let slice = if elected { SLICE_NS } else { USUAL_SLICE };
+            let slice = if watched { SLICE_NS } else { USUAL_SLICE };
             set_attributes(0, &Attributes::normal_with_slice(slice))
         }
         (Class::Slice, false) => set_attributes(0, &Attributes::normal_with_slice(SLICE_NS)),

@@ -10,7 +10,7 @@ use martlet_fabric::verbs::DeviceChoice;
 use martlet_protocol::basics::layout::Sizes;
 
 use super::error::{Checker, ConfigError};
-use super::{ClusterConfig, NodeConfig, NodeEntry, Secret};
+use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, Secret};
 
 /// The secret that admits a process to a cluster. It does not show itself in messages.
 #[derive(Clone, PartialEq, Eq)]
@@ -134,6 +134,16 @@ impl Cluster {
     /// The lease's length, in nanoseconds.
     pub fn lease_ns(&self) -> u64 {
         self.config.lease_us * 1_000
+    }
+
+    /// The rules of an election: the file's, or the detector's.
+    pub fn election(&self) -> ElectionConfig {
+        self.config.election.clone().unwrap_or_else(|| ElectionConfig::of(&self.config.detector))
+    }
+
+    /// Whether a leader's heart is looked at more often than a host with busy cores lets it beat, which is after some milliseconds.
+    pub fn watches_closely(&self) -> bool {
+        self.election().heartbeat_us < 10_000
     }
 }
 

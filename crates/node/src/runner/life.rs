@@ -140,7 +140,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         });
         let mut idler = Idler::new(&settings.node().threads, clock::now());
         let mut fifo = (placement.class == Class::Fifo).then(FifoWatch::default);
-        let mut posture = Posture::new(placement.class, E::AUTHORITY == Authority::Engine, clock::now());
+        let mut posture = Posture::new(placement.class, E::AUTHORITY == Authority::Engine && cluster.watches_closely(), clock::now());
         loop {
             let turn = self.turn();
             if founding.is_some() {

@@ -13,8 +13,8 @@ const SETTLE_NS: u64 = 1_000_000;
 /// How the thread is scheduled in its role. What follows from a new role is no matter of haste, and a failover is: it comes a while after.
 pub(super) struct Posture {
     class: Class,
-    /// Whether the engine elects who leads.
-    elected: bool,
+    /// Whether the others elect who leads by a heart that they watch closely.
+    watched: bool,
     leads: bool,
     /// The end of the last turn in which the posture suited the role.
     since: Time,
@@ -22,8 +22,8 @@ pub(super) struct Posture {
 
 impl Posture {
     /// Of a thread that got `class` and has no role yet.
-    pub(super) fn new(class: Class, elected: bool, now: Time) -> Posture {
-        Posture { class, elected, leads: false, since: now }
+    pub(super) fn new(class: Class, watched: bool, now: Time) -> Posture {
+        Posture { class, watched, leads: false, since: now }
     }
 
     /// Whether the thread leads, and has done so for less than `SETTLE_NS`.
@@ -45,7 +45,7 @@ impl Posture {
         if self.leads == leads {
             self.since = turn.now;
         } else if !turn.worked && turn.now.since(self.since) >= SETTLE_NS {
-            if let Err(error) = sched::suit_role(self.class, leads, self.elected) {
+            if let Err(error) = sched::suit_role(self.class, leads, self.watched) {
                 tracing::debug!(%error, leads, "the thread's schedule stays as it was");
             }
             (self.leads, self.since) = (leads, turn.now);

@@ -204,8 +204,8 @@ impl Striker<'_> {
         // The core that is left to clients; nodes take the others.
         let on_core = two_cores().map(|(first, _)| OnCore::enter(first)).transpose().context("cannot bind the client")?;
         writer.learn_order()?;
-        // At any moment of its work.
-        let load = clock::now().after(rng.u64(2_000_000..6_000_000));
+        // At any moment of its work, once it has settled in its role: a helper that nobody needs is let go 10 ms after.
+        let load = clock::now().after(rng.u64(20_000_000..24_000_000));
         while clock::now() < load {
             let next = clock::now().after(arguments.pace_us * 1_000);
             writer.write()?;
