@@ -333,10 +333,13 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
     }
 
     /// Where the engine elects: whoever waits for the others' permission, or has just done something as a follower, gives way to who waits for it, since
-    /// they may share a core, and looks again at once. `None`: the usual rest will do.
+    /// they may share a core, and looks again at once. Who has given the permission halfway goes on first. `None`: the usual rest will do.
     pub fn makes_way(&self, turn: &Turn) -> Option<Rest> {
         if E::AUTHORITY == Authority::Views || self.host.engine.standing() == Standing::Primary {
             return None;
+        }
+        if self.host.engine.goes_on() {
+            return Some(Rest::None);
         }
         let waits = self.asked.is_some_and(|asked| turn.now.since(asked) < PATIENCE_NS);
         (turn.worked || waits).then_some(Rest::Yield)

@@ -73,6 +73,11 @@ pub trait Engine: Debug + Sized {
     fn max_proposal_bytes(&self) -> usize;
     /// Whether it leads and no other replica holds the state: one more crash and the service ends.
     fn is_alone(&self) -> bool;
+
+    /// Whether somebody else waits for what this process does in its next turn, which nothing has to come for: it should have that before it lets others run.
+    fn goes_on(&self) -> bool {
+        false
+    }
     /// When [`post`](Engine::post) has something to do by itself, at the latest.
     fn deadline(&self) -> Time;
 

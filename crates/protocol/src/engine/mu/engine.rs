@@ -75,6 +75,10 @@ impl Engine for Mu {
         self.is_alone()
     }
 
+    fn goes_on(&self) -> bool {
+        self.permission.is_to_grant() && !self.inbound.broken
+    }
+
     fn deadline(&self) -> Time {
         self.deadline()
     }

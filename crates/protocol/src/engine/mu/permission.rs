@@ -30,6 +30,13 @@ pub(super) struct Permission {
     pub self_granted: u64,
 }
 
+impl Permission {
+    /// Whether the old holder's permission is revoked, and the new one's is not granted yet.
+    pub fn is_to_grant(&self) -> bool {
+        self.serving.is_some() && self.revoking == 0
+    }
+}
+
 /// A word of the lane that `peer` writes here.
 pub(super) fn word_from<F: Fabric>(fabric: &F, peer: PeerId, word: usize) -> u64 {
     let lane: Option<&Memory> = fabric.memory(LocalRegion::Lane { writer: peer, name: PERMISSION_LANE });

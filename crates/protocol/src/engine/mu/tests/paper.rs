@@ -4,6 +4,7 @@ use martlet_fabric::{Fabric as _, PeerId, sim::Faults};
 
 use super::world::{Cluster, id, tiny};
 use crate::basics::{LogIndex, Time};
+use crate::engine::Engine;
 use crate::engine::mu::layout::Op;
 use crate::engine::mu::{AbortReason, Config, Event, Group, MOST_PUT_OFF, Mu};
 use crate::replica::Standing;
@@ -458,4 +459,18 @@ fn whoever_has_tried_in_vain_does_not_wait_when_its_leader_dies() {
     let killed = c.world.now();
     c.until_led_by(1);
     assert!(c.world.now() - killed < 5 * tiny().heartbeat_interval_ns, "it takes what seeing the death takes, and the change of leaders");
+}
+
+#[test]
+fn mu_5_2_who_has_revoked_a_permission_says_that_it_goes_on_until_the_next_is_granted() {
+    let mut c = led::<true>(tiny());
+    c.kill(0);
+    c.until("a request is being served", |c| c.nodes[2].engine.permission.is_to_grant());
+    assert!(Engine::goes_on(&c.nodes[2].engine), "on a busy host who asked would wait for this one to run again");
+    let served = |c: &Cluster<true>| c.nodes[2].engine.peers.iter().find(|p| p.process == id(1)).map(|p| p.served);
+    let before = served(&c);
+    c.turn(2);
+    assert!(!Engine::goes_on(&c.nodes[2].engine) && served(&c) > before);
+    c.until_led_by(1);
+    level(&mut c);
 }
