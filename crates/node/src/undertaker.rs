@@ -5,10 +5,11 @@
 //! sockets closed: two milliseconds after the others have elected a new primary (TRAPS 33).
 //!
 //! The memory goes with the last process that uses it. So a node has a second process, which shares its memory and nothing else, and
-//! does nothing. When the node dies, its descriptors are closed at once. After that the kernel signals the children of the dead; the second
-//! process lets the failover pass, ends, and takes the memory down with it. It waits because taking memory down occupies a core for
-//! hundreds of microseconds at a stretch on kernels that do not preempt themselves, and the new primary may need that core. It holds no
-//! descriptor, and outlives the thread that started it by that wait at most, however that ends.
+//! does nothing but look now and then whether the node is still there. When the node dies, its descriptors are closed at once; the second
+//! process finds itself an orphan, lets the failover pass, ends, and takes the memory down with it. It waits because taking memory down occupies a core for
+//! hundreds of microseconds at a stretch on kernels that do not preempt themselves, and the new primary may need that core. Nor has it the kernel tell
+//! it of the death, which would wake it in the middle of the failover: a client that spins on that core would lose it, and then to the dead one's helpers as well.
+//! It holds no descriptor, and outlives the node by [`LOOK_FOR_DEATH`] and that wait at most, however that ends.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,6 +22,8 @@ use rustix::time::Timespec;
 
 /// What its process is called in lists of processes. The kernel takes 15 bytes.
 const NAME: &std::ffi::CStr = c"martlet-mourner";
+/// How often it looks whether the node is still there.
+const LOOK_FOR_DEATH: Duration = Duration::from_millis(100);
 /// How long it lets others work before it ends and the kernel takes the memory down.
 const MOURNING: Duration = Duration::from_millis(10);
 /// Its process only makes system calls.
@@ -40,7 +43,7 @@ struct Plot {
     stack: Box<[u128]>,
 }
 
-/// The second process. Dropping it ends it; so does the end of the thread that started it.
+/// The second process. Dropping it ends it; so does the end of the process that started it.
 #[derive(Debug)]
 pub(crate) struct Undertaker {
     pid: libc::pid_t,
@@ -48,7 +51,7 @@ pub(crate) struct Undertaker {
 }
 
 impl Undertaker {
-    /// Starts the second process, which ends with the calling thread.
+    /// Starts the second process, which ends soon after this one.
     ///
     /// # Errors
     /// When the kernel refuses: it has no `close_range` (before Linux 5.9), or a sandbox forbids one of the calls.
@@ -146,55 +149,31 @@ extern "C" fn tend(plot: *mut libc::c_void) -> libc::c_int {
         let plot = plot.cast::<Plot>();
         (&(*plot).state, (*plot).parent)
     };
-    let refused = prepare(parent).err();
+    let refused = prepare().err();
     state.store(refused.map_or(READY, |errno| errno << 8 | REFUSED), Ordering::Release);
     let _ = futex::wake(state, futex::Flags::PRIVATE, 1);
     if refused.is_some() {
         return 1;
     }
-    loop {
-        // SAFETY: a sleep without descriptors and without an end. It does not return, and so leaves no mark in errno: the only signal that is
-        // not blocked has a handler that does not return either, and the kernel goes on with the sleep after a stop.
-        unsafe { libc::syscall(libc::SYS_ppoll, 0, 0, 0, 0, 0) };
+    while getppid() == Some(parent) {
+        sleep(LOOK_FOR_DEATH);
     }
+    sleep(MOURNING);
+    // SAFETY: it ends this process, and nothing else: it shares no thread group with anybody.
+    unsafe { libc::_exit(0) }
 }
 
-/// By which the kernel tells of the parent's death: a signal that nobody sends to a whole group of processes.
-fn death_signal() -> libc::c_int {
-    libc::SIGRTMAX()
+fn sleep(time: Duration) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: time.as_nanos() as i64 };
+    // SAFETY: a plain system call that reads a live value. It does not fail, and so leaves no mark in errno: no signal ends it, since all are
+    // blocked, and the kernel goes on with it after a stop.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, 0) };
 }
 
-extern "C" fn mourn_and_end(_signal: libc::c_int) {
-    let mourning = libc::timespec { tv_sec: 0, tv_nsec: MOURNING.as_nanos() as i64 };
-    // SAFETY: plain system calls that read a live value. The thread that errno belongs to is gone.
-    unsafe {
-        libc::syscall(libc::SYS_nanosleep, &raw const mourning, 0);
-        libc::_exit(0);
-    }
-}
-
-/// Gives up everything but the memory, and ties the process to its parent. The error is an errno.
-fn prepare(parent: Pid) -> Result<(), u32> {
+/// Gives up everything but the memory. The error is an errno.
+fn prepare() -> Result<(), u32> {
     // SAFETY: __errno_location points to the thread's errno, which is the waiting thread's.
     let errno = || unsafe { *libc::__errno_location() } as u32;
-    // SAFETY: the values are initialised before they are read, and the handler makes system calls only. Handlers and mask are this
-    // process's own; all other signals stay blocked.
-    let tied = unsafe {
-        let (mut action, mut set): (libc::sigaction, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
-        action.sa_sigaction = mourn_and_end as extern "C" fn(libc::c_int) as usize;
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, death_signal());
-        libc::sigaction(death_signal(), &action, std::ptr::null_mut()) == 0
-            && libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut()) == 0
-            && libc::prctl(libc::PR_SET_PDEATHSIG, death_signal()) == 0
-    };
-    if !tied {
-        return Err(errno());
-    }
-    if getppid() != Some(parent) {
-        // It had died before that.
-        return Err(libc::ESRCH as u32);
-    }
     // SAFETY: the descriptors are this process's own copies, which nothing in it uses.
     if unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) } != 0 {
         return Err(errno());
@@ -213,14 +192,6 @@ mod tests {
 
     use super::*;
 
-    /// How the process ended, once it has.
-    fn wait_for(pid: libc::pid_t) -> libc::c_int {
-        let mut status = 0;
-        // SAFETY: a plain system call about our own child.
-        assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::__WALL) }, pid, "{}", io::Error::last_os_error());
-        status
-    }
-
     #[test]
     fn it_ends_with_the_value() {
         let undertaker = Undertaker::start().expect("a process");
@@ -233,12 +204,32 @@ mod tests {
         assert_eq!(unsafe { libc::kill(pid, 0) }, -1, "it is gone and has been waited for");
     }
 
+    /// Of the process that the next test kills.
+    const VICTIM: &str = "MARTLET_TEST_UNDERTAKER";
+
     #[test]
-    fn it_ends_with_the_thread_that_started_it() {
-        let undertake = || std::mem::ManuallyDrop::new(Undertaker::start().expect("a process")).pid;
-        let pid = std::thread::spawn(undertake).join().expect("the thread ends well");
-        let status = wait_for(pid);
-        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:x}");
+    fn it_ends_after_the_process_that_started_it() {
+        if std::env::var_os(VICTIM).is_some() {
+            let undertaker = Undertaker::start().expect("a process");
+            println!("undertaker {}", undertaker.pid);
+            // SAFETY: a plain system call about this process.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "undertaker::tests::it_ends_after_the_process_that_started_it", "--nocapture"]).env(VICTIM, "1");
+        let killed = command.output().expect("it runs");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&killed.status), Some(libc::SIGKILL));
+        let said = String::from_utf8_lossy(&killed.stdout);
+        let pid: u32 = said.split_once("undertaker ").and_then(|(_, pid)| pid.lines().next()?.trim().parse().ok()).expect("a number");
+        // Its name goes with it, whoever has its number then. Nobody may wait for an orphan.
+        let runs = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let (name, rest) = stat.rsplit_once(')').unwrap_or_default();
+            name.ends_with(NAME.to_str().expect("ASCII")) && !rest.trim_start().starts_with(['Z', 'X'])
+        };
+        while runs() {
+            std::thread::yield_now();
+        }
     }
 
     #[test]
