@@ -44,8 +44,9 @@ impl NodeEngine for Mu {
             // A leader that gets nowhere for as long as a silence may last does not take itself for alive.
             fate_beats: u32::try_from(timeout_ns / (beat_ns / 2)).unwrap_or(u32::MAX).max(1),
             silence_ns: timeout_ns,
-            // It wakes up for its own heart, twice as often: whoever is later than this was kept from running.
-            stall_ns: beat_ns,
+            // It wakes up for its own heart, four times as often: whoever is later than this was kept from running. Not just twice: a virtual machine that idles may take
+            // half a beat to wake up, and who takes every one of its looks for a stall never sees anything.
+            stall_ns: 2 * beat_ns,
             // Over RDMA a look at a death word is a READ, and proves little (module `backend`): it is no use to ask all the time.
             death_interval_ns: if cluster.config().fabric == FabricKind::Verbs { beat_ns } else { 0 },
             teach_patience_ns: timeout_ns,

@@ -108,7 +108,7 @@ impl FromStr for EngineKind {
 #[serde(deny_unknown_fields)]
 pub struct ElectionConfig {
     /// How often a process reads the others' heartbeats, in microseconds; its own heart beats twice in that time. A node wakes up for each beat. One
-    /// that did not run for longer than this distrusts what it saw.
+    /// that did not run for twice as long as this distrusts what it saw.
     pub heartbeat_us: u64,
     /// The highest score, where it starts: a read that finds the heart to have beaten adds 1, another one takes 1.
     pub cap: u8,
