@@ -14,6 +14,10 @@ use super::peers::Peer;
 use super::permission::tell;
 use super::{Event, Group, Mu};
 
+/// For how many heartbeats a teacher that is presumed dead must not have been heard, until somebody else is asked. Who was only kept from running for a moment
+/// goes on where it was.
+const SILENT_HEARTBEATS: u64 = 10;
+
 /// A wish to be taught, and how far it has been met.
 #[derive(Debug)]
 pub(super) struct Learning {
@@ -99,7 +103,10 @@ impl Mu {
         }
         let given_up = self.learning.as_ref().is_some_and(|l| {
             let gone = self.peers.iter().all(|p| p.id != l.teacher || p.watch.dead);
-            l.broken || gone || now.since(l.heard) > self.config.teach_patience_ns
+            // Long before patience is over: a candidate may wait for what this process lacks, and nobody leads meanwhile.
+            let presumed = self.peers.iter().any(|p| p.id == l.teacher && !p.watch.is_alive());
+            let silent = now.since(l.heard) >= SILENT_HEARTBEATS * self.config.heartbeat_interval_ns;
+            l.broken || gone || presumed && silent || now.since(l.heard) > self.config.teach_patience_ns
         });
         if self.learning.is_none() || given_up {
             self.wish(now, fabric);

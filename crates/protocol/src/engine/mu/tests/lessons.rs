@@ -342,3 +342,26 @@ fn who_finds_fault_with_its_leader_gives_nobody_else_its_permission() {
     c.run(10 * tiny().silence_ns);
     assert!((1..3).all(|n| c.nodes[n].engine.standing() != Standing::Primary), "somebody leads without what was acknowledged");
 }
+
+/// The next candidate may wait for whom it teaches.
+#[test]
+fn who_is_taught_by_one_that_is_paused_asks_somebody_else_when_that_is_presumed_dead() {
+    let config = Config { teach_patience_ns: 20_000_000, ..tiny() };
+    let mut c = Cluster::<true>::new(3, config);
+    c.until_led_by(0);
+    c.write_through(0);
+    c.until("all are level", |c| c.is_level());
+    let engine = &mut c.nodes[1].engine;
+    engine.log.void();
+    engine.ahead = vec![id(0)];
+    c.until("it has asked", |c| c.nodes[1].engine.learning.is_some());
+    assert_eq!(c.taught(1), 0);
+    c.world.pause(0);
+    let from = c.world.now();
+    c.until("one of the others leads", |c| (1..3).any(|n| c.leads(n)));
+    let took = c.world.now() - from;
+    assert!(took < 100 * config.heartbeat_interval_ns, "{took}");
+    c.world.resume(0);
+    c.until("all are level again", |c| c.is_level());
+    c.assert_level();
+}
