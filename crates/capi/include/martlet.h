@@ -56,7 +56,7 @@ typedef enum martlet_status {
     MARTLET_FAILED = 15,
     // There is nothing more, or nothing yet.
     MARTLET_NOTHING = 16,
-    // A panic inside of the library: a fault of it, which it has survived.
+    // A panic inside of the library: a fault of it. Where the library was built to unwind, the process goes on; as it is usually built it ends.
     MARTLET_PANICKED = 17,
     // Leadership was lost before it was handed over, and did not go to the successor. Where nobody is known to lead, it may yet.
     MARTLET_NOT_HANDED_OVER = 18,
@@ -64,6 +64,8 @@ typedef enum martlet_status {
     MARTLET_HANDING_OVER = 19,
     // A session's command that was executed before, with a reply of more than 512 MiB, which is not kept. It took effect once.
     MARTLET_REPLY_TOO_LONG = 20,
+    // As many calls wait as may, and the replica gets on with them: ask again.
+    MARTLET_BUSY = 21,
 } martlet_status;
 
 // What a replica is.
@@ -199,6 +201,15 @@ enum martlet_status martlet_put(struct martlet_buffer *buffer, const uint8_t *da
 enum martlet_status martlet_start(const struct martlet_options *options,
                                   const struct martlet_machine *machine,
                                   struct martlet_replica **replica);
+
+// Asks the replica to leave the cluster in order and end, without waiting; from any thread, in a callback, and from a signal handler. Calls that are under
+// way, and those that are made from now on, end by themselves: with MARTLET_SHUTTING_DOWN unless they were executed, and martlet_next_role with
+// MARTLET_STOPPED once it has ended. So whoever has threads in calls asks for the end first, joins them, and calls martlet_stop then. Asked for a second
+// time it ends without waiting for the others to take note. Null is allowed.
+//
+// # Safety
+// `replica` is null or one that martlet_start gave and martlet_stop has not had.
+void martlet_request_stop(const struct martlet_replica *replica);
 
 // Leaves the cluster in order, waits for the end, and frees the handle, whatever the status; not from a callback: then the status is
 // MARTLET_ON_REPLICA_THREAD, and nothing has happened. What was executed is answered, and the callbacks of all calls have run. Null is allowed.

@@ -1,7 +1,6 @@
 //! A replica and its calls.
 
 use std::ffi::{c_char, c_void};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use martlet_node::embed::{CallError, Replica, RoleChanges, SessionCommand};
@@ -19,7 +18,7 @@ const _: () = assert!(MARTLET_MAX_COMMAND_BYTES == martlet_node::embed::MAX_COMM
 /// A replica of a program's state.
 pub struct martlet_replica {
     pub(crate) replica: Replica<Callbacks>,
-    pub(crate) roles: Mutex<RoleChanges>,
+    pub(crate) roles: RoleChanges,
 }
 
 /// How a replica is to be started. Zeroes mean that something is not set.
@@ -99,7 +98,6 @@ pub unsafe extern "C" fn martlet_start(
         let file = unsafe { text(options.cluster_file, "options->cluster_file") }?.ok_or_else(|| null("options->cluster_file"))?;
         // SAFETY: by the caller's promise.
         let listen = unsafe { text(options.listen, "options->listen") }?;
-        let machine = Callbacks::new(machine).map_err(null)?;
         let mut builder = Replica::builder().cluster_file(file).node(options.node);
         if let Some(listen) = listen {
             builder = builder.listen(listen);
@@ -122,12 +120,30 @@ pub unsafe extern "C" fn martlet_start(
         if options.max_waiting > 0 {
             builder = builder.max_waiting(options.max_waiting);
         }
+        // Last of all: dropped, it drops the program's context, which is the program's still if an argument is refused.
+        let machine = Callbacks::new(machine).map_err(null)?;
         let started = builder.start(machine).map_err(|error| Failure(MARTLET_FAILED, error.to_string()))?;
-        let roles = Mutex::new(started.roles());
+        let roles = started.roles();
         // SAFETY: as above.
         unsafe { replica.write(Box::into_raw(Box::new(martlet_replica { replica: started, roles }))) };
         Ok(())
     })
+}
+
+/// Asks the replica to leave the cluster in order and end, without waiting; from any thread, in a callback, and from a signal handler. Calls that are under
+/// way, and those that are made from now on, end by themselves: with MARTLET_SHUTTING_DOWN unless they were executed, and martlet_next_role with
+/// MARTLET_STOPPED once it has ended. So whoever has threads in calls asks for the end first, joins them, and calls martlet_stop then. Asked for a second
+/// time it ends without waiting for the others to take note. Null is allowed.
+///
+/// # Safety
+/// `replica` is null or one that martlet_start gave and martlet_stop has not had.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn martlet_request_stop(replica: *const martlet_replica) {
+    // Nothing here allocates, locks or notes an error's text: this may be a signal handler.
+    // SAFETY: the caller's promise; the value is only ever shared.
+    if let Some(replica) = unsafe { replica.as_ref() } {
+        replica.replica.request_stop();
+    }
 }
 
 /// Leaves the cluster in order, waits for the end, and frees the handle, whatever the status; not from a callback: then the status is

@@ -1,7 +1,6 @@
 //! Roles and their changes.
 
 use std::ffi::c_char;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use martlet_node::embed::{Role, RoleChange};
@@ -101,8 +100,7 @@ pub unsafe extern "C" fn martlet_next_role(
             let text = "waiting for a change of role in a callback, which holds it up";
             return Err(Failure(MARTLET_BAD_ARGUMENT, text.into()));
         }
-        let changes = replica.roles.lock().unwrap_or_else(PoisonError::into_inner);
-        let change = changes.next_within(Duration::from_micros(timeout_us));
+        let change = replica.roles.next_within(Duration::from_micros(timeout_us));
         let change = change.ok_or_else(|| Failure(MARTLET_NOTHING, "no change of role in this time".into()))?;
         // SAFETY: it is not null, and by the caller's promise there is room.
         unsafe { role.write(change.into()) };

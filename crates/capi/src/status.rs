@@ -46,7 +46,7 @@ pub enum martlet_status {
     MARTLET_FAILED = 15,
     /// There is nothing more, or nothing yet.
     MARTLET_NOTHING = 16,
-    /// A panic inside of the library: a fault of it, which it has survived.
+    /// A panic inside of the library: a fault of it. Where the library was built to unwind, the process goes on; as it is usually built it ends.
     MARTLET_PANICKED = 17,
     /// Leadership was lost before it was handed over, and did not go to the successor. Where nobody is known to lead, it may yet.
     MARTLET_NOT_HANDED_OVER = 18,
@@ -54,6 +54,8 @@ pub enum martlet_status {
     MARTLET_HANDING_OVER = 19,
     /// A session's command that was executed before, with a reply of more than 512 MiB, which is not kept. It took effect once.
     MARTLET_REPLY_TOO_LONG = 20,
+    /// As many calls wait as may, and the replica gets on with them: ask again.
+    MARTLET_BUSY = 21,
 }
 
 use martlet_status::*;
@@ -75,6 +77,7 @@ pub(crate) fn status_of(error: &CallError) -> martlet_status {
     match error {
         CallError::NotLeader { .. } => MARTLET_NOT_LEADER,
         CallError::LogFull { .. } => MARTLET_LOG_FULL,
+        CallError::Busy { .. } => MARTLET_BUSY,
         CallError::TooLong { .. } => MARTLET_TOO_LONG,
         CallError::OutcomeUnknown => MARTLET_OUTCOME_UNKNOWN,
         CallError::TimedOut => MARTLET_TIMED_OUT,

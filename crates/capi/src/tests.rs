@@ -86,9 +86,16 @@ fn a_null_handle_is_refused_by_every_call() {
 
 #[test]
 fn a_start_names_what_is_missing() {
+    unsafe extern "C" fn count(dropped: *mut c_void) {
+        // SAFETY: the test's own cell, which outlives every machine of it.
+        let dropped = unsafe { &*dropped.cast::<Cell<u32>>() };
+        dropped.set(dropped.get() + 1);
+    }
+    let dropped = Cell::new(0u32);
     let mut replica = null_mut();
     let refuse = |change: &dyn Fn(&mut martlet_options, &mut martlet_machine)| {
-        let (mut options, mut machine) = (options(), machine());
+        let counted = martlet_machine { context: (&raw const dropped).cast_mut().cast(), drop: Some(count), ..machine() };
+        let (mut options, mut machine) = (options(), counted);
         change(&mut options, &mut machine);
         let mut replica = null_mut();
         // SAFETY: everything points to what it says.
@@ -105,14 +112,18 @@ fn a_start_names_what_is_missing() {
     ] {
         assert_eq!(refuse(change), (MARTLET_NULL_ARGUMENT, format!("the argument `{what}` is null")));
     }
+    assert_eq!(dropped.get(), 0, "the context of a machine that is refused is its program's");
     let (status, text) = refuse(&|_, _| {});
     assert_eq!(status, MARTLET_FAILED);
     assert!(text.contains("/nowhere/cluster.toml"), "{text}");
+    assert_eq!(dropped.replace(0), 1, "no argument was refused");
     let (status, text) = refuse(&|o, _| o.listen = c"\xff".as_ptr());
     assert_eq!((status, text.as_str()), (MARTLET_BAD_ARGUMENT, "the argument `options->listen` is not UTF-8"));
     let (status, text) = refuse(&|o, _| o.durability = c"disk".as_ptr());
     let wanted = "the argument `options->durability`: the durability is \"disk\"; allowed are memory, async, sync";
     assert_eq!((status, text.as_str()), (MARTLET_BAD_ARGUMENT, wanted));
+    assert_eq!(refuse(&|o, _| o.directory = c"\xff".as_ptr()).0, MARTLET_BAD_ARGUMENT);
+    assert_eq!(dropped.get(), 0);
     // SAFETY: null is allowed to be passed.
     unsafe {
         assert_eq!(martlet_start(null(), &machine(), &mut replica), MARTLET_NULL_ARGUMENT);

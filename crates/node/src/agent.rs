@@ -355,8 +355,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
     /// be released.
     pub fn end_life(&mut self) {
         self.host.dismiss_clients();
-        self.app.poll(&mut self.host);
-        self.app.release(&mut self.host);
+        self.app.end_life(&mut self.host);
         self.host.publish_counters();
     }
 }

@@ -35,6 +35,13 @@ impl Stop {
         let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
     }
 
+    /// Asks the node to end, unless somebody has: what would cut its orderly end short is a second request, and this is none.
+    pub fn request_once(&self) {
+        if self.0.requests.compare_exchange(0, 1, Ordering::Release, Ordering::Relaxed).is_ok() {
+            let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
+        }
+    }
+
     /// How often the node has been asked.
     pub fn requests(&self) -> u32 {
         self.0.requests.load(Ordering::Acquire)
@@ -104,6 +111,17 @@ mod tests {
         assert_eq!((stop.requests(), readable(&stop)), (1, true));
         stop.request();
         assert_eq!((stop.requests(), readable(&stop)), (2, true));
+    }
+
+    #[test]
+    fn who_asks_once_does_not_ask_a_second_time() {
+        let stop = Stop::new().expect("an eventfd");
+        stop.request_once();
+        stop.request_once();
+        assert_eq!(stop.requests(), 1, "a second request would cut an orderly end short");
+        stop.request();
+        stop.request_once();
+        assert_eq!(stop.requests(), 2);
     }
 
     #[test]

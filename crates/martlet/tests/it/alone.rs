@@ -14,6 +14,8 @@ with_every_engine!(
     what_cannot_be_is_refused_with_a_reason,
     the_longest_command_takes_effect_and_a_longer_one_is_refused_with_the_limit,
     a_machine_that_panics_ends_its_replica_and_leaves_the_outcome_open,
+    a_call_that_comes_while_a_replica_ends_is_told_so,
+    reads_that_wait_are_as_few_as_calls_may_wait,
 );
 
 fn leading(name: &str, engine: EngineKind) -> Replica<Text> {
@@ -117,4 +119,34 @@ fn a_builder_names_what_it_lacks() {
     assert!(bad.contains("node[0].redis is \"here\"") && bad.contains("host:port"), "{bad}");
     let none = Replica::builder().cluster(cluster("lack", EngineKind::PrimaryBackup, 1)).node(0).max_waiting(0).start(Text::default());
     assert!(matches!(none, Err(StartError::Value { key: "max_waiting", .. })));
+}
+
+fn a_call_that_comes_while_a_replica_ends_is_told_so(engine: EngineKind) {
+    let replica = leading("ends", engine);
+    let (sender, receiver) = channel();
+    let its = replica.clone();
+    // On the replica's own thread, which takes the call after it has been asked to end, or never.
+    replica.propose_with(b"ab", move |_| {
+        its.request_stop();
+        its.propose_with(b"c", move |reply| sender.send(reply).expect("awaited"));
+    });
+    assert_eq!(receiver.recv().expect("told"), Err(CallError::ShuttingDown));
+    replica.stop().expect("in order");
+}
+
+fn reads_that_wait_are_as_few_as_calls_may_wait(engine: EngineKind) {
+    let cluster = cluster("reads", engine, 1);
+    let replica = Replica::builder().cluster(cluster).node(0).threads(threads()).max_waiting(2).start(Text::default()).expect("it starts");
+    assert!(replica.roles().any(|change| change.role == Role::Leader), "who is alone leads");
+    let (sender, receiver) = channel();
+    let its = replica.clone();
+    // The replica's thread is here, and takes none of them.
+    replica.propose_with(b"ab", move |_| {
+        for _ in 0..3 {
+            let sender = sender.clone();
+            its.read_with(|text| text.0.len(), move |seen| sender.send(seen).expect("awaited"));
+        }
+    });
+    assert_eq!(receiver.recv().expect("told"), Err(CallError::Busy { waiting: 2 }), "the third, and the log has room");
+    assert_eq!([receiver.recv().expect("told"), receiver.recv().expect("told")], [Ok(2), Ok(2)]);
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use martlet_fabric::primitive::{Ordering, fence};
-use martlet_fabric::{Fabric as _, LocalRegion, NodeId};
+use martlet_fabric::{Fabric as _, LocalRegion, NodeId, invariant};
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::basics::layout::COUNTERS;
 use martlet_protocol::membership::{Roles as MemberRoles, View};
 use martlet_protocol::replica::{Application, HandOverError, HandOverState, ProposeError, Replica, Standing, Ticket};
 
-use super::call::{Call, Done, Inbox, Proposal, ReadJob};
+use super::call::{Call, Calls, Done, Inbox, Proposal, ReadJob};
 use super::entry::{Entry, HEADER_BYTES, MAX_COMMAND_BYTES};
 use super::error::{CallError, Leader};
 use super::machine::{Lent, StateMachine};
@@ -55,8 +55,12 @@ impl<M> Answer<M> {
 pub(super) struct Served<M> {
     shared: Arc<Shared<M>>,
     calls: Receiver<Call<M>>,
-    /// Taken, and without room in the log so far.
+    /// Calls that need no answer of the log's, and wait for nothing that others wait for.
+    aside: Receiver<Call<M>>,
+    /// Taken, and without room in the log so far, or among those that wait for their tickets.
     held: Option<Call<M>>,
+    /// It is a proposal that finds no room in the log.
+    full: bool,
     /// Executed, and not known to be replicated; in the order of their tickets.
     waiting: VecDeque<(Ticket, Answer<M>)>,
     /// Who has asked for this node to hand its leadership over, which it does by leaving.
@@ -72,11 +76,13 @@ pub(super) struct Served<M> {
 }
 
 impl<M: StateMachine> Served<M> {
-    pub fn new(node: NodeId, shared: Arc<Shared<M>>, calls: Receiver<Call<M>>) -> Self {
+    pub fn new(node: NodeId, shared: Arc<Shared<M>>, calls: Calls<M>) -> Self {
         Served {
             shared,
-            calls,
+            calls: calls.in_order,
+            aside: calls.aside,
             held: None,
+            full: false,
             waiting: VecDeque::with_capacity(CALLS_A_TURN),
             stepping_down: None,
             left: None,
@@ -139,7 +145,7 @@ impl<M: StateMachine> Served<M> {
         }
     }
 
-    /// Takes a call; hands it back when the log has no room for it now.
+    /// Takes a call; hands it back when there is no room for it now, in the log or among those that wait for their tickets.
     fn take<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R, call: Call<M>) -> Option<Call<M>>
     where
         M: 'a,
@@ -152,6 +158,8 @@ impl<M: StateMachine> Served<M> {
                 job.end(Ok(()));
             }
             call if !leads => call.refuse(CallError::NotLeader { leader: leader_of(replica) }),
+            // Without a bound a leader that has lost its quorum, and does not know yet, would take reads for as long as there is memory.
+            call if self.waiting.len() >= self.shared.inbox.limit() => return Some(call),
             Call::Read { mut job, .. } => {
                 job.look(replica.machine().0.inner());
                 self.waiting.push_back((replica.ticket(), Answer::Read(job)));
@@ -214,6 +222,7 @@ impl<M: StateMachine> Served<M> {
                 let allowed = replica.max_proposal_bytes();
                 // What is too long at any time is not kept waiting for room.
                 if self.entry.len() <= allowed && !replica.has_room(self.entry.len()) {
+                    self.full = true;
                     return Some(Call::Propose { proposal, done });
                 }
                 // Proposed first, executed then: what the engine refuses has had no effect.
@@ -257,6 +266,14 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
         while replica.client_event().is_some() {}
         served.shared.inbox.hush();
         let mut taken = 0;
+        while taken < CALLS_A_TURN
+            && let Ok(call) = served.aside.try_recv()
+        {
+            served.shared.inbox.took();
+            let refused = served.take(replica, call);
+            invariant!(refused.is_none(), "what waits for nothing is not kept waiting");
+            taken += 1;
+        }
         while taken < CALLS_A_TURN && served.stepping_down.is_none() {
             let call = match served.held.take() {
                 Some(call) => call,
@@ -268,12 +285,14 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
                     Err(_) => break,
                 },
             };
+            served.full = false;
             served.held = served.take(replica, call);
             if served.held.is_some() {
                 break;
             }
             taken += 1;
         }
+        served.shared.inbox.note_full(served.full);
         taken
     }
 
@@ -292,6 +311,12 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
             sent += 1;
         }
         sent
+    }
+
+    /// Calls that have not been taken are left for the next life, or are told that there is none.
+    fn end_life<R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R) {
+        while replica.client_event().is_some() {}
+        self.release(replica);
     }
 
     fn wants_end(&self) -> bool {

@@ -190,7 +190,9 @@ impl Builder {
             // It ended without a report.
             Err(_) => match thread.join() {
                 Ok(Err(StopError::Run(error))) => Err(error.into()),
-                _ => Err(StartError::Panicked),
+                Ok(Err(error)) => Err(StartError::Panicked(error.to_string())),
+                Ok(Ok(_)) => Err(StartError::Panicked("it ended without a word".into())),
+                Err(panic) => Err(StartError::Panicked(message(panic.as_ref()))),
             },
         }
     }

@@ -87,7 +87,20 @@ pub(super) enum Call<M> {
     },
 }
 
+/// The calls that a replica's thread takes.
+pub(super) struct Calls<M> {
+    /// One after the other: who waits for room keeps those behind it waiting.
+    pub in_order: Receiver<Call<M>>,
+    /// What is answered at once, whatever waits: somebody may want to see why it does.
+    pub aside: Receiver<Call<M>>,
+}
+
 impl<M> Call<M> {
+    /// Whether it is answered at once, and in no order with the others.
+    fn is_aside(&self) -> bool {
+        matches!(self, Call::Metrics(_) | Call::Read { anywhere: true, .. })
+    }
+
     /// The end of a call that was not executed.
     pub fn refuse(self, why: CallError) {
         match self {
@@ -133,8 +146,11 @@ impl<M, F: FnOnce(&M) -> R + Send, R: Send> ReadJob<M> for Look<F, R> {
 /// left readable while nobody knows of it, which would keep a node awake, and never silent while a call waits.
 pub(super) struct Inbox<M> {
     sender: Sender<Call<M>>,
+    aside: Sender<Call<M>>,
     waiting: AtomicUsize,
     limit: usize,
+    /// A proposal finds no room in the log, and others wait behind it.
+    full: AtomicBool,
     pending: AtomicBool,
     bell: OwnedFd,
     /// An epoll instance with the bell in it, among which a node puts descriptors of its own.
@@ -147,13 +163,15 @@ pub(super) struct Inbox<M> {
 const BELL: u64 = 0;
 
 impl<M> Inbox<M> {
-    pub fn new(limit: usize, rings: bool) -> io::Result<(Inbox<M>, Receiver<Call<M>>)> {
+    pub fn new(limit: usize, rings: bool) -> io::Result<(Inbox<M>, Calls<M>)> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let sleep = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&sleep, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
-        let (sender, receiver) = channel();
+        let (sender, in_order) = channel();
+        let (aside, looks) = channel();
+        let calls = Calls { in_order, aside: looks };
         let (waiting, pending) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Ok((Inbox { sender, waiting, limit, pending, bell, sleep, rings }, receiver))
+        Ok((Inbox { sender, aside, waiting, limit, full: AtomicBool::new(false), pending, bell, sleep, rings }, calls))
     }
 
     /// Hands a call to the replica's thread. It is answered in any case.
@@ -162,9 +180,11 @@ impl<M> Inbox<M> {
         let waiting = self.waiting.fetch_add(1, Ordering::Relaxed);
         if waiting >= self.limit {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            return call.refuse(CallError::LogFull { waiting });
+            let full = self.full.load(Ordering::Relaxed);
+            return call.refuse(if full { CallError::LogFull { waiting } } else { CallError::Busy { waiting } });
         }
-        if let Err(refused) = self.sender.send(call) {
+        let sender = if call.is_aside() { &self.aside } else { &self.sender };
+        if let Err(refused) = sender.send(call) {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return refused.0.refuse(CallError::ShuttingDown);
         }
@@ -183,6 +203,19 @@ impl<M> Inbox<M> {
             if rustix::io::read(&self.bell, &mut count).is_ok() {
                 self.pending.swap(false, Ordering::AcqRel);
             }
+        }
+    }
+
+    /// How many calls may wait.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Whether a proposal waits for room in the log from now on.
+    pub fn note_full(&self, full: bool) {
+        // Relaxed: it only chooses what is said. Written when it changes, since callers read it.
+        if self.full.load(Ordering::Relaxed) != full {
+            self.full.store(full, Ordering::Relaxed);
         }
     }
 
@@ -279,8 +312,12 @@ mod tests {
         inbox.put(propose(done));
         let (second, done) = Wait::new();
         inbox.put(propose(done));
-        assert_eq!(second.wait(Duration::ZERO, None), Some(Err(CallError::LogFull { waiting: 1 })));
-        drop(receiver.try_recv().expect("the first"));
+        assert_eq!(second.wait(Duration::ZERO, None), Some(Err(CallError::Busy { waiting: 1 })));
+        inbox.note_full(true);
+        let (full, done) = Wait::new();
+        inbox.put(propose(done));
+        assert_eq!(full.wait(Duration::ZERO, None), Some(Err(CallError::LogFull { waiting: 1 })));
+        drop(receiver.in_order.try_recv().expect("the first"));
         inbox.took();
         let (third, done) = Wait::new();
         inbox.put(propose(done));

@@ -36,9 +36,15 @@ pub enum CallError {
         /// Who does, if that is known.
         leader: Option<Leader>,
     },
-    /// The log has no room for more, since a backup is slow, and as many calls wait as may.
-    #[error("the log is full, and {waiting} calls wait already")]
+    /// The log has no room for more, since a follower is slow, or this replica's disk is; and as many calls wait as may.
+    #[error("the log is full, and {waiting} calls wait already, the most that may")]
     LogFull {
+        /// How many wait.
+        waiting: usize,
+    },
+    /// As many calls wait as may, and the replica gets on with them.
+    #[error("{waiting} calls wait already, the most that may")]
+    Busy {
         /// How many wait.
         waiting: usize,
     },
@@ -158,9 +164,9 @@ pub enum StartError {
     /// The node does not start.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The replica's thread panicked before it had started.
-    #[error("the replica's thread panicked at its start")]
-    Panicked,
+    /// The replica's thread panicked before it had started: the state machine did, perhaps, which was given what stood on disk.
+    #[error("the replica's thread panicked at its start: {0}")]
+    Panicked(String),
 }
 
 /// How a replica ended that did not end in order.

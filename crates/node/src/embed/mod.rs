@@ -255,7 +255,7 @@ impl<M: StateMachine> Replica<M> {
         if std::thread::current().id() == self.0.runs_on {
             return Err(StopError::Elsewhere);
         }
-        self.0.stop.request();
+        self.0.stop.request_once();
         self.join()
     }
 
@@ -265,6 +265,11 @@ impl<M: StateMachine> Replica<M> {
     /// See [`StopError`].
     pub fn join(&self) -> Result<Ended, StopError> {
         self.0.join()
+    }
+
+    /// Asks for the replica's end without waiting for it, from anywhere, signal handlers included. A second request makes it end without leaving in order.
+    pub fn request_stop(&self) {
+        self.0.stop.request();
     }
 
     /// The handle by which the replica's end can be asked for, without waiting, from anywhere, signal handlers included.
@@ -329,7 +334,7 @@ impl<M> Inner<M> {
 
 impl<M> Drop for Inner<M> {
     fn drop(&mut self) {
-        self.stop.request();
+        self.stop.request_once();
         match self.join() {
             // Its program has asked for the result already, or drops the last handle in a callback: then it ends by itself.
             Ok(_) | Err(StopError::Elsewhere) => {}

@@ -1,7 +1,7 @@
 //! What a replica is, as its program sees it.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::error::Leader;
@@ -35,19 +35,21 @@ pub struct RoleChange {
     pub at_ns: u64,
 }
 
-/// The changes of a replica's role, in order; the first is what it was when this was asked for. It ends behind [`Role::Stopped`].
+/// The changes of a replica's role, in order; the first is what it was when this was asked for. It ends behind [`Role::Stopped`]. Several threads may wait for
+/// changes at once: each change goes to one of them.
 #[derive(Debug)]
-pub struct RoleChanges(Receiver<RoleChange>);
+pub struct RoleChanges(Arc<Feed>);
 
 impl RoleChanges {
     /// The next change, if there is one by now or within `timeout`.
     pub fn next_within(&self, timeout: Duration) -> Option<RoleChange> {
-        self.0.recv_timeout(timeout).ok()
+        let waits = self.0.news.wait_timeout_while(self.0.lock(), timeout, |queue| queue.is_silent());
+        waits.unwrap_or_else(PoisonError::into_inner).0.changes.pop_front()
     }
 
     /// The next change, if it is there.
     pub fn try_next(&self) -> Option<RoleChange> {
-        self.0.try_recv().ok()
+        self.0.lock().changes.pop_front()
     }
 }
 
@@ -55,7 +57,41 @@ impl Iterator for RoleChanges {
     type Item = RoleChange;
 
     fn next(&mut self) -> Option<RoleChange> {
-        self.0.recv().ok()
+        let waits = self.0.news.wait_while(self.0.lock(), |queue| queue.is_silent());
+        waits.unwrap_or_else(PoisonError::into_inner).changes.pop_front()
+    }
+}
+
+/// What is to be told to one who follows the changes.
+#[derive(Debug, Default)]
+struct Feed {
+    queue: Mutex<Queue>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    changes: VecDeque<RoleChange>,
+    ended: bool,
+}
+
+impl Queue {
+    fn is_silent(&self) -> bool {
+        self.changes.is_empty() && !self.ended
+    }
+}
+
+impl Feed {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells of a change, and that there will be no further one if this is the last.
+    fn tell(&self, change: Option<RoleChange>, ended: bool) {
+        let mut queue = self.lock();
+        queue.changes.extend(change);
+        queue.ended |= ended;
+        self.news.notify_all();
     }
 }
 
@@ -64,7 +100,7 @@ pub(super) struct Roles(Mutex<Inner>);
 
 struct Inner {
     now: RoleChange,
-    told: Vec<Sender<RoleChange>>,
+    told: Vec<Weak<Feed>>,
 }
 
 impl Roles {
@@ -73,33 +109,37 @@ impl Roles {
         Roles(Mutex::new(Inner { now, told: Vec::new() }))
     }
 
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub fn now(&self) -> RoleChange {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).now.clone()
+        self.lock().now.clone()
     }
 
     pub fn change(&self, role: Role, view: u64) {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.lock();
         if inner.now.role == Role::Stopped {
             return;
         }
         let stopped = role == Role::Stopped;
         let change = RoleChange { role, view: view.max(inner.now.view), at_ns: crate::clock::now().0 };
         inner.now = change.clone();
-        inner.told.retain(|told| told.send(change.clone()).is_ok());
-        if stopped {
-            inner.told.clear();
-        }
+        inner.told.retain(|told| told.upgrade().inspect(|feed| feed.tell(Some(change.clone()), stopped)).is_some());
     }
 
     pub fn follow(&self) -> RoleChanges {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (sender, receiver) = channel();
-        // The receiver is still here.
-        let _ = sender.send(inner.now.clone());
-        if inner.now.role != Role::Stopped {
-            inner.told.push(sender);
-        }
-        RoleChanges(receiver)
+        let mut inner = self.lock();
+        let feed = Arc::new(Feed::default());
+        feed.tell(Some(inner.now.clone()), inner.now.role == Role::Stopped);
+        inner.told.push(Arc::downgrade(&feed));
+        RoleChanges(feed)
+    }
+}
+
+impl Drop for Roles {
+    fn drop(&mut self) {
+        self.lock().told.drain(..).filter_map(|told| told.upgrade()).for_each(|feed| feed.tell(None, true));
     }
 }
 
@@ -119,5 +159,19 @@ mod tests {
         assert_eq!(seen, [(Role::Leader, 3), (Role::Rejoining, 4), (Role::Stopped, 4)]);
         assert_eq!(roles.follow().map(|c| c.role).collect::<Vec<_>>(), [Role::Stopped]);
         assert!(changes.try_next().is_none() && changes.next_within(Duration::ZERO).is_none());
+    }
+
+    #[test]
+    fn who_waits_for_a_change_keeps_nobody_else_waiting_and_all_hear_of_the_end() {
+        let roles = Roles::new();
+        let changes = roles.follow();
+        assert!(changes.try_next().is_some(), "what it is now");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| changes.next_within(Duration::MAX));
+            assert_eq!(changes.next_within(Duration::ZERO), None, "however long the other one waits");
+            drop(roles);
+            assert_eq!(waits.join().expect("no panic"), None);
+        });
+        assert_eq!(changes.next_within(Duration::MAX), None);
     }
 }

@@ -235,6 +235,12 @@ pub trait Application {
     /// Sends what has been released. Returns how many replies went out.
     fn release<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R) -> usize;
 
+    /// The last call in a life: whoever leads then leads no more, and nothing that waits will be released. What is taken now is not replicated.
+    fn end_life<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R) {
+        self.poll(replica);
+        self.release(replica);
+    }
+
     /// Whether somebody whom the application serves has asked for this node's end: it then leaves the cluster in order.
     fn wants_end(&self) -> bool {
         false
