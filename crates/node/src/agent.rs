@@ -470,6 +470,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn who_leaves_shows_that() {
+        let (mut agent, _other) = busy();
+        let shown = |agent: &mut Agent<ShmFabric, PrimaryBackup, Asked>| {
+            CLOCK.set(CLOCK.get() + PUBLICATION_NS);
+            agent.turn();
+            agent.host.counters.get(Counter::Standing)
+        };
+        assert_eq!(shown(&mut agent), 2);
+        agent.host.leaving = true;
+        assert_eq!(shown(&mut agent), 4);
+        agent.host.excluded = true;
+        assert_eq!(shown(&mut agent), 3, "the others have removed it");
+    }
+
     fn received(agent: &Agent<ShmFabric, PrimaryBackup, Asked>) -> u64 {
         agent.host.fabric.datagram_counters().received
     }

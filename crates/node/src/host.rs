@@ -46,6 +46,8 @@ pub(crate) struct Host<F, E, M> {
     pub excluded: bool,
     /// The engine can't go on in this life.
     pub unfit: bool,
+    /// This process ends in order. Its counters say so.
+    pub leaving: bool,
     was_alone: bool,
     /// Whom the engine has last taken for the leader, where it elects.
     followed: Option<ProcessId>,
@@ -78,6 +80,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
             decided: ViewNumber(0),
             excluded: false,
             unfit: false,
+            leaving: false,
             was_alone: false,
             followed: None,
             dormant: false,
@@ -338,6 +341,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
     pub fn publish_counters(&mut self) {
         let standing = match (self.excluded, self.core.is_member(), self.engine.standing()) {
             (true, ..) | (_, _, Standing::Excluded) => 3,
+            _ if self.leaving => 4,
             (_, false, _) => 0,
             (.., Standing::Primary) => 2,
             (.., Standing::Backup { .. }) => 1,

@@ -28,6 +28,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             self.patient_turn();
         }
         self.agent.serving = false;
+        self.agent.host.leaving = true;
         self.agent.host.record(EventKind::Leaving, Some(self.me), 0);
         let start = clock::now();
         let patient = |patience| stop.requests() <= asked.max(1) && clock::now() < start.after(patience);
