@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use super::format::Owner;
@@ -35,6 +36,19 @@ pub enum WalError {
         offset: u64,
         /// What was found or missed.
         what: &'static str,
+    },
+    /// Another build has written it.
+    #[error(
+        "{}: written in format {found}, and this build reads {} to {}: start the build that wrote it, or start this node with an empty directory",
+        path.display(), char::from(*known.start()), char::from(*known.end())
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Its format, a digit.
+        found: char,
+        /// Those that this build reads, as ASCII digits.
+        known: RangeInclusive<u8>,
     },
     /// The directory holds somebody else's log.
     #[error("{}: of node {} of the cluster {:016x}; this is node {} of {:016x}", path.display(), found.node, found.cluster, own.node, own.cluster)]

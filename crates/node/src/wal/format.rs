@@ -4,7 +4,7 @@
 //!
 //! | header, bytes | content |
 //! |---|---|
-//! | 0 to 7 | what it is: [`FileKind`] |
+//! | 0 to 7 | what it is, [`FileKind`], and in which format: a digit |
 //! | 8 to 15 | the cluster's fingerprint |
 //! | 16 to 23 | the node's number |
 //! | 24 to 31 | the life whose log it is |
@@ -24,6 +24,8 @@
 //! A frame is what one write and one sync brought: the next one is written only when it is stable. So nothing but the last frame of the last
 //! segment can be *torn*, that is, cut or mixed with what stood there before. What else does not check is *corrupt*: it was stable once.
 //! The salt keeps what a client has put into a command from being taken for a frame.
+
+use std::ops::RangeInclusive;
 
 use martlet_protocol::replica::MAX_PART_BYTES;
 
@@ -46,11 +48,36 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    const fn magic(self) -> &'static [u8; 8] {
+    const ALL: [FileKind; 2] = [FileKind::Segment, FileKind::Snapshot];
+
+    const fn stem(self) -> &'static [u8; 7] {
         match self {
-            FileKind::Segment => b"martlog2",
-            FileKind::Snapshot => b"martsnp1",
+            FileKind::Segment => b"martlog",
+            FileKind::Snapshot => b"martsnp",
         }
+    }
+
+    /// The formats that this build reads; it writes the last one. A build that knows less must not take a file for a damaged one: whatever an entry
+    /// says that was not said before, a new kind of entry too, is a new format.
+    pub fn formats(self) -> RangeInclusive<u8> {
+        match self {
+            // 3 has entries that say what a snapshot shows.
+            FileKind::Segment => b'2'..=b'3',
+            FileKind::Snapshot => b'1'..=b'1',
+        }
+    }
+
+    /// What a file is, and in which format.
+    fn of(file: &[u8]) -> Option<(FileKind, u8)> {
+        let (stem, format) = (file.first_chunk::<7>()?, *file.get(7)?);
+        Some((FileKind::ALL.into_iter().find(|kind| kind.stem() == stem)?, format))
+    }
+
+    /// What a file is that another build has written, in a format that this one does not read.
+    pub fn of_another_build(file: &[u8]) -> Option<(FileKind, char)> {
+        FileKind::of(file)
+            .filter(|(kind, format)| format.is_ascii_digit() && !kind.formats().contains(format))
+            .map(|(kind, format)| (kind, format.into()))
     }
 }
 
@@ -84,7 +111,8 @@ impl Header {
     /// As it stands on disk.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        bytes[..8].copy_from_slice(self.kind.magic());
+        bytes[..7].copy_from_slice(self.kind.stem());
+        bytes[7] = *self.kind.formats().end();
         let words = [self.owner.cluster, self.owner.node.into(), self.life, self.segment, self.first, self.salt];
         for (word, into) in words.into_iter().zip(bytes[8..56].as_chunks_mut::<8>().0) {
             *into = word.to_le_bytes();
@@ -97,7 +125,7 @@ impl Header {
     /// Reads it from the start of a file; `None` when none stands there.
     pub fn decode(file: &[u8]) -> Option<Header> {
         let bytes = file.first_chunk::<HEADER_BYTES>()?;
-        let kind = [FileKind::Segment, FileKind::Snapshot].into_iter().find(|kind| bytes.starts_with(kind.magic()))?;
+        let (kind, _) = FileKind::of(bytes).filter(|(kind, format)| kind.formats().contains(format))?;
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let (checksum, rest) = (u64::from(crc32fast::hash(&bytes[..56])), word(56));
         let node = u16::try_from(word(16)).ok().filter(|_| checksum == rest)?;
@@ -235,6 +263,30 @@ mod tests {
         assert_eq!(Header::decode(&snapshot.encode()), Some(snapshot));
         let payloads: [&[u8]; 4] = [b"", b"1", b"12345678", &[9; 1000]];
         assert_eq!(read(&file(&payloads)), (payloads.to_vec(), Tail::Clean));
+    }
+
+    #[test]
+    fn a_file_of_an_earlier_format_is_read_and_one_of_a_later_one_is_told_apart_from_a_damaged_one() {
+        let of_format = |format: u8| {
+            let mut file = file(&[b"one"]);
+            file[7] = format;
+            let checksum = crc32fast::hash(&file[..56]);
+            file[56..60].copy_from_slice(&checksum.to_le_bytes());
+            file
+        };
+        for format in [b'2', b'3'] {
+            assert_eq!(read(&of_format(format)), (vec![&b"one"[..]], Tail::Clean));
+            assert_eq!(FileKind::of_another_build(&of_format(format)), None);
+        }
+        for format in [b'1', b'4', b'9'] {
+            assert_eq!(Header::decode(&of_format(format)), None);
+            assert_eq!(FileKind::of_another_build(&of_format(format)), Some((FileKind::Segment, format.into())));
+        }
+        // The part of the header that has to be there for that, and bytes that nobody writes.
+        assert_eq!(FileKind::of_another_build(b"martlog9"), Some((FileKind::Segment, '9')));
+        for file in [&b"martlog"[..], b"martlog\0", b"martlogx", b"martlux3", b""] {
+            assert_eq!(FileKind::of_another_build(file), None);
+        }
     }
 
     #[test]

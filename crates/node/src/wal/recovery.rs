@@ -127,6 +127,9 @@ impl<D: Disk> Source<'_, D> {
     /// The header that a file must begin with; `None` when the file is not longer than one and has none: its creation was interrupted.
     fn header(&self, name: &str, file: &[u8], kind: FileKind, number: u64) -> Result<Option<Header>, WalError> {
         let Some(header) = Header::decode(file) else {
+            if let Some((kind, found)) = FileKind::of_another_build(file) {
+                return Err(WalError::Format { path: self.dir.join(name), found, known: kind.formats() });
+            }
             if file.len() > HEADER_BYTES {
                 return Err(self.corrupt(name, 0, "its header does not check"));
             }

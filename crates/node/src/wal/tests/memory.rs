@@ -80,9 +80,13 @@ impl MemoryDisk {
     }
 
     pub fn alter(&self, name: &str, at: usize) {
+        self.rewrite(name, |bytes| bytes[at] ^= 1);
+    }
+
+    pub fn rewrite(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.state();
         let file = *state.names.iter().find(|(path, _)| path.ends_with(name)).expect("a file of that name").1;
-        state.files.get_mut(&file).expect("named").bytes[at] ^= 1;
+        change(&mut state.files.get_mut(&file).expect("named").bytes);
     }
 
     pub fn names(&self) -> Vec<String> {

@@ -199,6 +199,25 @@ fn somebody_elses_directory_is_refused() {
 }
 
 #[test]
+fn a_file_of_another_build_is_named_as_one_and_kept_however_short_it_is() {
+    for cut in [HEADER_BYTES / 2, HEADER_BYTES, usize::MAX] {
+        let disk = MemoryDisk::default();
+        create(&disk).append(b"ours").expect("a good disk");
+        let name = "segment-0000000000000001";
+        disk.rewrite(name, |bytes| {
+            bytes[7] = b'9';
+            bytes.truncate(cut);
+        });
+        let error = reopen(&disk).expect_err("format 9");
+        assert!(
+            error.to_string().starts_with("/disk/life/segment-0000000000000001: written in format 9, and this build reads 2 to 3: "),
+            "{error}"
+        );
+        assert_eq!(disk.names(), [name]);
+    }
+}
+
+#[test]
 fn a_failed_sync_is_reported_and_never_asked_again() {
     let disk = MemoryDisk::default();
     let mut log = create(&disk);
