@@ -52,7 +52,7 @@ pub struct Nodes {
 
 impl Nodes {
     /// Three nodes that hold an empty state, the first of which leads.
-    pub fn start(engine: EngineKind, cores: Cores, state: u64, interrupt: &Interrupt) -> Outcome<Nodes> {
+    pub fn start(engine: EngineKind, durability: DurabilityKind, cores: Cores, state: u64, interrupt: &Interrupt) -> Outcome<Nodes> {
         let scratch = Scratch::new("bench-pauses").context("cannot make a temporary directory")?;
         let directory = Directory::new(&scratch.path().join("cluster"));
         std::fs::create_dir(directory.path()).context("cannot make a temporary directory")?;
@@ -63,7 +63,7 @@ impl Nodes {
             coordinators: NEWCOMER,
             redis_port: None,
             engine,
-            durability: DurabilityKind::default(),
+            durability,
             election: None,
             // On a single core everybody has to give way, and nobody may sleep through what is due.
             threads: ThreadsConfig { idle: if alone { Idle::Adaptive } else { Idle::Yield }, ..ThreadsConfig::default() },
@@ -72,9 +72,17 @@ impl Nodes {
         let cluster = directory.create(&plan)?;
         let observer = Observer::open(&cluster)?;
         let mut nodes = Nodes { scratch, directory, cluster, cores, state, children: Vec::new(), observer, interrupt: interrupt.clone() };
-        for number in 0..NEWCOMER {
-            nodes.spawn(number)?;
-            nodes.await_whole(&format!("node {number} to be taken in"))?;
+        if durability == DurabilityKind::Memory {
+            for number in 0..NEWCOMER {
+                nodes.spawn(number)?;
+                nodes.await_whole(&format!("node {number} to be taken in"))?;
+            }
+        } else {
+            // A cluster with disks is founded when everybody is there who might have data. Who comes later had left.
+            (0..=NEWCOMER).try_for_each(|number| nodes.spawn(number))?;
+            nodes.await_whole("all nodes to be there")?;
+            nodes.end_last()?;
+            nodes.await_whole("the last node to have left")?;
         }
         Ok(nodes)
     }
@@ -174,19 +182,26 @@ impl Nodes {
         Ok(clock::now())
     }
 
+    /// Ends the node that was started last, in order.
+    fn end_last(&mut self) -> Outcome {
+        let Some((number, mut child)) = self.children.pop() else { return Ok(()) };
+        let doing = format!("cannot end node {number}");
+        if let Some(pid) = Pid::from_raw(child.id() as i32) {
+            kill_process(pid, Signal::TERM).context(&doing)?;
+        }
+        let status = child.wait().context(&doing)?;
+        if !status.success() {
+            let said = self.directory.log_tail(number, 12);
+            return Err(Fail::failed(format_args!("node {number} ended with {status}; the last it said:\n{said}")));
+        }
+        Ok(())
+    }
+
     /// Ends all nodes in order. Returns what the leader has seen, and what was left behind.
     pub fn end(mut self) -> Outcome<(Record, Vec<String>)> {
         // The leader last, so that it need not hand over to anybody.
-        while let Some((number, mut child)) = self.children.pop() {
-            let doing = format!("cannot end node {number}");
-            if let Some(pid) = Pid::from_raw(child.id() as i32) {
-                kill_process(pid, Signal::TERM).context(&doing)?;
-            }
-            let status = child.wait().context(&doing)?;
-            if !status.success() {
-                let said = self.directory.log_tail(number, 12);
-                return Err(Fail::failed(format_args!("node {number} ended with {status}; the last it said:\n{said}")));
-            }
+        while !self.children.is_empty() {
+            self.end_last()?;
         }
         let file = self.record_file(LEADER);
         let record = Record::load(&file).context(format_args!("cannot read {}", file.display()))?;
@@ -198,7 +213,8 @@ impl Nodes {
     }
 }
 
-fn counter_of(sights: &[Sight], number: u16, counter: Counter) -> u64 {
+/// What a counter of a node shows; 0 for one that does not run.
+pub fn counter_of(sights: &[Sight], number: u16, counter: Counter) -> u64 {
     sights.iter().find(|sight| sight.node == number).map_or(0, |sight| sight.counter(counter))
 }
 

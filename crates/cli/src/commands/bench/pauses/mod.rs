@@ -1,4 +1,4 @@
-//! `martlet bench pauses`: whether the leader ever stands still while its log is recycled, a replica is added, or a follower is slow.
+//! `martlet bench pauses`: whether the leader ever stands still while its log is recycled, its state goes to a disk, a replica is added, or a follower is slow.
 
 mod account;
 mod app;
@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use martlet_node::config::{Bytes, EngineKind};
+use martlet_node::config::{Bytes, DurabilityKind, EngineKind};
 use martlet_node::counters::Counter;
 use martlet_node::{clock, sched};
 use rustix::process::Signal;
@@ -28,11 +28,11 @@ use crate::interrupt::Interrupt;
 use crate::report::plot::{Axis, Plot, Series};
 use crate::report::{Figure, Report, Unit};
 
-/// Whether the leader ever stands still: while its log goes round, a replica is added, or a follower is slow.
+/// Whether the leader ever stands still: while its log goes round, its state goes to a disk, a replica is added, or a follower is slow.
 ///
 /// Three nodes, each a process, hold a state of the size given. The leader has a core of its own where there are two; everybody else has the
-/// others. It proposes at a steady pace, and a proposal's time counts from the moment at which it was due. After an undisturbed phase the commands are
-/// large, so that the log goes round many times; then a fourth replica is added, which is taught the whole state; then a follower is stopped
+/// others. It proposes at a steady pace, and a proposal's time counts from the moment at which it was due. With --durability a snapshot of the whole state is
+/// written to its disk first. After an undisturbed phase the commands are large, so that the log goes round many times; then a fourth replica is added, which is taught the whole state; then a follower is stopped
 /// (SIGSTOP), and let go on, when it has to be taught anew. Each phase has the proposals' latency and the gaps between two turns of the leader's thread. Beside
 /// that thread, and before it in rank, another one sleeps and looks at the clock: when it is late, or when the kernel says that the leader was ready
 /// and not let run, the gap is the machine's, and is counted apart. All is drawn over time.
@@ -43,6 +43,9 @@ pub struct Arguments {
     /// How requests are replicated: primary-backup or mu.
     #[arg(long, default_value_t = EngineKind::Mu)]
     engine: EngineKind,
+    /// What a proposal outlives: memory, async or sync; the last two with --engine mu. Logs and snapshots go below TMPDIR, four of each, and are removed.
+    #[arg(long, default_value_t)]
+    durability: DurabilityKind,
     /// How large the state is: bytes, or a text such as 256mb or 1gb. Each of the four replicas takes so much memory.
     #[arg(long, value_name = "BYTES", default_value = "1gb", value_parser = bytes)]
     state: u64,
@@ -88,6 +91,7 @@ impl Phase {
 }
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    crate::commands::check_durability(arguments.durability, arguments.engine)?;
     let allowed = sched::allowed_cores().context("cannot tell the cores")?;
     let cores = match allowed[..] {
         [] => Cores { leader: None, others: Vec::new() },
@@ -95,6 +99,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         [ref others @ .., leader] => Cores { leader: Some(leader), others: others.to_vec() },
     };
     report.set("engine", arguments.engine.name());
+    report.set("durability", arguments.durability.name());
     report.set("state_bytes", arguments.state);
     report.set("pace_us", arguments.pace_us);
     report.set("leader_core", cores.leader);
@@ -102,7 +107,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     let ours = cores.others.first().map(|core| sched::OnCore::enter(*core)).transpose().context("cannot bind this thread")?;
     let (stop, seen) = (AtomicBool::new(false), Mutex::new(None));
     let (phases, record, left) = std::thread::scope(|scope| {
-        let nodes = Nodes::start(arguments.engine, cores.clone(), arguments.state, interrupt)?;
+        let nodes = Nodes::start(arguments.engine, arguments.durability, cores.clone(), arguments.state, interrupt)?;
         let _stop = Raise(&stop);
         scope.spawn(|| reference::watch(cores.leader, &stop, &seen));
         go_through(nodes, arguments, report, interrupt)
@@ -152,6 +157,18 @@ fn go_through(
             _ => Err(Fail::failed(format_args!("node {LEADER} lost the lead in the phase \"{name}\""))),
         }
     };
+    if arguments.durability != DurabilityKind::Memory {
+        // Due when the log on disk is long enough: large commands get it there, and the next one is far away then.
+        let written = nodes.counter(LEADER, Counter::DiskSnapshots);
+        through("snapshot on disk", &mut nodes, &mut |nodes| {
+            nodes.order(&load(LARGE))?;
+            nodes.until("the leader's state to be on its disk", |sights| {
+                cluster::counter_of(sights, LEADER, Counter::DiskSnapshots) > written
+            })?;
+            nodes.order(&load(SMALL))?;
+            interrupt.sleep(settle)
+        })?;
+    }
     through("undisturbed", &mut nodes, &mut |_| interrupt.sleep(phase))?;
     let first = nodes.counter(LEADER, Counter::CommittedIndex);
     through("log going round", &mut nodes, &mut |nodes| {
@@ -249,8 +266,9 @@ impl Trace {
             series
         };
         let title = format!(
-            "Leader's pauses, {}, state of {} MiB: the worst of every {} ms",
+            "Leader's pauses, {}, durability {}, state of {} MiB: the worst of every {} ms",
             arguments.engine,
+            arguments.durability,
             arguments.state >> 20,
             BUCKET_NS / 1_000_000
         );
