@@ -31,7 +31,24 @@ pub(crate) fn store_words(words: &[AtomicU64], bytes: &[u8]) {
     store_each(words, bytes);
 }
 
-/// Bytes from which on the other way of storing is the faster one.
+/// Loads as many words into bytes, a multiple of 8, each word as one, in no particular order among them: relaxed loads.
+#[inline]
+pub(crate) fn load_words(words: &[AtomicU64], bytes: &mut [u8]) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    if bytes.len() >= WIDE_FROM && words.as_ptr().addr().is_multiple_of(16) {
+        return wide::load(words, bytes);
+    }
+    load_each(words, bytes);
+}
+
+#[inline]
+fn load_each(words: &[AtomicU64], bytes: &mut [u8]) {
+    for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *chunk = word.load(Ordering::Relaxed).to_le_bytes();
+    }
+}
+
+/// Bytes from which on the other way of storing, and of loading, is the faster one.
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 const WIDE_FROM: usize = 256;
 
@@ -46,7 +63,7 @@ fn store_each(words: &[AtomicU64], bytes: &[u8]) {
 /// still on its way from another core; and a large one is stored in half the time.
 #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 mod wide {
-    use super::{AtomicU64, store_each};
+    use super::{AtomicU64, load_each, store_each};
 
     #[inline]
     pub(super) fn store(words: &[AtomicU64], bytes: &[u8]) {
@@ -77,6 +94,45 @@ mod wide {
         }
         store_each(&words[2 * pairs..], &bytes[16 * pairs..]);
     }
+
+    /// A cache line at a time: a record of some kilobytes is copied in a quarter of the time that its words take one by one.
+    #[inline]
+    pub(super) fn load(words: &[AtomicU64], bytes: &mut [u8]) {
+        let lines = words.len().min(bytes.len() / 8) / 8;
+        let (from, to) = (words.as_ptr(), bytes.as_mut_ptr());
+        // SAFETY: `words` and `bytes` both hold `lines` times 64 bytes from their starts, and the loop touches no others. `from` is aligned to 16, as
+        // the caller has seen, and movaps requires; `bytes` is ours alone. To the language the block is a sequence of relaxed loads of the words: an aligned
+        // load of 16 bytes loads each of its two words as one, for the reasons above. They are not moved across the block, which may touch any memory.
+        unsafe {
+            std::arch::asm!(
+                "test {n}, {n}",
+                "jz 3f",
+                "2:",
+                "movaps {a}, xmmword ptr [{from} + {at}]",
+                "movaps {b}, xmmword ptr [{from} + {at} + 16]",
+                "movaps {c}, xmmword ptr [{from} + {at} + 32]",
+                "movaps {d}, xmmword ptr [{from} + {at} + 48]",
+                "movups xmmword ptr [{to} + {at}], {a}",
+                "movups xmmword ptr [{to} + {at} + 16], {b}",
+                "movups xmmword ptr [{to} + {at} + 32], {c}",
+                "movups xmmword ptr [{to} + {at} + 48], {d}",
+                "add {at}, 64",
+                "dec {n}",
+                "jnz 2b",
+                "3:",
+                n = inout(reg) lines => _,
+                at = inout(reg) 0usize => _,
+                from = in(reg) from,
+                to = in(reg) to,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack),
+            );
+        }
+        load_each(&words[8 * lines..], &mut bytes[64 * lines..]);
+    }
 }
 
 /// Panics, in release builds too, when something that the program itself guarantees does not hold.
@@ -89,4 +145,28 @@ macro_rules! invariant {
             panic!("broken invariant: {}", format_args!($($why)+));
         }
     };
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_stored_and_loaded_at_any_length_and_place_and_nothing_beside_them() {
+        let memory: Vec<AtomicU64> = (0..200).map(|_| AtomicU64::new(0)).collect();
+        for from in 0..4 {
+            for count in 0..150 {
+                memory.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+                let bytes: Vec<u8> = (0..8 * count).map(|at| (at * 7 + count + from) as u8).collect();
+                store_words(&memory[from..from + count], &bytes);
+                // With room around it, which has to stay as it is.
+                let mut loaded = vec![0xee; 8 * count + 32];
+                load_words(&memory[from..from + count], &mut loaded[16..16 + 8 * count]);
+                assert_eq!(loaded[16..16 + 8 * count], bytes, "{count} words from {from}");
+                assert!(loaded[..16].iter().chain(&loaded[16 + 8 * count..]).all(|byte| *byte == 0xee), "{count} words from {from}");
+                let beside = memory[..from].iter().chain(&memory[from + count..]);
+                assert!(beside.into_iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX), "{count} words from {from}");
+            }
+        }
+    }
 }

@@ -24,7 +24,7 @@
 use crate::canary::Canary;
 use crate::contract::{Fabric, Memory, Remote, Token};
 use crate::invariant;
-use crate::primitive::{Ordering, prefetch_for_write, store_words};
+use crate::primitive::{Ordering, load_words, prefetch_for_write, store_words};
 
 /// The part of a lane before its data.
 pub const HEADER_BYTES: usize = 64;
@@ -78,6 +78,40 @@ pub fn place_taken(ring: &Memory, position: u64, payload: &[u8], reader: &Reader
             word.store(std::mem::take(&mut last), Ordering::Relaxed);
         }
     })
+}
+
+/// Reads again what we have put into a ring of our own, which nobody else writes, at `position`: it has been vouched for, so it needs no second checksum. Returns where the next
+/// record begins; `None` where none was put.
+pub fn reread(ring: &Memory, mut position: u64, into: &mut Vec<u8>) -> Option<u64> {
+    let capacity = capacity_of(ring);
+    loop {
+        let at = index_of(position, capacity);
+        let word = ring[at].load(Ordering::Relaxed);
+        let (len, need) = (word as u32, record_bytes(word as u32 as usize) as u64);
+        let to_end = capacity - within(position, capacity);
+        if word >> 32 != tag(position) {
+            return None;
+        }
+        if len == FILLER {
+            position += to_end;
+            continue;
+        }
+        if need > to_end {
+            return None;
+        }
+        load_payload(&ring[at + RECORD_HEADER_BYTES / 8..], len as usize, into);
+        return Some(position + need);
+    }
+}
+
+/// Copies a payload of `len` bytes that begins with these words.
+#[inline]
+fn load_payload(words: &Memory, len: usize, into: &mut Vec<u8>) {
+    let count = len.div_ceil(8);
+    // What stands in the buffer is overwritten, so a buffer that is long enough is not cleared first.
+    into.resize(count * 8, 0);
+    load_words(&words[..count], into);
+    into.truncate(len);
 }
 
 #[inline(always)]
@@ -400,13 +434,7 @@ impl Reader {
             if need > to_end {
                 return false; // garbage: no writer of ours crosses the end
             }
-            let words = (len as usize).div_ceil(8);
-            // What stands in the buffer is overwritten, so a buffer that is long enough is not cleared first.
-            into.resize(words * 8, 0);
-            for (bytes, word) in into.as_chunks_mut::<8>().0.iter_mut().zip(&lane[at + 2..at + 2 + words]) {
-                *bytes = word.load(Ordering::Relaxed).to_le_bytes();
-            }
-            into.truncate(len as usize);
+            load_payload(&lane[at + RECORD_HEADER_BYTES / 8..], len as usize, into);
             let crc = crc32fast::hash(into);
             if sealed != seal(self.salt, crc, len, self.next) && !Canary::UnsealedRecord.is_planted() {
                 into.clear();

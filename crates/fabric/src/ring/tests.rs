@@ -342,7 +342,12 @@ fn records_placed_in_a_ring_of_ours_stand_where_a_writer_would_have_put_them() {
         let mut anew = Reader::at(begin);
         assert!(anew.next(&ours, &mut got), "a reader may begin at any record, or at the filler before it");
         assert_eq!((&got, anew.position()), (&payload, tail));
+        got.clear();
+        assert_eq!(reread(&ours, begin, &mut got), Some(tail), "and its owner may read it again");
+        assert_eq!(got, payload);
     }
+    assert_eq!(reread(&ours, tail, &mut got), None, "what stands there is of an earlier lap");
+    assert_eq!(reread(&words(ours.len()), 0, &mut got), None, "nothing was ever put there");
 }
 
 #[test]

@@ -273,7 +273,7 @@ pub fn commands(mut body: &[u8]) -> impl Iterator<Item = Result<&[u8], LaneFault
 pub fn check_entries(header: &Header, body: &[u8]) -> Result<(), LaneFault> {
     let sane = match header.kind {
         Kind::Group => header.count == 1 && super::Group::decode(body).is_some(),
-        Kind::Commands => header.count > 0 && commands(body).all(|c| c.is_ok()) && commands(body).count() == header.count as usize,
+        Kind::Commands => header.count > 0 && commands(body).try_fold(0, |n, command| command.map(|_| n + 1)) == Ok(header.count),
         _ => false,
     };
     if sane && header.index.0 > 0 { Ok(()) } else { Err(LaneFault::Body) }

@@ -308,12 +308,9 @@ impl Log {
         if position >= self.tail.position || !self.retains(position) {
             return None;
         }
-        let mut reader = Reader::at(position);
-        if !reader.next(ring, into) {
-            return None;
-        }
+        let next = ring::reread(ring, position, into)?;
         let (header, _) = Header::decode(into).ok()?;
-        Some((header, reader.position()))
+        Some((header, next))
     }
 
     /// Whether an entry ends there, and what follows it here is still here.
