@@ -378,6 +378,21 @@ fn a_truncated_stream_leaves_nothing_behind() {
     assert_eq!(rig.call(&mut next, "EXISTS k a"), ":1\r\n");
 }
 
+/// One event tells of the bytes and of the end, and no other follows.
+#[test]
+fn an_end_that_comes_together_with_the_last_bytes_is_seen() {
+    let mut rig = Rig::new(KvConfig::default());
+    for (last, answer) in [(&b"PING\r\n"[..], "+PONG\r\n"), (b"*2\r\n$3\r\nGET\r\n", "")] {
+        let mut client = rig.connect();
+        rig.call(&mut client, "PING");
+        while rig.turn() > 0 {}
+        client.stream.write_all(last).expect("a few bytes");
+        client.stream.shutdown(std::net::Shutdown::Write).expect("a socket");
+        assert_eq!(rig.end(&mut client), answer);
+        assert_eq!(rig.app.stats().connections, 0);
+    }
+}
+
 #[test]
 fn strangers_must_give_the_password() {
     let mut rig = Rig::new(KvConfig { password: Some("secret".to_owned()), ..KvConfig::default() });

@@ -36,6 +36,8 @@ pub(super) struct Connection {
     pub(super) output: Output,
     /// Something may be there to read; the event set tells only once.
     pub(super) readable: bool,
+    /// The other end has ended, or broken off: after what there is to read comes nothing, of which the event set does not tell again.
+    pub(super) ended: bool,
     /// It waits in the queue of those to serve.
     pub(super) queued: bool,
     /// It is on the list of those with output.
@@ -59,6 +61,7 @@ impl Connection {
             input: Vec::new(),
             output: Output::default(),
             readable: true,
+            ended: false,
             queued: false,
             listed: false,
             blocked: false,

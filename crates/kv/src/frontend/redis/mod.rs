@@ -182,8 +182,10 @@ impl RedisFront {
                     self.writers.push(at);
                 }
             }
-            if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR | epoll::EventFlags::RDHUP) {
+            let ended = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR | epoll::EventFlags::RDHUP);
+            if ended || flags.contains(epoll::EventFlags::IN) {
                 connection.readable = true;
+                connection.ended |= ended;
                 if !connection.queued && !connection.paused {
                     connection.queued = true;
                     self.ready.push_back(at);
@@ -355,8 +357,8 @@ fn serve<R: Replica<Machine = KvMachine>>(connection: &mut Connection, scratch: 
             }
             Arrival::Bytes(n) => {
                 turn.shared.stats.input_bytes += n as u64;
-                // A short read has emptied the socket: the event set will tell of more.
-                connection.readable = n == scratch.len();
+                // A short read has emptied the socket, and the event set will tell of more; unless it has told of all there will be.
+                connection.readable = n == scratch.len() || connection.ended;
                 if connection.input.is_empty() {
                     let taken = execute_all(connection, &scratch[..n], turn);
                     connection.input.extend_from_slice(&scratch[taken..n]);
