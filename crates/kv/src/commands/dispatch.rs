@@ -46,7 +46,13 @@ fn run_silently(ctx: &mut Ctx<'_>, args: Args<'_>, out: &mut Vec<u8>, protocol: 
 
 fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
     let Some(command) = table::find(args.at(0)) else {
-        reject(ctx, reply, None, &unknown(args));
+        if is_http(args.at(0)) && !ctx.client().stateless {
+            ctx.shared.stats.protocol_errors += 1;
+            ctx.client().quit = true;
+            reject(ctx, reply, None, HTTP);
+        } else {
+            reject(ctx, reply, None, &unknown(args));
+        }
         return Executed::default();
     };
     if !command.takes(args.len()) {
@@ -106,6 +112,14 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
     ctx.shared.spare = room - most;
     (command.handler)(ctx, args, reply);
     Executed { data, redirected: false }
+}
+
+const HTTP: &str = "ERR Protocol error: this is HTTP, and a server of the Redis protocol does not speak it";
+
+/// Whether a request is a line of HTTP. A page in somebody's browser can let it send what the page likes to any port of their host, as the body of a POST;
+/// the lines before the body end such a connection, as in Redis.
+fn is_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:")
 }
 
 /// Answers with an error a command that does not even start; an open transaction will not be executed then.

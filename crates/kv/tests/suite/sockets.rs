@@ -366,6 +366,24 @@ fn mistakes_in_the_stream_are_told_and_end_the_connection() {
     }
 }
 
+/// A page that somebody opens in a browser can send these to a port of their host, with any bytes behind them.
+#[test]
+fn no_request_is_taken_from_within_http() {
+    let error = "-ERR Protocol error: this is HTTP, and a server of the Redis protocol does not speak it\r\n";
+    for (head, before) in [
+        ("POST / HTTP/1.1\r\nHost: 127.0.0.1:7711\r\n", ""),
+        ("PUT / HTTP/1.1\r\nhost: 127.0.0.1:7711\r\n", "-ERR unknown command 'PUT', with args beginning with: '/' 'HTTP/1.1' \r\n"),
+    ] {
+        let mut rig = Rig::new(KvConfig::default());
+        let mut client = rig.connect();
+        client.send(&mut rig, format!("{head}Content-Length: 13\r\n\r\nSET k v\r\n").as_bytes());
+        assert_eq!(rig.end(&mut client), format!("{before}{error}"));
+        let mut next = rig.connect();
+        assert_eq!(rig.call(&mut next, "EXISTS k"), ":0\r\n");
+        assert_eq!(rig.app.stats().protocol_errors, 1);
+    }
+}
+
 #[test]
 fn a_truncated_stream_leaves_nothing_behind() {
     let mut rig = Rig::new(KvConfig::default());
