@@ -74,6 +74,8 @@ pub struct Client {
     pub last_command: &'static str,
     /// It wants to be closed after its replies.
     pub quit: bool,
+    /// Another client wants it to be closed, at once.
+    pub killed: bool,
     /// It has no connection whose state could last: requests come over the fabric, each for itself.
     pub stateless: bool,
     /// Bytes of input that wait to be executed, as the front end last said.
@@ -103,6 +105,7 @@ impl Client {
             last_ms: now_ms,
             last_command: "NULL",
             quit: false,
+            killed: false,
             stateless: false,
             input_bytes: 0,
             output_bytes: 0,
@@ -201,6 +204,11 @@ impl Clients {
     /// Every client, by slot.
     pub fn iter(&self) -> impl Iterator<Item = &Client> {
         self.slots.iter().flatten()
+    }
+
+    /// The same, to change.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+        self.slots.iter_mut().flatten()
     }
 
     /// How many there are.

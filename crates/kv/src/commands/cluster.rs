@@ -5,9 +5,12 @@ use martlet_protocol::membership::{Member, Roles};
 use super::context::Ctx;
 use super::env::Env;
 use super::info::split_address;
-use super::server::unknown_subcommand;
+use super::keyspace::{is_live, too_many};
+use super::server::{help, unknown_subcommand};
 use super::slots::{SLOTS, key_slot};
 use crate::resp::{Args, Reply, parse_i64};
+
+const DISABLED: &str = "ERR This instance has cluster support disabled";
 
 /// A node's name: 40 hexadecimal digits, from its number and its life.
 fn name(member: &Member) -> String {
@@ -25,12 +28,14 @@ fn shard(env: &Env) -> Vec<&Member> {
 
 pub(super) fn cluster(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     if !ctx.env().config.cluster_mode {
-        return reply.error("ERR This instance has cluster support disabled");
+        return reply.error(DISABLED);
     }
     let sub = args.at(1).to_ascii_lowercase();
     let arity = match &sub[..] {
         b"info" | b"nodes" | b"slots" | b"shards" | b"myid" => 2,
         b"keyslot" | b"countkeysinslot" => 3,
+        b"getkeysinslot" => 4,
+        b"help" => return help("CLUSTER", HELP, reply),
         _ => return unknown_subcommand(args, "CLUSTER", reply),
     };
     if args.len() != arity {
@@ -48,15 +53,52 @@ pub(super) fn cluster(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) 
             None => reply.error("ERR this node is no member of the cluster at the moment"),
         },
         b"keyslot" => reply.int(i64::from(key_slot(args.at(2)))),
-        _ => match parse_i64(args.at(2)).filter(|n| (0..i64::from(SLOTS)).contains(n)) {
-            None => reply.error("ERR Invalid slot"),
-            Some(_) if !env.is_primary => reply.error(&env.redirection(0)),
-            Some(slot) => {
-                let count = ctx.machine.iter().filter(|e| i64::from(key_slot(e.key())) == slot).count();
-                reply.count(count);
-            }
-        },
+        _ => keys_in_slot(ctx, args, reply),
     }
+}
+
+const HELP: &[(&str, &str)] = &[
+    ("COUNTKEYSINSLOT <slot>", "How many keys lie in a slot."),
+    ("GETKEYSINSLOT <slot> <count>", "Some keys of a slot."),
+    ("INFO", "The cluster's state."),
+    ("KEYSLOT <key>", "The slot of a key."),
+    ("MYID", "This node's name."),
+    ("NODES", "The nodes, a line each."),
+    ("SHARDS", "The one shard: its slots and its nodes."),
+    ("SLOTS", "Which nodes serve which slots."),
+];
+
+/// Whether the subcommand tells of keys: as with other commands, only a primary may, and its reply waits for its ticket.
+pub(super) fn reads_keys(args: Args<'_>) -> bool {
+    args.is(1, "COUNTKEYSINSLOT") || args.is(1, "GETKEYSINSLOT")
+}
+
+fn keys_in_slot(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let Some(slot) = parse_i64(args.at(2)).filter(|n| (0..i64::from(SLOTS)).contains(n)) else { return reply.error("ERR Invalid slot") };
+    let most = match args.get(3).map(parse_i64) {
+        None => None,
+        Some(Some(n)) if n >= 0 => Some(n as usize),
+        Some(_) => return reply.error("ERR Invalid slot or number of keys"),
+    };
+    if let Some(error) = too_many(ctx, &format!("CLUSTER {}", String::from_utf8_lossy(args.at(1)).to_ascii_uppercase())) {
+        return reply.error(&error);
+    }
+    let now_ms = ctx.now_ms;
+    let of_slot = ctx.machine.iter().filter(|e| is_live(e, now_ms) && i64::from(key_slot(e.key())) == slot);
+    match most {
+        None => reply.count(of_slot.count()),
+        Some(most) => {
+            let keys: Vec<&[u8]> = of_slot.take(most).map(|e| e.key()).collect();
+            reply.array(keys.len());
+            keys.into_iter().for_each(|key| reply.bulk(key));
+        }
+    }
+}
+
+/// What a client of Redis Cluster says of its connection, so as to read from a backup, or from a slot that moves. Neither is needed or granted here:
+/// who asks a backup is sent to the primary all the same.
+pub(super) fn connection_hint(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    if ctx.env().config.cluster_mode { reply.ok() } else { reply.error(DISABLED) }
 }
 
 fn info(env: &Env, reply: &mut Reply<'_>) {

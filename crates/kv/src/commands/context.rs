@@ -26,6 +26,8 @@ pub struct Shared {
     pub stats: KvStats,
     /// Chance, for RANDOMKEY only.
     pub random: fastrand::Rng,
+    /// Some client has been killed by another, and its connection is to be closed.
+    pub killed: bool,
     /// A client asked the node to leave and end.
     pub shutdown: bool,
     /// A client asked for leadership to be handed over: to this node, or to whoever comes next.
@@ -43,6 +45,7 @@ impl Shared {
             spare: usize::MAX,
             stats: KvStats::default(),
             random: fastrand::Rng::with_seed(seed),
+            killed: false,
             shutdown: false,
             hand_over: None,
         }

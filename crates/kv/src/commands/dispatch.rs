@@ -2,6 +2,7 @@
 
 use super::bound;
 use super::client::ReplyMode;
+use super::cluster;
 use super::context::Ctx;
 use super::errors;
 use super::slots::key_slot;
@@ -82,7 +83,7 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
     let (data, deny_oom) = match (&client.transaction, is_exec) {
         // What is watched is data too: whether it has changed is not for a primary to say that is none any more.
         (Some(t), true) => (t.has_data || client.watch_broken || !client.watched.is_empty(), t.deny_oom),
-        _ => (command.is_data(), command.has(flag::DENY_OOM)),
+        _ => (is_data(command, args), command.has(flag::DENY_OOM)),
     };
     if data && !ctx.env().is_primary {
         ctx.shared.stats.redirects += 1;
@@ -122,12 +123,17 @@ fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:")
 }
 
+/// Whether a request touches keys.
+pub(super) fn is_data(command: &Command, args: Args<'_>) -> bool {
+    command.is_data() || command.name == "cluster" && cluster::reads_keys(args)
+}
+
 /// Answers with an error a command that does not even start; an open transaction will not be executed then.
 fn reject(ctx: &mut Ctx<'_>, reply: &mut Reply<'_>, command: Option<&Command>, error: &str) {
     ctx.shared.stats.errors += 1;
-    if command.is_some_and(|c| c.name == "exec") && ctx.client().transaction.is_some() {
+    if command.is_some_and(|c| c.name == "exec") {
         transactions::give_up(ctx);
-        reply.error(&format!("EXECABORT Transaction discarded because of: {error}"));
+        reply.error(&format!("EXECABORT Transaction discarded because of: {}", error.strip_prefix("ERR ").unwrap_or(error)));
         return;
     }
     if let Some(transaction) = &mut ctx.client().transaction {

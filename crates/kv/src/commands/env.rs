@@ -2,7 +2,7 @@
 
 use martlet_fabric::NodeId;
 use martlet_protocol::basics::{ProcessId, ViewNumber};
-use martlet_protocol::membership::{Roles, View};
+use martlet_protocol::membership::{Member, Roles, View};
 use martlet_protocol::replica::{Replica, Standing};
 
 use crate::config::KvConfig;
@@ -76,6 +76,11 @@ impl Env {
     /// This node's number.
     pub fn me(&self) -> NodeId {
         self.config.node
+    }
+
+    /// The members of the view beside this node.
+    pub fn others(&self) -> impl Iterator<Item = &Member> {
+        self.view.iter().flat_map(|view| &view.members).filter(|member| member.id.node != self.me())
     }
 
     /// Whether no other replica holds the state: one more death and it is lost.

@@ -121,15 +121,36 @@ pub(super) fn split_address(address: &str) -> (&str, u16) {
     address.rsplit_once(':').map_or((address, 0), |(host, port)| (host, port.parse().unwrap_or(0)))
 }
 
+/// `ROLE`: what INFO's section on replication tells, for programs such as load balancers.
+pub(super) fn role(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    let env = ctx.env();
+    if !env.is_primary {
+        let (host, port) = env.primary_address.as_deref().map_or(("", 0), split_address);
+        reply.array(5);
+        reply.bulk(b"slave");
+        reply.bulk(host.as_bytes());
+        reply.int(i64::from(port));
+        reply.bulk(if env.primary_address.is_some() { b"connected" } else { b"connect" });
+        return reply.int(0);
+    }
+    let others: Vec<_> = env.others().filter(|m| m.roles.has(Roles::REPLICA)).collect();
+    reply.array(3);
+    reply.bulk(b"master");
+    reply.int(0);
+    reply.array(others.len());
+    for m in others {
+        let (host, port) = split_address(&m.address);
+        reply.array(3);
+        reply.bulk(host.as_bytes());
+        reply.bulk(itoa::Buffer::new().format(port).as_bytes());
+        reply.bulk(b"0");
+    }
+}
+
 fn replication(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
     let env = ctx.env();
     if env.is_primary {
-        let others: Vec<_> = env
-            .view
-            .iter()
-            .flat_map(|v| &v.members)
-            .filter(|m| m.id.node != env.me() && (m.roles.has(Roles::REPLICA) || m.roles.has(Roles::LEARNER)))
-            .collect();
+        let others: Vec<_> = env.others().filter(|m| m.roles.has(Roles::REPLICA) || m.roles.has(Roles::LEARNER)).collect();
         write!(out, "role:master\r\nconnected_slaves:{}\r\n", others.len())?;
         for (i, m) in others.iter().enumerate() {
             let (host, port) = split_address(&m.address);

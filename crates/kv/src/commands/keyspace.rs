@@ -72,11 +72,11 @@ pub(super) fn flush(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     reply.ok();
 }
 
-fn is_live(entry: &Entry, now_ms: u64) -> bool {
+pub(super) fn is_live(entry: &Entry, now_ms: u64) -> bool {
     entry.expiry().is_none_or(|at| at > now_ms)
 }
 
-/// The most keys that `KEYS` goes through. It does so in one turn, since its reply is one moment's, and a turn that is much longer than a lease
+/// The most keys that `KEYS` and its kin go through. They do so in one turn, since a reply is one moment's, and a turn that is much longer than a lease
 /// looks like the death of the primary.
 const KEYS_MOST: usize = 100_000;
 /// The most entries that one `SCAN` visits, whatever its COUNT.
@@ -84,12 +84,18 @@ const SCAN_MOST: usize = 1_000;
 /// How many keys that are due `RANDOMKEY` deletes on its way.
 const RANDOM_MOST: usize = 64;
 
+/// Why a command that goes through all keys in one turn does not, if there are too many.
+pub(super) fn too_many(ctx: &Ctx<'_>, command: &str) -> Option<String> {
+    let len = ctx.machine.len();
+    let error =
+        || format!("ERR {command} would go through {len} keys while everybody waits, and goes through {KEYS_MOST} at most: use SCAN");
+    (len > KEYS_MOST).then(error)
+}
+
 pub(super) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let (pattern, now_ms) = (args.at(1), ctx.now_ms);
-    if ctx.machine.len() > KEYS_MOST {
-        let len = ctx.machine.len();
-        return reply
-            .error(&format!("ERR KEYS would go through {len} keys while everybody waits, and goes through {KEYS_MOST} at most: use SCAN"));
+    if let Some(error) = too_many(ctx, "KEYS") {
+        return reply.error(&error);
     }
     let found: Vec<&Entry> = ctx.machine.iter().filter(|e| is_live(e, now_ms) && glob::matches(pattern, e.key())).collect();
     reply.array(found.len());
@@ -198,8 +204,15 @@ mod tests {
         let mut server = Alone::with_keys(KEYS_MOST, None);
         assert!(server.ask(&["KEYS", "*"]).starts_with("*100000\r\n"));
         server.machine.put(server.machine.keyed(b"one more"), b"v", None);
-        let refusal = server.ask(&["KEYS", "one*"]);
-        assert_eq!(refusal, "-ERR KEYS would go through 100001 keys while everybody waits, and goes through 100000 at most: use SCAN\r\n");
+        server.shared.env.config.cluster_mode = true;
+        for (request, name) in [
+            (&["KEYS", "one*"][..], "KEYS"),
+            (&["CLUSTER", "COUNTKEYSINSLOT", "1"], "CLUSTER COUNTKEYSINSLOT"),
+            (&["CLUSTER", "GETKEYSINSLOT", "1", "10"], "CLUSTER GETKEYSINSLOT"),
+        ] {
+            let most = "keys while everybody waits, and goes through 100000 at most: use SCAN";
+            assert_eq!(server.ask(request), format!("-ERR {name} would go through 100001 {most}\r\n"));
+        }
     }
 
     #[test]

@@ -81,6 +81,11 @@ fn settings(ctx: &Ctx<'_>) -> Vec<(&'static str, String)> {
     ]
 }
 
+const CONFIG_HELP: &[(&str, &str)] = &[
+    ("GET <pattern> [<pattern> ...]", "The settings that match a pattern. They are fixed while the node runs."),
+    ("RESETSTAT", "Sets the counters of INFO to 0."),
+];
+
 pub(super) fn config(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     if args.is(1, "GET") {
         if args.len() < 3 {
@@ -103,14 +108,45 @@ pub(super) fn config(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
             ..crate::stats::KvStats::default()
         };
         reply.ok();
+    } else if args.is(1, "HELP") {
+        help("CONFIG", CONFIG_HELP, reply);
     } else {
         unknown_subcommand(args, "CONFIG", reply);
+    }
+}
+
+/// What HELP answers: of each subcommand how it is written, and what it does.
+pub(super) fn help(command: &str, subcommands: &[(&str, &str)], reply: &mut Reply<'_>) {
+    reply.array(1 + 2 * subcommands.len());
+    reply.simple(&format!("{command} <subcommand> [<arg> ...]. Subcommands are:"));
+    for (usage, what) in subcommands {
+        reply.simple(usage);
+        reply.simple(&format!("    {what}"));
     }
 }
 
 pub(super) fn unknown_subcommand(args: Args<'_>, command: &str, reply: &mut Reply<'_>) {
     let name = String::from_utf8_lossy(args.at(1));
     reply.error(&format!("ERR unknown subcommand '{name:.128}'. Try {command} HELP."));
+}
+
+/// The categories of Redis's access lists that a command belongs to.
+fn categories(command: &Command) -> Vec<&'static str> {
+    let mut categories = Vec::new();
+    if command.has(flag::WRITE) {
+        categories.push("@write");
+    } else if command.has(flag::READ) {
+        categories.push("@read");
+    }
+    categories.push(match command.group {
+        "generic" => "@keyspace",
+        "string" => "@string",
+        "connection" => "@connection",
+        "transactions" => "@transaction",
+        _ => "@admin",
+    });
+    categories.push(if command.has(flag::FAST) { "@fast" } else { "@slow" });
+    categories
 }
 
 fn describe(command: &Command, reply: &mut Reply<'_>) {
@@ -126,14 +162,6 @@ fn describe(command: &Command, reply: &mut Reply<'_>) {
     if command.has(flag::READ) && !command.has(flag::WRITE) {
         names.insert(0, "readonly");
     }
-    let speed = if command.has(flag::FAST) { "@fast" } else { "@slow" };
-    let family = match command.group {
-        "generic" => "@keyspace",
-        "string" => "@string",
-        "connection" => "@connection",
-        "transactions" => "@transaction",
-        _ => "@admin",
-    };
     reply.array(10);
     reply.bulk(command.name.as_bytes());
     reply.int(i64::from(command.arity));
@@ -144,14 +172,25 @@ fn describe(command: &Command, reply: &mut Reply<'_>) {
     for n in [command.keys.0, command.keys.1, command.keys.2] {
         reply.int(i64::from(n));
     }
-    reply.set(2);
-    reply.simple(family);
-    reply.simple(speed);
+    let categories = categories(command);
+    reply.set(categories.len());
+    for category in categories {
+        reply.simple(category);
+    }
     // Tips, key specifications and subcommands: none that a client needs, as keys stand at fixed positions.
     reply.array(0);
     reply.array(0);
     reply.array(0);
 }
+
+const COMMAND_HELP: &[(&str, &str)] = &[
+    ("(no subcommand)", "What there is to know of every command."),
+    ("COUNT", "How many commands there are."),
+    ("DOCS [<command> ...]", "What commands do."),
+    ("GETKEYS <command> <arg> ...", "The keys of a request."),
+    ("INFO [<command> ...]", "What there is to know of commands."),
+    ("LIST [FILTERBY (MODULE <name> | ACLCAT <category> | PATTERN <pattern>)]", "The names of commands."),
+];
 
 pub(super) fn command(_: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     if args.len() == 1 {
@@ -162,9 +201,8 @@ pub(super) fn command(_: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
             return reply.error("ERR wrong number of arguments for 'command|count' command");
         }
         reply.count(table::all().len());
-    } else if args.is(1, "LIST") && args.len() == 2 {
-        reply.set(table::all().len());
-        table::all().iter().for_each(|c| reply.bulk(c.name.as_bytes()));
+    } else if args.is(1, "LIST") {
+        list(args, reply);
     } else if args.is(1, "INFO") {
         let all_names: Vec<&[u8]> = table::all().iter().map(|c| c.name.as_bytes()).collect();
         let names = if args.len() == 2 { all_names } else { args.from(2).collect() };
@@ -189,9 +227,30 @@ pub(super) fn command(_: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
         }
     } else if args.is(1, "GETKEYS") {
         get_keys(args, reply);
+    } else if args.is(1, "HELP") {
+        help("COMMAND", COMMAND_HELP, reply);
     } else {
         unknown_subcommand(args, "COMMAND", reply);
     }
+}
+
+fn list(args: Args<'_>, reply: &mut Reply<'_>) {
+    let wanted: Box<dyn Fn(&Command) -> bool + '_> = match args.len() {
+        2 => Box::new(|_| true),
+        // There are no modules.
+        5 if args.is(2, "FILTERBY") && args.is(3, "MODULE") => Box::new(|_| false),
+        5 if args.is(2, "FILTERBY") && args.is(3, "ACLCAT") => {
+            Box::new(move |c| categories(c).iter().any(|name| args.at(4).eq_ignore_ascii_case(&name.as_bytes()[1..])))
+        }
+        5 if args.is(2, "FILTERBY") && args.is(3, "PATTERN") => {
+            let pattern = args.at(4).to_ascii_lowercase();
+            Box::new(move |c| glob::matches(&pattern, c.name.as_bytes()))
+        }
+        _ => return reply.error(errors::SYNTAX),
+    };
+    let names: Vec<&str> = table::all().iter().filter(|c| wanted(c)).map(|c| c.name).collect();
+    reply.array(names.len());
+    names.iter().for_each(|name| reply.bulk(name.as_bytes()));
 }
 
 fn get_keys(args: Args<'_>, reply: &mut Reply<'_>) {

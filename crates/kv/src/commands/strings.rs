@@ -54,7 +54,9 @@ impl Options {
                     return None;
                 };
                 i += 1;
-                if timing || i >= args.len() {
+                // The same one may be said twice, as in Redis; the last counts.
+                let again = o.expiry.is_some_and(|(was_unit, was_absolute, _)| (was_unit, was_absolute) == (unit, absolute));
+                if timing && !again || i >= args.len() {
                     return None;
                 }
                 o.expiry = Some((unit, absolute, i));

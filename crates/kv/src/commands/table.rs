@@ -94,6 +94,7 @@ macro_rules! commands {
 
 static COMMANDS: &[Command] = commands! {
     "append" 3 [WRITE DENY_OOM FAST] (1 1 1) "string" strings::append, "Appends to a key's value.";
+    "asking" 1 [FAST CONNECTION] (0 0 0) "cluster" cluster::connection_hint, "Accepted, and without effect: no slot ever moves.";
     "auth" -2 [NO_AUTH FAST CONNECTION] (0 0 0) "connection" connection::auth, "Gives the password.";
     "cas" -4 [WRITE DENY_OOM FAST] (1 1 1) "string" strings::cas, "Sets a key if it holds the expected value, or with NX if it is not there.";
     "client" -2 [CONNECTION] (0 0 0) "connection" connection::client, "Shows or sets what the server keeps of connections.";
@@ -139,9 +140,12 @@ static COMMANDS: &[Command] = commands! {
     "pttl" 2 [READ FAST] (1 1 1) "generic" expiry::pttl, "How long a key lasts, in milliseconds.";
     "quit" -1 [NO_AUTH FAST UNQUEUED CONNECTION] (0 0 0) "connection" connection::quit, "Closes the connection.";
     "randomkey" 1 [READ] (0 0 0) "generic" keyspace::randomkey, "Some key.";
+    "readonly" 1 [FAST CONNECTION] (0 0 0) "cluster" cluster::connection_hint, "Accepted, and without effect: reads too are the primary's.";
+    "readwrite" 1 [FAST CONNECTION] (0 0 0) "cluster" cluster::connection_hint, "Accepted, and without effect: reads too are the primary's.";
     "rename" 3 [WRITE] (1 2 1) "generic" keyspace::rename, "Gives a key another name.";
     "renamenx" 3 [WRITE FAST] (1 2 1) "generic" keyspace::renamenx, "Gives a key another name that is free.";
     "reset" 1 [NO_AUTH FAST UNQUEUED CONNECTION] (0 0 0) "connection" connection::reset, "Makes the connection as good as new.";
+    "role" 1 [FAST] (0 0 0) "server" info::role, "Whether this node leads, and who the others are.";
     "scan" -2 [READ] (0 0 0) "generic" keyspace::scan, "Goes through the keys, a few at a time.";
     "select" 2 [FAST CONNECTION] (0 0 0) "connection" connection::select, "Chooses the database, of which there is one.";
     "set" -3 [WRITE DENY_OOM] (1 1 1) "string" strings::set, "Sets a key.";

@@ -2,6 +2,7 @@
 
 use super::client::Transaction;
 use super::context::Ctx;
+use super::dispatch::is_data;
 use super::table::{self, Command, flag};
 use super::{bound, errors};
 use crate::resp::{Args, OwnedArgs, Reply};
@@ -37,7 +38,7 @@ pub(super) fn queue(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>, reply:
     if !transaction.broken {
         transaction.bytes += bytes;
         transaction.effect_bytes = effect_bytes;
-        transaction.has_data |= command.is_data();
+        transaction.has_data |= is_data(command, args.args());
         transaction.deny_oom |= command.has(flag::DENY_OOM);
         transaction.queue.push(args);
     }

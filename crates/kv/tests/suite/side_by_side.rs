@@ -102,6 +102,12 @@ fn strings_answer_as_redis_does() {
         SET k v EX 9223372036854775807
         SET k v PX 9223372036854775807
         SET k v EX 10 PX 10
+        SET k v EX 10 EX 20
+        TTL k
+        SET k v EX 10 EXAT 99999999999
+        SET k v EX 10 EX
+        GETEX k PX 10 PX 20000
+        TTL k
         SET k v EX 10 KEEPTTL
         SET k v KEEPTTL EX 10
         SET k v KEEPTTL
@@ -440,6 +446,11 @@ fn transactions_answer_as_redis_does() {
         MULTI
         SELECT 0
         EXEC
+        EXEC x
+        MULTI
+        SET a 1
+        EXEC x
+        EXEC
         "#,
     );
 }
@@ -490,6 +501,27 @@ fn connections_answer_as_redis_does() {
         CLIENT LIST TYPE nope
         CLIENT LIST ID x
         CLIENT LIST nope
+        CLIENT KILL
+        CLIENT KILL 192.0.2.1:1
+        CLIENT KILL ADDR
+        CLIENT KILL ADDR 192.0.2.1:1
+        CLIENT KILL LADDR 192.0.2.1:1 ADDR 192.0.2.1:2
+        CLIENT KILL ID 999999999
+        CLIENT KILL ID 0
+        CLIENT KILL ID x
+        CLIENT KILL TYPE pubsub
+        CLIENT KILL TYPE Nope
+        CLIENT KILL USER nobody
+        CLIENT KILL USER default ID 999999999
+        CLIENT KILL SKIPME yes ID 999999999
+        CLIENT KILL SKIPME nope ID 1
+        CLIENT KILL ID 999999999 ADDR
+        CLIENT KILL nope x
+        READONLY
+        READWRITE
+        ASKING
+        ROLE
+        ROLE x
         CLUSTER INFO
         CONFIG GET save
         CONFIG GET appendonly
@@ -505,6 +537,12 @@ fn connections_answer_as_redis_does() {
         COMMAND GETKEYS NOPE x
         COMMAND GETKEYS GET a b c
         COMMAND INFO nosuch
+        COMMAND LIST nope
+        COMMAND LIST FILTERBY nope x
+        COMMAND LIST FILTERBY MODULE x
+        COMMAND LIST FILTERBY PATTERN GETD*
+        COMMAND LIST FILTERBY ACLCAT nosuch
+        COMMAND LIST FILTERBY PATTERN
         COMMAND DOCS nosuch
         TIME x
         SHUTDOWN NOPE

@@ -289,6 +289,66 @@ fn who_does_not_lead_says_who_does() {
 }
 
 #[test]
+fn clients_of_redis_cluster_find_what_they_ask_for() {
+    let mut rig = Rig::new(KvConfig { cluster_mode: true, ..KvConfig::default() });
+    let mut client = rig.connect();
+    for request in ["READONLY", "READWRITE", "ASKING"] {
+        assert_eq!(rig.call(&mut client, request), "+OK\r\n");
+    }
+    for key in ["{t}1", "{t}2", "{t}3", "other"] {
+        rig.call(&mut client, &format!("SET {key} v"));
+    }
+    rig.call(&mut client, "SET {t}gone v PX 10");
+    rig.wall.fetch_add(1_000, Ordering::Relaxed);
+    let slot = martlet_kv::commands::key_slot(b"{t}1");
+    assert_eq!(rig.call(&mut client, &format!("CLUSTER COUNTKEYSINSLOT {slot}")), ":3\r\n");
+    assert!(rig.call(&mut client, &format!("CLUSTER GETKEYSINSLOT {slot} 2")).starts_with("*2\r\n$4\r\n{t}"));
+    assert!(rig.call(&mut client, &format!("CLUSTER GETKEYSINSLOT {slot} 10")).starts_with("*3\r\n"));
+    assert_eq!(rig.call(&mut client, "CLUSTER GETKEYSINSLOT 1 10"), "*0\r\n");
+    assert_eq!(rig.call(&mut client, "CLUSTER GETKEYSINSLOT 1 -1"), "-ERR Invalid slot or number of keys\r\n");
+    assert_eq!(rig.call(&mut client, "CLUSTER GETKEYSINSLOT 16384 1"), "-ERR Invalid slot\r\n");
+    // They tell of keys, so a node that may have been deposed says nothing.
+    rig.releasing = false;
+    client.send(&mut rig, format!("CLUSTER COUNTKEYSINSLOT {slot}\r\n").as_bytes());
+    for _ in 0..1000 {
+        rig.turn();
+        client.receive();
+        assert_eq!(client.received.escape_ascii().to_string(), "");
+    }
+    rig.releasing = true;
+    assert_eq!(rig.reply(&mut client), ":3\r\n");
+    rig.replica.follow(Some(process(1)));
+    assert_eq!(rig.call(&mut client, "READONLY"), "+OK\r\n");
+    assert_eq!(rig.call(&mut client, &format!("CLUSTER COUNTKEYSINSLOT {slot}")), "-MOVED 0 127.0.0.1:7712\r\n");
+    assert_eq!(rig.call(&mut client, "ROLE"), "*5\r\n$5\r\nslave\r\n$9\r\n127.0.0.1\r\n:7712\r\n$9\r\nconnected\r\n:0\r\n");
+}
+
+#[test]
+fn a_client_can_be_killed_by_another_and_by_itself() {
+    let mut rig = Rig::new(KvConfig::default());
+    let (mut killer, mut idle, mut busy) = (rig.connect(), rig.connect(), rig.connect());
+    let id = |reply: String| reply.trim_start_matches(':').trim_end().parse::<u64>().expect("an id");
+    let own = id(rig.call(&mut killer, "CLIENT ID"));
+    let idles = id(rig.call(&mut idle, "CLIENT ID"));
+    rig.call(&mut busy, "CLIENT ID");
+    assert_eq!(rig.call(&mut killer, &format!("CLIENT KILL ID {idles}")), ":1\r\n");
+    assert_eq!(rig.end(&mut idle), "");
+    assert_eq!(rig.call(&mut killer, &format!("CLIENT KILL ID {idles}")), ":0\r\n");
+    let address = busy.stream.local_addr().expect("a socket");
+    busy.send(&mut rig, b"SET cut off");
+    assert_eq!(rig.call(&mut killer, &format!("CLIENT KILL {address}")), "+OK\r\n");
+    assert_eq!(rig.end(&mut busy), "");
+    let mut new = rig.connect();
+    assert_eq!(rig.call(&mut new, "PING"), "+PONG\r\n", "a place that is free again serves");
+    assert_eq!(rig.call(&mut killer, "CLIENT KILL TYPE normal"), ":1\r\n");
+    assert_eq!(rig.end(&mut new), "");
+    assert_eq!(rig.call(&mut killer, &format!("CLIENT KILL ID {own}")), ":0\r\n", "SKIPME is the default");
+    killer.send(&mut rig, format!("CLIENT KILL SKIPME no ID {own}\r\nPING\r\n").as_bytes());
+    assert_eq!(rig.end(&mut killer), ":1\r\n");
+    assert_eq!(rig.app.stats().connections, 0);
+}
+
+#[test]
 fn a_node_rests_only_when_what_a_flush_threw_away_is_freed() {
     let mut rig = Rig::new(KvConfig::default());
     let machine = &mut rig.replica.machine;

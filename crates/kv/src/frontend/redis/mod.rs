@@ -148,6 +148,18 @@ impl RedisFront {
             connection.queued = false;
             serve(&mut connection, &mut self.scratch, turn);
             self.put_back(at, connection, turn.shared);
+            if std::mem::take(&mut turn.shared.killed) {
+                self.close_killed(turn.shared);
+            }
+        }
+    }
+
+    /// CLIENT KILL: whoever is not served at the moment ends before anything else is executed.
+    fn close_killed(&mut self, shared: &mut Shared) {
+        for at in 0..self.connections.len() {
+            if self.connections[at].as_ref().is_some_and(|c| shared.clients.get(c.slot).killed) {
+                self.close(at, shared);
+            }
         }
     }
 
