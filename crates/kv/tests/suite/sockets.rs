@@ -426,6 +426,37 @@ fn mistakes_in_the_stream_are_told_and_end_the_connection() {
     }
 }
 
+/// Most clients send all of a request before they read: to be told of a reset, they would not have to be told anything.
+#[test]
+fn who_sends_too_much_reads_the_error_and_nobody_sends_for_ever() {
+    let limits = Limits { max_bulk_bytes: 1 << 20, max_request_bytes: 8 << 20, ..Limits::default() };
+    let mut rig = Rig::new(KvConfig { limits, ..KvConfig::default() });
+    let mut client = rig.connect();
+    client.send(&mut rig, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4000000\r\n");
+    client.send(&mut rig, &vec![b'x'; 4_000_000]);
+    client.send(&mut rig, b"\r\n");
+    assert_eq!(rig.end(&mut client), "-ERR Protocol error: invalid bulk length\r\n");
+    drop(client);
+    while rig.app.stats().connections > 0 {
+        rig.turn();
+    }
+    let mut endless = rig.connect();
+    endless.send(&mut rig, b"*x\r\n");
+    let (chunk, mut sent) = (vec![b'x'; 1 << 16], 0);
+    loop {
+        match endless.stream.write(&chunk) {
+            Ok(n) => sent += n,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                rig.turn();
+            }
+            Err(_) => break,
+        }
+        assert!(sent < 1 << 30, "{sent} bytes were read of a client that speaks another protocol");
+    }
+    assert!(sent >= limits.max_request_bytes);
+    assert_eq!(rig.app.stats().connections, 0);
+}
+
 /// A page that somebody opens in a browser can send these to a port of their host, with any bytes behind them.
 #[test]
 fn no_request_is_taken_from_within_http() {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
 use super::output::Output;
 use crate::commands::ClientSlot;
@@ -50,6 +50,11 @@ pub(super) struct Connection {
     pub(super) unfinished: bool,
     /// No more requests; it ends when its output has gone.
     pub(super) closing: bool,
+    /// What the client sent was no request: so many bytes more are read and dropped. To close the connection while there are any would reset it, and a client
+    /// that is still sending, such as a value that is too long, would be told of that, and not of its mistake.
+    pub(super) discarding: Option<usize>,
+    /// The other end has been told that nothing more comes.
+    shut: bool,
 }
 
 impl Connection {
@@ -68,6 +73,8 @@ impl Connection {
             paused: false,
             unfinished: false,
             closing: false,
+            discarding: None,
+            shut: false,
         }
     }
 
@@ -113,9 +120,28 @@ impl Connection {
         }
     }
 
-    /// Whether everything is done that can be done.
-    pub(super) fn is_finished(&self) -> bool {
-        self.closing && self.output.pending() == 0
+    /// Reads what is to be dropped. What the client sent before its end, or more than it may, needs no answer.
+    pub(super) fn discard(&mut self, into: &mut [u8]) {
+        let Some(left) = self.discarding else { return };
+        match self.read(into) {
+            Arrival::Bytes(n) => {
+                self.readable = n == into.len() || self.ended;
+                self.discarding = left.checked_sub(n);
+            }
+            Arrival::Nothing => self.readable = false,
+            Arrival::End => self.discarding = None,
+        }
+    }
+
+    /// Whether everything is done that can be done. Who is not read any more, and has been sent everything, is told that this was all.
+    pub(super) fn is_finished(&mut self) -> bool {
+        let finished = self.closing && self.output.pending() == 0;
+        if finished && self.discarding.is_some() && !self.shut {
+            self.shut = true;
+            // If the other end is gone, that is seen when it is read.
+            let _ = shutdown(&self.fd, Shutdown::Write);
+        }
+        finished && self.discarding.is_none()
     }
 }
 

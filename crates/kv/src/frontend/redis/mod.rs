@@ -276,7 +276,8 @@ impl RedisFront {
             connection.listed = true;
             self.writers.push(at);
         }
-        let more = !connection.closing && !connection.paused && (connection.readable || connection.unfinished);
+        let wanted = !connection.closing || connection.discarding.is_some();
+        let more = wanted && !connection.paused && (connection.readable || connection.unfinished);
         if more && !connection.queued {
             connection.queued = true;
             self.ready.push_back(at);
@@ -350,7 +351,7 @@ impl RedisFront {
 /// Reads a connection once and executes what has arrived whole.
 fn serve<R: Replica<Machine = KvMachine>>(connection: &mut Connection, scratch: &mut [u8], turn: &mut Turn<'_, R>) {
     if connection.closing {
-        return;
+        return connection.discard(scratch);
     }
     if connection.unfinished {
         connection.unfinished = false;
@@ -429,6 +430,7 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
                 let protocol = turn.shared.clients.get(slot).protocol;
                 Reply::new(connection.output.buffer(), protocol).error(&format!("ERR {error}"));
                 connection.closing = true;
+                connection.discarding = Some(limits.max_request_bytes);
                 taken = input.len();
             }
         }
