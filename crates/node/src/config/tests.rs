@@ -315,8 +315,11 @@ fn each_wrong_key_of_a_cluster_file_is_named_with_its_value_and_what_is_allowed(
     }
     // What the parser refuses: its words show the line, the value and what it expected.
     for (from, to, wanted) in [
-        ("lease_us = 10000", "lease_us = \"long\"", ["lease_us = \"long\"", "expected u64"]),
-        ("lease_us = 10000", "lease_us = -1", ["lease_us = -1", "expected u64"]),
+        ("lease_us = 10000", "lease_us = \"long\"", ["lease_us = \"long\"", "expected a whole number that is not negative"]),
+        ("lease_us = 10000", "lease_us = -1", ["lease_us = -1", "expected a whole number that is not negative"]),
+        ("engine = \"primary-backup\"", "engine = 1", ["engine = 1", "expected a text in quotes"]),
+        ("number = 1", "number = -1", ["number = -1", "expected a whole number from 0 to 65535"]),
+        ("[\"coordinator\", \"replica\"]", "\"replica\"", ["roles = \"replica\"", "expected a list in brackets"]),
         ("lease_us = 10000", "leese_us = 1", ["leese_us", "lease_us"]),
         ("name = \"demo\"\n", "", ["missing field `name`", ""]),
         ("name = \"demo\"", "name = ", ["line 1", ""]),
@@ -384,10 +387,10 @@ fn each_wrong_key_of_a_node_file_is_named_with_its_value_and_what_is_allowed() {
     for (rest, wanted) in [
         ("[redis]\nmaxmemory = \"lots\"", ["maxmemory = \"lots\"", "expected a number of bytes, or a text such as"]),
         ("[redis]\nmaxmemory = -5", ["maxmemory = -5", "expected a number of bytes, or a text such as"]),
-        ("[redis]\nport = 65536", ["port = 65536", "expected u16"]),
+        ("[redis]\nport = 65536", ["port = 65536", "expected a whole number from 0 to 65535"]),
         ("[redis]\nprot = 6553", ["prot", "expected one of `listen`, `port`"]),
         ("[threads]\npin = \"here\"", ["pin = \"here\"", "expected \"none\", \"auto\" or a list of cores"]),
-        ("[threads]\npin = [\"a\"]", ["pin = [\"a\"]", "expected u16"]),
+        ("[threads]\npin = [\"a\"]", ["pin = [\"a\"]", "expected a whole number from 0 to 65535"]),
         ("[threads]\nidle = \"dream\"", ["dream", "expected one of `spin`, `yield`, `park`, `adaptive`"]),
         ("[threads]\nplan = \"many\"", ["many", "expected `shared` or `dedicated`"]),
         ("[threads]\npriority = \"high\"", ["high", "expected one of `auto`, `fifo`, `slice`, `normal`"]),
