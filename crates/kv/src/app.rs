@@ -160,7 +160,7 @@ impl Application for KvApp {
         self.refresh(replica);
         self.read_wall(replica.now());
         let budget = self.shared.env.config.commands_per_turn;
-        let mut turn = Turn { replica, shared: &mut self.shared, now_ms: self.now_ms, budget, executed: 0 };
+        let mut turn = Turn { replica, shared: &mut self.shared, now_ms: self.now_ms, budget, executed: 0, replied: 0 };
         if self.is_primary && !turn.replica.machine().is_seeded() {
             turn.perform(Effect::Seed(self.seed));
         }

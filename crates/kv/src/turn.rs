@@ -12,6 +12,10 @@ const OVERHEAD_BYTES: usize = 512;
 /// Room for so many bytes is room for any request.
 const ENOUGH_BYTES: usize = 64 << 10;
 
+/// How many bytes of replies one turn writes, and about how many it sends; a request that has been begun is finished. A turn that copies much more takes so
+/// long that the primary is taken for dead.
+pub(crate) const REPLY_BYTES: usize = 4 << 20;
+
 /// A turn: the replica, what outlives it, and the budget.
 pub(crate) struct Turn<'a, R> {
     pub(crate) replica: &'a mut R,
@@ -20,6 +24,8 @@ pub(crate) struct Turn<'a, R> {
     /// How many more requests may be executed.
     pub(crate) budget: usize,
     pub(crate) executed: usize,
+    /// How many bytes of replies have been written.
+    pub(crate) replied: usize,
 }
 
 impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
@@ -35,6 +41,7 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
     #[inline]
     pub(crate) fn takes(&self, bytes: usize) -> bool {
         self.budget > 0
+            && self.replied < REPLY_BYTES
             && (!self.shared.env.is_primary
                 || self.replica.has_room(self.shared.effects.bytes().len() + bytes.min(ENOUGH_BYTES) + OVERHEAD_BYTES))
     }
@@ -50,7 +57,10 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
             self.propose();
         }
         let mut ctx = Ctx { machine: self.replica.machine_mut(), shared: self.shared, slot, now_ms: self.now_ms };
-        execute(&mut ctx, args, out)
+        let before = out.len();
+        let executed = execute(&mut ctx, args, out);
+        self.replied += out.len().saturating_sub(before);
+        executed
     }
 
     /// Whether the effects of a request go into one entry with those that wait there.

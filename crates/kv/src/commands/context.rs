@@ -5,7 +5,9 @@ use martlet_fabric::NodeId;
 use super::bound;
 use super::client::{Client, ClientSlot, Clients};
 use super::env::Env;
+use super::errors;
 use crate::config::KvConfig;
+use crate::resp::Reply;
 use crate::stats::KvStats;
 use crate::store::{Effect, Effects, Entry, Keyed, KvMachine};
 
@@ -22,6 +24,8 @@ pub struct Shared {
     pub limit: usize,
     /// How much more the request being executed may add to the effects than its arguments say.
     pub spare: usize,
+    /// How far the reply to the request being executed may reach in the output.
+    pub reply_end: usize,
     /// Counters.
     pub stats: KvStats,
     /// Chance, for RANDOMKEY only.
@@ -43,6 +47,7 @@ impl Shared {
             effects: Effects::default(),
             limit: usize::MAX,
             spare: usize::MAX,
+            reply_end: usize::MAX,
             stats: KvStats::default(),
             random: fastrand::Rng::with_seed(seed),
             killed: false,
@@ -114,6 +119,23 @@ impl Ctx<'_> {
     pub fn expire(&mut self, k: Keyed<'_>) {
         self.shared.stats.expired_keys += 1;
         self.delete(k);
+    }
+
+    /// Writes what a key holds. Returns whether it did: in a transaction, or in MGET, there may be too much before it.
+    #[inline]
+    pub fn show(&mut self, k: Keyed<'_>, reply: &mut Reply<'_>) -> bool {
+        let end = self.shared.reply_end;
+        let Some(entry) = self.look_up(k) else {
+            reply.null();
+            return true;
+        };
+        let fits = entry.value().len() <= end.saturating_sub(reply.position());
+        if fits {
+            reply.bulk(entry.value())
+        } else {
+            reply.error(errors::REPLY_TOO_LONG)
+        }
+        fits
     }
 
     /// Gives a key this value and expiry.

@@ -19,6 +19,9 @@ pub struct Executed {
     pub redirected: bool,
 }
 
+/// How much a reply may have beside values: their lengths, their array's.
+const REPLY_HEADS: usize = 4096;
+
 /// Executes one request of `ctx`'s client and appends its reply to `out`.
 pub fn execute(ctx: &mut Ctx<'_>, args: Args<'_>, out: &mut Vec<u8>) -> Executed {
     let now_ms = ctx.now_ms;
@@ -111,6 +114,7 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
     }
     ctx.shared.stats.commands += 1;
     ctx.shared.spare = room - most;
+    ctx.shared.reply_end = reply.position().saturating_add(ctx.env().config.limits.max_bulk_bytes).saturating_add(REPLY_HEADS);
     (command.handler)(ctx, args, reply);
     Executed { data, redirected: false }
 }

@@ -6,6 +6,8 @@ pub(super) const NOT_A_FLOAT: &str = "ERR value is not a valid float";
 pub(super) const OVERFLOW: &str = "ERR increment or decrement would overflow";
 pub(super) const NAN_OR_INFINITY: &str = "ERR increment would produce NaN or Infinity";
 pub(super) const STRING_TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+/// Ours: in Redis such a reply is limited by memory only.
+pub(super) const REPLY_TOO_LONG: &str = "ERR the reply would be longer than the longest value: ask for fewer keys at once";
 pub(super) const NO_SUCH_KEY: &str = "ERR no such key";
 pub(super) const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 pub(super) const NOAUTH: &str = "NOAUTH Authentication required.";

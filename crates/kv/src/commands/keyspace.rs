@@ -81,6 +81,8 @@ pub(super) fn is_live(entry: &Entry, now_ms: u64) -> bool {
 const KEYS_MOST: usize = 100_000;
 /// The most entries that one `SCAN` visits, whatever its COUNT.
 const SCAN_MOST: usize = 1_000;
+/// After so many bytes of keys a `SCAN` goes on in the next one.
+const SCAN_BYTES: usize = 1 << 20;
 /// How many keys that are due `RANDOMKEY` deletes on its way.
 const RANDOM_MOST: usize = 64;
 
@@ -98,6 +100,10 @@ pub(super) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
         return reply.error(&error);
     }
     let found: Vec<&Entry> = ctx.machine.iter().filter(|e| is_live(e, now_ms) && glob::matches(pattern, e.key())).collect();
+    let bytes: usize = found.iter().map(|entry| entry.key().len()).sum();
+    if bytes > ctx.shared.reply_end.saturating_sub(reply.position()) {
+        return reply.error(errors::REPLY_TOO_LONG);
+    }
     reply.array(found.len());
     for entry in found {
         reply.bulk(entry.key());
@@ -131,15 +137,16 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
         i += 2;
     }
     let now_ms = ctx.now_ms;
-    let (mut seen, mut found) = (0, Vec::new());
+    let (mut seen, mut bytes, mut found) = (0, 0, Vec::new());
     let next = (cursor >> crate::store::hash::POSITION_BITS == 0)
         .then(|| {
             ctx.machine.walk(cursor, |_, entry| {
                 seen += 1;
                 if strings && is_live(entry, now_ms) && pattern.is_none_or(|p| glob::matches(p, entry.key())) {
                     found.push(entry);
+                    bytes += entry.key().len();
                 }
-                seen < count
+                seen < count && bytes < SCAN_BYTES
             })
         })
         .flatten();

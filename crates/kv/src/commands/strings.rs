@@ -8,10 +8,7 @@ use crate::store::{Entry, Keyed};
 
 pub(super) fn get(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let k = ctx.key(args.at(1));
-    match ctx.look_up(k) {
-        Some(entry) => reply.bulk(entry.value()),
-        None => reply.null(),
-    }
+    ctx.show(k, reply);
 }
 
 /// The options of SET and GETEX.
@@ -97,14 +94,11 @@ pub(super) fn set(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
             None => return,
         }
     }
-    let old = if options.get { ctx.look_up(k) } else { ctx.live(k) };
-    let (present, old_expiry) = (old.is_some(), old.and_then(Entry::expiry));
-    if options.get {
-        match old {
-            Some(entry) => reply.bulk(entry.value()),
-            None => reply.null(),
-        }
+    if options.get && !ctx.show(k, reply) {
+        return;
     }
+    let old = ctx.live(k);
+    let (present, old_expiry) = (old.is_some(), old.and_then(Entry::expiry));
     if (options.only_absent && present) || (options.only_present && !present) {
         if !options.get {
             reply.null();
@@ -161,15 +155,17 @@ pub(super) fn cas(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
 }
 
 pub(super) fn getset(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
-    get(ctx, args, reply);
     let k = ctx.key(args.at(1));
-    ctx.put(k, args.at(2), None);
+    if ctx.show(k, reply) {
+        ctx.put(k, args.at(2), None);
+    }
 }
 
 pub(super) fn getdel(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
-    get(ctx, args, reply);
     let k = ctx.key(args.at(1));
-    ctx.delete(k);
+    if ctx.show(k, reply) {
+        ctx.delete(k);
+    }
 }
 
 pub(super) fn getex(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
@@ -185,7 +181,9 @@ pub(super) fn getex(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
             None => return,
         }
     }
-    get(ctx, args, reply);
+    if !ctx.show(k, reply) {
+        return;
+    }
     let old = ctx.live(k).and_then(Entry::expiry);
     if expiry.is_some() || (options.persist && old.is_some()) {
         ctx.set_expiry(k, expiry);
@@ -193,12 +191,13 @@ pub(super) fn getex(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
 }
 
 pub(super) fn mget(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let start = reply.position();
     reply.array(args.len() - 1);
     for key in args.from(1) {
         let k = ctx.key(key);
-        match ctx.look_up(k) {
-            Some(entry) => reply.bulk(entry.value()),
-            None => reply.null(),
+        if !ctx.show(k, reply) {
+            reply.take_back(start);
+            return reply.error(errors::REPLY_TOO_LONG);
         }
     }
 }
@@ -265,6 +264,7 @@ pub(super) fn getrange(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
         return reply.error(errors::NOT_AN_INTEGER);
     };
     let k = ctx.key(args.at(1));
+    let most = ctx.shared.reply_end.saturating_sub(reply.position());
     let value = ctx.look_up(k).map_or(&b""[..], Entry::value);
     let len = value.len() as i64;
     // Negative positions count from the end; what still lies before the start is the start.
@@ -274,7 +274,8 @@ pub(super) fn getrange(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
     if backwards || start > end || len == 0 {
         return reply.bulk(b"");
     }
-    reply.bulk(&value[start as usize..=end as usize]);
+    let part = &value[start as usize..=end as usize];
+    if part.len() <= most { reply.bulk(part) } else { reply.error(errors::REPLY_TOO_LONG) }
 }
 
 pub(super) fn setrange(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {

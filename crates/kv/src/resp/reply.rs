@@ -39,6 +39,11 @@ impl<'a> Reply<'a> {
         self.out.len()
     }
 
+    /// Takes back what has been written since the buffer reached so far.
+    pub fn take_back(&mut self, position: usize) {
+        self.out.truncate(position);
+    }
+
     #[inline]
     fn line(&mut self, kind: u8, text: &[u8]) {
         self.out.reserve(text.len() + 3);

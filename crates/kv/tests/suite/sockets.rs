@@ -570,6 +570,79 @@ fn who_does_not_read_is_not_read_from() {
     assert_eq!(rig.call(&mut client, "PING"), "+PONG\r\n");
 }
 
+/// Each client may have as much outstanding as suits it; what one turn copies for all of them is bounded, or a primary with many clients would be taken for dead.
+#[test]
+fn a_turn_writes_and_sends_no_more_than_so_much() {
+    const TURN: u64 = 4 << 20;
+    const VALUE: u64 = 1 << 20;
+    let mut rig = Rig::new(KvConfig::default());
+    let mut clients: Vec<_> = (0..60).map(|_| rig.connect()).collect();
+    let value = "x".repeat(VALUE as usize);
+    clients[0].send(&mut rig, format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${VALUE}\r\n{value}\r\n").as_bytes());
+    assert_eq!(rig.reply(&mut clients[0]), "+OK\r\n");
+    while rig.turn() > 0 {}
+    for client in &mut clients {
+        client.stream.write_all(b"GET k\r\n").expect("a short request");
+    }
+    // Asked and sent in different turns, so that each is bounded by itself.
+    rig.releasing = false;
+    let done = rig.app.stats().commands + clients.len() as u64;
+    while rig.app.stats().commands < done {
+        let before = rig.app.stats().commands;
+        rig.turn();
+        let executed = rig.app.stats().commands - before;
+        assert!(executed <= TURN / VALUE, "{executed} values in one turn");
+    }
+    rig.releasing = true;
+    let mut turns = 0;
+    let all = rig.app.stats().output_bytes + clients.len() as u64 * (VALUE + 12);
+    while rig.app.stats().output_bytes < all {
+        let before = rig.app.stats().output_bytes;
+        rig.turn();
+        let sent = rig.app.stats().output_bytes - before;
+        assert!(sent <= TURN + VALUE + 12, "{sent} bytes in one turn");
+        turns += u64::from(sent > 0);
+        clients.iter_mut().for_each(Client::receive);
+    }
+    assert!(turns >= clients.len() as u64 * VALUE / (TURN + VALUE + 12));
+    for client in &mut clients {
+        assert_eq!(rig.reply(client).len() as u64, VALUE + 12);
+    }
+}
+
+#[test]
+fn no_reply_is_longer_than_the_longest_value() {
+    let limits = Limits { max_bulk_bytes: 100_000, ..Limits::default() };
+    let mut rig = Rig::new(KvConfig { limits, ..KvConfig::default() });
+    let mut client = rig.connect();
+    let value = "x".repeat(40_000);
+    for key in ["a", "b", "c"] {
+        assert_eq!(rig.call(&mut client, &format!("SET {key} {value}")), "+OK\r\n");
+    }
+    let refused = "-ERR the reply would be longer than the longest value: ask for fewer keys at once\r\n";
+    assert_eq!(rig.call(&mut client, "MGET a b").len(), 80_000 + 4 + 2 * 10);
+    assert_eq!(rig.call(&mut client, "MGET a b c"), refused);
+    // In a transaction what has been done stays done, so only what would be too much is refused, and has no effect.
+    for request in
+        ["MULTI", "GET a", "GET b", "GETSET c new", "GETDEL c", "SET c new GET", "GETEX c EX 10", "GETRANGE c 0 -1", "STRLEN c", "SET d 1"]
+    {
+        rig.call(&mut client, request);
+    }
+    let reply = rig.call(&mut client, "EXEC");
+    assert!(reply.starts_with("*9\r\n$40000\r\n"), "{}", &reply[..20]);
+    assert!(reply.ends_with(&format!("{}:40000\r\n+OK\r\n", refused.repeat(5))), "{}", &reply[80_000..]);
+    assert_eq!(rig.call(&mut client, "TTL c"), ":-1\r\n");
+    assert_eq!(rig.call(&mut client, "GET d"), "$1\r\n1\r\n");
+    rig.check_backup();
+    // Long keys.
+    let mut client = rig.connect();
+    for n in 0..3 {
+        rig.call(&mut client, &format!("SET {n}{} v", "k".repeat(40_000)));
+    }
+    assert_eq!(rig.call(&mut client, "KEYS *"), refused);
+    assert_eq!(rig.call(&mut client, "KEYS 1*").len(), 40_001 + 4 + 10);
+}
+
 #[test]
 fn a_reply_beyond_the_output_limit_ends_the_connection() {
     let config = KvConfig { output_pause_bytes: 1024, output_limit_bytes: 100_000, ..KvConfig::default() };

@@ -28,7 +28,7 @@ use crate::commands::{Client, ClientSlot, Shared};
 use crate::config::KvConfig;
 use crate::resp::{Limits, Reply};
 use crate::store::KvMachine;
-use crate::turn::Turn;
+use crate::turn::{REPLY_BYTES, Turn};
 
 /// How much one read takes at most.
 const READ_BYTES: usize = 256 << 10;
@@ -299,12 +299,20 @@ impl RedisFront {
     pub(crate) fn release(&mut self, released: Ticket, shared: &mut Shared) -> usize {
         let mut sent = 0;
         let mut kept = 0;
+        let mut bytes = 0;
         for i in 0..self.writers.len() {
             let at = self.writers[i];
             let Some(connection) = self.connections[at].as_mut() else { continue };
             connection.output.release(released);
+            if bytes > REPLY_BYTES {
+                // The others follow in the next turn, in their order. There is one, since something was sent in this.
+                self.writers[kept] = at;
+                kept += 1;
+                continue;
+            }
             match connection.write() {
                 Ok(n) => {
+                    bytes += n;
                     shared.stats.output_bytes += n as u64;
                     sent += usize::from(n > 0);
                 }
