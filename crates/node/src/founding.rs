@@ -46,6 +46,10 @@ impl<F: Backend> Ground for OnBackend<'_, F> {
     fn is_absent(&self, node: NodeId) -> io::Result<bool> {
         F::is_absent(self.cluster, node)
     }
+
+    fn strangers(&self) -> io::Result<Vec<NodeId>> {
+        F::strangers(self.cluster)
+    }
 }
 
 /// How the process `me` looks around.
@@ -79,6 +83,12 @@ mod tests {
         founding: Founding<ShmFabric>,
     }
 
+    /// Looks are due at once.
+    fn config_at_once(cluster: &Cluster, identity: Identity) -> Config {
+        let me = ProcessId { node: identity.node, incarnation: identity.incarnation };
+        Config { look_interval_ns: 0, ..super::config(cluster, me) }
+    }
+
     impl Node {
         fn start(cluster: &Cluster, number: u16) -> Node {
             let identity = Identity { node: NodeId(number), incarnation: Incarnation(1), kind: PeerKind::Member };
@@ -86,9 +96,7 @@ mod tests {
             let config = ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, regions.0, regions.1);
             let fabric = ShmFabric::start(ShmConfig { prefault: false, ..config }).expect("started");
             fabric.connect(NodeId(1 - number));
-            let me = ProcessId { node: identity.node, incarnation: identity.incarnation };
-            // Looks are due at once.
-            let founding = Founding::<ShmFabric>::new(Config { look_interval_ns: 0, ..super::config(cluster, me) });
+            let founding = Founding::<ShmFabric>::new(config_at_once(cluster, identity));
             Node { fabric, members: Vec::new(), founding }
         }
 
@@ -147,6 +155,21 @@ mod tests {
     fn who_sees_nobody_with_a_view_founds() {
         let (cluster, [mut first, _second]) = two("clear");
         assert_eq!(first.verdict(&cluster, 1000), Verdict::Found(None));
+    }
+
+    /// Whoever was away while nodes were added knows an old list.
+    #[test]
+    fn nobody_founds_beside_a_node_that_runs_and_is_not_configured() {
+        let (cluster, [mut first, second]) = two("stranger");
+        let old = cluster.with(|config| config.nodes.truncate(1)).expect("valid");
+        first.founding = Founding::<ShmFabric>::new(config_at_once(&old, first.fabric.identity()));
+        second.fabric.memory(LocalRegion::Public(BOARD)).expect("offered")[0].store(7, Ordering::Release);
+        assert_eq!(first.verdict(&old, 1000), Verdict::Wait, "it has a view");
+        // Not connected, but it runs.
+        first.members.clear();
+        assert_eq!(first.verdict(&old, 1000), Verdict::Wait, "it may have a view");
+        drop(second);
+        assert_eq!(first.verdict(&old, 1000), Verdict::Found(None));
     }
 
     #[test]

@@ -360,6 +360,9 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         count.set(Counter::ProposedIndex, self.engine.last().0);
         count.set(Counter::CommittedIndex, self.engine.committed().0);
         count.set(Counter::AppliedIndex, self.engine.applied().0);
+        let group = self.engine.committed_group();
+        count.set(Counter::Group, group.iter().fold(0, |nodes, id| nodes | 1_u64 << (id.node.0 % 64)));
+        count.set(Counter::GroupProcesses, group.len() as u64);
         count.set(Counter::Clients, self.clients.len() as u64);
         count.set(Counter::PublishedNs, (self.clock)().0);
         if let Some(region) = counters_region(&self.fabric) {

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | a sleeping node is woken by a peer's [`Fabric::nudge`] | yes | no: it naps |
 //! | it is known for certain that a node does not run | yes, by the host's names | no |
+//! | it is known who runs without being configured | yes, in the same way | no |
 //! | a founder may be whoever holds a lock of the host | yes | no: the first node that may |
 
 use std::io;
@@ -94,6 +95,14 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     /// # Errors
     /// When the system refuses to say.
     fn is_absent(cluster: &Cluster, node: NodeId) -> io::Result<bool>;
+
+    /// The nodes that run for certain without being configured. On a backend that cannot know, nobody.
+    ///
+    /// # Errors
+    /// When the system refuses to say.
+    fn strangers(_cluster: &Cluster) -> io::Result<Vec<NodeId>> {
+        Ok(Vec::new())
+    }
 
     /// Endpoints within this process, connected with each other and with nobody else, for rehearsals: a process at place `n` is peer `n + 1` to all
     /// others. `None` where there are none of this kind.

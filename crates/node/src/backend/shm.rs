@@ -8,7 +8,7 @@ use martlet_fabric::primitive::{Ordering, fence};
 use martlet_fabric::shm::{self, DeathWords, DeathWordsError, ParkWord, ShmConfig, ShmFabric, WakeReason};
 use martlet_fabric::{Identity, NodeId, PeerId, Region, RegionName, RegionSpec, Remote};
 use martlet_protocol::basics::Time;
-use martlet_protocol::basics::layout::{self, LIFE, MAX_ACTING_THREADS, life};
+use martlet_protocol::basics::layout::{self, LIFE, MAX_ACTING_THREADS, MAX_MEMBERS, life};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{Backend, Rest, StartError};
@@ -81,6 +81,16 @@ impl Backend for ShmFabric {
     /// A process takes its name before all else.
     fn is_absent(cluster: &Cluster, node: NodeId) -> io::Result<bool> {
         Ok(!shm::is_running(&cluster.config().name, node)?)
+    }
+
+    fn strangers(cluster: &Cluster) -> io::Result<Vec<NodeId>> {
+        let mut running = Vec::new();
+        for node in (0..MAX_MEMBERS as u16).map(NodeId).filter(|node| cluster.node(*node).is_none()) {
+            if shm::is_running(&cluster.config().name, node)? {
+                running.push(node);
+            }
+        }
+        Ok(running)
     }
 
     fn private(processes: &[(Identity, RegionSpec)]) -> io::Result<Option<Vec<ShmFabric>>> {

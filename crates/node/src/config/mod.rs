@@ -18,6 +18,7 @@ pub use error::ConfigError;
 pub use fabric::{FabricKind, NodeVerbsConfig, VerbsConfig};
 pub use node::{Bytes, Idle, NodeConfig, Pin, Priority, RedisConfig, ThreadPlan, ThreadsConfig};
 pub use secret::Secret;
+pub(crate) use settings::RelistError;
 pub use settings::{Cluster, Key, Settings};
 
 #[cfg(test)]

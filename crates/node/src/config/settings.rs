@@ -70,6 +70,8 @@ pub struct Cluster {
     key: Key,
     /// What its relative paths are relative to.
     base: PathBuf,
+    /// Where its nodes stand, if a file says that.
+    file: Option<PathBuf>,
 }
 
 impl Cluster {
@@ -77,7 +79,7 @@ impl Cluster {
     pub fn load(file: &Path) -> Result<Cluster, ConfigError> {
         let config: ClusterConfig = parse(file)?;
         let base = file.parent().unwrap_or(Path::new("."));
-        Self::validated(config, file, base)
+        Ok(Cluster { file: Some(file.to_owned()), ..Self::validated(config, file, base)? })
     }
 
     /// Validates a cluster's configuration that a program has made. Errors name `<cluster>` as the file; relative paths are relative to
@@ -90,7 +92,8 @@ impl Cluster {
     pub fn with(&self, change: impl FnOnce(&mut ClusterConfig)) -> Result<Cluster, ConfigError> {
         let mut config = ClusterConfig { key: Some(self.key.to_hex().into()), key_file: None, ..self.config.clone() };
         change(&mut config);
-        Self::validated(config, Path::new("<cluster>"), &self.base)
+        let file = self.file.clone().filter(|_| config.nodes == self.config.nodes);
+        Ok(Cluster { file, ..Self::validated(config, Path::new("<cluster>"), &self.base)? })
     }
 
     fn validated(config: ClusterConfig, file: &Path, base: &Path) -> Result<Cluster, ConfigError> {
@@ -103,7 +106,7 @@ impl Cluster {
             (Some(_), Some(_)) => return Err(check.refuse("key", "given twice, as key and as key_file", "one of key and key_file")),
             (None, None) => return Err(check.refuse("key", "absent", "one of key and key_file")),
         };
-        Ok(Cluster { config, key, base: base.to_owned() })
+        Ok(Cluster { config, key, base: base.to_owned(), file: None })
     }
 
     /// What was configured.
@@ -147,6 +150,22 @@ impl Cluster {
     }
 }
 
+/// Why the list of a cluster's nodes was not read again.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RelistError {
+    /// This node does not stand there any more.
+    #[error("{} does not list it any more: its nodes are {nodes:?}. It has been removed from the cluster", file.display())]
+    Removed {
+        /// The cluster's file.
+        file: PathBuf,
+        /// Who stands there.
+        nodes: Vec<u16>,
+    },
+    /// The file is not there, or not valid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
 /// Everything a process goes by: its cluster's configuration and its own, validated together.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -185,6 +204,23 @@ impl Settings {
             return Err(Checker { file }.refuse("number", node.number, format_args!("the cluster's nodes: {}", numbers.join(", "))));
         };
         Ok(Settings { cluster, node, position })
+    }
+
+    /// The same with the cluster's nodes as its file lists them now: nodes are added and removed while others run. This node stays as it is, and so does all
+    /// else: it takes a new start. Where a program has made the list, that is the list.
+    ///
+    /// # Errors
+    /// See [`RelistError`].
+    pub(crate) fn relisted(&self) -> Result<Settings, RelistError> {
+        let Some(file) = &self.cluster.file else { return Ok(self.clone()) };
+        let mut nodes = parse::<ClusterConfig>(file)?.nodes;
+        let Some(own) = nodes.iter_mut().find(|entry| entry.number == self.node.number) else {
+            return Err(RelistError::Removed { file: file.clone(), nodes: nodes.iter().map(|entry| entry.number).collect() });
+        };
+        own.clone_from(self.entry());
+        let cluster = Cluster { config: ClusterConfig { nodes, ..self.cluster.config.clone() }, ..self.cluster.clone() };
+        cluster.config.validate(file)?;
+        Ok(Self::joined(cluster, self.node.clone(), file)?)
     }
 
     /// The cluster's part.

@@ -111,6 +111,33 @@ fn a_cluster_that_is_changed_keeps_its_paths() {
     assert!(error.contains("durability.mode is \"sync\"; allowed: \"memory\" with the engine"), "{error}");
 }
 
+/// Nodes are added and removed while others run; everything else a process takes when it starts.
+#[test]
+fn the_list_of_nodes_is_read_again_and_nothing_else() {
+    let dir = Dir::new("relisted");
+    dir.file("cluster.toml", &three().to_toml());
+    let settings = Settings::load(&dir.file("node-1.toml", "number = 1\ncluster = \"cluster.toml\"\n")).expect("valid");
+    let mut other = three();
+    other.nodes.remove(0);
+    other.nodes[0].roles = vec![Role::Replica];
+    other.nodes.push(NodeEntry::new(3));
+    other.lease_us = 77_777;
+    dir.file("cluster.toml", &other.to_toml());
+    let relisted = settings.relisted().expect("valid");
+    assert_eq!(relisted.cluster().config().nodes.iter().map(|entry| entry.number).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!((relisted.entry(), relisted.cluster().lease_ns()), (settings.entry(), settings.cluster().lease_ns()));
+    let made = settings.cluster().with(|config| config.nodes.truncate(2)).expect("valid");
+    let made = Settings::new(made, settings.node().clone()).expect("valid");
+    assert_eq!(made.relisted().expect("as it is").cluster().config().nodes.len(), 2, "the program's list counts");
+
+    other.nodes.remove(0);
+    dir.file("cluster.toml", &other.to_toml());
+    let error = settings.relisted().expect_err("it is not there").to_string();
+    assert!(error.contains("cluster.toml does not list it any more: its nodes are [2, 3]"), "{error}");
+    dir.file("cluster.toml", "name = 1");
+    assert!(matches!(settings.relisted(), Err(RelistError::Config(_))));
+}
+
 #[test]
 fn durability_is_refused_where_it_cannot_be_had() {
     let refused = |engine, durability| Cluster::new(ClusterConfig { engine, durability, ..three() }).expect_err("refused").to_string();

@@ -64,6 +64,8 @@ counters! {
     DiskSnapshots "disk_snapshots" "Snapshots of this life that are stable.",
     StableIndex "stable_index" "The index up to which entries are stable on this node's disk.",
     DiskErrno "disk_errno" "The number of the error with which the disk refused, which nothing is written after; 0: none.",
+    Group "group" "Where a majority commits (mu): the nodes that it is a majority of, a bit each, node 0 the lowest; 0 where views say who counts.",
+    GroupProcesses "group_processes" "How many processes that group has: for a moment it may have two of one node.",
 }
 
 #[cfg(test)]

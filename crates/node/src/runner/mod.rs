@@ -18,7 +18,7 @@ use martlet_protocol::replica::Application;
 
 use crate::backend::{Backend, Rest as _, StartError};
 use crate::clock;
-use crate::config::{EngineKind, FabricKind, Settings};
+use crate::config::{EngineKind, FabricKind, RelistError, Settings};
 use crate::counters::{Counter, Counters};
 use crate::durable::{DiskError, Origin, Store};
 use crate::engine::NodeEngine;
@@ -108,6 +108,14 @@ pub enum RunError {
         #[source]
         error: DiskError,
     },
+    /// The cluster's file does not list it any more, as it saw when it was to begin a new life.
+    #[error("node {node}: {why}")]
+    Removed {
+        /// Which node.
+        node: NodeId,
+        /// The file, and whom it lists.
+        why: String,
+    },
     /// The system refuses something else.
     #[error("node {node}: {what}: {error}")]
     System {
@@ -182,6 +190,8 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     let mut known_as = None;
     let mut report = hooks.started;
     let mut resets = 0;
+    let mut relisted: Settings;
+    let mut settings = settings;
     loop {
         let origin = match &store {
             Some(_) if let Some(life) = known_as.take() => Origin::Return { life },
@@ -219,6 +229,15 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
                 resets += 1;
                 counters.set(Counter::Resets, resets);
                 tracing::warn!("node {node} starts over as a new incarnation");
+                relisted = match settings.relisted() {
+                    Ok(relisted) => relisted,
+                    Err(why @ RelistError::Removed { .. }) => return Err(RunError::Removed { node, why: why.to_string() }),
+                    Err(error) => {
+                        tracing::warn!(%error, "the cluster's nodes are taken to be those of before");
+                        settings.clone()
+                    }
+                };
+                settings = &relisted;
             }
         }
     }

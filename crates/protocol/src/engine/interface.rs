@@ -74,6 +74,11 @@ pub trait Engine: Debug + Sized {
     /// Whether it leads and no other replica holds the state: one more crash and the service ends.
     fn is_alone(&self) -> bool;
 
+    /// Whose majority commits, as far as it is known to be committed; nobody where views alone say who counts.
+    fn committed_group(&self) -> &[ProcessId] {
+        &[]
+    }
+
     /// Whether somebody else waits for what this process does in its next turn, which nothing has to come for: it should have that before it lets others run.
     fn goes_on(&self) -> bool {
         false

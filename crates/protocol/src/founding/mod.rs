@@ -6,7 +6,9 @@
 //! 1. has the claim, which one process of the cluster can have at a time: on one host a name that goes with the process; over a network
 //!    the first node of the configuration that may found is the one;
 //! 2. sees of every other node that it is not running (which can be known on one host only), or that it is connected, its board shows no
-//!    view, and nobody has made it an acceptor. A node that may be running but is not connected, a paused one say, may have a view: wait for it;
+//!    view, and nobody has made it an acceptor. A node that may be running but is not connected, a paused one say, may have a view: wait for it.
+//!    That goes for nodes of which its configuration does not know too, as far as it can be told that they run ([`Ground::strangers`]), and for all who are
+//!    connected: nodes are added and removed while others run, and who was away may know an old list;
 //! 3. sees all of this twice in a row, of the same processes, so that no view can have moved behind its back from a node looked at later to one
 //!    looked at earlier: a process that has had a view never shows none again.
 //!
@@ -75,6 +77,12 @@ pub struct Config {
     pub return_patience_ns: u64,
 }
 
+impl Config {
+    fn is_configured(&self, node: NodeId) -> bool {
+        node == self.me.node || self.others.contains(&node)
+    }
+}
+
 /// What a founder has to be told of the place where it runs.
 pub trait Ground {
     /// Held by the one process that may found the cluster, as far as its founding is concerned.
@@ -96,6 +104,14 @@ pub trait Ground {
     /// # Errors
     /// When it cannot be said.
     fn is_absent(&self, node: NodeId) -> Result<bool, Self::Error>;
+
+    /// The nodes that run for certain though they are not configured. Where that cannot be known, nobody.
+    ///
+    /// # Errors
+    /// When it cannot be said.
+    fn strangers(&self) -> Result<Vec<NodeId>, Self::Error> {
+        Ok(Vec::new())
+    }
 }
 
 /// What follows from looking around.
@@ -288,7 +304,8 @@ impl<C> Founding<C> {
     ) -> Result<Look, G::Error> {
         let peers = Vec::with_capacity(members.len());
         let mut look = Look { peers, words: Vec::new(), missing: Vec::new(), unheard: Vec::new(), pending: 0, clear: true };
-        for node in &self.config.others {
+        let strangers = self.strangers(ground.strangers()?, members);
+        for node in self.config.others.iter().chain(&strangers) {
             // Every connection of that node: an earlier life may still be listed while it dies.
             let before = look.pending;
             for (peer, process) in members.iter().filter(|(_, process)| process.node == *node) {
@@ -320,6 +337,16 @@ impl<C> Founding<C> {
         }
         look.clear = look.unheard.is_empty();
         Ok(look)
+    }
+
+    /// Who is not configured and runs all the same, as the place says or since it is connected.
+    fn strangers(&self, running: Vec<NodeId>, members: &[(PeerId, ProcessId)]) -> Vec<NodeId> {
+        let mut strangers = running;
+        strangers.extend(members.iter().map(|(_, process)| process.node));
+        strangers.retain(|node| *node != self.config.me.node && !self.config.others.contains(node));
+        strangers.sort_unstable();
+        strangers.dedup();
+        strangers
     }
 
     /// A word has been read, of a board or a slot, or of what somebody has come back with.
@@ -378,6 +405,12 @@ impl Disks {
             return Some(Verdict::ComeBackAs(id.incarnation.0));
         }
         match refound(&present) {
+            // What roles it has is not known here, and without it the others might be no majority.
+            Ok(Refounding { members, .. }) if !members.iter().all(|id| config.is_configured(id.node)) => {
+                let unknown: Vec<u16> = members.iter().map(|id| id.node.0).filter(|node| !config.is_configured(NodeId(*node))).collect();
+                self.say(format!("nodes {unknown:?} have the newest data, and are not among the cluster's nodes as this process knows them"));
+                None
+            }
             // The first view needs somebody to decide the next one.
             Ok(Refounding { members, .. }) if !members.iter().any(|id| config.founders.contains(&id.node)) => {
                 let nodes: Vec<u16> = members.iter().map(|id| id.node.0).collect();
@@ -459,7 +492,7 @@ mod tests {
         let (me, words) = shown(node, group);
         let config = Config {
             me,
-            others: Vec::new(),
+            others: (0..3).map(NodeId).filter(|other| *other != me.node).collect(),
             founders: (0..3).map(NodeId).collect(),
             look_interval_ns: 1,
             unable_interval_ns: 1,
@@ -500,6 +533,17 @@ mod tests {
         assert_eq!(back.judge(Time(0), &best, false), Some(Verdict::ComeBackAs(later)));
         back.config.me.incarnation = Incarnation(later + 1);
         assert!(matches!(back.judge(Time(0), &best, false), Some(Verdict::Found(_))), "it has");
+    }
+
+    #[test]
+    fn a_cluster_is_not_founded_again_of_nodes_that_are_not_configured() {
+        let group: Option<&[u16]> = Some(&[0, 1, 3]);
+        let mut back = disks(0, group);
+        let all = [shown(1, group), shown(3, group)];
+        assert_eq!(back.judge(Time(0), &all, true), None);
+        assert_eq!(back.disks.said, "nodes [3] have the newest data, and are not among the cluster's nodes as this process knows them");
+        back.config.others.push(NodeId(3));
+        assert!(matches!(back.judge(Time(0), &all, true), Some(Verdict::Found(_))));
     }
 
     #[test]

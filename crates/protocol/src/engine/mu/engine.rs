@@ -75,6 +75,10 @@ impl Engine for Mu {
         self.is_alone()
     }
 
+    fn committed_group(&self) -> &[ProcessId] {
+        self.log.committed_group().map_or(&[], |(_, group)| group.members())
+    }
+
     fn goes_on(&self) -> bool {
         self.permission.is_to_grant() && !self.inbound.broken
     }
