@@ -8,6 +8,7 @@ mod cluster;
 mod durability;
 mod error;
 mod fabric;
+mod listing;
 mod node;
 mod secret;
 mod settings;

@@ -1,0 +1,127 @@
+//! Changes of the list of nodes in a cluster's file, which leave the rest as its writer wrote it, comments and all.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ClusterConfig, NodeEntry};
+
+/// A part of a cluster's file that lists nodes, and nothing else.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listing {
+    node: Vec<NodeEntry>,
+}
+
+impl ClusterConfig {
+    /// That file's text with this node at the end of its list, in place of the one of its number if there is one.
+    ///
+    /// # Errors
+    /// What is wrong with the text, in words. Whether the cluster is valid then is not looked at.
+    pub fn list(text: &str, entry: &NodeEntry) -> Result<String, String> {
+        let rest = match parse(text)?.nodes.iter().any(|node| node.number == entry.number) {
+            true => ClusterConfig::unlist(text, entry.number)?,
+            false => text.to_owned(),
+        };
+        let mut wanted = parse(text)?;
+        wanted.nodes.retain(|node| node.number != entry.number);
+        wanted.nodes.push(entry.clone());
+        let listed = toml::to_string(&Listing { node: vec![entry.clone()] }).map_err(|error| error.to_string())?;
+        let changed = format!("{}\n\n{listed}", rest.trim_end());
+        Ok(if parse(&changed).is_ok_and(|config| config == wanted) { changed } else { wanted.to_toml() })
+    }
+
+    /// That file's text without the node of this number.
+    ///
+    /// # Errors
+    /// What is wrong with the text, in words. Whether the cluster is valid then is not looked at.
+    pub fn unlist(text: &str, number: u16) -> Result<String, String> {
+        let mut wanted = parse(text)?;
+        wanted.nodes.retain(|node| node.number != number);
+        let changed = cut(text, number);
+        Ok(if parse(&changed).is_ok_and(|config| config == wanted) { changed } else { wanted.to_toml() })
+    }
+}
+
+fn parse(text: &str) -> Result<ClusterConfig, String> {
+    toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())
+}
+
+/// The text without the tables of that node, as far as they stand there in the usual form: each from its heading to the next one, or to what is said about that.
+fn cut(text: &str, number: u16) -> String {
+    let is_heading = |line: &str| line.trim_start().starts_with('[');
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let mut kept = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < lines.len() {
+        let mut end = at + 1;
+        while end < lines.len() && !is_heading(lines[end]) {
+            end += 1;
+        }
+        // What stands right above the next heading is about that.
+        while end < lines.len() && end > at + 1 && lines[end - 1].trim_start().starts_with('#') {
+            end -= 1;
+        }
+        let table = lines[at..end].concat();
+        let is_it = toml::from_str::<Listing>(&table).is_ok_and(|listing| listing.node.iter().any(|node| node.number == number));
+        if !is_it {
+            kept.push_str(&table);
+        }
+        at = end;
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+# Ours.
+name = \"shop\" # not a shop
+key = \"k\"
+
+[detector]
+cap = 7
+
+# The first.
+[[node]]
+number = 0
+
+# The second, in another rack.
+[[node]]
+number = 1
+roles = [
+  \"coordinator\", # and nothing else
+]
+
+[sizes]
+log_ring_bytes = 65536
+";
+
+    #[test]
+    fn a_node_is_listed_and_unlisted_and_the_rest_stays_as_it_was_written() {
+        let entry = NodeEntry { redis: "127.0.0.1:7713".into(), ..NodeEntry::new(2) };
+        let three = ClusterConfig::list(TEXT, &entry).expect("a good file");
+        assert!(three.starts_with(TEXT) && three.ends_with("[[node]]\nnumber = 2\nredis = \"127.0.0.1:7713\"\nroles = [\"coordinator\", \"replica\"]\n"), "{three}");
+        let moved = ClusterConfig::list(&three, &NodeEntry { redis: "127.0.0.1:9999".into(), ..entry.clone() }).expect("a good file");
+        assert_eq!(moved, three.replace("7713", "9999"), "in its own place");
+        assert_eq!(ClusterConfig::unlist(&three, 2).expect("a good file").trim_end(), TEXT.trim_end());
+        let without = ClusterConfig::unlist(TEXT, 0).expect("a good file");
+        assert!(without.contains("# not a shop") && without.contains("another rack") && without.contains("[sizes]"), "{without}");
+        let numbers = |text: &str| parse(text).expect("a good file").nodes.iter().map(|node| node.number).collect::<Vec<_>>();
+        assert_eq!(numbers(&without), [1]);
+        let without = ClusterConfig::unlist(TEXT, 1).expect("a good file");
+        assert_eq!((numbers(&without), parse(&without).expect("good").sizes), (vec![0], parse(TEXT).expect("good").sizes));
+        assert_eq!(ClusterConfig::unlist(TEXT, 9).expect("a good file"), TEXT, "nothing is to be done");
+    }
+
+    #[test]
+    fn a_list_in_another_form_is_written_anew() {
+        let text = "name = \"shop\"\nkey = \"k\"\nnode = [{ number = 0 }, { number = 4 }]\n";
+        for (changed, numbers) in [(ClusterConfig::list(text, &NodeEntry::new(1)), vec![0, 4, 1]), (ClusterConfig::unlist(text, 0), vec![4])] {
+            let config = parse(&changed.expect("a good file")).expect("a good file");
+            assert_eq!(config.nodes.iter().map(|node| node.number).collect::<Vec<_>>(), numbers);
+            assert_eq!(config.name, "shop");
+        }
+        assert!(ClusterConfig::unlist("name = 7", 0).is_err_and(|error| error.contains("name")));
+    }
+}
