@@ -5,10 +5,13 @@
 //! DIR/cluster.key    the secret that admits a process
 //! DIR/node-N.toml    what node N does
 //! DIR/node-N.log     what it said
+//! DIR/node-N.change  what is under way with node N: it is being added, or begins anew
 //! DIR/node-N.pid     which process it is, named so that a recycled number is not taken for it
 //! DIR/data/node-N    what node N keeps on disk, where it keeps anything (`docs/durability.md`)
 //! DIR/lock           held by the one command that changes something
 //! ```
+
+mod nodes;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -27,6 +30,8 @@ use martlet_node::config::{
 
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::process::{Activity, ProcessName};
+
+pub use nodes::{Change, Ports};
 
 /// What a cluster to be made looks like.
 #[derive(Clone, Debug)]
@@ -308,7 +313,7 @@ impl Directory {
             let path = entry.context(format_args!("cannot list {}", self.0.display()))?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
             let of_a_node = name.strip_prefix("node-").and_then(|rest| rest.split_once('.')).is_some_and(|(number, kind)| {
-                number.parse::<u16>().is_ok() && ["toml", "log", "pid", "pid.new", "toml.new"].contains(&kind)
+                number.parse::<u16>().is_ok() && ["toml", "log", "pid", "change", "pid.new", "toml.new", "change.new"].contains(&kind)
             });
             if of_a_node || ["cluster.key", "cluster.toml.new", "lock"].contains(&name) {
                 remove(&path)?;
@@ -341,10 +346,19 @@ fn remove(path: &Path) -> Outcome {
     }
 }
 
-/// A reader finds all of it or the file before it.
+/// A reader finds all of it or the file before it, also after a loss of power.
 fn write_whole(path: &Path, text: &str) -> Outcome {
-    let fresh = path.with_extension("toml.new");
-    fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, path)).context(format_args!("cannot write {}", path.display()))
+    let doing = format!("cannot write {}", path.display());
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let mut file = File::create(&fresh).context(&doing)?;
+    // Whoever may read the one before, and nobody else.
+    if let Ok(before) = fs::metadata(path) {
+        file.set_permissions(before.permissions()).context(&doing)?;
+    }
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&fresh, path)).context(&doing)?;
+    let holder = path.parent().filter(|holder| !holder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(holder).and_then(|holder| holder.sync_all()).context(&doing)
 }
 
 /// Readable by its owner only.
@@ -359,7 +373,7 @@ mod tests {
     use super::*;
     use crate::scratch::Scratch;
 
-    fn plan() -> Plan {
+    pub fn plan() -> Plan {
         let threads = martlet_node::config::ThreadsConfig::default();
         Plan {
             name: "test".into(),

@@ -1,8 +1,10 @@
 //! Other processes, named so that a recycled number is never taken for the process that had it before.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -36,6 +38,31 @@ impl ProcessName {
     pub fn of(pid: u32) -> io::Result<ProcessName> {
         let stat = Stat::read(pid)?;
         Ok(ProcessName { pid, started: stat.started, boot: boot()? })
+    }
+
+    /// The process of ours that runs this program with these arguments and, as the one after them, that file, whatever path of it was given.
+    pub fn of_command(arguments: &[&str], file: &Path) -> io::Result<Option<ProcessName>> {
+        let Ok(wanted) = file.canonicalize() else { return Ok(None) };
+        for entry in fs::read_dir("/proc")? {
+            let entry = entry?;
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            // Whoever goes meanwhile, or is not ours to look at, is not the one. A node's second process has its command line, and another name.
+            let about = |what: &str| fs::read(entry.path().join(what)).unwrap_or_default();
+            let line = about("cmdline");
+            let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+            let is_it = words.iter().skip(1).zip(arguments).all(|(word, argument)| *word == argument.as_bytes());
+            let Some(given) = words.get(arguments.len() + 1).filter(|given| is_it && !given.is_empty()) else { continue };
+            if about("comm").trim_ascii() == b"martlet-mourner" {
+                continue;
+            }
+            let given = Path::new(OsStr::from_bytes(given));
+            let cwd = fs::read_link(entry.path().join("cwd")).unwrap_or_default();
+            if cwd.join(given).canonicalize().is_ok_and(|path| path == wanted) {
+                let name = ProcessName::of(pid);
+                return Ok(name.ok().filter(|name| name.activity() != Activity::Gone));
+            }
+        }
+        Ok(None)
     }
 
     /// Reads what [`ProcessName::write`] wrote; `None` when there is no such file, or nothing that makes sense stands in it (it was cut
@@ -217,6 +244,33 @@ mod tests {
             fs::write(&file, half).expect("written");
             assert_eq!(ProcessName::read(&file).expect("there"), None, "{half:?}");
         }
+    }
+
+    #[test]
+    fn a_process_is_found_by_its_command_whatever_path_it_was_given() {
+        let scratch = crate::scratch::Scratch::new("command").expect("a directory");
+        let file = scratch.path().join("node.toml");
+        fs::write(&file, "").expect("written");
+        let find = || ProcessName::of_command(&["-f", "/dev/null"], &file).expect("it can be told");
+        assert_eq!(find(), None);
+        let mut child = std::process::Command::new("tail")
+            .args(["-f", "/dev/null", "../../dev/../tmp/../dev/null"])
+            .current_dir("/")
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("tail is there");
+        assert_eq!(find(), None, "another file");
+        child.kill().and_then(|()| child.wait().map(|_| ())).expect("it is ours");
+        let mut child = std::process::Command::new("tail")
+            .args(["-f", "/dev/null", "./node.toml"])
+            .current_dir(scratch.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("tail is there");
+        let found = find();
+        child.kill().and_then(|()| child.wait().map(|_| ())).expect("it is ours");
+        assert_eq!(found.map(|name| name.pid), Some(child.id()));
+        assert_eq!(find(), None, "it is gone");
     }
 
     #[test]

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
+use martlet_protocol::basics::layout::MAX_MEMBERS;
 use rustix::process::Signal;
 use serde_json::json;
 
 use crate::commands::Which;
 use crate::directory::Directory;
-use crate::fail::{Context as _, Outcome};
+use crate::fail::{Context as _, Fail, Outcome};
 use crate::output::Format;
 
 /// Stop all nodes of a cluster. Its data goes with them, unless it is on their disks (--durability of `cluster up`).
@@ -46,8 +47,27 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     Ok(())
 }
 
+/// Stops a node if it runs: asks it to end, and kills it if it does not in time. Returns how it ended. Its process is not forgotten. Under the lock.
+pub fn stop(directory: &Directory, node: u16, grace: Duration) -> Outcome<&'static str> {
+    let doing = format!("cannot stop node {node}");
+    let Some(process) = directory.process(node)? else { return Ok("was not running") };
+    let Some(handle) = process.open().context(&doing)? else { return Ok("was not running") };
+    for signal in [Signal::TERM, Signal::CONT] {
+        handle.signal(signal).context(&doing)?;
+    }
+    if handle.wait_gone(grace).context(&doing)? {
+        return Ok("ended");
+    }
+    handle.signal(Signal::KILL).context(&doing)?;
+    match handle.wait_gone(Duration::from_secs(60)).context(&doing)? {
+        true => Ok("did not end in time and was killed"),
+        false => Err(Fail::failed(format_args!("node {node} (process {}) does not end", process.pid))),
+    }
+}
+
 /// Stops every node that runs and forgets its process. Returns how each of them ended.
 pub fn stop_all(directory: &Directory, grace: Duration) -> Outcome<Vec<(u16, &'static str)>> {
+    (0..MAX_MEMBERS as u16).try_for_each(|node| directory.adopt(node))?;
     let mut running = Vec::new();
     for node in directory.nodes_with_processes()? {
         let handle = match directory.process(node)? {

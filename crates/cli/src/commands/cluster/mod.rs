@@ -1,9 +1,14 @@
 //! `martlet cluster`
 
+mod add;
+mod change;
 mod down;
 mod handover;
 mod kill;
+mod remove;
+mod replace;
 mod restart;
+mod standing;
 mod up;
 
 use clap::Subcommand;
@@ -20,6 +25,9 @@ pub enum Command {
     Kill(kill::Arguments),
     Restart(restart::Arguments),
     Handover(handover::Arguments),
+    Add(add::Arguments),
+    Remove(remove::Arguments),
+    Replace(replace::Arguments),
     Down(down::Arguments),
 }
 
@@ -30,6 +38,9 @@ pub fn run(command: &Command, format: Format) -> Outcome {
         Command::Restart(arguments) => restart::run(arguments, format),
         Command::Handover(arguments) => handover::run(arguments, format),
         Command::Down(arguments) => down::run(arguments, format),
+        Command::Add(arguments) => add::run(arguments, format),
+        Command::Remove(arguments) => remove::run(arguments, format),
+        Command::Replace(arguments) => replace::run(arguments, format),
         Command::Kill(arguments) => kill::run(arguments, format),
     }
 }

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use clap::Args;
-use rustix::process::Signal;
 use serde_json::json;
 
 use crate::commands::Which;
 use crate::directory::{Directory, Life};
-use crate::fail::{Context as _, Fail, Outcome};
+use crate::fail::{Context as _, Outcome};
 use crate::interrupt::Interrupt;
 use crate::output::Format;
 
@@ -37,18 +36,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let directory = Directory::new(&arguments.which.dir);
     let cluster = directory.existing_node(node)?;
     let _lock = directory.lock()?;
-    if let Some(handle) = directory.process(node)?.map(|process| process.open()).transpose().context("cannot reach the node")?.flatten() {
-        let doing = format!("cannot stop node {node}");
-        for signal in [Signal::TERM, Signal::CONT] {
-            handle.signal(signal).context(&doing)?;
-        }
-        if !handle.wait_gone(Duration::from_secs(arguments.grace)).context(&doing)? {
-            handle.signal(Signal::KILL).context(&doing)?;
-            if !handle.wait_gone(Duration::from_secs(60)).context(&doing)? {
-                return Err(Fail::failed(format_args!("node {node} does not end")));
-            }
-        }
-    }
+    directory.adopt(node)?;
+    super::down::stop(&directory, node, Duration::from_secs(arguments.grace))?;
     let (process, _child) = directory.start(node, Life::OfItsOwn)?;
     if arguments.patience > 0 {
         super::up::await_whole(&directory, &cluster, Duration::from_secs(arguments.patience), &interrupt)?;

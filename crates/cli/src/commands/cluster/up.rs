@@ -69,6 +69,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let mut started = Vec::new();
     for node in &cluster.config().nodes {
         let number = node.number;
+        directory.adopt(number)?;
         match directory.activity(number)? {
             Activity::Running => {}
             Activity::Stopped => {
@@ -82,6 +83,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         }
     }
     await_whole(&directory, &cluster, Duration::from_secs(arguments.patience), &interrupt)?;
+    // Whatever was under way with any of them has come to its end.
+    cluster.config().nodes.iter().try_for_each(|node| directory.end_change(node.number))?;
     report(&directory, &cluster, &started, format)
 }
 

@@ -1,0 +1,100 @@
+//! `martlet cluster add`
+
+use std::time::Duration;
+
+use clap::Args;
+use martlet_node::config::Cluster;
+use martlet_protocol::basics::layout::MAX_MEMBERS;
+use serde_json::json;
+
+use super::change::Changing;
+use crate::commands::Which;
+use crate::directory::{Change, Directory, Ports};
+use crate::fail::{Context as _, Fail, Outcome};
+use crate::interrupt::Interrupt;
+use crate::output::Format;
+
+/// Add a node to a running cluster: one more that decides about membership and holds the data. Nothing stops for it.
+///
+/// It gets a number and its files, is started, and the command returns when it holds the data and counts. Its own file is like those of the others; one that is
+/// there already is taken as it is. When the command was broken off, the same command goes on with the same node; so does `martlet cluster up`.
+///
+/// Example: martlet cluster add && martlet status
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The new node's number [default: one more than the highest]. One that the cluster has already is only started if it does not run.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..MAX_MEMBERS as i64))]
+    node: Option<u16>,
+    /// It serves the Redis protocol on this port [default: as far from the first node's as its number is].
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    redis_port: Option<u16>,
+    /// With --fabric verbs of `cluster up`: it meets the others on this port [default: as far from the first node's as its number is].
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    fabric_port: Option<u16>,
+    /// How long to wait until it counts, in seconds. It takes as long as to send it all data.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    patience: u64,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let directory = Directory::new(&arguments.which.dir);
+    directory.existing_cluster()?;
+    let _lock = directory.lock()?;
+    let cluster = directory.existing_cluster()?;
+    let changing = Changing { directory: &directory, patience: Duration::from_secs(arguments.patience), interrupt: &interrupt, format };
+    changing.await_leader(&cluster)?;
+    let number = match (arguments.node, directory.half_added()) {
+        (None, Some(begun)) => begun,
+        (None, None) => directory.free_number(&cluster)?,
+        (Some(asked), _) => asked,
+    };
+    let listed = cluster.config().nodes.iter().any(|node| node.number == number);
+    let begun = directory.change(number);
+    match begun {
+        None if listed => format.say(format_args!("node {number} is one of the cluster's nodes already")),
+        Some(change) => format.say(format_args!("goes on with {change} node {number}, which was broken off")),
+        None => {}
+    }
+    let cluster = if listed && begun != Some(Change::Adding) { as_asked(arguments, cluster, number)? } else { list(arguments, &directory, &cluster, number)? };
+    changing.welcome(&cluster, number)?;
+    let entry = cluster.config().nodes.iter().find(|node| node.number == number).expect("just listed");
+    let count = cluster.config().nodes.len();
+    format.print(
+        format_args!("node {number} belongs to the cluster, which has {count} nodes{}", served(&entry.redis)),
+        || json!({"event": "added", "node": number, "redis": entry.redis, "nodes": count}),
+    );
+    Ok(())
+}
+
+fn served(redis: &str) -> String {
+    if redis.is_empty() { String::new() } else { format!("; it serves the Redis protocol on {redis}") }
+}
+
+/// The node becomes one of the cluster's, if it is not yet, where it was asked for.
+fn list(arguments: &Arguments, directory: &Directory, cluster: &Cluster, number: u16) -> Outcome<Cluster> {
+    let ports = Ports { redis: arguments.redis_port, fabric: arguments.fabric_port };
+    let entry = directory.entry_for(cluster, number, ports)?;
+    let mut nodes = cluster.config().nodes.clone();
+    nodes.retain(|node| node.number != number);
+    nodes.push(entry.clone());
+    Directory::check_nodes(cluster, nodes)?;
+    directory.begin_change(number, Change::Adding)?;
+    directory.list_node(cluster, &entry)
+}
+
+/// The cluster with that node, which it has already, if it is where it was asked for.
+fn as_asked(arguments: &Arguments, cluster: Cluster, number: u16) -> Outcome<Cluster> {
+    let entry = cluster.config().nodes.iter().find(|node| node.number == number).expect("listed");
+    let redis = entry.redis_host_port().map(|(_, port)| port);
+    let fabric = entry.meeting_point().map(|address| address.port());
+    for (flag, asked, there) in [("--redis-port", arguments.redis_port, redis), ("--fabric-port", arguments.fabric_port, fabric)] {
+        if let Some(asked) = asked.filter(|asked| Some(*asked) != there) {
+            let there = there.map_or_else(|| "none".into(), |port| port.to_string());
+            return Err(Fail::usage(format_args!("{flag} is {asked}, but node {number} belongs to the cluster already and has {there}")));
+        }
+    }
+    Ok(cluster)
+}

@@ -1,0 +1,187 @@
+//! What commands have in common that change the set of nodes while the cluster runs.
+
+use std::time::Duration;
+
+use martlet_node::config::Cluster;
+use martlet_node::counters::Counter;
+use martlet_protocol::membership::{Roles, View};
+use serde_json::json;
+
+use super::standing::{self, Standing};
+use crate::directory::{Directory, Life};
+use crate::fail::{Fail, Outcome};
+use crate::interrupt::Interrupt;
+use crate::observer::{self, Observer, Sight};
+use crate::output::Format;
+use crate::process::Activity;
+
+/// For how long what stands against a change may pass by itself: whoever has just died is about to be removed.
+const SECOND_THOUGHTS: Duration = Duration::from_secs(2);
+
+/// A change of a cluster under the directory's lock.
+pub struct Changing<'a> {
+    /// Where the cluster's files are.
+    pub directory: &'a Directory,
+    /// How long to wait for the cluster, at each step.
+    pub patience: Duration,
+    /// Ctrl-C.
+    pub interrupt: &'a Interrupt,
+    /// How to tell what happens.
+    pub format: Format,
+}
+
+impl Changing<'_> {
+    fn running(&self, cluster: &Cluster) -> Outcome<Vec<u16>> {
+        let mut running = Vec::new();
+        for node in &cluster.config().nodes {
+            if self.directory.activity(node.number)? == Activity::Running {
+                running.push(node.number);
+            }
+        }
+        Ok(running)
+    }
+
+    /// Waits until somebody leads, which a change of the set of nodes needs.
+    pub fn await_leader(&self, cluster: &Cluster) -> Outcome {
+        let dir = self.directory.path().display();
+        if self.running(cluster)?.is_empty() {
+            return Err(Fail::absent(format_args!("no node of the cluster in {dir} runs; `martlet cluster up --dir {dir}` starts them")));
+        }
+        let found = Observer::open(cluster)?.wait_for(self.patience, self.interrupt, |sights| observer::primary(sights).is_some())?;
+        found.map(|_| ()).map_err(|sights| observer::not_ready(&format!("nobody led within {} s", self.patience.as_secs()), &sights))
+    }
+
+    /// Makes sure that the others can do without a node. `whatfor` is to be done with it.
+    pub fn check_dispensable(&self, cluster: &Cluster, node: u16, whatfor: &str) -> Outcome {
+        let running = self.running(cluster)?;
+        let (engine, fabric) = (cluster.config().engine, cluster.config().fabric);
+        let mut why = None;
+        if running.iter().any(|other| *other != node) {
+            let found = Observer::open(cluster)?.wait_for(SECOND_THOUGHTS.min(self.patience), self.interrupt, |sights| {
+                why = Standing::of(sights, &running, engine, fabric)
+                    .map_or_else(|| Some("nobody shows a view".into()), |standing| standing.objection(node));
+                why.is_none()
+            })?;
+            if found.is_ok() {
+                return Ok(());
+            }
+        }
+        let why = why.unwrap_or_else(|| "no other node runs".into());
+        Err(Fail::failed(format_args!("node {node} is needed and is not {whatfor}: {why}. --force does it all the same, whatever is lost by that")))
+    }
+
+    /// Ends a node if it runs, and waits until nobody counts on it.
+    pub fn dismiss(&self, cluster: &Cluster, node: u16, grace: Duration, force: bool) -> Outcome {
+        let how = super::down::stop(self.directory, node, grace)?;
+        self.format.print(format_args!("node {node} {how}"), || json!({"event": "stopped", "node": node, "how": how}));
+        let live = self.running(cluster)?;
+        if live.is_empty() && force {
+            return Ok(());
+        }
+        let engine = cluster.config().engine;
+        let done = |sights: &[Sight]| observer::is_whole(sights, &live) && standing::is_without(sights, node, engine);
+        match Observer::open(cluster)?.wait_for(self.patience, self.interrupt, done)? {
+            Ok(_) => Ok(()),
+            Err(_) if force => {
+                self.format.say(format_args!("the others still count on node {node}; --force goes on all the same"));
+                Ok(())
+            }
+            Err(sights) => {
+                let what = format!(
+                    "node {node} has ended, and the others were not seen to go on without it within {} s; it is still one of the cluster's nodes, and the \
+                     same command goes on from here",
+                    self.patience.as_secs()
+                );
+                Err(observer::not_ready(&what, &sights))
+            }
+        }
+    }
+
+    /// Starts a node if it does not run, and waits until it holds the data and counts. Whatever was under way with it is over then.
+    pub fn welcome(&self, cluster: &Cluster, node: u16) -> Outcome {
+        let directory = self.directory;
+        directory.adopt(node)?;
+        let started = directory.activity(node)? == Activity::Gone;
+        if started {
+            directory.start(node, Life::OfItsOwn)?;
+        }
+        let pid = directory.process(node)?.map(|process| process.pid);
+        let how = if started { "started" } else { "was running" };
+        let pid_text = pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
+        self.format.print(
+            format_args!("node {node} {how}{pid_text}"),
+            || json!({"event": "started", "node": node, "pid": pid, "started": started}),
+        );
+        let live = self.running(cluster)?;
+        let engine = cluster.config().engine;
+        let (mut died, mut shown) = (false, Stage::Starting);
+        let found = Observer::open(cluster)?.wait_for(self.patience, self.interrupt, |sights| {
+            let stage = Stage::of(sights, node);
+            if stage > shown {
+                shown = stage;
+                let view = observer::newest_view(sights).map(|view| view.number.0);
+                self.format.print(
+                    format_args!("node {node} {}", stage.text()),
+                    || json!({"event": "progress", "node": node, "stage": stage.name(), "view": view}),
+                );
+            }
+            died = matches!(directory.activity(node), Ok(Activity::Gone));
+            died || observer::is_whole(sights, &live) && standing::is_settled(sights, engine)
+        })?;
+        if died {
+            let log = directory.log_file(node);
+            return Err(Fail::failed(format_args!("node {node} ended; the last of {}:\n{}", log.display(), directory.log_tail(node, 8))));
+        }
+        found.map_err(|sights| {
+            let what = format!(
+                "node {node} was not seen to hold the data and to count within {} s; it goes on, and the same command waits for it again",
+                self.patience.as_secs()
+            );
+            observer::not_ready(&what, &sights)
+        })?;
+        directory.end_change(node)
+    }
+}
+
+/// How far a node has come that is on its way in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Starting,
+    Asking,
+    Learning,
+    Counting,
+}
+
+impl Stage {
+    fn of(sights: &[Sight], node: u16) -> Stage {
+        let Some(sight) = sights.iter().find(|sight| sight.node == node && sight.reading.is_some()) else { return Stage::Starting };
+        let incarnation = sight.counter(Counter::Incarnation);
+        let listed = |view: &View| {
+            let member = view.members.iter().find(|m| m.id.node.0 == node && m.id.incarnation.0 == incarnation)?;
+            Some(member.roles.has(Roles::LEARNER))
+        };
+        match observer::newest_view(sights).and_then(listed) {
+            None => Stage::Asking,
+            Some(true) => Stage::Learning,
+            Some(false) => Stage::Counting,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Stage::Starting => "starting",
+            Stage::Asking => "asking",
+            Stage::Learning => "learning",
+            Stage::Counting => "counting",
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Stage::Starting => "starts",
+            Stage::Asking => "is connected and asks to be taken in",
+            Stage::Learning => "has been taken in and receives the data",
+            Stage::Counting => "counts",
+        }
+    }
+}

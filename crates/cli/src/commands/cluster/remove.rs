@@ -1,0 +1,112 @@
+//! `martlet cluster remove`
+
+use std::time::Duration;
+
+use clap::Args;
+use martlet_node::config::{Cluster, EngineKind, NodeEntry, Role};
+use martlet_protocol::basics::layout::MAX_MEMBERS;
+use serde_json::json;
+
+use super::change::Changing;
+use crate::commands::Which;
+use crate::directory::Directory;
+use crate::fail::{Context as _, Fail, Outcome};
+use crate::interrupt::Interrupt;
+use crate::output::{Format, WARN, styled};
+
+/// Remove a node from a running cluster, for good. It may run or be dead; it may lead.
+///
+/// A node that runs leaves in order. The command returns when the others go on without it and the cluster's file lists it no more; until then it belongs to the
+/// cluster, and `martlet cluster up` starts it again. It is refused when the others could not go on without it, or would not have the data. When the
+/// command was broken off, the same command goes on; for a node that the cluster does not have it does nothing.
+///
+/// Example: martlet cluster remove 3 --purge
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The node's number.
+    #[arg(value_parser = clap::value_parser!(u16).range(..MAX_MEMBERS as i64))]
+    node: u16,
+    /// Remove its files too: its own file, its log, and its data below DIR/data. A data directory elsewhere stays.
+    #[arg(long)]
+    purge: bool,
+    /// Remove it even if the others cannot go on without it, or the data is lost by that.
+    #[arg(long)]
+    force: bool,
+    /// How long the node may take to end, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    grace: u64,
+    /// How long to wait until the others go on without it, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    patience: u64,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let number = arguments.node;
+    let directory = Directory::new(&arguments.which.dir);
+    directory.existing_cluster()?;
+    let _lock = directory.lock()?;
+    let mut cluster = directory.existing_cluster()?;
+    directory.adopt(number)?;
+    let listed = cluster.config().nodes.iter().any(|node| node.number == number);
+    if listed {
+        let rest = without(&cluster, number)?;
+        Directory::check_nodes(&cluster, rest)?;
+        let changing = Changing { directory: &directory, patience: Duration::from_secs(arguments.patience), interrupt: &interrupt, format };
+        if !arguments.force {
+            changing.check_dispensable(&cluster, number, "removed")?;
+        }
+        changing.dismiss(&cluster, number, Duration::from_secs(arguments.grace), arguments.force)?;
+        cluster = directory.unlist_node(&cluster, number)?;
+    } else {
+        // An earlier command may have been broken off behind that point, or before.
+        super::down::stop(&directory, number, Duration::from_secs(arguments.grace))?;
+    }
+    directory.forget_process(number)?;
+    directory.end_change(number)?;
+    let had_files = directory.has_left(&cluster, number);
+    if arguments.purge {
+        directory.purge_node(&cluster, number)?;
+    }
+    let left: Vec<u16> = cluster.config().nodes.iter().map(|node| node.number).collect();
+    let files = match (had_files, arguments.purge) {
+        (false, _) => "",
+        (true, true) => "; its files have been removed",
+        (true, false) => "; its files are kept",
+    };
+    let what = if listed { format!("node {number} has been removed{files}") } else { format!("node {number} is none of the cluster's nodes{files}") };
+    format.print(
+        format_args!("{what}. The cluster's nodes are {left:?}"),
+        || json!({"event": "removed", "node": number, "was_listed": listed, "purged": arguments.purge, "nodes": left}),
+    );
+    if listed {
+        warn_of_few(&cluster, format);
+    }
+    Ok(())
+}
+
+/// The cluster's nodes but for that one, if any is left.
+fn without(cluster: &Cluster, number: u16) -> Outcome<Vec<NodeEntry>> {
+    let rest: Vec<NodeEntry> = cluster.config().nodes.iter().filter(|node| node.number != number).cloned().collect();
+    if rest.is_empty() {
+        return Err(Fail::usage(format_args!("node {number} is the cluster's only one; `martlet cluster down --purge` ends the cluster")));
+    }
+    if !rest.iter().any(NodeEntry::may_found) {
+        return Err(Fail::usage(format_args!(
+            "node {number} is the only one that is coordinator and replica, and one has to be; add another one first: `martlet cluster add`"
+        )));
+    }
+    Ok(rest)
+}
+
+fn warn_of_few(cluster: &Cluster, format: Format) {
+    let replicas = cluster.config().nodes.iter().filter(|node| node.roles.contains(&Role::Replica)).count();
+    let what = match (replicas, cluster.config().engine) {
+        (1, _) => "one node holds the data: there is nobody to go on when it dies",
+        (2, EngineKind::Mu) => "two nodes hold the data: nobody goes on when the one that leads dies, since a majority of two is both",
+        _ => return,
+    };
+    format.say(styled(WARN, what));
+}

@@ -1,0 +1,62 @@
+//! `martlet cluster replace`
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use super::change::Changing;
+use crate::commands::Which;
+use crate::directory::{Change, Directory};
+use crate::fail::{Context as _, Outcome};
+use crate::interrupt::Interrupt;
+use crate::output::Format;
+
+/// Begin anew with a node whose data is lost, damaged, or on a disk that is to be changed: as a node of the same number that holds nothing and is taught.
+///
+/// A node that runs leaves in order. When the others go on without it, what it keeps on disk is removed, and it is started again; the command returns when it holds
+/// the data and counts. Its own file may have been changed before, to name another `directory`. It is refused when the others could not go on without
+/// it, or would not have the data. When the command was broken off, the same command goes on.
+///
+/// Example: martlet cluster replace 1
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The node's number.
+    node: u16,
+    /// Do it even if the others cannot go on without it, or the data is lost by that.
+    #[arg(long)]
+    force: bool,
+    /// How long the node may take to end, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    grace: u64,
+    /// How long to wait until the others go on without it, and until it counts, in seconds each.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    patience: u64,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let number = arguments.node;
+    let directory = Directory::new(&arguments.which.dir);
+    directory.existing_node(number)?;
+    let _lock = directory.lock()?;
+    let cluster = directory.existing_node(number)?;
+    directory.adopt(number)?;
+    let changing = Changing { directory: &directory, patience: Duration::from_secs(arguments.patience), interrupt: &interrupt, format };
+    if directory.change(number) == Some(Change::Replacing) {
+        format.say(format_args!("goes on with replacing node {number}, which was broken off"));
+    } else {
+        if !arguments.force {
+            changing.check_dispensable(&cluster, number, "replaced")?;
+        }
+        changing.dismiss(&cluster, number, Duration::from_secs(arguments.grace), arguments.force)?;
+        directory.clear_data(number)?;
+        // From here on it is a node that is to be started.
+        directory.begin_change(number, Change::Replacing)?;
+    }
+    changing.welcome(&cluster, number)?;
+    format.print(format_args!("node {number} has begun anew, holds the data and counts"), || json!({"event": "replaced", "node": number}));
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! What a cluster can do without one of its nodes, and whether it does without it already.
+
+use martlet_node::config::{EngineKind, FabricKind};
+use martlet_node::counters::Counter;
+use martlet_protocol::membership::{Roles, View};
+
+use crate::observer::{self, Sight};
+
+/// What counts when a node is to go.
+#[derive(Debug)]
+pub struct Standing<'a> {
+    /// The newest view.
+    pub view: &'a View,
+    /// Nodes that run, and belong to it as they run.
+    pub live: Vec<u16>,
+    /// The nodes of which a majority commits, a bit each; 0: nobody has shown any.
+    pub group: u64,
+    /// How requests are replicated.
+    pub engine: EngineKind,
+    /// What memory is reached by.
+    pub fabric: FabricKind,
+}
+
+impl<'a> Standing<'a> {
+    /// As it is seen now; `running`: the nodes whose processes run. `None`: nobody shows a view.
+    pub fn of(sights: &'a [Sight], running: &[u16], engine: EngineKind, fabric: FabricKind) -> Option<Standing<'a>> {
+        let view = observer::newest_view(sights)?;
+        let belongs = |sight: &&Sight| {
+            let incarnation = sight.counter(Counter::Incarnation);
+            running.contains(&sight.node) && view.members.iter().any(|m| m.id.node.0 == sight.node && m.id.incarnation.0 == incarnation)
+        };
+        let live = sights.iter().filter(belongs).map(|sight| sight.node).collect();
+        // Of those who are committed to different groups, whoever knows more.
+        let latest = sights.iter().filter(|sight| sight.counter(Counter::Group) != 0).max_by_key(|sight| sight.counter(Counter::CommittedIndex));
+        Some(Standing { view, live, group: latest.map_or(0, |sight| sight.counter(Counter::Group)), engine, fabric })
+    }
+
+    /// Why the cluster would not go on, or not with its data, if a node went for good; `None`: it would.
+    pub fn objection(&self, node: u16) -> Option<String> {
+        let live = |number: u16| number != node && self.live.contains(&number);
+        let of = |role: Roles| self.view.members.iter().filter(move |m| m.roles.has(role)).map(|m| m.id.node.0);
+        let holders: Vec<u16> = of(Roles::REPLICA).filter(|number| live(*number)).collect();
+        if holders.is_empty() {
+            return Some("none of the others that run holds the data".into());
+        }
+        let lacks = |what: &str, rest: &[u16]| {
+            let there: Vec<u16> = rest.iter().copied().filter(|number| live(*number)).collect();
+            let missing = there.len() * 2 <= rest.len();
+            missing.then(|| format!("of nodes {rest:?}, a majority of which {what}, only {there:?} run"))
+        };
+        if self.engine == EngineKind::Mu && self.group != 0 {
+            let rest: Vec<u16> = (0..64).filter(|number| *number != node && self.group >> number & 1 == 1).collect();
+            if let Some(why) = lacks("acknowledges requests", &rest) {
+                return Some(why);
+            }
+        }
+        let rest: Vec<u16> = of(Roles::COORDINATOR).filter(|number| *number != node).collect();
+        match self.fabric {
+            // The memory of the dead is at hand as long as one lives who has it.
+            FabricKind::Shm if rest.iter().any(|number| live(*number)) => None,
+            FabricKind::Shm => Some("none of the others that run is a coordinator".into()),
+            FabricKind::Verbs => lacks("decides about membership", &rest),
+        }
+    }
+}
+
+/// Whether the newest view, and the group where a majority commits, are the same nodes: what membership has decided has been done.
+pub fn is_settled(sights: &[Sight], engine: EngineKind) -> bool {
+    let (Some(view), Some(leader)) = (observer::newest_view(sights), observer::primary(sights)) else { return false };
+    let replicas = view.members.iter().filter(|m| m.roles.has(Roles::REPLICA)).fold(0, |nodes, m| nodes | 1_u64 << (m.id.node.0 % 64));
+    let group = leader.counter(Counter::Group);
+    engine != EngineKind::Mu || group == replicas && leader.counter(Counter::GroupProcesses) == u64::from(group.count_ones())
+}
+
+/// Whether nobody counts on that node any more.
+pub fn is_without(sights: &[Sight], node: u16, engine: EngineKind) -> bool {
+    let listed = |view: &View| view.members.iter().any(|member| member.id.node.0 == node);
+    observer::newest_view(sights).is_some_and(|view| !listed(view)) && is_settled(sights, engine)
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_fabric::{Incarnation, NodeId};
+    use martlet_protocol::basics::{ProcessId, ViewNumber};
+    use martlet_protocol::membership::Member;
+
+    use super::*;
+
+    fn view(members: &[(u16, Roles)]) -> View {
+        let id = |node| ProcessId { node: NodeId(node), incarnation: Incarnation(1) };
+        let members = members.iter().map(|(node, roles)| Member { id: id(*node), roles: *roles, address: String::new() }).collect();
+        View { number: ViewNumber(1), lease_ns: 1, fence_ns: 1, compatible: false, members, departed: Vec::new() }
+    }
+
+    #[test]
+    fn who_is_needed_does_not_go() {
+        let both = Roles::COORDINATOR.with(Roles::REPLICA);
+        let learns = Roles::COORDINATOR.with(Roles::LEARNER);
+        let of = |members: &[(u16, Roles)], live: &[u16], group: u64, engine, fabric, node| {
+            let view = view(members);
+            Standing { view: &view, live: live.to_vec(), group, engine, fabric }.objection(node)
+        };
+        let (pb, mu, shm, verbs) = (EngineKind::PrimaryBackup, EngineKind::Mu, FabricKind::Shm, FabricKind::Verbs);
+        let three = [(0, both), (1, both), (2, both)];
+        for engine in [pb, mu] {
+            for fabric in [shm, verbs] {
+                assert_eq!(of(&three, &[0, 1, 2], 0b111, engine, fabric, 0), None);
+                assert_eq!(of(&three, &[0, 1], 0b111, engine, fabric, 2), None, "it is dead");
+                assert_eq!(of(&three[..2], &[0, 1], 0b11, engine, fabric, 0), None, "one goes on alone");
+            }
+        }
+        let alone = of(&[(0, both), (1, learns)], &[0, 1], 0b1, mu, shm, 0);
+        assert_eq!(alone.as_deref(), Some("none of the others that run holds the data"));
+        let minority = of(&three, &[0, 1], 0b111, mu, shm, 0);
+        assert_eq!(minority.as_deref(), Some("of nodes [1, 2], a majority of which acknowledges requests, only [1] run"));
+        assert_eq!(of(&three, &[0, 1], 0, pb, shm, 0), None, "the last one goes on alone");
+        let undecided = of(&three, &[0, 1], 0, pb, verbs, 0);
+        assert_eq!(undecided.as_deref(), Some("of nodes [1, 2], a majority of which decides about membership, only [1] run"));
+        let nobody = of(&[(0, both), (1, Roles::REPLICA)], &[0, 1], 0, pb, shm, 0);
+        assert_eq!(nobody.as_deref(), Some("none of the others that run is a coordinator"));
+    }
+}
