@@ -104,7 +104,9 @@ impl Directory {
             let next = i32::from(port) + i32::from(number) - i32::from(base);
             let port = asked.or_else(|| u16::try_from(next).ok().filter(|port| *port > 0));
             let port = port.ok_or_else(|| {
-                Fail::usage(format_args!("{flag} is absent, and would be {next}, by the port of node {base}; allowed are ports from 1 to 65535"))
+                Fail::usage(format_args!(
+                    "{flag} is absent, and would be {next}, by the port of node {base}; allowed are ports from 1 to 65535"
+                ))
             })?;
             Ok(if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
         };

@@ -14,12 +14,18 @@ pub struct Cluster {
     pub temp: TempDir,
     pub dir: String,
     pub port: u16,
+    /// For so many nodes there are ports, for the Redis protocol and behind those for meeting over a network.
+    nodes: u16,
 }
 
 impl Cluster {
     pub fn new() -> Cluster {
+        Cluster::with_room_for(3)
+    }
+
+    pub fn with_room_for(nodes: u16) -> Cluster {
         let temp = TempDir::new();
-        Cluster { dir: temp.join("c"), temp, port: free_ports(6) }
+        Cluster { dir: temp.join("c"), temp, port: free_ports(2 * nodes), nodes }
     }
 
     pub fn run(&self, arguments: &[&str]) -> Ran {
@@ -31,14 +37,19 @@ impl Cluster {
     }
 
     /// On whatever fabric these tests run.
-    fn up_with(&self, more: &[&str]) -> Ran {
-        let (port, meeting, fabric) = (self.port.to_string(), (self.port + 3).to_string(), fabric());
+    pub fn up_with(&self, more: &[&str]) -> Ran {
+        let (port, meeting, fabric) = (self.port.to_string(), (self.port + self.nodes).to_string(), fabric());
         let mut arguments = vec!["cluster", "up", "--redis-port", &port, "--patience", "120"];
         if !fabric.is_empty() {
             arguments.extend(["--fabric-port", &meeting]);
         }
         arguments.extend(fabric.iter().map(String::as_str));
         self.run(&[&arguments, more].concat())
+    }
+
+    /// What of it does not run, whatever it is.
+    pub fn up_again(&self) -> Ran {
+        self.run(&["cluster", "up", "--patience", "600"])
     }
 
     /// Waits as long as it takes: a virtual machine may be slow.
@@ -73,7 +84,7 @@ impl Cluster {
     }
 
     /// Who leads. Where a machine is slow nobody may for a moment, between two leaders: it waits for the next.
-    fn primary(&self) -> String {
+    pub fn primary(&self) -> String {
         loop {
             let objects = self.run(&["status"]).ok().objects();
             if let Some(primary) = objects.iter().find_map(|object| object["primary"].as_u64()) {

@@ -5,4 +5,5 @@ mod cluster;
 mod command;
 mod durable;
 mod martlet;
+mod nodes;
 mod trial;

@@ -101,7 +101,11 @@ log_ring_bytes = 65536
     fn a_node_is_listed_and_unlisted_and_the_rest_stays_as_it_was_written() {
         let entry = NodeEntry { redis: "127.0.0.1:7713".into(), ..NodeEntry::new(2) };
         let three = ClusterConfig::list(TEXT, &entry).expect("a good file");
-        assert!(three.starts_with(TEXT) && three.ends_with("[[node]]\nnumber = 2\nredis = \"127.0.0.1:7713\"\nroles = [\"coordinator\", \"replica\"]\n"), "{three}");
+        assert!(
+            three.starts_with(TEXT)
+                && three.ends_with("[[node]]\nnumber = 2\nredis = \"127.0.0.1:7713\"\nroles = [\"coordinator\", \"replica\"]\n"),
+            "{three}"
+        );
         let moved = ClusterConfig::list(&three, &NodeEntry { redis: "127.0.0.1:9999".into(), ..entry.clone() }).expect("a good file");
         assert_eq!(moved, three.replace("7713", "9999"), "in its own place");
         assert_eq!(ClusterConfig::unlist(&three, 2).expect("a good file").trim_end(), TEXT.trim_end());
@@ -117,7 +121,9 @@ log_ring_bytes = 65536
     #[test]
     fn a_list_in_another_form_is_written_anew() {
         let text = "name = \"shop\"\nkey = \"k\"\nnode = [{ number = 0 }, { number = 4 }]\n";
-        for (changed, numbers) in [(ClusterConfig::list(text, &NodeEntry::new(1)), vec![0, 4, 1]), (ClusterConfig::unlist(text, 0), vec![4])] {
+        for (changed, numbers) in
+            [(ClusterConfig::list(text, &NodeEntry::new(1)), vec![0, 4, 1]), (ClusterConfig::unlist(text, 0), vec![4])]
+        {
             let config = parse(&changed.expect("a good file")).expect("a good file");
             assert_eq!(config.nodes.iter().map(|node| node.number).collect::<Vec<_>>(), numbers);
             assert_eq!(config.name, "shop");

@@ -408,7 +408,9 @@ impl Disks {
             // What roles it has is not known here, and without it the others might be no majority.
             Ok(Refounding { members, .. }) if !members.iter().all(|id| config.is_configured(id.node)) => {
                 let unknown: Vec<u16> = members.iter().map(|id| id.node.0).filter(|node| !config.is_configured(NodeId(*node))).collect();
-                self.say(format!("nodes {unknown:?} have the newest data, and are not among the cluster's nodes as this process knows them"));
+                self.say(format!(
+                    "nodes {unknown:?} have the newest data, and are not among the cluster's nodes as this process knows them"
+                ));
                 None
             }
             // The first view needs somebody to decide the next one.

@@ -58,7 +58,11 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         Some(change) => format.say(format_args!("goes on with {change} node {number}, which was broken off")),
         None => {}
     }
-    let cluster = if listed && begun != Some(Change::Adding) { as_asked(arguments, cluster, number)? } else { list(arguments, &directory, &cluster, number)? };
+    let cluster = if listed && begun != Some(Change::Adding) {
+        as_asked(arguments, cluster, number)?
+    } else {
+        list(arguments, &directory, &cluster, number)?
+    };
     changing.welcome(&cluster, number)?;
     let entry = cluster.config().nodes.iter().find(|node| node.number == number).expect("just listed");
     let count = cluster.config().nodes.len();

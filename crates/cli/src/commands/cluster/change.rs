@@ -67,7 +67,9 @@ impl Changing<'_> {
             }
         }
         let why = why.unwrap_or_else(|| "no other node runs".into());
-        Err(Fail::failed(format_args!("node {node} is needed and is not {whatfor}: {why}. --force does it all the same, whatever is lost by that")))
+        Err(Fail::failed(format_args!(
+            "node {node} is needed and is not {whatfor}: {why}. --force does it all the same, whatever is lost by that"
+        )))
     }
 
     /// Ends a node if it runs, and waits until nobody counts on it.

@@ -76,7 +76,11 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         (true, true) => "; its files have been removed",
         (true, false) => "; its files are kept",
     };
-    let what = if listed { format!("node {number} has been removed{files}") } else { format!("node {number} is none of the cluster's nodes{files}") };
+    let what = if listed {
+        format!("node {number} has been removed{files}")
+    } else {
+        format!("node {number} is none of the cluster's nodes{files}")
+    };
     format.print(
         format_args!("{what}. The cluster's nodes are {left:?}"),
         || json!({"event": "removed", "node": number, "was_listed": listed, "purged": arguments.purge, "nodes": left}),

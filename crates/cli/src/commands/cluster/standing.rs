@@ -31,7 +31,8 @@ impl<'a> Standing<'a> {
         };
         let live = sights.iter().filter(belongs).map(|sight| sight.node).collect();
         // Of those who are committed to different groups, whoever knows more.
-        let latest = sights.iter().filter(|sight| sight.counter(Counter::Group) != 0).max_by_key(|sight| sight.counter(Counter::CommittedIndex));
+        let latest =
+            sights.iter().filter(|sight| sight.counter(Counter::Group) != 0).max_by_key(|sight| sight.counter(Counter::CommittedIndex));
         Some(Standing { view, live, group: latest.map_or(0, |sight| sight.counter(Counter::Group)), engine, fabric })
     }
 

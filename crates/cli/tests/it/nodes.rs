@@ -1,0 +1,346 @@
+//! The set of nodes changes while the cluster runs and is under load; commands that do so are killed in the middle; the power goes after it.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use martlet_cli::redis::{ClusterClient, Connection, Value as Reply};
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::martlet::{Ran, command, fabric};
+
+/// The most nodes that a cluster here grows to, and one number more.
+const ROOM: u16 = 6;
+/// Longer than anything takes, for what does not wait without one.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+fn address(cluster: &Cluster, node: u16) -> String {
+    format!("127.0.0.1:{}", cluster.port + node)
+}
+
+/// Clients that write, each key once, until they are told to stop; they know what was acknowledged.
+struct Load {
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicU64>,
+    writers: Vec<JoinHandle<u64>>,
+}
+
+impl Load {
+    fn start(cluster: &Cluster) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let acknowledged = Arc::new(AtomicU64::new(0));
+        let writers = (0..2).map(|writer| {
+            let addresses: Vec<String> = (0..ROOM).map(|node| address(cluster, node)).collect();
+            let (stop, acknowledged) = (Arc::clone(&stop), Arc::clone(&acknowledged));
+            thread::spawn(move || {
+                let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+                let mut client = ClusterClient::new(&addresses, PATIENCE).expect("addresses");
+                let mut next = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let (key, value) = (format!("{writer}:{next}"), format!("value {next} of {writer}"));
+                    client.acknowledged(&[b"SET", key.as_bytes(), value.as_bytes()]).expect("the cluster serves");
+                    next += 1;
+                    acknowledged.fetch_add(1, Ordering::Relaxed);
+                    // The commands want the cores too.
+                    thread::sleep(Duration::from_millis(1));
+                }
+                next
+            })
+        });
+        let writers = writers.collect();
+        Load { stop, acknowledged, writers }
+    }
+
+    /// Waits until requests that came after this moment have been served.
+    fn goes_on(&self) {
+        let before = self.acknowledged.load(Ordering::Relaxed);
+        while self.acknowledged.load(Ordering::Relaxed) < before + 10 {
+            assert!(!self.writers.iter().any(JoinHandle::is_finished), "a writer has given up");
+            thread::yield_now();
+        }
+    }
+
+    /// Ends it. How much of each writer was acknowledged.
+    fn end(self) -> Vec<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.writers.into_iter().map(|writer| writer.join().expect("it does not give up")).collect()
+    }
+}
+
+/// Everything that was acknowledged is there, at whoever leads.
+fn nothing_is_lost(cluster: &Cluster, written: &[u64]) {
+    let primary: u16 = cluster.primary().parse().expect("a number");
+    let mut connection = Connection::open(address(cluster, primary).parse().expect("an address"), PATIENCE).expect("it listens");
+    for (writer, count) in written.iter().enumerate() {
+        assert!(*count > 0);
+        for number in 0..*count {
+            let key = format!("{writer}:{number}");
+            let held = connection.command(&[b"GET", key.as_bytes()]).expect("it answers");
+            let Reply::Bulk(Some(held)) = held else { panic!("{key} of {count} is lost: {held:?}") };
+            assert_eq!(held, format!("value {number} of {writer}").as_bytes());
+        }
+    }
+}
+
+fn change(cluster: &Cluster, arguments: &[&str]) -> Ran {
+    cluster.run(&[&["cluster"], arguments, &["--patience", "600"]].concat())
+}
+
+/// The last object: what came of it.
+fn outcome(ran: Ran) -> Value {
+    ran.ok().objects().pop().expect("it says what it has done")
+}
+
+fn add(cluster: &Cluster) -> u64 {
+    let added = outcome(change(cluster, &["add"]));
+    assert_eq!(added["event"], "added");
+    added["node"].as_u64().expect("a number")
+}
+
+fn remove(cluster: &Cluster, node: &str) -> Value {
+    let removed = outcome(change(cluster, &["remove", node]));
+    assert_eq!(removed["event"], "removed");
+    removed
+}
+
+/// Who belongs to the newest view.
+fn members(cluster: &Cluster) -> Vec<u64> {
+    let objects = cluster.run(&["members"]).ok().objects();
+    let mut members: Vec<u64> =
+        objects[0]["members"].as_array().expect("a list").iter().filter_map(|member| member["node"].as_u64()).collect();
+    members.sort_unstable();
+    members
+}
+
+fn listed(cluster: &Cluster) -> Vec<u64> {
+    cluster.nodes().into_keys().collect()
+}
+
+fn grows_and_shrinks_under_load(engine: &str) {
+    let cluster = Cluster::with_room_for(ROOM);
+    cluster.up_with(&["--engine", engine]).ok();
+    let load = Load::start(&cluster);
+    for node in [3, 4] {
+        load.goes_on();
+        assert_eq!(add(&cluster), node);
+        load.goes_on();
+    }
+    assert_eq!((members(&cluster), listed(&cluster)), (vec![0, 1, 2, 3, 4], vec![0, 1, 2, 3, 4]));
+    // Asked for again it is there, and nothing is started.
+    let again = change(&cluster, &["add", "--node", "4"]).ok().objects();
+    assert_eq!((&again[0]["event"], &again[0]["started"]), (&Value::from("started"), &Value::from(false)));
+
+    let leader = cluster.primary();
+    assert_eq!(remove(&cluster, &leader)["was_listed"], true);
+    load.goes_on();
+    assert_eq!(remove(&cluster, &leader)["was_listed"], false, "it was removed already");
+    let next = cluster.primary();
+    assert_ne!(next, leader);
+    let dead = listed(&cluster).into_iter().map(|node| node.to_string()).find(|node| *node != next).expect("four are left");
+    cluster.run(&["cluster", "kill", &dead]).ok();
+    assert_eq!(remove(&cluster, &dead)["was_listed"], true);
+    load.goes_on();
+    let mut left: Vec<u64> = (0..5).collect();
+    left.retain(|node| ![&leader, &dead].contains(&&node.to_string()));
+    assert_eq!((members(&cluster), listed(&cluster)), (left.clone(), left.clone()));
+
+    // A number that somebody has had, and everything that he had is gone; he starts over with the others' data.
+    let replaced = left.iter().map(u64::to_string).find(|node| *node != next).expect("three are left");
+    assert_eq!(outcome(change(&cluster, &["replace", &replaced]))["event"], "replaced");
+    load.goes_on();
+    assert_eq!(members(&cluster), left);
+    nothing_is_lost(&cluster, &load.end());
+    // Whoever was removed does not come back with the others.
+    assert!(cluster.up_again().ok().objects().iter().all(|node| node["started"] == Value::Bool(false)));
+    assert_eq!(members(&cluster), left);
+}
+
+#[test]
+fn a_cluster_with_a_primary_grows_and_shrinks_under_load() {
+    grows_and_shrinks_under_load("primary-backup");
+}
+
+#[test]
+fn a_cluster_of_mu_grows_and_shrinks_under_load() {
+    grows_and_shrinks_under_load("mu");
+}
+
+fn kill_all(cluster: &Cluster) {
+    for node in listed(cluster) {
+        cluster.run(&["cluster", "kill", &node.to_string()]).ok();
+    }
+}
+
+/// The power goes after each change, with nobody left who has a view: the disks say who belongs, whatever the file said when they were written.
+#[test]
+fn what_was_acknowledged_before_and_after_a_change_outlives_the_power() {
+    if !fabric().is_empty() {
+        eprintln!("SKIPPED: what is on disks does not depend on the fabric");
+        return;
+    }
+    let cluster = Cluster::with_room_for(ROOM);
+    cluster.up_with(&["--engine", "mu", "--durability", "sync"]).ok();
+    let data = |node: u64| PathBuf::from(&cluster.dir).join(format!("data/node-{node}"));
+    let mut written = [0, 0];
+    let mut under_load = |what: &mut dyn FnMut()| {
+        let load = Load::start(&cluster);
+        load.goes_on();
+        what();
+        load.goes_on();
+        kill_all(&cluster);
+        cluster.up_again().ok();
+        let counts = load.end();
+        nothing_is_lost(&cluster, &counts);
+        written = [counts[0], counts[1]];
+    };
+    under_load(&mut || assert_eq!(add(&cluster), 3));
+    assert_eq!(members(&cluster), [0, 1, 2, 3]);
+    under_load(&mut || {
+        remove(&cluster, "0");
+        remove(&cluster, "1");
+    });
+    assert_eq!(members(&cluster), [2, 3], "their logs say that nobody else is needed");
+    assert!(data(0).exists(), "its files are kept");
+    under_load(&mut || assert_eq!(add(&cluster), 4));
+    assert_eq!(members(&cluster), [2, 3, 4]);
+
+    // A disk that is gone, and one that is to be changed while its node runs.
+    under_load(&mut || {
+        cluster.run(&["cluster", "kill", "2"]).ok();
+        fs::remove_dir_all(data(2)).expect("its disk is lost");
+        assert_eq!(outcome(change(&cluster, &["replace", "2"]))["event"], "replaced");
+        let own = PathBuf::from(&cluster.dir).join("node-3.toml");
+        let text = fs::read_to_string(&own).expect("there");
+        fs::write(&own, format!("directory = \"elsewhere\"\n{text}")).expect("written");
+        assert_eq!(outcome(change(&cluster, &["replace", "3"]))["event"], "replaced");
+    });
+    assert_eq!(members(&cluster), [2, 3, 4]);
+    assert!(PathBuf::from(&cluster.dir).join("elsewhere").exists());
+    outcome(change(&cluster, &["remove", "0", "--purge"]));
+    assert!(!data(0).exists());
+    fs::remove_dir_all(PathBuf::from(&cluster.dir).join("elsewhere")).expect("ours");
+}
+
+/// Runs a command until it has said so much, and kills it.
+fn killed_after(cluster: &Cluster, arguments: &[&str], event: &str) {
+    let arguments = [&["cluster"], arguments, &["--dir", &cluster.dir, "--json", "--patience", "600"]].concat();
+    let mut child = command(&arguments).stdout(Stdio::piped()).spawn().expect("the command is built");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let said = lines.map(|line| line.expect("UTF-8")).any(|line| line.contains(&format!("\"event\":\"{event}\"")));
+    assert!(said, "it never came to {event}");
+    child.kill().expect("ours");
+    child.wait().expect("ours");
+}
+
+/// Runs a command until that is so, and kills it.
+fn killed_when(cluster: &Cluster, arguments: &[&str], so: impl Fn() -> bool) {
+    let arguments = [&["cluster"], arguments, &["--dir", &cluster.dir, "--json", "--patience", "600"]].concat();
+    let mut child = command(&arguments).stdout(Stdio::null()).spawn().expect("the command is built");
+    while !so() && child.try_wait().expect("ours").is_none() {
+        thread::yield_now();
+    }
+    child.kill().expect("ours");
+    child.wait().expect("ours");
+}
+
+#[test]
+fn a_command_that_was_killed_in_the_middle_goes_on_where_it_was() {
+    let cluster = Cluster::with_room_for(ROOM);
+    cluster.up_with(&["--engine", "mu"]).ok();
+    cluster.run(&["set", "k", "v"]).ok();
+    let file = |name: &str| PathBuf::from(&cluster.dir).join(name);
+    let mentions = |number: u16| fs::read_to_string(file("cluster.toml")).is_ok_and(|text| text.contains(&format!("number = {number}\n")));
+
+    // At whatever moment, the second one comes to the end of the first. Nobody is taken in who has not met everybody, so none of these gets there.
+    cluster.run(&["cluster", "kill", "2", "--signal", "STOP"]).ok();
+    killed_when(&cluster, &["add"], || file("node-3.change").exists());
+    killed_when(&cluster, &["add"], || file("node-3.toml").exists());
+    killed_when(&cluster, &["add"], || mentions(3));
+    // The process may run, and nobody may have noted which it is.
+    killed_when(&cluster, &["add"], || file("node-3.log").exists());
+    killed_after(&cluster, &["add"], "started");
+    cluster.run(&["cluster", "kill", "2", "--signal", "CONT"]).ok();
+    assert_eq!(add(&cluster), 3);
+    assert_eq!((members(&cluster), listed(&cluster)), (vec![0, 1, 2, 3], vec![0, 1, 2, 3]));
+
+    fs::remove_file(file("node-3.pid")).expect("there");
+    assert!(cluster.up_again().ok().objects().iter().all(|node| node["started"] == Value::Bool(false)), "it runs, and is found");
+    killed_after(&cluster, &["add"], "started");
+    assert_eq!(cluster.up_again().ok().objects().len(), 5, "it comes to the end of it too");
+    assert_eq!(add(&cluster), 5, "nothing is half done");
+    assert_eq!(outcome(change(&cluster, &["remove", "5", "--purge"]))["nodes"], serde_json::json!([0, 1, 2, 3, 4]));
+
+    killed_after(&cluster, &["remove", "0"], "stopped");
+    // It may have got to the end.
+    let belongs = mentions(0);
+    assert_eq!(remove(&cluster, "0")["was_listed"], belongs);
+    killed_when(&cluster, &["remove", "1"], || !mentions(1));
+    assert_eq!(remove(&cluster, "1")["was_listed"], false);
+    assert!(!file("node-1.pid").exists());
+    killed_after(&cluster, &["replace", "2"], "stopped");
+    killed_after(&cluster, &["replace", "2"], "started");
+    assert_eq!(outcome(change(&cluster, &["replace", "2"]))["event"], "replaced");
+    assert_eq!((members(&cluster), listed(&cluster)), (vec![2, 3, 4], vec![2, 3, 4]));
+    assert_eq!(cluster.run(&["get", "k", "--timeout", "120000"]).ok().objects()[0]["value"], "v");
+    let left = |name: &fs::DirEntry| name.file_name().to_string_lossy().ends_with(".change");
+    assert!(!fs::read_dir(&cluster.dir).expect("there").any(|entry| left(&entry.expect("an entry"))), "nothing is under way");
+}
+
+#[test]
+fn a_node_whose_port_is_taken_is_added_on_another_one() {
+    let cluster = Cluster::with_room_for(ROOM);
+    cluster.up_with(&[]).ok();
+    let taken = TcpListener::bind(address(&cluster, 3)).expect("free a moment ago");
+    let why = change(&cluster, &["add"]).code(1).err;
+    assert!(why.contains("node 3 ended") && why.contains(&address(&cluster, 3)), "{why}");
+    let port = (cluster.port + 4).to_string();
+    let added = outcome(change(&cluster, &["add", "--redis-port", &port]));
+    assert_eq!((&added["node"], &added["redis"]), (&Value::from(3), &Value::from(address(&cluster, 4))));
+    drop(taken);
+    let why = change(&cluster, &["add"]).code(2).err;
+    assert!(why.contains(&address(&cluster, 4)) && why.contains("as node 3 does; --redis-port takes another port"), "{why}");
+    let why = change(&cluster, &["add", "--node", "3", "--redis-port", "1"]).code(2).err;
+    assert!(why.contains("--redis-port is 1, but node 3 belongs to the cluster already and has"), "{why}");
+    assert_eq!(members(&cluster), [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_node_that_is_needed_is_not_removed() {
+    let cluster = Cluster::with_room_for(ROOM);
+    cluster.up_with(&["--engine", "mu"]).ok();
+    cluster.run(&["set", "k", "v"]).ok();
+    for number in ["16", "-1", "x"] {
+        change(&cluster, &["remove", number]).code(2);
+    }
+    assert_eq!(remove(&cluster, "7")["was_listed"], false);
+    change(&cluster, &["replace", "7"]).code(3);
+    let leader = cluster.primary();
+    let follower = listed(&cluster).into_iter().map(|node| node.to_string()).find(|node| *node != leader).expect("three nodes");
+    // One that does not go on is no part of a majority, and with mu nobody removes it for that.
+    cluster.run(&["cluster", "kill", &follower, "--signal", "STOP"]).ok();
+    for what in ["remove", "replace"] {
+        let why = change(&cluster, &[what, &leader]).code(1).err;
+        assert!(why.contains(&format!("node {leader} is needed")) && why.contains("a majority of which acknowledges requests"), "{why}");
+    }
+    assert_eq!(cluster.run(&["get", "k", "--timeout", "120000"]).ok().objects()[0]["value"], "v");
+    // The one that is stopped can be done without.
+    remove(&cluster, &follower);
+    remove(&cluster, &cluster.primary());
+    let last = cluster.primary();
+    let why = change(&cluster, &["remove", &last]).code(2).err;
+    assert!(why.contains("is the cluster's only one; `martlet cluster down --purge`"), "{why}");
+    let why = change(&cluster, &["replace", &last]).code(1).err;
+    assert!(why.contains("no other node runs"), "{why}");
+    assert_eq!(cluster.run(&["get", "k", "--timeout", "120000"]).ok().objects()[0]["value"], "v");
+
+    cluster.run(&["cluster", "down"]).ok();
+    let why = change(&cluster, &["add"]).code(3).err;
+    assert!(why.contains("no node of the cluster") && why.contains("martlet cluster up"), "{why}");
+}
