@@ -344,3 +344,43 @@ fn a_node_that_is_needed_is_not_removed() {
     let why = change(&cluster, &["add"]).code(3).err;
     assert!(why.contains("no node of the cluster") && why.contains("martlet cluster up"), "{why}");
 }
+
+/// Who was away while all others changed still knows them as they were, and nobody of those is there.
+#[test]
+fn a_node_that_missed_the_changes_joins_those_who_are_there_or_ends_if_it_was_removed() {
+    let cluster = Cluster::with_room_for(ROOM);
+    cluster.up_with(&[]).ok();
+    assert_eq!((add(&cluster), add(&cluster)), (3, 4));
+    cluster.run(&["set", "k", "v"]).ok();
+    let file = |name: &str| PathBuf::from(&cluster.dir).join(name);
+    let pause = |node: &str| cluster.run(&["cluster", "kill", node, "--signal", "STOP"]).ok();
+    let go_on = |node: &str| cluster.run(&["cluster", "kill", node, "--signal", "CONT"]).ok();
+    pause("0");
+    remove(&cluster, "1");
+    remove(&cluster, "2");
+    assert_eq!(members(&cluster), [3, 4], "whoever is silent for so long is out");
+    go_on("0");
+    cluster.up_again().ok();
+    assert_eq!(members(&cluster), [0, 3, 4]);
+    assert_eq!(cluster.run(&["get", "k", "--timeout", "120000"]).ok().objects()[0]["value"], "v");
+    let log = fs::read_to_string(file("node-0.log")).expect("a log");
+    let (_, since) = log.split_once("starts over").expect("it was excluded");
+    assert!(!since.contains("founds the cluster"), "{since}");
+
+    // As an operator does it who changes the file by hand, and forgets the process.
+    pause("4");
+    while members(&cluster) != [0, 3] {}
+    let text = fs::read_to_string(file("cluster.toml")).expect("there");
+    let (before, after) = text.split_once("\n[[node]]\nnumber = 4\n").expect("the last one");
+    assert!(!after.contains("[[node]]"), "{text}");
+    let pid = fs::read_to_string(file("node-4.pid")).expect("there");
+    fs::write(file("cluster.toml"), before).expect("written");
+    let continued = std::process::Command::new("kill").args(["-CONT", pid.split_whitespace().next().expect("a number")]).status();
+    assert!(continued.expect("kill is there").success());
+    while !crate::martlet::processes_about(&file("node-4.toml")).is_empty() {
+        thread::yield_now();
+    }
+    let log = fs::read_to_string(file("node-4.log")).expect("a log");
+    assert!(log.contains("cluster.toml does not list it any more: its nodes are [0, 3]. It has been removed"), "{log}");
+    assert_eq!(members(&cluster), [0, 3]);
+}
