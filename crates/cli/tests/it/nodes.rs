@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use martlet_cli::redis::{ClusterClient, Connection, Value as Reply};
+use martlet_cli::caller::{Caller as _, Reply};
+use martlet_cli::redis::ClusterClient;
+use martlet_sim::linearizability::kv::{Action, Bytes, Input, Output};
 use serde_json::Value;
 
 use crate::cluster::Cluster;
@@ -37,11 +39,9 @@ impl Load {
         let stop = Arc::new(AtomicBool::new(false));
         let acknowledged = Arc::new(AtomicU64::new(0));
         let writers = (0..2).map(|writer| {
-            let addresses: Vec<String> = (0..ROOM).map(|node| address(cluster, node)).collect();
+            let mut client = client(cluster);
             let (stop, acknowledged) = (Arc::clone(&stop), Arc::clone(&acknowledged));
             thread::spawn(move || {
-                let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
-                let mut client = ClusterClient::new(&addresses, PATIENCE).expect("addresses");
                 let mut next = 0;
                 while !stop.load(Ordering::Relaxed) {
                     let (key, value) = (format!("{writer}:{next}"), format!("value {next} of {writer}"));
@@ -74,17 +74,30 @@ impl Load {
     }
 }
 
-/// Everything that was acknowledged is there, at whoever leads.
+/// A client that finds whoever leads.
+fn client(cluster: &Cluster) -> ClusterClient {
+    let addresses: Vec<String> = (0..ROOM).map(|node| address(cluster, node)).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    ClusterClient::new(&addresses, PATIENCE).expect("addresses")
+}
+
+/// Everything that was acknowledged is there.
 fn nothing_is_lost(cluster: &Cluster, written: &[u64]) {
-    let primary: u16 = cluster.primary().parse().expect("a number");
-    let mut connection = Connection::open(address(cluster, primary).parse().expect("an address"), PATIENCE).expect("it listens");
+    let mut client = client(cluster);
     for (writer, count) in written.iter().enumerate() {
         assert!(*count > 0);
         for number in 0..*count {
             let key = format!("{writer}:{number}");
-            let held = connection.command(&[b"GET", key.as_bytes()]).expect("it answers");
-            let Reply::Bulk(Some(held)) = held else { panic!("{key} of {count} is lost: {held:?}") };
-            assert_eq!(held, format!("value {number} of {writer}").as_bytes());
+            let get = Input { key: Bytes::from(key.as_bytes()), action: Action::Get };
+            let held = loop {
+                match client.call(&get) {
+                    // Whoever led has gone.
+                    Reply::Unknown => {}
+                    reply => break reply,
+                }
+            };
+            let value = Bytes::from(format!("value {number} of {writer}").as_bytes());
+            assert_eq!(held, Reply::Output(Output::Value(Some(value))), "{key} of {count}");
         }
     }
 }
