@@ -34,8 +34,8 @@
 #![forbid(unsafe_code)]
 
 pub use martlet_node::embed::{
-    Builder, CallError, Leader, MAX_COMMAND_BYTES, MAX_KEPT_REPLY_BYTES, MAX_SESSIONS, MAX_UNCONFIRMED, MAX_UNCONFIRMED_BYTES, Replica,
-    Role, RoleChange, RoleChanges, SessionCommand, StartError, StateMachine, StopError,
+    Builder, CallError, Direct, Here, Leader, MAX_COMMAND_BYTES, MAX_KEPT_REPLY_BYTES, MAX_SESSIONS, MAX_UNCONFIRMED,
+    MAX_UNCONFIRMED_BYTES, Replica, Role, RoleChange, RoleChanges, SessionCommand, StartError, StateMachine, StopError, Turn, Waker,
 };
 pub use martlet_node::stop::Stop;
 pub use martlet_node::{Ended, Started};

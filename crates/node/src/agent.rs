@@ -348,7 +348,8 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
     /// When the next turn is due at the latest, for who would rather sleep.
     pub fn deadline(&self) -> Time {
         let membership = if self.is_electing() { self.membership_due() } else { self.host.core.deadline() };
-        if self.host.dormant { membership } else { membership.min(self.host.engine.deadline()) }
+        let engine = if self.host.dormant { Time(u64::MAX) } else { self.host.engine.deadline() };
+        membership.min(engine).min(self.app.deadline())
     }
 
     /// The end of this life, before its endpoint goes: the application learns that its clients are gone, and that nothing that waited will
@@ -369,7 +370,7 @@ fn membership_due(tended: Time, busy: Option<Time>, deadline: Time) -> Time {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::cell::Cell;
 
     use martlet_fabric::shm::ShmFabric;
@@ -433,8 +434,8 @@ mod tests {
         Time(CLOCK.get())
     }
 
-    /// A node that leads alone and is asked for something all the time, and the endpoint of another process.
-    fn busy() -> (Agent<ShmFabric, PrimaryBackup, Asked>, ShmFabric) {
+    /// A node that leads alone once it has had its first turns, and the endpoint of another process. Its clock stands still.
+    pub(crate) fn alone<A: Application>(app: A, machine: A::Machine) -> (Agent<ShmFabric, PrimaryBackup, A>, ShmFabric) {
         const SIZES: Sizes = Sizes { log_ring_bytes: 4 << 10, client_ring_bytes: 4 << 10 };
         let config = Config { log_ring_bytes: SIZES.log_ring_bytes, ..Config::default() };
         let mut spec = layout::regions(SIZES);
@@ -444,10 +445,15 @@ mod tests {
         let [fabric, other] = <[ShmFabric; 2]>::try_from(endpoints).expect("two");
         let me = ProcessId { node: NodeId(0), incarnation: Incarnation(1) };
         let core = Core::new(clock(), membership::Config::new(me, Roles::COORDINATOR.with(Roles::REPLICA)));
-        let mut host = Host::new(me, fabric, core, PrimaryBackup::new(me, config), NoState, Counters::default(), clock);
+        let mut host = Host::new(me, fabric, core, PrimaryBackup::new(me, config), machine, Counters::default(), clock);
         host.core.bootstrap(clock(), &mut host.fabric);
         host.take_membership_events();
-        let mut agent = Agent::new(host, Asked(Time(0)));
+        (Agent::new(host, app), other)
+    }
+
+    /// One that is asked for something all the time.
+    fn busy() -> (Agent<ShmFabric, PrimaryBackup, Asked>, ShmFabric) {
+        let (mut agent, other) = alone(Asked(Time(0)), NoState);
         for _ in 0..8 {
             agent.turn();
         }

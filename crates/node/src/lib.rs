@@ -1,8 +1,8 @@
 //! Everything that runs: threads, clocks, process watch, bootstrap, configuration, counters. What is decided, `martlet-protocol` decides.
 //!
 //! # Embedding
-//! Most programs use [`embed`], which has a thread of its own and takes calls from any other. One that serves its clients on the node's thread
-//! itself supplies a [`StateMachine`](martlet_protocol::replica::StateMachine) and an
+//! Most programs use [`embed`], which takes calls from any thread, and gives a program turns on the node's own thread if it wants them. One that decides itself what
+//! is proposed, and how it is executed, supplies a [`StateMachine`](martlet_protocol::replica::StateMachine) and an
 //! [`Application`](martlet_protocol::replica::Application), and gives a thread to [`run`]:
 //!
 //! ```no_run

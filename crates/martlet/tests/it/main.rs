@@ -4,6 +4,7 @@ mod alone;
 mod cluster;
 mod config;
 mod counter;
+mod direct;
 mod durable;
 mod together;
 
@@ -11,9 +12,18 @@ use martlet::config::EngineKind;
 
 #[test]
 fn the_example_counts_exactly_once_through_kills() {
-    let program = counter::build("martlet", &["--example", "counter"]).join("examples/counter");
+    counts_exactly_once_through_kills("counter");
+}
+
+#[test]
+fn the_example_with_its_clients_on_the_replicas_thread_counts_exactly_once_through_kills() {
+    counts_exactly_once_through_kills("counter_direct");
+}
+
+fn counts_exactly_once_through_kills(example: &str) {
+    let program = counter::build("martlet", &["--example", example]).join("examples").join(example);
     for engine in EngineKind::ALL {
-        counter::counts_exactly_once_through_kills(&format!("counter-{engine}"), engine, &program);
+        counter::counts_exactly_once_through_kills(&format!("{}-{engine}", example.replace('_', "-")), engine, &program);
     }
 }
 

@@ -3,24 +3,26 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::app::{Served, Serving, Shared};
-use super::call::Inbox;
+use super::app::{Program, Serving};
+use super::call::{Calls, Inbox};
+use super::direct::Direct;
 use super::error::{StartError, StopError};
 use super::machine::{Lent, Replicated, StateMachine};
 use super::role::{Role, Roles};
+use super::served::{Served, Shared};
 use super::{Inner, Replica};
 use crate::config::{Cluster, DurabilityKind, EngineKind, Idle, NodeConfig, Settings, ThreadsConfig};
-use crate::runner::{Ended, Hooks, Started, run};
+use crate::runner::{Ended, Hooks, OnStart, RunError, Started, run};
 use crate::stop::Stop;
 
 /// How many calls may wait when the builder is not told otherwise.
 const CALLS: usize = 4096;
 
-/// How a replica is to be started. [`Builder::start`] starts it.
+/// How a replica is to be started: by [`Builder::start`] on a thread of its own, or by [`Builder::direct`] on the program's.
 #[derive(Debug, Default)]
 pub struct Builder {
     cluster: Option<Source>,
@@ -149,12 +151,49 @@ impl Builder {
         Ok(Settings::new(cluster, node)?)
     }
 
-    /// Starts the replica with an empty state. It returns when the replica is on the fabric: it has a role then, and no part in the cluster
-    /// yet. [`Replica::roles`] tells when it has.
+    /// Starts the replica with an empty state, on a thread of its own. It returns when the replica is on the fabric: it has a role then, and no part in the
+    /// cluster yet. [`Replica::roles`] tells when it has.
     ///
     /// # Errors
     /// See [`StartError`]. Nothing is left behind then.
     pub fn start<M: StateMachine>(self, machine: M) -> Result<Replica<M>, StartError> {
+        let prepared = self.prepare(machine)?;
+        let on_start = prepared.handle_maker();
+        let (report, reported) = sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("martlet-replica".into())
+            .spawn(move || {
+                let started: OnStart = Box::new(move |started: &Started| {
+                    // Whoever started the replica waits for this.
+                    let _ = report.send(on_start(started));
+                });
+                prepared.serve(started, None)
+            })
+            .map_err(|error| StartError::System { what: "cannot start the replica's thread", error })?;
+        match reported.recv() {
+            Ok(replica) => {
+                replica.0.adopt(thread);
+                Ok(replica)
+            }
+            // It ended without a report.
+            Err(_) => match thread.join() {
+                Ok(Err(StopError::Run(error))) => Err(error.into()),
+                Ok(Err(error)) => Err(StartError::Panicked(error.to_string())),
+                Ok(Ok(_)) => Err(StartError::Panicked("it ended without a word".into())),
+                Err(panic) => Err(StartError::Panicked(message(panic.as_ref()))),
+            },
+        }
+    }
+
+    /// Prepares a replica with an empty state for running on the program's own thread, together with the program: [`Direct::run`] does that. Nothing runs so far.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn direct<M: StateMachine>(self, machine: M) -> Result<Direct<M>, StartError> {
+        self.prepare(machine).map(Direct)
+    }
+
+    fn prepare<M: StateMachine>(self, machine: M) -> Result<Prepared<M>, StartError> {
         let (timeout, calls) = (self.timeout, self.calls.unwrap_or(CALLS));
         if calls == 0 {
             return Err(StartError::Value { key: "max_waiting", value: "0".into(), allowed: "at least 1" });
@@ -170,66 +209,63 @@ impl Builder {
             }
             _ => Duration::ZERO,
         };
-        let (inbox, receiver) = Inbox::new(calls, rings).map_err(system("cannot make the descriptors that wake the replica"))?;
-        let shared = Arc::new(Shared { inbox, roles: Roles::new() });
+        let (inbox, calls) = Inbox::new(calls, rings).map_err(system("cannot make the descriptors that wake the replica"))?;
         let stop = Stop::new().map_err(system("cannot make the descriptor that stops the replica"))?;
-        let served = Served::new(settings.id(), Arc::clone(&shared), receiver);
-        let (report, reported) = sync_channel(1);
-        let (its, its_stop) = (Arc::clone(&shared), stop.clone());
-        let thread = std::thread::Builder::new()
-            .name("martlet-replica".into())
-            .spawn(move || {
-                let ended = serve(&settings, Replicated::new(machine), served, &its, &its_stop, report);
-                its.roles.change(Role::Stopped, 0);
-                ended
-            })
-            .map_err(system("cannot start the replica's thread"))?;
-        let runs_on = thread.thread().id();
-        match reported.recv() {
-            Ok(started) => Ok(Replica(Arc::new(Inner { shared, stop, started, thread: Mutex::new(Some(thread)), runs_on, timeout, spin }))),
-            // It ended without a report.
-            Err(_) => match thread.join() {
-                Ok(Err(StopError::Run(error))) => Err(error.into()),
-                Ok(Err(error)) => Err(StartError::Panicked(error.to_string())),
-                Ok(Ok(_)) => Err(StartError::Panicked("it ended without a word".into())),
-                Err(panic) => Err(StartError::Panicked(message(panic.as_ref()))),
-            },
-        }
+        let shared = Arc::new(Shared { inbox, roles: Roles::new() });
+        Ok(Prepared { settings, machine, shared, calls, stop, timeout, spin })
     }
 }
 
-/// What the replica's thread does: it runs the node, and again when the node has left only to hand its leadership over.
-fn serve<M: StateMachine>(
-    settings: &Settings,
-    mut machine: Replicated<M>,
-    mut served: Served<M>,
-    shared: &Shared<M>,
-    stop: &Stop,
-    report: SyncSender<Started>,
-) -> Result<Ended, StopError> {
-    let mut report = Some(report);
-    loop {
-        let wake = shared.inbox.events().map_err(|error| crate::runner::RunError::System {
-            node: settings.id(),
-            what: "cannot wait for calls",
-            error,
-        })?;
-        let report = report.take();
-        let started: crate::runner::OnStart = Box::new(move |started: &Started| {
-            if let Some(report) = report {
-                // Whoever started the replica waits for this.
-                let _ = report.send(started.clone());
-            }
-        });
-        let hooks = Hooks { stop: stop.clone(), wake: Some(wake), started: Some(started) };
-        // What the machine or a callback did before it panicked is never used again.
-        let ended = catch_unwind(AssertUnwindSafe(|| run(settings, Serving(&mut served), Lent(&mut machine), hooks)));
-        let ended = ended.map_err(|panic| StopError::Panicked(message(panic.as_ref())))??;
-        if !served.end_of_run() || stop.requests() > 0 {
-            return Ok(ended);
+/// A replica that is yet to run.
+pub(super) struct Prepared<M> {
+    settings: Settings,
+    machine: M,
+    pub shared: Arc<Shared<M>>,
+    calls: Calls<M>,
+    pub stop: Stop,
+    timeout: Option<Duration>,
+    spin: Duration,
+}
+
+impl<M: StateMachine> Prepared<M> {
+    /// What makes its handle, on the thread that it runs on.
+    pub fn handle_maker(&self) -> impl FnOnce(&Started) -> Replica<M> + Send + use<M> {
+        let (shared, stop, timeout, spin) = (Arc::clone(&self.shared), self.stop.clone(), self.timeout, self.spin);
+        move |started: &Started| {
+            let (started, runs_on) = (started.clone(), std::thread::current().id());
+            Replica(Arc::new(Inner { shared, stop, started, thread: Mutex::new(None), runs_on, timeout, spin }))
         }
-        shared.roles.change(Role::Rejoining, 0);
-        machine.clear();
+    }
+
+    /// Runs it on this thread until its end.
+    pub fn serve(self, started: OnStart, program: Option<Program<'_, M>>) -> Result<Ended, StopError> {
+        let shared = Arc::clone(&self.shared);
+        let ended = self.serve_lives(started, program);
+        // Everybody has been answered.
+        shared.roles.change(Role::Stopped, 0);
+        ended
+    }
+
+    /// Runs the node, and again when the node has left only to hand its leadership over.
+    fn serve_lives(self, started: OnStart, mut program: Option<Program<'_, M>>) -> Result<Ended, StopError> {
+        let Prepared { settings, machine, shared, calls, stop, .. } = self;
+        let mut machine = Replicated::new(machine);
+        let mut served = Served::new(settings.id(), Arc::clone(&shared), calls);
+        let mut started = Some(started);
+        loop {
+            let wake = shared.inbox.bell.events();
+            let wake = wake.map_err(|error| RunError::System { node: settings.id(), what: "cannot wait for calls", error })?;
+            let hooks = Hooks { stop: stop.clone(), wake: Some(wake), started: started.take() };
+            let program = program.as_mut().map(|program| Program { body: &mut *program.body, handle: program.handle });
+            // What the machine, a callback or the program did before it panicked is never used again.
+            let ended = catch_unwind(AssertUnwindSafe(|| run(&settings, Serving::new(&mut served, program), Lent(&mut machine), hooks)));
+            let ended = ended.map_err(|panic| StopError::Panicked(message(panic.as_ref())))??;
+            if !served.end_of_run() || stop.requests() > 0 {
+                return Ok(ended);
+            }
+            shared.roles.change(Role::Rejoining, 0);
+            machine.clear();
+        }
     }
 }
 

@@ -1,37 +1,61 @@
 //! Calls on their way from a program's threads to the replica's, and their answers on the way back.
 
+use std::io;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-
 use martlet_fabric::NodeId;
-use rustix::event::{EventfdFlags, epoll, eventfd};
 
+use super::SessionCommand;
+use super::bell::Bell;
+use super::entry::MAX_COMMAND_BYTES;
 use super::error::CallError;
 use crate::counters::Reading;
 
-/// What a program gives to be told by.
-type Callback<T> = Box<dyn FnOnce(Result<T, CallError>) + Send>;
+/// What a program gives to be told by, on whichever thread it calls.
+pub(super) type FromAnywhere<T> = dyn FnOnce(Result<T, CallError>) + Send;
+/// What a program gives to be told by that calls on the replica's thread, where it is told.
+pub(super) type FromHere<T> = dyn FnOnce(Result<T, CallError>);
 
 /// Who is to be told what came of a call: exactly once, whatever happens.
-pub(super) struct Done<T> {
-    tell: Option<Callback<T>>,
+pub(super) struct Done<T, F: ?Sized + FnOnce(Result<T, CallError>) = FromAnywhere<T>> {
+    tell: Option<Box<F>>,
     /// Whether it has taken effect here.
     executed: bool,
+    answer: PhantomData<fn(T)>,
 }
+
+/// The same on the replica's thread, whoever is told.
+pub(super) type DoneHere<T> = Done<T, FromHere<T>>;
 
 impl<T> Done<T> {
     pub fn new(tell: impl FnOnce(Result<T, CallError>) + Send + 'static) -> Done<T> {
-        Done { tell: Some(Box::new(tell)), executed: false }
+        Done::of(Box::new(tell))
+    }
+
+    /// It has come to the replica's thread.
+    pub fn here(mut self) -> DoneHere<T> {
+        Done { tell: self.tell.take().map(|tell| tell as Box<FromHere<T>>), executed: self.executed, answer: PhantomData }
+    }
+}
+
+impl<T> DoneHere<T> {
+    pub fn new_here(tell: impl FnOnce(Result<T, CallError>) + 'static) -> DoneHere<T> {
+        Done::of(Box::new(tell))
+    }
+}
+
+impl<T, F: ?Sized + FnOnce(Result<T, CallError>)> Done<T, F> {
+    fn of(tell: Box<F>) -> Done<T, F> {
+        Done { tell: Some(tell), executed: false, answer: PhantomData }
     }
 
     /// From here on an end without an answer leaves the outcome open.
-    pub fn executed(mut self) -> Done<T> {
+    pub fn executed(mut self) -> Self {
         self.executed = true;
         self
     }
@@ -43,7 +67,7 @@ impl<T> Done<T> {
     }
 }
 
-impl<T> Drop for Done<T> {
+impl<T, F: ?Sized + FnOnce(Result<T, CallError>)> Drop for Done<T, F> {
     /// The replica has ended.
     fn drop(&mut self) {
         if let Some(tell) = self.tell.take() {
@@ -53,33 +77,76 @@ impl<T> Drop for Done<T> {
 }
 
 /// What a program proposes.
-pub(super) enum Proposal {
-    Plain { command: Vec<u8> },
-    InSession { session: u64, seq: u64, confirmed: u64, command: Vec<u8> },
+#[derive(Clone, Copy)]
+pub(super) enum Proposal<'a> {
+    Plain { command: &'a [u8] },
+    InSession(SessionCommand<'a>),
     Open,
     Close { session: u64 },
 }
 
+impl Proposal<'_> {
+    /// The length of its command.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Proposal::Plain { command } | Proposal::InSession(SessionCommand { command, .. }) => command.len(),
+            Proposal::Open | Proposal::Close { .. } => 0,
+        }
+    }
+
+    /// Why no engine would take it, whatever the log's size.
+    pub fn too_long(&self) -> Option<CallError> {
+        let (bytes, limit) = (self.bytes(), MAX_COMMAND_BYTES);
+        (bytes > limit).then_some(CallError::TooLong { bytes, limit })
+    }
+}
+
+/// A proposal that waits, with a copy of its command.
+pub(super) struct Kept {
+    /// With an empty command.
+    what: Proposal<'static>,
+    command: Vec<u8>,
+}
+
+impl Kept {
+    pub fn get(&self) -> Proposal<'_> {
+        match self.what {
+            Proposal::Plain { .. } => Proposal::Plain { command: &self.command },
+            Proposal::InSession(of) => Proposal::InSession(SessionCommand { command: &self.command, ..of }),
+            other => other,
+        }
+    }
+}
+
+impl From<Proposal<'_>> for Kept {
+    fn from(proposal: Proposal<'_>) -> Kept {
+        let (what, command) = match proposal {
+            Proposal::Plain { command } => (Proposal::Plain { command: &[] }, command),
+            Proposal::InSession(SessionCommand { session, seq, confirmed, command }) => {
+                (Proposal::InSession(SessionCommand { session, seq, confirmed, command: &[] }), command)
+            }
+            Proposal::Open => (Proposal::Open, &[][..]),
+            Proposal::Close { session } => (Proposal::Close { session }, &[][..]),
+        };
+        Kept { what, command: command.to_vec() }
+    }
+}
+
 /// Something read from the machine.
-pub(super) trait ReadJob<M>: Send {
+pub(super) trait ReadJob<M> {
     /// Reads.
     fn look(&mut self, machine: &M);
     /// Hands on what was read, or why not.
     fn end(self: Box<Self>, result: Result<(), CallError>);
 }
 
-/// A call.
+/// A call from any thread. They are taken one after the other: who waits for room keeps those behind it waiting.
 pub(super) enum Call<M> {
     Propose {
-        proposal: Proposal,
+        proposal: Kept,
         done: Done<Vec<u8>>,
     },
-    /// A read; `anywhere`: of this replica's state as it is, whoever leads.
-    Read {
-        job: Box<dyn ReadJob<M>>,
-        anywhere: bool,
-    },
-    Metrics(Done<Box<Reading>>),
+    Read(Box<dyn ReadJob<M> + Send>),
     /// Leadership is to be handed over: to this node, or to whoever comes next.
     HandOver {
         to: Option<NodeId>,
@@ -87,45 +154,71 @@ pub(super) enum Call<M> {
     },
 }
 
-/// The calls that a replica's thread takes.
-pub(super) struct Calls<M> {
-    /// One after the other: who waits for room keeps those behind it waiting.
-    pub in_order: Receiver<Call<M>>,
-    /// What is answered at once, whatever waits: somebody may want to see why it does.
-    pub aside: Receiver<Call<M>>,
+/// What is answered at once, whatever waits: somebody may want to see why it does.
+pub(super) enum Aside<M> {
+    /// This replica's state as it is, whoever leads.
+    Look(Box<dyn ReadJob<M> + Send>),
+    Metrics(Done<Box<Reading>>),
 }
 
-impl<M> Call<M> {
-    /// Whether it is answered at once, and in no order with the others.
-    fn is_aside(&self) -> bool {
-        matches!(self, Call::Metrics(_) | Call::Read { anywhere: true, .. })
-    }
-
-    /// The end of a call that was not executed.
-    pub fn refuse(self, why: CallError) {
+impl<M> Aside<M> {
+    /// The end of one that was not looked at.
+    fn refuse(self, why: CallError) {
         match self {
-            Call::Propose { done, .. } => done.tell(Err(why)),
-            Call::Read { job, .. } => job.end(Err(why)),
-            Call::Metrics(done) => done.tell(Err(why)),
-            Call::HandOver { done, .. } => done.tell(Err(why)),
+            Aside::Look(job) => job.end(Err(why)),
+            Aside::Metrics(done) => done.tell(Err(why)),
         }
     }
 }
 
-/// A typed read: `look` is called once, and what it returned goes to `done`.
-pub(super) struct Look<F, R> {
-    look: Option<F>,
-    seen: Option<R>,
-    done: Option<Done<R>>,
+/// A call on the replica's thread, whichever thread it has come from.
+pub(super) enum Task<M> {
+    Propose { proposal: Kept, done: DoneHere<Vec<u8>> },
+    Read(Box<dyn ReadJob<M>>),
+    HandOver { to: Option<NodeId>, done: DoneHere<()> },
 }
 
-impl<F, R> Look<F, R> {
-    pub fn new(look: F, done: Done<R>) -> Self {
+impl<M> From<Call<M>> for Task<M> {
+    fn from(call: Call<M>) -> Task<M> {
+        match call {
+            Call::Propose { proposal, done } => Task::Propose { proposal, done: done.here() },
+            Call::Read(job) => Task::Read(job),
+            Call::HandOver { to, done } => Task::HandOver { to, done: done.here() },
+        }
+    }
+}
+
+impl<M> Task<M> {
+    /// The end of a call that was not executed.
+    pub fn refuse(self, why: CallError) {
+        match self {
+            Task::Propose { done, .. } => done.tell(Err(why)),
+            Task::Read(job) => job.end(Err(why)),
+            Task::HandOver { done, .. } => done.tell(Err(why)),
+        }
+    }
+}
+
+/// The calls that a replica's thread takes.
+pub(super) struct Calls<M> {
+    pub in_order: Receiver<Call<M>>,
+    pub aside: Receiver<Aside<M>>,
+}
+
+/// A typed read: `look` is called once, and what it returned goes to `done`.
+pub(super) struct Look<L, R, F: ?Sized + FnOnce(Result<R, CallError>)> {
+    look: Option<L>,
+    seen: Option<R>,
+    done: Option<Done<R, F>>,
+}
+
+impl<L, R, F: ?Sized + FnOnce(Result<R, CallError>)> Look<L, R, F> {
+    pub fn new(look: L, done: Done<R, F>) -> Self {
         Look { look: Some(look), seen: None, done: Some(done) }
     }
 }
 
-impl<M, F: FnOnce(&M) -> R + Send, R: Send> ReadJob<M> for Look<F, R> {
+impl<M, L: FnOnce(&M) -> R, R, F: ?Sized + FnOnce(Result<R, CallError>)> ReadJob<M> for Look<L, R, F> {
     fn look(&mut self, machine: &M) {
         self.seen = self.look.take().map(|look| look(machine));
     }
@@ -140,70 +233,49 @@ impl<M, F: FnOnce(&M) -> R + Send, R: Send> ReadJob<M> for Look<F, R> {
     }
 }
 
-/// Where calls wait for the replica's thread, and how it is woken for them.
-///
-/// `pending` is true from the moment somebody is about to make `bell` readable until the replica's thread has read it. So the bell is never
-/// left readable while nobody knows of it, which would keep a node awake, and never silent while a call waits.
+/// Where calls wait for the replica's thread.
 pub(super) struct Inbox<M> {
     sender: Sender<Call<M>>,
-    aside: Sender<Call<M>>,
+    aside: Sender<Aside<M>>,
     waiting: AtomicUsize,
     limit: usize,
     /// A proposal finds no room in the log, and others wait behind it.
     full: AtomicBool,
-    pending: AtomicBool,
-    bell: OwnedFd,
-    /// An epoll instance with the bell in it, among which a node puts descriptors of its own.
-    sleep: OwnedFd,
-    /// Whether the replica's thread ever sleeps.
-    rings: bool,
+    pub bell: Arc<Bell>,
 }
 
-/// What the bell is called among the events; the node's own have another name.
-const BELL: u64 = 0;
-
 impl<M> Inbox<M> {
+    /// In which so many calls may wait, and whose bell rings for a thread that sleeps, if it ever does.
     pub fn new(limit: usize, rings: bool) -> io::Result<(Inbox<M>, Calls<M>)> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let sleep = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&sleep, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        let bell = Arc::new(Bell::new(rings)?);
         let (sender, in_order) = channel();
         let (aside, looks) = channel();
         let calls = Calls { in_order, aside: looks };
-        let (waiting, pending) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Ok((Inbox { sender, aside, waiting, limit, full: AtomicBool::new(false), pending, bell, sleep, rings }, calls))
+        Ok((Inbox { sender, aside, waiting: AtomicUsize::new(0), limit, full: AtomicBool::new(false), bell }, calls))
     }
 
     /// Hands a call to the replica's thread. It is answered in any case.
     pub fn put(&self, call: Call<M>) {
+        self.pass(&self.sender, call, |call, why| Task::from(call).refuse(why));
+    }
+
+    /// Hands over what is to be answered at once. It is answered in any case.
+    pub fn put_aside(&self, aside: Aside<M>) {
+        self.pass(&self.aside, aside, Aside::refuse);
+    }
+
+    fn pass<T>(&self, way: &Sender<T>, what: T, refuse: impl FnOnce(T, CallError)) {
         // Relaxed: a count, which orders nothing.
         let waiting = self.waiting.fetch_add(1, Ordering::Relaxed);
         if waiting >= self.limit {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            let full = self.full.load(Ordering::Relaxed);
-            return call.refuse(if full { CallError::LogFull { waiting } } else { CallError::Busy { waiting } });
+            return refuse(what, CallError::too_many(self.full.load(Ordering::Relaxed), waiting));
         }
-        let sender = if call.is_aside() { &self.aside } else { &self.sender };
-        if let Err(refused) = sender.send(call) {
+        if let Err(refused) = way.send(what) {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            return refused.0.refuse(CallError::ShuttingDown);
+            return refuse(refused.0, CallError::ShuttingDown);
         }
-        // Pairs with the exchange in `hush`: a call that was sent before finds itself looked for after.
-        if self.rings && !self.pending.swap(true, Ordering::AcqRel) {
-            // It fails only when the counter is full, and then it is readable as well.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// To be called by the replica's thread before it looks for calls.
-    pub fn hush(&self) {
-        if self.pending.load(Ordering::Relaxed) {
-            let mut count = [0; 8];
-            // Whoever is about to ring has not yet: then the bell is still to come, and `pending` stays.
-            if rustix::io::read(&self.bell, &mut count).is_ok() {
-                self.pending.swap(false, Ordering::AcqRel);
-            }
-        }
+        self.bell.ring();
     }
 
     /// How many calls may wait.
@@ -222,24 +294,6 @@ impl<M> Inbox<M> {
     /// A call has been taken.
     pub fn took(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// What a node watches while its thread sleeps.
-    pub fn events(&self) -> io::Result<OwnedFd> {
-        self.sleep.as_fd().try_clone_to_owned()
-    }
-
-    /// Sleeps until a call comes, or a descriptor of the node's is readable, or so much time has passed. `false`: the kernel refuses.
-    pub fn sleep(&self, at_most_ns: u64) -> bool {
-        let mut found = Vec::with_capacity(4);
-        let timeout = rustix::event::Timespec { tv_sec: (at_most_ns / 1_000_000_000) as i64, tv_nsec: (at_most_ns % 1_000_000_000) as i64 };
-        match epoll::wait(&self.sleep, rustix::buffer::spare_capacity(&mut found), Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => true,
-            Err(error) => {
-                tracing::error!(%error, "cannot wait for calls");
-                false
-            }
-        }
     }
 }
 
@@ -287,7 +341,7 @@ mod tests {
     use super::*;
 
     fn propose(done: Done<Vec<u8>>) -> Call<()> {
-        Call::Propose { proposal: Proposal::Open, done }
+        Call::Propose { proposal: Proposal::Open.into(), done }
     }
 
     #[test]
@@ -325,20 +379,11 @@ mod tests {
     }
 
     #[test]
-    fn the_bell_rings_for_calls_and_is_silent_when_they_were_looked_for() {
-        let (inbox, _receiver) = Inbox::<()>::new(100, true).expect("descriptors");
-        let rings = || {
-            let mut fds = [rustix::event::PollFd::new(&inbox.sleep, rustix::event::PollFlags::IN)];
-            rustix::event::poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })).expect("poll") == 1
-        };
-        assert!(!rings());
-        for _ in 0..3 {
-            for _ in 0..2 {
-                inbox.put(propose(Done::new(drop)));
-            }
-            assert!(rings());
-            inbox.hush();
-            assert!(!rings());
-        }
+    fn a_proposal_that_waits_is_what_it_was() {
+        let command = SessionCommand { session: 3, seq: 5, confirmed: 4, command: b"ab" };
+        assert!(matches!(Kept::from(Proposal::InSession(command)).get(), Proposal::InSession(kept) if kept == command));
+        assert!(matches!(Kept::from(Proposal::Plain { command: b"ab" }).get(), Proposal::Plain { command: b"ab" }));
+        assert!(matches!(Kept::from(Proposal::Close { session: 3 }).get(), Proposal::Close { session: 3 }));
+        assert!(matches!(Kept::from(Proposal::Open).get(), Proposal::Open));
     }
 }

@@ -128,6 +128,13 @@ pub enum CallError {
     Metrics(crate::counters::ReadingError),
 }
 
+impl CallError {
+    /// Why a call is refused when so many wait that no more may; `full`: for room in the log.
+    pub(super) fn too_many(full: bool, waiting: usize) -> CallError {
+        if full { CallError::LogFull { waiting } } else { CallError::Busy { waiting } }
+    }
+}
+
 /// Why a replica did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {

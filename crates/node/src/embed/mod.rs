@@ -1,8 +1,8 @@
 //! Replication for a program's own state: the program supplies a [`StateMachine`], and starts a [`Replica`] of it in each of its processes.
 //!
-//! The replica has a thread of its own, on which the state machine lives. Calls come to it from any thread and are answered, once what they
-//! depend on is replicated and this replica is known to lead, by a return or by a callback on that thread. `docs/embedding.md` says what is
-//! promised.
+//! The state machine lives on one thread: the replica's own ([`Builder::start`]), or one that the program lends it and has its own turns on
+//! ([`Builder::direct`]). Calls come to it from any thread and are answered, once what they depend on is replicated and this replica is known to lead, by a return
+//! or by a callback on that thread. `docs/embedding.md` says what is promised.
 //!
 //! | module | what stands there |
 //! |---|---|
@@ -10,34 +10,44 @@
 //! | `sessions` | what makes retries exactly-once |
 //! | `entry` | what stands in an entry of the log |
 //! | `call` | calls on their way to the replica's thread, and back |
-//! | `app` | the replica's side of calls |
+//! | `bell` | what wakes that thread |
+//! | `direct` | calls of a program that has its turns on that thread |
+//! | `served` | the replica's side of calls, whichever way they come |
+//! | `verdict` | who leads, and what has come of handing that over |
+//! | `app` | what a node runs: the two ways in |
 //! | `role`, `error` | what a replica is; what can go wrong |
 //! | `builder` | how a replica is started |
 
 mod app;
+mod bell;
 mod builder;
 mod call;
+mod direct;
 mod entry;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 mod machine;
 mod role;
+mod served;
 mod sessions;
+mod verdict;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 
-use self::app::Shared;
-use self::call::{Call, Done, Look, Proposal, Wait};
+use self::call::{Aside, Call, Done, FromAnywhere, Look, Proposal, ReadJob, Wait};
+use self::served::Shared;
 use martlet_fabric::NodeId;
 
 use crate::counters::Reading;
 use crate::runner::{Ended, Started};
 use crate::stop::Stop;
 
+pub use self::bell::Waker;
 pub use self::builder::Builder;
+pub use self::direct::{Direct, Here, Turn};
 pub use self::entry::MAX_COMMAND_BYTES;
 pub use self::error::{CallError, Leader, StartError, StopError};
 pub use self::machine::StateMachine;
@@ -81,6 +91,7 @@ struct Inner<M> {
     shared: Arc<Shared<M>>,
     stop: Stop,
     started: Started,
+    /// `None` once somebody waits for it, and where its program lends it a thread.
     thread: Mutex<Option<JoinHandle<Result<Ended, StopError>>>>,
     /// Whose blocking calls would wait for themselves.
     runs_on: ThreadId,
@@ -101,13 +112,13 @@ impl<M: StateMachine> Replica<M> {
     /// # Errors
     /// See [`CallError`]. After [`CallError::OutcomeUnknown`] nobody can tell whether it took effect: where that matters, use a session.
     pub fn propose(&self, command: &[u8]) -> Result<Vec<u8>, CallError> {
-        self.wait(|done| self.send(Proposal::Plain { command: command.to_vec() }, done), CallError::OutcomeUnknown)
+        self.wait(|done| self.send(Proposal::Plain { command }, done), CallError::OutcomeUnknown)
     }
 
     /// Proposes a command. `done` is called exactly once with what came of it, on the replica's thread or, when it is refused at once, on this
     /// one. It must be quick, and make no blocking call of this replica.
     pub fn propose_with(&self, command: &[u8], done: impl FnOnce(Result<Vec<u8>, CallError>) + Send + 'static) {
-        self.send(Proposal::Plain { command: command.to_vec() }, Done::new(done));
+        self.send(Proposal::Plain { command }, Done::new(done));
     }
 
     /// Opens a session, under whose name commands can be repeated without taking effect twice. Its name means the same at every replica. A
@@ -138,12 +149,12 @@ impl<M: StateMachine> Replica<M> {
     /// # Errors
     /// See [`CallError`]. After [`CallError::OutcomeUnknown`] ask again, of whoever leads.
     pub fn propose_once(&self, command: SessionCommand<'_>) -> Result<Vec<u8>, CallError> {
-        self.wait(|done| self.send(Proposal::of(command), done), CallError::OutcomeUnknown)
+        self.wait(|done| self.send(Proposal::InSession(command), done), CallError::OutcomeUnknown)
     }
 
     /// Proposes a session's command and calls `done` with its reply, as [`Replica::propose_with`] does.
     pub fn propose_once_with(&self, command: SessionCommand<'_>, done: impl FnOnce(Result<Vec<u8>, CallError>) + Send + 'static) {
-        self.send(Proposal::of(command), Done::new(done));
+        self.send(Proposal::InSession(command), Done::new(done));
     }
 
     /// Reads the state, linearizably: what is read was the state at a moment between call and return, with every command in it that had been
@@ -154,7 +165,7 @@ impl<M: StateMachine> Replica<M> {
     /// # Errors
     /// See [`CallError`]; no read leaves its outcome unknown.
     pub fn read<R: Send + 'static>(&self, look: impl FnOnce(&M) -> R + Send + 'static) -> Result<R, CallError> {
-        self.wait(|done| self.look(look, done, false), CallError::TimedOut)
+        self.wait(|done| self.0.shared.inbox.put(Call::Read(job(look, done))), CallError::TimedOut)
     }
 
     /// Reads the state, linearizably, and calls `done` with what was read, as [`Replica::propose_with`] does.
@@ -163,7 +174,7 @@ impl<M: StateMachine> Replica<M> {
         look: impl FnOnce(&M) -> R + Send + 'static,
         done: impl FnOnce(Result<R, CallError>) + Send + 'static,
     ) {
-        self.look(look, Done::new(done), false);
+        self.0.shared.inbox.put(Call::Read(job(look, Done::new(done))));
     }
 
     /// Asks the state machine's [`query`](StateMachine::query), linearizably.
@@ -185,7 +196,7 @@ impl<M: StateMachine> Replica<M> {
     /// # Errors
     /// When the replica is shutting down, too many calls wait, or the time allowed runs out.
     pub fn read_stale<R: Send + 'static>(&self, look: impl FnOnce(&M) -> R + Send + 'static) -> Result<R, CallError> {
-        self.wait(|done| self.look(look, done, true), CallError::TimedOut)
+        self.wait(|done| self.0.shared.inbox.put_aside(Aside::Look(job(look, done))), CallError::TimedOut)
     }
 
     /// The replica's counters, and the events of its failovers, as it has last published them: often while it works, and before it sleeps.
@@ -193,7 +204,7 @@ impl<M: StateMachine> Replica<M> {
     /// # Errors
     /// As [`Replica::read_stale`].
     pub fn metrics(&self) -> Result<Reading, CallError> {
-        self.wait(|done| self.0.shared.inbox.put(Call::Metrics(done)), CallError::TimedOut).map(|reading| *reading)
+        self.wait(|done| self.0.shared.inbox.put_aside(Aside::Metrics(done)), CallError::TimedOut).map(|reading| *reading)
     }
 
     /// Hands leadership over to whoever comes next; returns when somebody else leads, or is named in what is committed as the one who does. Calls that come
@@ -277,16 +288,11 @@ impl<M: StateMachine> Replica<M> {
         self.0.stop.clone()
     }
 
-    fn send(&self, proposal: Proposal, done: Done<Vec<u8>>) {
-        let bytes = proposal.bytes();
-        if bytes > MAX_COMMAND_BYTES {
-            return done.tell(Err(CallError::TooLong { bytes, limit: MAX_COMMAND_BYTES }));
+    fn send(&self, proposal: Proposal<'_>, done: Done<Vec<u8>>) {
+        if let Some(why) = proposal.too_long() {
+            return done.tell(Err(why));
         }
-        self.0.shared.inbox.put(Call::Propose { proposal, done });
-    }
-
-    fn look<R: Send + 'static>(&self, look: impl FnOnce(&M) -> R + Send + 'static, done: Done<R>, anywhere: bool) {
-        self.0.shared.inbox.put(Call::Read { job: Box::new(Look::new(look, done)), anywhere });
+        self.0.shared.inbox.put(Call::Propose { proposal: proposal.into(), done });
     }
 
     fn wait<T: Send + 'static>(&self, send: impl FnOnce(Done<T>), late: CallError) -> Result<T, CallError> {
@@ -299,19 +305,8 @@ impl<M: StateMachine> Replica<M> {
     }
 }
 
-impl Proposal {
-    fn of(command: SessionCommand<'_>) -> Proposal {
-        let SessionCommand { session, seq, confirmed, command } = command;
-        Proposal::InSession { session, seq, confirmed, command: command.to_vec() }
-    }
-
-    /// The length of its command.
-    fn bytes(&self) -> usize {
-        match self {
-            Proposal::Plain { command } | Proposal::InSession { command, .. } => command.len(),
-            Proposal::Open | Proposal::Close { .. } => 0,
-        }
-    }
+fn job<M, R: Send + 'static>(look: impl FnOnce(&M) -> R + Send + 'static, done: Done<R>) -> Box<dyn ReadJob<M> + Send> {
+    Box::new(Look::<_, R, FromAnywhere<R>>::new(look, done))
 }
 
 /// The name of a session in the reply to the entry that opened it.
@@ -320,6 +315,11 @@ fn session_of(reply: &[u8]) -> u64 {
 }
 
 impl<M> Inner<M> {
+    /// The replica has this thread for itself.
+    fn adopt(&self, thread: JoinHandle<Result<Ended, StopError>>) {
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+    }
+
     fn join(&self) -> Result<Ended, StopError> {
         if std::thread::current().id() == self.runs_on {
             return Err(StopError::Elsewhere);

@@ -252,6 +252,11 @@ pub trait Application {
         false
     }
 
+    /// When the application wants its next turn at the latest, though nothing comes: a timer of its own. [`Time`]'s largest: it has none.
+    fn deadline(&self) -> Time {
+        Time(u64::MAX)
+    }
+
     /// Whether those whom the application has served last are heard of in memory, where only an awake thread finds their next request at
     /// once. Who comes by a socket wakes a thread that sleeps there.
     fn is_heard_in_memory(&self) -> bool {

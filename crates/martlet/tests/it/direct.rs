@@ -1,0 +1,237 @@
+//! A program with its turns on the replica's thread, alone in its cluster, and with other threads that call as well.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use martlet::config::{EngineKind, Idle, ThreadsConfig};
+use martlet::{CallError, Direct, Ended, Here, MAX_COMMAND_BYTES, Replica, Role, SessionCommand, StopError, Turn};
+
+use crate::cluster::{Text, cluster, threads, with_every_engine};
+
+with_every_engine!(
+    a_program_proposes_reads_and_is_told_in_order,
+    a_callback_is_never_called_within_a_call,
+    other_threads_call_as_well_and_wake_the_program,
+    what_is_asked_for_at_the_end_is_told_so_before_the_run_returns,
+    a_program_that_panics_ends_its_replica,
+    as_many_calls_wait_as_may_and_in_order,
+    handing_over_to_nobody_is_refused,
+);
+
+fn direct(name: &str, engine: EngineKind) -> Direct<Text> {
+    Replica::builder().cluster(cluster(name, engine, 1)).node(0).threads(threads()).direct(Text::default()).expect("it can be prepared")
+}
+
+/// Runs it: `step` has a turn whenever this replica leads, until it says that it is done.
+fn run(direct: Direct<Text>, mut step: impl FnMut(&mut Here<'_, Text>) -> bool) -> Result<Ended, StopError> {
+    let stop = direct.stop_handle();
+    direct.run(|here| {
+        if here.leads() && step(here) {
+            stop.request_once();
+        }
+        Turn::Idle
+    })
+}
+
+/// What callbacks have heard.
+type Heard<T> = Rc<RefCell<Vec<T>>>;
+
+fn a_program_proposes_reads_and_is_told_in_order(engine: EngineKind) {
+    let heard: Heard<(&str, Result<Vec<u8>, CallError>)> = Rc::default();
+    let note = |what| {
+        let heard = Rc::clone(&heard);
+        move |result| heard.borrow_mut().push((what, result))
+    };
+    let session = Rc::new(RefCell::new(None));
+    let mut step = 0;
+    let ended = run(direct("direct", engine), |here| {
+        step += 1;
+        match step {
+            1 => {
+                assert_eq!((here.role(), here.machine().0.len()), (Role::Leader, 0));
+                assert!(here.has_room(1000));
+                let opened = Rc::clone(&session);
+                here.open_session_with(move |name| *opened.borrow_mut() = Some(name.expect("it leads")));
+                here.propose_with(b"ab", note("proposed"));
+                // It is executed, and may yet be lost.
+                assert_eq!(here.machine().0, b"ab");
+                here.read_with(|text| text.0.clone(), note("read"));
+                here.propose_with(b"c", note("proposed"));
+            }
+            _ if heard.borrow().len() < 3 || session.borrow().is_none() => {}
+            _ => {
+                let name = session.take().expect("opened");
+                let command = |seq, command| SessionCommand { session: name, seq, confirmed: 0, command };
+                here.propose_once_with(command(1, b"d"), note("once"));
+                here.propose_once_with(command(1, b"d"), note("again"));
+                here.propose_once_with(command(3, b"e"), note("too early"));
+                here.close_session_with(name, |closed| assert_eq!(closed, Ok(())));
+                here.propose_once_with(command(2, b"e"), note("closed"));
+                assert!(here.metrics().is_ok());
+                return true;
+            }
+        }
+        false
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+    let heard = heard.take();
+    let told: Vec<_> = heard.iter().map(|(what, result)| (*what, result.as_deref().ok())).collect();
+    let reply = |reply: &'static [u8]| Some(reply);
+    let expected = [
+        ("proposed", reply(b"2")),
+        ("read", reply(b"ab")),
+        ("proposed", reply(b"3")),
+        ("once", reply(b"4")),
+        ("again", reply(b"4")),
+        ("too early", None),
+        ("closed", None),
+    ];
+    assert_eq!(told, expected);
+    assert!(matches!(heard[5].1, Err(CallError::OutOfTurn { seq: 3, next: 2, .. })), "{:?}", heard[5]);
+    assert!(matches!(heard[6].1, Err(CallError::SessionUnknown { .. })), "{:?}", heard[6]);
+}
+
+fn a_callback_is_never_called_within_a_call(engine: EngineKind) {
+    let heard: Heard<Result<Vec<u8>, CallError>> = Rc::default();
+    let direct = direct("within", engine);
+    let stop = direct.stop_handle();
+    let mut asked = [false; 2];
+    direct
+        .run(|here| {
+            // Whoever answers wants what the program has in hand here.
+            let seen = heard.borrow();
+            let answers = Rc::clone(&heard);
+            let note = move |result| answers.borrow_mut().push(result);
+            if !std::mem::replace(&mut asked[0], true) {
+                assert!(!here.leads(), "not from the first turn on");
+                here.propose_with(b"x", note);
+            } else if here.leads() && !std::mem::replace(&mut asked[1], true) {
+                here.propose_with(&vec![0; MAX_COMMAND_BYTES + 1], note);
+            } else if seen.len() == 2 {
+                stop.request_once();
+            }
+            Turn::Worked
+        })
+        .expect("it ends in order");
+    let too_long = CallError::TooLong { bytes: MAX_COMMAND_BYTES + 1, limit: MAX_COMMAND_BYTES };
+    assert_eq!(heard.take(), [Err(CallError::NotLeader { leader: None }), Err(too_long)]);
+}
+
+fn other_threads_call_as_well_and_wake_the_program(engine: EngineKind) {
+    const CALLS: u64 = 200;
+    let idle = ThreadsConfig { idle: Idle::Park, ..threads() };
+    let builder = Replica::builder().cluster(cluster("both", engine, 1)).node(0).threads(idle);
+    let direct = builder.direct(Text::default()).expect("it can be prepared");
+    let (waker, mut roles) = (direct.waker(), direct.roles());
+    let (send, receive) = channel();
+    let (asked, questions) = channel::<u64>();
+    let other = std::thread::spawn(move || {
+        assert!(roles.any(|change| change.role == Role::Leader), "who is alone leads");
+        let replica: Replica<Text> = receive.recv().expect("sent in the first turn");
+        for call in 1..=CALLS {
+            // The program adds one as well, and is told so by nothing but the waker.
+            asked.send(call).expect("it runs");
+            waker.wake();
+            replica.propose(b"b").expect("it leads");
+            while replica.read(|text| text.0.len() as u64) != Ok(2 * call) {
+                std::thread::yield_now();
+            }
+        }
+        replica.request_stop();
+        assert!(matches!(replica.join(), Err(StopError::Elsewhere)), "who lends the thread waits");
+        assert!(roles.any(|change| change.role == Role::Stopped), "and it ends");
+    });
+    let mut refused = None;
+    direct
+        .run(|here| {
+            let replica = here.replica();
+            if refused.is_none() {
+                refused = Some((replica.propose(b"x"), replica.stop().is_err()));
+                send.send(replica).expect("it is awaited");
+            }
+            questions.try_iter().for_each(|_| here.propose_with(b"a", |reply| drop(reply.expect("it leads"))));
+            Turn::Idle
+        })
+        .expect("it ends in order");
+    other.join().expect("no panic");
+    assert_eq!(refused, Some((Err(CallError::OnReplicaThread), true)), "it would wait for itself");
+}
+
+fn what_is_asked_for_at_the_end_is_told_so_before_the_run_returns(engine: EngineKind) {
+    let heard: Heard<Result<Vec<u8>, CallError>> = Rc::default();
+    let asked = RefCell::new(0);
+    let direct = direct("end", engine);
+    let stop = direct.stop_handle();
+    let mut had_room = Vec::new();
+    direct
+        .run(|here| {
+            if !here.leads() && stop.requests() == 0 {
+                return Turn::Idle;
+            }
+            // One in time, and then one whenever there is a turn.
+            if stop.requests() > 0 {
+                had_room.push(here.has_room(1));
+            }
+            let answers = Rc::clone(&heard);
+            here.propose_with(b"a", move |result| answers.borrow_mut().push(result));
+            *asked.borrow_mut() += 1;
+            stop.request_once();
+            Turn::IdleFor(Duration::ZERO)
+        })
+        .expect("it ends in order");
+    let heard = heard.take();
+    assert_eq!(heard.len(), asked.take(), "each is told, and once");
+    assert_eq!(heard[0], Ok(b"1".to_vec()));
+    assert!(heard.len() > 1 && heard[1..].iter().all(|result| *result == Err(CallError::ShuttingDown)), "{heard:?}");
+    assert!(had_room.iter().all(|room| !room), "{had_room:?}");
+}
+
+fn a_program_that_panics_ends_its_replica(engine: EngineKind) {
+    let heard: Heard<Result<Vec<u8>, CallError>> = Rc::default();
+    let answers = Rc::clone(&heard);
+    let mut note = Some(move |result| answers.borrow_mut().push(result));
+    let ended = run(direct("direct-panic", engine), |here| {
+        here.propose_with(b"a", note.take().expect("the first turn is the last"));
+        panic!("as it was told");
+    });
+    assert!(matches!(ended, Err(StopError::Panicked(text)) if text.contains("as it was told")));
+    assert_eq!(heard.take(), [Err(CallError::OutcomeUnknown)], "it was executed");
+}
+
+fn as_many_calls_wait_as_may_and_in_order(engine: EngineKind) {
+    let cluster = cluster("direct-wait", engine, 1);
+    let direct = Replica::builder().cluster(cluster).node(0).threads(threads()).max_waiting(2).direct(Text::default());
+    let heard: Heard<Result<usize, CallError>> = Rc::default();
+    let mut asked = false;
+    run(direct.expect("it can be prepared"), |here| {
+        if !std::mem::replace(&mut asked, true) {
+            // Two wait for their tickets, two for a place there, and one is one too many.
+            for _ in 0..5 {
+                let heard = Rc::clone(&heard);
+                here.propose_with(b"a", move |reply| heard.borrow_mut().push(reply.map(|reply| usize::from(reply[0] - b'0'))));
+            }
+            assert_eq!(here.machine().0.len(), 2);
+        }
+        heard.borrow().len() == 5
+    })
+    .expect("it ends in order");
+    let heard = heard.take();
+    assert_eq!(heard[0], Err(CallError::Busy { waiting: 2 }), "a refusal waits for nothing");
+    assert_eq!(heard[1..], [Ok(1), Ok(2), Ok(3), Ok(4)]);
+}
+
+fn handing_over_to_nobody_is_refused(engine: EngineKind) {
+    let heard: Heard<Result<(), CallError>> = Rc::default();
+    let mut asked = false;
+    run(direct("direct-alone", engine), |here| {
+        if !std::mem::replace(&mut asked, true) {
+            let heard = Rc::clone(&heard);
+            here.transfer_leadership_with(None, move |result| heard.borrow_mut().push(result));
+        }
+        !heard.borrow().is_empty()
+    })
+    .expect("it ends in order");
+    assert_eq!(heard.take(), [Err(CallError::NoSuccessor)]);
+}

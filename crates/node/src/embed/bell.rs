@@ -1,0 +1,139 @@
+//! What wakes a replica's thread that sleeps.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+/// Rung for a replica's thread when there is something for it.
+///
+/// `pending` is true from the moment somebody is about to make `rung` readable until the replica's thread has read it. So it is never
+/// left readable while nobody knows of it, which would keep a node awake, and never silent while something waits.
+pub(super) struct Bell {
+    pending: AtomicBool,
+    rung: OwnedFd,
+    /// An epoll instance with that in it, among which a program and a node put descriptors of their own.
+    sleep: OwnedFd,
+    /// Whether the replica's thread ever sleeps.
+    rings: bool,
+}
+
+/// What the bell and a program's descriptors are called among the events; the node's own have another name.
+const BELL: u64 = 0;
+const PROGRAMS_OWN: u64 = 1;
+
+impl Bell {
+    pub fn new(rings: bool) -> io::Result<Bell> {
+        let rung = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let sleep = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&sleep, &rung, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        Ok(Bell { pending: AtomicBool::new(false), rung, sleep, rings })
+    }
+
+    /// There is something for the replica's thread, which looks for it in its next turn.
+    pub fn ring(&self) {
+        // Pairs with the exchange in `hush`: what was done before is looked for after.
+        if self.rings && !self.pending.swap(true, Ordering::AcqRel) {
+            // It fails only when the counter is full, and then it is readable as well.
+            let _ = rustix::io::write(&self.rung, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// To be called by the replica's thread before it looks.
+    pub fn hush(&self) {
+        if self.pending.load(Ordering::Relaxed) {
+            let mut count = [0; 8];
+            // Whoever is about to ring has not yet: then the bell is still to come, and `pending` stays.
+            if rustix::io::read(&self.rung, &mut count).is_ok() {
+                self.pending.swap(false, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// From now on that descriptor, too, wakes the thread for as long as it is readable.
+    pub fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        match epoll::add(&self.sleep, fd, epoll::EventData::new_u64(PROGRAMS_OWN), epoll::EventFlags::IN) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What a node watches while its thread sleeps.
+    pub fn events(&self) -> io::Result<OwnedFd> {
+        self.sleep.as_fd().try_clone_to_owned()
+    }
+
+    /// Sleeps until it is rung, or a descriptor of the program's or the node's is readable, or so much time has passed. `false`: the kernel refuses.
+    pub fn sleep(&self, at_most_ns: u64) -> bool {
+        let mut found = Vec::with_capacity(4);
+        let timeout = rustix::event::Timespec { tv_sec: (at_most_ns / 1_000_000_000) as i64, tv_nsec: (at_most_ns % 1_000_000_000) as i64 };
+        match epoll::wait(&self.sleep, rustix::buffer::spare_capacity(&mut found), Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => true,
+            Err(error) => {
+                tracing::error!(%error, "cannot wait for calls");
+                false
+            }
+        }
+    }
+}
+
+/// Wakes a replica's thread from any other: its program has something to do there that no descriptor tells of.
+#[derive(Clone)]
+pub struct Waker(pub(super) Arc<Bell>);
+
+impl Waker {
+    /// The program has its turn soon, and sees then what the caller has done before. Costs a system call when the thread may sleep and nobody has woken it
+    /// since its last turn, and none otherwise.
+    pub fn wake(&self) {
+        self.0.ring();
+    }
+}
+
+impl std::fmt::Debug for Waker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waker").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_awake(bell: &Bell) -> bool {
+        let mut fds = [rustix::event::PollFd::new(&bell.sleep, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })).expect("poll") == 1
+    }
+
+    #[test]
+    fn it_rings_until_somebody_looks() {
+        let bell = Arc::new(Bell::new(true).expect("descriptors"));
+        let waker = Waker(Arc::clone(&bell));
+        assert!(!is_awake(&bell));
+        for _ in 0..3 {
+            for _ in 0..2 {
+                waker.wake();
+            }
+            assert!(is_awake(&bell));
+            bell.hush();
+            assert!(!is_awake(&bell));
+        }
+    }
+
+    #[test]
+    fn a_descriptor_keeps_the_thread_awake_while_it_is_readable() {
+        let bell = Bell::new(true).expect("descriptors");
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+        bell.watch(fd.as_fd()).expect("watched");
+        bell.watch(fd.as_fd()).expect("watched already");
+        assert!(!is_awake(&bell));
+        rustix::io::write(&fd, &1u64.to_ne_bytes()).expect("a fresh eventfd");
+        bell.hush();
+        assert!(is_awake(&bell), "to look for calls does not make it silent");
+        rustix::io::read(&fd, &mut [0; 8]).expect("what was written");
+        assert!(!is_awake(&bell));
+        let file = std::fs::File::open("/proc/self/exe").expect("ourselves");
+        assert!(bell.watch(file.as_fd()).is_err(), "a file is never waited for");
+    }
+}

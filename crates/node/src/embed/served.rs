@@ -1,0 +1,440 @@
+//! Calls on the replica's thread: what executes them, what they wait for, and how they are answered, whichever way they came in.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use martlet_fabric::primitive::{Ordering, fence};
+use martlet_fabric::{Fabric as _, LocalRegion, NodeId};
+use martlet_protocol::basics::layout::COUNTERS;
+use martlet_protocol::membership::{Roles as MemberRoles, View};
+use martlet_protocol::replica::{HandOverState, ProposeError, Replica, Standing, Ticket};
+
+use super::SessionCommand;
+use super::call::{Aside, Call, Calls, DoneHere, Inbox, Proposal, ReadJob, Task};
+use super::entry::{Entry, HEADER_BYTES, MAX_COMMAND_BYTES};
+use super::error::{CallError, Leader};
+use super::machine::{Lent, StateMachine};
+use super::role::{Role, Roles};
+use super::sessions::Turn as SessionTurn;
+use super::verdict::{Verdict, leader_named, leader_of, primary_of, refused};
+use crate::counters::Reading;
+
+/// The most calls of other threads taken in one turn: behind them, what they have posted goes out and the clock is read.
+const CALLS_A_TURN: usize = 128;
+
+const _: () = assert!(MAX_COMMAND_BYTES + HEADER_BYTES < 4 << 20, "the engine's backlog takes the longest command");
+
+/// What a program's threads share with the replica's.
+pub(super) struct Shared<M> {
+    pub inbox: Inbox<M>,
+    pub roles: Roles,
+}
+
+/// What waits for its ticket.
+enum Answer<M> {
+    Proposal(DoneHere<Vec<u8>>, Result<Vec<u8>, CallError>),
+    /// A session's command that had been executed before.
+    Known(DoneHere<Vec<u8>>, Vec<u8>),
+    Read(Box<dyn ReadJob<M>>),
+}
+
+impl<M> Answer<M> {
+    /// Its ticket has come.
+    fn tell(self) {
+        match self {
+            Answer::Proposal(done, result) => done.tell(result),
+            Answer::Known(done, reply) => done.tell(Ok(reply)),
+            Answer::Read(job) => job.end(Ok(())),
+        }
+    }
+
+    /// The reign is over before its ticket came; `leader` is the next one, if that is known. What has had no effect may be asked of that one.
+    fn give_up(self, leader: Option<Leader>) {
+        let elsewhere = CallError::NotLeader { leader };
+        match self {
+            // It was executed, here or under an earlier leader.
+            Answer::Proposal(done, Ok(_) | Err(CallError::Confirmed { .. } | CallError::ReplyTooLong { .. })) | Answer::Known(done, _) => {
+                done.tell(Err(CallError::OutcomeUnknown));
+            }
+            Answer::Proposal(done, Err(_)) => done.tell(Err(elsewhere)),
+            Answer::Read(job) => job.end(Err(elsewhere)),
+        }
+    }
+}
+
+/// What outlives a run of the node. It stays on the replica's thread.
+pub(super) struct Served<M> {
+    pub shared: Arc<Shared<M>>,
+    calls: Receiver<Call<M>>,
+    /// Calls that need no answer of the log's, and wait for nothing that others wait for.
+    aside: Receiver<Aside<M>>,
+    /// Taken, and not executed so far: there is no room in the log, or among those that wait for their tickets, or no calls are executed just now. At most one of
+    /// them has come from another thread.
+    behind: VecDeque<Task<M>>,
+    /// Some of them wait for room in the log.
+    full: bool,
+    /// No calls are executed any more in this life: those that come are for the next, if there is one.
+    pub closed: bool,
+    /// Executed, and not known to be replicated; in the order of their tickets.
+    waiting: VecDeque<(Ticket, Answer<M>)>,
+    /// Who is to be told that a call is refused. They wait until no call is being taken: a callback may want what its caller has in hand then.
+    refused: Vec<Box<dyn FnOnce()>>,
+    /// Who has asked for this node to hand its leadership over, which it does by leaving.
+    stepping_down: Option<(Option<NodeId>, DoneHere<()>)>,
+    /// This node has left for that, and is on its way back, where it will hear who leads.
+    left: Option<(Option<NodeId>, DoneHere<()>)>,
+    /// Who has asked for it where the engine hands it over by itself.
+    handing_over: Vec<(Option<NodeId>, DoneHere<()>)>,
+    node: NodeId,
+    standing: Option<Standing>,
+    reign: u64,
+    entry: Vec<u8>,
+}
+
+impl<M: StateMachine> Served<M> {
+    pub fn new(node: NodeId, shared: Arc<Shared<M>>, calls: Calls<M>) -> Self {
+        Served {
+            shared,
+            calls: calls.in_order,
+            aside: calls.aside,
+            behind: VecDeque::new(),
+            full: false,
+            closed: false,
+            waiting: VecDeque::with_capacity(CALLS_A_TURN),
+            refused: Vec::new(),
+            stepping_down: None,
+            left: None,
+            handing_over: Vec::new(),
+            node,
+            standing: None,
+            reign: 0,
+            entry: Vec::new(),
+        }
+    }
+
+    /// Whether leadership is being handed over by leaving.
+    pub fn is_stepping_down(&self) -> bool {
+        self.stepping_down.is_some()
+    }
+
+    /// A run of the node is over. Nothing that waits will be released. Whether it is over because leadership was to be handed over: who asked for that is
+    /// told in the next run, and that there is none when this is dropped.
+    pub fn end_of_run(&mut self) -> bool {
+        self.give_up_waiting(None);
+        self.tell_refused();
+        // Nobody was named so far, and nobody will be by this replica.
+        self.handing_over.drain(..).for_each(|(_, done)| done.tell(Err(CallError::ShuttingDown)));
+        (self.standing, self.reign) = (None, 0);
+        self.left = self.stepping_down.take();
+        self.left.is_some()
+    }
+
+    fn give_up_waiting(&mut self, leader: Option<Leader>) {
+        self.waiting.drain(..).for_each(|(_, answer)| answer.give_up(leader.clone()));
+    }
+
+    fn tell_refused(&mut self) {
+        self.refused.drain(..).for_each(|tell| tell());
+    }
+
+    /// Tells of a change of role, and gives up what waits when the reign is over.
+    pub fn observe<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &R)
+    where
+        M: 'a,
+    {
+        if self.reign != replica.reign() {
+            self.reign = replica.reign();
+            let leader = leader_of(replica);
+            self.give_up_waiting(leader);
+        }
+        let standing = replica.standing();
+        if !self.handing_over.is_empty() {
+            // In a life that knows nothing of it, nothing will come of it.
+            let state = replica.hand_over_state().unwrap_or(HandOverState::Overtaken(primary_of(standing)));
+            if let Some(verdict) = Verdict::of(state, standing == Standing::Primary) {
+                self.handing_over.drain(..).for_each(|(to, done)| done.tell(verdict.told(to, |id| leader_named(replica, id))));
+            }
+        }
+        let in_view = || replica.current_view().and_then(View::primary).map(|primary| primary.id);
+        if let Some((to, done)) = self.left.take() {
+            match Verdict::after_leaving(standing, self.node, in_view) {
+                Some(verdict) => done.tell(verdict.told(to, |id| leader_named(replica, id))),
+                None => self.left = Some((to, done)),
+            }
+        }
+        if self.standing != Some(standing) {
+            self.standing = Some(standing);
+            let role = match standing {
+                Standing::Primary => Role::Leader,
+                Standing::Backup { .. } => Role::Follower { leader: leader_of(replica) },
+                Standing::Excluded => Role::Rejoining,
+            };
+            self.shared.roles.change(role, replica.view().0);
+        }
+    }
+
+    /// Takes calls that other threads have put, and before them what has waited. Returns how many.
+    pub fn take_calls<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R) -> usize
+    where
+        M: 'a,
+    {
+        self.shared.inbox.bell.hush();
+        let mut taken = 0;
+        while taken < CALLS_A_TURN
+            && let Ok(aside) = self.aside.try_recv()
+        {
+            self.shared.inbox.took();
+            match aside {
+                Aside::Metrics(done) => done.tell(reading(replica).map(Box::new)),
+                Aside::Look(mut job) => {
+                    job.look(replica.machine().0.inner());
+                    job.end(Ok(()));
+                }
+            }
+            taken += 1;
+        }
+        while taken < CALLS_A_TURN && self.stepping_down.is_none() {
+            let task = match self.behind.pop_front() {
+                Some(task) => task,
+                None => match self.calls.try_recv() {
+                    Ok(call) => {
+                        self.shared.inbox.took();
+                        call.into()
+                    }
+                    Err(_) => break,
+                },
+            };
+            if let Some(task) = self.take(replica, task) {
+                self.behind.push_front(task);
+                break;
+            }
+            taken += 1;
+        }
+        taken
+    }
+
+    /// A call of the program on this thread. Returns whether it was taken; if not, it waits, or is refused.
+    pub fn ask<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R, task: Task<M>) -> bool
+    where
+        M: 'a,
+    {
+        let left = if self.has_to_wait() { Some(task) } else { self.take(replica, task) };
+        left.map(|task| self.keep(task)).is_none()
+    }
+
+    /// The same of a proposal, whose command is copied only if it has to wait.
+    pub fn ask_to_propose<'a, R: Replica<Machine = Lent<'a, M>>>(
+        &mut self,
+        replica: &mut R,
+        proposal: Proposal<'_>,
+        done: DoneHere<Vec<u8>>,
+    ) -> bool
+    where
+        M: 'a,
+    {
+        if let Some(why) = proposal.too_long() {
+            self.refuse(|| done.tell(Err(why)));
+            return false;
+        }
+        let left = if self.has_to_wait() { Some(done) } else { self.take_proposal(replica, proposal, done) };
+        left.map(|done| self.keep(Task::Propose { proposal: proposal.into(), done })).is_none()
+    }
+
+    /// Whether a command of so many bytes would be executed at once, as far as this replica knows.
+    pub fn has_room<'a, R: Replica<Machine = Lent<'a, M>>>(&self, replica: &R, bytes: usize) -> bool
+    where
+        M: 'a,
+    {
+        !self.has_to_wait() && self.has_place() && replica.has_room(bytes + HEADER_BYTES)
+    }
+
+    /// Whoever calls on another thread is told what is so at the end of a turn.
+    pub fn note_full(&self) {
+        self.shared.inbox.note_full(self.full);
+    }
+
+    fn has_to_wait(&self) -> bool {
+        self.closed || self.stepping_down.is_some() || !self.behind.is_empty()
+    }
+
+    /// Without a bound a leader that has lost its quorum, and does not know yet, would take reads for as long as there is memory.
+    fn has_place(&self) -> bool {
+        self.waiting.len() < self.shared.inbox.limit()
+    }
+
+    fn keep(&mut self, task: Task<M>) {
+        let waiting = self.behind.len();
+        if waiting < self.shared.inbox.limit() {
+            return self.behind.push_back(task);
+        }
+        let why = CallError::too_many(self.full, waiting);
+        self.refuse(|| task.refuse(why));
+    }
+
+    fn refuse(&mut self, tell: impl FnOnce() + 'static) {
+        self.refused.push(Box::new(tell));
+    }
+
+    /// Takes a call; hands it back when there is no room for it now, in the log or among those that wait for their tickets.
+    fn take<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R, task: Task<M>) -> Option<Task<M>>
+    where
+        M: 'a,
+    {
+        match task {
+            Task::Propose { proposal, done } => {
+                let done = self.take_proposal(replica, proposal.get(), done)?;
+                return Some(Task::Propose { proposal, done });
+            }
+            task if replica.standing() != Standing::Primary => {
+                let leader = leader_of(replica);
+                self.refuse(|| task.refuse(CallError::NotLeader { leader }));
+            }
+            task if !self.has_place() => return Some(task),
+            Task::Read(mut job) => {
+                job.look(replica.machine().0.inner());
+                self.waiting.push_back((replica.ticket(), Answer::Read(job)));
+            }
+            Task::HandOver { to, done } => match replica.hand_over(to) {
+                Ok(()) => self.handing_over.push((to, done)),
+                Err(error) => match refused(error, || leader_of(replica)) {
+                    Some(why) => self.refuse(|| done.tell(Err(why))),
+                    None => self.step_down(replica, to, done),
+                },
+            },
+        }
+        None
+    }
+
+    /// Leads to this replica's end, after which it joins again. Who leads next is the next in the order of the view.
+    fn step_down<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &R, to: Option<NodeId>, done: DoneHere<()>)
+    where
+        M: 'a,
+    {
+        let next = replica.current_view().and_then(|view| view.with_roles(MemberRoles::REPLICA).nth(1)).map(|member| member.id.node);
+        match (next, to) {
+            (None, _) => self.refuse(|| done.tell(Err(CallError::NoSuccessor))),
+            (Some(next), Some(to)) if next != to => self.refuse(|| done.tell(Err(CallError::NoSuccessor))),
+            _ => self.stepping_down = Some((to, done)),
+        }
+    }
+
+    /// Executes a proposal and proposes it; hands its callback back when there is no room for it now.
+    fn take_proposal<'a, R: Replica<Machine = Lent<'a, M>>>(
+        &mut self,
+        replica: &mut R,
+        proposal: Proposal<'_>,
+        done: DoneHere<Vec<u8>>,
+    ) -> Option<DoneHere<Vec<u8>>>
+    where
+        M: 'a,
+    {
+        self.full = false;
+        if replica.standing() != Standing::Primary {
+            let leader = leader_of(replica);
+            self.refuse(|| done.tell(Err(CallError::NotLeader { leader })));
+            return None;
+        }
+        if !self.has_place() {
+            return Some(done);
+        }
+        let sessions = replica.machine().0.sessions();
+        let (entry, known) = match proposal {
+            Proposal::Plain { command } => (Entry::Plain { command }, Ok(None)),
+            Proposal::InSession(SessionCommand { session, seq, confirmed, command }) => {
+                let known = match sessions.turn(session, seq) {
+                    Ok(SessionTurn::Done(reply)) => Ok(Some(reply.to_vec())),
+                    Ok(SessionTurn::New) => sessions.has_room(session, confirmed).map(|()| None),
+                    Err(error) => Err(error),
+                };
+                (Entry::InSession { session, seq, confirmed, command }, known)
+            }
+            Proposal::Open => (Entry::Open { evicted: sessions.to_evict() }, Ok(None)),
+            Proposal::Close { session } => (Entry::Close { session }, Ok(None)),
+        };
+        // What this replica knows of a session may be out of date if it leads no more: such answers, too, wait until it is known that it does.
+        let answer = match known {
+            Ok(Some(reply)) => Answer::Known(done, reply),
+            Err(error) => Answer::Proposal(done, Err(error)),
+            Ok(None) => {
+                self.entry.clear();
+                entry.encode(&mut self.entry);
+                let allowed = replica.max_proposal_bytes();
+                // What is too long at any time is not kept waiting for room.
+                if self.entry.len() <= allowed && !replica.has_room(self.entry.len()) {
+                    self.full = true;
+                    return Some(done);
+                }
+                // Proposed first, executed then: what the engine refuses has had no effect.
+                match replica.propose(&self.entry) {
+                    Ok(index) => {
+                        let done = done.executed();
+                        let mut reply = Vec::new();
+                        replica.machine_mut().0.execute(index, entry, &mut reply);
+                        Answer::Proposal(done, Ok(reply))
+                    }
+                    Err(ProposeError::TooLong { bytes, allowed }) => {
+                        let beside = self.entry.len() - proposal.bytes();
+                        let (bytes, limit) = (bytes.saturating_sub(beside), allowed.saturating_sub(beside));
+                        self.refuse(move || done.tell(Err(CallError::TooLong { bytes, limit })));
+                        return None;
+                    }
+                    Err(ProposeError::NotLeading) => {
+                        let leader = leader_of(replica);
+                        self.refuse(|| done.tell(Err(CallError::NotLeader { leader })));
+                        return None;
+                    }
+                }
+            }
+        };
+        self.waiting.push_back((replica.ticket(), answer));
+        None
+    }
+
+    /// Answers what may be answered now. Returns how much.
+    pub fn answer<R: Replica>(&mut self, replica: &R) -> usize {
+        self.tell_refused();
+        let mut sent = 0;
+        while self.waiting.front().is_some_and(|(ticket, _)| *ticket <= replica.released()) {
+            let Some((_, answer)) = self.waiting.pop_front() else { break };
+            answer.tell();
+            sent += 1;
+        }
+        sent
+    }
+}
+
+/// The node's counters and events, as it has last published them.
+pub(super) fn reading<R: Replica>(replica: &mut R) -> Result<Reading, CallError> {
+    let region = replica.fabric().memory(LocalRegion::Public(COUNTERS)).unwrap_or_default();
+    let mut bytes = Vec::with_capacity(region.len() * 8);
+    for word in region {
+        bytes.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+    }
+    fence(Ordering::Acquire);
+    Reading::parse(&bytes).map_err(CallError::Metrics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leader(node: u16) -> Leader {
+        Leader { node, address: None }
+    }
+
+    #[test]
+    fn what_has_been_executed_is_not_said_to_have_had_no_effect_when_the_lead_is_lost() {
+        let told = |answer: fn(DoneHere<Vec<u8>>) -> Answer<()>| {
+            let (tell, told) = std::sync::mpsc::channel();
+            answer(DoneHere::new_here(move |result| tell.send(result).expect("it is waited for"))).give_up(Some(leader(1)));
+            told.try_recv().expect("told at once")
+        };
+        assert_eq!(told(|done| Answer::Proposal(done, Ok(Vec::new()))), Err(CallError::OutcomeUnknown));
+        assert_eq!(told(|done| Answer::Known(done, Vec::new())), Err(CallError::OutcomeUnknown));
+        let confirmed = |done| Answer::Proposal(done, Err(CallError::Confirmed { session: 3, seq: 5 }));
+        assert_eq!(told(confirmed), Err(CallError::OutcomeUnknown));
+        let elsewhere = Err(CallError::NotLeader { leader: Some(leader(1)) });
+        assert_eq!(told(|done| Answer::Proposal(done, Err(CallError::SessionUnknown { session: 3 }))), elsewhere);
+    }
+}
