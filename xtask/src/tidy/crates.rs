@@ -14,7 +14,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("martlet-node", &["martlet-protocol", "martlet-fabric"]),
     ("martlet-kv", &["martlet-node", "martlet-protocol", "martlet-fabric"]),
     ("martlet-sim", &["martlet-protocol", "martlet-fabric"]),
-    ("martlet-cli", &["martlet-kv", "martlet-node", "martlet-sim", "martlet-protocol", "martlet-fabric"]),
+    ("martlet-cli", &["martlet-exchange", "martlet-kv", "martlet-node", "martlet-sim", "martlet-protocol", "martlet-fabric"]),
     ("martlet-preload", &["martlet-node", "martlet-protocol", "martlet-fabric"]),
     ("martlet", &["martlet-node", "martlet-protocol", "martlet-fabric"]),
     ("martlet-capi", &["martlet", "martlet-node", "martlet-protocol"]),

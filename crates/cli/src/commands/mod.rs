@@ -54,6 +54,7 @@ enum Command {
     Man(man::Arguments),
     Victim(victim::Arguments),
     PausesNode(bench::pauses::node::Arguments),
+    AttachedNode(bench::replicate::attached::node::Arguments),
 }
 
 /// Whether an engine can keep what it acknowledges so.
@@ -106,6 +107,7 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Man(arguments) => man::run(&arguments),
         Command::Victim(arguments) => victim::run(&arguments),
         Command::PausesNode(arguments) => bench::pauses::node::run(&arguments),
+        Command::AttachedNode(arguments) => bench::replicate::attached::node::run(&arguments),
     }
 }
 

@@ -73,18 +73,25 @@ fn one_sided_operations() {
 #[test]
 fn replicating_a_request() {
     let metrics = bench(&["replicate", "--engine", "mu", "--samples", "200"]);
-    for wanted in ["64 B proposed and committed", "raw write of 64 B to two followers", "128 x 64 B in one record, 8 outstanding, requests"]
-    {
+    let attached = [
+        "64 B to the store, executed alone",
+        "4096 B to the store, replicated, direct",
+        "64 B to the store, replicated, handover",
+        "at most 24 B to the matching engine, replicated, direct",
+        "at most 24 B to the matching engine, replicated, handover",
+    ];
+    let alone = ["64 B proposed and committed", "raw write of 64 B to two followers", "128 x 64 B in one record, 8 outstanding, requests"];
+    for wanted in alone.into_iter().chain(attached) {
         assert!(metrics.iter().any(|metric| metric == wanted), "{wanted} is missing: {metrics:?}");
     }
     // Not in a test of its own, which would want the same cores at the same time.
     let metrics = bench(&["replicate", "--engine", "primary-backup", "--samples", "200"]);
-    for wanted in ["64 B proposed and committed", "raw write of 64 B to two followers"] {
+    for wanted in ["64 B proposed and committed", "raw write of 64 B to two followers"].into_iter().chain(attached) {
         assert!(metrics.iter().any(|metric| metric == wanted), "{wanted} is missing: {metrics:?}");
     }
     assert!(!metrics.iter().any(|metric| metric.contains("outstanding")), "{metrics:?}");
     let why = run(&["bench", "replicate", "--engine", "primary-backup", "--figure", "7"]).code(2).err;
-    assert!(why.contains("--figure is 7") && why.contains("allowed is 3"), "{why}");
+    assert!(why.contains("--figure is 7") && why.contains("allowed are 3 and attached"), "{why}");
 }
 
 #[test]

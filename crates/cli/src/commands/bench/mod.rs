@@ -10,7 +10,7 @@ mod kv;
 pub mod pauses;
 mod raise;
 mod redis_server;
-mod replicate;
+pub mod replicate;
 mod threads;
 
 use clap::{Args, Subcommand};

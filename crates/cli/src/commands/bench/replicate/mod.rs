@@ -1,5 +1,6 @@
-//! `martlet bench replicate`: what it costs to replicate a request, standing alone (Mu, Figures 3 and 7).
+//! `martlet bench replicate`: what it costs to replicate a request, standing alone (Mu, Figures 3 and 7), and of an application (Figure 3, attached).
 
+pub mod attached;
 mod pipeline;
 mod raw;
 
@@ -9,8 +10,9 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, ValueEnum};
 use martlet_fabric::shm::ShmFabric;
 use martlet_fabric::verbs::VerbsFabric;
+use martlet_node::clock;
 use martlet_node::config::{DurabilityKind, EngineKind, FabricKind};
-use martlet_node::{clock, sched};
+use martlet_node::sched::OnCore;
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::engine::{Mu, PrimaryBackup};
 
@@ -25,12 +27,14 @@ use crate::report::plot::{Axis, Plot, Series};
 use crate::report::{Figure, Report, Unit};
 use crate::scratch::Scratch;
 
-/// What it costs to replicate a request three ways, standing alone.
+/// What it costs to replicate a request three ways, standing alone and of an application.
 ///
 /// A request is proposed when the one before is committed; the leader runs on one core, its two followers share the other. Beside each size
 /// stand raw writes to the same followers, fenced and completed: of as many bytes (Mu, Figure 3), and of as many as the request's record has with its
 /// headers, which may be a packet more; these also where the followers read what is written, as they read a log. Then batches, as many requests as one
-/// record carries, and several records on their way at once (Figure 7). Both are drawn.
+/// record carries, and several records on their way at once (Figure 7). Then requests to two applications, each replica of which is a process: the key-value
+/// store's state, and an order matching engine; beside each, how long its execution takes alone. The application runs on the replica's thread (direct), or on
+/// one of its own that waits for the answer (handover). All three are drawn.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The replication engine: mu, whose requests are committed when one follower holds them, or primary-backup, which waits for both, in a view that is
@@ -43,7 +47,7 @@ pub struct Arguments {
     /// How many samples of each figure.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..))]
     samples: u32,
-    /// Only what this figure of Mu's paper shows: 3, latency by size; 7, throughput against latency.
+    /// Only what this figure of Mu's paper shows: 3, latency by size; 7, throughput against latency; attached, what Figure 3 shows of applications.
     #[arg(long, value_enum)]
     figure: Option<Shown>,
     /// Draw the figure into this file too, as SVG.
@@ -62,6 +66,8 @@ enum Shown {
     /// Throughput against latency.
     #[value(name = "7")]
     Batches,
+    /// Latency of requests to applications.
+    Attached,
 }
 
 /// The payloads, as in Mu's Figure 3 and beyond.
@@ -69,29 +75,46 @@ const PAYLOADS: [usize; 8] = [16, 32, 64, 128, 256, 512, 1024, 4096];
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     crate::commands::check_durability(arguments.durability, arguments.engine)?;
-    let place = Place::new("bench-replicate", &arguments.fabric.plan(None)?, NODES)?;
+    let plan = arguments.fabric.plan(None)?;
     report.set("fabric", arguments.fabric.kind().to_string());
-    match (arguments.fabric.kind(), arguments.engine) {
-        (FabricKind::Shm, EngineKind::Mu) => run_on::<ShmFabric, Mu>(arguments, &place, report, interrupt),
-        (FabricKind::Shm, EngineKind::PrimaryBackup) => run_on::<ShmFabric, PrimaryBackup>(arguments, &place, report, interrupt),
-        (FabricKind::Verbs, EngineKind::Mu) => run_on::<VerbsFabric, Mu>(arguments, &place, report, interrupt),
-        (FabricKind::Verbs, EngineKind::PrimaryBackup) => run_on::<VerbsFabric, PrimaryBackup>(arguments, &place, report, interrupt),
+    report.set("engine", arguments.engine.to_string());
+    report.set("durability", arguments.durability.name());
+    report.set("replicas", NODES);
+    if arguments.figure != Some(Shown::Attached) {
+        let place = Place::new("bench-replicate", &plan, NODES)?;
+        match (arguments.fabric.kind(), arguments.engine) {
+            (FabricKind::Shm, EngineKind::Mu) => run_on::<ShmFabric, Mu>(arguments, &place, report, interrupt),
+            (FabricKind::Shm, EngineKind::PrimaryBackup) => run_on::<ShmFabric, PrimaryBackup>(arguments, &place, report, interrupt),
+            (FabricKind::Verbs, EngineKind::Mu) => run_on::<VerbsFabric, Mu>(arguments, &place, report, interrupt),
+            (FabricKind::Verbs, EngineKind::PrimaryBackup) => run_on::<VerbsFabric, PrimaryBackup>(arguments, &place, report, interrupt),
+        }?;
     }
+    if arguments.figure.is_none_or(|figure| figure == Shown::Attached) {
+        let subject =
+            attached::Subject { engine: arguments.engine, durability: arguments.durability, fabric: plan, samples: arguments.samples };
+        let plot = attached::measure(&subject, report, interrupt)?;
+        show(plot, arguments, report)?;
+    }
+    Ok(())
+}
+
+fn show(plot: Plot, arguments: &Arguments, report: &mut Report) -> Outcome {
+    if let Some(file) = &arguments.plot {
+        plot.save(file)?;
+    }
+    report.draw(plot);
+    Ok(())
 }
 
 fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     if arguments.figure == Some(Shown::Batches) && !E::BATCHES {
-        let why = format_args!("--figure is 7, but --engine is {}, which makes a record of each request; allowed is 3", E::NAME);
+        let why =
+            format_args!("--figure is 7, but --engine is {}, which makes a record of each request; allowed are 3 and attached", E::NAME);
         return Err(Fail::usage(why));
     }
-    report.set("engine", E::NAME);
-    report.set("durability", arguments.durability.name());
-    report.set("replicas", NODES);
     let samples = u64::from(arguments.samples);
     let cores = two_cores();
-    if let Some((here, _)) = cores {
-        sched::pin_current_thread(here).context("cannot bind the measuring thread")?;
-    }
+    let _here = cores.map(|(here, _)| OnCore::enter(here)).transpose().context("cannot bind the measuring thread")?;
     let scratch = Scratch::new("bench-replicate").context("cannot make a temporary directory")?;
     let data = (arguments.durability, scratch.path());
     let (stop, assignment) = (AtomicBool::new(false), raw::Assignment::default());
@@ -121,13 +144,7 @@ fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, re
         }
         // Each by a follower that took the leader for dead, mostly since the kernel had taken its core away.
         report.set("leads_lost", leader.lost);
-        for plot in plots {
-            if let Some(file) = &arguments.plot {
-                plot.save(file)?;
-            }
-            report.draw(plot);
-        }
-        Ok(())
+        plots.into_iter().try_for_each(|plot| show(plot, arguments, report))
     })
 }
 
