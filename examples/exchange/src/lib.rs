@@ -6,7 +6,7 @@
 //! | [`book`] | the book of one symbol |
 //! | [`market`] | all books: the state that is replicated |
 //! | [`wire`] | the binary protocol over TCP |
-//! | [`server`] | a replica of the market behind it |
+//! | [`server`] | a replica of the market behind it, on the thread that serves the clients or on its own |
 //! | [`load`] | a client, a load of orders, and the books that must follow from what was answered |
 //!
 //! None of the first three reads a clock, draws a random number or does I/O, so every replica that executes the same commands holds the same books.

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use hdrhistogram::Histogram;
 use martlet::config::{Cluster, ClusterConfig, EngineKind, Key, NodeEntry};
 use martlet::observe::{ClientEndpoint, NodeId, Roles, View};
-use martlet::{Replica, Stop};
+use martlet::{Direct, Replica, Stop, Turn};
 use martlet_exchange::load::{Client, Executed, Orders, digest, expected_market, leader};
 use martlet_exchange::market::Market;
 use martlet_exchange::server;
@@ -42,6 +42,9 @@ enum What {
         /// How orders are replicated: primary-backup or mu
         #[arg(long, default_value_t)]
         engine: EngineKind,
+        /// Where each node serves its clients
+        #[arg(long, value_enum, default_value_t)]
+        threading: Threading,
     },
     /// One node
     Node {
@@ -54,6 +57,9 @@ enum What {
         /// Where clients reach it
         #[arg(long)]
         listen: SocketAddr,
+        /// Where it serves them
+        #[arg(long, value_enum, default_value_t)]
+        threading: Threading,
         /// Ends, as by SIGKILL, with whoever started it
         #[arg(long, hide = true)]
         with_parent: bool,
@@ -66,6 +72,25 @@ enum What {
         #[command(flatten)]
         load: Load,
     },
+}
+
+/// How a node's clients and its replica share threads (Mu, section 7.1).
+#[derive(Clone, Copy, Default, ValueEnum)]
+enum Threading {
+    /// On the replica's own thread
+    Direct,
+    /// On threads of its own, which hand requests over to the replica's
+    #[default]
+    Handover,
+}
+
+impl Threading {
+    fn name(self) -> &'static str {
+        match self {
+            Threading::Direct => "direct",
+            Threading::Handover => "handover",
+        }
+    }
 }
 
 #[derive(Args, Clone, Copy)]
@@ -90,8 +115,8 @@ struct Load {
 
 fn main() -> ExitCode {
     let done = match Options::parse().what {
-        What::Demo { load, kills, engine } => demo(load, kills, engine),
-        What::Node { cluster, number, listen, with_parent } => node(&cluster, number, listen, with_parent),
+        What::Demo { load, kills, engine, threading } => demo(load, kills, engine, threading),
+        What::Node { cluster, number, listen, threading, with_parent } => node(&cluster, number, listen, threading, with_parent),
         What::Load { servers, load } => {
             let mut executed = Vec::new();
             run(&servers, load, 0, &mut executed, |_| Ok(())).and_then(|()| check(&servers, &executed))
@@ -106,18 +131,45 @@ fn main() -> ExitCode {
     }
 }
 
-fn node(cluster: &Path, number: u16, listen: SocketAddr, with_parent: bool) -> Result<(), Failure> {
+fn node(cluster: &Path, number: u16, listen: SocketAddr, threading: Threading, with_parent: bool) -> Result<(), Failure> {
     if with_parent {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     }
-    let replica = Replica::builder().cluster_file(cluster).node(number).listen(listen.to_string()).start(Market::default())?;
+    let builder = Replica::builder().cluster_file(cluster).node(number).listen(listen.to_string());
+    match threading {
+        Threading::Direct => direct(builder.direct(Market::default())?, number, listen),
+        Threading::Handover => handover(&builder.start(Market::default())?, number, listen),
+    }
+}
+
+fn direct(replica: Direct<Market>, number: u16, listen: SocketAddr) -> Result<(), Failure> {
+    let stop = replica.stop_handle();
+    stop.on_signals()?;
+    let mut server = server::direct::Server::new(TcpListener::bind(listen)?)?;
+    replica.watch(server.events())?;
+    let (mut shown, mut failed) = (false, Ok(()));
+    replica.run(|here| {
+        if !std::mem::replace(&mut shown, true) {
+            eprintln!("node {number}: {}", here.replica().started().placement);
+        }
+        server.turn(here).unwrap_or_else(|error| {
+            failed = Err(error);
+            stop.request_once();
+            Turn::Idle
+        })
+    })?;
+    server.finish();
+    Ok(failed?)
+}
+
+fn handover(replica: &Replica<Market>, number: u16, listen: SocketAddr) -> Result<(), Failure> {
     eprintln!("node {number}: {}", replica.started().placement);
     let stop: Stop = replica.stop_handle();
     stop.on_signals()?;
     let listener = TcpListener::bind(listen)?;
     let served = replica.clone();
     std::thread::spawn(move || {
-        if let Err(error) = server::serve(&served, &listener) {
+        if let Err(error) = server::handover::serve(&served, &listener) {
             eprintln!("exchange: {listen}: {error}");
             served.stop_handle().request();
         }
@@ -129,6 +181,7 @@ fn node(cluster: &Path, number: u16, listen: SocketAddr, with_parent: bool) -> R
 /// Nodes as child processes.
 struct Nodes {
     dir: PathBuf,
+    threading: Threading,
     children: Children,
 }
 
@@ -136,14 +189,14 @@ struct Nodes {
 type Children = Arc<Mutex<Vec<Option<Child>>>>;
 
 impl Nodes {
-    fn start(engine: EngineKind) -> Result<Nodes, Failure> {
+    fn start(engine: EngineKind, threading: Threading) -> Result<Nodes, Failure> {
         let dir = std::env::temp_dir().join(format!("martlet-exchange-{}", std::process::id()));
         std::fs::create_dir(&dir)?;
         let nodes = (0..3).map(NodeEntry::new);
         let name = format!("exchange-{}", std::process::id());
         let key = Some(Key::generate()?.to_hex().into());
         let config = ClusterConfig { key, engine, ..ClusterConfig::new(name, nodes.collect()) };
-        let nodes = Nodes { dir, children: Arc::new(Mutex::new(vec![None, None, None])) };
+        let nodes = Nodes { dir, threading, children: Arc::new(Mutex::new(vec![None, None, None])) };
         std::fs::write(nodes.file(), config.to_toml())?;
         for number in 0..3 {
             nodes.spawn(number)?;
@@ -190,7 +243,8 @@ impl Nodes {
     fn spawn(&self, number: usize) -> io::Result<()> {
         let listen = Nodes::address(number).to_string();
         let child = Command::new(std::env::current_exe()?)
-            .args(["node", "--with-parent", "--number", &number.to_string(), "--listen", &listen, "--cluster"])
+            .args(["node", "--with-parent", "--threading", self.threading.name()])
+            .args(["--number", &number.to_string(), "--listen", &listen, "--cluster"])
             .arg(self.file())
             .spawn()?;
         self.children()[number] = Some(child);
@@ -241,9 +295,10 @@ impl Drop for Nodes {
     }
 }
 
-fn demo(load: Load, kills: u32, engine: EngineKind) -> Result<(), Failure> {
+fn demo(load: Load, kills: u32, engine: EngineKind, threading: Threading) -> Result<(), Failure> {
     println!("three nodes of an exchange, each a process with a replica of all books, replicated by {engine}");
-    let nodes = Nodes::start(engine)?;
+    println!("clients are served by {}", threading.name());
+    let nodes = Nodes::start(engine, threading)?;
     nodes.settle()?;
     let servers = Nodes::addresses();
     let mut executed = Vec::new();

@@ -2,20 +2,22 @@
 
 use std::process::Command;
 
-fn every_order_is_executed_exactly_once(engine: &str) {
-    let arguments = ["demo", "--orders", "2000", "--kills", "2", "--engine", engine];
+fn every_order_is_executed_exactly_once(engine: &str, threading: &str) {
+    let arguments = ["demo", "--orders", "2000", "--kills", "2", "--engine", engine, "--threading", threading];
     let demo = Command::new(env!("CARGO_BIN_EXE_exchange")).args(arguments).output().expect("it runs");
     let printed = String::from_utf8_lossy(&demo.stdout);
     assert!(demo.status.success(), "{printed}{}", String::from_utf8_lossy(&demo.stderr));
     assert_eq!(printed.matches("  killed node ").count(), 2, "{printed}");
     assert!(printed.contains("every order was executed exactly once: 6000 commands"), "{printed}");
-    assert!(printed.contains(&format!("replicated by {engine}\n")), "{printed}");
+    assert!(printed.contains(&format!("replicated by {engine}\nclients are served by {threading}\n")), "{printed}");
 }
 
-// One after the other, as either wants all cores.
+// One after the other, as each wants all cores.
 #[test]
-fn every_order_is_executed_exactly_once_through_kills_with_every_engine() {
-    ["primary-backup", "mu"].into_iter().for_each(every_order_is_executed_exactly_once);
+fn every_order_is_executed_exactly_once_through_kills_with_every_engine_direct_and_handed_over() {
+    for engine in ["primary-backup", "mu"] {
+        ["handover", "direct"].into_iter().for_each(|threading| every_order_is_executed_exactly_once(engine, threading));
+    }
 }
 
 #[test]

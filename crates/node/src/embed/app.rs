@@ -39,7 +39,7 @@ pub(super) struct Serving<'a, M: StateMachine> {
     program: Option<Program<'a, M>>,
     /// The program has had its turn in this turn of the node's.
     had_turn: bool,
-    /// When it wants its next one at the latest.
+    /// When it wants its next one at the latest: soon, if it has been told something since.
     due: Time,
 }
 
@@ -61,6 +61,8 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
         let mut taken = served.take_calls(replica);
         if let Some(program) = &mut self.program {
             self.had_turn = true;
+            // What it was told until now it hears of here.
+            served.told = false;
             let (asked, turn) = program.turn(served, replica);
             taken += asked;
             self.due = match turn {
@@ -87,6 +89,9 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
             // This life takes no more calls. What has just been answered is the program's to pass on.
             served.closed = true;
             program.turn(served, replica);
+        }
+        if served.told {
+            self.due = Time(0);
         }
         sent
     }
@@ -275,6 +280,26 @@ mod tests {
             agent.serving = true;
             agent.turn();
             assert_eq!(heard.take(), [Ok(vec![1]), Ok(vec![2])]);
+        });
+    }
+
+    #[test]
+    fn who_has_been_told_something_has_a_turn_before_the_thread_sleeps() {
+        let asks = Cell::new(false);
+        let mut body = |here: &mut Here<'_, Count>| {
+            if asks.replace(false) {
+                here.propose_with(&vec![0; super::super::MAX_COMMAND_BYTES + 1], |refused| drop(refused.expect_err("it is too long")));
+            }
+            Turn::Idle
+        };
+        leads(&mut body, |agent| {
+            assert!(agent.deadline() > agent.turn().now);
+            asks.set(true);
+            let turn = agent.turn();
+            assert!(!turn.worked, "nothing was taken");
+            assert!(agent.deadline() <= turn.now);
+            let turn = agent.turn();
+            assert!(agent.deadline() > turn.now, "it has had its turn");
         });
     }
 

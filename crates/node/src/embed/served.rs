@@ -76,6 +76,8 @@ pub(super) struct Served<M> {
     full: bool,
     /// No calls are executed any more in this life: those that come are for the next, if there is one.
     pub closed: bool,
+    /// Somebody has been told something, and may want a turn for it.
+    pub told: bool,
     /// Executed, and not known to be replicated; in the order of their tickets.
     waiting: VecDeque<(Ticket, Answer<M>)>,
     /// Who is to be told that a call is refused. They wait until no call is being taken: a callback may want what its caller has in hand then.
@@ -101,6 +103,7 @@ impl<M: StateMachine> Served<M> {
             behind: VecDeque::new(),
             full: false,
             closed: false,
+            told: false,
             waiting: VecDeque::with_capacity(CALLS_A_TURN),
             refused: Vec::new(),
             stepping_down: None,
@@ -131,10 +134,12 @@ impl<M: StateMachine> Served<M> {
     }
 
     fn give_up_waiting(&mut self, leader: Option<Leader>) {
+        self.told |= !self.waiting.is_empty();
         self.waiting.drain(..).for_each(|(_, answer)| answer.give_up(leader.clone()));
     }
 
     fn tell_refused(&mut self) {
+        self.told |= !self.refused.is_empty();
         self.refused.drain(..).for_each(|tell| tell());
     }
 
@@ -153,13 +158,17 @@ impl<M: StateMachine> Served<M> {
             // In a life that knows nothing of it, nothing will come of it.
             let state = replica.hand_over_state().unwrap_or(HandOverState::Overtaken(primary_of(standing)));
             if let Some(verdict) = Verdict::of(state, standing == Standing::Primary) {
+                self.told = true;
                 self.handing_over.drain(..).for_each(|(to, done)| done.tell(verdict.told(to, |id| leader_named(replica, id))));
             }
         }
         let in_view = || replica.current_view().and_then(View::primary).map(|primary| primary.id);
         if let Some((to, done)) = self.left.take() {
             match Verdict::after_leaving(standing, self.node, in_view) {
-                Some(verdict) => done.tell(verdict.told(to, |id| leader_named(replica, id))),
+                Some(verdict) => {
+                    self.told = true;
+                    done.tell(verdict.told(to, |id| leader_named(replica, id)));
+                }
                 None => self.left = Some((to, done)),
             }
         }
@@ -400,6 +409,7 @@ impl<M: StateMachine> Served<M> {
             answer.tell();
             sent += 1;
         }
+        self.told |= sent > 0;
         sent
     }
 }

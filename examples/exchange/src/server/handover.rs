@@ -1,4 +1,5 @@
-//! Serves the exchange over TCP: whatever comes in on a connection is proposed or read, and answered from the replica's callbacks.
+//! Serves the exchange over TCP with a replica that has a thread of its own: whatever comes in on a connection is handed over to that thread, and answered from
+//! its callbacks.
 //!
 //! Two threads a connection: one reads and hands requests to the replica, one writes what the replica's thread has put into the outbox, so that
 //! the replica's thread never makes a system call for a client.
@@ -7,42 +8,11 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use martlet::{CallError, LogIndex, Replica, SessionCommand, StateMachine, UnreadablePart};
+use martlet::{CallError, Replica, SessionCommand};
 
-use crate::command::Side;
+use super::{MAX_UNDER_WAY, MAX_UNREAD_BYTES, best, digest, respond};
 use crate::market::Market;
-use crate::wire::{Request, Response, best_prices, first_frame};
-
-/// The most requests of one connection that are under way at once: who sends more is not read from.
-const MAX_UNDER_WAY: usize = 1024;
-/// The most bytes that wait for a client to read them before its requests are not read any more.
-const MAX_UNREAD_BYTES: usize = 4 << 20;
-
-impl StateMachine for Market {
-    fn apply(&mut self, _: LogIndex, command: &[u8], reply: &mut Vec<u8>) {
-        Market::apply(self, command, reply);
-    }
-
-    fn snapshot(&self, out: &mut Vec<u8>) {
-        Market::transfer(self, 0, usize::MAX, out);
-    }
-
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), UnreadablePart> {
-        Market::install(self, snapshot).ok_or(UnreadablePart)
-    }
-
-    fn clear(&mut self) {
-        Market::clear(self);
-    }
-
-    fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
-        Market::transfer(self, cursor, budget, out)
-    }
-
-    fn digest(&self) -> u64 {
-        Market::digest(self)
-    }
-}
+use crate::wire::{Request, first_frame};
 
 /// What is on its way to one client.
 #[derive(Default)]
@@ -64,13 +34,13 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn answer(&self, tag: u64, response: Response<'_>) {
+    fn answer<T: AsRef<[u8]>>(&self, tag: u64, result: Result<T, CallError>) {
         let mut unsent = self.lock();
         unsent.under_way -= 1;
         if unsent.bytes.is_empty() || unsent.under_way + 1 == MAX_UNDER_WAY {
             self.changed.notify_all();
         }
-        response.encode(tag, &mut unsent.bytes);
+        respond(tag, &result, &mut unsent.bytes);
     }
 
     /// Waits until another request may come; `false`: none may, ever.
@@ -162,35 +132,12 @@ fn connection(replica: &Replica<Market>, mut stream: TcpStream) -> io::Result<()
 fn take(replica: &Replica<Market>, outbox: &Arc<Outbox>, tag: u64, request: Request<'_>) {
     let outbox = Arc::clone(outbox);
     match request {
-        Request::Open => {
-            replica.open_session_with(move |session| answer(&outbox, tag, session.map(u64::to_le_bytes)));
-        }
+        Request::Open => replica.open_session_with(move |session| outbox.answer(tag, session.map(u64::to_le_bytes))),
         Request::Order { session, seq, confirmed, command } => {
             let command = SessionCommand { session, seq, confirmed, command };
-            replica.propose_once_with(command, move |reply| answer(&outbox, tag, reply));
+            replica.propose_once_with(command, move |reply| outbox.answer(tag, reply));
         }
-        Request::Best(symbol) => {
-            let look = move |market: &Market| {
-                let best = |side: Side| market.book(symbol).and_then(|book| book.depth(side).next()).map(|(price, _)| price);
-                best_prices(best(Side::Buy), best(Side::Sell))
-            };
-            replica.read_with(look, move |prices| answer(&outbox, tag, prices));
-        }
-        Request::Digest => {
-            let seen = replica.read_stale(|market| (Market::digest(market), market.accepted()));
-            answer(&outbox, tag, seen.map(|(digest, accepted)| [digest.to_le_bytes(), accepted.to_le_bytes()].concat()));
-        }
-    }
-}
-
-fn answer<T: AsRef<[u8]>>(outbox: &Outbox, tag: u64, result: Result<T, CallError>) {
-    match &result {
-        Ok(bytes) => outbox.answer(tag, Response::Done(bytes.as_ref())),
-        Err(CallError::NotLeader { leader }) => {
-            let address = leader.as_ref().and_then(|leader| leader.address.as_deref()).unwrap_or("");
-            outbox.answer(tag, Response::NotLeader(address.as_bytes()));
-        }
-        Err(CallError::OutcomeUnknown | CallError::TimedOut) => outbox.answer(tag, Response::Unknown),
-        Err(other) => outbox.answer(tag, Response::Refused(other.to_string().as_bytes())),
+        Request::Best(symbol) => replica.read_with(move |market| best(market, symbol), move |prices| outbox.answer(tag, prices)),
+        Request::Digest => outbox.answer(tag, replica.read_stale(digest)),
     }
 }
