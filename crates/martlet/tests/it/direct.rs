@@ -50,7 +50,7 @@ fn a_program_proposes_reads_and_is_told_in_order(engine: EngineKind) {
         step += 1;
         match step {
             1 => {
-                assert_eq!((here.role(), here.machine().0.len()), (Role::Leader, 0));
+                assert_eq!((here.role().role, here.machine().0.len()), (Role::Leader, 0));
                 assert!(here.has_room(1000));
                 let opened = Rc::clone(&session);
                 here.open_session_with(move |name| *opened.borrow_mut() = Some(name.expect("it leads")));
@@ -124,12 +124,13 @@ fn other_threads_call_as_well_and_wake_the_program(engine: EngineKind) {
     let idle = ThreadsConfig { idle: Idle::Park, ..threads() };
     let builder = Replica::builder().cluster(cluster("both", engine, 1)).node(0).threads(idle);
     let direct = builder.direct(Text::default()).expect("it can be prepared");
-    let (waker, mut roles) = (direct.waker(), direct.roles());
+    let waker = direct.waker();
     let (send, receive) = channel();
     let (asked, questions) = channel::<u64>();
     let other = std::thread::spawn(move || {
-        assert!(roles.any(|change| change.role == Role::Leader), "who is alone leads");
         let replica: Replica<Text> = receive.recv().expect("sent in the first turn");
+        let mut roles = replica.roles();
+        assert!(roles.any(|change| change.role == Role::Leader), "who is alone leads");
         for call in 1..=CALLS {
             // The program adds one as well, and is told so by nothing but the waker.
             asked.send(call).expect("it runs");

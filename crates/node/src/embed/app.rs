@@ -62,7 +62,7 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
         if let Some(program) = &mut self.program {
             self.had_turn = true;
             // What it was told until now it hears of here.
-            served.told = false;
+            served.has_told = false;
             let (asked, turn) = program.turn(served, replica);
             taken += asked;
             self.due = match turn {
@@ -90,7 +90,7 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
             served.closed = true;
             program.turn(served, replica);
         }
-        if served.told {
+        if served.has_told {
             self.due = Time(0);
         }
         sent

@@ -19,7 +19,7 @@ use super::builder::Prepared;
 use super::call::{DoneHere, FromHere, Look, Proposal, Task};
 use super::error::{CallError, StopError};
 use super::machine::StateMachine;
-use super::role::{Role, RoleChanges};
+use super::role::RoleChange;
 use super::{Replica, SessionCommand, session_of};
 use crate::counters::Reading;
 use crate::runner::Ended;
@@ -67,11 +67,6 @@ impl<M: StateMachine> Direct<M> {
     /// The handle by which the replica's end can be asked for, from anywhere, signal handlers included: before it runs, too.
     pub fn stop_handle(&self) -> Stop {
         self.0.stop.clone()
-    }
-
-    /// The replica's changes of role, from the present one on, for another thread.
-    pub fn roles(&self) -> RoleChanges {
-        self.0.shared.roles.follow()
     }
 
     /// Runs the replica on this thread until it is asked to end, and the program with it: `turn` is called in each turn of the replica's, whatever that is just
@@ -182,8 +177,8 @@ impl<'t, M: StateMachine> Here<'t, M> {
     }
 
     /// What the replica is just now.
-    pub fn role(&self) -> Role {
-        self.handle.role().role
+    pub fn role(&self) -> RoleChange {
+        self.handle.role()
     }
 
     /// Whether a command of so many bytes would be executed at once. Otherwise it waits, of which [`Builder::max_waiting`](super::Builder::max_waiting)

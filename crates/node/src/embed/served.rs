@@ -77,7 +77,7 @@ pub(super) struct Served<M> {
     /// No calls are executed any more in this life: those that come are for the next, if there is one.
     pub closed: bool,
     /// Somebody has been told something, and may want a turn for it.
-    pub told: bool,
+    pub has_told: bool,
     /// Executed, and not known to be replicated; in the order of their tickets.
     waiting: VecDeque<(Ticket, Answer<M>)>,
     /// Who is to be told that a call is refused. They wait until no call is being taken: a callback may want what its caller has in hand then.
@@ -103,7 +103,7 @@ impl<M: StateMachine> Served<M> {
             behind: VecDeque::new(),
             full: false,
             closed: false,
-            told: false,
+            has_told: false,
             waiting: VecDeque::with_capacity(CALLS_A_TURN),
             refused: Vec::new(),
             stepping_down: None,
@@ -134,12 +134,12 @@ impl<M: StateMachine> Served<M> {
     }
 
     fn give_up_waiting(&mut self, leader: Option<Leader>) {
-        self.told |= !self.waiting.is_empty();
+        self.has_told |= !self.waiting.is_empty();
         self.waiting.drain(..).for_each(|(_, answer)| answer.give_up(leader.clone()));
     }
 
     fn tell_refused(&mut self) {
-        self.told |= !self.refused.is_empty();
+        self.has_told |= !self.refused.is_empty();
         self.refused.drain(..).for_each(|tell| tell());
     }
 
@@ -158,7 +158,7 @@ impl<M: StateMachine> Served<M> {
             // In a life that knows nothing of it, nothing will come of it.
             let state = replica.hand_over_state().unwrap_or(HandOverState::Overtaken(primary_of(standing)));
             if let Some(verdict) = Verdict::of(state, standing == Standing::Primary) {
-                self.told = true;
+                self.has_told = true;
                 self.handing_over.drain(..).for_each(|(to, done)| done.tell(verdict.told(to, |id| leader_named(replica, id))));
             }
         }
@@ -166,7 +166,7 @@ impl<M: StateMachine> Served<M> {
         if let Some((to, done)) = self.left.take() {
             match Verdict::after_leaving(standing, self.node, in_view) {
                 Some(verdict) => {
-                    self.told = true;
+                    self.has_told = true;
                     done.tell(verdict.told(to, |id| leader_named(replica, id)));
                 }
                 None => self.left = Some((to, done)),
@@ -409,7 +409,7 @@ impl<M: StateMachine> Served<M> {
             answer.tell();
             sent += 1;
         }
-        self.told |= sent > 0;
+        self.has_told |= sent > 0;
         sent
     }
 }
