@@ -6,7 +6,8 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use martlet::config::{EngineKind, Idle, ThreadsConfig};
-use martlet::{CallError, Direct, Ended, Here, MAX_COMMAND_BYTES, Replica, Role, SessionCommand, StopError, Turn};
+use martlet::counters::Counter;
+use martlet::{CallError, Direct, Ended, Here, MAX_COMMAND_BYTES, Replica, Role, SessionCommand, Stop, StopError, Turn};
 
 use crate::cluster::{Text, cluster, threads, with_every_engine};
 
@@ -18,6 +19,7 @@ with_every_engine!(
     a_program_that_panics_ends_its_replica,
     as_many_calls_wait_as_may_and_in_order,
     handing_over_to_nobody_is_refused,
+    a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere,
 );
 
 fn direct(name: &str, engine: EngineKind) -> Direct<Text> {
@@ -235,4 +237,100 @@ fn handing_over_to_nobody_is_refused(engine: EngineKind) {
     })
     .expect("it ends in order");
     assert_eq!(heard.take(), [Err(CallError::NoSuccessor)]);
+}
+
+fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(engine: EngineKind) {
+    const UNDER_WAY: usize = 32;
+    /// Of the one who leads first.
+    #[derive(Default)]
+    struct Load {
+        under_way: usize,
+        taken: u64,
+        refused: u64,
+        handed_over: Option<Result<(), CallError>>,
+    }
+    let cluster = cluster("direct-load", engine, 3);
+    let builder = move |node| Replica::builder().cluster(cluster.clone()).node(node).threads(threads());
+    let others: Vec<_> = [1, 2].map(|node| builder(node).direct(Text::default()).expect("it can be prepared")).into();
+    let stops: Vec<_> = others.iter().map(Direct::stop_handle).collect();
+    let (found, founded) = channel();
+    // Whoever is there first leads, and the lowest.
+    let first = std::thread::spawn(move || {
+        let load: Rc<RefCell<Load>> = Rc::default();
+        let (mut asked, mut whole) = (false, false);
+        let direct = builder(0).direct(Text::default()).expect("it can be prepared");
+        let stop = direct.stop_handle();
+        direct
+            .run(|here| {
+                if here.leads() {
+                    let _ = found.send(());
+                }
+                whole |= here.leads() && here.metrics().is_ok_and(|metrics| metrics.get(Counter::Replicas) == 3);
+                if !whole {
+                    return Turn::Idle;
+                }
+                let mut now = load.borrow_mut();
+                if now.refused >= 100 && now.handed_over.is_some() {
+                    // Enough; what is under way has its answer too before it ends.
+                    if now.under_way == 0 {
+                        stop.request_once();
+                    }
+                    return Turn::Idle;
+                }
+                if now.taken >= 500 && !std::mem::replace(&mut asked, true) {
+                    let told = Rc::clone(&load);
+                    let to = (engine == EngineKind::Mu).then_some(2);
+                    here.transfer_leadership_with(to, move |result| told.borrow_mut().handed_over = Some(result));
+                }
+                while now.under_way < UNDER_WAY {
+                    now.under_way += 1;
+                    let told = Rc::clone(&load);
+                    here.propose_with(b"x", move |reply| {
+                        let mut now = told.borrow_mut();
+                        now.under_way -= 1;
+                        match reply {
+                            Ok(_) => now.taken += 1,
+                            Err(CallError::NotLeader { .. }) => now.refused += 1,
+                            Err(other) => panic!("{other}"),
+                        }
+                    });
+                }
+                Turn::Worked
+            })
+            .expect("it ends in order");
+        Rc::into_inner(load).expect("everybody has been told").into_inner()
+    });
+    founded.recv().expect("it leads before it ends");
+    let read = std::sync::Mutex::new(None);
+    std::thread::scope(|scope| {
+        for direct in others {
+            let (read, first) = (&read, &first);
+            scope.spawn(move || {
+                let seen = Rc::new(RefCell::new(None));
+                let stop = direct.stop_handle();
+                let mut asked = false;
+                direct
+                    .run(|here| {
+                        // Whoever leads then reads what there is, linearizably, and both may go.
+                        if first.is_finished() && here.leads() && !std::mem::replace(&mut asked, true) {
+                            let seen = Rc::clone(&seen);
+                            here.read_with(|text| text.0.len() as u64, move |length| *seen.borrow_mut() = Some(length.expect("it leads")));
+                        }
+                        if let Some(length) = seen.take() {
+                            *read.lock().expect("no panic") = Some(length);
+                            stop.request_once();
+                        }
+                        Turn::IdleFor(Duration::from_millis(1))
+                    })
+                    .expect("it ends in order");
+            });
+        }
+        while read.lock().expect("no panic").is_none() {
+            std::thread::yield_now();
+        }
+        stops.iter().for_each(Stop::request_once);
+    });
+    let load = first.join().expect("no panic");
+    assert_eq!(load.handed_over, Some(Ok(())), "after {} were taken and {} refused", load.taken, load.refused);
+    assert_eq!(read.into_inner().expect("no panic"), Some(load.taken), "what was answered, and nothing else");
 }
