@@ -33,13 +33,15 @@
 
 #![forbid(unsafe_code)]
 
+pub use martlet_fabric::{Incarnation, NodeId};
 pub use martlet_node::embed::{
     Builder, CallError, Direct, Here, Leader, MAX_COMMAND_BYTES, MAX_KEPT_REPLY_BYTES, MAX_SESSIONS, MAX_UNCONFIRMED,
     MAX_UNCONFIRMED_BYTES, Replica, Role, RoleChange, RoleChanges, SessionCommand, StartError, StateMachine, StopError, Turn, Waker,
 };
+pub use martlet_node::sched::{Class, Placement};
 pub use martlet_node::stop::Stop;
 pub use martlet_node::{Ended, Started};
-pub use martlet_protocol::basics::LogIndex;
+pub use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 pub use martlet_protocol::replica::UnreadablePart;
 
 /// Configuration: clusters, nodes, threads.
@@ -47,11 +49,24 @@ pub use martlet_node::config;
 /// Counters and the events of failovers, as [`Replica::metrics`] returns them.
 pub use martlet_node::counters;
 
+/// What stands in [`StartError`] and [`StopError`], for programs that want to know more than the text says. A configuration's errors are in [`config`], and those of
+/// counters in [`counters`].
+pub mod errors {
+    pub use martlet_fabric::shm::PartyError;
+    pub use martlet_fabric::shm::{DeathWordsError, StartError as ShmError};
+    pub use martlet_fabric::verbs::{DeviceError, FenceTrial, StartError as VerbsError};
+    pub use martlet_node::backend::StartError as FabricError;
+    pub use martlet_node::wal::{Operation, WalError, format::Owner};
+    pub use martlet_node::{DiskError, RunError};
+    pub use martlet_protocol::engine::mu::{LaneFault, RecoverError, layout::Kind};
+}
+
 /// A cluster seen from outside, at no cost to it: which view its nodes know, their counters, the events of their failovers.
 pub mod observe {
-    pub use martlet_fabric::NodeId;
+    pub use martlet_fabric::{NodeId, PeerEvent, PeerId};
     pub use martlet_node::client::{OpenError, ReadError};
-    pub use martlet_protocol::membership::{Roles, View};
+    pub use martlet_protocol::membership::view::Departed;
+    pub use martlet_protocol::membership::{Member, Roles, View};
 
     /// A client of a cluster on this host, which reads what its nodes show.
     pub type ClientEndpoint = martlet_node::client::ClientEndpoint;

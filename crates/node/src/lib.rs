@@ -61,4 +61,5 @@ mod warm;
 const _: () =
     assert!(!martlet_fabric::probe::BUILT_IN, "a node must not hold a simulator's canaries or marks: build it without those features");
 
+pub use durable::DiskError;
 pub use runner::{Ended, Hooks, OnStart, RunError, Started, run};

@@ -6,6 +6,7 @@ mod config;
 mod counter;
 mod direct;
 mod durable;
+mod names;
 mod together;
 
 use martlet::config::EngineKind;
