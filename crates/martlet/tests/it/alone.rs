@@ -14,6 +14,7 @@ with_every_engine!(
     what_cannot_be_is_refused_with_a_reason,
     the_longest_command_takes_effect_and_a_longer_one_is_refused_with_the_limit,
     a_machine_that_panics_ends_its_replica_and_leaves_the_outcome_open,
+    a_callback_that_waits_for_a_change_of_role_is_told_why_that_cannot_be,
     a_call_that_comes_while_a_replica_ends_is_told_so,
     reads_that_wait_are_as_few_as_calls_may_wait,
 );
@@ -49,10 +50,17 @@ fn a_sessions_command_takes_effect_once_and_in_its_turn(engine: EngineKind) {
     assert_eq!(once(3, 0, b"x"), Err(CallError::OutOfTurn { session, seq: 3, next: 2 }));
     assert_eq!(once(2, 1, b"c").as_deref(), Ok(&b"3"[..]));
     assert_eq!(once(1, 1, b"ab"), Err(CallError::Confirmed { session, seq: 1 }));
-    let other = replica.open_session().expect("opened");
+    let (sender, receiver) = channel();
+    replica.open_session_with(move |name| sender.send(name).expect("awaited"));
+    let other = receiver.recv().expect("told").expect("opened");
     assert_ne!(other, session);
     replica.close_session(session).expect("closed");
     assert_eq!(once(3, 2, b"d"), Err(CallError::SessionUnknown { session }));
+    let (sender, receiver) = channel();
+    replica.close_session_with(other, move |closed| sender.send(closed).expect("awaited"));
+    assert_eq!(receiver.recv().expect("told"), Ok(()));
+    let in_other = SessionCommand { session: other, seq: 1, confirmed: 0, command: b"e" };
+    assert_eq!(replica.propose_once(in_other), Err(CallError::SessionUnknown { session: other }));
     assert_eq!(replica.query(b"").as_deref(), Ok(&b"abc"[..]));
 }
 
@@ -101,6 +109,13 @@ fn a_machine_that_panics_ends_its_replica_and_leaves_the_outcome_open(engine: En
     assert_eq!(replica.propose(b"panic"), Err(CallError::OutcomeUnknown));
     assert!(matches!(replica.join(), Err(StopError::Panicked(text)) if text.contains("as it was told")));
     assert_eq!(replica.propose(b"x"), Err(CallError::ShuttingDown));
+}
+
+fn a_callback_that_waits_for_a_change_of_role_is_told_why_that_cannot_be(engine: EngineKind) {
+    let replica = leading("waits", engine);
+    let mut changes = replica.roles();
+    replica.propose_with(b"ab", move |_| while changes.next().is_some() {});
+    assert!(matches!(replica.join(), Err(StopError::Panicked(text)) if text.contains("call try_next there")));
 }
 
 #[test]

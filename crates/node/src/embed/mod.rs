@@ -144,6 +144,11 @@ impl<M: StateMachine> Replica<M> {
         self.wait(|done| self.send(Proposal::Close { session }, done), CallError::OutcomeUnknown).map(drop)
     }
 
+    /// Forgets a session and calls `done` when it is forgotten, as [`Replica::propose_with`] does.
+    pub fn close_session_with(&self, session: u64, done: impl FnOnce(Result<(), CallError>) + Send + 'static) {
+        self.send(Proposal::Close { session }, Done::new(|result: Result<Vec<u8>, _>| done(result.map(drop))));
+    }
+
     /// Proposes a session's command and waits for its reply: the same reply, however often it is asked for.
     ///
     /// # Errors
@@ -244,7 +249,7 @@ impl<M: StateMachine> Replica<M> {
 
     /// The replica's changes of role, from the present one on.
     pub fn roles(&self) -> RoleChanges {
-        self.0.shared.roles.follow()
+        self.0.shared.roles.follow(self.0.runs_on)
     }
 
     /// How the replica has been set up: which life of which node it is, and on which core its thread runs.

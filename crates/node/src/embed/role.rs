@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use super::error::Leader;
@@ -37,27 +38,48 @@ pub struct RoleChange {
 
 /// The changes of a replica's role, in order; the first is what it was when this was asked for. It ends behind [`Role::Stopped`]. Several threads may wait for
 /// changes at once: each change goes to one of them.
+///
+/// Waiting for the next, by iteration or by [`next_within`](RoleChanges::next_within), panics on the replica's own thread, in a callback: it is that thread
+/// which brings the changes. [`try_next`](RoleChanges::try_next) may be called there.
 #[derive(Debug)]
-pub struct RoleChanges(Arc<Feed>);
+pub struct RoleChanges {
+    feed: Arc<Feed>,
+    /// Who brings the changes, and so cannot wait for them.
+    brought_by: ThreadId,
+}
 
 impl RoleChanges {
     /// The next change, if there is one by now or within `timeout`.
+    ///
+    /// # Panics
+    /// On the replica's own thread.
+    #[track_caller]
     pub fn next_within(&self, timeout: Duration) -> Option<RoleChange> {
-        let waits = self.0.news.wait_timeout_while(self.0.lock(), timeout, |queue| queue.is_silent());
+        self.check_thread();
+        let waits = self.feed.news.wait_timeout_while(self.feed.lock(), timeout, |queue| queue.is_silent());
         waits.unwrap_or_else(PoisonError::into_inner).0.changes.pop_front()
     }
 
     /// The next change, if it is there.
     pub fn try_next(&self) -> Option<RoleChange> {
-        self.0.lock().changes.pop_front()
+        self.feed.lock().changes.pop_front()
+    }
+
+    /// Whether a change is there makes no difference: a program that waits on this thread is to find that out the first time, and not now and then.
+    #[track_caller]
+    fn check_thread(&self) {
+        let waits_for_itself = std::thread::current().id() == self.brought_by;
+        assert!(!waits_for_itself, "waiting for a change of role on the replica's own thread, which brings it: call try_next there");
     }
 }
 
 impl Iterator for RoleChanges {
     type Item = RoleChange;
 
+    #[track_caller]
     fn next(&mut self) -> Option<RoleChange> {
-        let waits = self.0.news.wait_while(self.0.lock(), |queue| queue.is_silent());
+        self.check_thread();
+        let waits = self.feed.news.wait_while(self.feed.lock(), |queue| queue.is_silent());
         waits.unwrap_or_else(PoisonError::into_inner).changes.pop_front()
     }
 }
@@ -128,12 +150,13 @@ impl Roles {
         inner.told.retain(|told| told.upgrade().inspect(|feed| feed.tell(Some(change.clone()), stopped)).is_some());
     }
 
-    pub fn follow(&self) -> RoleChanges {
+    /// For any thread but the one that brings the changes.
+    pub fn follow(&self, brought_by: ThreadId) -> RoleChanges {
         let mut inner = self.lock();
         let feed = Arc::new(Feed::default());
         feed.tell(Some(inner.now.clone()), inner.now.role == Role::Stopped);
         inner.told.push(Arc::downgrade(&feed));
-        RoleChanges(feed)
+        RoleChanges { feed, brought_by }
     }
 }
 
@@ -147,24 +170,29 @@ impl Drop for Roles {
 mod tests {
     use super::*;
 
+    /// A thread that is none of these tests'.
+    fn another() -> ThreadId {
+        std::thread::spawn(|| std::thread::current().id()).join().expect("no panic")
+    }
+
     #[test]
     fn changes_come_in_order_from_the_present_one_on_and_end() {
         let roles = Roles::new();
         roles.change(Role::Leader, 3);
-        let mut changes = roles.follow();
+        let mut changes = roles.follow(another());
         roles.change(Role::Rejoining, 4);
         roles.change(Role::Stopped, 0);
         roles.change(Role::Leader, 9);
         let seen: Vec<_> = changes.by_ref().map(|c| (c.role, c.view)).collect();
         assert_eq!(seen, [(Role::Leader, 3), (Role::Rejoining, 4), (Role::Stopped, 4)]);
-        assert_eq!(roles.follow().map(|c| c.role).collect::<Vec<_>>(), [Role::Stopped]);
+        assert_eq!(roles.follow(another()).map(|c| c.role).collect::<Vec<_>>(), [Role::Stopped]);
         assert!(changes.try_next().is_none() && changes.next_within(Duration::ZERO).is_none());
     }
 
     #[test]
     fn who_waits_for_a_change_keeps_nobody_else_waiting_and_all_hear_of_the_end() {
         let roles = Roles::new();
-        let changes = roles.follow();
+        let changes = roles.follow(another());
         assert!(changes.try_next().is_some(), "what it is now");
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| changes.next_within(Duration::MAX));
@@ -173,5 +201,19 @@ mod tests {
             assert_eq!(waits.join().expect("no panic"), None);
         });
         assert_eq!(changes.next_within(Duration::MAX), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "call try_next there")]
+    fn who_brings_the_changes_does_not_wait_for_them() {
+        let mut changes = Roles::new().follow(std::thread::current().id());
+        assert!(changes.try_next().is_some(), "what is there may be had");
+        changes.next();
+    }
+
+    #[test]
+    #[should_panic(expected = "call try_next there")]
+    fn nor_for_a_while() {
+        Roles::new().follow(std::thread::current().id()).next_within(Duration::ZERO);
     }
 }
