@@ -404,6 +404,10 @@ impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
         self.engine.reign()
     }
 
+    fn fencing_token(&self) -> Option<u64> {
+        self.engine.fencing_token()
+    }
+
     fn machine(&self) -> &M {
         &self.machine
     }

@@ -43,8 +43,11 @@ fn what_was_acknowledged_with_sync_is_there_after_an_end_and_so_are_the_sessions
     let command = SessionCommand { session, seq: 1, confirmed: 0, command: b"once" };
     assert_eq!(replica.propose_once(command), Ok(b"4".to_vec()));
     replica.stop().expect("in order");
+    let mut token = None;
     for more in [&b"a"[..], b"b", b"c"] {
         let replica = scratch.lead(&durable);
+        let before = std::mem::replace(&mut token, replica.role().fencing_token);
+        assert!(token > before, "a leader's token is larger than that of any before the end of all: {before:?}, {token:?}");
         let before = replica.read(|text| text.0.clone()).expect("it leads");
         assert!(before.starts_with(b"once"), "{before:?}");
         assert_eq!(replica.propose_once(command), Ok(b"4".to_vec()), "answered, and not executed again");

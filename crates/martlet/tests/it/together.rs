@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use martlet::config::{Cluster, EngineKind};
 use martlet::counters::Counter;
-use martlet::{CallError, Leader, Replica, Role, SessionCommand};
+use martlet::{CallError, Leader, Replica, Role, SessionCommand, StopError};
 
 use crate::cluster::{Text, cluster, threads, with_every_engine};
 
 with_every_engine!(
     a_follower_names_the_leader_and_leadership_is_handed_over_without_loss,
     a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere,
+    whoever_leads_later_has_a_larger_fencing_token,
 );
 
 fn start(cluster: &Cluster, node: u16) -> Replica<Text> {
@@ -123,6 +124,28 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(engine:
     let second = settled(&replicas, |leader| leader != first);
     assert!(engine == EngineKind::PrimaryBackup || second == 2, "it was to go to 2, and {second} leads");
     assert_eq!(replicas[second].read(|text| text.0.len() as u64), Ok(taken), "what was answered, and nothing else");
+}
+
+fn whoever_leads_later_has_a_larger_fencing_token(engine: EngineKind) {
+    let (replicas, mut leader) = three(&cluster("token", engine, 3));
+    let token = |leader: usize| replicas[leader].role().fencing_token.expect("it leads");
+    let mut tokens = vec![token(leader)];
+    assert!(tokens[0] > 0);
+    // Handed over, once as often as there are replicas: one of them leads again.
+    for _ in 0..replicas.len() {
+        let before = leader;
+        replicas[before].transfer_leadership().expect("others hold the state");
+        leader = settled(&replicas, |leader| leader != before);
+        assert_eq!(replicas[before].role().fencing_token, None, "who leads no more has none");
+        tokens.push(token(leader));
+    }
+    // It ends without a word to the others, who see that it is gone.
+    replicas[leader].propose_with(b"x", |_| panic!("as it was told"));
+    assert!(matches!(replicas[leader].join(), Err(StopError::Panicked(_))));
+    let rest: Vec<_> = replicas.iter().enumerate().filter(|(at, _)| *at != leader).map(|(_, r)| r.clone()).collect();
+    let next = settled(&rest, |_| true);
+    tokens.push(rest[next].role().fencing_token.expect("it leads"));
+    assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
 }
 
 /// Where leadership cannot go.

@@ -32,6 +32,9 @@ pub struct RoleChange {
     pub role: Role,
     /// The newest view of the cluster that it knew then; views are numbered from 1 on.
     pub view: u64,
+    /// Of a leader, by which systems outside can tell it from earlier ones: whoever leads later has a larger one, whichever replica it is. Above 0. See
+    /// `docs/embedding.md`.
+    pub fencing_token: Option<u64>,
     /// When, on the host's monotonic clock, in nanoseconds.
     pub at_ns: u64,
 }
@@ -127,7 +130,7 @@ struct Inner {
 
 impl Roles {
     pub fn new() -> Roles {
-        let now = RoleChange { role: Role::Follower { leader: None }, view: 0, at_ns: crate::clock::now().0 };
+        let now = RoleChange { role: Role::Follower { leader: None }, view: 0, fencing_token: None, at_ns: crate::clock::now().0 };
         Roles(Mutex::new(Inner { now, told: Vec::new() }))
     }
 
@@ -140,12 +143,17 @@ impl Roles {
     }
 
     pub fn change(&self, role: Role, view: u64) {
+        self.tell(role, view, None);
+    }
+
+    /// The same, with the token of one that leads.
+    pub fn tell(&self, role: Role, view: u64, fencing_token: Option<u64>) {
         let mut inner = self.lock();
         if inner.now.role == Role::Stopped {
             return;
         }
         let stopped = role == Role::Stopped;
-        let change = RoleChange { role, view: view.max(inner.now.view), at_ns: crate::clock::now().0 };
+        let change = RoleChange { role, view: view.max(inner.now.view), fencing_token, at_ns: crate::clock::now().0 };
         inner.now = change.clone();
         inner.told.retain(|told| told.upgrade().inspect(|feed| feed.tell(Some(change.clone()), stopped)).is_some());
     }
@@ -178,13 +186,13 @@ mod tests {
     #[test]
     fn changes_come_in_order_from_the_present_one_on_and_end() {
         let roles = Roles::new();
-        roles.change(Role::Leader, 3);
+        roles.tell(Role::Leader, 3, Some(7));
         let mut changes = roles.follow(another());
         roles.change(Role::Rejoining, 4);
         roles.change(Role::Stopped, 0);
-        roles.change(Role::Leader, 9);
-        let seen: Vec<_> = changes.by_ref().map(|c| (c.role, c.view)).collect();
-        assert_eq!(seen, [(Role::Leader, 3), (Role::Rejoining, 4), (Role::Stopped, 4)]);
+        roles.tell(Role::Leader, 9, Some(8));
+        let seen: Vec<_> = changes.by_ref().map(|c| (c.role, c.view, c.fencing_token)).collect();
+        assert_eq!(seen, [(Role::Leader, 3, Some(7)), (Role::Rejoining, 4, None), (Role::Stopped, 4, None)]);
         assert_eq!(roles.follow(another()).map(|c| c.role).collect::<Vec<_>>(), [Role::Stopped]);
         assert!(changes.try_next().is_none() && changes.next_within(Duration::ZERO).is_none());
     }

@@ -89,7 +89,8 @@ pub(super) struct Served<M> {
     /// Who has asked for it where the engine hands it over by itself.
     handing_over: Vec<(Option<NodeId>, DoneHere<()>)>,
     node: NodeId,
-    standing: Option<Standing>,
+    /// What the program was last told to be, and by which token.
+    told: Option<(Standing, Option<u64>)>,
     reign: u64,
     entry: Vec<u8>,
 }
@@ -110,7 +111,7 @@ impl<M: StateMachine> Served<M> {
             left: None,
             handing_over: Vec::new(),
             node,
-            standing: None,
+            told: None,
             reign: 0,
             entry: Vec::new(),
         }
@@ -128,7 +129,7 @@ impl<M: StateMachine> Served<M> {
         self.tell_refused();
         // Nobody was named so far, and nobody will be by this replica.
         self.handing_over.drain(..).for_each(|(_, done)| done.tell(Err(CallError::ShuttingDown)));
-        (self.standing, self.reign) = (None, 0);
+        (self.told, self.reign) = (None, 0);
         self.left = self.stepping_down.take();
         self.left.is_some()
     }
@@ -172,14 +173,16 @@ impl<M: StateMachine> Served<M> {
                 None => self.left = Some((to, done)),
             }
         }
-        if self.standing != Some(standing) {
-            self.standing = Some(standing);
+        // Who lost the lead and has it again since the last look leads by another token.
+        let told = (standing, replica.fencing_token());
+        if self.told != Some(told) {
+            self.told = Some(told);
             let role = match standing {
                 Standing::Primary => Role::Leader,
                 Standing::Backup { .. } => Role::Follower { leader: leader_of(replica) },
                 Standing::Excluded => Role::Rejoining,
             };
-            self.shared.roles.change(role, replica.view().0);
+            self.shared.roles.tell(role, replica.view().0, told.1);
         }
     }
 

@@ -55,6 +55,9 @@ pub trait Engine: Debug + Sized {
     fn view(&self) -> ViewNumber;
     /// Counts the times that this process became or ceased to be leader. Tickets mean nothing across a change.
     fn reign(&self) -> u64;
+    /// While it leads: the number of its reign among those of all processes, above 0 and the same for as long as the reign lasts. Of two reigns the one with the
+    /// larger number is the later: what the other one proposes once that has begun is never acknowledged.
+    fn fencing_token(&self) -> Option<u64>;
     /// The ticket for replies computed in this turn.
     fn ticket(&self) -> Ticket;
     /// Replies with tickets up to this one may go out, if they were computed in this reign.

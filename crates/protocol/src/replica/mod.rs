@@ -174,6 +174,10 @@ pub trait Replica {
     /// Counts the times that this process became or ceased to be primary. When it changes, replies that wait must be dropped and their
     /// clients told or cut off: whether those requests took effect is unknown.
     fn reign(&self) -> u64;
+    /// While it leads: the number of its reign among those of all processes, by which others can refuse what comes of an earlier one.
+    fn fencing_token(&self) -> Option<u64> {
+        None
+    }
     /// The state, to read.
     fn machine(&self) -> &Self::Machine;
     /// The state, to execute a request as primary, at once and before it is replicated.

@@ -39,6 +39,10 @@ impl Engine for Mu {
         self.reign()
     }
 
+    fn fencing_token(&self) -> Option<u64> {
+        self.fencing_token()
+    }
+
     fn ticket(&self) -> Ticket {
         self.ticket()
     }

@@ -228,6 +228,11 @@ impl Mu {
         self.reign.as_ref().map_or(self.log.last_ballot(), Reign::ballot)
     }
 
+    /// While it leads: its proposal number. It stands at a majority, no two are the same, and whoever leads next has to find a majority's numbers below its own.
+    pub fn fencing_token(&self) -> Option<u64> {
+        self.reign.as_ref().filter(|reign| reign.is_leading()).map(Reign::ballot)
+    }
+
     /// The ticket for replies computed in this turn, which lasts until the next [`post`](Self::post).
     pub fn ticket(&self) -> Ticket {
         self.releases.ticket()

@@ -41,6 +41,10 @@ impl Engine for PrimaryBackup {
         self.reign()
     }
 
+    fn fencing_token(&self) -> Option<u64> {
+        self.fencing_token()
+    }
+
     fn ticket(&self) -> Ticket {
         self.ticket()
     }

@@ -64,6 +64,8 @@ pub struct PrimaryBackup {
     view: Option<View>,
     role: Role,
     reign: u64,
+    /// The view in which it last became primary.
+    primary_since: ViewNumber,
     peers: Vec<Peer>,
     chain: Chain,
     turns: Turns,
@@ -104,6 +106,7 @@ impl PrimaryBackup {
             view: None,
             role: Role::Backup,
             reign: 0,
+            primary_since: ViewNumber(0),
             peers: Vec::with_capacity(MAX_MEMBERS),
             chain: Chain::new(),
             turns: Turns::new(),
@@ -139,6 +142,11 @@ impl PrimaryBackup {
     /// Counts the times that this process became or ceased to be primary. Tickets mean nothing across a change.
     pub fn reign(&self) -> u64 {
         self.reign
+    }
+
+    /// While it is primary: the view in which it became so. Whoever is primary next is first in a later one.
+    pub fn fencing_token(&self) -> Option<u64> {
+        matches!(self.role, Role::Primary(_)).then_some(self.primary_since.0)
     }
 
     /// The ticket for replies computed in this turn, which lasts until the next [`advance`](Self::advance).
@@ -343,6 +351,7 @@ impl PrimaryBackup {
             Mark::Leads.reach();
             self.role = Role::Primary(leading);
             self.reign += 1;
+            self.primary_since = self.view();
             self.turns.break_off();
             self.events.push_back(Event::TookOver { view: self.view(), recovered });
             return;

@@ -210,11 +210,13 @@ fn mu_4_and_5_the_background_plane_stands_in_the_way_of_no_record() {
 #[test]
 fn mu_4_2_the_prepare_phase_comes_back_after_an_abort() {
     let mut c = led::<true>(tiny());
-    let first = c.nodes[0].engine.ballot();
+    let first = c.nodes[0].engine.fencing_token();
+    assert_eq!(first, Some(c.nodes[0].engine.ballot()));
     c.nodes[0].engine.step_down();
     c.until("it has given up", |c| !c.leads(0));
+    assert_eq!(c.nodes[0].engine.fencing_token(), None);
     c.until_led_by(0);
-    assert!(c.nodes[0].engine.ballot() > first);
+    assert!(c.nodes[0].engine.fencing_token() > first);
 }
 
 #[test]

@@ -355,10 +355,16 @@ impl<const HOST: bool> Cluster<HOST> {
         for reply in out {
             match reply.what {
                 What::Write(index, id) => {
-                    let ballot = self.nodes[n].engine.ballot();
+                    let token = self.nodes[n].engine.fencing_token().expect("replies are of the reign that lasts");
                     assert!(self.nodes[n].engine.committed() >= index, "acknowledged before it was committed");
                     self.commit(index, id);
-                    self.acknowledged.insert(index, ballot);
+                    let earlier = self.acknowledged.range(..index).next_back().map(|(_, token)| *token);
+                    let later = self.acknowledged.range(index..).next().map(|(_, token)| *token);
+                    assert!(
+                        earlier <= Some(token) && later.is_none_or(|later| token <= later),
+                        "{n}: {earlier:?}, {token} at {index}, {later:?}"
+                    );
+                    self.acknowledged.insert(index, token);
                 }
                 What::Read { saw, acknowledged } => {
                     assert!(saw >= acknowledged, "{n}: a read saw the state at {saw} after {acknowledged} had been acknowledged");

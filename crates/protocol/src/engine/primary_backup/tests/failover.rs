@@ -221,6 +221,8 @@ fn a_primary_goes_on_through_views_that_others_join_and_leave_without_a_new_star
     world.write(0, 1, 0);
     run(&mut world, &[0, 1, 2], 2);
     let (reign, writes) = (world.processes[0].engine.reign(), world.processes[0].fabric.writes);
+    let token = world.processes[0].engine.fencing_token();
+    assert!(token.is_some_and(|token| token > 0));
     world.replicas(&[0, 2]);
     run(&mut world, &[0, 2], 3);
     assert_eq!(world.processes[0].fabric.writes, writes);
@@ -230,6 +232,11 @@ fn a_primary_goes_on_through_views_that_others_join_and_leave_without_a_new_star
     assert_eq!(world.acknowledged.len(), 2);
     assert_eq!(world.processes[2].engine.last(), LogIndex(2));
     assert_eq!(world.processes[1].engine.standing(), Standing::Excluded);
+    assert_eq!(world.processes[0].engine.fencing_token(), token, "a reign has one, however many views it goes through");
+    world.crash(0);
+    world.replicas(&[2]);
+    run(&mut world, &[2], 3);
+    assert!(world.processes[2].engine.fencing_token() > token);
 }
 
 #[test]

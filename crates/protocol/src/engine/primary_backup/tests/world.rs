@@ -294,6 +294,8 @@ pub struct World {
     pub truth: Vec<Vec<u8>>,
     commands: BTreeMap<u64, Vec<u8>>,
     pub acknowledged: Vec<LogIndex>,
+    /// The fencing tokens of those who acknowledged them.
+    tokens: BTreeMap<LogIndex, u64>,
     pub reads: u64,
     pub next_id: u64,
 }
@@ -328,6 +330,7 @@ impl World {
             truth: Vec::new(),
             commands: BTreeMap::new(),
             acknowledged: Vec::new(),
+            tokens: BTreeMap::new(),
             reads: 0,
             next_id: 1,
         };
@@ -641,7 +644,14 @@ impl World {
             assert_ne!(reply.index, LogIndex(u64::MAX), "a stale read was released");
             assert!(reply.index.0 as usize <= self.truth.len(), "acknowledged before it was committed");
             match reply.read {
-                None => self.acknowledged.push(reply.index),
+                None => {
+                    let token = self.processes[p].engine.fencing_token().expect("replies are of the reign that lasts");
+                    let earlier = self.tokens.range(..reply.index).next_back().map(|(_, token)| *token);
+                    let later = self.tokens.range(reply.index..).next().map(|(_, token)| *token);
+                    assert!(earlier <= Some(token) && later.is_none_or(|later| token <= later), "{p}: {earlier:?}, {token}, {later:?}");
+                    self.tokens.insert(reply.index, token);
+                    self.acknowledged.push(reply.index);
+                }
                 Some(digest) => {
                     assert_eq!(digest, self.replay(reply.index.0 as usize), "a read saw what never was");
                     self.reads += 1;
