@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -151,6 +152,50 @@ pub enum Pin {
     Auto,
     /// The first acting thread is bound to the first core of the list, and so on, round again when the list ends.
     Cores(Vec<u16>),
+}
+
+impl FromStr for Idle {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Idle, String> {
+        Ok(match name {
+            "spin" => Idle::Spin,
+            "yield" => Idle::Yield,
+            "park" => Idle::Park,
+            "adaptive" => Idle::Adaptive,
+            _ => return Err(format!("what a thread does without work is {name:?}; allowed are spin, yield, park, adaptive")),
+        })
+    }
+}
+
+impl FromStr for Priority {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Priority, String> {
+        Ok(match name {
+            "auto" => Priority::Auto,
+            "fifo" => Priority::Fifo,
+            "slice" => Priority::Slice,
+            "normal" => Priority::Normal,
+            _ => return Err(format!("the priority is {name:?}; allowed are auto, fifo, slice, normal")),
+        })
+    }
+}
+
+/// On a command line, or where else there are no lists: `none`, `auto`, or cores with commas between them.
+impl FromStr for Pin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Pin, String> {
+        match text {
+            "none" => Ok(Pin::None),
+            "auto" => Ok(Pin::Auto),
+            list => {
+                let cores: Result<Vec<u16>, _> = list.split(',').map(str::parse).collect();
+                cores.map(Pin::Cores).map_err(|_| format!("the cores are {text:?}; allowed are none, auto, or a list of cores such as 0,1"))
+            }
+        }
+    }
 }
 
 impl Serialize for Pin {

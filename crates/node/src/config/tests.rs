@@ -196,6 +196,25 @@ fn a_node_file_that_was_written_is_read_as_it_was() {
 }
 
 #[test]
+fn a_texts_meaning_is_that_of_a_files() {
+    #[derive(serde::Deserialize)]
+    struct File {
+        idle: Idle,
+        priority: Priority,
+    }
+    for (idle, priority) in [("spin", "auto"), ("yield", "fifo"), ("park", "slice"), ("adaptive", "normal")] {
+        let file: File = toml::from_str(&format!("idle = {idle:?}\npriority = {priority:?}")).expect("names of both");
+        assert_eq!((idle.parse(), priority.parse()), (Ok(file.idle), Ok(file.priority)));
+    }
+    assert_eq!("none".parse(), Ok(Pin::None));
+    assert_eq!("auto".parse(), Ok(Pin::Auto));
+    assert_eq!("3,0".parse(), Ok(Pin::Cores(vec![3, 0])));
+    for refused in ["".parse::<Pin>().err(), "0,".parse::<Pin>().err(), "Spin".parse::<Idle>().err(), "real".parse::<Priority>().err()] {
+        assert!(refused.is_some_and(|why| why.contains("allowed are")));
+    }
+}
+
+#[test]
 fn little_is_needed_and_the_rest_has_defaults() {
     let dir = Dir::new("defaults");
     dir.file("c.toml", &format!("name = \"small\"\nkey = \"{KEY}\"\n[[node]]\nnumber = 4\nredis = \"localhost:7000\"\n"));
