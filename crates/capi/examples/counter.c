@@ -1,13 +1,11 @@
 /* A replicated counter, `counter CLUSTER_FILE NODE HOST:PORT`. To a line `open` it answers with a session, to `SESSION SEQ` with the counter
- * after one more, however often the same is asked for and of whichever node leads, and to either with why not. */
-#include <arpa/inet.h>
+ * after one more, however often the same is asked for and of whichever node leads, and to either with why not. SIGTERM ends it in order. */
 #include <inttypes.h>
+#include <netdb.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include "martlet.h"
 
 static martlet_replica *replica;
@@ -50,29 +48,31 @@ static void *serve(void *client) {
     return NULL;
 }
 
-static void on_signal(int number) { martlet_request_stop(replica); }
+static void *take_clients(void *listener) {
+    pthread_t thread;
+    for (int client; (client = accept((int)(intptr_t)listener, NULL, NULL)) >= 0; pthread_detach(thread))
+        if (pthread_create(&thread, NULL, serve, (void *)(intptr_t)client)) break;
+    perror("counter: no more clients");
+    exit(1);
+}
+
+static int fail(const char *why) { return fprintf(stderr, "counter: %s\n", why), 1; }
 
 int main(int argc, char **argv) {
     static uint64_t count;
-    char *colon = argc == 4 ? strrchr(argv[3], ':') : NULL;
-    if (!colon) return fprintf(stderr, "counter CLUSTER_FILE NODE HOST:PORT\n"), 2;
-    martlet_options options = {.cluster_file = argv[1], .node = (uint16_t)atoi(argv[2]), .listen = argv[3]};
-    martlet_machine machine = {.context = &count, .apply = apply, .transfer = transfer, .install = install, .clear = clear};
-    struct sigaction ends = {.sa_handler = on_signal}; /* and accept does not go on */
-    signal(SIGPIPE, SIG_IGN);
-    if (martlet_start(&options, &machine, &replica) != MARTLET_OK) return fprintf(stderr, "counter: %s\n", martlet_error()), 1;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(colon + 1))};
-    char host[64] = {0};
-    memcpy(host, argv[3], (size_t)(colon - argv[3]) < sizeof host ? (size_t)(colon - argv[3]) : 0);
-    inet_pton(AF_INET, host, &address.sin_addr);
-    sigaction(SIGTERM, &ends, NULL), sigaction(SIGINT, &ends, NULL);
-    int listener = socket(AF_INET, SOCK_STREAM, 0), client, on = 1;
+    char *port = argc == 4 ? strrchr(argv[3], ':') : NULL;
+    if (!port) return fail("the arguments are CLUSTER_FILE NODE HOST:PORT");
+    martlet_options options = {.size = sizeof options, .cluster_file = argv[1], .node = (uint32_t)atoi(argv[2]), .listen = argv[3]};
+    martlet_machine machine = {sizeof machine, &count, .apply = apply, .transfer = transfer, .install = install, .clear = clear};
+    if (martlet_start(&options, &machine, &replica) || martlet_on_signals(replica)) return fail(martlet_error());
+    *port++ = '\0';
+    struct addrinfo *at, hints = {.ai_socktype = SOCK_STREAM};
+    if (getaddrinfo(argv[3], port, &hints, &at)) return fail("there is no such address");
+    int listener = socket(at->ai_family, SOCK_STREAM, 0), on = 1;
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 64)) return perror(argv[3]), 1;
-    for (pthread_t thread; (client = accept(listener, NULL, NULL)) >= 0; pthread_detach(thread))
-        if (pthread_create(&thread, NULL, serve, (void *)(intptr_t)client)) return perror("thread"), 1;
-    /* Its threads may be in calls: it waits for the end, which the others have taken note of then, and goes. */
-    martlet_role_change role = {.role = MARTLET_FOLLOWER};
-    while (role.role != MARTLET_STOPPED && martlet_next_role(replica, UINT64_MAX, &role) == MARTLET_OK) {}
-    return role.role != MARTLET_STOPPED;
+    pthread_t thread;
+    if (bind(listener, at->ai_addr, at->ai_addrlen) || listen(listener, 64)) return perror(argv[3]), 1;
+    if (pthread_create(&thread, NULL, take_clients, (void *)(intptr_t)listener)) return fail("no thread for clients");
+    /* Until a signal ends it, or its disk. Clients' threads may still be in calls, which are all answered, so the handle is not freed. */
+    return martlet_join(replica) ? fail(martlet_error()) : 0;
 }

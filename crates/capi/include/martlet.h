@@ -52,7 +52,7 @@ typedef enum martlet_status {
     MARTLET_NULL_ARGUMENT = 13,
     // An argument has a value that is not allowed; martlet_error names it.
     MARTLET_BAD_ARGUMENT = 14,
-    // The replica did not start, or did not end in order; martlet_error says why.
+    // The replica did not start, or did not end in order, for another reason than its disk; martlet_error says why.
     MARTLET_FAILED = 15,
     // There is nothing more, or nothing yet.
     MARTLET_NOTHING = 16,
@@ -66,6 +66,8 @@ typedef enum martlet_status {
     MARTLET_REPLY_TOO_LONG = 20,
     // As many calls wait as may, and the replica gets on with them: ask again.
     MARTLET_BUSY = 21,
+    // The disk refuses, or what stands there is not what was written: the replica did not start, or has ended. martlet_error names the file.
+    MARTLET_DISK_FAILED = 22,
 } martlet_status;
 
 // What a replica is.
@@ -94,29 +96,45 @@ typedef struct martlet_bytes {
     size_t length;
 } martlet_bytes;
 
-// How a replica is to be started. Zeroes mean that something is not set.
+// How a replica is to be started. Zeroes mean that something is not set, but for the size and a node's number.
 typedef struct martlet_options {
-    // The cluster's configuration file. Must be set.
+    // sizeof(martlet_options): by it a library knows which of the fields below the program was compiled with. Must be set.
+    size_t size;
+    // The cluster's configuration file. Must be set, or node_file.
     const char *cluster_file;
+    // The node's own configuration file, which names the cluster's: instead of cluster_file and node. What is set here goes before what it says.
+    const char *node_file;
     // Where clients of this program reach this process, as host:port: what the others tell those who ask for the leader. The program
-    // listens there itself.
+    // listens there itself. NULL: the address in the cluster's file.
     const char *listen;
+    // How commands are replicated: "primary-backup" or "mu", the same for all replicas; NULL: as the cluster's file says.
+    const char *engine;
+    // What an acknowledged command outlives: "memory", "async" or "sync", the same for all replicas; NULL: as the cluster's file says. Beyond memory the
+    // engine has to be mu.
+    const char *durability;
+    // Where this replica keeps its data, if it keeps any on a disk: a directory of its own; NULL: as the configuration says.
+    const char *directory;
+    // What the replica's thread does without work: "spin", "yield", "park" or "adaptive"; NULL: as the node's file says, or "adaptive".
+    const char *idle;
+    // On which core the replica's thread runs: "none", "auto", or a list of cores such as "0,1"; NULL: as the node's file says, or "auto".
+    const char *pin;
+    // How the scheduler treats the replica's thread: "auto", "fifo", "slice" or "normal"; NULL: as the node's file says, or "auto".
+    const char *priority;
     // The longest that a blocking call takes, in microseconds; 0: as long as it takes.
     uint64_t timeout_us;
     // How many calls may wait at once; 0: as many as the library thinks good.
     size_t max_waiting;
-    // Which node of the cluster this process is.
-    uint16_t node;
-    // What an acknowledged command outlives: "memory", "async" or "sync", the same for all replicas; NULL: as the cluster's file says. Beyond memory the
-    // cluster's engine has to be mu.
-    const char *durability;
-    // Where this replica keeps its data, if it keeps any on a disk: a directory of its own; NULL: as the cluster's file says.
-    const char *directory;
+    // Which node of the cluster this process is. Not to be set with node_file.
+    uint32_t node;
+    // For how long the replica's thread spins after the last work before it sleeps, with "adaptive", in microseconds; 0: as the node's file says, or 50.
+    uint32_t spin_us;
 } martlet_options;
 
 // The state that is replicated, as callbacks. All are called on the replica's own thread, one at a time, with `context` as their first
 // argument. They must be deterministic and quick, call no blocking function of this library, and neither throw nor jump out.
 typedef struct martlet_machine {
+    // sizeof(martlet_machine): by it a library knows which of the callbacks below the program was compiled with. Must be set.
+    size_t size;
     // Whatever the callbacks need; the library does not look at it. It must be usable from another thread than the one that started the
     // replica, and live until drop has been called, or martlet_stop has returned.
     void *context;
@@ -137,9 +155,28 @@ typedef struct martlet_machine {
     void (*drop)(void *context);
 } martlet_machine;
 
+// How a replica has been set up.
+typedef struct martlet_setup {
+    // Which life of the node this process is: larger than that of every earlier process of this node.
+    uint64_t incarnation;
+    // How far the clocks of two cores may differ, in nanoseconds; it has been subtracted from leases.
+    uint64_t skew_ns;
+    // Where the replica's thread runs and how the scheduler treats it, for a log; it stands until martlet_stop.
+    const char *placement;
+    // The core that the replica's thread is bound to; -1: none.
+    int32_t core;
+    // Which node of the cluster this process is.
+    uint32_t node;
+    // For versions to come; zero.
+    uint64_t reserved[4];
+} martlet_setup;
+
 // Told once what came of a call, on the replica's thread or, when it is refused at once, on the caller's. The reply is there while it runs,
 // and empty unless the status is MARTLET_OK. It must be quick, and make no blocking call of this library.
 typedef void (*martlet_done)(void *context, enum martlet_status status, const uint8_t *reply, size_t length);
+
+// Told once which session was opened; 0 unless the status is MARTLET_OK. Otherwise as martlet_done.
+typedef void (*martlet_opened)(void *context, enum martlet_status status, uint64_t session);
 
 // A command of a session: it takes effect once, however often it is asked for, and of whichever leader.
 typedef struct martlet_session_command {
@@ -167,6 +204,10 @@ typedef struct martlet_role_change {
     uint64_t view;
     // When, on the host's monotonic clock, in nanoseconds.
     uint64_t at_ns;
+    // Of a leader, by which systems outside can tell it from earlier ones: whoever leads later has a larger one, whichever replica it is. 0: it does not lead.
+    uint64_t fencing_token;
+    // For versions to come; zero.
+    uint64_t reserved[4];
 } martlet_role_change;
 
 #ifdef __cplusplus
@@ -192,6 +233,9 @@ void martlet_bytes_free(struct martlet_bytes *bytes);
 // `buffer` is the one that the callback was given; `data` points to `length` bytes.
 enum martlet_status martlet_put(struct martlet_buffer *buffer, const uint8_t *data, size_t length);
 
+// The version of this library, such as "0.1.0". Those that differ in the last number alone have the same interface.
+const char *martlet_version(void);
+
 // Starts a replica with an empty state, and gives its handle. The options and the machine are copied; the machine's context is not. It returns
 // when the replica is on the fabric, which is before it has a part in the cluster: see martlet_next_role. When it fails, drop is called if
 // that is set, unless an argument was refused.
@@ -202,6 +246,25 @@ enum martlet_status martlet_start(const struct martlet_options *options,
                                   const struct martlet_machine *machine,
                                   struct martlet_replica **replica);
 
+// How the replica has been set up: which life of which node it is, and on which core its thread runs.
+//
+// # Safety
+// `replica` is one that martlet_start gave and martlet_stop has not had; `setup` points to room for the answer.
+enum martlet_status martlet_started(const struct martlet_replica *replica, struct martlet_setup *setup);
+
+// 1 on the replica's own thread, on which the machine's callbacks and those of calls run, and which no blocking call may be made on; else 0.
+//
+// # Safety
+// `replica` is null or one that martlet_start gave and martlet_stop has not had.
+int martlet_on_replica_thread(const struct martlet_replica *replica);
+
+// Makes SIGTERM and SIGINT ask for the replica's end, as martlet_request_stop does, and SIGPIPE harmless. System calls that a signal interrupts go on; so
+// a program that waits for its end waits in martlet_join. One replica of a process can have the signals: for another the status is MARTLET_FAILED.
+//
+// # Safety
+// `replica` is one that martlet_start gave and martlet_stop has not had.
+enum martlet_status martlet_on_signals(const struct martlet_replica *replica);
+
 // Asks the replica to leave the cluster in order and end, without waiting; from any thread, in a callback, and from a signal handler. Calls that are under
 // way, and those that are made from now on, end by themselves: with MARTLET_SHUTTING_DOWN unless they were executed, and martlet_next_role with
 // MARTLET_STOPPED once it has ended. So whoever has threads in calls asks for the end first, joins them, and calls martlet_stop then. Asked for a second
@@ -211,12 +274,37 @@ enum martlet_status martlet_start(const struct martlet_options *options,
 // `replica` is null or one that martlet_start gave and martlet_stop has not had.
 void martlet_request_stop(const struct martlet_replica *replica);
 
-// Leaves the cluster in order, waits for the end, and frees the handle, whatever the status; not from a callback: then the status is
+// Waits until the replica has ended, without asking for it, and says why: MARTLET_OK when it was asked to, MARTLET_DISK_FAILED when its disk or what stands
+// there ended it, with the file's name in martlet_error. Any number of threads may wait, and the answer stays the same. What was executed is answered
+// then, and the callbacks of all calls have run. The handle is still to be freed with martlet_stop. Not from a callback: then the status is
+// MARTLET_ON_REPLICA_THREAD.
+//
+// # Safety
+// `replica` is one that martlet_start gave and martlet_stop has not had, nor gets before this has returned.
+enum martlet_status martlet_join(const struct martlet_replica *replica);
+
+// Leaves the cluster in order, waits for the end, and frees the handle, whatever the status, which is that of martlet_join; not from a callback: then it is
 // MARTLET_ON_REPLICA_THREAD, and nothing has happened. What was executed is answered, and the callbacks of all calls have run. Null is allowed.
 //
 // # Safety
 // `replica` is null or one that martlet_start gave, which nobody uses any more.
 enum martlet_status martlet_stop(struct martlet_replica *replica);
+
+// Hands leadership over to whoever comes next. Returns when somebody else leads, or is named as the one who does: with the engine mu this replica
+// follows then, with primary-backup it has left the cluster in order and joins it again. Calls that come meanwhile are told MARTLET_NOT_LEADER. The
+// status is MARTLET_NOT_HANDED_OVER when leadership was lost on the way and did not go to another replica; martlet_error says who leads.
+//
+// # Safety
+// `replica` is one that martlet_start gave and martlet_stop has not had.
+enum martlet_status martlet_transfer_leadership(const struct martlet_replica *replica);
+
+// Hands leadership over to the replica of this node; MARTLET_NOT_HANDED_OVER when it went to another one. With the engine primary-backup the successor
+// cannot be chosen: there the status is MARTLET_NO_SUCCESSOR for any node but the one that comes next.
+//
+// # Safety
+// As martlet_transfer_leadership.
+enum martlet_status martlet_transfer_leadership_to(const struct martlet_replica *replica,
+                                                   uint16_t node);
 
 // Proposes a command and waits for its reply, which comes when the command has taken effect and is replicated. Free the reply.
 //
@@ -243,11 +331,23 @@ enum martlet_status martlet_propose_with(const struct martlet_replica *replica,
 // `replica` is one that martlet_start gave and martlet_stop has not had; `session` points to room for its name.
 enum martlet_status martlet_open_session(const struct martlet_replica *replica, uint64_t *session);
 
+// Opens a session; `done` is called exactly once with `context` and its name, if the status is MARTLET_OK, and else never.
+//
+// # Safety
+// `replica` is one that martlet_start gave and martlet_stop has not had; `done` may be called with `context` from another thread.
+enum martlet_status martlet_open_session_with(const struct martlet_replica *replica, martlet_opened done, void *context);
+
 // Forgets a session. One that is not known is no error.
 //
 // # Safety
 // `replica` is one that martlet_start gave and martlet_stop has not had.
 enum martlet_status martlet_close_session(const struct martlet_replica *replica, uint64_t session);
+
+// Forgets a session; `done` is called as by martlet_propose_with, with an empty reply.
+//
+// # Safety
+// As martlet_open_session_with.
+enum martlet_status martlet_close_session_with(const struct martlet_replica *replica, uint64_t session, martlet_done done, void *context);
 
 // Proposes a session's command and waits for its reply: the same reply, however often it is asked for. Free the reply.
 //
@@ -276,21 +376,25 @@ enum martlet_status martlet_read(const struct martlet_replica *replica,
                                  size_t length,
                                  struct martlet_bytes *reply);
 
-// Hands leadership over to whoever comes next. Returns when somebody else leads, or is named as the one who does: with the engine mu this replica
-// follows then, with primary-backup it has left the cluster in order and joins it again. Calls that come meanwhile are told MARTLET_NOT_LEADER. The
-// status is MARTLET_NOT_HANDED_OVER when leadership was lost on the way and did not go to another replica; martlet_error says who leads.
+// Asks the machine's query, linearizably; `done` is called as by martlet_propose_with, with the answer.
 //
 // # Safety
-// `replica` is one that martlet_start gave and martlet_stop has not had.
-enum martlet_status martlet_transfer_leadership(const struct martlet_replica *replica);
+// As martlet_propose_with, for the bytes of the query.
+enum martlet_status martlet_read_with(const struct martlet_replica *replica,
+                                      const uint8_t *query,
+                                      size_t length,
+                                      martlet_done done,
+                                      void *context);
 
-// Hands leadership over to the replica of this node; MARTLET_NOT_HANDED_OVER when it went to another one. With the engine primary-backup the successor
-// cannot be chosen: there the status is MARTLET_NO_SUCCESSOR for any node but the one that comes next.
+// Asks the query of this replica's machine as it is, whoever leads: a follower's lags behind, a replica's that joins is in parts, and a leader's may hold what
+// is not replicated yet and can be lost. Free the reply.
 //
 // # Safety
-// As martlet_transfer_leadership.
-enum martlet_status martlet_transfer_leadership_to(const struct martlet_replica *replica,
-                                                   uint16_t node);
+// As martlet_propose, for the bytes of the query.
+enum martlet_status martlet_read_stale(const struct martlet_replica *replica,
+                                       const uint8_t *query,
+                                       size_t length,
+                                       struct martlet_bytes *reply);
 
 // What the replica is just now.
 //
@@ -299,11 +403,14 @@ enum martlet_status martlet_transfer_leadership_to(const struct martlet_replica 
 enum martlet_status martlet_role(const struct martlet_replica *replica, struct martlet_role_change *role);
 
 // The next change of the replica's role, in order; the first is what it was when it started. Waits for it for up to `timeout_us`
-// microseconds; then, and behind MARTLET_STOPPED, the status is MARTLET_NOTHING. Every change is given out once, to whichever thread asks.
+// microseconds; then, and behind MARTLET_STOPPED, the status is MARTLET_NOTHING. Every change is given out once, to whichever thread asks. In a callback a
+// timeout other than 0 is refused with MARTLET_ON_REPLICA_THREAD: it is that thread which brings the changes.
 //
 // # Safety
 // As martlet_role.
-enum martlet_status martlet_next_role(const struct martlet_replica *replica, uint64_t timeout_us, struct martlet_role_change *role);
+enum martlet_status martlet_next_role(const struct martlet_replica *replica,
+                                      uint64_t timeout_us,
+                                      struct martlet_role_change *role);
 
 // The name of a counter, numbered from 0 on; null behind the last.
 const char *martlet_metric_name(size_t number);

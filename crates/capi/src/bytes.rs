@@ -90,3 +90,18 @@ pub(crate) fn hand_out(bytes: Vec<u8>) -> martlet_bytes {
     let length = bytes.len();
     martlet_bytes { data: Box::into_raw(bytes.into_boxed_slice()).cast(), length }
 }
+
+/// Where a blocking call puts its reply: emptied first, so that it can be freed whatever happens.
+///
+/// # Safety
+/// `reply` is null or points to room for bytes.
+pub(crate) unsafe fn room<'a>(reply: *mut martlet_bytes) -> Result<&'a mut martlet_bytes, Failure> {
+    if reply.is_null() {
+        return Err(null("reply"));
+    }
+    // SAFETY: it is not null, and by the caller's promise there is room, for this caller alone.
+    unsafe {
+        reply.write(martlet_bytes { data: std::ptr::null_mut(), length: 0 });
+        Ok(&mut *reply)
+    }
+}

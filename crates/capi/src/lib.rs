@@ -9,7 +9,10 @@
 //! | `status` | how calls end, and the text of the last error of a thread |
 //! | `bytes` | bytes that cross the edge |
 //! | `machine` | a state machine of callbacks |
-//! | `replica` | a replica and its calls |
+//! | `options` | how a replica is to be started; structures that tell their size |
+//! | `replica` | a replica, from its start to its end |
+//! | `propose` | commands and sessions |
+//! | `read` | reads |
 //! | `role` | roles and their changes |
 //! | `metrics` | counters |
 
@@ -19,6 +22,9 @@
 mod bytes;
 mod machine;
 mod metrics;
+mod options;
+mod propose;
+mod read;
 mod replica;
 mod role;
 mod status;

@@ -1,12 +1,14 @@
 //! A state machine of callbacks.
 
 use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
 
 use martlet_node::embed::StateMachine;
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::replica::UnreadablePart;
 
 use crate::bytes::martlet_buffer;
+use crate::options::Grows;
 
 /// What transfer returns behind the last part of the state.
 pub const MARTLET_END: u64 = u64::MAX;
@@ -16,6 +18,8 @@ pub const MARTLET_END: u64 = u64::MAX;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct martlet_machine {
+    /// sizeof(martlet_machine): by it a library knows which of the callbacks below the program was compiled with. Must be set.
+    pub size: usize,
     /// Whatever the callbacks need; the library does not look at it. It must be usable from another thread than the one that started the
     /// replica, and live until drop has been called, or martlet_stop has returned.
     pub context: *mut c_void,
@@ -36,6 +40,11 @@ pub struct martlet_machine {
     /// The replica needs the context no more. May be null.
     pub drop: Option<unsafe extern "C" fn(context: *mut c_void)>,
 }
+
+impl Grows for martlet_machine {
+    const LEAST_BYTES: usize = offset_of!(martlet_machine, drop) + size_of::<*const ()>();
+}
+const _: () = assert!(martlet_machine::LEAST_BYTES == size_of::<martlet_machine>(), "no padding at the end");
 
 /// A machine whose callbacks are all there.
 pub(crate) struct Callbacks {

@@ -3,10 +3,10 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
-use martlet_node::embed::{Role, RoleChange};
+use martlet_node::embed::{CallError, Role, RoleChange};
 
 use crate::replica::{given, martlet_replica};
-use crate::status::martlet_status::{MARTLET_BAD_ARGUMENT, MARTLET_NOTHING};
+use crate::status::martlet_status::MARTLET_NOTHING;
 use crate::status::{Failure, call, martlet_status, null};
 
 /// The longest address of a leader, with its NUL.
@@ -40,6 +40,10 @@ pub struct martlet_role_change {
     pub view: u64,
     /// When, on the host's monotonic clock, in nanoseconds.
     pub at_ns: u64,
+    /// Of a leader, by which systems outside can tell it from earlier ones: whoever leads later has a larger one, whichever replica it is. 0: it does not lead.
+    pub fencing_token: u64,
+    /// For versions to come; zero.
+    pub reserved: [u64; 4],
 }
 
 impl From<RoleChange> for martlet_role_change {
@@ -57,7 +61,8 @@ impl From<RoleChange> for martlet_role_change {
             *to = from as c_char;
         }
         let leader = leader.map_or(-1, |leader| i32::from(leader.node));
-        martlet_role_change { role, leader, leader_address, view: change.view, at_ns: change.at_ns }
+        let fencing_token = change.fencing_token.unwrap_or_default();
+        martlet_role_change { role, leader, leader_address, view: change.view, at_ns: change.at_ns, fencing_token, reserved: [0; 4] }
     }
 }
 
@@ -80,7 +85,8 @@ pub unsafe extern "C" fn martlet_role(replica: *const martlet_replica, role: *mu
 }
 
 /// The next change of the replica's role, in order; the first is what it was when it started. Waits for it for up to `timeout_us`
-/// microseconds; then, and behind MARTLET_STOPPED, the status is MARTLET_NOTHING. Every change is given out once, to whichever thread asks.
+/// microseconds; then, and behind MARTLET_STOPPED, the status is MARTLET_NOTHING. Every change is given out once, to whichever thread asks. In a callback a
+/// timeout other than 0 is refused with MARTLET_ON_REPLICA_THREAD: it is that thread which brings the changes.
 ///
 /// # Safety
 /// As martlet_role.
@@ -96,11 +102,11 @@ pub unsafe extern "C" fn martlet_next_role(
         if role.is_null() {
             return Err(null("role"));
         }
-        if std::thread::current().id() == replica.replica.thread() {
-            let text = "waiting for a change of role in a callback, which holds it up";
-            return Err(Failure(MARTLET_BAD_ARGUMENT, text.into()));
-        }
-        let change = replica.roles.next_within(Duration::from_micros(timeout_us));
+        let change = match timeout_us {
+            0 => replica.roles.try_next(),
+            _ if replica.runs_here() => return Err(Failure::from(CallError::OnReplicaThread)),
+            _ => replica.roles.next_within(Duration::from_micros(timeout_us)),
+        };
         let change = change.ok_or_else(|| Failure(MARTLET_NOTHING, "no change of role in this time".into()))?;
         // SAFETY: it is not null, and by the caller's promise there is room.
         unsafe { role.write(change.into()) };

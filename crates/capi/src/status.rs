@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use martlet_node::embed::CallError;
+use martlet_node::embed::{CallError, StartError, StopError};
+use martlet_node::{DiskError, RunError};
 
 /// How a call ended. Only MARTLET_OUTCOME_UNKNOWN leaves open whether a command has taken effect; after any other but MARTLET_OK,
 /// MARTLET_CONFIRMED and MARTLET_REPLY_TOO_LONG it has not.
@@ -42,7 +44,7 @@ pub enum martlet_status {
     MARTLET_NULL_ARGUMENT = 13,
     /// An argument has a value that is not allowed; martlet_error names it.
     MARTLET_BAD_ARGUMENT = 14,
-    /// The replica did not start, or did not end in order; martlet_error says why.
+    /// The replica did not start, or did not end in order, for another reason than its disk; martlet_error says why.
     MARTLET_FAILED = 15,
     /// There is nothing more, or nothing yet.
     MARTLET_NOTHING = 16,
@@ -56,6 +58,8 @@ pub enum martlet_status {
     MARTLET_REPLY_TOO_LONG = 20,
     /// As many calls wait as may, and the replica gets on with them: ask again.
     MARTLET_BUSY = 21,
+    /// The disk refuses, or what stands there is not what was written: the replica did not start, or has ended. martlet_error names the file.
+    MARTLET_DISK_FAILED = 22,
 }
 
 use martlet_status::*;
@@ -65,11 +69,41 @@ thread_local! {
 }
 
 /// An ending with its text.
+#[derive(Clone)]
 pub(crate) struct Failure(pub martlet_status, pub String);
 
 impl From<CallError> for Failure {
     fn from(error: CallError) -> Failure {
         Failure(status_of(&error), error.to_string())
+    }
+}
+
+impl Failure {
+    pub fn of_start(error: StartError) -> Failure {
+        let status = match &error {
+            StartError::Run(error) => of_run(error),
+            StartError::Panicked(_) => MARTLET_PANICKED,
+            StartError::Missing { .. } | StartError::Value { .. } | StartError::Config(_) | StartError::System { .. } => MARTLET_FAILED,
+        };
+        Failure(status, error.to_string())
+    }
+
+    pub fn of_stop(error: StopError) -> Failure {
+        let status = match &error {
+            StopError::Run(error) => of_run(error),
+            StopError::Panicked(_) => MARTLET_PANICKED,
+            StopError::Elsewhere => MARTLET_FAILED,
+        };
+        Failure(status, error.to_string())
+    }
+}
+
+fn of_run(error: &RunError) -> martlet_status {
+    match error {
+        // Chance is no disk's, though it is a disk's log that needs it.
+        RunError::Disk { error: DiskError::Chance(_), .. } => MARTLET_FAILED,
+        RunError::Disk { .. } => MARTLET_DISK_FAILED,
+        RunError::Fabric { .. } | RunError::DeathWords { .. } | RunError::System { .. } => MARTLET_FAILED,
     }
 }
 
@@ -98,6 +132,14 @@ pub(crate) fn status_of(error: &CallError) -> martlet_status {
 /// Refuses a null pointer by its argument's name.
 pub(crate) fn null(name: &str) -> Failure {
     Failure(MARTLET_NULL_ARGUMENT, format!("the argument `{name}` is null"))
+}
+
+/// Refuses an argument by its name; `why` goes on behind it.
+pub(crate) fn bad(name: &str, why: impl Display) -> Failure {
+    let why = why.to_string();
+    // A text of its own about the value stands behind a colon.
+    let space = if why.starts_with(':') { "" } else { " " };
+    Failure(MARTLET_BAD_ARGUMENT, format!("the argument `{name}`{space}{why}"))
 }
 
 /// Runs a call: its failure's text is kept for this thread, and no panic crosses.
@@ -157,6 +199,8 @@ pub extern "C" fn martlet_status_text(status: i32) -> *const c_char {
         18 => c"leadership was not handed over",
         19 => c"leadership is being handed over to another",
         20 => c"the reply was too long to be kept",
+        21 => c"as many calls wait as may",
+        22 => c"the disk has failed",
         _ => c"no status of Martlet",
     };
     text.as_ptr()

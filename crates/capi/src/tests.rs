@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 use std::rc::Rc;
 
@@ -12,6 +13,9 @@ use martlet_protocol::replica::UnreadablePart;
 use crate::bytes::*;
 use crate::machine::*;
 use crate::metrics::*;
+use crate::options::*;
+use crate::propose::*;
+use crate::read::*;
 use crate::replica::*;
 use crate::role::*;
 use crate::status::martlet_status::*;
@@ -31,9 +35,11 @@ unsafe extern "C" fn install(_: *mut c_void, _: *const u8, _: usize) -> c_int {
 }
 unsafe extern "C" fn clear(_: *mut c_void) {}
 unsafe extern "C" fn done(_: *mut c_void, _: martlet_status, _: *const u8, _: usize) {}
+unsafe extern "C" fn opened(_: *mut c_void, _: martlet_status, _: u64) {}
 
 fn machine() -> martlet_machine {
     martlet_machine {
+        size: size_of::<martlet_machine>(),
         context: null_mut(),
         apply: Some(apply),
         query: None,
@@ -46,13 +52,20 @@ fn machine() -> martlet_machine {
 
 fn options() -> martlet_options {
     martlet_options {
+        size: size_of::<martlet_options>(),
         cluster_file: c"/nowhere/cluster.toml".as_ptr(),
+        node_file: null(),
         listen: null(),
+        engine: null(),
+        durability: null(),
+        directory: null(),
+        idle: null(),
+        pin: null(),
+        priority: null(),
         timeout_us: 0,
         max_waiting: 0,
         node: 0,
-        durability: null(),
-        directory: null(),
+        spin_us: 0,
     }
 }
 
@@ -60,17 +73,24 @@ fn options() -> martlet_options {
 fn a_null_handle_is_refused_by_every_call() {
     let mut reply = martlet_bytes { data: null_mut(), length: 0 };
     let command = martlet_session_command { session: 1, seq: 1, confirmed: 0, command: null(), length: 0 };
-    let (mut session, mut role) = (0, std::mem::MaybeUninit::uninit());
+    let (mut session, mut role, mut setup) = (0, MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: null is allowed to be passed, and everything else points to what it says.
     let refused = unsafe {
         [
             martlet_propose(null(), null(), 0, &mut reply),
             martlet_propose_with(null(), null(), 0, Some(done), null_mut()),
             martlet_open_session(null(), &mut session),
+            martlet_open_session_with(null(), Some(opened), null_mut()),
             martlet_close_session(null(), 1),
+            martlet_close_session_with(null(), 1, Some(done), null_mut()),
             martlet_propose_once(null(), &command, &mut reply),
             martlet_propose_once_with(null(), &command, Some(done), null_mut()),
             martlet_read(null(), null(), 0, &mut reply),
+            martlet_read_with(null(), null(), 0, Some(done), null_mut()),
+            martlet_read_stale(null(), null(), 0, &mut reply),
+            martlet_started(null(), setup.as_mut_ptr()),
+            martlet_on_signals(null()),
+            martlet_join(null()),
             martlet_transfer_leadership(null()),
             martlet_transfer_leadership_to(null(), 1),
             martlet_role(null(), role.as_mut_ptr()),
@@ -81,7 +101,9 @@ fn a_null_handle_is_refused_by_every_call() {
     assert!(refused.iter().all(|status| *status == MARTLET_NULL_ARGUMENT), "{refused:?}");
     assert_eq!(error(), "the argument `replica` is null");
     // SAFETY: null is allowed.
-    assert_eq!(unsafe { martlet_stop(null_mut()) }, MARTLET_OK);
+    assert_eq!(unsafe { (martlet_stop(null_mut()), martlet_on_replica_thread(null())) }, (MARTLET_OK, 0));
+    // SAFETY: as above.
+    unsafe { martlet_request_stop(null()) };
 }
 
 #[test]
@@ -117,12 +139,32 @@ fn a_start_names_what_is_missing() {
     assert_eq!(status, MARTLET_FAILED);
     assert!(text.contains("/nowhere/cluster.toml"), "{text}");
     assert_eq!(dropped.replace(0), 1, "no argument was refused");
-    let (status, text) = refuse(&|o, _| o.listen = c"\xff".as_ptr());
-    assert_eq!((status, text.as_str()), (MARTLET_BAD_ARGUMENT, "the argument `options->listen` is not UTF-8"));
-    let (status, text) = refuse(&|o, _| o.durability = c"disk".as_ptr());
-    let wanted = "the argument `options->durability`: the durability is \"disk\"; allowed are memory, async, sync";
-    assert_eq!((status, text.as_str()), (MARTLET_BAD_ARGUMENT, wanted));
-    assert_eq!(refuse(&|o, _| o.directory = c"\xff".as_ptr()).0, MARTLET_BAD_ARGUMENT);
+    let (status, text) = refuse(&|o, _| (o.cluster_file, o.node_file) = (null(), c"/nowhere/node.toml".as_ptr()));
+    assert_eq!(status, MARTLET_FAILED);
+    assert!(text.contains("/nowhere/node.toml"), "{text}");
+    assert_eq!(dropped.replace(0), 1, "nor here");
+    let (least, most) = (size_of::<martlet_options>(), size_of::<martlet_machine>());
+    type Change = fn(&mut martlet_options, &mut martlet_machine);
+    for (wanted, change) in [
+        ("`options->listen` is not UTF-8", (|o, _| o.listen = c"\xff".as_ptr()) as Change),
+        ("`options->directory` is not UTF-8", |o, _| o.directory = c"\xff".as_ptr()),
+        ("`options->durability`: the durability is \"disk\"; allowed are memory, async, sync", |o, _| o.durability = c"disk".as_ptr()),
+        ("`options->engine`: the engine is \"raft\"; allowed are primary-backup, mu", |o, _| o.engine = c"raft".as_ptr()),
+        ("`options->idle`: what a thread does without work is \"nap\"; allowed are", |o, _| o.idle = c"nap".as_ptr()),
+        ("`options->pin`: the cores are \"0;1\"; allowed are", |o, _| o.pin = c"0;1".as_ptr()),
+        ("`options->priority`: the priority is \"high\"; allowed are", |o, _| o.priority = c"high".as_ptr()),
+        ("`options->node` is 65536; allowed are 0 to 15", |o, _| o.node = 65536),
+        ("`options->node_file` is set, and so is options->cluster_file", |o, _| o.node_file = c"node.toml".as_ptr()),
+        ("`options->node` is 3; with options->node_file", |o, _| {
+            (o.cluster_file, o.node_file, o.node) = (null(), c"node.toml".as_ptr(), 3);
+        }),
+        (&format!("`options->size` is 0; set it to the sizeof of its type, which is {least} here"), |o, _| o.size = 0),
+        (&format!("`machine->size` is 4097; set it to the sizeof of its type, which is {most} here"), |_, m| m.size = 4097),
+    ] {
+        let (status, text) = refuse(&change);
+        assert_eq!(status, MARTLET_BAD_ARGUMENT, "{text}");
+        assert!(text.starts_with("the argument ") && text.contains(wanted), "{text}");
+    }
     assert_eq!(dropped.get(), 0);
     // SAFETY: null is allowed to be passed.
     unsafe {
@@ -130,6 +172,43 @@ fn a_start_names_what_is_missing() {
         assert_eq!(martlet_start(&options(), null(), &mut replica), MARTLET_NULL_ARGUMENT);
         assert_eq!(martlet_start(&options(), &machine(), null_mut()), MARTLET_NULL_ARGUMENT);
     }
+}
+
+#[test]
+fn a_structure_of_another_version_is_taken_as_far_as_both_know_it() {
+    /// As it will be, or as a program has it that was compiled later.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Newer {
+        size: usize,
+        old: u64,
+        new: u64,
+    }
+    impl Grows for Newer {
+        const LEAST_BYTES: usize = std::mem::offset_of!(Newer, new);
+    }
+    /// As it was first.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Older {
+        size: usize,
+        old: u64,
+    }
+    impl Grows for Older {
+        const LEAST_BYTES: usize = size_of::<Older>();
+    }
+    let newer = |new| Newer { size: size_of::<Newer>(), old: 7, new };
+    // An older program, and what its memory holds behind what it knows.
+    let older = Newer { size: size_of::<Older>(), ..newer(9) };
+    // SAFETY: each points to as many bytes as it says.
+    let (unknown, unset, refused) = unsafe {
+        let (unset, set) = (newer(0), newer(9));
+        (sized::<Newer>(&older, "n"), sized::<Older>((&raw const unset).cast(), "n"), sized::<Older>((&raw const set).cast(), "n"))
+    };
+    assert!(unknown.is_ok_and(|n| (n.old, n.new) == (7, 0)), "what it does not know is not set");
+    assert!(unset.is_ok_and(|n| n.old == 7), "a newer program that sets nothing new");
+    let text = refused.err().map(|Failure(_, text)| text).unwrap_or_default();
+    assert!(text.contains("`n` has something set that this library, 0.") && text.ends_with("does not know"), "{text}");
 }
 
 /// The state of the machine below: whatever it was told, one after the other.
@@ -187,6 +266,7 @@ unsafe extern "C" fn told_drop(context: *mut c_void) {
 fn told_machine(dropped: &Rc<Cell<u32>>) -> Callbacks {
     let context = Box::into_raw(Box::new(Told { dropped: dropped.clone(), ..Told::default() })).cast();
     let machine = martlet_machine {
+        size: size_of::<martlet_machine>(),
         context,
         apply: Some(told_apply),
         query: Some(told_query),
@@ -237,11 +317,14 @@ fn a_role_has_room_for_the_longest_address() {
     let longest = "x".repeat(MARTLET_ADDRESS_BYTES - 1);
     for (address, wanted) in [(None, ""), (Some("host:7"), "host:7"), (Some(longest.as_str()), longest.as_str())] {
         let leader = Leader { node: 3, address: address.map(str::to_owned) };
-        let change: martlet_role_change = RoleChange { role: Role::Follower { leader: Some(leader) }, view: 2, at_ns: 9 }.into();
+        let change: martlet_role_change =
+            RoleChange { role: Role::Follower { leader: Some(leader) }, view: 2, fencing_token: None, at_ns: 9 }.into();
         // SAFETY: the field ends with a NUL.
         let text = unsafe { CStr::from_ptr(change.leader_address.as_ptr()) };
-        assert_eq!((text.to_str(), change.leader, change.view, change.at_ns), (Ok(wanted), 3, 2, 9));
+        assert_eq!((text.to_str(), change.leader, change.view, change.at_ns, change.fencing_token), (Ok(wanted), 3, 2, 9, 0));
     }
+    let change: martlet_role_change = RoleChange { role: Role::Leader, view: 2, fencing_token: Some(7), at_ns: 9 }.into();
+    assert_eq!((change.role, change.leader, change.fencing_token), (martlet_role_kind::MARTLET_LEADER, -1, 7));
 }
 
 #[test]
@@ -271,7 +354,15 @@ fn bytes_are_put_and_freed() {
 fn no_panic_crosses_and_every_status_has_a_text() {
     assert_eq!(call(|| panic!("inside")), MARTLET_PANICKED);
     assert_eq!(error(), "a panic inside of the library");
-    let mut texts: Vec<&CStr> = (-1..=21)
+    // As the header has them: a line each, such as `MARTLET_OK = 0,`.
+    let header = include_str!("../include/martlet.h");
+    let (_, rest) = header.split_once("typedef enum martlet_status {").expect("the statuses");
+    let (statuses, _) = rest.split_once("} martlet_status;").expect("their end");
+    let numbers = statuses.lines().filter_map(|line| line.trim().strip_suffix(',')?.split_once(" = ")?.1.parse().ok());
+    let numbers: Vec<i32> = numbers.collect();
+    assert!(numbers.contains(&(MARTLET_DISK_FAILED as i32)) && numbers.contains(&0), "{numbers:?}");
+    let mut texts: Vec<&CStr> = std::iter::once(-1)
+        .chain(numbers.iter().copied())
         .map(|status| {
             // SAFETY: a static text.
             unsafe { CStr::from_ptr(martlet_status_text(status)) }
@@ -279,6 +370,6 @@ fn no_panic_crosses_and_every_status_has_a_text() {
         .collect();
     texts.sort_unstable();
     texts.dedup();
-    assert_eq!(texts.len(), MARTLET_REPLY_TOO_LONG as usize + 2, "one each, and one for all others");
+    assert_eq!(texts.len(), numbers.len() + 1, "one each, and one for all others: {texts:?}");
     assert!(!martlet_metric_name(0).is_null() && martlet_metric_name(usize::MAX).is_null());
 }

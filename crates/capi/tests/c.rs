@@ -1,10 +1,14 @@
-//! The example in C: compiled with the system's compiler against the committed header, linked with the shared and with the static library, and
-//! run as three processes, one of which is killed again and again.
+//! The library as programs in C have it: the example, and a program that calls every function, compiled with the system's compiler against the committed header
+//! and linked with the shared library, as it is installed, and with the static one. The example runs as three processes, one
+//! of which is killed again and again.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use martlet::config::EngineKind;
+use martlet::config::{ClusterConfig, DetectorConfig, EngineKind, NodeConfig, Pin, Priority};
 
 #[path = "../../martlet/tests/it/config.rs"]
 mod config;
@@ -13,10 +17,28 @@ mod counter;
 
 /// What the linker needs beside the static library: what `rustc --print native-static-libs` names.
 const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm"];
+/// The version, and how much of it is in the name that a linked program looks for.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const INTERFACE: &str = "0.1";
 
 /// Where this build's libraries stand.
 fn libraries() -> PathBuf {
     counter::build("martlet-capi", &["--lib"])
+}
+
+/// A directory of this test's own.
+fn scratch(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    fs::create_dir_all(&dir).expect("our own directory");
+    dir
+}
+
+/// The shared library as docs/embedding.md says that it is installed.
+fn installed(into: &Path) {
+    let (file, interface) = (format!("libmartlet.so.{VERSION}"), format!("libmartlet.so.{INTERFACE}"));
+    fs::copy(libraries().join("libmartlet.so"), into.join(&file)).expect("it was built");
+    symlink(&file, into.join(&interface)).expect("our own directory");
+    symlink(&interface, into.join("libmartlet.so")).expect("our own directory");
 }
 
 /// Whether there is a compiler; says so if not.
@@ -28,47 +50,90 @@ fn has_compiler() -> bool {
     there
 }
 
-fn compile(name: &str, link: &[&str]) -> PathBuf {
+/// Compiles a source of this package.
+fn compile(source: &str, program: &Path, link: &[&str]) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let output = Command::new("cc")
         .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-I"])
         .arg(here.join("include"))
-        .arg(here.join("examples/counter.c"))
+        .arg(here.join(source))
         .arg("-o")
-        .arg(&program)
+        .arg(program)
         .args(link)
         .output()
         .expect("cc runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    program
 }
 
-fn through_kills(name: &str, program: &Path) {
-    for engine in EngineKind::ALL {
-        counter::counts_exactly_once_through_kills(&format!("{name}-{engine}"), engine, program);
-    }
+/// The same with the shared library.
+fn compile_shared(source: &str, dir: &Path) -> PathBuf {
+    installed(dir);
+    let program = dir.join("program");
+    compile(source, &program, &[&format!("-L{}", dir.display()), &format!("-Wl,-rpath,{}", dir.display()), "-lmartlet", "-lpthread"]);
+    // What a package of programs brings along has no file without a version.
+    fs::remove_file(dir.join("libmartlet.so")).expect("our own directory");
+    program
 }
 
 #[test]
 fn the_example_with_the_shared_library_counts_exactly_once_through_kills() {
     if has_compiler() {
-        let dir = libraries();
-        let (search, path) = (format!("-L{}", dir.display()), format!("-Wl,-rpath,{}", dir.display()));
-        let program = compile("counter-shared", &[&search, &path, "-l:libmartlet.so", "-lpthread"]);
-        through_kills("c-shared", &program);
+        let dir = scratch("counter-shared");
+        let program = compile_shared("examples/counter.c", &dir);
+        for engine in EngineKind::ALL {
+            counter::counts_exactly_once_through_kills(&format!("c-shared-{engine}"), engine, &program);
+        }
+        fs::remove_dir_all(dir).expect("our own directory");
     }
 }
 
 #[test]
 fn the_example_with_the_static_library_counts_exactly_once_through_kills() {
     if has_compiler() {
-        let library = libraries().join("libmartlet.a").display().to_string();
+        let dir = scratch("counter-static");
+        let (program, library) = (dir.join("program"), libraries().join("libmartlet.a").display().to_string());
         let mut link = vec![library.as_str()];
         link.extend(SYSTEM_LIBRARIES);
-        let program = compile("counter-static", &link);
-        through_kills("c-static", &program);
+        compile("examples/counter.c", &program, &link);
+        for engine in EngineKind::ALL {
+            counter::counts_exactly_once_through_kills(&format!("c-static-{engine}"), engine, &program);
+        }
+        fs::remove_dir_all(dir).expect("our own directory");
     }
+}
+
+/// The names behind which arguments follow, in what is no comment.
+fn called(text: &str) -> BTreeSet<&str> {
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//") && !line.trim_start().starts_with(['*', '/']));
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let names = code.flat_map(|line| line.match_indices('(').map(|(at, _)| &line[..at]));
+    let names = names.map(|before| &before[before.rfind(|c| !is_of_name(c)).map_or(0, |at| at + 1)..]);
+    names.filter(|name| name.starts_with("martlet_")).collect()
+}
+
+#[test]
+fn every_function_of_the_header_is_called_and_does_what_it_says() {
+    let declared = called(include_str!("../include/martlet.h"));
+    assert!(declared.contains("martlet_start") && declared.len() > 25, "{declared:?}");
+    let called = called(include_str!("calls.c"));
+    assert_eq!(declared.difference(&called).collect::<Vec<_>>(), [] as [&&str; 0], "calls.c does not call these");
+    if !has_compiler() {
+        return;
+    }
+    let dir = scratch("calls");
+    let program = compile_shared("tests/calls.c", &dir);
+    let cluster = ClusterConfig { detector: DetectorConfig::default(), ..config::config("calls", 1) };
+    fs::write(dir.join("cluster.toml"), cluster.to_toml()).expect("our own directory");
+    let mut node = NodeConfig::new(0, "cluster.toml");
+    (node.threads.pin, node.threads.priority) = (Pin::None, Priority::Normal);
+    fs::write(dir.join("node.toml"), node.to_toml()).expect("our own directory");
+    for engine in EngineKind::ALL {
+        let mut calls = Command::new(&program);
+        calls.arg(dir.join("cluster.toml")).arg(dir.join("node.toml")).arg(engine.name()).arg(dir.join("data"));
+        let output = calls.output().expect("it was just compiled");
+        assert!(output.status.success(), "{engine}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    fs::remove_dir_all(dir).expect("our own directory");
 }
 
 #[test]
