@@ -1,6 +1,6 @@
 //! The library as programs in C have it: the example, and a program that calls every function, compiled with the system's compiler against the committed header
-//! and linked with the shared library, as it is installed, and with the static one. The example runs as three processes, one
-//! of which is killed again and again.
+//! and linked with the shared library, as it is installed, and with the static one. The example runs as three processes, which are killed, told to end, and
+//! lose their disks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -76,13 +76,15 @@ fn compile_shared(source: &str, dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn the_example_with_the_shared_library_counts_exactly_once_through_kills() {
+fn the_example_with_the_shared_library_counts_exactly_once_through_kills_and_ends_in_order() {
     if has_compiler() {
         let dir = scratch("counter-shared");
         let program = compile_shared("examples/counter.c", &dir);
         for engine in EngineKind::ALL {
             counter::counts_exactly_once_through_kills(&format!("c-shared-{engine}"), engine, &program);
+            counter::ends_in_order_when_it_is_told_to(&format!("c-ends-{engine}"), engine, &program);
         }
+        counter::leaves_when_its_disk_takes_no_more("c-disk", &program);
         fs::remove_dir_all(dir).expect("our own directory");
     }
 }

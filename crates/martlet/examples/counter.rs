@@ -1,5 +1,6 @@
 //! A replicated counter, `counter CLUSTER_FILE NODE HOST:PORT`. To a line `open` it answers with a session, to `SESSION SEQ` with the counter after one
-//! more, however often the same is asked for and of whichever node leads, and to either with why not.
+//! more, however often the same is asked for and of whichever node leads, and to either with why not. SIGTERM ends it in order.
+use std::error::Error;
 use std::io::{BufRead as _, BufReader, Write as _};
 
 use martlet::{LogIndex, Replica, SessionCommand, StateMachine, UnreadablePart};
@@ -24,35 +25,39 @@ impl StateMachine for Counter {
     }
 }
 
-fn answer(replica: &Replica<Counter>, line: &str) -> Result<u64, Box<dyn std::error::Error>> {
+fn answer(replica: &Replica<Counter>, line: &str) -> Result<u64, Box<dyn Error>> {
     let Some((session, seq)) = line.split_once(' ') else { return Ok(replica.open_session()?) };
     let (session, seq) = (session.parse()?, seq.parse::<u64>()?);
     let reply = replica.propose_once(SessionCommand { session, seq, confirmed: seq.saturating_sub(1), command: b"" })?;
     Ok(u64::from_le_bytes(reply.as_slice().try_into()?))
 }
 
+fn serve(replica: Replica<Counter>, mut client: std::net::TcpStream) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(client.try_clone()?).lines() {
+            let text = answer(&replica, &line?).map_or_else(|error| format!("error: {error}\n"), |n| format!("{n}\n"));
+            client.write_all(text.as_bytes())?;
+        }
+        Ok::<(), std::io::Error>(())
+    });
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().collect();
+    let [_, cluster, node, address] = &args[..] else { return Err("the arguments are CLUSTER_FILE NODE HOST:PORT".into()) };
+    let replica = Replica::builder().cluster_file(cluster).node(node.parse()?).listen(address).start(Counter::default())?;
+    replica.stop_handle().on_signals()?;
+    let (listener, its) = (std::net::TcpListener::bind(address)?, replica.clone());
+    std::thread::spawn(move || listener.incoming().flatten().for_each(|client| serve(its.clone(), client)));
+    replica.join()?; // Until a signal ends it, or its disk.
+    Ok(())
+}
+
 fn main() {
-    if let Err(error) = serve() {
+    if let Err(error) = run() {
         eprintln!("counter: {error}");
         std::process::exit(1);
     }
-}
-
-fn serve() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().collect();
-    let [_, cluster, node, address] = &args[..] else { return Err("counter CLUSTER_FILE NODE HOST:PORT".into()) };
-    let replica = Replica::builder().cluster_file(cluster).node(node.parse()?).listen(address).start(Counter::default())?;
-    for client in std::net::TcpListener::bind(address)?.incoming() {
-        let (mut client, replica) = (client?, replica.clone());
-        std::thread::spawn(move || {
-            for line in BufReader::new(client.try_clone()?).lines() {
-                let text = answer(&replica, &line?).map_or_else(|error| format!("error: {error}"), |n| n.to_string());
-                client.write_all(format!("{text}\n").as_bytes())?;
-            }
-            Ok::<(), std::io::Error>(())
-        });
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! A counter as three processes, one of them killed again and again, and a client that repeats itself until it has an answer. The example in C, which
-//! speaks the same protocol, is tested by this file too.
+//! A counter as three processes, which are killed, told to end, or lose their disks, and a client that repeats itself until it has an answer. The example in C,
+//! which speaks the same protocol, is tested by this file too.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use martlet::config::{Cluster, ClusterConfig, DetectorConfig, EngineKind};
+use martlet::config::{Cluster, ClusterConfig, DetectorConfig, DurabilityKind, EngineKind};
 use martlet::observe::{ClientEndpoint, NodeId, Roles, View};
 
 use crate::config::config;
@@ -43,7 +43,7 @@ struct Counters {
 }
 
 impl Counters {
-    fn start(name: &str, engine: EngineKind, program: &Path) -> Counters {
+    fn start(name: &str, engine: EngineKind, durability: DurabilityKind, program: &Path) -> Counters {
         let dir = std::env::temp_dir().join(format!("martlet-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a temporary directory");
         let mut config = ClusterConfig { engine, ..config(name, 3) };
@@ -51,6 +51,7 @@ impl Counters {
             // Its elections go by these beats; a failover more is nothing to this test.
             config.detector = DetectorConfig::default();
         }
+        config.durability.mode = durability;
         std::fs::write(dir.join("cluster.toml"), config.to_toml()).expect("our directory");
         // The whole of 127.0.0.0/8 is this host: with this port, addresses of this process alone, and of this value.
         static VALUES: AtomicU16 = AtomicU16::new(0);
@@ -68,22 +69,40 @@ impl Counters {
     }
 
     fn spawn(&mut self, node: usize) {
-        let child = Command::new(&self.program)
+        let log = std::fs::File::options().create(true).append(true).open(self.log(node)).expect("our directory");
+        // A file that would grow beyond what its process may have is then an error like that of a full disk, and no signal that ends the process.
+        let child = Command::new("sh")
+            .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"])
+            .arg(&self.program)
             .arg(self.dir.join("cluster.toml"))
             .args([node.to_string(), self.address(node).to_string()])
+            .stderr(log)
             .spawn()
             .expect("the example");
         self.children[node] = Some(child);
     }
 
+    /// What a node says.
+    fn log(&self, node: usize) -> PathBuf {
+        self.dir.join(format!("node-{node}.log"))
+    }
+
+    fn said(&self, node: usize) -> String {
+        std::fs::read_to_string(self.log(node)).expect("our directory")
+    }
+
     /// What is waited for comes from nodes that run: who has ended unasked will not say anything.
     fn check(&mut self) {
-        for (node, child) in self.children.iter_mut().enumerate() {
-            let Some(child) = child else { continue };
+        for node in 0..self.children.len() {
+            let Some(child) = &mut self.children[node] else { continue };
             if let Some(status) = child.try_wait().expect("our own child") {
-                panic!("node {node}, {}, has ended: {status}; it says why above", self.program.display());
+                panic!("node {node}, {}, has ended: {status}; it says {:?}", self.program.display(), self.said(node));
             }
         }
+    }
+
+    fn pid(&self, node: usize) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(self.children[node].as_ref().expect("it runs"))
     }
 
     /// Waits until every node knows that all of them hold the whole state: then any two may die.
@@ -107,7 +126,8 @@ impl Counters {
                 Ok(answer) => match answer.trim().parse() {
                     Ok(number) => return number,
                     Err(_) => {
-                        assert!(answer.starts_with("error: not the leader") || answer.starts_with("error: the outcome"), "{answer:?}")
+                        let elsewhere = ["error: not the leader", "error: the outcome", "error: this replica is shutting down"];
+                        assert!(elsewhere.iter().any(|word| answer.starts_with(word)), "{answer:?}");
                     }
                 },
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
@@ -145,7 +165,7 @@ impl Drop for Counters {
 
 /// What the program does: it counts exactly once.
 pub fn counts_exactly_once_through_kills(name: &str, engine: EngineKind, program: &Path) {
-    let mut counters = Counters::start(name, engine, program);
+    let mut counters = Counters::start(name, engine, DurabilityKind::Memory, program);
     let mut node = 0;
     let session = counters.ask(&mut node, "open");
     let mut seq = 0;
@@ -160,6 +180,56 @@ pub fn counts_exactly_once_through_kills(name: &str, engine: EngineKind, program
         assert_eq!(counters.ask(&mut node, &format!("{session} {seq}")), seq, "the same again is no more");
         assert_ne!(node, killed);
         counters.spawn(killed);
+        counters.settle();
+    }
+}
+
+/// SIGTERM ends a node in order: it goes with what it has, and the others go on at once.
+pub fn ends_in_order_when_it_is_told_to(name: &str, engine: EngineKind, program: &Path) {
+    let mut counters = Counters::start(name, engine, DurabilityKind::Memory, program);
+    let mut node = 0;
+    let session = counters.ask(&mut node, "open");
+    for seq in 1..=3 {
+        assert_eq!(counters.ask(&mut node, &format!("{session} {seq}")), seq, "and what was counted before is not lost");
+        // Who has just answered leads. The last one has nobody to leave to.
+        let leader = node;
+        rustix::process::kill_process(counters.pid(leader), rustix::process::Signal::TERM).expect("our own child");
+        let status = counters.children[leader].take().expect("it runs").wait().expect("our own child");
+        assert_eq!((status.code(), counters.said(leader).as_str()), (Some(0), ""), "node {leader} of {}", program.display());
+    }
+}
+
+/// A node whose disk takes no more leaves with a word about the file, and the others go on; the leader first, and with it gone nobody less than a majority.
+pub fn leaves_when_its_disk_takes_no_more(name: &str, program: &Path) {
+    let mut counters = Counters::start(name, EngineKind::Mu, DurabilityKind::Sync, program);
+    let mut node = 0;
+    let session = counters.ask(&mut node, "open");
+    let mut seq = 0;
+    for victim_leads in [true, false] {
+        seq += 1;
+        assert_eq!(counters.ask(&mut node, &format!("{session} {seq}")), seq);
+        let victim = if victim_leads { node } else { (node + 1) % 3 };
+        // Its files are longer than that by now: every write to them fails.
+        let least = rustix::process::Rlimit { current: Some(4096), maximum: None };
+        rustix::process::prlimit(Some(counters.pid(victim)), rustix::process::Resource::Fsize, least).expect("our own child");
+        let mut child = counters.children[victim].take().expect("it runs");
+        let status = loop {
+            seq += 1;
+            assert_eq!(counters.ask(&mut node, &format!("{session} {seq}")), seq, "the others go on");
+            if let Some(status) = child.try_wait().expect("our own child") {
+                break status;
+            }
+        };
+        let (said, data) = (counters.said(victim), counters.dir.join("data").join(format!("node-{victim}")));
+        assert_eq!(status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("counter: node n{victim}: {}/", data.display())) && said.contains("File too large"), "{said}");
+        seq += 1;
+        assert_eq!(counters.ask(&mut node, &format!("{session} {seq}")), seq);
+        assert_ne!(node, victim);
+        // With another disk it is taught, and belongs again.
+        std::fs::remove_dir_all(&data).expect("our directory");
+        std::fs::remove_file(counters.log(victim)).expect("our directory");
+        counters.spawn(victim);
         counters.settle();
     }
 }

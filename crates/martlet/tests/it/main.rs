@@ -11,6 +11,10 @@ mod together;
 
 use martlet::config::EngineKind;
 
+fn program(example: &str) -> std::path::PathBuf {
+    counter::build("martlet", &["--example", example]).join("examples").join(example)
+}
+
 #[test]
 fn the_example_counts_exactly_once_through_kills() {
     counts_exactly_once_through_kills("counter");
@@ -22,10 +26,21 @@ fn the_example_with_its_clients_on_the_replicas_thread_counts_exactly_once_throu
 }
 
 fn counts_exactly_once_through_kills(example: &str) {
-    let program = counter::build("martlet", &["--example", example]).join("examples").join(example);
     for engine in EngineKind::ALL {
-        counter::counts_exactly_once_through_kills(&format!("{}-{engine}", example.replace('_', "-")), engine, &program);
+        counter::counts_exactly_once_through_kills(&format!("{}-{engine}", example.replace('_', "-")), engine, &program(example));
     }
+}
+
+#[test]
+fn the_example_ends_in_order_when_it_is_told_to() {
+    for engine in EngineKind::ALL {
+        counter::ends_in_order_when_it_is_told_to(&format!("ends-{engine}"), engine, &program("counter"));
+    }
+}
+
+#[test]
+fn the_example_leaves_when_its_disk_takes_no_more() {
+    counter::leaves_when_its_disk_takes_no_more("disk", &program("counter"));
 }
 
 #[test]
