@@ -14,16 +14,6 @@ static void apply(void *count, uint64_t index, const uint8_t *command, size_t le
     ++*(uint64_t *)count;
     martlet_put(reply, count, sizeof(uint64_t));
 }
-static uint64_t transfer(const void *count, uint64_t cursor, size_t budget, martlet_buffer *part) {
-    martlet_put(part, count, sizeof(uint64_t));
-    return MARTLET_END;
-}
-static int install(void *count, const uint8_t *part, size_t length) {
-    if (length != sizeof(uint64_t)) return -1;
-    memcpy(count, part, length);
-    return 0;
-}
-static void clear(void *count) { *(uint64_t *)count = 0; }
 
 static void *serve(void *client) {
     int out = (int)(intptr_t)client;
@@ -63,7 +53,7 @@ int main(int argc, char **argv) {
     char *port = argc == 4 ? strrchr(argv[3], ':') : NULL;
     if (!port) return fail("the arguments are CLUSTER_FILE NODE HOST:PORT");
     martlet_options options = {.size = sizeof options, .cluster_file = argv[1], .node = (uint32_t)atoi(argv[2]), .listen = argv[3]};
-    martlet_machine machine = {sizeof machine, &count, .apply = apply, .transfer = transfer, .install = install, .clear = clear};
+    martlet_machine machine = {.size = sizeof machine, .context = &count, .plain_bytes = sizeof count, .apply = apply};
     if (martlet_start(&options, &machine, &replica) || martlet_on_signals(replica)) return fail(martlet_error());
     *port++ = '\0';
     struct addrinfo *at, hints = {.ai_socktype = SOCK_STREAM};

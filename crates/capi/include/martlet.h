@@ -153,6 +153,9 @@ typedef struct martlet_machine {
     void (*clear)(void *context);
     // The replica needs the context no more. May be null.
     void (*drop)(void *context);
+    // For a small state that is plain memory: how many bytes it has from `context` on. They are the whole state, so there are no pointers in them; they go to other
+    // replicas as they are, and are zeroed to forget everything. Then transfer, install and clear are null, and a null query answers with the bytes. 0: the callbacks do all that.
+    size_t plain_bytes;
 } martlet_machine;
 
 // How a replica has been set up.

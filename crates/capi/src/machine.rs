@@ -5,10 +5,11 @@ use std::mem::offset_of;
 
 use martlet_node::embed::StateMachine;
 use martlet_protocol::basics::LogIndex;
-use martlet_protocol::replica::UnreadablePart;
+use martlet_protocol::replica::{MAX_PART_BYTES, UnreadablePart};
 
 use crate::bytes::martlet_buffer;
 use crate::options::Grows;
+use crate::status::{Failure, bad, null};
 
 /// What transfer returns behind the last part of the state.
 pub const MARTLET_END: u64 = u64::MAX;
@@ -39,21 +40,34 @@ pub struct martlet_machine {
     pub clear: Option<unsafe extern "C" fn(context: *mut c_void)>,
     /// The replica needs the context no more. May be null.
     pub drop: Option<unsafe extern "C" fn(context: *mut c_void)>,
+    /// For a small state that is plain memory: how many bytes it has from `context` on. They are the whole state, so there are no pointers in them; they go to other
+    /// replicas as they are, and are zeroed to forget everything. Then transfer, install and clear are null, and a null query answers with the bytes. 0: the callbacks do all that.
+    pub plain_bytes: usize,
 }
 
 impl Grows for martlet_machine {
-    const LEAST_BYTES: usize = offset_of!(martlet_machine, drop) + size_of::<*const ()>();
+    const LEAST_BYTES: usize = offset_of!(martlet_machine, plain_bytes) + size_of::<usize>();
 }
 const _: () = assert!(martlet_machine::LEAST_BYTES == size_of::<martlet_machine>(), "no padding at the end");
+
+/// How the state comes and goes.
+#[derive(Clone, Copy)]
+enum State {
+    Callbacks {
+        transfer: unsafe extern "C" fn(*const c_void, u64, usize, *mut martlet_buffer) -> u64,
+        install: unsafe extern "C" fn(*mut c_void, *const u8, usize) -> c_int,
+        clear: unsafe extern "C" fn(*mut c_void),
+    },
+    /// It is so many bytes at the context.
+    Plain { bytes: usize },
+}
 
 /// A machine whose callbacks are all there.
 pub(crate) struct Callbacks {
     context: *mut c_void,
     apply: unsafe extern "C" fn(*mut c_void, u64, *const u8, usize, *mut martlet_buffer),
     query: Option<unsafe extern "C" fn(*const c_void, *const u8, usize, *mut martlet_buffer)>,
-    transfer: unsafe extern "C" fn(*const c_void, u64, usize, *mut martlet_buffer) -> u64,
-    install: unsafe extern "C" fn(*mut c_void, *const u8, usize) -> c_int,
-    clear: unsafe extern "C" fn(*mut c_void),
+    state: State,
     drop: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
@@ -62,17 +76,40 @@ pub(crate) struct Callbacks {
 unsafe impl Send for Callbacks {}
 
 impl Callbacks {
-    /// `Err`: the callback of that name is null.
-    pub fn new(machine: &martlet_machine) -> Result<Callbacks, &'static str> {
-        Ok(Callbacks {
-            context: machine.context,
-            apply: machine.apply.ok_or("machine->apply")?,
-            query: machine.query,
-            transfer: machine.transfer.ok_or("machine->transfer")?,
-            install: machine.install.ok_or("machine->install")?,
-            clear: machine.clear.ok_or("machine->clear")?,
-            drop: machine.drop,
-        })
+    /// `Err`: something is missing, or there twice.
+    pub fn new(machine: &martlet_machine) -> Result<Callbacks, Failure> {
+        let apply = machine.apply.ok_or_else(|| null("machine->apply"))?;
+        let state = match machine.plain_bytes {
+            0 => State::Callbacks {
+                transfer: machine.transfer.ok_or_else(|| null("machine->transfer"))?,
+                install: machine.install.ok_or_else(|| null("machine->install"))?,
+                clear: machine.clear.ok_or_else(|| null("machine->clear"))?,
+            },
+            bytes => {
+                let set =
+                    [("transfer", machine.transfer.is_some()), ("install", machine.install.is_some()), ("clear", machine.clear.is_some())];
+                if let Some((name, _)) = set.into_iter().find(|(_, set)| *set) {
+                    return Err(bad("machine->plain_bytes", format_args!("is {bytes}, and machine->{name} is set: set one of them")));
+                }
+                if bytes > MAX_PART_BYTES {
+                    return Err(bad("machine->plain_bytes", format_args!("is {bytes}; allowed are up to {MAX_PART_BYTES}")));
+                }
+                if machine.context.is_null() {
+                    return Err(null("machine->context"));
+                }
+                State::Plain { bytes }
+            }
+        };
+        Ok(Callbacks { context: machine.context, apply, query: machine.query, state, drop: machine.drop })
+    }
+
+    /// The state, where it is plain memory.
+    fn plain(&self) -> Option<&[u8]> {
+        match self.state {
+            State::Callbacks { .. } => None,
+            // SAFETY: the program has said that so many bytes stand there, and that they are the state: nobody else changes them while the machine has them.
+            State::Plain { bytes } => Some(unsafe { std::slice::from_raw_parts(self.context.cast(), bytes) }),
+        }
     }
 }
 
@@ -91,9 +128,10 @@ impl StateMachine for Callbacks {
     }
 
     fn query(&self, query: &[u8], reply: &mut Vec<u8>) {
-        if let Some(callback) = self.query {
+        match self.query {
             // SAFETY: as in `apply`.
-            filled(reply, |reply| unsafe { callback(self.context, query.as_ptr(), query.len(), reply) });
+            Some(callback) => filled(reply, |reply| unsafe { callback(self.context, query.as_ptr(), query.len(), reply) }),
+            None => reply.extend_from_slice(self.plain().unwrap_or_default()),
         }
     }
 
@@ -109,20 +147,42 @@ impl StateMachine for Callbacks {
     }
 
     fn clear(&mut self) {
-        // SAFETY: as in `apply`.
-        unsafe { (self.clear)(self.context) };
+        match self.state {
+            // SAFETY: as in `apply`.
+            State::Callbacks { clear, .. } => unsafe { clear(self.context) },
+            // SAFETY: as in `plain`; nothing refers to the bytes now.
+            State::Plain { bytes } => unsafe { self.context.cast::<u8>().write_bytes(0, bytes) },
+        }
     }
 
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
-        // SAFETY: as in `apply`.
-        let next = filled(out, |out| unsafe { (self.transfer)(self.context, cursor, budget, out) });
-        (next != MARTLET_END).then_some(next)
+        match self.state {
+            State::Callbacks { transfer, .. } => {
+                // SAFETY: as in `apply`.
+                let next = filled(out, |out| unsafe { transfer(self.context, cursor, budget, out) });
+                (next != MARTLET_END).then_some(next)
+            }
+            State::Plain { .. } => {
+                out.extend_from_slice(self.plain().unwrap_or_default());
+                None
+            }
+        }
     }
 
     fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
-        // SAFETY: as in `apply`.
-        let refused = unsafe { (self.install)(self.context, part.as_ptr(), part.len()) };
-        if refused == 0 { Ok(()) } else { Err(UnreadablePart) }
+        match self.state {
+            State::Callbacks { install, .. } => {
+                // SAFETY: as in `apply`.
+                let refused = unsafe { install(self.context, part.as_ptr(), part.len()) };
+                if refused == 0 { Ok(()) } else { Err(UnreadablePart) }
+            }
+            State::Plain { bytes } if part.len() == bytes => {
+                // SAFETY: as in `clear`, and there are as many bytes here.
+                unsafe { self.context.cast::<u8>().copy_from_nonoverlapping(part.as_ptr(), bytes) };
+                Ok(())
+            }
+            State::Plain { .. } => Err(UnreadablePart),
+        }
     }
 }
 

@@ -91,7 +91,7 @@ pub unsafe extern "C" fn martlet_start(
         // SAFETY: by the caller's promise.
         let wanted = unsafe { options.wanted() }?;
         // Last of all: dropped, it drops the program's context, which is the program's still if an argument is refused.
-        let machine = Callbacks::new(&machine).map_err(null)?;
+        let machine = Callbacks::new(&machine)?;
         let started = wanted.builder().and_then(|builder| builder.start(machine)).map_err(Failure::of_start)?;
         let roles = started.roles();
         let placement = CString::new(started.started().placement.to_string()).unwrap_or_default();

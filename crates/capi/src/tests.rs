@@ -47,6 +47,7 @@ fn machine() -> martlet_machine {
         install: Some(install),
         clear: Some(clear),
         drop: None,
+        plain_bytes: 0,
     }
 }
 
@@ -131,6 +132,9 @@ fn a_start_names_what_is_missing() {
         ("machine->transfer", &|_, m: &mut martlet_machine| m.transfer = None),
         ("machine->install", &|_, m: &mut martlet_machine| m.install = None),
         ("machine->clear", &|_, m: &mut martlet_machine| m.clear = None),
+        ("machine->context", &|_, m: &mut martlet_machine| {
+            (m.plain_bytes, m.context, m.transfer, m.install, m.clear) = (8, null_mut(), None, None, None);
+        }),
     ] {
         assert_eq!(refuse(change), (MARTLET_NULL_ARGUMENT, format!("the argument `{what}` is null")));
     }
@@ -157,6 +161,10 @@ fn a_start_names_what_is_missing() {
         ("`options->node_file` is set, and so is options->cluster_file", |o, _| o.node_file = c"node.toml".as_ptr()),
         ("`options->node` is 3; with options->node_file", |o, _| {
             (o.cluster_file, o.node_file, o.node) = (null(), c"node.toml".as_ptr(), 3);
+        }),
+        ("`machine->plain_bytes` is 8, and machine->install is set: set one of them", |_, m| (m.plain_bytes, m.transfer) = (8, None)),
+        ("`machine->plain_bytes` is 18446744073709551615; allowed are up to 1073741824", |_, m| {
+            (m.plain_bytes, m.transfer, m.install, m.clear) = (usize::MAX, None, None, None);
         }),
         (&format!("`options->size` is 0; set it to the sizeof of its type, which is {least} here"), |o, _| o.size = 0),
         (&format!("`machine->size` is 4097; set it to the sizeof of its type, which is {most} here"), |_, m| m.size = 4097),
@@ -274,8 +282,9 @@ fn told_machine(dropped: &Rc<Cell<u32>>) -> Callbacks {
         install: Some(told_install),
         clear: Some(told_clear),
         drop: Some(told_drop),
+        plain_bytes: 0,
     };
-    Callbacks::new(&machine).expect("all callbacks are there")
+    Callbacks::new(&machine).ok().expect("all callbacks are there")
 }
 
 #[test]
@@ -310,6 +319,40 @@ fn a_machine_of_callbacks_is_one() {
     assert_eq!(snapshot(&other), b"again");
     drop((machine, other));
     assert_eq!(dropped.get(), 2);
+}
+
+unsafe extern "C" fn plain_apply(context: *mut c_void, _: u64, command: *const u8, length: usize, reply: *mut martlet_buffer) {
+    // SAFETY: the library's promise to its callbacks, and the test's own number.
+    let (command, count) = unsafe { (slice(command, length, "command").unwrap_or_default(), &mut *context.cast::<u64>()) };
+    *count += command.len() as u64;
+    // SAFETY: as above.
+    unsafe { martlet_put(reply, context.cast(), 8) };
+}
+
+#[test]
+fn plain_memory_is_a_state() {
+    let plain = |count: &mut u64| {
+        let context = (&raw mut *count).cast();
+        let machine =
+            martlet_machine { context, apply: Some(plain_apply), transfer: None, install: None, clear: None, plain_bytes: 8, ..machine() };
+        Callbacks::new(&machine).ok().expect("nothing is missing")
+    };
+    let (mut count, mut copy) = (0, 7);
+    let (mut machine, mut other) = (plain(&mut count), plain(&mut copy));
+    let (mut reply, mut out) = (Vec::new(), Vec::new());
+    machine.apply(LogIndex(1), b"abc", &mut reply);
+    machine.snapshot(&mut out);
+    assert_eq!((&reply, &out), (&3u64.to_ne_bytes().to_vec(), &3u64.to_ne_bytes().to_vec()));
+    for length in (0..64).filter(|length| *length != 8) {
+        assert_eq!(other.install(&vec![0xff; length]), Err(UnreadablePart), "{length} bytes");
+    }
+    assert_eq!(other.restore(&out), Ok(()));
+    reply.clear();
+    other.query(b"whatever", &mut reply);
+    assert_eq!(reply, out);
+    machine.clear();
+    drop((machine, other));
+    assert_eq!((count, copy), (0, 3));
 }
 
 #[test]

@@ -283,10 +283,15 @@ static void from_start_to_signal(const char *cluster, const char *engine) {
     CHECK(text.dropped == 1);
 }
 
-/* With the node's file; and its end is asked for from here. */
+static void add(void *count, uint64_t index, const uint8_t *command, size_t length, martlet_buffer *reply) {
+    *(uint64_t *)count += length;
+    ENDS(martlet_put(reply, count, sizeof(uint64_t)), MARTLET_OK);
+}
+
+/* With the node's file, and a state that is plain memory; and its end is asked for from here. */
 static void by_the_nodes_file(const char *node) {
-    struct text text = {0};
-    martlet_machine machine = machine_of(&text);
+    uint64_t count = 0;
+    martlet_machine machine = {.size = sizeof machine, .context = &count, .apply = add, .plain_bytes = sizeof count};
     martlet_options options = {.size = sizeof options, .node_file = node};
     martlet_replica *replica;
     ENDS(martlet_start(&options, &machine, &replica), MARTLET_OK);
@@ -294,6 +299,11 @@ static void by_the_nodes_file(const char *node) {
     ENDS(martlet_started(replica, &setup), MARTLET_OK);
     CHECK(strcmp(setup.placement, "any core, normal class") == 0);
     lead(replica);
+    martlet_bytes reply = {0};
+    ENDS(martlet_propose(replica, (const uint8_t *)"abc", 3, &reply), MARTLET_OK);
+    CHECK(number_in(&reply) == 3);
+    ENDS(martlet_read(replica, NULL, 0, &reply), MARTLET_OK);
+    CHECK(number_in(&reply) == 3);
     /* The signals are another's, though it has ended. */
     ENDS(martlet_on_signals(replica), MARTLET_FAILED);
     martlet_request_stop(replica);

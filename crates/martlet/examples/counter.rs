@@ -3,36 +3,21 @@
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Write as _};
 
-use martlet::{LogIndex, Replica, SessionCommand, StateMachine, UnreadablePart};
+use martlet::{Plain, Replica, SessionCommand};
 
-#[derive(Default)]
-struct Counter(u64);
-
-impl StateMachine for Counter {
-    fn apply(&mut self, _: LogIndex, _: &[u8], reply: &mut Vec<u8>) {
-        self.0 = self.0.wrapping_add(1);
-        self.snapshot(reply);
-    }
-    fn snapshot(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.0.to_le_bytes());
-    }
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), UnreadablePart> {
-        self.0 = u64::from_le_bytes(snapshot.try_into().map_err(|_| UnreadablePart)?);
-        Ok(())
-    }
-    fn clear(&mut self) {
-        self.0 = 0;
-    }
+fn count(counter: &mut u64, _command: &[u8], reply: &mut Vec<u8>) {
+    *counter = counter.wrapping_add(1);
+    reply.extend_from_slice(&counter.to_le_bytes());
 }
 
-fn answer(replica: &Replica<Counter>, line: &str) -> Result<u64, Box<dyn Error>> {
+fn answer(replica: &Replica<Plain<u64>>, line: &str) -> Result<u64, Box<dyn Error>> {
     let Some((session, seq)) = line.split_once(' ') else { return Ok(replica.open_session()?) };
     let (session, seq) = (session.parse()?, seq.parse::<u64>()?);
     let reply = replica.propose_once(SessionCommand { session, seq, confirmed: seq.saturating_sub(1), command: b"" })?;
     Ok(u64::from_le_bytes(reply.as_slice().try_into()?))
 }
 
-fn serve(replica: Replica<Counter>, mut client: std::net::TcpStream) {
+fn serve(replica: Replica<Plain<u64>>, mut client: std::net::TcpStream) {
     std::thread::spawn(move || {
         for line in BufReader::new(client.try_clone()?).lines() {
             let text = answer(&replica, &line?).map_or_else(|error| format!("error: {error}\n"), |n| format!("{n}\n"));
@@ -45,7 +30,7 @@ fn serve(replica: Replica<Counter>, mut client: std::net::TcpStream) {
 fn run() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, cluster, node, address] = &args[..] else { return Err("the arguments are CLUSTER_FILE NODE HOST:PORT".into()) };
-    let replica = Replica::builder().cluster_file(cluster).node(node.parse()?).listen(address).start(Counter::default())?;
+    let replica = Replica::builder().cluster_file(cluster).node(node.parse()?).listen(address).start(Plain::new(count))?;
     replica.stop_handle().on_signals()?;
     let (listener, its) = (std::net::TcpListener::bind(address)?, replica.clone());
     std::thread::spawn(move || listener.incoming().flatten().for_each(|client| serve(its.clone(), client)));
@@ -57,21 +42,5 @@ fn main() {
     if let Err(error) = run() {
         eprintln!("counter: {error}");
         std::process::exit(1);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_bytes_but_a_count_are_taken() {
-        let mut counter = Counter::default();
-        for length in (0..64).filter(|length| *length != 8) {
-            assert_eq!(counter.restore(&vec![0xff; length]), Err(UnreadablePart), "{length} bytes");
-        }
-        assert_eq!(counter.restore(&[0xff; 8]), Ok(()));
-        counter.apply(LogIndex(1), b"", &mut Vec::new());
-        assert_eq!(counter.0, 0, "and whatever it is, it is counted on from there");
     }
 }

@@ -35,8 +35,9 @@
 
 pub use martlet_fabric::{Incarnation, NodeId};
 pub use martlet_node::embed::{
-    Builder, CallError, Direct, Here, Leader, MAX_COMMAND_BYTES, MAX_KEPT_REPLY_BYTES, MAX_SESSIONS, MAX_UNCONFIRMED,
-    MAX_UNCONFIRMED_BYTES, Replica, Role, RoleChange, RoleChanges, SessionCommand, StartError, StateMachine, StopError, Turn, Waker,
+    Apply, Builder, CallError, Direct, Here, Leader, MAX_COMMAND_BYTES, MAX_KEPT_REPLY_BYTES, MAX_SESSIONS, MAX_UNCONFIRMED,
+    MAX_UNCONFIRMED_BYTES, Plain, Replica, Role, RoleChange, RoleChanges, SessionCommand, StartError, StateMachine, StopError, Turn, Value,
+    Waker,
 };
 pub use martlet_node::sched::{Class, Placement};
 pub use martlet_node::stop::Stop;

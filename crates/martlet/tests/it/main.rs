@@ -43,6 +43,20 @@ fn the_example_leaves_when_its_disk_takes_no_more() {
     counter::leaves_when_its_disk_takes_no_more("disk", &program("counter"));
 }
 
+/// Lines that are neither blank nor a comment's.
+fn lines_of_code(source: &str) -> usize {
+    let is_comment = |line: &str| line.starts_with(" * ") || ["//", "/*"].iter().any(|start| line.trim_start().starts_with(start));
+    source.lines().filter(|line| !line.trim().is_empty() && !is_comment(line)).count()
+}
+
+#[test]
+fn the_examples_are_as_short_as_the_page_says() {
+    let rust = lines_of_code(include_str!("../../examples/counter.rs"));
+    let c = lines_of_code(include_str!("../../../capi/examples/counter.c"));
+    let wanted = format!("That takes {rust} lines of code in Rust and {c} in C");
+    assert!(include_str!("../../../../docs/embedding.md").contains(&wanted), "{wanted}");
+}
+
 #[test]
 #[should_panic(expected = "has ended")]
 fn a_counter_that_does_not_run_is_not_waited_for() {

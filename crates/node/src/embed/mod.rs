@@ -7,6 +7,7 @@
 //! | module | what stands there |
 //! |---|---|
 //! | `machine` | the program's state machine, and what stands around it in the log |
+//! | `plain` | a machine whose state is one value |
 //! | `sessions` | what makes retries exactly-once |
 //! | `entry` | what stands in an entry of the log |
 //! | `call` | calls on their way to the replica's thread, and back |
@@ -28,6 +29,7 @@ mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 mod machine;
+mod plain;
 mod role;
 mod served;
 mod sessions;
@@ -51,6 +53,7 @@ pub use self::direct::{Direct, Here, Turn};
 pub use self::entry::MAX_COMMAND_BYTES;
 pub use self::error::{CallError, Leader, StartError, StopError};
 pub use self::machine::StateMachine;
+pub use self::plain::{Apply, Plain, Value};
 pub use self::role::{Role, RoleChange, RoleChanges};
 pub use self::sessions::{MAX_KEPT_REPLY_BYTES, MAX_SESSIONS, MAX_UNCONFIRMED, MAX_UNCONFIRMED_BYTES};
 
