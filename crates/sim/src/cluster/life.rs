@@ -464,6 +464,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             self.oracles.active(now, me, view, others);
         }
         for reply in replies {
+            if let Some((index, token)) = reply.proposed {
+                self.oracles.replied(now, me, index, token);
+            }
             self.send(Message::Reply(reply));
         }
         if over {

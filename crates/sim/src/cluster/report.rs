@@ -21,6 +21,8 @@ pub enum Property {
     LogAgreement,
     /// A request takes effect at most once, however often it is sent.
     ExactlyOnce,
+    /// Leaders' fencing tokens grow.
+    FencingTokens,
     /// No write that a client got a reply to is lost.
     Acknowledged,
     /// What the clients saw has an order.
@@ -49,6 +51,7 @@ impl Property {
             Property::DecidedIsBroadcast => "decided-is-broadcast",
             Property::LogAgreement => "log-agreement",
             Property::ExactlyOnce => "exactly-once",
+            Property::FencingTokens => "fencing-tokens-grow",
             Property::Acknowledged => "acknowledged-writes-stay",
             Property::Linearizable => "linearizable",
             Property::ReplicasEqual => "replicas-equal",

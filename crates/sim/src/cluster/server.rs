@@ -31,6 +31,8 @@ pub struct Reply {
     pub number: u64,
     /// The result, or who leads, as far as the node knows: then it has done nothing.
     pub result: Result<Output, Option<ProcessId>>,
+    /// Of a write that this node has proposed itself: where, and under which fencing token.
+    pub proposed: Option<(LogIndex, u64)>,
 }
 
 /// Requests and replies of one life.
@@ -63,6 +65,7 @@ impl Server {
                         return;
                     }
                     let newest = machine.session(client as u64).filter(|(newest, _)| number <= *newest);
+                    let mut proposed = None;
                     let output = match newest {
                         Some((newest, output)) => (newest == number).then_some(output),
                         None => {
@@ -72,16 +75,17 @@ impl Server {
                                 let index = engine.propose(&self.effects).expect("it is primary, and had room");
                                 assert!(index > LogIndex(0));
                                 machine.note_proposed(index, &self.effects);
+                                proposed = Some((index, engine.fencing_token().expect("it is primary")));
                             }
                             Some(output)
                         }
                     };
                     if let Some(output) = output {
-                        self.waiting.push_back((engine.ticket(), Reply { client, number, result: Ok(output) }));
+                        self.waiting.push_back((engine.ticket(), Reply { client, number, result: Ok(output), proposed }));
                     }
                 }
-                Standing::Backup { primary } => self.outbox.push(Reply { client, number, result: Err(primary) }),
-                Standing::Excluded => self.outbox.push(Reply { client, number, result: Err(None) }),
+                Standing::Backup { primary } => self.outbox.push(Reply { client, number, result: Err(primary), proposed: None }),
+                Standing::Excluded => self.outbox.push(Reply { client, number, result: Err(None), proposed: None }),
             }
             self.inbox.pop_front();
         }

@@ -36,7 +36,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                     self.world.wake(process);
                 }
             }
-            Message::Reply(Reply { client, number, result }) => match result {
+            Message::Reply(Reply { client, number, result, .. }) => match result {
                 Ok(output) => self.take(client, number, output),
                 Err(leader) => {
                     let nodes = self.settings.nodes;

@@ -4,6 +4,7 @@ mod acknowledged;
 mod active;
 mod agreement;
 mod broadcast;
+mod fencing;
 mod lease;
 pub mod linearizable;
 mod log;
@@ -13,7 +14,7 @@ pub mod replicas;
 pub mod story;
 mod views;
 
-use martlet_protocol::basics::{ProcessId, ViewNumber};
+use martlet_protocol::basics::{LogIndex, ProcessId, ViewNumber};
 use martlet_protocol::membership::View;
 
 use super::machine::{Machine, Taken};
@@ -30,6 +31,7 @@ pub struct Oracles {
     lease: lease::LeaseWithinView,
     broadcast: broadcast::DecidedIsBroadcast,
     log: log::LogAgreement,
+    fencing: fencing::Fencing,
     pub once: once::ExactlyOnce,
     pub acknowledged: acknowledged::Acknowledged,
     pub memory: memory::BoundedMemory,
@@ -110,6 +112,12 @@ impl Oracles {
         self.judge(at_ns, Property::LogAgreement, verdict);
         let verdict = self.once.judge(by, entry);
         self.judge(at_ns, Property::ExactlyOnce, verdict);
+    }
+
+    /// A leader acknowledges a write that it has proposed at this place of the log, under this token.
+    pub fn replied(&mut self, at_ns: u64, by: ProcessId, index: LogIndex, token: u64) {
+        let verdict = self.fencing.judge(by, index, token);
+        self.judge(at_ns, Property::FencingTokens, verdict);
     }
 
     /// All is quiet, and this replica holds what it holds.
