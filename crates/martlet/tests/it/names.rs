@@ -22,7 +22,10 @@ fn of_disk(error: DiskError) -> Option<PathBuf> {
                     let _: [Owner; 2] = [found, own];
                     path
                 }
-                WalError::Broken { path } | WalError::Corrupt { path, offset: _, what: _ } | WalError::InUse { path } => path,
+                WalError::Broken { path }
+                | WalError::Corrupt { path, offset: _, what: _ }
+                | WalError::Format { path, found: _, known: _ }
+                | WalError::InUse { path } => path,
             })
         }
         DiskError::Log { path, error } => {
@@ -68,7 +71,7 @@ fn of_run(error: RunError) -> Option<PathBuf> {
             None
         }
         RunError::Disk { node: _, error } => of_disk(error),
-        RunError::System { node: _, what: _, error: _ } => None,
+        RunError::System { node: _, what: _, error: _ } | RunError::Removed { node: _, why: _ } => None,
     }
 }
 
