@@ -2,6 +2,7 @@
 
 mod fabric;
 mod fake;
+mod page;
 mod redis;
 mod side_by_side;
 mod sockets;
