@@ -253,23 +253,23 @@ mod tests {
         fs::write(&file, "").expect("written");
         let find = || ProcessName::of_command(&["-f", "/dev/null"], &file).expect("it can be told");
         assert_eq!(find(), None);
-        let mut child = std::process::Command::new("tail")
-            .args(["-f", "/dev/null", "../../dev/../tmp/../dev/null"])
-            .current_dir("/")
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .expect("tail is there");
-        assert_eq!(find(), None, "another file");
-        child.kill().and_then(|()| child.wait().map(|_| ())).expect("it is ours");
-        let mut child = std::process::Command::new("tail")
-            .args(["-f", "/dev/null", "./node.toml"])
-            .current_dir(scratch.path())
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .expect("tail is there");
-        let found = find();
-        child.kill().and_then(|()| child.wait().map(|_| ())).expect("it is ours");
-        assert_eq!(found.map(|name| name.pid), Some(child.id()));
+        let other = scratch.path().join("other.toml");
+        fs::write(&other, "").expect("written");
+        for (name, found) in [("./other.toml", false), ("./node.toml", true)] {
+            let mut child = std::process::Command::new("tail")
+                .args(["-f", "/dev/null", name])
+                .current_dir(scratch.path())
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .expect("tail is there");
+            // It has its command line a moment after it has begun.
+            while fs::read(format!("/proc/{}/cmdline", child.id())).is_ok_and(|line| line.is_empty()) {
+                std::thread::yield_now();
+            }
+            let pid = find().map(|name| name.pid);
+            child.kill().and_then(|()| child.wait().map(|_| ())).expect("it is ours");
+            assert_eq!(pid, found.then_some(child.id()), "{name}");
+        }
         assert_eq!(find(), None, "it is gone");
     }
 

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
+use martlet_node::counters::Counter;
+use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::View;
 use serde_json::json;
 
@@ -10,15 +12,15 @@ use super::Which;
 use crate::directory::Directory;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
-use crate::observer::{self, Observer};
+use crate::observer::{self, Observer, Sight};
 use crate::output::{DIM, Format, GOOD, Table, styled};
 
-/// Show who is in the present view, and why others are not.
+/// Show who is in the present view, and why others are not; who leads; and with mu whose majority acknowledges requests.
 ///
 /// Example: martlet members --watch
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Show each new view as it comes, until Ctrl-C.
+    /// Show each change as it comes, until Ctrl-C.
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
@@ -32,9 +34,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let directory = Directory::new(&arguments.which.dir);
     let mut observer = Observer::open(&directory.existing_cluster()?)?;
-    let mut shown = 0;
+    let mut shown = None;
     loop {
-        let newer = |sights: &[_]| observer::newest_view(sights).is_some_and(|view| view.number.0 > shown);
+        let newer = |sights: &[_]| Seen::of(sights).is_some_and(|seen| shown.as_ref().is_none_or(|shown| seen.follows(shown)));
         // Ctrl-C is how watching ends.
         let found = match observer.wait_for(PATIENCE, &interrupt, newer) {
             Err(_) if arguments.watch && interrupt.is_raised() => return Ok(()),
@@ -42,12 +44,12 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         };
         match found {
             Ok(sights) => {
-                if let Some(view) = observer::newest_view(&sights) {
-                    shown = view.number.0;
-                    show(view, format);
+                if let Some(seen) = Seen::of(&sights) {
+                    show(&seen, format);
+                    shown = Some(seen);
                 }
             }
-            Err(_) if shown == 0 && !arguments.watch => {
+            Err(_) if shown.is_none() && !arguments.watch => {
                 return Err(Fail::absent(format_args!(
                     "no node of the cluster in {} shows a view; is it running?",
                     directory.path().display()
@@ -61,18 +63,48 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     }
 }
 
-fn show(view: &View, format: Format) {
-    let primary = view.primary().map(|member| member.id);
+/// What is shown of a cluster.
+#[derive(PartialEq, Eq)]
+struct Seen {
+    view: View,
+    /// Which node leads.
+    leader: Option<u16>,
+    /// The nodes of which a majority commits, where that is so.
+    group: Vec<u16>,
+}
+
+impl Seen {
+    fn of(sights: &[Sight]) -> Option<Seen> {
+        let view = observer::newest_view(sights)?.clone();
+        // Who leads knows best; everybody else has heard of it.
+        let newest = || sights.iter().filter(|sight| sight.reading.is_some()).max_by_key(|sight| sight.counter(Counter::View));
+        let knows = observer::primary(sights).or_else(newest);
+        let leader = knows.and_then(|sight| u16::try_from(sight.counter(Counter::Primary)).ok()?.checked_sub(1));
+        let group = knows.map_or(0, |sight| sight.counter(Counter::Group));
+        Some(Seen { view, leader, group: (0..64).filter(|node| group >> node & 1 == 1).collect() })
+    }
+
+    /// Whether it is worth showing after the other one.
+    fn follows(&self, other: &Seen) -> bool {
+        self.view.number >= other.view.number && self != other
+    }
+}
+
+fn show(seen: &Seen, format: Format) {
+    let Seen { view, leader, group } = seen;
+    let leads = |id: ProcessId| *leader == Some(id.node.0);
     let mut table = Table::new(["member", "roles", "redis", ""]);
     for member in &view.members {
-        let leads = if Some(member.id) == primary { styled(GOOD, "leads") } else { String::new() };
+        let leads = if leads(member.id) { styled(GOOD, "leads") } else { String::new() };
         table.row([member.id.to_string(), member.roles.to_string(), member.address.clone(), leads]);
     }
     let departed: Vec<String> = view.departed.iter().map(|d| format!("{} {}", d.id, d.evidence)).collect();
     let gone =
         if departed.is_empty() { String::new() } else { format!("\n{}", styled(DIM, format_args!("gone: {}", departed.join(", ")))) };
+    let counts: Vec<String> = group.iter().map(ToString::to_string).collect();
+    let counts = if group.is_empty() { String::new() } else { format!("\na majority of nodes {} acknowledges", counts.join(", ")) };
     let compatible = if view.compatible { ", compatible with the one before" } else { "" };
-    format.print(format_args!("view {}, lease {} ms{compatible}\n{table}{gone}\n", view.number, view.lease_ns / 1_000_000), || {
+    format.print(format_args!("view {}, lease {} ms{compatible}\n{table}{counts}{gone}\n", view.number, view.lease_ns / 1_000_000), || {
         json!({
             "event": "view",
             "view": view.number.0,
@@ -84,8 +116,9 @@ fn show(view: &View, format: Format) {
                 "incarnation": m.id.incarnation.0,
                 "roles": m.roles.to_string(),
                 "redis": m.address,
-                "leads": Some(m.id) == primary,
+                "leads": leads(m.id),
             })).collect::<Vec<_>>(),
+            "group": group,
             "departed": view.departed.iter().map(|d| json!({
                 "id": d.id.to_string(),
                 "node": d.id.node.0,

@@ -168,6 +168,14 @@ fn leadership_is_handed_to_the_node_that_is_named() {
         let handed = said(cluster.run(&["cluster", "handover", &node.to_string(), "--patience", "120"]));
         assert_eq!((&handed["event"], &handed["node"]), (&Value::from("handed over"), &Value::from(node)));
         assert_eq!(cluster.primary(), node.to_string());
+        let view = said(cluster.run(&["members"]));
+        let leads = |member: &&Value| member["leads"] == Value::Bool(true);
+        let leaders: Vec<&Value> = view["members"].as_array().expect("a list").iter().filter(leads).map(|member| &member["node"]).collect();
+        assert_eq!(
+            (leaders, &view["group"]),
+            (vec![&Value::from(node)], &serde_json::json!([0, 1, 2])),
+            "not the senior one, which is nothing to mu"
+        );
         assert_eq!(master_by(cluster.port + node), cluster.port + node, "it says so itself to clients of Redis");
         cluster.is_greeted();
     }

@@ -17,7 +17,8 @@ fn wrong_usage_has_a_code_of_its_own() {
 fn a_cluster_that_is_not_there_is_said_to_be_absent() {
     let dir = TempDir::new();
     let nowhere = dir.join("nowhere");
-    for arguments in [&["status"][..], &["members"], &["cluster", "kill", "0"], &["cluster", "status"]] {
+    let changes = [&["cluster", "add"][..], &["cluster", "remove", "0"], &["cluster", "replace", "0"]];
+    for arguments in [&["status"][..], &["members"], &["cluster", "kill", "0"], &["cluster", "status"]].into_iter().chain(changes) {
         let arguments = [arguments, &["--dir", &nowhere]].concat();
         let ran = run(&arguments).code(3);
         assert!(ran.err.contains("there is no cluster in") && ran.err.contains("martlet cluster up"), "{arguments:?}: {}", ran.err);

@@ -126,6 +126,9 @@ fn the_list_of_nodes_is_read_again_and_nothing_else() {
     let relisted = settings.relisted().expect("valid");
     assert_eq!(relisted.cluster().config().nodes.iter().map(|entry| entry.number).collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!((relisted.entry(), relisted.cluster().lease_ns()), (settings.entry(), settings.cluster().lease_ns()));
+    let own = settings.cluster().with(|config| config.nodes[1].redis = "10.0.0.1:1".into()).expect("valid");
+    let own = Settings::new(own, settings.node().clone()).expect("valid").relisted().expect("valid");
+    assert_eq!((own.entry().redis.as_str(), own.cluster().config().nodes.len()), ("10.0.0.1:1", 3), "what it says of itself it keeps");
     let made = settings.cluster().with(|config| config.nodes.truncate(2)).expect("valid");
     let made = Settings::new(made, settings.node().clone()).expect("valid");
     assert_eq!(made.relisted().expect("as it is").cluster().config().nodes.len(), 2, "the program's list counts");
