@@ -258,7 +258,7 @@ impl<M: StateMachine> Served<M> {
     where
         M: 'a,
     {
-        !self.has_to_wait() && self.has_place() && replica.has_room(bytes + HEADER_BYTES)
+        !self.has_to_wait() && self.has_place() && replica.has_room(bytes.saturating_add(HEADER_BYTES))
     }
 
     /// Whoever calls on another thread is told what is so at the end of a turn.
