@@ -4,5 +4,7 @@ mod fabric;
 mod fake;
 mod page;
 mod redis;
+mod rig;
 mod side_by_side;
 mod sockets;
+mod unmodified;

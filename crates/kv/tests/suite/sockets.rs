@@ -1,167 +1,16 @@
 //! The front end over sockets, with real ones.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use martlet_fabric::NodeId;
-use martlet_fabric::double::Nobody;
 use martlet_kv::resp::Limits;
 use martlet_kv::{KvApp, KvConfig};
-use martlet_protocol::replica::{Application, StateMachine, Ticket};
+use martlet_protocol::replica::Application;
 
-use crate::fake::{FakeReplica, process};
-
-/// How many turns without the expected outcome make a test fail. A turn looks at the sockets, so only a hang comes near it.
-const PATIENCE: usize = 3_000_000;
-
-/// A node: the application, its replica, and a duty cycle that the test turns.
-struct Rig {
-    app: KvApp,
-    replica: FakeReplica<Nobody>,
-    wall: Arc<AtomicU64>,
-    /// Replies are released at the end of their turn.
-    releasing: bool,
-}
-
-impl Rig {
-    fn new(config: KvConfig) -> Rig {
-        let wall = Arc::new(AtomicU64::new(1_700_000_000_000));
-        let config = KvConfig { listen: config.listen.or(Some("127.0.0.1:0".parse().expect("an address"))), socket_poll_ns: 0, ..config };
-        let clock = wall.clone();
-        let app = KvApp::new(config, Box::new(move || clock.load(Ordering::Relaxed)), [7, 11]).expect("a good configuration");
-        let mut rig = Rig { app, replica: FakeReplica::new(Nobody, Default::default()), wall, releasing: true };
-        rig.replica.lead();
-        rig.turn();
-        rig
-    }
-
-    fn turn(&mut self) -> usize {
-        self.replica.now = self.replica.now.after(1_000_000);
-        self.replica.ticket = Ticket(self.replica.ticket.0 + 1);
-        let executed = self.app.poll(&mut self.replica);
-        if self.releasing {
-            self.replica.released = self.replica.ticket;
-        }
-        self.app.release(&mut self.replica);
-        executed
-    }
-
-    fn connect(&self) -> Client<TcpStream> {
-        let stream = TcpStream::connect(self.app.address().expect("it listens")).expect("it accepts");
-        stream.set_nonblocking(true).expect("a socket");
-        Client { stream, received: Vec::new(), ended: false }
-    }
-
-    /// Sends a request and turns until its reply has come.
-    fn call<S: Read + Write>(&mut self, client: &mut Client<S>, request: &str) -> String {
-        client.send(self, request.as_bytes());
-        client.send(self, b"\r\n");
-        self.reply(client)
-    }
-
-    fn reply<S: Read + Write>(&mut self, client: &mut Client<S>) -> String {
-        for _ in 0..PATIENCE {
-            if let Some(reply) = client.take_reply() {
-                return String::from_utf8_lossy(&reply).into_owned();
-            }
-            self.turn();
-            client.receive();
-            assert!(!client.ended || has_whole(&client.received), "the connection ended: {}", client.received.escape_ascii());
-        }
-        panic!("no reply in {PATIENCE} turns");
-    }
-
-    /// Turns until the connection has ended. Returns what came before.
-    fn end<S: Read + Write>(&mut self, client: &mut Client<S>) -> String {
-        for _ in 0..PATIENCE {
-            self.turn();
-            client.receive();
-            if client.ended {
-                return String::from_utf8_lossy(&std::mem::take(&mut client.received)).into_owned();
-            }
-        }
-        panic!("the connection did not end in {PATIENCE} turns");
-    }
-
-    /// A machine that has applied every entry holds what the primary holds.
-    fn check_backup(&self) {
-        let mut backup = FakeReplica::new(Nobody, self.replica.log.clone());
-        backup.catch_up(usize::MAX);
-        assert_eq!(backup.machine.digest(), self.replica.machine.digest());
-    }
-}
-
-struct Client<S> {
-    stream: S,
-    received: Vec<u8>,
-    ended: bool,
-}
-
-fn has_whole(bytes: &[u8]) -> bool {
-    split(bytes).is_some()
-}
-
-/// The length of the first whole reply.
-fn split(bytes: &[u8]) -> Option<usize> {
-    fn go(bytes: &[u8], at: usize) -> Option<usize> {
-        let end = at + bytes.get(at..)?.iter().position(|&c| c == b'\n')? + 1;
-        let number = || std::str::from_utf8(&bytes[at + 1..end - 2]).ok()?.parse::<i64>().ok();
-        match bytes[at] {
-            b'$' | b'=' if number()? >= 0 => {
-                let whole = end + number()? as usize + 2;
-                (whole <= bytes.len()).then_some(whole)
-            }
-            b'*' | b'~' | b'%' => {
-                let n = number()?.max(0) * if bytes[at] == b'%' { 2 } else { 1 };
-                (0..n).try_fold(end, |at, _| go(bytes, at))
-            }
-            _ => Some(end),
-        }
-    }
-    go(bytes, 0)
-}
-
-impl<S: Read + Write> Client<S> {
-    /// Sends all of it, turning the node while its socket is full.
-    fn send(&mut self, rig: &mut Rig, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            match self.stream.write(bytes) {
-                Ok(n) => bytes = &bytes[n..],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    rig.turn();
-                }
-                Err(error) => panic!("cannot send: {error}"),
-            }
-        }
-    }
-
-    fn receive(&mut self) {
-        let mut chunk = [0; 65536];
-        loop {
-            match self.stream.read(&mut chunk) {
-                Ok(0) => {
-                    self.ended = true;
-                    return;
-                }
-                Ok(n) => self.received.extend_from_slice(&chunk[..n]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // Closed with bytes of ours unread.
-                Err(_) => {
-                    self.ended = true;
-                    return;
-                }
-            }
-        }
-    }
-
-    fn take_reply(&mut self) -> Option<Vec<u8>> {
-        split(&self.received).map(|n| self.received.drain(..n).collect())
-    }
-}
+use crate::fake::process;
+use crate::rig::{Client, PATIENCE, Rig};
 
 #[test]
 fn requests_are_answered_and_replicated() {
@@ -857,59 +706,6 @@ fn a_node_that_sleeps_when_told_so_leaves_nothing_unread() {
             assert!(told, "the node sleeps with {replies} of 21 replies given");
         }
     }
-}
-
-/// Runs a program of the Redis family against the node, which goes on turning meanwhile. `None` when there is no such program.
-fn run_against(rig: &mut Rig, program: &str, args: &[&str]) -> Option<String> {
-    let port = rig.app.address().expect("it listens").port().to_string();
-    let child = Command::new(program).args(["-p", &port]).args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = match child {
-        Ok(child) => child,
-        Err(error) => {
-            eprintln!("SKIPPED: {program} could not be started: {error}");
-            return None;
-        }
-    };
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("our own child") {
-            break status;
-        }
-        rig.turn();
-    };
-    let mut output = String::new();
-    for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
-        output.push_str(&line.expect("text"));
-        output.push('\n');
-    }
-    assert!(status.success(), "{program} {args:?} failed: {output}");
-    Some(output)
-}
-
-#[test]
-fn redis_cli_works_unchanged() {
-    let mut rig = Rig::new(KvConfig::default());
-    for (args, expected) in [
-        (&["SET", "k", "a value"][..], "OK\n"),
-        (&["GET", "k"], "a value\n"),
-        (&["-3", "GET", "nope"], "\n"),
-        (&["DEL", "k"], "1\n"),
-        (&["--scan"], ""),
-    ] {
-        let Some(output) = run_against(&mut rig, "redis-cli", args) else { return };
-        assert_eq!(output, expected, "{args:?}");
-    }
-}
-
-#[test]
-fn redis_benchmark_works_unchanged() {
-    let mut rig = Rig::new(KvConfig::default());
-    for args in
-        [&["-n", "20000", "-c", "50", "-P", "16", "-t", "set,get,incr,mset", "-q"][..], &["-n", "3000", "-c", "50", "-t", "set,get", "-q"]]
-    {
-        let Some(output) = run_against(&mut rig, "redis-benchmark", args) else { return };
-        assert!(output.contains("SET") && output.contains("GET") && !output.contains("rror"), "{output}");
-    }
-    rig.check_backup();
 }
 
 #[test]
