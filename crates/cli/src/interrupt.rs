@@ -1,13 +1,21 @@
 //! Ctrl-C: a flag that long commands look at, so that they can clean up.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::fail::{Fail, Outcome};
+
+/// The flag of the command that runs; there is one in a process.
+static SIGNALLED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Whether a signal has asked the command that runs to end.
+pub fn was_signalled() -> bool {
+    SIGNALLED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
+}
 
 /// Whether the user wants us to end.
 #[derive(Clone, Debug)]
@@ -22,6 +30,7 @@ impl Interrupt {
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))?;
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
         }
+        let _ = SIGNALLED.set(Arc::clone(&flag));
         Ok(Interrupt(flag))
     }
 

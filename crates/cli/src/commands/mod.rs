@@ -19,7 +19,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use martlet_node::config::{DurabilityKind, EngineKind};
 
-use crate::fail::{self, Kind, Outcome};
+use crate::fail::{self, Fail, Kind, Outcome};
+use crate::interrupt::was_signalled;
 use crate::output::{BAD, Format, styled};
 
 /// A replicated key-value store that outlives kill -9.
@@ -62,7 +63,7 @@ pub(crate) fn check_durability(durability: DurabilityKind, engine: EngineKind) -
     if durability == DurabilityKind::Memory || engine == EngineKind::Mu {
         return Ok(());
     }
-    Err(fail::Fail::usage(format_args!(
+    Err(Fail::usage(format_args!(
         "--durability is {durability}; with --engine {engine}, which has no journal, allowed is memory; async and sync need --engine mu"
     )))
 }
@@ -81,6 +82,8 @@ pub fn run() -> ExitCode {
     let format = if cli.json { Format::Json } else { Format::Text };
     match dispatch(cli.command, format) {
         Ok(()) => ExitCode::SUCCESS,
+        // A terminal's Ctrl-C goes to our children too: what their deaths then made fail was not what happened.
+        Err(fail) if fail.kind() == Kind::Failed && was_signalled() => Fail::interrupted().code(),
         Err(fail) => {
             if fail.kind() != Kind::Interrupted {
                 anstream::eprintln!("{} {fail}", styled(BAD, "error:"));

@@ -1,5 +1,9 @@
 //! What every command has in common.
 
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
 use serde_json::Value;
 
 use crate::martlet::{TempDir, command, fabric, ran, run};
@@ -45,6 +49,19 @@ fn the_doctor_says_what_this_host_can_do() {
         let chosen = fences.iter().find(|fence| fence["chosen"] == true).expect("one of them");
         assert_eq!((&chosen["rounds"], &chosen["late"]), (&Value::from(2), &Value::from(0)), "{device}: {objects:?}");
     }
+}
+
+/// A terminal sends the signal to the command and to its children, some of which end of it.
+#[test]
+fn ctrl_c_is_what_a_command_ends_of_even_where_its_children_end_first() {
+    let mut command = command(&["bench", "detect", "--json"]);
+    let mut child = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command is built");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a first figure");
+    let group = format!("-{}", child.id());
+    assert!(Command::new("kill").args(["-INT", "--", &group]).status().expect("kill").success());
+    let ran = ran(child.wait_with_output().expect("our own child")).code(130);
+    assert_eq!(ran.err, "");
 }
 
 #[test]
