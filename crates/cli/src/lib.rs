@@ -18,6 +18,7 @@ pub mod process;
 pub mod redis;
 pub mod report;
 pub mod scratch;
+pub mod standing;
 pub mod testbed;
 pub mod timeline;
 pub mod trial;

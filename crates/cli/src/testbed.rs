@@ -5,7 +5,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use martlet_node::clock;
-use martlet_node::config::{Cluster, DurabilityKind, ElectionConfig, EngineKind, ThreadsConfig};
+use martlet_node::config::{Cluster, DurabilityKind, ElectionConfig, EngineKind, NodeEntry, ThreadsConfig};
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::membership::View;
 use rustix::process::Signal;
@@ -17,6 +17,7 @@ use crate::leftovers;
 use crate::observer::{self, Observer, Sight};
 use crate::process::{Handle, ProcessName};
 use crate::scratch::Scratch;
+use crate::standing;
 
 /// How long a cluster may take to become whole, or a node to end, before something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,6 +28,8 @@ pub struct Testbed {
     directory: Directory,
     cluster: Cluster,
     nodes: Vec<Running>,
+    /// One that is none of the cluster's just now, and can become one.
+    spare: Option<NodeEntry>,
     observer: Observer,
     interrupt: Interrupt,
 }
@@ -87,7 +90,7 @@ impl Testbed {
         let cluster = directory.create(&plan)?;
         let observer = Observer::open(&cluster)?;
         let nodes = (0..shape.nodes).map(|number| Running { number, process: None }).collect();
-        let mut testbed = Testbed { scratch, directory, cluster, nodes, observer, interrupt: interrupt.clone() };
+        let mut testbed = Testbed { scratch, directory, cluster, nodes, spare: None, observer, interrupt: interrupt.clone() };
         for number in 0..shape.nodes {
             testbed.spawn(number)?;
         }
@@ -102,7 +105,33 @@ impl Testbed {
 
     /// The nodes' numbers.
     pub fn numbers(&self) -> Vec<u16> {
-        self.nodes.iter().map(|node| node.number).collect()
+        self.cluster.config().nodes.iter().map(|node| node.number).collect()
+    }
+
+    /// Removes a node from the cluster, for good as far as that one is concerned: it leaves in order, and nothing of it is kept.
+    pub fn set_aside(&mut self, number: u16) -> Outcome {
+        let entry = self.cluster.config().nodes.iter().find(|node| node.number == number).cloned();
+        let entry =
+            entry.ok_or_else(|| Fail::failed(format_args!("node {number} is none of the cluster's nodes, {:?}", self.numbers())))?;
+        self.signal(number, Signal::TERM)?;
+        self.await_end(number)?;
+        self.await_whole()?;
+        let engine = self.cluster.config().engine;
+        let gone = |sights: &[Sight]| standing::is_without(sights, number, engine);
+        let what = format!("the others counted on node {number} for {} s after it had left", PATIENCE.as_secs());
+        self.observer.wait_for(PATIENCE, &self.interrupt, gone)?.map_err(|sights| observer::not_ready(&what, &sights))?;
+        self.directory.clear_data(number)?;
+        self.cluster = self.directory.unlist_node(&self.cluster, number)?;
+        self.spare = Some(entry);
+        Ok(())
+    }
+
+    /// Adds the node that was set aside, which begins with nothing. When this returns it holds the state.
+    pub fn take_in(&mut self) -> Outcome {
+        let entry = self.spare.take().ok_or_else(|| Fail::failed("no node has been set aside"))?;
+        self.cluster = self.directory.list_node(&self.cluster, &entry)?;
+        self.spawn(entry.number)?;
+        self.await_whole().map(|_| ())
     }
 
     /// Where the nodes serve the Redis protocol.

@@ -27,6 +27,8 @@ pub enum Fault {
     Restart,
     /// SIGKILL of all nodes, and a new start of each: what a host can show of a loss of power. What the kernel has taken and not written is not lost with it.
     PowerLoss,
+    /// The node that was set aside is added, and this one removed, in order and with what it has.
+    Change,
 }
 
 impl Fault {
@@ -37,6 +39,7 @@ impl Fault {
             Fault::Pause(_) => "pause",
             Fault::Restart => "restart",
             Fault::PowerLoss => "power loss",
+            Fault::Change => "change",
         }
     }
 }
@@ -210,6 +213,11 @@ fn strike(testbed: &mut Testbed, fault: Fault, target: u16, interrupt: &Interrup
                 testbed.spawn(*number)?;
             }
             testbed.await_whole()?;
+            Ok(None)
+        }
+        Fault::Change => {
+            testbed.take_in()?;
+            testbed.set_aside(target)?;
             Ok(None)
         }
         Fault::Restart => {

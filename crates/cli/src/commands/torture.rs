@@ -16,7 +16,7 @@ use crate::testbed::{Shape, Testbed};
 use crate::trial::{Fault, Trial};
 use crate::workload::Mix;
 
-/// Kill, pause and restart nodes under load, and check that no client ever saw anything wrong.
+/// Kill, pause, restart, add and remove nodes under load, and check that no client ever saw anything wrong.
 ///
 /// Faults come in random order and strike random nodes, the primary as often as not. Around each one the clients' history is checked for
 /// linearizability; at the end nothing of the cluster may be left: no process, file, segment or socket. Exit code 4 when a check fails; the
@@ -34,6 +34,9 @@ pub struct Arguments {
     /// How many orderly ends, each with a new start.
     #[arg(long, value_name = "N", default_value_t = 10)]
     restarts: u32,
+    /// How many changes of the set of nodes: one is added, and another one removed.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    changes: u32,
     /// How many nodes, replicas and coordinators each.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(3..=7))]
     nodes: u16,
@@ -79,7 +82,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let redis_port = (arguments.redis_clients > 0).then_some(arguments.redis_port);
     let shape = Shape {
         purpose: "torture",
-        nodes: arguments.nodes,
+        // One more to change places with.
+        nodes: arguments.nodes + u16::from(arguments.changes > 0),
         redis_port,
         engine: arguments.engine,
         durability: arguments.durability,
@@ -88,11 +92,14 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         fabric: arguments.fabric.plan(None)?,
     };
     let start = Instant::now();
-    let testbed = Testbed::start(&shape, &interrupt)?;
-    let numbers = testbed.numbers();
+    let mut testbed = Testbed::start(&shape, &interrupt)?;
     let lease = Duration::from_nanos(testbed.cluster().lease_ns());
     let mut callers = clients::open(&testbed, arguments.clients, Via::Fabric)?;
     callers.extend(clients::open(&testbed, arguments.redis_clients, Via::Redis)?);
+    // The clients know them all by now.
+    if arguments.changes > 0 {
+        testbed.set_aside(arguments.nodes)?;
+    }
     let mix = Mix { keys: 24, reads: 50, pause: Duration::from_micros(50), value_bytes: 32 };
     let mut trial = Trial::new(testbed, callers, mix, seed, &interrupt);
     let mut failover = Figure::new("torture", "kill of the primary to the next acknowledged request", Unit::Microseconds);
@@ -102,6 +109,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         (Fault::Pause(lease), arguments.pauses),
         (Fault::Restart, arguments.restarts),
         (Fault::PowerLoss, arguments.power_losses),
+        (Fault::Change, arguments.changes),
     ];
     let mut faults: Vec<Fault> = counted.iter().flat_map(|(fault, count)| (0..*count).map(|_| *fault)).collect();
     rng.shuffle(&mut faults);
@@ -109,6 +117,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     format.print(format_args!("{count} faults, seed {seed}"), || json!({"event": "begin", "faults": count, "seed": seed}));
     for (done, fault) in faults.into_iter().enumerate() {
         let (primary, _) = trial.testbed().primary()?;
+        let numbers = trial.testbed().numbers();
         let target = if rng.bool() { primary.node.0 } else { numbers[rng.usize(..numbers.len())] };
         let fault = match fault {
             // From much shorter than a lease to many of them.

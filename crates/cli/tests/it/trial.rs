@@ -49,11 +49,12 @@ fn the_demonstration_shows_a_failover_and_proves_that_nothing_was_lost() {
 /// Kills, pauses and restarts under load; the command judges what its clients saw.
 fn a_trial_strikes_in_every_way(engine: &str) {
     let temp = TempDir::new();
-    let port = free_ports(3).to_string();
-    let arguments = ["torture", "--engine", engine, "--kills", "3", "--pauses", "2", "--restarts", "2", "--redis-port", &port];
+    let port = free_ports(4).to_string();
+    let counts = ["--kills", "3", "--pauses", "2", "--restarts", "2", "--changes", "2"];
+    let arguments = [&["torture", "--engine", engine, "--redis-port", &port], &counts[..]].concat();
     let objects = run_in(&temp, &[&arguments[..], &["--seed", "7", "--json"]].concat()).ok().objects();
     let struck = |fault: &str| objects.iter().filter(|object| object["fault"] == fault).count();
-    assert_eq!([struck("kill"), struck("pause"), struck("restart")], [3, 2, 2]);
+    assert_eq!([struck("kill"), struck("pause"), struck("restart"), struck("change")], [3, 2, 2, 2]);
     let passed = objects.last().expect("a verdict");
     assert_eq!((&passed["event"], &passed["seed"]), (&Value::from("passed"), &Value::from(7)));
     nothing_left(&temp);

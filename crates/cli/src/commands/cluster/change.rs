@@ -7,13 +7,13 @@ use martlet_node::counters::Counter;
 use martlet_protocol::membership::{Roles, View};
 use serde_json::json;
 
-use super::standing::{self, Standing};
 use crate::directory::{Directory, Life};
 use crate::fail::{Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::observer::{self, Observer, Sight};
 use crate::output::Format;
 use crate::process::Activity;
+use crate::standing::{self, Standing};
 
 /// For how long what stands against a change may pass by itself: whoever has just died is about to be removed.
 const SECOND_THOUGHTS: Duration = Duration::from_secs(2);

@@ -8,7 +8,6 @@ mod kill;
 mod remove;
 mod replace;
 mod restart;
-mod standing;
 mod up;
 
 use clap::Subcommand;
