@@ -105,7 +105,7 @@ pub trait Ground {
     /// When it cannot be said.
     fn is_absent(&self, node: NodeId) -> Result<bool, Self::Error>;
 
-    /// The nodes that run for certain though they are not configured. Where that cannot be known, nobody.
+    /// The nodes that run for certain, at least those of them that are not configured. Where that cannot be known, nobody.
     ///
     /// # Errors
     /// When it cannot be said.

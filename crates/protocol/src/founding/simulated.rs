@@ -50,4 +50,8 @@ impl<const HOST: bool> Ground for Place<'_, HOST> {
     fn is_absent(&self, node: NodeId) -> Result<bool, Infallible> {
         Ok(HOST && !self.running[usize::from(node.0)])
     }
+
+    fn strangers(&self) -> Result<Vec<NodeId>, Infallible> {
+        Ok((0..self.running.len()).filter(|node| HOST && self.running[*node]).map(|node| NodeId(node as u16)).collect())
+    }
 }

@@ -3,7 +3,7 @@
 
 use fastrand::Rng;
 use martlet_fabric::primitive::Ordering;
-use martlet_fabric::sim::{DeathWords, Endpoint, Faults, World};
+use martlet_fabric::sim::{DeathWords, Endpoint, Faults, Span, World};
 use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerEvent, PeerId, PeerKind};
 use martlet_protocol::basics::ballot::majority;
 use martlet_protocol::basics::layout::{BOARD, Component, LIFE, MAX_WATCHERS, RETURNED, SLOT_WORDS, Sizes, life, regions, returned};
@@ -42,6 +42,8 @@ struct Cluster<const HOST: bool> {
     disks: Vec<Option<Returned>>,
     /// So many nodes may found it, the first ones.
     founders: u16,
+    /// Whom each node takes for the cluster's nodes, itself among them.
+    lists: Vec<Vec<u16>>,
     /// Further lives that each node's disk has.
     others: Vec<Vec<u64>>,
     /// Who came to be told that another life of it counts, and which.
@@ -61,6 +63,7 @@ impl<const HOST: bool> Cluster<HOST> {
             lock: Lock::default(),
             disks,
             founders: nodes as u16,
+            lists: vec![(0..nodes as u16).collect(); nodes],
             others: vec![Vec::new(); nodes],
             to_come_back: Vec::new(),
             lives: vec![0; nodes],
@@ -105,7 +108,7 @@ impl<const HOST: bool> Cluster<HOST> {
         }
         let config = founding::Config {
             me,
-            others: (0..self.disks.len()).filter(|other| *other != node).map(|other| NodeId(other as u16)).collect(),
+            others: self.lists[node].iter().filter(|other| **other != me.node.0).map(|other| NodeId(*other)).collect(),
             founders: (0..self.founders).map(NodeId).collect(),
             look_interval_ns: 50_000,
             unable_interval_ns: 100_000,
@@ -245,6 +248,26 @@ fn over_a_network_the_founder_founds_for_those_who_have_the_data() {
         c.check();
         let [(founder, Some(again))] = &c.founded[..] else { panic!("{:?}", c.founded) };
         assert_eq!((founder.node, nodes(&again.members), again.number), (NodeId(0), vec![1, 2], ViewNumber(6)));
+    }
+}
+
+/// It was away while everybody whom it knew was removed, and others were added.
+#[test]
+fn who_has_an_old_list_founds_nothing_beside_those_who_have_a_view() {
+    for seed in 0..20 {
+        let newest = log(5, 70, &[1, 2]);
+        // It looks around before anybody has met it, as often as not.
+        let faults = Faults { connect: Span(0, 400_000), ..Faults::calm() };
+        let mut c = Cluster::<true>::new(seed, faults, vec![None, Some(newest.clone()), Some(newest)]);
+        c.lists = vec![vec![0], vec![1, 2], vec![1, 2]];
+        (1..3).for_each(|node| c.start(node, false));
+        while c.views().count() < 2 {
+            assert!(!c.until_known(100_000), "one does not run");
+        }
+        c.start(0, false);
+        assert!(c.until_known(200_000_000), "it learns their view");
+        c.check();
+        assert_eq!(c.founded.len(), 1);
     }
 }
 
