@@ -36,6 +36,8 @@ fn scratch(name: &str) -> PathBuf {
 /// The shared library as docs/embedding.md says that it is installed.
 fn installed(into: &Path) {
     let (file, interface) = (format!("libmartlet.so.{VERSION}"), format!("libmartlet.so.{INTERFACE}"));
+    let page = include_str!("../../../docs/embedding.md");
+    assert!(page.contains(&format!("ln -s {file} PREFIX/lib/{interface}")), "docs/embedding.md does not say how {file} is installed");
     fs::copy(libraries().join("libmartlet.so"), into.join(&file)).expect("it was built");
     symlink(&file, into.join(&interface)).expect("our own directory");
     symlink(&interface, into.join("libmartlet.so")).expect("our own directory");

@@ -17,7 +17,7 @@ pub struct Threads {
     #[arg(long)]
     priority: Option<PriorityFlag>,
     /// Which cores nodes are bound to: none, auto, or a list such as 0,1.
-    #[arg(long, value_parser = pin)]
+    #[arg(long)]
     pin: Option<Pin>,
     /// How often the backup that would succeed the primary rehearses a takeover, in microseconds; 0: never.
     #[arg(long, value_name = "US")]
@@ -38,17 +38,6 @@ enum PriorityFlag {
     Fifo,
     Slice,
     Normal,
-}
-
-fn pin(text: &str) -> Result<Pin, String> {
-    match text {
-        "none" => Ok(Pin::None),
-        "auto" => Ok(Pin::Auto),
-        list => {
-            let cores: Result<Vec<u16>, _> = list.split(',').map(str::parse).collect();
-            cores.map(Pin::Cores).map_err(|_| "allowed are none, auto, or a list of cores such as 0,1".into())
-        }
-    }
 }
 
 impl Threads {
