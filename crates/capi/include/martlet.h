@@ -135,7 +135,7 @@ typedef struct martlet_options {
 typedef struct martlet_machine {
     // sizeof(martlet_machine): by it a library knows which of the callbacks below the program was compiled with. Must be set.
     size_t size;
-    // Whatever the callbacks need; the library does not look at it. It must be usable from another thread than the one that started the
+    // Whatever the callbacks need; the library does not look at it, unless plain_bytes is set. It must be usable from another thread than the one that started the
     // replica, and live until drop has been called, or martlet_stop has returned.
     void *context;
     // Executes one command and puts its reply. `index` is its place in the log, the same on every replica, and growing. Any bytes must do.
@@ -153,8 +153,8 @@ typedef struct martlet_machine {
     void (*clear)(void *context);
     // The replica needs the context no more. May be null.
     void (*drop)(void *context);
-    // For a small state that is plain memory: how many bytes it has from `context` on. They are the whole state, so there are no pointers in them; they go to other
-    // replicas as they are, and are zeroed to forget everything. Then transfer, install and clear are null, and a null query answers with the bytes. 0: the callbacks do all that.
+    // For a small state that is plain memory: how many bytes it has from `context` on. They are the whole state, so there are no pointers in them; they are zeroed at the
+    // start, and to forget everything, and go to other replicas as they are. Then transfer, install and clear are null, and a null query answers with the bytes. 0: the callbacks do all that.
     size_t plain_bytes;
 } martlet_machine;
 

@@ -21,7 +21,7 @@ pub const MARTLET_END: u64 = u64::MAX;
 pub struct martlet_machine {
     /// sizeof(martlet_machine): by it a library knows which of the callbacks below the program was compiled with. Must be set.
     pub size: usize,
-    /// Whatever the callbacks need; the library does not look at it. It must be usable from another thread than the one that started the
+    /// Whatever the callbacks need; the library does not look at it, unless plain_bytes is set. It must be usable from another thread than the one that started the
     /// replica, and live until drop has been called, or martlet_stop has returned.
     pub context: *mut c_void,
     /// Executes one command and puts its reply. `index` is its place in the log, the same on every replica, and growing. Any bytes must do.
@@ -40,8 +40,8 @@ pub struct martlet_machine {
     pub clear: Option<unsafe extern "C" fn(context: *mut c_void)>,
     /// The replica needs the context no more. May be null.
     pub drop: Option<unsafe extern "C" fn(context: *mut c_void)>,
-    /// For a small state that is plain memory: how many bytes it has from `context` on. They are the whole state, so there are no pointers in them; they go to other
-    /// replicas as they are, and are zeroed to forget everything. Then transfer, install and clear are null, and a null query answers with the bytes. 0: the callbacks do all that.
+    /// For a small state that is plain memory: how many bytes it has from `context` on. They are the whole state, so there are no pointers in them; they are zeroed at the
+    /// start, and to forget everything, and go to other replicas as they are. Then transfer, install and clear are null, and a null query answers with the bytes. 0: the callbacks do all that.
     pub plain_bytes: usize,
 }
 
@@ -100,7 +100,12 @@ impl Callbacks {
                 State::Plain { bytes }
             }
         };
-        Ok(Callbacks { context: machine.context, apply, query: machine.query, state, drop: machine.drop })
+        let mut callbacks = Callbacks { context: machine.context, apply, query: machine.query, state, drop: machine.drop };
+        if let State::Plain { .. } = state {
+            // Whatever the program has left there, the others and this one's next life know nothing of it.
+            callbacks.clear();
+        }
+        Ok(callbacks)
     }
 
     /// The state, where it is plain memory.

@@ -337,9 +337,12 @@ fn plain_memory_is_a_state() {
             martlet_machine { context, apply: Some(plain_apply), transfer: None, install: None, clear: None, plain_bytes: 8, ..machine() };
         Callbacks::new(&machine).ok().expect("nothing is missing")
     };
-    let (mut count, mut copy) = (0, 7);
+    let (mut count, mut copy) = (5, 7);
     let (mut machine, mut other) = (plain(&mut count), plain(&mut copy));
     let (mut reply, mut out) = (Vec::new(), Vec::new());
+    machine.query(b"", &mut reply);
+    assert_eq!(reply, 0u64.to_ne_bytes(), "it begins with nothing");
+    reply.clear();
     machine.apply(LogIndex(1), b"abc", &mut reply);
     machine.snapshot(&mut out);
     assert_eq!((&reply, &out), (&3u64.to_ne_bytes().to_vec(), &3u64.to_ne_bytes().to_vec()));
