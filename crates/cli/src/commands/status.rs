@@ -1,8 +1,9 @@
 //! `martlet status`
 
 use clap::Args;
+use martlet_fabric::{NodeId, shm};
 use martlet_node::clock;
-use martlet_node::config::Cluster;
+use martlet_node::config::{Cluster, FabricKind};
 use martlet_node::counters::Counter;
 use martlet_protocol::membership::{Roles, View};
 use serde_json::{Value, json};
@@ -17,7 +18,8 @@ use crate::process::Activity;
 
 /// Show how a cluster is: its view, who leads, and what each node says about itself.
 ///
-/// It reads the nodes' memory, so no node is asked. Exit code 3 when no node runs.
+/// It reads the nodes' memory, so no node is asked, and it need not have been started by `martlet cluster`: a service manager's nodes, a program that embeds
+/// a replica, and over RDMA nodes of other hosts are shown as well. Exit code 3 when no node runs.
 ///
 /// Example: martlet status --json | jq 'select(.event == "node")'
 #[derive(Debug, Args)]
@@ -35,16 +37,25 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let cluster = directory.existing_cluster()?;
     let mut activities = Vec::new();
     for node in &cluster.config().nodes {
-        activities.push((node.number, directory.activity(node.number)?));
+        activities.push((node.number, activity(&directory, &cluster, node.number)?));
     }
-    let running: Vec<u16> = activities.iter().filter(|(_, activity)| *activity != Activity::Gone).map(|(node, _)| *node).collect();
-    let sights = if running.is_empty() { Vec::new() } else { Observer::open(&cluster)?.connect(&running, &interrupt)? };
+    let perhaps: Vec<u16> = activities.iter().filter(|(_, activity)| *activity != Some(Activity::Gone)).map(|(node, _)| *node).collect();
+    let sights = if perhaps.is_empty() { Vec::new() } else { Observer::open(&cluster)?.connect(&perhaps, &interrupt)? };
+    // Of whom nothing is known but what can be read.
+    let seen = |number: u16| sights.iter().any(|sight| sight.node == number && sight.reading.is_some());
+    let settle = |(number, activity): (u16, Option<Activity>)| {
+        (number, activity.unwrap_or(if seen(number) { Activity::Running } else { Activity::Gone }))
+    };
+    let activities: Vec<(u16, Activity)> = activities.into_iter().map(settle).collect();
+    let is_down = activities.iter().all(|(_, activity)| *activity == Activity::Gone);
     let view = observer::newest_view(&sights);
     summarise(&directory, &cluster, &sights, view, format);
     let mut table = Table::new(["node", "process", "state", "role", "view", "applied", "committed", "redis"]);
     for ((number, activity), node) in activities.iter().zip(&cluster.config().nodes) {
-        let pid = directory.process(*number)?.filter(|_| *activity != Activity::Gone).map(|process| process.pid);
         let sight = sights.iter().find(|sight| sight.node == *number).filter(|_| *activity != Activity::Gone);
+        let started_here = directory.process(*number)?.filter(|process| process.activity() != Activity::Gone);
+        let shown = || sight.map(|sight| sight.counter(Counter::Pid)).and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+        let pid = started_here.map(|process| process.pid).or_else(shown);
         let role = sight.and_then(Sight::role);
         let (state, colour) = match activity {
             Activity::Running => ("running", GOOD),
@@ -87,10 +98,31 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             format.say(format_args!("\nnode {}\n{table}", sight.node));
         }
     }
-    if running.is_empty() {
+    if is_down {
         return Err(Fail::absent(format_args!("no node of the cluster in {} runs", directory.path().display())));
     }
     Ok(())
+}
+
+/// What a node does; `None`: nobody knows who does not look at it.
+fn activity(directory: &Directory, cluster: &Cluster, number: u16) -> Outcome<Option<Activity>> {
+    let started_here = directory.process(number)?.map(|process| process.activity());
+    if started_here.is_some_and(|activity| activity != Activity::Gone) {
+        return Ok(started_here);
+    }
+    match cluster.config().fabric {
+        FabricKind::Shm => {
+            let runs = shm::is_running(&cluster.config().name, NodeId(number)).context("cannot see who runs")?;
+            Ok(match started_here {
+                _ if !runs => Some(Activity::Gone),
+                // It runs again, without us, or died this very moment.
+                Some(_) => None,
+                None => Some(Activity::Running),
+            })
+        }
+        // It may run elsewhere, unless it has been started here.
+        FabricKind::Verbs => Ok(started_here),
+    }
 }
 
 /// How the nodes' disks keep up.

@@ -103,6 +103,21 @@ impl Drop for Cluster {
 }
 
 #[test]
+fn nodes_that_somebody_else_has_started_are_seen() {
+    let cluster = Cluster::new();
+    cluster.up().ok();
+    let before = cluster.nodes();
+    // As where a service manager has started them, or a program that embeds a replica: nothing in the directory says which processes they are.
+    let directory = std::path::Path::new(&cluster.dir);
+    let files = || (0..3).map(|node| (directory.join(format!("node-{node}.pid")), directory.join(format!("node-{node}.away"))));
+    files().for_each(|(file, away)| std::fs::rename(file, away).expect("a file for each"));
+    let unnamed = cluster.nodes();
+    files().for_each(|(file, away)| std::fs::rename(away, file).expect("there"));
+    assert_eq!(unnamed, before);
+    assert!(before.values().all(|(state, pid)| state == "running" && pid.is_some()), "{before:?}");
+}
+
+#[test]
 fn a_cluster_outlives_its_primary_and_all_steps_may_be_repeated() {
     let cluster = Cluster::new();
     let started = |ran: Ran| ran.ok().objects().iter().filter(|node| node["started"] == Value::Bool(true)).count();
