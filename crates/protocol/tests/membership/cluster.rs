@@ -31,6 +31,8 @@ pub struct Cluster {
     pub drowsy: bool,
     /// The primary counts every learner of its view as soon as it sees it.
     pub teaches: bool,
+    /// Whose datagrams are all lost.
+    pub deaf: Option<usize>,
     /// Every view that was ever seen decided, by number.
     pub decided: Vec<View>,
     pub newest_active: ViewNumber,
@@ -50,6 +52,7 @@ impl Cluster {
             authority: Authority::Views,
             drowsy: false,
             teaches: true,
+            deaf: None,
             decided: Vec::new(),
             newest_active: ViewNumber(0),
         }
@@ -137,6 +140,9 @@ impl Cluster {
         }
         let mut datagram = Vec::new();
         while let Some(from) = node.fabric.receive(&mut datagram) {
+            if self.deaf == Some(at) {
+                continue;
+            }
             node.heard += 1;
             node.core.handle_datagram(now, &mut node.fabric, from, &datagram);
         }

@@ -111,6 +111,37 @@ fn section_6_2_a_paused_primary_is_superseded_after_its_lease_and_finds_itself_e
 }
 
 #[test]
+fn trap_6_whom_no_datagram_reaches_learns_of_views_all_the_same() {
+    let mut c = Cluster::three(16, Faults::calm(), Leases::Primary);
+    let [first, _, last] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
+    let before = c.newest().number;
+    c.deaf = Some(last);
+    c.kill(first);
+    c.run(2_000_000);
+    let newest = c.newest();
+    assert!(newest.number > before && newest.member(c.nodes[first].id).is_none());
+    assert_eq!(c.nodes[last].core.view().map(|view| view.number), Some(newest.number), "it has looked at the others' boards");
+}
+
+#[test]
+fn trap_6_a_notice_is_sent_again_until_a_view_excludes_the_dead() {
+    let mut c = Cluster::new(17, Faults::calm(), Leases::Primary);
+    (0..4).for_each(|node| _ = c.start(node, 1, node == 0));
+    c.run(10_000_000);
+    let [leader, gone, hearer, teller] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
+    let id = c.nodes[gone].id;
+    c.deaf = Some(leader);
+    // It lives, so that nobody learns of it but by these words.
+    c.hear(hearer, teller, &Message::Notice { process: id, evidence: Evidence::Certain });
+    c.run(1_000_000);
+    assert_eq!(c.nodes[leader].core.suspicion(id), None, "all that was sent so far was lost");
+    assert!(c.newest().member(id).is_some());
+    c.deaf = None;
+    c.run(1_000_000);
+    assert!(c.newest().member(id).is_none(), "{:?}", c.newest());
+}
+
+#[test]
 fn trap_28_a_restarted_node_is_another_process_and_joins_at_the_end() {
     let mut c = Cluster::three(5, Faults::calm(), Leases::Primary);
     c.kill(0);

@@ -181,3 +181,26 @@ pub(super) fn is_empty(word: u64, number: ViewNumber) -> bool {
 fn lease_word_round(view: ViewNumber) -> usize {
     (view.0 & 0xff) as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::basics::layout::SLOTS;
+
+    /// A place is used again for a later view, and what the word says there is of that one.
+    #[test]
+    fn trap_3_that_a_slot_is_empty_says_nothing_of_another() {
+        let asked = ViewNumber(7);
+        let accepted = |view: ViewNumber| SlotWord::new(SlotState { min: 3, accepted: 3, value: 1 }, ballot::generation_of(view)).0;
+        let promised = |view: ViewNumber| SlotWord::new(SlotState { min: 3, accepted: 0, value: 0 }, ballot::generation_of(view)).0;
+        assert!(is_empty(promised(asked.next()), asked));
+        assert!(!is_empty(accepted(asked.next()), asked), "the next view may be decided");
+        let a_lap_later = ViewNumber(asked.0 + SLOTS as u64);
+        assert!(
+            !is_empty(promised(a_lap_later.next()), asked),
+            "the slot of a view a lap later is empty, and the one asked about was decided long ago"
+        );
+        assert!(!is_empty(accepted(a_lap_later.next()), asked));
+        assert!(is_empty(accepted(asked.next()), a_lap_later), "what an earlier lap left is no acceptance in this one");
+    }
+}
