@@ -42,11 +42,13 @@ struct Tests {
     alone: &'static [&'static str],
 }
 
-/// A trial of a cluster: three nodes on both devices, clients on the fabric and over the Redis protocol, nodes killed and started again.
+/// A trial of a cluster: three nodes on both devices, clients on the fabric and over the Redis protocol, nodes killed and started again, one of them
+/// removed while another one is added.
 struct Trial {
     engine: &'static str,
     kills: u32,
     pauses: u32,
+    changes: u32,
     /// Whether its nodes have a multicast group.
     multicast: &'static str,
 }
@@ -69,8 +71,8 @@ const RUNS: [Run; 4] = [
             "command::the_doctor_says_what_this_host_can_do",
         ],
         trials: &[
-            Trial { engine: "primary-backup", kills: 3, pauses: 1, multicast: "on" },
-            Trial { engine: "mu", kills: 3, pauses: 1, multicast: "off" },
+            Trial { engine: "primary-backup", kills: 3, pauses: 1, changes: 1, multicast: "on" },
+            Trial { engine: "mu", kills: 3, pauses: 1, changes: 1, multicast: "off" },
         ],
     },
     Run {
@@ -83,8 +85,8 @@ const RUNS: [Run; 4] = [
         command: &[],
         // A kill and a restart with `mu`: each fault takes half a minute there.
         trials: &[
-            Trial { engine: "primary-backup", kills: 3, pauses: 0, multicast: "on" },
-            Trial { engine: "mu", kills: 1, pauses: 0, multicast: "off" },
+            Trial { engine: "primary-backup", kills: 3, pauses: 0, changes: 0, multicast: "on" },
+            Trial { engine: "mu", kills: 1, pauses: 0, changes: 0, multicast: "off" },
         ],
     },
     Run {
@@ -241,12 +243,13 @@ fn over_rdma(binary: &Path, tests: &[&str]) -> Vec<String> {
 }
 
 impl Trial {
-    /// `martlet torture`: nothing acknowledged is lost, whoever is killed, and who is started again joins.
+    /// `martlet torture`: nothing acknowledged is lost, whoever is killed or removed, and who is started or added joins.
     fn command(&self, martlet: &Path) -> Vec<String> {
-        let (kills, pauses, seed) = (self.kills.to_string(), self.pauses.to_string(), SEED.to_string());
+        let counts = [self.kills, self.pauses, self.changes].map(|count| count.to_string());
+        let ([kills, pauses, changes], seed) = (&counts, SEED.to_string());
         let flags = ["torture", "--engine", self.engine, "--fabric", "verbs", "--devices", "rxe0,rxe1", "--multicast", self.multicast];
         let load = ["--clients", "1", "--redis-clients", "1"];
-        let faults = ["--kills", &kills, "--pauses", &pauses, "--restarts", "1", "--seed", &seed];
+        let faults = ["--kills", kills, "--pauses", pauses, "--restarts", "1", "--changes", changes, "--seed", &seed];
         let martlet = martlet.to_str().expect("a path that cargo has printed");
         [martlet].into_iter().chain(flags).chain(load).chain(faults).map(str::to_owned).collect()
     }
