@@ -331,6 +331,14 @@ three = redis.Redis(host=host, port=primary, protocol=3, decode_responses=True)
 assert three.get("k") == "w!"
 cluster = redis.RedisCluster(host=host, port=backup, decode_responses=True)
 assert cluster.get("k") == "w!" and cluster.set("c", "d") and cluster.get("c") == "d"
+reader = redis.RedisCluster(host=host, port=backup, decode_responses=True, read_from_replicas=True)
+assert all(reader.get("c") == "d" for _ in range(6))
+try:
+    r.set("long", bytes(65 << 20))
+    sys.exit("a value beyond the limit was taken")
+except redis.exceptions.ResponseError as e:
+    assert "invalid bulk length" in str(e), e
+assert r.client_kill_filter(_id=three.client_id()) == 1 and r.role()[0] in ("master", b"master")
 print("redis-py", redis.__version__)
 "#;
 
