@@ -8,7 +8,7 @@ use martlet_kv::store::KvMachine;
 use martlet_kv::{KvApp, KvConfig};
 use martlet_node::config::{Key, Settings};
 use martlet_node::{Hooks, clock};
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::fail::{Context as _, Fail, Outcome};
@@ -37,7 +37,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let settings = Settings::load(&arguments.config).map_err(Fail::usage)?;
     let mut hooks = Hooks::new().context("cannot make the node's stop handle")?;
     hooks.stop.on_signals().context("cannot take SIGTERM and SIGINT")?;
-    let app = KvApp::new(store(&settings), Box::new(clock::wall_ms), chance()?).map_err(Fail::failed)?;
+    let mut store = store(&settings);
+    store.max_clients = make_room(store.max_clients);
+    let app = KvApp::new(store, Box::new(clock::wall_ms), chance()?).map_err(Fail::failed)?;
     if let Some(address) = app.address() {
         tracing::info!(%address, "serving the Redis protocol");
     }
@@ -63,6 +65,37 @@ fn store(settings: &Settings) -> KvConfig {
     }
 }
 
+/// What a node needs of file descriptors beside those of Redis clients: its peers' and its clients' over shared memory.
+const OWN_DESCRIPTORS: u64 = 1024;
+
+/// The limit of descriptors that so many clients need, if one up to `hard` will do, and how many clients that leaves.
+fn descriptors(clients: usize, soft: u64, hard: u64) -> (u64, usize) {
+    let limit = soft.max((clients as u64 + OWN_DESCRIPTORS).min(hard));
+    // Where even our own are hardly there, half of them may do.
+    let own = OWN_DESCRIPTORS.min(limit / 2);
+    (limit, clients.min((limit - own).max(1) as usize))
+}
+
+/// Raises this process's limit of file descriptors, which many systems set to 1024. Returns how many clients may come then: one more is told so, where it
+/// would else wait for ever to be accepted.
+fn make_room(clients: usize) -> usize {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let (soft, hard) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));
+    let (mut got, mut room) = descriptors(clients, soft, hard);
+    if got > soft
+        && let Err(error) = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(got), ..limit })
+    {
+        tracing::warn!(%error, "the limit of file descriptors cannot be raised");
+        (got, room) = descriptors(clients, soft, soft);
+    }
+    if room < clients {
+        tracing::warn!(
+            "redis.maxclients is {clients}, and {room} clients can be served: this process may have {got} file descriptors (ulimit -n)"
+        );
+    }
+    room
+}
+
 /// From the system's secure source.
 fn chance() -> Outcome<[u64; 2]> {
     let key = Key::generate().context("no random numbers")?;
@@ -74,4 +107,19 @@ fn chance() -> Outcome<[u64; 2]> {
 pub fn log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_asked_for_as_far_as_they_go_and_clients_taken_as_far_as_they_last() {
+        assert_eq!(descriptors(10_000, 1_024, 1 << 20), (11_024, 10_000), "raised");
+        assert_eq!(descriptors(10_000, 1 << 20, 1 << 20), (1 << 20, 10_000), "never lowered");
+        assert_eq!(descriptors(10_000, 1_024, 4_096), (4_096, 3_072), "as far as it goes");
+        assert_eq!(descriptors(10_000, 200, 200), (200, 100));
+        assert_eq!(descriptors(10, 200, 200), (200, 10));
+        assert_eq!(descriptors(5, 1, 1), (1, 1));
+    }
 }

@@ -300,6 +300,36 @@ fn redis_cli_follows_a_failover() {
     assert_eq!(redis(port(&backup), &["GET", "k"]), "v", "redirected");
 }
 
+/// Whoever is one too many is told so. Who were not accepted for want of a descriptor would wait.
+#[test]
+fn a_node_takes_no_more_clients_than_it_has_descriptors_for() {
+    let cluster = Cluster::new();
+    let port = cluster.port.to_string();
+    let up = [env!("CARGO_BIN_EXE_martlet"), "cluster", "up", "--redis-port", &port, "--patience", "120", "--dir", &cluster.dir];
+    // The soft limit alone is raised; no more than the hard one.
+    let limited =
+        Command::new("sh").args(["-c", "ulimit -Sn 200 && ulimit -Hn 256 && exec \"$@\"", "sh"]).args(up).output().expect("a shell");
+    assert!(limited.status.success(), "{}", String::from_utf8_lossy(&limited.stderr));
+    let primary = cluster.port + cluster.primary().parse::<u16>().expect("a number");
+    let asks = || {
+        let mut stream = TcpStream::connect(("127.0.0.1", primary)).expect("it listens");
+        stream.write_all(b"CONFIG GET maxclients\r\n").expect("a few bytes");
+        stream
+    };
+    let mut reply = [0; 28];
+    let mut first = asks();
+    first.read_exact(&mut reply).expect("a reply");
+    assert_eq!(String::from_utf8_lossy(&reply), "*2\r\n$10\r\nmaxclients\r\n$3\r\n128");
+    let others: Vec<TcpStream> = (0..140).map(|_| asks()).collect();
+    let answers = others.iter().map(|mut stream| {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).map(|()| byte[0])
+    });
+    let (served, refused): (Vec<_>, Vec<_>) = answers.map(|answer| answer.expect("an answer")).partition(|answer| *answer == b'*');
+    assert_eq!((served.len(), refused.len()), (127, 13));
+    assert!(refused.iter().all(|answer| *answer == b'-'), "{refused:?}");
+}
+
 /// What a Python program does with the client that everybody uses: values, counters, pipelines, transactions, expiry, and the cluster client
 /// that follows redirections.
 const PYTHON: &str = r#"

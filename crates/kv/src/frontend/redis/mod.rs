@@ -42,6 +42,8 @@ const LISTENERS: u64 = 1 << 40;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// After an accept that failed for lack of descriptors, when to try again, in nanoseconds.
 const ACCEPT_RETRY_NS: u64 = 10_000_000;
+/// How often the log says so meanwhile, in nanoseconds.
+const COMPLAINT_NS: u64 = 1_000_000_000;
 
 /// The front end.
 pub struct RedisFront {
@@ -51,6 +53,8 @@ pub struct RedisFront {
     /// Listeners that may have connections waiting.
     accepting: Vec<usize>,
     accept_again_at: Time,
+    /// That connections cannot be accepted has been said; not again before this.
+    complain_at: Time,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
     /// Connections with something to read or to execute.
@@ -91,6 +95,7 @@ impl RedisFront {
             listeners,
             accepting: Vec::new(),
             accept_again_at: Time(0),
+            complain_at: Time(0),
             connections: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
@@ -224,7 +229,10 @@ impl RedisFront {
                     _ => {
                         // Most likely no descriptor is left. The connection stays in the queue until one is.
                         shared.stats.connections_rejected += 1;
-                        tracing::warn!(%error, listener = %self.listeners[listener].name, "cannot accept a connection");
+                        if now >= self.complain_at {
+                            self.complain_at = now.after(COMPLAINT_NS);
+                            tracing::warn!(%error, listener = %self.listeners[listener].name, "cannot accept a connection");
+                        }
                         self.accept_again_at = now.after(ACCEPT_RETRY_NS);
                         return;
                     }
