@@ -18,6 +18,8 @@ pub enum ReplyMode {
     Off,
     /// Not to the next command.
     SkipNext,
+    /// Not to this one, unless it says otherwise.
+    Skip,
 }
 
 /// A transaction between MULTI and EXEC.

@@ -42,7 +42,9 @@ pub(super) fn reset(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     client.protocol = Protocol::Resp2;
     client.authenticated = !needs_password;
     client.name.clear();
-    client.reply_mode = ReplyMode::On;
+    if client.reply_mode == ReplyMode::Off {
+        client.reply_mode = ReplyMode::On;
+    }
     client.no_evict = false;
     reply.set_protocol(Protocol::Resp2);
     reply.simple("RESET");

@@ -38,12 +38,15 @@ pub fn execute(ctx: &mut Ctx<'_>, args: Args<'_>, out: &mut Vec<u8>) -> Executed
 fn run_silently(ctx: &mut Ctx<'_>, args: Args<'_>, out: &mut Vec<u8>, protocol: Protocol, mode: ReplyMode) -> Executed {
     let before = out.len();
     if mode == ReplyMode::SkipNext {
-        ctx.client().reply_mode = ReplyMode::On;
+        ctx.client().reply_mode = ReplyMode::Skip;
     }
     let executed = run(ctx, args, &mut Reply::new(out, protocol));
-    // CLIENT REPLY ON ends the silence with its own reply.
-    if mode == ReplyMode::SkipNext || ctx.client().reply_mode == ReplyMode::Off {
+    // CLIENT REPLY ON, and RESET after CLIENT REPLY OFF, end the silence with their own reply.
+    if ctx.client().reply_mode != ReplyMode::On {
         out.truncate(before);
+    }
+    if ctx.client().reply_mode == ReplyMode::Skip {
+        ctx.client().reply_mode = ReplyMode::On;
     }
     executed
 }
