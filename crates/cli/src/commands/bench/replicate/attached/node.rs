@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use martlet_exchange::market::Market;
-use martlet_node::config::{Idle, NodeConfig, Pin, Settings};
+use martlet_node::config::{EngineKind, Idle, NodeConfig, Pin, Settings};
 use martlet_node::counters::{Counter, Reading};
 use martlet_node::embed::{Builder, CallError, Here, Replica, Role, Turn};
 use martlet_node::{clock, sched};
@@ -112,26 +112,50 @@ pub fn run(arguments: &Arguments) -> Outcome {
         node.threads.spin_us = CALLER_SPIN_US;
     }
     let settings = Settings::new(settings.cluster().clone(), node).map_err(Fail::usage)?;
+    let lead = Lead { own: settings.id().0, comes_back: settings.cluster().config().engine == EngineKind::Mu };
     let builder = Replica::builder().settings(settings);
     match arguments.application {
-        Application::Store => attached::<Store>(arguments, builder),
-        Application::Exchange => attached::<Market>(arguments, builder),
+        Application::Store => attached::<Store>(arguments, builder, lead),
+        Application::Exchange => attached::<Market>(arguments, builder, lead),
     }
 }
 
-fn attached<M: Attached>(arguments: &Arguments, builder: Builder) -> Outcome {
+/// What there is to know about who leads.
+#[derive(Clone, Copy)]
+struct Lead {
+    /// This node's number.
+    own: u16,
+    /// Whether who has lost the lead gets it again: with `mu`, as the lowest that lives.
+    comes_back: bool,
+}
+
+impl Lead {
+    /// Whether this node will not lead any more.
+    fn is_lost(&self, role: &Role) -> bool {
+        !self.comes_back && matches!(role, Role::Follower { leader: Some(leader) } if leader.node != self.own)
+    }
+}
+
+fn attached<M: Attached>(arguments: &Arguments, builder: Builder, lead: Lead) -> Outcome {
     let Some(threading) = arguments.measure else { return follow(builder, M::default()) };
     let payloads = arguments.application.payloads();
     let samples = arguments.samples as usize;
     let alone = payloads.iter().map(|payload| alone::<M>(*payload, samples)).collect();
     let meters = payloads.iter().map(|payload| Meter::<M::Requests>::new(*payload, samples)).collect();
-    let (placement, replicated) = match threading {
-        Threading::Direct => direct(builder, M::default(), meters)?,
-        Threading::Handover => handover(builder, M::default(), meters, arguments.caller_core)?,
+    let Replicated { placement, deposed, series } = match threading {
+        Threading::Direct => direct(builder, M::default(), meters, lead)?,
+        Threading::Handover => handover(builder, M::default(), meters, lead, arguments.caller_core)?,
     };
     let record = arguments.record.as_deref().ok_or_else(|| Fail::usage("--measure needs --record"))?;
-    let measured = Measured { placement, alone, replicated };
+    let measured = Measured { placement, deposed, alone, replicated: series };
     measured.save(record).context(format_args!("cannot write {}", record.display()))
+}
+
+/// What a leader has measured.
+struct Replicated {
+    placement: String,
+    deposed: bool,
+    series: Vec<Series>,
 }
 
 /// Only takes in what another one replicates.
@@ -216,7 +240,7 @@ fn is_whole(counters: &Result<Reading, CallError>) -> bool {
 }
 
 /// The requests' thread is the replica's.
-fn direct<M: Attached>(builder: Builder, machine: M, meters: Vec<Meter<M::Requests>>) -> Outcome<(String, Vec<Series>)> {
+fn direct<M: Attached>(builder: Builder, machine: M, meters: Vec<Meter<M::Requests>>, lead: Lead) -> Outcome<Replicated> {
     struct State<Q> {
         meter: Option<Meter<Q>>,
         under_way: bool,
@@ -225,12 +249,16 @@ fn direct<M: Attached>(builder: Builder, machine: M, meters: Vec<Meter<M::Reques
     let direct = builder.direct(machine).map_err(Fail::failed)?;
     let stop = direct.stop_handle();
     let state = Rc::new(RefCell::new(State { meter: None, under_way: false, failure: None }));
-    let (mut meters, mut measured) = (meters.into_iter(), Vec::new());
-    let (mut placement, mut whole) = (None, false);
+    let (mut meters, mut series) = (meters.into_iter(), Vec::new());
+    let (mut placement, mut whole, mut deposed) = (None, false, false);
     let ended = direct.run(|here: &mut Here<'_, M>| {
         placement.get_or_insert_with(|| here.replica().started().placement.to_string());
         if !here.leads() || !whole {
             whole = here.leads() && is_whole(&here.metrics());
+            deposed = lead.is_lost(&here.role().role);
+            if deposed {
+                stop.request_once();
+            }
             return Turn::IdleFor(LOOK);
         }
         let mut now = state.borrow_mut();
@@ -238,7 +266,7 @@ fn direct<M: Attached>(builder: Builder, machine: M, meters: Vec<Meter<M::Reques
             return Turn::Worked;
         }
         if now.meter.as_ref().is_none_or(Meter::is_done) {
-            measured.extend(now.meter.take().map(|meter| meter.series));
+            series.extend(now.meter.take().map(|meter| meter.series));
             now.meter = meters.next();
         }
         let failed = now.failure.is_some();
@@ -263,7 +291,7 @@ fn direct<M: Attached>(builder: Builder, machine: M, meters: Vec<Meter<M::Reques
     let failure = state.borrow_mut().failure.take();
     match failure {
         Some(failure) => Err(failure),
-        None => Ok((placement.unwrap_or_default(), measured)),
+        None => Ok(Replicated { placement: placement.unwrap_or_default(), deposed, series }),
     }
 }
 
@@ -272,31 +300,55 @@ fn handover<M: Attached>(
     builder: Builder,
     machine: M,
     meters: Vec<Meter<M::Requests>>,
+    lead: Lead,
     core: Option<u16>,
-) -> Outcome<(String, Vec<Series>)> {
+) -> Outcome<Replicated> {
     let replica = builder.start(machine).map_err(Fail::failed)?;
     if let Some(core) = core {
         sched::pin_current_thread(core).context("cannot bind the application's thread")?;
     }
-    let leads = || replica.role().role == Role::Leader;
-    while !leads() || !is_whole(&replica.metrics()) {
+    // Waits until it leads. `false`: it will not.
+    let leads = || loop {
+        match replica.role().role {
+            Role::Leader => return true,
+            other if lead.is_lost(&other) => return false,
+            _ => std::thread::sleep(LOOK),
+        }
+    };
+    while leads() && !is_whole(&replica.metrics()) {
         std::thread::sleep(LOOK);
     }
     let placement = replica.started().placement.to_string();
-    let mut measured = Vec::new();
+    let mut series = Vec::new();
     for mut meter in meters {
-        while !meter.is_done() {
+        while !meter.is_done() && leads() {
             let request = meter.prepare();
             let start = clock::now();
             let reply = replica.propose(request);
             let took = clock::now().since(start);
             meter.note(took, reply.as_deref().map_err(Clone::clone))?;
-            while reply.is_err() && !leads() {
-                std::thread::sleep(LOOK);
-            }
         }
-        measured.push(meter.series);
+        series.push(meter.series);
     }
+    let deposed = !leads();
     replica.stop().map_err(Fail::failed)?;
-    Ok((placement, measured))
+    Ok(Replicated { placement, deposed, series })
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_node::embed::Leader;
+
+    use super::*;
+
+    #[test]
+    fn the_lead_is_lost_for_good_to_another_one_that_stays() {
+        let follows = |node| Role::Follower { leader: Some(Leader { node, address: None }) };
+        let (stays, comes_back) = (Lead { own: 0, comes_back: false }, Lead { own: 0, comes_back: true });
+        assert!(stays.is_lost(&follows(1)) && !comes_back.is_lost(&follows(1)));
+        // Of a view before it led, or of none so far.
+        for role in [follows(0), Role::Follower { leader: None }, Role::Rejoining, Role::Leader] {
+            assert!(!stays.is_lost(&role), "{role:?}");
+        }
+    }
 }

@@ -21,6 +21,8 @@ pub struct Series {
 pub struct Measured {
     /// Where the replica's thread ran, and how.
     pub placement: String,
+    /// It lost the lead to another one, for good: the rest is not there.
+    pub deposed: bool,
     /// Requests executed by the application's state alone.
     pub alone: Vec<Series>,
     /// Requests replicated.
@@ -39,6 +41,7 @@ impl Measured {
                 series.samples.iter().copied().for_each(&mut put);
             }
         }
+        put(u64::from(self.deposed));
         put(self.placement.len() as u64);
         bytes.extend_from_slice(self.placement.as_bytes());
         std::fs::write(file, bytes)
@@ -64,9 +67,9 @@ impl Measured {
                 .collect::<Option<Vec<_>>>()
         };
         let (alone, replicated) = (list()?, list()?);
-        let length = word()?;
+        let (deposed, length) = (word()? != 0, word()?);
         let placement = (bytes.len() as u64 == length).then(|| String::from_utf8_lossy(bytes).into_owned())?;
-        Some(Measured { placement, alone, replicated })
+        Some(Measured { placement, deposed, alone, replicated })
     }
 }
 
@@ -79,7 +82,8 @@ mod tests {
         let dir = crate::scratch::Scratch::new("series").expect("a directory");
         let file = dir.path().join("measured");
         let series = |payload| Series { payload, elapsed_ns: 9, lost: 1, samples: vec![3, 4, 5] };
-        let measured = Measured { placement: "core 1".into(), alone: vec![series(16)], replicated: vec![series(16), series(32)] };
+        let measured =
+            Measured { placement: "core 1".into(), deposed: true, alone: vec![series(16)], replicated: vec![series(16), series(32)] };
         measured.save(&file).expect("written");
         assert_eq!(Measured::load(&file).expect("there"), Some(measured));
         let bytes = std::fs::read(&file).expect("there");
