@@ -678,10 +678,10 @@ fn silence_can_be_asked_for() {
     assert_eq!(rig.reply(&mut client), "$1\r\n2\r\n");
     client.send(
         &mut rig,
-        b"CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nPING\r\nCLIENT REPLY SKIP\r\nCLIENT REPLY ON\r\nCLIENT REPLY SKIP\r\nRESET\r\n",
+        b"CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nPING\r\nCLIENT REPLY SKIP\r\nCLIENT REPLY ON\r\nCLIENT REPLY SKIP\r\nRESET\r\nECHO a\r\n",
     );
     assert_eq!(rig.reply(&mut client), "+OK\r\n", "who asks for replies gets this one");
-    assert_eq!(rig.reply(&mut client), "+RESET\r\n");
+    assert_eq!(rig.reply(&mut client), "$1\r\na\r\n", "RESET is passed over like any other");
     assert_eq!(rig.call(&mut client, "QUIT"), "+OK\r\n");
     rig.end(&mut client);
 }
