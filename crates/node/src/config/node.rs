@@ -154,17 +154,44 @@ pub enum Pin {
     Cores(Vec<u16>),
 }
 
+impl Idle {
+    /// All of them.
+    pub const ALL: [Idle; 4] = [Idle::Spin, Idle::Yield, Idle::Park, Idle::Adaptive];
+
+    /// Its name in files and on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Idle::Spin => "spin",
+            Idle::Yield => "yield",
+            Idle::Park => "park",
+            Idle::Adaptive => "adaptive",
+        }
+    }
+}
+
 impl FromStr for Idle {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Idle, String> {
-        Ok(match name {
-            "spin" => Idle::Spin,
-            "yield" => Idle::Yield,
-            "park" => Idle::Park,
-            "adaptive" => Idle::Adaptive,
-            _ => return Err(format!("what a thread does without work is {name:?}; allowed are spin, yield, park, adaptive")),
+        Idle::ALL.into_iter().find(|idle| idle.name() == name).ok_or_else(|| {
+            let names = Idle::ALL.map(Idle::name).join(", ");
+            format!("what a thread does without work is {name:?}; allowed are {names}")
         })
+    }
+}
+
+impl Priority {
+    /// All of them.
+    pub const ALL: [Priority; 4] = [Priority::Auto, Priority::Fifo, Priority::Slice, Priority::Normal];
+
+    /// Its name in files and on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Priority::Auto => "auto",
+            Priority::Fifo => "fifo",
+            Priority::Slice => "slice",
+            Priority::Normal => "normal",
+        }
     }
 }
 
@@ -172,12 +199,9 @@ impl FromStr for Priority {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Priority, String> {
-        Ok(match name {
-            "auto" => Priority::Auto,
-            "fifo" => Priority::Fifo,
-            "slice" => Priority::Slice,
-            "normal" => Priority::Normal,
-            _ => return Err(format!("the priority is {name:?}; allowed are auto, fifo, slice, normal")),
+        Priority::ALL.into_iter().find(|priority| priority.name() == name).ok_or_else(|| {
+            let names = Priority::ALL.map(Priority::name).join(", ");
+            format!("the priority is {name:?}; allowed are {names}")
         })
     }
 }

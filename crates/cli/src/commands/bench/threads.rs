@@ -1,6 +1,7 @@
 //! Flags for how the nodes of a benchmark run.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use martlet_node::config::{Idle, Pin, Priority, ThreadsConfig};
 
 /// Which threads do what on which core.
@@ -8,14 +9,14 @@ use martlet_node::config::{Idle, Pin, Priority, ThreadsConfig};
 #[command(next_help_heading = "How nodes run")]
 pub struct Threads {
     /// What a node does when there is no work.
-    #[arg(long)]
-    idle: Option<IdleFlag>,
+    #[arg(long, value_parser = idle())]
+    idle: Option<Idle>,
     /// With adaptive idling: how long to spin before parking, in microseconds.
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
     /// How the scheduler treats a node's thread.
-    #[arg(long)]
-    priority: Option<PriorityFlag>,
+    #[arg(long, value_parser = priority())]
+    priority: Option<Priority>,
     /// Which cores nodes are bound to: none, auto, or a list such as 0,1.
     #[arg(long)]
     pin: Option<Pin>,
@@ -24,20 +25,14 @@ pub struct Threads {
     rehearse_every_us: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum IdleFlag {
-    Spin,
-    Yield,
-    Park,
-    Adaptive,
+/// What a node does without work, by its name; the names stand in help texts and completions.
+pub fn idle() -> impl TypedValueParser<Value = Idle> {
+    PossibleValuesParser::new(Idle::ALL.map(Idle::name)).try_map(|name| name.parse())
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum PriorityFlag {
-    Auto,
-    Fifo,
-    Slice,
-    Normal,
+/// How the scheduler treats a thread, likewise.
+fn priority() -> impl TypedValueParser<Value = Priority> {
+    PossibleValuesParser::new(Priority::ALL.map(Priority::name)).try_map(|name| name.parse())
 }
 
 impl Threads {
@@ -45,19 +40,9 @@ impl Threads {
     pub fn config(&self) -> ThreadsConfig {
         let default = ThreadsConfig::default();
         ThreadsConfig {
-            idle: self.idle.map_or(default.idle, |idle| match idle {
-                IdleFlag::Spin => Idle::Spin,
-                IdleFlag::Yield => Idle::Yield,
-                IdleFlag::Park => Idle::Park,
-                IdleFlag::Adaptive => Idle::Adaptive,
-            }),
+            idle: self.idle.unwrap_or(default.idle),
             spin_us: self.spin_us.unwrap_or(default.spin_us),
-            priority: self.priority.map_or(default.priority, |priority| match priority {
-                PriorityFlag::Auto => Priority::Auto,
-                PriorityFlag::Fifo => Priority::Fifo,
-                PriorityFlag::Slice => Priority::Slice,
-                PriorityFlag::Normal => Priority::Normal,
-            }),
+            priority: self.priority.unwrap_or(default.priority),
             pin: self.pin.clone().unwrap_or(default.pin),
             plan: default.plan,
             rehearse_every_us: self.rehearse_every_us.unwrap_or(default.rehearse_every_us),

@@ -5,13 +5,13 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
-use martlet_node::config::{Cluster, ThreadsConfig};
+use martlet_node::config::{Cluster, Idle, ThreadsConfig};
 use martlet_node::sched;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::super::super::alone::NODES;
 use super::application::Application;
-use super::node::{IdleFlag, Threading};
+use super::node::Threading;
 use super::series::Measured;
 use crate::directory::{Directory, Plan};
 use crate::fail::{Context as _, Fail, Outcome};
@@ -89,9 +89,9 @@ impl Running {
         let core = if leads { task.cores.leader } else { task.cores.followers };
         let idle = match core {
             // On a single core everybody has to give way, and nobody may sleep through what is due.
-            None => IdleFlag::Yield,
-            Some(_) if leads => IdleFlag::Spin,
-            Some(_) => IdleFlag::Adaptive,
+            None => Idle::Yield,
+            Some(_) if leads => Idle::Spin,
+            Some(_) => Idle::Adaptive,
         };
         let mut command = reference::own_command()?;
         command.arg("attached-node").arg("--config").arg(self.directory.node_file(number));

@@ -15,6 +15,7 @@ use martlet_protocol::basics::LogIndex;
 use rustix::process::Signal;
 
 use super::super::super::alone::NODES;
+use super::super::super::threads::idle;
 use super::application::{Application, Attached, Requests, Store};
 use super::series::{Measured, Series};
 use crate::fail::{Context as _, Fail, Outcome};
@@ -54,8 +55,8 @@ pub struct Arguments {
     #[arg(long)]
     core: Option<u16>,
     /// What the replica's thread does without work.
-    #[arg(long, value_enum)]
-    idle: IdleFlag,
+    #[arg(long, value_parser = idle())]
+    idle: Idle,
     /// Measure, once all replicas hold the state, and end.
     #[arg(long, requires = "record")]
     measure: Option<Threading>,
@@ -70,28 +71,6 @@ pub struct Arguments {
     record: Option<PathBuf>,
 }
 
-/// What a node's thread does without work, by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum IdleFlag {
-    /// It looks again.
-    Spin,
-    /// It lets others have the core.
-    Yield,
-    /// It spins a little, and sleeps.
-    Adaptive,
-}
-
-impl IdleFlag {
-    /// As it stands on a command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            IdleFlag::Spin => "spin",
-            IdleFlag::Yield => "yield",
-            IdleFlag::Adaptive => "adaptive",
-        }
-    }
-}
-
 /// For how long the application's thread looks for an answer before it sleeps, in microseconds: longer than any takes that is no accident.
 const CALLER_SPIN_US: u64 = 10_000;
 /// How often somebody looks who waits for the cluster, or for the lead.
@@ -103,11 +82,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let settings = Settings::load(&arguments.config).map_err(Fail::usage)?;
     let mut node: NodeConfig = settings.node().clone();
     node.threads.pin = arguments.core.map_or(Pin::None, |core| Pin::Cores(vec![core]));
-    node.threads.idle = match arguments.idle {
-        IdleFlag::Spin => Idle::Spin,
-        IdleFlag::Yield => Idle::Yield,
-        IdleFlag::Adaptive => Idle::Adaptive,
-    };
+    node.threads.idle = arguments.idle;
     if arguments.measure.is_some() {
         node.threads.spin_us = CALLER_SPIN_US;
     }
