@@ -22,11 +22,25 @@ pub struct Arguments {
     /// Remove the cluster's files too: logs, and the data below DIR/data. Data directories elsewhere stay.
     #[arg(long)]
     purge: bool,
-    /// How long a node may take to end, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-    grace: u64,
+    #[command(flatten)]
+    grace: Grace,
     #[command(flatten)]
     which: Which,
+}
+
+/// How long nodes may take to end, of the commands that end some.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Grace {
+    /// How long a node may take to end, in seconds.
+    #[arg(long = "grace", value_name = "SECONDS", default_value_t = 5)]
+    seconds: u64,
+}
+
+impl Grace {
+    /// So long.
+    pub fn time(self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
 }
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
@@ -36,7 +50,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         return Ok(());
     }
     let _lock = directory.lock()?;
-    for (node, how) in stop_all(&directory, Duration::from_secs(arguments.grace))? {
+    for (node, how) in stop_all(&directory, arguments.grace.time())? {
         format.print(format_args!("node {node} {how}"), || json!({"event": "stopped", "node": node, "how": how}));
     }
     if arguments.purge {

@@ -8,6 +8,7 @@ use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
 
 use super::change::Changing;
+use super::down::Grace;
 use crate::commands::Which;
 use crate::directory::Directory;
 use crate::fail::{Context as _, Fail, Outcome};
@@ -32,9 +33,8 @@ pub struct Arguments {
     /// Remove it even if the others cannot go on without it, or the data is lost by that.
     #[arg(long)]
     force: bool,
-    /// How long the node may take to end, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-    grace: u64,
+    #[command(flatten)]
+    grace: Grace,
     /// How long to wait until the others go on without it, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     patience: u64,
@@ -58,11 +58,11 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         if !arguments.force {
             changing.check_dispensable(&cluster, number, "removed")?;
         }
-        changing.dismiss(&cluster, number, Duration::from_secs(arguments.grace), arguments.force)?;
+        changing.dismiss(&cluster, number, arguments.grace.time(), arguments.force)?;
         cluster = directory.unlist_node(&cluster, number)?;
     } else {
         // An earlier command may have been broken off behind that point, or before.
-        super::down::stop(&directory, number, Duration::from_secs(arguments.grace))?;
+        super::down::stop(&directory, number, arguments.grace.time())?;
     }
     directory.forget_process(number)?;
     directory.end_change(number)?;

@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::change::Changing;
+use super::down::Grace;
 use crate::commands::Which;
 use crate::directory::{Change, Directory};
 use crate::fail::{Context as _, Outcome};
@@ -26,9 +27,8 @@ pub struct Arguments {
     /// Do it even if the others cannot go on without it, or the data is lost by that.
     #[arg(long)]
     force: bool,
-    /// How long the node may take to end, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-    grace: u64,
+    #[command(flatten)]
+    grace: Grace,
     /// How long to wait until the others go on without it, and until it counts, in seconds each.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
@@ -51,7 +51,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         if !arguments.force {
             changing.check_dispensable(&cluster, number, "replaced")?;
         }
-        changing.dismiss(&cluster, number, Duration::from_secs(arguments.grace), arguments.force)?;
+        changing.dismiss(&cluster, number, arguments.grace.time(), arguments.force)?;
         directory.clear_data(number)?;
         // From here on it is a node that is to be started.
         directory.begin_change(number, Change::Replacing)?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
+use super::down::Grace;
 use crate::commands::Which;
 use crate::directory::{Directory, Life};
 use crate::fail::{Context as _, Outcome};
@@ -20,9 +21,8 @@ use crate::output::Format;
 pub struct Arguments {
     /// The node's number.
     node: u16,
-    /// How long the node may take to end, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-    grace: u64,
+    #[command(flatten)]
+    grace: Grace,
     /// How long to wait until the cluster is whole again, in seconds; 0: not at all.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     patience: u64,
@@ -37,7 +37,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let cluster = directory.existing_node(node)?;
     let _lock = directory.lock()?;
     directory.adopt(node)?;
-    super::down::stop(&directory, node, Duration::from_secs(arguments.grace))?;
+    super::down::stop(&directory, node, arguments.grace.time())?;
     let (process, _child) = directory.start(node, Life::OfItsOwn)?;
     if arguments.patience > 0 {
         super::up::await_whole(&directory, &cluster, Duration::from_secs(arguments.patience), &interrupt)?;
