@@ -35,27 +35,22 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let directory = Directory::new(&arguments.which.dir);
     let cluster = directory.existing_cluster()?;
-    let mut activities = Vec::new();
-    for node in &cluster.config().nodes {
-        activities.push((node.number, activity(&directory, &cluster, node.number)?));
-    }
-    let perhaps: Vec<u16> = activities.iter().filter(|(_, activity)| *activity != Some(Activity::Gone)).map(|(node, _)| *node).collect();
+    let known: Vec<Known> =
+        cluster.config().nodes.iter().map(|node| Known::of(&directory, &cluster, node.number)).collect::<Outcome<_>>()?;
+    let perhaps: Vec<u16> = known.iter().filter(|known| known.activity != Some(Activity::Gone)).map(|known| known.node).collect();
     let sights = if perhaps.is_empty() { Vec::new() } else { Observer::open(&cluster)?.connect(&perhaps, &interrupt)? };
     // Of whom nothing is known but what can be read.
     let seen = |number: u16| sights.iter().any(|sight| sight.node == number && sight.reading.is_some());
-    let settle = |(number, activity): (u16, Option<Activity>)| {
-        (number, activity.unwrap_or(if seen(number) { Activity::Running } else { Activity::Gone }))
-    };
-    let activities: Vec<(u16, Activity)> = activities.into_iter().map(settle).collect();
-    let is_down = activities.iter().all(|(_, activity)| *activity == Activity::Gone);
+    let settled = |known: &Known| known.activity.unwrap_or(if seen(known.node) { Activity::Running } else { Activity::Gone });
+    let is_down = known.iter().all(|known| settled(known) == Activity::Gone);
     let view = observer::newest_view(&sights);
     summarise(&directory, &cluster, &sights, view, format);
     let mut table = Table::new(["node", "process", "state", "role", "view", "applied", "committed", "redis"]);
-    for ((number, activity), node) in activities.iter().zip(&cluster.config().nodes) {
-        let sight = sights.iter().find(|sight| sight.node == *number).filter(|_| *activity != Activity::Gone);
-        let started_here = directory.process(*number)?.filter(|process| process.activity() != Activity::Gone);
+    for (known, node) in known.iter().zip(&cluster.config().nodes) {
+        let (number, activity) = (known.node, settled(known));
+        let sight = sights.iter().find(|sight| sight.node == number).filter(|_| activity != Activity::Gone);
         let shown = || sight.map(|sight| sight.counter(Counter::Pid)).and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
-        let pid = started_here.map(|process| process.pid).or_else(shown);
+        let pid = known.pid.or_else(shown);
         let role = sight.and_then(Sight::role);
         let (state, colour) = match activity {
             Activity::Running => ("running", GOOD),
@@ -104,24 +99,36 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     Ok(())
 }
 
-/// What a node does; `None`: nobody knows who does not look at it.
-fn activity(directory: &Directory, cluster: &Cluster, number: u16) -> Outcome<Option<Activity>> {
-    let started_here = directory.process(number)?.map(|process| process.activity());
-    if started_here.is_some_and(|activity| activity != Activity::Gone) {
-        return Ok(started_here);
-    }
-    match cluster.config().fabric {
-        FabricKind::Shm => {
-            let runs = shm::is_running(&cluster.config().name, NodeId(number)).context("cannot see who runs")?;
-            Ok(match started_here {
-                _ if !runs => Some(Activity::Gone),
-                // It runs again, without us, or died this very moment.
-                Some(_) => None,
-                None => Some(Activity::Running),
-            })
+/// What is known of a node without a look at it.
+struct Known {
+    node: u16,
+    /// Its process, if it was started here and runs.
+    pid: Option<u32>,
+    /// What it does; `None`: only a look at it can tell.
+    activity: Option<Activity>,
+}
+
+impl Known {
+    fn of(directory: &Directory, cluster: &Cluster, node: u16) -> Outcome<Known> {
+        let process = directory.process(node)?;
+        let started_here = process.as_ref().map(|process| process.activity());
+        if started_here.is_some_and(|activity| activity != Activity::Gone) {
+            return Ok(Known { node, pid: process.map(|process| process.pid), activity: started_here });
         }
-        // It may run elsewhere, unless it has been started here.
-        FabricKind::Verbs => Ok(started_here),
+        let activity = match cluster.config().fabric {
+            FabricKind::Shm => {
+                let runs = shm::is_running(&cluster.config().name, NodeId(node)).context("cannot see who runs")?;
+                match started_here {
+                    _ if !runs => Some(Activity::Gone),
+                    // It runs again, without us, or died this very moment.
+                    Some(_) => None,
+                    None => Some(Activity::Running),
+                }
+            }
+            // It may run elsewhere, unless it has been started here.
+            FabricKind::Verbs => started_here,
+        };
+        Ok(Known { node, pid: None, activity })
     }
 }
 
