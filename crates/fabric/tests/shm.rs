@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use martlet_fabric::shm::probe::{self, DeathProbe, VictimPlan};
+use martlet_fabric::shm::probe::{self, DeathProbe, Pastime, VictimPlan};
 use martlet_fabric::shm::{DeathWords, OWNER_DIED, ParkWord, ShmConfig, ShmFabric, WAITERS, WakeReason};
 use martlet_fabric::{
     Fabric, Identity, Incarnation, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token,
@@ -128,7 +128,12 @@ fn be_a_child() {
         "mortal" => mortal(words[1], number(2), number(3), words[4] == "spin"),
         "writer" => writer(words[1], number(2), number(3)),
         "victim" => {
-            let plan = VictimPlan { spin: words[2] == "spin", cpu: None, resident_bytes: usize::from(number(3)) << 20 };
+            let pastime = match words[2] {
+                "spin" => Pastime::Spin,
+                "walk" => Pastime::Walk,
+                _ => Pastime::Sleep,
+            };
+            let plan = VictimPlan { pastime, cpu: None, resident_bytes: usize::from(number(3)) << 20 };
             let Err(error) = probe::victim(i32::from(number(1)), plan);
             panic!("{error}");
         }
@@ -414,13 +419,24 @@ fn revocations_under_a_running_writer_lose_nothing_that_was_confirmed() {
 fn the_bare_probe_sees_deaths_of_all_manners() {
     let _alone = alone();
     let mut probe = DeathProbe::new().expect("made");
-    for (manner, resident) in [("spin", 0), ("sleep", 0), ("sleep", 16)] {
+    for (manner, resident) in [("spin", 0), ("sleep", 0), ("sleep", 16), ("walk", 4)] {
         for _ in 0..3 {
             let mut command = Process::command(&format!("victim {} {manner} {resident}", probe.fd_number()));
             let victim = probe.spawn(&mut command).expect("ready");
             let timing = victim.kill().expect("seen");
             assert!(timing.seen_ns >= timing.kill_ns && timing.kill_ns > 0, "{timing:?}");
         }
+    }
+    // Somebody who sleeps until then sees it too, and who cannot is told of, with the victim dead either way.
+    for _ in 0..3 {
+        let mut command = Process::command(&format!("victim {} spin 0", probe.fd_number()));
+        assert!(probe.spawn(&mut command).expect("ready").kill_before_heir(|| Ok(())).expect("seen") > 0);
+        let victim = probe.spawn(&mut command).expect("ready");
+        let pid = victim.pid();
+        let error = victim.kill_before_heir(|| Err(io::Error::other("no place"))).expect_err("nobody sleeps");
+        assert_eq!(error.to_string(), "no place");
+        // SAFETY: signal 0 only asks whether there is such a process.
+        assert_eq!(unsafe { libc::kill(pid as i32, 0) }, -1, "it is gone, and has been waited for");
     }
     // A victim that does not get that far is an error, not a hang.
     let error = probe.spawn(Process::command("victim 0 spin 0").stderr(Stdio::null())).expect_err("no memory at descriptor 0");

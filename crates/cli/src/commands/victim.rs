@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use martlet_fabric::primitive::Ordering;
-use martlet_fabric::shm::probe::{self, VictimPlan};
+use martlet_fabric::shm::probe::{self, Pastime, VictimPlan};
 use martlet_fabric::shm::{DeathWords, ShmFabric};
 use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{self, LIFE, MAX_WATCHERS, Sizes, life};
@@ -29,12 +29,25 @@ pub struct Arguments {
     /// Spin instead of sleeping.
     #[arg(long)]
     spin: bool,
+    /// Walk through the resident memory instead.
+    #[arg(long, conflicts_with = "spin")]
+    walk: bool,
     /// The core to run on.
     #[arg(long)]
     core: Option<u16>,
     /// Mebibytes to keep resident.
     #[arg(long, default_value_t = 0)]
     resident: usize,
+}
+
+impl Arguments {
+    fn pastime(&self) -> Pastime {
+        match (self.spin, self.walk) {
+            (true, _) => Pastime::Spin,
+            (_, true) => Pastime::Walk,
+            _ => Pastime::Sleep,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -62,7 +75,7 @@ pub fn bench_fabric(cluster: &str, node: NodeId, incarnation: u64) -> Outcome<Sh
 
 pub fn run(arguments: &Arguments) -> Outcome {
     let cpu = arguments.core.map(usize::from);
-    let plan = VictimPlan { spin: arguments.spin, cpu, resident_bytes: arguments.resident << 20 };
+    let plan = VictimPlan { pastime: arguments.pastime(), cpu, resident_bytes: arguments.resident << 20 };
     match arguments.kind {
         Kind::Bare => {
             let never = probe::victim(arguments.fd, plan).context("the victim could not get ready")?;
@@ -87,12 +100,5 @@ fn member(arguments: &Arguments) -> Outcome {
     if let Some(signs) = own.memory(LIFE) {
         signs[life::THREADS].store(1, Ordering::Release);
     }
-    loop {
-        if arguments.spin {
-            std::hint::spin_loop();
-        } else {
-            std::thread::sleep(std::time::Duration::from_secs(3600));
-        }
-        std::hint::black_box(&resident);
-    }
+    arguments.pastime().pass(&resident)
 }

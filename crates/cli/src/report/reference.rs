@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use martlet_fabric::shm::probe::DeathProbe;
+use martlet_fabric::shm::probe::{self, DeathProbe, Pastime};
+use martlet_node::config::{Idle, Priority};
 use martlet_node::{clock, sched};
 
 use super::placement::two_cores;
@@ -163,31 +164,40 @@ fn round_trip(here: u16, there: u16) -> Outcome<Figure> {
 /// What a victim does until it is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Victim {
-    spin: bool,
+    pastime: Pastime,
     resident_mib: usize,
 }
 
 impl Victim {
     /// It spins.
-    pub const SPINNING: Victim = Victim { spin: true, resident_mib: 0 };
+    pub const SPINNING: Victim = Victim { pastime: Pastime::Spin, resident_mib: 0 };
     /// It sleeps.
-    pub const ASLEEP: Victim = Victim { spin: false, resident_mib: 0 };
+    pub const ASLEEP: Victim = Victim { pastime: Pastime::Sleep, resident_mib: 0 };
     /// It spins, and the kernel has much memory to tear down.
-    pub const LARGE: Victim = Victim { spin: true, resident_mib: 512 };
+    pub const LARGE: Victim = Victim { pastime: Pastime::Spin, resident_mib: 512 };
+    /// It works: its core's caches hold what it works on, and nothing of the kernel's code for its end.
+    pub const WORKING: Victim = Victim { pastime: Pastime::Walk, resident_mib: 4 };
 
     /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
+            Victim { pastime: Pastime::Walk, .. } => "working",
             Victim { resident_mib: 1.., .. } => "with 512 MiB",
-            Victim { spin: true, .. } => "spinning",
-            Victim { spin: false, .. } => "asleep",
+            Victim { pastime: Pastime::Spin, .. } => "spinning",
+            Victim { pastime: Pastime::Sleep, .. } => "asleep",
         }
     }
 
     /// The flags by which `martlet victim` becomes it. It runs on the second core, away from whoever measures on the first.
     pub fn arguments(self, command: &mut Command) {
-        if self.spin {
-            command.arg("--spin");
+        match self.pastime {
+            Pastime::Sleep => {}
+            Pastime::Spin => {
+                command.arg("--spin");
+            }
+            Pastime::Walk => {
+                command.arg("--walk");
+            }
         }
         if self.resident_mib > 0 {
             command.args(["--resident", &self.resident_mib.to_string()]);
@@ -215,16 +225,30 @@ impl Probe {
 
     /// Kills one victim and returns the nanoseconds until its death was seen.
     pub fn kill_one(&mut self, plan: Victim) -> Outcome<u64> {
-        let mut command = own_command()?;
-        command.args(["victim", "--kind", "bare", "--fd", &self.0.fd_number().to_string()]);
-        plan.arguments(&mut command);
-        let victim = self.0.spawn(command.stdin(Stdio::null())).context("cannot start the victim of a death probe")?;
+        let victim = self.spawn(plan)?;
         // It has just been started: let it reach its loop.
         std::thread::sleep(Duration::from_millis(1));
         // Apart from the victim, which is bound to the second core.
         let _apart = two_cores().map(|(first, _)| sched::OnCore::enter(first)).transpose().context("cannot bind the prober")?;
         let timing = victim.kill().context("the death probe failed")?;
         Ok(timing.seen_ns)
+    }
+
+    /// Kills one victim that spins, and returns the nanoseconds until a thread that sleeps on its core, scheduled as a backup is, had been woken by its death and had said so to
+    /// who polls for that on the other core: what a failover takes at least where the successor shares the primary's core. On one core alone it is what the death probe is.
+    pub fn succeed_one(&mut self) -> Outcome<u64> {
+        let victim = self.spawn(Victim::SPINNING)?;
+        let cores = two_cores();
+        let _apart = cores.map(|(first, _)| sched::OnCore::enter(first)).transpose().context("cannot bind the prober")?;
+        let place = || sched::place_current_thread(cores.map(|(_, second)| second), Priority::Slice, Idle::Park).map(drop);
+        victim.kill_before_heir(place).context("the bare succession failed")
+    }
+
+    fn spawn(&mut self, plan: Victim) -> Outcome<probe::Victim<'_>> {
+        let mut command = own_command()?;
+        command.args(["victim", "--kind", "bare", "--fd", &self.0.fd_number().to_string()]);
+        plan.arguments(&mut command);
+        self.0.spawn(command.stdin(Stdio::null())).context("cannot start the victim of a death probe")
     }
 }
 

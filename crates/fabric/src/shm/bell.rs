@@ -50,6 +50,14 @@ fn low_half(word: &AtomicU64) -> *mut AtomicU32 {
     std::ptr::from_ref(word).cast::<AtomicU32>().cast_mut()
 }
 
+/// Sleeps while the low half of `word` is as expected, for so long at most; it may return early.
+pub(super) fn wait_on_word(word: &AtomicU64, expected: u32, at_most: Duration) {
+    let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
+    // SAFETY: `low_half` points into `word`, which is borrowed. The reference only carries the address to the kernel.
+    let half = unsafe { &*low_half(word) };
+    let _ = futex::wait(half, futex::Flags::empty(), expected, Some(&timeout));
+}
+
 /// One end of a doorbell.
 #[derive(Clone, Debug)]
 pub(super) struct Bell(Area);

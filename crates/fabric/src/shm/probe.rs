@@ -3,6 +3,9 @@
 //!
 //! The prober starts its own executable again as the victim, with whatever hidden arguments the caller's command line understands; the
 //! number of the inherited descriptor ([`DeathProbe::fd_number`]) has to be among them.
+//!
+//! Where whoever takes over shares the victim's processor and sleeps there, a death cannot be answered sooner than such a sleeper can say that it has been woken by it:
+//! that is the bare succession ([`Victim::kill_before_heir`]).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -12,23 +15,56 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
+use super::bell;
 use super::memory::{self, Access, Area, Map, page};
 use super::process;
 use super::robust::{DeathWords, OWNER_DIED};
-use crate::primitive::Ordering;
+use crate::primitive::{AtomicU64, Ordering};
 
 /// The victim's death word.
 const DEATH: usize = 0;
 /// 1 once the victim is ready to be killed. On a cache line of its own.
 const READY: usize = 8;
+/// What the heir is about to do, or has done: see [`heir`]. On a cache line of its own.
+const HEIR: usize = 16;
+/// Bytes that a processor fetches at a time.
+const CACHE_LINE: usize = 64;
 /// How long a death may take to be seen before the probe is given up: only a broken kernel needs that long.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How a victim passes the time until it is killed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pastime {
+    /// It sleeps in the kernel.
+    #[default]
+    Sleep,
+    /// It spins in user mode, and does nothing else.
+    Spin,
+    /// It walks through its resident memory, over and over, as a process that works: by then its processor's caches hold nothing of the kernel's code for its end.
+    Walk,
+}
+
+impl Pastime {
+    /// Passes the time, for ever.
+    pub fn pass(self, resident: &[u8]) -> ! {
+        loop {
+            match self {
+                Pastime::Sleep => std::thread::sleep(Duration::from_secs(3600)),
+                Pastime::Spin => std::hint::spin_loop(),
+                Pastime::Walk => {
+                    std::hint::black_box(resident.iter().step_by(CACHE_LINE).fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
+                }
+            }
+            std::hint::black_box(resident);
+        }
+    }
+}
 
 /// What a victim does until it is killed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VictimPlan {
-    /// Spin in user mode, instead of sleeping in the kernel.
-    pub spin: bool,
+    /// How it passes the time.
+    pub pastime: Pastime,
     /// The processor to run on; any, if `None`.
     pub cpu: Option<usize>,
     /// Bytes of memory to keep resident: the kernel tears them down at the end.
@@ -60,14 +96,8 @@ pub fn victim(fd: RawFd, plan: VictimPlan) -> io::Result<std::convert::Infallibl
     }
     let words = DeathWords::register_in(area.clone(), &[DEATH]).map_err(io::Error::other)?;
     area.memory()[READY].store(1, Ordering::Release);
-    loop {
-        if plan.spin {
-            std::hint::spin_loop();
-        } else {
-            std::thread::sleep(Duration::from_secs(3600));
-        }
-        std::hint::black_box((&resident, &words));
-    }
+    std::hint::black_box(&words);
+    plan.pastime.pass(&resident)
 }
 
 /// How long a death took to be seen.
@@ -78,6 +108,21 @@ pub struct DeathTiming {
     /// From before kill() to the word's change, seen by polling it, in nanoseconds.
     pub seen_ns: u64,
 }
+
+/// States of the heir, which moves upwards through them.
+mod heir {
+    /// There is none yet.
+    pub const ABSENT: u64 = 0;
+    /// It goes to sleep at once.
+    pub const WAITS: u64 = 1;
+    /// It has seen the death.
+    pub const SUCCEEDS: u64 = 2;
+    /// It could not wait.
+    pub const FAILED: u64 = 3;
+}
+
+/// How long a sleeping heir is given to fall asleep: there is no telling from outside when it has, and one that is caught awake is only faster.
+const FALL_ASLEEP: Duration = Duration::from_millis(1);
 
 /// The prober's side. One probe serves many victims, one after another.
 #[derive(Debug)]
@@ -154,6 +199,59 @@ impl Victim<'_> {
         let seen = start.elapsed();
         self.child.wait()?;
         Ok(DeathTiming { kill_ns: killed.as_nanos() as u64, seen_ns: seen.as_nanos() as u64 })
+    }
+}
+
+impl Victim<'_> {
+    /// Kills the victim while a thread of this process, which has called `prepare` first, sleeps on its death word. Returns how long it took, from before kill(), until this thread,
+    /// polling, saw that the sleeper had been woken and had said so, in nanoseconds. `prepare` places the sleeper: on the victim's processor, if it is to be as with nodes that share one.
+    pub fn kill_before_heir(mut self, prepare: impl FnOnce() -> io::Result<()> + Send) -> io::Result<u64> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).ok_or(io::Error::other("a pid that is none"))?;
+        let memory = self.area.memory();
+        memory[HEIR].store(heir::ABSENT, Ordering::Release);
+        let succeeded = std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                let waited = prepare().and_then(|()| {
+                    memory[HEIR].store(heir::WAITS, Ordering::Release);
+                    await_death(&memory[DEATH])
+                });
+                memory[HEIR].store(if waited.is_ok() { heir::SUCCEEDS } else { heir::FAILED }, Ordering::Release);
+                waited
+            });
+            while memory[HEIR].load(Ordering::Acquire) == heir::ABSENT {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            std::thread::sleep(FALL_ASLEEP);
+            let start = Instant::now();
+            let killed = rustix::process::kill_process(pid, Signal::KILL);
+            while killed.is_ok() && memory[HEIR].load(Ordering::Acquire) < heir::SUCCEEDS {
+                std::hint::spin_loop();
+            }
+            let seen = start.elapsed();
+            if killed.is_err() {
+                // It lives, and the sleeper has to end all the same.
+                let _ = self.child.kill();
+            }
+            sleeper.join().map_err(|_| io::Error::other("the sleeper panicked"))??;
+            killed.map(|()| seen).map_err(io::Error::from)
+        })?;
+        self.child.wait()?;
+        Ok(succeeded.as_nanos() as u64)
+    }
+}
+
+/// Sleeps until the kernel has marked the word.
+fn await_death(word: &AtomicU64) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        let now = word.load(Ordering::Acquire);
+        if now & OWNER_DIED != 0 {
+            return Ok(());
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the kernel did not mark the victim's word"));
+        }
+        bell::wait_on_word(word, now as u32, PATIENCE);
     }
 }
 

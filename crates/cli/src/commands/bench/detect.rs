@@ -27,7 +27,8 @@ use crate::report::{Figure, Report, Unit};
 
 /// How soon a process is seen to have died, beside the bare probe.
 ///
-/// The victim is a member on the fabric whose acting thread spins, sleeps, or has 512 MiB resident. The watcher judges its death words as
+/// The victim is a member on the fabric whose acting thread spins, sleeps, works (it walks through 4 MiB, so that the kernel's code for its end is in no cache), or has
+/// 512 MiB resident. The watcher judges its death words as
 /// nodes do, polling them or sleeping on them. All of it is on shared memory: elsewhere no death is certain.
 #[derive(Debug, Args)]
 pub struct Arguments {
@@ -54,7 +55,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     let mut watcher = victim::bench_fabric(&cluster, martlet_fabric::NodeId(0), 1)?;
     watcher.connect(VICTIM_NODE);
     let mut incarnation = 1;
-    for plan in [Victim::SPINNING, Victim::ASLEEP, Victim::LARGE] {
+    for plan in [Victim::SPINNING, Victim::ASLEEP, Victim::WORKING, Victim::LARGE] {
         let mut bare = Figure::new("detect", format!("bare probe, victim {}", plan.name()), Unit::Microseconds);
         let mut polled = Figure::new("detect", format!("death seen by polling, victim {}", plan.name()), Unit::Microseconds);
         let mut slept = Figure::new("detect", format!("death seen out of sleep, victim {}", plan.name()), Unit::Microseconds);

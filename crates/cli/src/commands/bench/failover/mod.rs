@@ -32,7 +32,8 @@ use writer::{PATIENCE, Writer};
 /// A client writes, strikes the primary and writes on; the clock stops at the first reply from another primary, told apart by its view (over
 /// the Redis protocol: by who replied). That client is one of a Redis cluster: when its connection ends it tries the other nodes as CLUSTER
 /// SLOTS has listed them, and follows redirections. Just before the signal the bench looks whether the primary sleeps, since the kernel has to wake it first to die:
-/// the two kinds are also reported apart. Each failover is followed by one bare death probe, so that both see the same machine. With `mu`, detection
+/// the two kinds are also reported apart. Each failover is followed by one bare death probe, so that both see the same machine, and by one bare succession: a process
+/// dies, and somebody who sleeps on its core is woken by that and says so, with nothing to decide. With `mu`, detection
 /// and the switch of permission are shown apart, and drawn (Mu, Figure 6).
 ///
 /// Example: martlet bench failover --failovers 200 --json
@@ -158,6 +159,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         }
         figures.record(&failover);
         figures.bare.record(probe.kill_one(Victim::SPINNING)?);
+        figures.succession.record(probe.succeed_one()?);
     }
     report.set("struck_who_did_not_lead", in_vain);
     drop(striker.writer);
@@ -254,7 +256,8 @@ struct Figures {
     running: Figure,
     sleeping: Figure,
     bare: Figure,
-    /// The last three but one again, in microseconds, for the drawing.
+    succession: Figure,
+    /// `detection`, `switch` and `total` again, in microseconds, for the drawing.
     samples: [Vec<f64>; 3],
 }
 
@@ -272,6 +275,7 @@ impl Figures {
             running: figure(format!("{noun} to next acknowledged write, of a running primary")),
             sleeping: figure(format!("{noun} to next acknowledged write, of a sleeping primary")),
             bare: figure("bare death probe, in turn".into()),
+            succession: figure("bare succession, in turn".into()),
             samples: Default::default(),
         }
     }
@@ -333,5 +337,6 @@ impl Figures {
         report.add(self.total);
         [self.running, self.sleeping].into_iter().filter(|figure| figure.n() > 0).for_each(|figure| report.add(figure));
         report.add(self.bare);
+        report.add(self.succession);
     }
 }
