@@ -185,18 +185,19 @@ impl<M: StateMachine> Replica<M> {
         self.put_read(job(look, Done::new(done)), false);
     }
 
-    /// Reads the state, linearizably, for who trusts no clock: what [`Replica::read`] promises, and with `primary-backup` too it is a majority that says that nobody else
-    /// can have led, and not the lease alone. When the read has been executed and all that it saw is replicated, the coordinators are asked whether the view
-    /// still stands, and what was read is handed on when a majority has nothing for the next view (uKharon section 5, Algorithm 6, and appendix B). So a replica
-    /// whose clock stands still, or jumped back when its host was resumed, reads nothing stale. Commands are acknowledged under the lease all the same.
+    /// Reads the state, linearizably, for who trusts no clock: what [`Replica::read`] promises, but with `primary-backup` too it is a majority that says that nobody
+    /// else can have led, and not the lease alone. When the read has been executed and all that it saw is replicated, the coordinators are asked whether the view
+    /// still stands, and what was read is handed on when a majority has nothing for the next view (uKharon section 5, Algorithm 6, and appendix B). So a leader
+    /// whose clock stood still while its host was suspended hands out nothing stale. With `mu`, whose reads go by a majority anyway, it is `read`.
     ///
-    /// It costs a word read from each coordinator: over shared memory a load, over a network a round trip. All that wait share it, and it renews
-    /// the lease. Replies come in the order of execution, so calls executed behind it wait with it.
-    /// With `mu`, whose reads go by a majority anyway, it is `read`.
+    /// It costs a word read from each coordinator: over shared memory a load, over a network a round trip. All that wait share it, and it renews the lease. Replies
+    /// come in the order of execution, so calls executed behind it wait with it.
+    ///
+    /// *Commands* are acknowledged under the lease: what a leader acknowledges that has been succeeded, and whose clock says otherwise, can be lost, and no read sees it then.
     ///
     /// # Errors
-    /// See [`CallError`]; no read leaves its outcome unknown. While no majority of the coordinators can be reached it waits, until this replica hears that it leads no more
-    /// ([`CallError::NotLeader`]) or the time allowed has passed.
+    /// See [`CallError`]; no read leaves its outcome unknown. While no majority of the coordinators can be reached it waits, until this replica hears that it
+    /// leads no more ([`CallError::NotLeader`]) or the time allowed has passed ([`CallError::TimedOut`]).
     pub fn read_by_quorum<R: Send + 'static>(&self, look: impl FnOnce(&M) -> R + Send + 'static) -> Result<R, CallError> {
         self.wait(|done| self.put_read(job(look, done), true), CallError::TimedOut)
     }
