@@ -47,9 +47,9 @@ impl Quorum {
         self.asked = Some((round, whole));
     }
 
-    /// A round was won. `whole`: as [above](Quorum::wants_round).
+    /// A round was won: the one that was begun for them, or a later one, which vouches for as much. `whole`: as [above](Quorum::wants_round).
     pub fn handle_proof(&mut self, round: Round, whole: Ticket) {
-        let Some((_, vouched)) = self.asked.take_if(|(asked, _)| *asked == round) else { return };
+        let Some((_, vouched)) = self.asked.take_if(|(asked, _)| *asked <= round) else { return };
         let vouched = if Canary::EarlyRound.is_planted() { whole } else { vouched };
         while self.waiting.front().is_some_and(|first| *first <= vouched) {
             Mark::VouchedFor.reach();
@@ -96,7 +96,8 @@ mod tests {
         quorum.note_round(Round(8), Ticket(5));
         quorum.handle_proof(Round(7), Ticket(5));
         assert_eq!(quorum.released(), Ticket(0));
-        quorum.handle_proof(Round(8), Ticket(5));
+        // A renewal that began after it is as good.
+        quorum.handle_proof(Round(9), Ticket(5));
         assert_eq!(quorum.released(), Ticket(5), "they share it");
         assert!(!quorum.wants_round(Ticket(9)), "nobody waits");
     }
