@@ -389,6 +389,29 @@ enum martlet_status martlet_read_with(const struct martlet_replica *replica,
                                       martlet_done done,
                                       void *context);
 
+// Asks the machine's query, linearizably, for who trusts no clock: what martlet_read promises, but with the engine primary-backup too it is a majority of the
+// coordinators that says that nobody else can have led, asked once the query has been answered and all that it saw is replicated, and not the lease alone. With mu
+// it is martlet_read. It costs a word read from each coordinator, which all calls that wait share; calls executed behind it wait with it. While no majority can be
+// reached it waits, until this replica hears that it leads no more (MARTLET_NOT_LEADER) or the time allowed has passed (MARTLET_TIMED_OUT). Commands are acknowledged
+// under the lease all the same: those of a leader that has been succeeded, and whose clock says otherwise, can be lost. Free the reply.
+//
+// # Safety
+// As martlet_read.
+enum martlet_status martlet_read_by_quorum(const struct martlet_replica *replica,
+                                           const uint8_t *query,
+                                           size_t length,
+                                           struct martlet_bytes *reply);
+
+// Asks the machine's query, linearizably and by a quorum, as martlet_read_by_quorum does; `done` is called as by martlet_propose_with, with the answer.
+//
+// # Safety
+// As martlet_propose_with, for the bytes of the query.
+enum martlet_status martlet_read_by_quorum_with(const struct martlet_replica *replica,
+                                                const uint8_t *query,
+                                                size_t length,
+                                                martlet_done done,
+                                                void *context);
+
 // Asks the query of this replica's machine as it is, whoever leads: a follower's lags behind, a replica's that joins is in parts, and a leader's may hold what
 // is not replicated yet and can be lost. Free the reply.
 //

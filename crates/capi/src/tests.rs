@@ -88,6 +88,8 @@ fn a_null_handle_is_refused_by_every_call() {
             martlet_propose_once_with(null(), &command, Some(done), null_mut()),
             martlet_read(null(), null(), 0, &mut reply),
             martlet_read_with(null(), null(), 0, Some(done), null_mut()),
+            martlet_read_by_quorum(null(), null(), 0, &mut reply),
+            martlet_read_by_quorum_with(null(), null(), 0, Some(done), null_mut()),
             martlet_read_stale(null(), null(), 0, &mut reply),
             martlet_started(null(), setup.as_mut_ptr()),
             martlet_on_signals(null()),

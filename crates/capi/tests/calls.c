@@ -121,6 +121,7 @@ static void inside(void *context, martlet_status status, const uint8_t *reply, s
     CHECK(martlet_on_replica_thread(replica) == 1);
     ENDS(martlet_propose(replica, (const uint8_t *)"x", 1, &none), MARTLET_ON_REPLICA_THREAD);
     ENDS(martlet_read(replica, NULL, 0, &none), MARTLET_ON_REPLICA_THREAD);
+    ENDS(martlet_read_by_quorum(replica, NULL, 0, &none), MARTLET_ON_REPLICA_THREAD);
     ENDS(martlet_read_stale(replica, NULL, 0, &none), MARTLET_ON_REPLICA_THREAD);
     ENDS(martlet_open_session(replica, &number), MARTLET_ON_REPLICA_THREAD);
     ENDS(martlet_metric(replica, "pid", &number), MARTLET_ON_REPLICA_THREAD);
@@ -178,6 +179,12 @@ static void commands(martlet_replica *replica) {
     ENDS(martlet_read_with(replica, (const uint8_t *)"\1", 1, done, &told), MARTLET_OK);
     AWAIT(&told, MARTLET_OK);
     CHECK(told.length == 2 && memcmp(told.reply, "bc", 2) == 0);
+    ENDS(martlet_read_by_quorum(replica, (const uint8_t *)"\1", 1, &reply), MARTLET_OK);
+    CHECK(reply.length == 2 && memcmp(reply.data, "bc", 2) == 0);
+    martlet_bytes_free(&reply);
+    ENDS(martlet_read_by_quorum_with(replica, (const uint8_t *)"\2", 1, done, &told), MARTLET_OK);
+    AWAIT(&told, MARTLET_OK);
+    CHECK(told.length == 1 && told.reply[0] == 'c');
     ENDS(martlet_read_stale(replica, (const uint8_t *)"\2", 1, &reply), MARTLET_OK);
     CHECK(reply.length == 1 && reply.data[0] == 'c');
     martlet_bytes_free(&reply);
@@ -237,6 +244,8 @@ static void after_the_end(martlet_replica *replica) {
     martlet_role_change role;
     ENDS(martlet_propose(replica, NULL, 0, &reply), MARTLET_SHUTTING_DOWN);
     ENDS(martlet_read_with(replica, NULL, 0, done, &told), MARTLET_OK);
+    AWAIT(&told, MARTLET_SHUTTING_DOWN);
+    ENDS(martlet_read_by_quorum_with(replica, NULL, 0, done, &told), MARTLET_OK);
     AWAIT(&told, MARTLET_SHUTTING_DOWN);
     ENDS(martlet_open_session_with(replica, opened, &told), MARTLET_OK);
     AWAIT(&told, MARTLET_SHUTTING_DOWN);

@@ -58,6 +58,12 @@ impl Replica for Alone {
     fn released(&self) -> Ticket {
         Ticket(self.now.0)
     }
+    fn ticket_by_quorum(&mut self) -> Ticket {
+        self.ticket()
+    }
+    fn released_by_quorum(&self) -> Ticket {
+        self.released()
+    }
     fn fabric(&mut self) -> &mut Nobody {
         &mut self.fabric
     }

@@ -11,7 +11,8 @@
 //! 4. the application takes requests, executes them on the primary's state and proposes their effects;
 //! 5. the engine posts them to the backups, or applies what has come as a backup; completions again;
 //! 6. with a clock that was read after the last completion: is the view active? The engine draws its conclusions;
-//! 7. the application sends the replies that may go out: every one of them follows a check that is later than its execution (TRAPS 7).
+//! 7. where replies are not to depend on a lease: the coordinators are asked whether the view still stands, and where the answers are there at once they are taken;
+//! 8. the application sends the replies that may go out: every one of them follows a check that is later than its execution (TRAPS 7).
 //!
 //! Where the engine elects by itself, membership decides nothing that anybody waits for, and its tick comes last: when it is due and there is
 //! no other work, or when there has been other work for a while. Whoever is woken by a death, or by who asks for its permission after one, sees to that first.
@@ -140,6 +141,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         let mut now = self.take_completions();
         self.advance(now);
         self.go_on_electing(&mut now);
+        self.check_by_quorum(&mut now);
 
         self.asked = if self.is_electing() { self.asked.or(Some(now)) } else { None };
 
@@ -248,6 +250,17 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         }
     }
 
+    /// Asks the coordinators for those whose replies wait for that. What was executed in this turn came before.
+    #[inline]
+    fn check_by_quorum(&mut self, now: &mut Time) {
+        let host = &mut self.host;
+        if host.engine.check_by_quorum(*now, &mut host.core, &mut host.fabric) && self.has_completions() {
+            *now = self.take_completions();
+            let host = &mut self.host;
+            host.engine.check_by_quorum(*now, &mut host.core, &mut host.fabric);
+        }
+    }
+
     /// Takes over as primary if that is due, as far as it can be done at once. Returns whether anything has moved.
     fn take_over(&mut self, now: &mut Time) -> bool {
         let mut moved = false;
@@ -276,14 +289,16 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         true
     }
 
-    /// Whether something is under way that goes on by itself in the next turn: a takeover, or proposals that wait for a backup's lane.
+    /// Whether something is under way that goes on by itself in the next turn: a takeover, proposals that wait for a backup's lane, or replies that wait for the
+    /// coordinators. Who cannot reach those, so that its lease has run out, waits until something comes.
     fn is_busy(&self) -> bool {
         let host = &self.host;
+        let active = || host.core.lease().active(host.engine.view(), host.now);
         match host.engine.standing() {
-            Standing::Primary => host.engine.committed() != host.engine.last(),
+            Standing::Primary => host.engine.committed() != host.engine.last() || (host.engine.wants_round() && active()),
             // Its own election waits for what others write, which wakes it.
             _ if E::AUTHORITY == Authority::Engine => false,
-            _ => host.core.lease().active(host.engine.view(), host.now),
+            _ => active(),
         }
     }
 

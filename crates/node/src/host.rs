@@ -453,6 +453,14 @@ impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
         self.engine.released()
     }
 
+    fn ticket_by_quorum(&mut self) -> Ticket {
+        self.engine.ticket_by_quorum()
+    }
+
+    fn released_by_quorum(&self) -> Ticket {
+        self.engine.released_by_quorum()
+    }
+
     fn fabric(&mut self) -> &mut F {
         &mut self.fabric
     }

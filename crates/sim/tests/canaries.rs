@@ -43,7 +43,7 @@ fn is_found(bug: Bug) -> bool {
         None => format!("NOT FOUND: {}", bug.meaning.trim()),
     };
     let seed = found.as_ref().map_or("-".to_owned(), |found| found.seed.to_string());
-    println!("{:20} {:8} {seed:>6} {lives:>6} {:>8.2}  {verdict}", bug.name, bug.kind, took.as_secs_f64());
+    println!("{:20} {:13} {seed:>6} {lives:>6} {:>8.2}  {verdict}", bug.name, bug.kind, took.as_secs_f64());
     found.is_some() && took <= MOST
 }
 
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
         chosen = known;
     }
     let started = Instant::now();
-    println!("{:20} {:8} {:>6} {:>6} {:>8}  found by", "canary", "cluster", "seed", "lives", "seconds");
+    println!("{:20} {:13} {:>6} {:>6} {:>8}  found by", "canary", "cluster", "seed", "lives", "seconds");
     let missed = look_for(&chosen);
     println!("{} of {} found in {:.1} seconds", chosen.len() - missed.len(), chosen.len(), started.elapsed().as_secs_f64());
     if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

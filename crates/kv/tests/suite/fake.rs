@@ -161,6 +161,12 @@ impl<F: Fabric> Replica for FakeReplica<F> {
     fn released(&self) -> Ticket {
         self.released
     }
+    fn ticket_by_quorum(&mut self) -> Ticket {
+        self.ticket()
+    }
+    fn released_by_quorum(&self) -> Ticket {
+        self.released()
+    }
     fn fabric(&mut self) -> &mut F {
         &mut self.fabric
     }

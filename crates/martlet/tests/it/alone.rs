@@ -10,6 +10,7 @@ use crate::cluster::{Text, cluster, threads, with_every_engine};
 
 with_every_engine!(
     a_command_takes_effect_and_is_read,
+    a_read_by_quorum_sees_what_was_acknowledged_and_keeps_its_place_among_calls,
     a_sessions_command_takes_effect_once_and_in_its_turn,
     what_cannot_be_is_refused_with_a_reason,
     the_longest_command_takes_effect_and_a_longer_one_is_refused_with_the_limit,
@@ -38,6 +39,30 @@ fn a_command_takes_effect_and_is_read(engine: EngineKind) {
     assert_eq!(replica.read_stale(|text| text.0.len()), Ok(3));
     replica.read_with(|text| text.0.clone(), move |seen| sender.send(seen).expect("awaited"));
     assert_eq!(receiver.recv().expect("told"), Ok(b"abc".to_vec()));
+}
+
+fn a_read_by_quorum_sees_what_was_acknowledged_and_keeps_its_place_among_calls(engine: EngineKind) {
+    let replica = leading("quorum", engine);
+    assert_eq!(replica.propose(b"ab").as_deref(), Ok(&b"2"[..]));
+    assert_eq!(replica.read_by_quorum(|text| text.0.clone()).as_deref(), Ok(&b"ab"[..]));
+    assert_eq!(replica.query_by_quorum(b"? ").as_deref(), Ok(&b"? ab"[..]));
+    let (sender, receiver) = channel();
+    for call in 0..30 {
+        let told = sender.clone();
+        let note = move |result: Result<Vec<u8>, CallError>| told.send((call, result.expect("it leads").len())).expect("awaited");
+        match call % 3 {
+            0 => replica.propose_with(b"x", note),
+            1 => replica.read_by_quorum_with(|text| text.0.clone(), note),
+            _ => replica.read_with(|text| text.0.clone(), note),
+        }
+    }
+    for call in 0..30 {
+        let (told, length) = receiver.recv().expect("told");
+        assert_eq!(told, call, "in the order of execution, whatever each waited for");
+        assert!(call % 3 == 0 || length == 3 + call / 3, "{length} bytes in call {call}");
+    }
+    replica.stop().expect("in order");
+    assert_eq!(replica.read_by_quorum(|_| ()), Err(CallError::ShuttingDown));
 }
 
 fn a_sessions_command_takes_effect_once_and_in_its_turn(engine: EngineKind) {

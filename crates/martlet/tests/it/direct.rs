@@ -60,9 +60,10 @@ fn a_program_proposes_reads_and_is_told_in_order(engine: EngineKind) {
                 // It is executed, and may yet be lost.
                 assert_eq!(here.machine().0, b"ab");
                 here.read_with(|text| text.0.clone(), note("read"));
+                here.read_by_quorum_with(|text| text.0.clone(), note("read by quorum"));
                 here.propose_with(b"c", note("proposed"));
             }
-            _ if heard.borrow().len() < 3 || session.borrow().is_none() => {}
+            _ if heard.borrow().len() < 4 || session.borrow().is_none() => {}
             _ => {
                 let name = session.take().expect("opened");
                 let command = |seq, command| SessionCommand { session: name, seq, confirmed: 0, command };
@@ -84,6 +85,7 @@ fn a_program_proposes_reads_and_is_told_in_order(engine: EngineKind) {
     let expected = [
         ("proposed", reply(b"2")),
         ("read", reply(b"ab")),
+        ("read by quorum", reply(b"ab")),
         ("proposed", reply(b"3")),
         ("once", reply(b"4")),
         ("again", reply(b"4")),
@@ -91,8 +93,8 @@ fn a_program_proposes_reads_and_is_told_in_order(engine: EngineKind) {
         ("closed", None),
     ];
     assert_eq!(told, expected);
-    assert!(matches!(heard[5].1, Err(CallError::OutOfTurn { seq: 3, next: 2, .. })), "{:?}", heard[5]);
-    assert!(matches!(heard[6].1, Err(CallError::SessionUnknown { .. })), "{:?}", heard[6]);
+    assert!(matches!(heard[6].1, Err(CallError::OutOfTurn { seq: 3, next: 2, .. })), "{:?}", heard[6]);
+    assert!(matches!(heard[7].1, Err(CallError::SessionUnknown { .. })), "{:?}", heard[7]);
 }
 
 fn a_callback_is_never_called_within_a_call(engine: EngineKind) {

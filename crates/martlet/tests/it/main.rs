@@ -7,6 +7,7 @@ mod counter;
 mod direct;
 mod durable;
 mod names;
+mod quorum;
 mod together;
 
 use martlet::config::EngineKind;

@@ -55,6 +55,8 @@ fn a_follower_names_the_leader_and_leadership_is_handed_over_without_loss(engine
     assert!(replicas[follower].roles().any(|change| change.role == Role::Follower { leader: named.clone() }));
     assert_eq!(replicas[follower].propose(b"x"), Err(CallError::NotLeader { leader: named.clone() }));
     assert_eq!(replicas[follower].read(|_| ()), Err(CallError::NotLeader { leader: named.clone() }));
+    assert_eq!(replicas[follower].read_by_quorum(|_| ()), Err(CallError::NotLeader { leader: named.clone() }));
+    assert_eq!(replicas[first].query_by_quorum(b"").as_deref(), Ok(&b"ab"[..]));
     assert_eq!(replicas[follower].role().role, Role::Follower { leader: named });
 
     let roles = replicas[first].roles();
@@ -69,6 +71,7 @@ fn a_follower_names_the_leader_and_leadership_is_handed_over_without_loss(engine
     assert_eq!(once(second, 1, b"ab").as_deref(), Ok(&b"2"[..]));
     assert_eq!(once(second, 2, b"c").as_deref(), Ok(&b"3"[..]));
     assert_eq!(replicas[second].query(b"").as_deref(), Ok(&b"abc"[..]));
+    assert_eq!(replicas[second].query_by_quorum(b"").as_deref(), Ok(&b"abc"[..]));
 
     // The old leader was taught the state, and gets it all.
     while replicas[first].read_stale(|text| text.0.clone()).as_deref() != Ok(&b"abc"[..]) {

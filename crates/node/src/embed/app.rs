@@ -252,6 +252,34 @@ mod tests {
     }
 
     #[test]
+    fn reads_by_quorum_are_answered_in_the_turn_in_which_they_were_made_and_share_a_round() {
+        let (asks, heard) = (Cell::new(false), Rc::new(RefCell::new(Vec::new())));
+        let mut body = |here: &mut Here<'_, Count>| {
+            if asks.replace(false) {
+                here.propose_with(b"", |reply| drop(reply.expect("it leads")));
+                for _ in 0..3 {
+                    let answers = Rc::clone(&heard);
+                    here.read_by_quorum_with(|count| count.0, move |seen| answers.borrow_mut().push(seen));
+                }
+                assert!(heard.borrow().is_empty(), "nothing is told within a call");
+            }
+            Turn::Idle
+        };
+        leads(&mut body, |agent| {
+            let rounds = |agent: &OfCount<'_>| agent.host.core.renewals_by_majority();
+            // Its clock stands still, so its lease wants no renewal.
+            let before = rounds(agent);
+            agent.turn();
+            assert_eq!(rounds(agent), before, "nobody waits");
+            asks.set(true);
+            agent.turn();
+            assert_eq!(heard.take(), [Ok(1), Ok(1), Ok(1)]);
+            assert_eq!(rounds(agent), before + 1);
+            assert!(!agent.turn().worked, "nothing is left to do");
+        });
+    }
+
+    #[test]
     fn who_takes_no_more_calls_has_turns_all_the_same_and_keeps_what_it_is_asked_for() {
         let (turns, heard) = (Cell::new(0), Rc::new(RefCell::new(Vec::new())));
         let asks = Cell::new(false);

@@ -146,7 +146,11 @@ pub(super) enum Call<M> {
         proposal: Kept,
         done: Done<Vec<u8>>,
     },
-    Read(Box<dyn ReadJob<M> + Send>),
+    Read {
+        job: Box<dyn ReadJob<M> + Send>,
+        /// What is read is handed on once a majority was asked, whatever else says that this replica leads.
+        by_quorum: bool,
+    },
     /// Leadership is to be handed over: to this node, or to whoever comes next.
     HandOver {
         to: Option<NodeId>,
@@ -174,7 +178,7 @@ impl<M> Aside<M> {
 /// A call on the replica's thread, whichever thread it has come from.
 pub(super) enum Task<M> {
     Propose { proposal: Kept, done: DoneHere<Vec<u8>> },
-    Read(Box<dyn ReadJob<M>>),
+    Read { job: Box<dyn ReadJob<M>>, by_quorum: bool },
     HandOver { to: Option<NodeId>, done: DoneHere<()> },
 }
 
@@ -182,7 +186,7 @@ impl<M> From<Call<M>> for Task<M> {
     fn from(call: Call<M>) -> Task<M> {
         match call {
             Call::Propose { proposal, done } => Task::Propose { proposal, done: done.here() },
-            Call::Read(job) => Task::Read(job),
+            Call::Read { job, by_quorum } => Task::Read { job, by_quorum },
             Call::HandOver { to, done } => Task::HandOver { to, done: done.here() },
         }
     }
@@ -193,7 +197,7 @@ impl<M> Task<M> {
     pub fn refuse(self, why: CallError) {
         match self {
             Task::Propose { done, .. } => done.tell(Err(why)),
-            Task::Read(job) => job.end(Err(why)),
+            Task::Read { job, .. } => job.end(Err(why)),
             Task::HandOver { done, .. } => done.tell(Err(why)),
         }
     }

@@ -149,8 +149,28 @@ impl<'t, M: StateMachine> Here<'t, M> {
     /// Reads the state, linearizably, as [`Replica::read`] does: `look` runs before this returns, unless it has to wait or is refused, and `done` is called with
     /// what it saw when nobody else can have led then.
     pub fn read_with<R: 'static>(&mut self, look: impl FnOnce(&M) -> R + 'static, done: impl FnOnce(Result<R, CallError>) + 'static) {
-        let job = Look::<_, R, FromHere<R>>::new(look, DoneHere::new_here(done));
-        self.inside.ask(Task::Read(Box::new(job)));
+        self.look(look, done, false);
+    }
+
+    /// Reads the state, linearizably and by a quorum, as [`Replica::read_by_quorum`] does: `look` runs before this returns, unless it has to wait or is refused,
+    /// and `done` is called with what it saw when a majority that was asked after that knew of nobody else who could lead: over shared memory mostly in
+    /// this turn.
+    pub fn read_by_quorum_with<R: 'static>(
+        &mut self,
+        look: impl FnOnce(&M) -> R + 'static,
+        done: impl FnOnce(Result<R, CallError>) + 'static,
+    ) {
+        self.look(look, done, true);
+    }
+
+    fn look<R: 'static>(
+        &mut self,
+        look: impl FnOnce(&M) -> R + 'static,
+        done: impl FnOnce(Result<R, CallError>) + 'static,
+        by_quorum: bool,
+    ) {
+        let job = Box::new(Look::<_, R, FromHere<R>>::new(look, DoneHere::new_here(done)));
+        self.inside.ask(Task::Read { job, by_quorum });
     }
 
     /// Hands leadership over, as [`Replica::transfer_leadership`] and [`Replica::transfer_leadership_to`] do: to that node, or to whoever comes next.

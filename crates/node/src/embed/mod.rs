@@ -173,7 +173,7 @@ impl<M: StateMachine> Replica<M> {
     /// # Errors
     /// See [`CallError`]; no read leaves its outcome unknown.
     pub fn read<R: Send + 'static>(&self, look: impl FnOnce(&M) -> R + Send + 'static) -> Result<R, CallError> {
-        self.wait(|done| self.0.shared.inbox.put(Call::Read(job(look, done))), CallError::TimedOut)
+        self.wait(|done| self.put_read(job(look, done), false), CallError::TimedOut)
     }
 
     /// Reads the state, linearizably, and calls `done` with what was read, as [`Replica::propose_with`] does.
@@ -182,7 +182,37 @@ impl<M: StateMachine> Replica<M> {
         look: impl FnOnce(&M) -> R + Send + 'static,
         done: impl FnOnce(Result<R, CallError>) + Send + 'static,
     ) {
-        self.0.shared.inbox.put(Call::Read(job(look, Done::new(done))));
+        self.put_read(job(look, Done::new(done)), false);
+    }
+
+    /// Reads the state, linearizably, for who trusts no clock: what [`Replica::read`] promises, but with `primary-backup` too it is a majority that says that nobody
+    /// else can have led, and not the lease alone. When the read has been executed and all that it saw is replicated, the coordinators are asked whether the view
+    /// still stands, and what was read is handed on when a majority has nothing for the next view (uKharon section 5, Algorithm 6, and appendix B). So a leader
+    /// whose clock stood still while its host was suspended hands out nothing stale. With `mu`, whose reads go by a majority anyway, it is `read`.
+    ///
+    /// It costs a word read from each coordinator: over shared memory a load, over a network a round trip. All that wait share it, and it renews the lease. Replies
+    /// come in the order of execution, so calls executed behind it wait with it.
+    ///
+    /// *Commands* are acknowledged under the lease: what a leader acknowledges that has been succeeded, and whose clock says otherwise, can be lost, and no read sees it then.
+    ///
+    /// # Errors
+    /// See [`CallError`]; no read leaves its outcome unknown. While no majority of the coordinators can be reached it waits, until this replica hears that it
+    /// leads no more ([`CallError::NotLeader`]) or the time allowed has passed ([`CallError::TimedOut`]).
+    pub fn read_by_quorum<R: Send + 'static>(&self, look: impl FnOnce(&M) -> R + Send + 'static) -> Result<R, CallError> {
+        self.wait(|done| self.put_read(job(look, done), true), CallError::TimedOut)
+    }
+
+    /// Reads the state, linearizably and by a quorum, and calls `done` with what was read, as [`Replica::propose_with`] does.
+    pub fn read_by_quorum_with<R: Send + 'static>(
+        &self,
+        look: impl FnOnce(&M) -> R + Send + 'static,
+        done: impl FnOnce(Result<R, CallError>) + Send + 'static,
+    ) {
+        self.put_read(job(look, Done::new(done)), true);
+    }
+
+    fn put_read(&self, job: Box<dyn ReadJob<M> + Send>, by_quorum: bool) {
+        self.0.shared.inbox.put(Call::Read { job, by_quorum });
     }
 
     /// Asks the state machine's [`query`](StateMachine::query), linearizably.
@@ -190,12 +220,15 @@ impl<M: StateMachine> Replica<M> {
     /// # Errors
     /// As [`Replica::read`].
     pub fn query(&self, query: &[u8]) -> Result<Vec<u8>, CallError> {
-        let query = query.to_vec();
-        self.read(move |machine| {
-            let mut reply = Vec::new();
-            machine.query(&query, &mut reply);
-            reply
-        })
+        self.read(asking(query))
+    }
+
+    /// Asks the state machine's [`query`](StateMachine::query), linearizably, as [`Replica::read_by_quorum`] reads.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn query_by_quorum(&self, query: &[u8]) -> Result<Vec<u8>, CallError> {
+        self.read_by_quorum(asking(query))
     }
 
     /// Reads this replica's state as it is, whoever leads: a follower's lags behind, a replica's that joins is in parts, and a leader's may
@@ -315,6 +348,16 @@ impl<M: StateMachine> Replica<M> {
 
 fn job<M, R: Send + 'static>(look: impl FnOnce(&M) -> R + Send + 'static, done: Done<R>) -> Box<dyn ReadJob<M> + Send> {
     Box::new(Look::<_, R, FromAnywhere<R>>::new(look, done))
+}
+
+/// Asks the machine what it was asked, where it is.
+fn asking<M: StateMachine>(query: &[u8]) -> impl FnOnce(&M) -> Vec<u8> + Send + 'static {
+    let query = query.to_vec();
+    move |machine| {
+        let mut reply = Vec::new();
+        machine.query(&query, &mut reply);
+        reply
+    }
 }
 
 /// The name of a session in the reply to the entry that opened it.

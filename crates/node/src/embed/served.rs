@@ -32,6 +32,20 @@ pub(super) struct Shared<M> {
 }
 
 /// What waits for its ticket.
+struct Waiting<M> {
+    ticket: Ticket,
+    /// The ticket is one by quorum.
+    by_quorum: bool,
+    answer: Answer<M>,
+}
+
+impl<M> Waiting<M> {
+    fn is_released<R: Replica>(&self, replica: &R) -> bool {
+        self.ticket <= if self.by_quorum { replica.released_by_quorum() } else { replica.released() }
+    }
+}
+
+/// What somebody is to be told.
 enum Answer<M> {
     Proposal(DoneHere<Vec<u8>>, Result<Vec<u8>, CallError>),
     /// A session's command that had been executed before.
@@ -78,8 +92,8 @@ pub(super) struct Served<M> {
     pub closed: bool,
     /// Somebody has been told something, and may want a turn for it.
     pub has_told: bool,
-    /// Executed, and not known to be replicated; in the order of their tickets.
-    waiting: VecDeque<(Ticket, Answer<M>)>,
+    /// Executed, and not known to be replicated, or not to have been executed by the leader; in the order of their tickets.
+    waiting: VecDeque<Waiting<M>>,
     /// Who is to be told that a call is refused. They wait until no call is being taken: a callback may want what its caller has in hand then.
     refused: Vec<Box<dyn FnOnce()>>,
     /// Who has asked for this node to hand its leadership over, which it does by leaving.
@@ -136,7 +150,7 @@ impl<M: StateMachine> Served<M> {
 
     fn give_up_waiting(&mut self, leader: Option<Leader>) {
         self.has_told |= !self.waiting.is_empty();
-        self.waiting.drain(..).for_each(|(_, answer)| answer.give_up(leader.clone()));
+        self.waiting.drain(..).for_each(|waiting| waiting.answer.give_up(leader.clone()));
     }
 
     fn tell_refused(&mut self) {
@@ -303,9 +317,10 @@ impl<M: StateMachine> Served<M> {
                 self.refuse(|| task.refuse(CallError::NotLeader { leader }));
             }
             task if !self.has_place() => return Some(task),
-            Task::Read(mut job) => {
+            Task::Read { mut job, by_quorum } => {
                 job.look(replica.machine().0.inner());
-                self.waiting.push_back((replica.ticket(), Answer::Read(job)));
+                let ticket = if by_quorum { replica.ticket_by_quorum() } else { replica.ticket() };
+                self.waiting.push_back(Waiting { ticket, by_quorum, answer: Answer::Read(job) });
             }
             Task::HandOver { to, done } => match replica.hand_over(to) {
                 Ok(()) => self.handing_over.push((to, done)),
@@ -399,7 +414,7 @@ impl<M: StateMachine> Served<M> {
                 }
             }
         };
-        self.waiting.push_back((replica.ticket(), answer));
+        self.waiting.push_back(Waiting { ticket: replica.ticket(), by_quorum: false, answer });
         None
     }
 
@@ -407,8 +422,9 @@ impl<M: StateMachine> Served<M> {
     pub fn answer<R: Replica>(&mut self, replica: &R) -> usize {
         self.tell_refused();
         let mut sent = 0;
-        while self.waiting.front().is_some_and(|(ticket, _)| *ticket <= replica.released()) {
-            let Some((_, answer)) = self.waiting.pop_front() else { break };
+        // In order: what was executed behind a read by quorum waits with it.
+        while self.waiting.front().is_some_and(|waiting| waiting.is_released(replica)) {
+            let Some(Waiting { answer, .. }) = self.waiting.pop_front() else { break };
             answer.tell();
             sent += 1;
         }

@@ -50,6 +50,10 @@ probes! {
         NoSecondCheck = "no-second-check",
         /// The replies of a turn without proposals wait for none of the entries that they show (7).
         EagerRead = "eager-read",
+        /// A read by quorum waits for the lease, as any other, and for no round of questions (uKharon App. B).
+        UnaskedQuorum = "unasked-quorum",
+        /// A round of questions vouches for reads that were executed while it was under way (7).
+        EarlyRound = "early-round",
         /// An entry is committed as soon as one backup holds it (uKharon section 7.3).
         FastestBackup = "fastest-backup",
         /// A new primary does not look into its lanes before it takes over (uKharon section 7.3).

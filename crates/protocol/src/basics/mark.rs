@@ -127,6 +127,8 @@ probes! {
         LeaseBegun = "lease: begins",
         /// A lease is lengthened.
         LeaseExtended = "lease: extended",
+        /// A round of questions begins since replies wait for what it proves.
+        RoundAsked = "lease: a round is asked for",
         /// A lease is given back.
         LeaseGivenBack = "lease: given back",
         /// Who might hold an older lease shows by its lease word that it does not.
@@ -177,6 +179,8 @@ probes! {
         Flushed = "primary: flushes its commit index",
         /// Nothing is released, since the view is not known to be active.
         CheckFailed = "primary: the check before replies fails",
+        /// Replies that wait for a majority of the coordinators are released.
+        VouchedFor = "primary: a round vouches for reads",
         /// A lane cannot be written any more.
         LaneBroken = "primary: a lane is lost",
         /// A peer's counter stands still, or cannot be read.

@@ -6,7 +6,7 @@ use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec};
 
 use super::{ConfigError, Event};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::membership::{Authority, View};
+use crate::membership::{Authority, Core, Proof, Round, View};
 use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 /// A replication engine, as a node and a simulated node drive it (DESIGN section 6). Static dispatch: a node is generic over its engine.
@@ -18,7 +18,10 @@ use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, State
 /// 3. [`post`](Engine::post) writes them to the others, or applies what came from the leader;
 /// 4. completions, to the end: [`handle_completion`](Engine::handle_completion);
 /// 5. with a clock read after that, [`advance`](Engine::advance) draws the conclusions: it takes over, commits, and releases;
-/// 6. the application sends the replies up to [`released`](Engine::released), and the node acts on [`poll_event`](Engine::poll_event).
+/// 6. [`check_by_quorum`](Engine::check_by_quorum), for replies that are not to depend on a lease; where operations complete at once, a second time in the
+///    same turn, after their completions;
+/// 7. the application sends the replies up to [`released`](Engine::released), or to [`released_by_quorum`](Engine::released_by_quorum), and the node acts on
+///    [`poll_event`](Engine::poll_event).
 ///
 /// The order is what makes a reply safe: whatever entitles a process to lead is checked after everything that the reply depends on (TRAPS 7).
 ///
@@ -62,6 +65,13 @@ pub trait Engine: Debug + Sized {
     fn ticket(&self) -> Ticket;
     /// Replies with tickets up to this one may go out, if they were computed in this reign.
     fn released(&self) -> Ticket;
+    /// Replies whose ticket was [asked for by quorum](Engine::ticket_by_quorum) may go out up to this one, if they were computed in this reign: what they saw
+    /// is committed, and a majority, asked after that, knew of nobody else who could lead. Nobody's clock says so.
+    fn released_by_quorum(&self) -> Ticket;
+    /// Whether replies wait for a round of questions to the coordinators that has not begun, or not been won.
+    fn wants_round(&self) -> bool {
+        false
+    }
     /// The highest index that this replica knows to be committed.
     fn committed(&self) -> LogIndex;
     /// The last entry that this replica holds, or has proposed.
@@ -103,6 +113,28 @@ pub trait Engine: Debug + Sized {
 
     // Commands.
 
+    /// The ticket for replies computed in this turn that wait for [`released_by_quorum`](Engine::released_by_quorum).
+    fn ticket_by_quorum(&mut self) -> Ticket;
+    /// A round of questions has just begun: whatever is [released](Engine::released) by now was executed, and replicated, before anybody was asked.
+    fn note_round(&mut self, _round: Round) {}
+    /// A round of questions was won, perhaps some time ago.
+    fn handle_proof(&mut self, _proof: Proof) {}
+    /// Takes what rounds of questions have proved, and has another one begun if replies wait for that. To be called after [`advance`](Engine::advance).
+    /// Returns whether one has begun.
+    fn check_by_quorum<F: Fabric>(&mut self, now: Time, core: &mut Core, fabric: &mut F) -> bool {
+        if !self.wants_round() {
+            return false;
+        }
+        if let Some(proof) = core.proof() {
+            self.handle_proof(proof);
+        }
+        // All replies that wait share a round: those that come while it is under way wait for the next.
+        let round = if self.wants_round() { core.begin_round(now, fabric) } else { None };
+        if let Some(round) = round {
+            self.note_round(round);
+        }
+        round.is_some()
+    }
     /// Takes the effects of requests, which the machine already shows, into the log. The next [`post`](Engine::post) posts them.
     ///
     /// # Errors

@@ -218,6 +218,11 @@ pub trait Replica {
     fn ticket(&self) -> Ticket;
     /// Replies with tickets up to this one may go out.
     fn released(&self) -> Ticket;
+    /// The ticket for replies computed in this turn that are not to depend on any clock.
+    fn ticket_by_quorum(&mut self) -> Ticket;
+    /// Replies whose ticket was [asked for by quorum](Replica::ticket_by_quorum) may go out up to this one: a majority was asked, after everything that they
+    /// saw had been replicated, and knew of nobody else who could lead.
+    fn released_by_quorum(&self) -> Ticket;
     /// The endpoint, for the application's own lanes.
     fn fabric(&mut self) -> &mut Self::Fabric;
     /// The next coming or going of a client on the fabric.

@@ -27,12 +27,30 @@ pub struct Client {
     /// What it will ask for next, if that is not left to chance.
     pub wanted: Vec<u64>,
     chance: Rng,
+    /// How many of its reads, per thousand, go by quorum, and chance for that alone.
+    quorum_reads: u32,
+    chance_of_quorum: Rng,
 }
 
 impl Client {
     /// A client that has asked for nothing yet, of keys 1 to `keys`.
     pub fn new(id: usize, keys: u64, target: u16, chance: Rng) -> Client {
-        Client { id, target, number: 0, open: None, seen: vec![None; keys as usize + 1], wanted: Vec::new(), chance }
+        Client {
+            id,
+            target,
+            number: 0,
+            open: None,
+            seen: vec![None; keys as usize + 1],
+            wanted: Vec::new(),
+            chance,
+            quorum_reads: 0,
+            chance_of_quorum: Rng::with_seed(0),
+        }
+    }
+
+    /// So many of its reads, per thousand, go by quorum.
+    pub fn read_by_quorum(&mut self, per_thousand: u32, chance: Rng) {
+        (self.quorum_reads, self.chance_of_quorum) = (per_thousand, chance);
     }
 
     /// Chance of its own.
@@ -68,7 +86,8 @@ impl Client {
             }
         };
         self.number += 1;
-        self.open = Some(Open { called_ns: now, request: Request { client: self.id, number: self.number, key, action } });
+        let by_quorum = action == Action::Get && self.chance_of_quorum.u32(..1000) < self.quorum_reads;
+        self.open = Some(Open { called_ns: now, request: Request { client: self.id, number: self.number, key, action, by_quorum } });
     }
 
     /// The open request, to be sent (again).

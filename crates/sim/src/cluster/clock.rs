@@ -12,16 +12,29 @@ pub struct Clock {
     ppm: i64,
     /// How far behind the furthest core a core can be.
     skew_ns: u64,
+    /// When it has stopped, in true time: out of the model.
+    stopped_at: Option<u64>,
 }
 
 impl Clock {
     /// A clock whose durations differ from those of every other by at most `drift_ppm`.
     pub fn drawn(chance: &mut Rng, drift_ppm: u64, skew_ns: u64) -> Clock {
         let half = drift_ppm as i64 / 2;
-        Clock { offset: chance.u64(1_000_000..1_000_000_000), ppm: chance.i64(-half..=half), skew_ns }
+        Clock { offset: chance.u64(1_000_000..1_000_000_000), ppm: chance.i64(-half..=half), skew_ns, stopped_at: None }
+    }
+
+    /// From now on it shows one time only, as where a host has been suspended and its clock does not count that.
+    pub fn stop(&mut self, now: u64) {
+        self.stopped_at = Some(now);
+    }
+
+    /// Whether it is out of the model.
+    pub fn has_stopped(&self) -> bool {
+        self.stopped_at.is_some()
     }
 
     fn at(&self, now: u64) -> u64 {
+        let now = now.min(self.stopped_at.unwrap_or(now));
         (self.offset as i64 + now as i64 + now as i64 * self.ppm / 1_000_000) as u64
     }
 

@@ -146,7 +146,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let nodes = usize::from(settings.nodes);
         let client = |id| {
             let mut chance = stream(seed, "client", id as u64);
-            Client::new(id, settings.keys, chance.u16(..settings.nodes), chance)
+            let mut client = Client::new(id, settings.keys, chance.u16(..settings.nodes), chance);
+            client.read_by_quorum(settings.quorum_reads, stream(seed, "reads by quorum", id as u64));
+            client
         };
         let clients = (0..settings.clients as usize).map(client).collect();
         let mut cluster = Cluster {
@@ -444,6 +446,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let mut place = dark::place::<HOST>(&mut self.lasting, node.me.node, &self.current);
         let turn = node.turn(now, &self.settings, &mut self.chance, place.as_mut());
         let (knows_view, comes_back_as) = (node.core.view().is_some(), node.comes_back_as);
+        let has_stopped_clock = node.clock.has_stopped();
         let (me, over, replies) = (node.me, node.over, std::mem::take(&mut node.server.outbox));
         self.faults.add(Fault::FullLog, std::mem::take(&mut node.server.refused));
         if node.is_mid_turn() {
@@ -457,10 +460,13 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
         self.world.wake_at(process, turn.due.max(now + 1));
         self.look_at(process);
+        // Of whoever has a clock that is out of the model nothing is asked but that it replies nothing wrong.
         if let Some(view) = turn.active
             && self.settings.canary != Some(Canary::NoActiveCheck)
+            && !has_stopped_clock
         {
-            let others = self.nodes.iter().flatten().filter(|n| n.me != me).filter_map(|n| Some((n.me, n.may_act_in(now)?)));
+            let others = self.nodes.iter().flatten().filter(|n| n.me != me && !n.clock.has_stopped());
+            let others = others.filter_map(|n| Some((n.me, n.may_act_in(now)?)));
             self.oracles.active(now, me, view, others);
         }
         for reply in replies {

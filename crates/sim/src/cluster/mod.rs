@@ -116,6 +116,13 @@ pub const SPECIAL: &[Kind] = &[
         disks: false,
         live: |plan, _| scenarios::stopped_after_renewal(plan),
     },
+    Kind {
+        name: "stopped-clock",
+        about: "primary-backup on a network; the primary stops, and with it its clock, and it is asked for reads by quorum when another one leads",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, _| scenarios::read_from_the_past(plan),
+    },
 ];
 
 impl Kind {
@@ -144,6 +151,7 @@ impl Kind {
 
     fn settings(&self, plan: &Plan) -> Settings {
         let mut settings = Settings::drawn(&mut stream(plan.seed, "settings", 0), self.ground);
+        settings.add_quorum_reads(&mut stream(plan.seed, "quorum reads", 0));
         if self.disks {
             settings.add_disks(&mut stream(plan.seed, "disks", 0));
         }

@@ -394,6 +394,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         if !self.dormant {
             self.engine.advance(now, active, &mut self.fabric, &mut self.machine);
             self.take_engine_events(now);
+            self.check_by_quorum(now);
         }
         if !self.leaving {
             self.server.release(&self.engine);
@@ -410,6 +411,17 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             }
             !go
         });
+    }
+
+    /// Asks the coordinators for replies that wait for that. Where they have answered at once, the replies go out in this turn.
+    fn check_by_quorum(&mut self, now: Time) {
+        if self.engine.check_by_quorum(now, &mut self.core, &mut self.fabric) {
+            while let Some(completion) = self.fabric.poll() {
+                self.completions.push(completion);
+            }
+            self.handle_completions(now);
+            self.engine.check_by_quorum(now, &mut self.core, &mut self.fabric);
+        }
     }
 
     fn take_peer_events(&mut self, now: Time) {

@@ -117,6 +117,52 @@ pub(super) fn stopped_after_renewal(plan: &Plan) -> (Report, String) {
     )
 }
 
+/// For canaries. The primary is stopped while it asks the coordinators for a read by quorum, and its clock with it; when it goes on, another one leads and has
+/// acknowledged writes, but by its clock its lease holds. It takes one more read before it looks at anything else, and must not answer from what it knows.
+///
+/// It has no writes in its hands: those are acknowledged under the lease, and whose clock is out of the model may acknowledge what will be lost.
+pub(super) fn read_from_the_past(plan: &Plan) -> (Report, String) {
+    // One key, of which every client knows what the others have written.
+    let settings = Settings { quorum_reads: 1000, keys: 1, ..Settings::scripted() };
+    play::<PrimaryBackup, false>(plan, settings, |c| {
+        let old = c.process(0);
+        let name = c.name(old);
+        let asks = |c: &Cluster<PrimaryBackup, false>| {
+            let node = c.nodes[old].as_ref();
+            node.is_some_and(|n| n.engine.wants_round() && n.engine.committed() == n.engine.last() && n.server.inbox.is_empty())
+        };
+        if !c.until("it asks the coordinators, and writes nothing", asks) {
+            return;
+        }
+        c.say("the primary is stopped, and its clock");
+        let now = c.world.now();
+        c.nodes[old].as_mut().expect("it lives").clock.stop(now);
+        c.hold(old);
+        c.until("another one leads", |c| c.has_other_primary(name));
+        c.until_replies(10);
+        c.closing = true;
+        c.until("all requests come to an end", |c| c.clients.iter().all(|client| !client.is_waiting()));
+        if c.oracles.violation().is_some() {
+            return;
+        }
+        // Whatever was sent to it has arrived by then. It is the clients' that have asked somebody else since.
+        c.go_on_until(c.world.now() + 10_000);
+        if let Some(node) = &mut c.nodes[old] {
+            node.server.inbox.clear();
+        }
+        c.say("it is asked for a read by quorum, and goes on");
+        (c.clients[0].wanted, c.clients[0].target) = (vec![1], 0);
+        c.call(0);
+        c.until("the request is there", |c| c.nodes[old].as_ref().is_none_or(|n| !n.server.inbox.is_empty()));
+        // Turns for requests only, which a busy primary takes between two whole ones.
+        c.settings.short_turns = 1000;
+        c.release(old);
+        c.go_on_until(c.world.now() + 20_000);
+        c.settings.short_turns = 0;
+        c.until("the read is answered, by whomever", |c| !c.clients[0].is_waiting());
+    })
+}
+
 fn play<E: Engine, const HOST: bool>(plan: &Plan, settings: Settings, script: fn(&mut Cluster<E, HOST>)) -> (Report, String) {
     let mut cluster = Cluster::new(plan, settings);
     cluster.until_served();

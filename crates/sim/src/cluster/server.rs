@@ -20,6 +20,8 @@ pub struct Request {
     pub key: u64,
     /// What to do with it.
     pub action: Action,
+    /// A read that is answered when a majority has been asked.
+    pub by_quorum: bool,
 }
 
 /// What a node says to a request.
@@ -35,6 +37,14 @@ pub struct Reply {
     pub proposed: Option<(LogIndex, u64)>,
 }
 
+/// A reply that waits for its ticket.
+#[derive(Debug)]
+struct Waiting {
+    ticket: Ticket,
+    by_quorum: bool,
+    reply: Reply,
+}
+
 /// Requests and replies of one life.
 #[derive(Debug, Default)]
 pub struct Server {
@@ -46,7 +56,7 @@ pub struct Server {
     pub outbox: Vec<Reply>,
     /// It never asks whether there is room in the log.
     pub heedless: bool,
-    waiting: VecDeque<(Ticket, Reply)>,
+    waiting: VecDeque<Waiting>,
     reign: u64,
     effects: Vec<u8>,
 }
@@ -57,7 +67,7 @@ impl Server {
     pub fn poll<E: Engine>(&mut self, engine: &mut E, machine: &mut Machine) {
         self.note_reign(engine);
         while let Some(request) = self.inbox.front() {
-            let Request { client, number, .. } = *request;
+            let Request { client, number, by_quorum, .. } = *request;
             match engine.standing() {
                 Standing::Primary => {
                     if !self.heedless && !engine.has_room(MOST_EFFECTS) {
@@ -81,7 +91,12 @@ impl Server {
                         }
                     };
                     if let Some(output) = output {
-                        self.waiting.push_back((engine.ticket(), Reply { client, number, result: Ok(output), proposed }));
+                        let ticket = if by_quorum { engine.ticket_by_quorum() } else { engine.ticket() };
+                        self.waiting.push_back(Waiting {
+                            ticket,
+                            by_quorum,
+                            reply: Reply { client, number, result: Ok(output), proposed },
+                        });
                     }
                 }
                 Standing::Backup { primary } => self.outbox.push(Reply { client, number, result: Err(primary), proposed: None }),
@@ -94,9 +109,11 @@ impl Server {
     /// Sends what has been released.
     pub fn release<E: Engine>(&mut self, engine: &E) {
         self.note_reign(engine);
-        while self.waiting.front().is_some_and(|(ticket, _)| *ticket <= engine.released()) {
-            let (_, reply) = self.waiting.pop_front().expect("checked");
-            self.outbox.push(reply);
+        let released =
+            |waiting: &Waiting| waiting.ticket <= if waiting.by_quorum { engine.released_by_quorum() } else { engine.released() };
+        while self.waiting.front().is_some_and(released) {
+            let waiting = self.waiting.pop_front().expect("checked");
+            self.outbox.push(waiting.reply);
         }
     }
 

@@ -88,6 +88,8 @@ pub struct Settings {
     pub sleepers: bool,
     /// Whether the ballots of all slots have been used up before the life begins.
     pub worn: bool,
+    /// How many reads of clients, per thousand, go by quorum.
+    pub quorum_reads: u32,
     /// Whether a majority has to serve alone before everything heals.
     pub alone: bool,
     /// What the nodes' disks are like, where they have any.
@@ -195,6 +197,7 @@ impl Settings {
             drain_budget_bytes: chance.usize(1..2_000),
             transfer_budget_bytes: chance.usize(1..2_000),
             idle_ns: chance.u64(2_000..20_000),
+            quorum_reads: 0,
             alone: false,
             disks: None,
             canary: None,
@@ -235,6 +238,15 @@ impl Settings {
         }
         // Slots that have been used say that somebody has founded a cluster.
         self.worn = false;
+    }
+
+    /// In some lives reads go by quorum, some of them or all. With chance of its own: other lives are what they were before there were any.
+    pub fn add_quorum_reads(&mut self, chance: &mut Rng) {
+        self.quorum_reads = match chance.u8(..6) {
+            0 => chance.u32(1..1000),
+            1 => 1000,
+            _ => 0,
+        };
     }
 
     /// Brings the easy faults closer together, where too few would happen.
@@ -317,6 +329,7 @@ impl Settings {
             drain_budget_bytes: 2_000,
             transfer_budget_bytes: 2_000,
             idle_ns: 10_000,
+            quorum_reads: 0,
             alone: false,
             disks: None,
             canary: None,

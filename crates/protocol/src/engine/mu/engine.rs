@@ -51,6 +51,15 @@ impl Engine for Mu {
         self.released()
     }
 
+    /// A majority gives its permission to every reply.
+    fn released_by_quorum(&self) -> Ticket {
+        self.released()
+    }
+
+    fn ticket_by_quorum(&mut self) -> Ticket {
+        self.ticket()
+    }
+
     fn committed(&self) -> LogIndex {
         self.committed()
     }

@@ -7,7 +7,7 @@ use super::{Config, Event, PrimaryBackup, Role};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::{self, ConfigError, Engine};
-use crate::membership::{Authority, View};
+use crate::membership::{Authority, Proof, Round, View};
 use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 impl Engine for PrimaryBackup {
@@ -51,6 +51,26 @@ impl Engine for PrimaryBackup {
 
     fn released(&self) -> Ticket {
         self.released()
+    }
+
+    fn released_by_quorum(&self) -> Ticket {
+        self.released_by_quorum()
+    }
+
+    fn wants_round(&self) -> bool {
+        self.wants_round()
+    }
+
+    fn ticket_by_quorum(&mut self) -> Ticket {
+        self.ticket_by_quorum()
+    }
+
+    fn note_round(&mut self, round: Round) {
+        self.note_round(round);
+    }
+
+    fn handle_proof(&mut self, proof: Proof) {
+        self.handle_proof(proof);
     }
 
     fn committed(&self) -> LogIndex {

@@ -17,6 +17,7 @@ pub mod layout;
 mod leading;
 mod peers;
 mod queue;
+mod quorum;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -28,7 +29,7 @@ use martlet_fabric::{Completion, Fabric, PeerId, invariant, ring};
 
 use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, ViewNumber};
-use crate::membership::{Roles, View};
+use crate::membership::{Proof, Roles, Round, View};
 use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
 
 pub use config::{Config, MIN_RING_BYTES};
@@ -40,6 +41,7 @@ use follower::Op;
 use inbound::{Inbound, Phase};
 use leading::Leading;
 use peers::{Outbound, Peer, lane_number, lane_to};
+use quorum::Quorum;
 use turns::Turns;
 
 /// A replica's engine. One thread drives it; it never blocks and, in steady state, never allocates.
@@ -69,6 +71,7 @@ pub struct PrimaryBackup {
     peers: Vec<Peer>,
     chain: Chain,
     turns: Turns,
+    quorum: Quorum,
     /// Set once a view listed us; then a view that does not excludes us.
     listed: bool,
     /// Set once a view listed us as a learner: then the empty state is not ours to lead with.
@@ -110,6 +113,7 @@ impl PrimaryBackup {
             peers: Vec::with_capacity(MAX_MEMBERS),
             chain: Chain::new(),
             turns: Turns::new(),
+            quorum: Quorum::default(),
             listed: false,
             learner: false,
             events: VecDeque::new(),
@@ -157,6 +161,21 @@ impl PrimaryBackup {
     /// Replies with tickets up to this one may go out, if they were computed in this reign.
     pub fn released(&self) -> Ticket {
         self.turns.released()
+    }
+
+    /// Replies whose ticket was [asked for by quorum](Self::ticket_by_quorum) may go out up to this one, if they were computed in this reign. They are
+    /// [released](Self::released) as well.
+    pub fn released_by_quorum(&self) -> Ticket {
+        if Canary::UnaskedQuorum.is_planted() {
+            return self.released();
+        }
+        self.quorum.released()
+    }
+
+    /// Whether replies wait for a round of questions to the coordinators that has not begun, or not been won. Those that wait for their entries want none yet.
+    #[inline]
+    pub fn wants_round(&self) -> bool {
+        self.quorum.wants_round(self.turns.released())
     }
 
     /// The highest index that this replica knows to be committed.
@@ -296,6 +315,25 @@ impl PrimaryBackup {
 
     // Commands.
 
+    /// The ticket for replies computed in this turn that are to depend on no clock: they wait for [`released_by_quorum`](Self::released_by_quorum).
+    pub fn ticket_by_quorum(&mut self) -> Ticket {
+        let ticket = self.turns.ticket();
+        self.quorum.wait(ticket);
+        ticket
+    }
+
+    /// A round of questions to the coordinators has just begun.
+    pub fn note_round(&mut self, round: Round) {
+        self.quorum.note_round(round, self.turns.released());
+    }
+
+    /// A round of questions was won, perhaps some time ago. It counts if the view is still the newest: of another one it says nothing (TRAPS 3).
+    pub fn handle_proof(&mut self, proof: Proof) {
+        if proof.view == self.view() && matches!(self.role, Role::Primary(_)) {
+            self.quorum.handle_proof(proof.round, self.turns.released());
+        }
+    }
+
     /// Takes the effects of one request, which the machine already shows, into the log. They are posted by the next [`post`](Self::post) and
     /// as soon as there is room; they may be of any length.
     ///
@@ -352,7 +390,7 @@ impl PrimaryBackup {
             self.role = Role::Primary(leading);
             self.reign += 1;
             self.primary_since = self.view();
-            self.turns.break_off();
+            self.break_off();
             self.events.push_back(Event::TookOver { view: self.view(), recovered });
             return;
         }
@@ -376,6 +414,7 @@ impl PrimaryBackup {
         let mut fresh = PrimaryBackup::new(me, self.config);
         fresh.reign = self.reign;
         std::mem::swap(&mut fresh.turns, &mut self.turns);
+        std::mem::swap(&mut fresh.quorum, &mut self.quorum);
         fresh.faults = self.faults;
         *self = fresh;
     }
@@ -387,11 +426,17 @@ impl PrimaryBackup {
         self.events.pop_front()
     }
 
+    /// A reign begins or ends: what waits will not be released.
+    fn break_off(&mut self) {
+        self.turns.break_off();
+        self.quorum.break_off();
+    }
+
     fn exclude(&mut self) {
         if matches!(self.role, Role::Primary(_)) {
             Mark::Deposed.reach();
             self.reign += 1;
-            self.turns.break_off();
+            self.break_off();
         }
         self.role = Role::Excluded;
     }

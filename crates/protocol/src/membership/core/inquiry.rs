@@ -14,8 +14,24 @@ pub(super) struct Inquiry {
     asked: Option<Time>,
     answered: u32,
     empty: u32,
+    /// Rounds begun, ever.
+    begun: u64,
     /// Rounds that found that the view stands, ever.
     won: u64,
+}
+
+/// A round of questions of one process, by its number in the order in which they began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Round(pub u64);
+
+/// What a round of questions has found: at some moment after it had begun, a majority of the coordinators of this view held nothing for the next one. So that
+/// one had not been decided when the round began, and nobody acted in it. No clock says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// The round.
+    pub round: Round,
+    /// The view that stood. It says nothing of any other (TRAPS 3).
+    pub view: ViewNumber,
 }
 
 /// What a round has come to.
@@ -40,7 +56,12 @@ impl Inquiry {
 
     /// Forgets everything but which rounds there have been.
     pub fn restart(&mut self) {
-        *self = Inquiry { serial: self.serial, won: self.won, ..Inquiry::default() };
+        *self = Inquiry { serial: self.serial, begun: self.begun, won: self.won, ..Inquiry::default() };
+    }
+
+    /// The last round that has begun.
+    pub fn latest(&self) -> Round {
+        Round(self.begun)
     }
 
     /// How many rounds have found that the view stands.
@@ -52,6 +73,7 @@ impl Inquiry {
     pub fn ask<F: Fabric>(&mut self, now: Time, fabric: &mut F, kind: Read, view: ViewNumber, coordinators: &[Option<PeerId>]) {
         self.serial = (self.serial + 1) & 0xff_ffff_ffff;
         (self.asked, self.answered, self.empty) = (Some(now), 0, 0);
+        self.begun += 1;
         let offset = ballot::slot_of(view.next()) * 8;
         for (i, peer) in coordinators.iter().enumerate() {
             if let Some(peer) = *peer {

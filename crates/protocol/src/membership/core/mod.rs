@@ -2,7 +2,7 @@
 //!
 //! It is driven by
 //! - *commands*: [`Core::bootstrap`], [`Core::join`], [`Core::leave`], [`Core::promote`], [`Core::evict`],
-//!   [`Core::set_lease_ns`];
+//!   [`Core::set_lease_ns`], [`Core::begin_round`];
 //! - *handlers*: [`Core::handle_peer`], [`Core::handle_completion`], [`Core::handle_datagram`], [`Core::tick`];
 //! - *polls*: [`Core::poll_event`], to be called after each handler, so that whoever stamps the milestones stamps them when they happen;
 //! - *queries*: [`Core::view`], [`Core::lease`] and others.
@@ -42,6 +42,7 @@ use crate::detector::stall::StallMeter;
 use borrowing::Borrowing;
 use caching::Caching;
 pub use config::{Authority, Config, Leases};
+pub use inquiry::{Proof, Round};
 use joining::Joining;
 use peers::Peers;
 use renewing::Renewal;

@@ -1,8 +1,9 @@
-//! Taking and renewing the lease (Algorithms 2 and 6), in the background of whoever acts under it.
+//! Taking and renewing the lease (Algorithms 2 and 6), in the background of whoever acts under it; and what a round of questions proves without any clock,
+//! for whoever does not trust a lease.
 
 use martlet_fabric::{Fabric, OpError, PeerId};
 
-use super::inquiry::{Finding, Inquiry};
+use super::inquiry::{Finding, Inquiry, Proof, Round};
 use super::{Core, Milestone, Read, read_token, remote_life};
 use crate::basics::ballot::{self, FROZEN, SlotState, SlotWord};
 use crate::basics::layout::life;
@@ -24,12 +25,14 @@ pub(super) struct Renewal {
     words_asked: u32,
     /// The first lease carries over from the view before.
     carries_over: bool,
+    /// What the last round that was won has proved of this view.
+    proof: Option<Proof>,
 }
 
 impl Renewal {
     pub fn cancel(&mut self) {
         self.inquiry.give_up();
-        self.confirmed = None;
+        (self.confirmed, self.proof) = (None, None);
     }
 
     /// Gives up the round under way: the next tick asks everybody again.
@@ -69,20 +72,53 @@ impl Core {
         }
         self.ask_for_lease_words(fabric);
         self.ask_cache(now, fabric);
-        let under_way = self.renewal.inquiry.is_under_way(now, lease_ns);
-        if !under_way && now >= self.renewal_due() && now >= self.renewal.taken_until {
-            if !Canary::LateLeaseWord.is_planted() || self.lease.view() == number {
-                self.store_lease_word(fabric, number);
-            }
-            self.renewal.inquiry.ask(now, fabric, Read::Slot, number, &self.coordinators);
+        if now >= self.renewal_due() && self.may_ask(now, lease_ns) {
+            self.ask_coordinators(now, fabric, number);
         }
         self.start_lease(now);
+    }
+
+    /// Whether a round can begin: there is one at a time, and a slot that was found taken is left alone for a while.
+    fn may_ask(&self, now: Time, lease_ns: u64) -> bool {
+        !self.renewal.inquiry.is_under_way(now, lease_ns) && now >= self.renewal.taken_until
+    }
+
+    /// Begins a round. Whatever it was asked for, the lease is extended when it is won.
+    fn ask_coordinators<F: Fabric>(&mut self, now: Time, fabric: &mut F, number: ViewNumber) {
+        if !Canary::LateLeaseWord.is_planted() || self.lease.view() == number {
+            self.store_lease_word(fabric, number);
+        }
+        self.renewal.inquiry.ask(now, fabric, Read::Slot, number, &self.coordinators);
+    }
+
+    /// Begins a round of questions at once, for somebody who has to know whether the view still stands now, and returns which: every coordinator is asked by
+    /// an operation that is posted in this call. [`proof`](Core::proof) tells when it is won. It is a renewal like those that begin when the lease
+    /// wants them, so rounds however frequent keep none of them up. Whoever calls this acts under the lease, and so makes progress (TRAPS 9).
+    ///
+    /// `None`: none can begin now, because one is under way, which began too early, or the next view's slot was found taken, or this process takes no leases,
+    /// is out or leaves. Ask again in the next turn. A round may also be lost, or given up when the view changes: then another has to begin.
+    pub fn begin_round<F: Fabric>(&mut self, now: Time, fabric: &mut F) -> Option<Round> {
+        let view = self.view.as_ref().filter(|view| view.member(self.config.me).is_some())?;
+        let (number, lease_ns) = (view.number, view.lease_ns);
+        let acts = self.lease_wanted && !self.excluded && !self.leaving;
+        if !acts || !self.may_ask(now, lease_ns) {
+            return None;
+        }
+        Mark::RoundAsked.reach();
+        self.ask_coordinators(now, fabric, number);
+        Some(self.renewal.inquiry.latest())
+    }
+
+    /// What the last round that was won has proved of the newest view.
+    pub fn proof(&self) -> Option<Proof> {
+        self.renewal.proof
     }
 
     /// Takes a coordinator's word of the next view's slot, asked for by the lease's round of that serial.
     pub(super) fn note_slot<F: Fabric>(&mut self, now: Time, fabric: &mut F, serial: u64, result: Result<u64, OpError>) {
         let Some(number) = self.view.as_ref().map(|v| v.number) else { return };
         let Some(word) = result.ok().filter(|_| self.renewal.inquiry.awaits(serial)) else { return };
+        let round = self.renewal.inquiry.latest();
         let finding = self.renewal.inquiry.note(is_empty(word, number), self.coordinators.len());
         self.mind_frozen(now, fabric, word, number);
         let Some(view) = self.view.as_ref().filter(|v| v.number == number) else { return }; // the next has just been decided
@@ -98,6 +134,7 @@ impl Core {
                 let start = if Canary::LeaseFromAnswers.is_planted() { now } else { asked };
                 let end = start.after(self.config.clocks.shortened(view.lease_ns));
                 self.renewal.confirmed = Some(end);
+                self.renewal.proof = Some(Proof { round, view: number });
                 Mark::LeaseConfirmed.reach();
                 if self.lease.view() == number {
                     Mark::LeaseExtended.reach();
@@ -184,8 +221,150 @@ fn lease_word_round(view: ViewNumber) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use martlet_fabric::primitive::{AtomicU64, Ordering};
+    use martlet_fabric::{Completion, Incarnation, Local, LocalRegion, Memory, NodeId, Region, Remote, Token};
+
+    use super::super::{Config, Proof, Round};
     use super::*;
-    use crate::basics::layout::SLOTS;
+    use crate::basics::ProcessId;
+    use crate::basics::layout::{LIFE, SLOT_WORDS, SLOTS};
+    use crate::membership::{Leases, Member, Roles, View};
+
+    /// Keeps what is asked of others, which is nothing but words.
+    struct Asked {
+        life: Vec<AtomicU64>,
+        words: Vec<(Remote, Token)>,
+    }
+
+    impl Fabric for Asked {
+        const ZOMBIES_REACHABLE: bool = true;
+
+        fn memory(&self, region: LocalRegion) -> Option<&Memory> {
+            (region == LocalRegion::Public(LIFE)).then_some(&*self.life)
+        }
+        fn read_word(&mut self, from: Remote, token: Token) {
+            self.words.push((from, token));
+        }
+        fn write(&mut self, at: Remote, _: &[u8], _: Token) {
+            unreachable!("a round writes nothing, and this was for {at:?}");
+        }
+        fn read(&mut self, from: Remote, _: Local, _: usize, _: Token) {
+            unreachable!("a round reads words only, and this was of {from:?}");
+        }
+        fn compare_and_swap(&mut self, at: Remote, _: u64, _: u64, _: Token) {
+            unreachable!("a round swaps nothing, and this was at {at:?}");
+        }
+        martlet_fabric::idle!(poll, send, multicast, receive, event, grant, revoke, nudge, forget);
+    }
+
+    const VIEW: ViewNumber = ViewNumber(5);
+    const LEASE_NS: u64 = 1_000_000;
+
+    /// A process that leads view 5, which has three coordinators; it is one of them, or none. The last coordinator is not connected.
+    fn leads(coordinates: bool) -> (Core, Asked) {
+        let id = |node| ProcessId { node: NodeId(node), incarnation: Incarnation(1) };
+        let both = Roles::COORDINATOR.with(Roles::REPLICA);
+        let mine = if coordinates { both } else { Roles::REPLICA };
+        let others = if coordinates { 1..3 } else { 1..4 };
+        let roles = [(0, mine)].into_iter().chain(others.map(|node| (node, both)));
+        let members = roles.map(|(node, roles)| Member { id: id(node), roles, address: String::new() }).collect();
+        let mut core = Core::new(Time(0), Config { leases: Leases::Primary, ..Config::new(id(0), mine) });
+        core.view = Some(View { number: VIEW, lease_ns: LEASE_NS, fence_ns: LEASE_NS, compatible: false, members, departed: Vec::new() });
+        core.coordinators = vec![Some(PeerId(0)), Some(PeerId(1)), None];
+        core.lease_wanted = true;
+        (core, Asked { life: (0..life::WORDS).map(|_| AtomicU64::new(0)).collect(), words: Vec::new() })
+    }
+
+    /// The word of a slot in which nothing was accepted for the view after 5.
+    fn empty() -> u64 {
+        SlotWord::new(SlotState { min: 3, accepted: 0, value: 0 }, ballot::generation_of(VIEW.next())).0
+    }
+
+    fn taken() -> u64 {
+        SlotWord::new(SlotState { min: 3, accepted: 3, value: 1 }, ballot::generation_of(VIEW.next())).0
+    }
+
+    /// The word that was asked for as number `at` is this one.
+    fn answer(core: &mut Core, fabric: &mut Asked, now: Time, at: usize, word: u64) {
+        let token = fabric.words[at].1;
+        core.handle_completion(now, fabric, Completion { token, result: Ok(word) });
+    }
+
+    /// Nothing but the words of the next view's slot, of every coordinator that is connected, once the lease word stands.
+    #[test]
+    fn appendix_b_a_round_that_is_asked_for_reads_the_next_slot_of_every_coordinator() {
+        for coordinates in [true, false] {
+            let (mut core, mut fabric) = leads(coordinates);
+            let round = core.begin_round(Time(10), &mut fabric).expect("none is under way");
+            assert_eq!(fabric.life[life::LEASE].load(Ordering::SeqCst), VIEW.0, "who asks may come to hold a lease");
+            let at = |peer| Remote { peer: PeerId(peer), region: Region::Public(SLOT_WORDS), offset: ballot::slot_of(VIEW.next()) * 8 };
+            assert_eq!(fabric.words.iter().map(|(remote, _)| *remote).collect::<Vec<_>>(), [at(0), at(1)]);
+            assert_eq!(core.proof(), None);
+            answer(&mut core, &mut fabric, Time(20), 0, empty());
+            assert_eq!(core.proof(), None, "one of three");
+            answer(&mut core, &mut fabric, Time(30), 1, empty());
+            assert_eq!(core.proof(), Some(Proof { round, view: VIEW }));
+            assert_eq!(core.renewals_by_majority(), 1, "it renews the lease");
+            assert!(core.renewal_due() > Time(30), "and so no other round has to");
+        }
+    }
+
+    #[test]
+    fn a_round_under_way_is_not_one_that_begins_now() {
+        let (mut core, mut fabric) = leads(true);
+        // It renews the lease by itself.
+        core.renew(Time(10), &mut fabric);
+        assert_eq!(fabric.words.len(), 2);
+        assert_eq!(core.begin_round(Time(20), &mut fabric), None, "what was asked before a read says nothing about it");
+        for at in 0..2 {
+            answer(&mut core, &mut fabric, Time(30), at, empty());
+        }
+        assert_eq!(core.proof(), Some(Proof { round: Round(1), view: VIEW }));
+        assert_eq!(core.begin_round(Time(40), &mut fabric), Some(Round(2)));
+        assert_eq!(core.proof(), Some(Proof { round: Round(1), view: VIEW }), "the second has not been won");
+        // A late answer to the first round is none to the second.
+        answer(&mut core, &mut fabric, Time(50), 0, empty());
+        answer(&mut core, &mut fabric, Time(50), 1, empty());
+        assert_eq!(core.proof(), Some(Proof { round: Round(1), view: VIEW }));
+    }
+
+    #[test]
+    fn a_slot_that_is_taken_proves_nothing_and_is_left_alone_for_a_while() {
+        let (mut core, mut fabric) = leads(true);
+        core.begin_round(Time(10), &mut fabric).expect("none is under way");
+        answer(&mut core, &mut fabric, Time(20), 0, empty());
+        answer(&mut core, &mut fabric, Time(20), 1, taken());
+        assert_eq!(core.proof(), None);
+        assert_eq!(core.begin_round(Time(20 + TAKEN_NS - 1), &mut fabric), None);
+        assert!(core.begin_round(Time(20 + TAKEN_NS), &mut fabric).is_some());
+    }
+
+    /// However often somebody asks, a renewal that is due has begun, or is under way.
+    #[test]
+    fn rounds_that_are_asked_for_without_a_break_keep_the_lease() {
+        let (mut core, mut fabric) = leads(true);
+        let mut now = Time(10);
+        core.begin_round(now, &mut fabric).expect("the first");
+        for _ in 0..100 {
+            now = now.after(LEASE_NS / 3);
+            (0..2).for_each(|at| answer(&mut core, &mut fabric, now, at, empty()));
+            fabric.words.clear();
+            assert!(core.lease().active(VIEW, now));
+            core.renew(now, &mut fabric);
+            core.begin_round(now, &mut fabric);
+            assert_eq!(fabric.words.len(), 2, "one round at a time");
+        }
+    }
+
+    #[test]
+    fn who_takes_no_leases_or_leaves_asks_nobody() {
+        let (mut core, mut fabric) = leads(true);
+        core.lease_wanted = false;
+        assert_eq!(core.begin_round(Time(10), &mut fabric), None);
+        (core.lease_wanted, core.leaving) = (true, true);
+        assert_eq!(core.begin_round(Time(10), &mut fabric), None);
+        assert!(fabric.words.is_empty());
+    }
 
     /// A place is used again for a later view, and what the word says there is of that one.
     #[test]

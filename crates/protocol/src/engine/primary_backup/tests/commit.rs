@@ -6,6 +6,7 @@ use super::world::{TestFabric, World, peer, tiny};
 use crate::basics::LogIndex;
 use crate::engine::primary_backup::layout::HEADER_BYTES;
 use crate::engine::primary_backup::{Config, Event};
+use crate::membership::{Proof, Round};
 use crate::replica::Standing;
 
 fn quiet() -> Config {
@@ -51,6 +52,30 @@ fn ukharon_7_3_the_primary_replies_when_the_write_is_in_every_backup_and_the_vie
     world.processes[0].fabric.deliver(peer(2), usize::MAX);
     world.turns(0, 1);
     assert_eq!(world.acknowledged, [index]);
+}
+
+#[test]
+fn appendix_b_a_read_by_quorum_asks_nobody_before_what_it_saw_is_in_every_backup() {
+    let mut world = World::led(3, quiet());
+    world.write(0, 1, 3).expect("there is room");
+    let before = written(&world.processes[0].fabric);
+    let read = world.processes[0].engine.ticket_by_quorum();
+    for backup in [1, 2] {
+        world.turns(0, 3);
+        assert!(!world.processes[0].engine.wants_round(), "a round that begins now would not vouch for what it saw");
+        world.processes[0].fabric.deliver(peer(backup), usize::MAX);
+    }
+    world.turns(0, 1);
+    let after = written(&world.processes[0].fabric);
+    assert_eq!(after.0 - before.0, 2, "the write's own, one to each backup, and nothing for the read");
+    let engine = &mut world.processes[0].engine;
+    assert!(engine.wants_round() && engine.released() >= read);
+    let view = engine.view();
+    engine.note_round(Round(1));
+    engine.handle_proof(Proof { round: Round(1), view: view.next() });
+    assert!(engine.released_by_quorum() < read, "that says nothing of this view (TRAPS 3)");
+    engine.handle_proof(Proof { round: Round(1), view });
+    assert!(engine.released_by_quorum() >= read && !engine.wants_round());
 }
 
 #[test]
