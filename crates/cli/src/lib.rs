@@ -11,6 +11,7 @@ pub mod directory;
 pub mod fabric;
 pub mod fail;
 pub mod interrupt;
+pub mod known;
 pub mod leftovers;
 pub mod observer;
 pub mod output;
