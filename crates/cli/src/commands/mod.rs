@@ -10,6 +10,7 @@ mod man;
 mod members;
 mod node;
 mod status;
+mod top;
 mod torture;
 mod victim;
 
@@ -44,6 +45,7 @@ enum Command {
     Cluster(cluster::Command),
     Status(status::Arguments),
     Members(members::Arguments),
+    Top(top::Arguments),
     Get(key::Get),
     Set(key::Set),
     Del(key::Del),
@@ -104,6 +106,7 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Cluster(command) => cluster::run(&command, format),
         Command::Status(arguments) => status::run(&arguments, format),
         Command::Members(arguments) => members::run(&arguments, format),
+        Command::Top(arguments) => top::run(&arguments, format),
         Command::Bench(arguments) => bench::run(&arguments, format),
         Command::Doctor(arguments) => doctor::run(&arguments, format),
         Command::Completions(arguments) => completions::run(&arguments),
