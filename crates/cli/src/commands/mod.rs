@@ -8,6 +8,7 @@ mod doctor;
 mod key;
 mod man;
 mod members;
+mod metrics;
 mod node;
 mod status;
 mod top;
@@ -46,6 +47,7 @@ enum Command {
     Status(status::Arguments),
     Members(members::Arguments),
     Top(top::Arguments),
+    Metrics(metrics::Arguments),
     Get(key::Get),
     Set(key::Set),
     Del(key::Del),
@@ -107,6 +109,7 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Status(arguments) => status::run(&arguments, format),
         Command::Members(arguments) => members::run(&arguments, format),
         Command::Top(arguments) => top::run(&arguments, format),
+        Command::Metrics(arguments) => metrics::run(&arguments, format),
         Command::Bench(arguments) => bench::run(&arguments, format),
         Command::Doctor(arguments) => doctor::run(&arguments, format),
         Command::Completions(arguments) => completions::run(&arguments),
