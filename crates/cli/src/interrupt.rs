@@ -34,6 +34,16 @@ impl Interrupt {
         Ok(Interrupt(flag))
     }
 
+    /// The same, but no signal ends the process: for a command that has to put the terminal back first.
+    pub fn install_without_end() -> io::Result<Interrupt> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&flag))?;
+        }
+        let _ = SIGNALLED.set(Arc::clone(&flag));
+        Ok(Interrupt(flag))
+    }
+
     /// Whether it is up, or nobody reads our output any more.
     pub fn is_raised(&self) -> bool {
         self.0.load(Ordering::Relaxed) || crate::output::is_reader_gone()

@@ -8,8 +8,10 @@ mod doctor;
 mod key;
 mod man;
 mod members;
+mod metrics;
 mod node;
 mod status;
+mod top;
 mod torture;
 mod victim;
 
@@ -44,6 +46,8 @@ enum Command {
     Cluster(cluster::Command),
     Status(status::Arguments),
     Members(members::Arguments),
+    Top(top::Arguments),
+    Metrics(metrics::Arguments),
     Get(key::Get),
     Set(key::Set),
     Del(key::Del),
@@ -104,6 +108,8 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Cluster(command) => cluster::run(&command, format),
         Command::Status(arguments) => status::run(&arguments, format),
         Command::Members(arguments) => members::run(&arguments, format),
+        Command::Top(arguments) => top::run(&arguments, format),
+        Command::Metrics(arguments) => metrics::run(&arguments, format),
         Command::Bench(arguments) => bench::run(&arguments, format),
         Command::Doctor(arguments) => doctor::run(&arguments, format),
         Command::Completions(arguments) => completions::run(&arguments),

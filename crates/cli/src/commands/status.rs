@@ -1,9 +1,8 @@
 //! `martlet status`
 
 use clap::Args;
-use martlet_fabric::{NodeId, shm};
 use martlet_node::clock;
-use martlet_node::config::{Cluster, FabricKind};
+use martlet_node::config::Cluster;
 use martlet_node::counters::Counter;
 use martlet_protocol::membership::{Roles, View};
 use serde_json::{Value, json};
@@ -12,6 +11,7 @@ use super::Which;
 use crate::directory::Directory;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
+use crate::known::Known;
 use crate::observer::{self, Observer, Role, Sight};
 use crate::output::{BAD, Format, GOOD, Table, WARN, styled};
 use crate::process::Activity;
@@ -97,39 +97,6 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         return Err(Fail::absent(format_args!("no node of the cluster in {} runs", directory.path().display())));
     }
     Ok(())
-}
-
-/// What is known of a node without a look at it.
-struct Known {
-    node: u16,
-    /// Its process, if it was started here and runs.
-    pid: Option<u32>,
-    /// What it does; `None`: only a look at it can tell.
-    activity: Option<Activity>,
-}
-
-impl Known {
-    fn of(directory: &Directory, cluster: &Cluster, node: u16) -> Outcome<Known> {
-        let process = directory.process(node)?;
-        let started_here = process.as_ref().map(|process| process.activity());
-        if started_here.is_some_and(|activity| activity != Activity::Gone) {
-            return Ok(Known { node, pid: process.map(|process| process.pid), activity: started_here });
-        }
-        let activity = match cluster.config().fabric {
-            FabricKind::Shm => {
-                let runs = shm::is_running(&cluster.config().name, NodeId(node)).context("cannot see who runs")?;
-                match started_here {
-                    _ if !runs => Some(Activity::Gone),
-                    // It runs again, without us, or died this very moment.
-                    Some(_) => None,
-                    None => Some(Activity::Running),
-                }
-            }
-            // It may run elsewhere, unless it has been started here.
-            FabricKind::Verbs => started_here,
-        };
-        Ok(Known { node, pid: None, activity })
-    }
 }
 
 /// How the nodes' disks keep up.

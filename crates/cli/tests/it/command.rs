@@ -13,6 +13,8 @@ fn wrong_usage_has_a_code_of_its_own() {
     run(&["frobnicate"]).code(2);
     run(&["bench", "detect", "--kills", "0"]).code(2);
     run(&["cluster", "kill", "1", "--signal", "LOUD"]).code(2);
+    run(&["top", "--every", "49"]).code(2);
+    assert!(run(&["metrics", "--listen", "here"]).code(2).err.contains("allowed is an IP address and a port"));
     run(&["--help"]).ok();
     assert!(run(&["--version"]).ok().out.starts_with("martlet "));
 }
@@ -22,7 +24,19 @@ fn a_cluster_that_is_not_there_is_said_to_be_absent() {
     let dir = TempDir::new();
     let nowhere = dir.join("nowhere");
     let changes = [&["cluster", "add"][..], &["cluster", "remove", "0"], &["cluster", "replace", "0"]];
-    for arguments in [&["status"][..], &["members"], &["cluster", "kill", "0"], &["cluster", "status"]].into_iter().chain(changes) {
+    for arguments in [
+        &["status"][..],
+        &["members"],
+        &["top"],
+        &["top", "--once"],
+        &["metrics"],
+        &["metrics", "--once"],
+        &["cluster", "kill", "0"],
+        &["cluster", "status"],
+    ]
+    .into_iter()
+    .chain(changes)
+    {
         let arguments = [arguments, &["--dir", &nowhere]].concat();
         let ran = run(&arguments).code(3);
         assert!(ran.err.contains("there is no cluster in") && ran.err.contains("martlet cluster up"), "{arguments:?}: {}", ran.err);

@@ -7,3 +7,4 @@ mod durable;
 mod martlet;
 mod nodes;
 mod trial;
+mod watch;
