@@ -1,8 +1,10 @@
 //! What a process that others depend on sets for itself at its start.
 
 use std::io;
+use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Turns core dumps off for this process and its children: a dump delays every sign of a death by the time that it takes to write (TRAPS
 /// 33), 155 ms for 64 MiB.
@@ -18,13 +20,13 @@ pub fn disable_core_dumps() -> io::Result<()> {
 
 /// Binds the calling thread to one processor, counted from 0.
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
-    if cpu >= rustix::thread::CpuSet::MAX_CPU {
-        let most = rustix::thread::CpuSet::MAX_CPU - 1;
+    if cpu >= CpuSet::MAX_CPU {
+        let most = CpuSet::MAX_CPU - 1;
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("processor {cpu}; allowed are 0 to {most}")));
     }
-    let mut set = rustix::thread::CpuSet::new();
+    let mut set = CpuSet::new();
     set.set(cpu);
-    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// Makes the calling thread one that is not in the way: it runs on every processor but the one that it was bound to so far, if there is
@@ -43,21 +45,42 @@ pub fn stand_aside() {
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &no_priority) };
 }
 
-/// Lets the calling thread run on every processor but the one that it was bound to so far, if there is another: the first half of [`stand_aside`], for a
-/// helper that the acting thread waits for.
-pub fn leave_core() {
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-    let mut elsewhere = CpuSet::new();
-    (0..CpuSet::MAX_CPU).for_each(|cpu| elsewhere.set(cpu));
-    let everywhere = elsewhere;
-    if let Ok(bound) = sched_getaffinity(None)
-        && bound.count() == 1
-    {
-        (0..CpuSet::MAX_CPU).filter(|cpu| bound.is_set(*cpu)).for_each(|cpu| elsewhere.unset(cpu));
+/// Where the helpers of this process run, if somebody has said it.
+static HELPERS_CPUS: OnceLock<CpuSet> = OnceLock::new();
+
+/// From here on, helpers of this process that [stand aside](stand_aside) or [leave a core](leave_core) go to these processors, whatever they leave.
+///
+/// For several processes that are bound to processors of one host: to leave one's own is to go to another's, which may be the one that everybody waits for.
+///
+/// # Errors
+/// When there is no such processor, or it has been said before.
+pub fn keep_helpers_on(cpus: &[usize]) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    for cpu in cpus {
+        if *cpu >= CpuSet::MAX_CPU {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("processor {cpu}; allowed are 0 to {}", CpuSet::MAX_CPU - 1)));
+        }
+        set.set(*cpu);
+    }
+    HELPERS_CPUS.set(set).map_err(|_| io::Error::new(io::ErrorKind::AlreadyExists, "where helpers run has been said before"))
+}
+
+/// Lets the calling thread run on every processor but the one that it was bound to so far, if there is another, or where helpers are
+/// [kept](keep_helpers_on): the first half of [`stand_aside`], for a helper that the acting thread waits for. Returns whether it was bound to one, and does
+/// not run there any more.
+pub fn leave_core() -> bool {
+    let mut everywhere = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| everywhere.set(cpu));
+    let bound = sched_getaffinity(None).ok().filter(|cpus| cpus.count() == 1);
+    let core = bound.and_then(|bound| (0..CpuSet::MAX_CPU).find(|cpu| bound.is_set(*cpu)));
+    let mut elsewhere = HELPERS_CPUS.get().copied().unwrap_or(everywhere);
+    if let Some(core) = core.filter(|_| HELPERS_CPUS.get().is_none()) {
+        elsewhere.unset(core);
     }
     // To widen or lower what the thread has is always allowed; without it, it works as well, only less politely. The kernel refuses a set
     // without a processor that this process may use.
     let _ = sched_setaffinity(None, &elsewhere).or_else(|_| sched_setaffinity(None, &everywhere));
+    core.is_some_and(|core| sched_getaffinity(None).is_ok_and(|now| !now.is_set(core)))
 }
 
 #[cfg(test)]
@@ -72,7 +95,22 @@ mod tests {
     }
 
     #[test]
+    fn a_helper_is_off_its_starter_s_core_where_there_is_another_and_says_so() {
+        std::thread::spawn(|| {
+            assert!(!leave_core(), "it was bound to none");
+            let allowed = sched_getaffinity(None).expect("of this thread");
+            let core = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("it runs somewhere");
+            pin_to_cpu(core).expect("allowed");
+            assert_eq!(leave_core(), allowed.count() > 1);
+            assert_eq!(sched_getaffinity(None).expect("of this thread").is_set(core), allowed.count() == 1);
+        })
+        .join()
+        .expect("the thread ends well");
+    }
+
+    #[test]
     fn a_processor_beyond_all_is_an_error() {
         assert!(pin_to_cpu(1 << 20).is_err());
+        assert!(keep_helpers_on(&[1 << 20]).is_err());
     }
 }

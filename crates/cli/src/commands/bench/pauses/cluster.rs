@@ -110,6 +110,9 @@ impl Nodes {
         if let Some(core) = core {
             command.args(["--core", &core.to_string()]);
         }
+        for other in others {
+            command.args(["--helpers", &other.to_string()]);
+        }
         if number == LEADER && !others.iter().any(|other| Some(*other) == core) {
             command.arg("--alone");
         }

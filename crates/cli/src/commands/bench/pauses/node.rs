@@ -23,6 +23,9 @@ pub struct Arguments {
     /// The core that its thread runs on.
     #[arg(long)]
     core: Option<u16>,
+    /// A core that its other threads run on; can be repeated. Those would leave a follower's core for its leader's.
+    #[arg(long)]
+    helpers: Vec<u16>,
     /// Nobody else of ours runs there.
     #[arg(long)]
     alone: bool,
@@ -47,6 +50,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
         node.threads.idle = Idle::Spin;
     }
     let settings = Settings::new(settings.cluster().clone(), node).map_err(Fail::usage)?;
+    if !arguments.helpers.is_empty() {
+        let cores: Vec<usize> = arguments.helpers.iter().copied().map(usize::from).collect();
+        martlet_fabric::shm::process::keep_helpers_on(&cores).context("cannot keep this process's helpers off the leader's core")?;
+    }
     let hooks = Hooks::new().context("cannot make the node's stop handle")?;
     hooks.stop.on_signals().context("cannot take SIGTERM and SIGINT")?;
     let wanted = Arc::new(Wanted::default());
