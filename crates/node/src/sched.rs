@@ -231,6 +231,52 @@ pub fn suit_role(class: Class, leads: bool, watched: bool) -> io::Result<()> {
     }
 }
 
+/// While this lives, the calling thread of the normal class makes way for others: it preempts nobody when it wakes, and its reads and writes are the
+/// disk's last. What the kernel does not grant is left out.
+///
+/// The last of the usual class, and not the idle class: a file system's commit waits for the data of all files in it, so that a write which the disk
+/// puts off until nobody else wants anything holds up the very syncs that were to go first, of this process and of all others. Nor a lower
+/// `nice`: to have that back takes a privilege, and what the thread does next may be urgent.
+#[derive(Debug)]
+pub struct MakingWay {
+    /// A thread's priority is its own.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl MakingWay {
+    /// From here on.
+    pub fn begin() -> MakingWay {
+        set_policy(libc::SCHED_BATCH);
+        set_io_priority(IO_LAST);
+        MakingWay { _not_send: std::marker::PhantomData }
+    }
+}
+
+impl Drop for MakingWay {
+    fn drop(&mut self) {
+        set_policy(libc::SCHED_OTHER);
+        set_io_priority(IO_UNSET);
+    }
+}
+
+/// `IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, 7)`: the last level of the class that everybody is in.
+const IO_LAST: libc::c_int = (2 << 13) | 7;
+/// None of its own: what follows from its `nice`.
+const IO_UNSET: libc::c_int = 0;
+
+/// Puts the calling thread into this policy of the normal class, with the `nice` and the slice that it has.
+fn set_policy(policy: libc::c_int) {
+    let no_priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call reads one `sched_param`, which outlives it; 0 names the calling thread.
+    let _ = unsafe { libc::sched_setscheduler(0, policy, &no_priority) };
+}
+
+fn set_io_priority(priority: libc::c_int) {
+    const WHO_PROCESS: libc::c_int = 1;
+    // SAFETY: the call takes numbers only; 0 names the calling thread.
+    let _ = unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, priority) };
+}
+
 /// Threads in SCHED_FIFO, by thread id; 0: free. Read by the signal handler.
 static FIFO_THREADS: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
 /// How often the guard has stepped in.
@@ -367,6 +413,23 @@ mod tests {
             let placement = place_current_thread(None, Priority::Slice, Idle::Spin).expect("no core was named");
             assert_eq!((placement.class, placement.refused.clone()), (Class::Slice, None));
             assert_eq!(placement.to_string(), "any core, normal class, slice 100 us");
+        })
+        .join()
+        .expect("the thread ends well");
+    }
+
+    #[test]
+    fn who_makes_way_is_as_before_afterwards_and_its_writes_are_not_of_the_idle_class() {
+        std::thread::spawn(|| {
+            // SAFETY: a plain system call about the calling thread.
+            let io = || unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) };
+            let before = (class(), io());
+            for _ in 0..2 {
+                let making_way = MakingWay::begin();
+                assert_eq!((class(), io()), (libc::SCHED_BATCH, i64::from(IO_LAST)));
+                drop(making_way);
+                assert_eq!((class(), io()), before);
+            }
         })
         .join()
         .expect("the thread ends well");

@@ -76,11 +76,20 @@ pub struct DurabilityConfig {
     pub segment_bytes: u64,
     /// When so many bytes wait for the disk, a leader takes no more requests until there are fewer, and a follower takes nothing over from it. With `async` that is what a loss of power may cost.
     pub max_pending_bytes: u64,
+    /// A snapshot is written at no more than so many bytes a second, so that the disk has time for the log. Half of what the disk can write, shared among
+    /// the nodes that have one on it, is a good number. A node that joins counts when its first snapshot is on its disk, and waits for that as long.
+    pub snapshot_bytes_per_s: u64,
 }
 
 impl Default for DurabilityConfig {
     fn default() -> Self {
-        DurabilityConfig { mode: DurabilityKind::Memory, directory: "data".into(), segment_bytes: 64 << 20, max_pending_bytes: 64 << 20 }
+        DurabilityConfig {
+            mode: DurabilityKind::Memory,
+            directory: "data".into(),
+            segment_bytes: 64 << 20,
+            max_pending_bytes: 64 << 20,
+            snapshot_bytes_per_s: 32 << 20,
+        }
     }
 }
 
@@ -110,6 +119,7 @@ impl DurabilityConfig {
             return Err(check.refuse("durability.directory", "\"\"", "the path of a directory"));
         }
         check.range("durability.segment_bytes", self.segment_bytes, (64 << 10)..=(64 << 30))?;
-        check.range("durability.max_pending_bytes", self.max_pending_bytes, (64 << 10)..=(64 << 30))
+        check.range("durability.max_pending_bytes", self.max_pending_bytes, (64 << 10)..=(64 << 30))?;
+        check.range("durability.snapshot_bytes_per_s", self.snapshot_bytes_per_s, (1 << 20)..=(64 << 30))
     }
 }

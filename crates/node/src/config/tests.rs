@@ -56,11 +56,15 @@ fn data_stand_beside_the_cluster_s_file_unless_somebody_says_otherwise() {
     dir.file("cluster.toml", &text("[durability]\nmode = \"sync\"\n"));
     assert_eq!(Settings::load(&node("")).expect("valid").data_directory(), Some(dir.0.join("data/node-1")));
     assert_eq!(Settings::load(&node("directory = \"mine\"")).expect("valid").data_directory(), Some(dir.0.join("mine")));
-    dir.file("cluster.toml", &text("[durability]\nmode = \"async\"\ndirectory = \"/disk\"\nmax_pending_bytes = 1000000\n"));
+    dir.file(
+        "cluster.toml",
+        &text("[durability]\nmode = \"async\"\ndirectory = \"/disk\"\nmax_pending_bytes = 1000000\nsnapshot_bytes_per_s = 5000000\n"),
+    );
     let settings = Settings::load(&node("")).expect("valid");
     assert_eq!(settings.data_directory(), Some("/disk/node-1".into()));
     assert_eq!(settings.cluster().config().durability.directory, Path::new("/disk"));
     assert_eq!(settings.cluster().config().durability.max_pending_bytes, 1_000_000);
+    assert_eq!(settings.cluster().config().durability.snapshot_bytes_per_s, 5_000_000);
 }
 
 /// The page with every key says what holds without it.
@@ -149,6 +153,10 @@ fn durability_is_refused_where_it_cannot_be_had() {
     assert!(error.contains("durability.mode is \"sync\"; allowed: \"memory\" with the engine \"primary-backup\""), "{error}");
     let error = refused(EngineKind::Mu, DurabilityConfig { max_pending_bytes: 1000, ..sync.clone() });
     assert!(error.contains("durability.max_pending_bytes is 1000; allowed: 65536 to "), "{error}");
+    for wrong in [0, 1 << 19, 1 << 40] {
+        let error = refused(EngineKind::Mu, DurabilityConfig { snapshot_bytes_per_s: wrong, ..sync.clone() });
+        assert!(error.contains(&format!("durability.snapshot_bytes_per_s is {wrong}; allowed: 1048576 to 68719476736")), "{error}");
+    }
     let error = refused(EngineKind::Mu, DurabilityConfig { segment_bytes: 0, ..sync.clone() });
     assert!(error.contains("durability.segment_bytes is 0; allowed: 65536 to "), "{error}");
     let error = refused(EngineKind::Mu, DurabilityConfig { directory: PathBuf::new(), ..sync });

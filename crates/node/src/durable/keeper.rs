@@ -1,7 +1,6 @@
 //! What a node writes while it runs. The node's thread copies what it hands over, and never waits for the disk.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use martlet_fabric::Fabric;
 use martlet_protocol::basics::{ProcessId, Time};
@@ -13,7 +12,7 @@ use super::{DiskError, Store};
 use crate::counters::{Counter, Counters};
 use crate::engine::NodeEngine;
 use crate::host::Host;
-use crate::wal::{Directory, Log, Recovered, Snapshot, Wal, WalError, disk::SystemDisk};
+use crate::wal::{Directory, Log, Pace, Recovered, Snapshot, Wal, WalError, disk::SystemDisk};
 
 /// About so many bytes of the state are taken in one turn.
 const PART_BYTES: usize = 64 << 10;
@@ -75,8 +74,7 @@ impl Keeper {
 
     fn start(store: &Store, me: ProcessId, log: Log<SystemDisk>, bell: Box<dyn Fn() + Send>) -> Result<Keeper, DiskError> {
         let life = Store::life_of(me);
-        // What comes while the disk is busy shares the next sync by itself: nothing is gained by waiting for more.
-        let wal = Wal::start(log, &store.directory.life_path(life), Duration::ZERO, bell)?;
+        let wal = Wal::start(log, &store.directory.life_path(life), Pace::new(store.snapshot_bytes_per_s), bell)?;
         Ok(Keeper {
             wal,
             life,
@@ -131,7 +129,8 @@ impl Keeper {
             self.wal.run(move || directory.keep_only(life));
         }
         self.count(engine, counters);
-        moved
+        // Who is not rid of everything must not sleep.
+        moved | !self.wal.hand_over()
     }
 
     fn take<E: NodeEngine>(&mut self, engine: &mut E) {
@@ -170,7 +169,7 @@ impl Keeper {
         let bytes = bytes + self.part.len() as u64;
         match step {
             SnapshotStep::Part => {
-                self.wal.add_part(self.part.clone());
+                self.wal.add_part(&mut self.part);
                 self.snapshot = Progress::Parts(bytes);
             }
             SnapshotStep::Wait => return false,
@@ -197,6 +196,11 @@ impl Keeper {
     /// Whether something waits for the disk.
     pub fn is_waiting(&self) -> bool {
         self.told < self.wal.appends()
+    }
+
+    /// Whether its thread never needs the core of the node's.
+    pub fn is_apart(&self) -> bool {
+        self.wal.is_apart()
     }
 
     /// Writes what has been handed over, and ends.

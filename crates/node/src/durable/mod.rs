@@ -78,6 +78,7 @@ pub(crate) struct Store {
     directory: Arc<Directory>,
     segment_bytes: u64,
     max_pending_bytes: u64,
+    snapshot_bytes_per_s: u64,
 }
 
 impl Store {
@@ -86,12 +87,12 @@ impl Store {
         let Some(path) = settings.data_directory() else { return Ok(None) };
         let cluster = settings.cluster();
         let chance = u64::from_le_bytes(*Key::generate().map_err(DiskError::Chance)?.bytes().first_chunk().expect("32 bytes"));
-        let DurabilityConfig { segment_bytes, max_pending_bytes, .. } = cluster.config().durability;
+        let DurabilityConfig { segment_bytes, max_pending_bytes, snapshot_bytes_per_s, .. } = cluster.config().durability;
         let mut hasher = SipHasher24::new_with_key(cluster.key().bytes().first_chunk().expect("32 bytes"));
         hasher.write(cluster.config().name.as_bytes());
         let owner = Owner { cluster: hasher.finish(), node: settings.id().0 };
         let directory = Directory::open(&path, Style { owner, segment_bytes, chance })?;
-        Ok(Some(Store { directory: Arc::new(directory), segment_bytes, max_pending_bytes }))
+        Ok(Some(Store { directory: Arc::new(directory), segment_bytes, max_pending_bytes, snapshot_bytes_per_s }))
     }
 
     /// Where to begin when nobody is known to have a view. `belongs` says of what a life has left whether it belongs to its group.
@@ -154,18 +155,16 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use martlet_fabric::{Incarnation, NodeId};
 
     use super::*;
-    use crate::wal::Wal;
+    use crate::wal::{Pace, Wal};
 
     fn opened(name: &str) -> (std::path::PathBuf, Store) {
         let path = std::env::temp_dir().join(format!("martlet-{name}-{}", std::process::id()));
         let style = Style { owner: Owner { cluster: 1, node: 2 }, segment_bytes: 1 << 16, chance: 3 };
         let directory = Arc::new(Directory::open(&path, style).expect("ours"));
-        (path, Store { directory, segment_bytes: 1 << 16, max_pending_bytes: 1 << 16 })
+        (path, Store { directory, segment_bytes: 1 << 16, max_pending_bytes: 1 << 16, snapshot_bytes_per_s: 1 << 30 })
     }
 
     #[test]
@@ -189,7 +188,7 @@ mod tests {
         assert_eq!(origin(&[]), Origin::Afresh);
         for life in [4, 5, 6] {
             let log = directory.begin(life).expect("a new life");
-            let mut wal = Wal::start(log, &directory.life_path(life), Duration::ZERO, || {}).expect("a thread");
+            let mut wal = Wal::start(log, &directory.life_path(life), Pace::unbounded(), || {}).expect("a thread");
             wal.begin_snapshot();
             wal.append(b"base");
             wal.finish_snapshot(Vec::new());

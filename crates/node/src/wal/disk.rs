@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 /// The operations on files that the log uses. What one of them has written is stable when [`Disk::sync`] has returned without an error;
@@ -25,6 +26,12 @@ pub trait Disk: Send + 'static {
     /// # Errors
     /// As the system says.
     fn sync(&mut self, file: &mut Self::File) -> io::Result<()>;
+    /// Has what was written from this byte of the file on brought to the device, and waits for that. It is not stable then. Like a sync it is never
+    /// asked again after an error, which the kernel tells once.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn push(&mut self, file: &mut Self::File, from: u64) -> io::Result<()>;
     /// Cuts a file to so many bytes, and makes that stable.
     ///
     /// # Errors
@@ -84,6 +91,14 @@ impl Disk for SystemDisk {
 
     fn sync(&mut self, file: &mut File) -> io::Result<()> {
         file.sync_data()
+    }
+
+    fn push(&mut self, file: &mut File, from: u64) -> io::Result<()> {
+        let from = i64::try_from(from).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+        // SAFETY: the call takes numbers only, and the descriptor is open for as long as the file is borrowed. A length of 0 is to the file's end.
+        let rc = unsafe { libc::sync_file_range(file.as_raw_fd(), from, 0, all) };
+        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     fn shorten(&mut self, path: &Path, bytes: u64) -> io::Result<()> {

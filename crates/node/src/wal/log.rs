@@ -15,6 +15,11 @@ pub(super) const END: u8 = 1;
 /// See [`END`].
 pub(super) const PART: u8 = 0;
 
+/// A snapshot is written in slices of so many bytes at most, each of which is on the device before anything else is written. So a frame of the log
+/// waits for one slice, and its sync never has to bring more than that to the disk beside its own bytes. A disk of 100 MB a second takes 2.6 ms
+/// for one; with smaller slices the calls would take more of the processor than the bytes do.
+pub const SLICE_BYTES: usize = 256 << 10;
+
 const UNFINISHED: &str = "snapshot.unfinished";
 
 /// The name of a segment's file.
@@ -79,6 +84,25 @@ struct Unfinished<F> {
     base: u64,
     salt: u64,
     next: u64,
+    /// Bytes of the file.
+    written: u64,
+    /// What has been added and not written: from `at` on.
+    staged: Vec<u8>,
+    at: usize,
+}
+
+impl<F> Unfinished<F> {
+    fn stage(&mut self, tag: u8, part: &[u8], payload: &mut Vec<u8>) {
+        payload.clear();
+        payload.push(tag);
+        payload.extend_from_slice(part);
+        encode_frame(self.salt, self.next, payload, &mut self.staged);
+        self.next += 1;
+    }
+
+    fn unwritten(&self) -> usize {
+        self.staged.len() - self.at
+    }
 }
 
 impl<D: Disk> Log<D> {
@@ -197,27 +221,46 @@ impl<D: Disk> Log<D> {
             let salt = salt(&log.style, base, FileKind::Snapshot);
             let header = Header { kind: FileKind::Snapshot, owner: log.style.owner, life: log.life, segment: base, first: 0, salt };
             let (file, _) = begin(&mut log.disk, &log.dir, UNFINISHED, &header.encode())?;
-            log.unfinished = Some(Unfinished { file, base, salt, next: 0 });
+            let written = HEADER_BYTES as u64;
+            log.unfinished = Some(Unfinished { file, base, salt, next: 0, written, staged: Vec::new(), at: 0 });
             Ok(())
         })
     }
 
-    /// Appends a part to the snapshot that has been begun. It is not stable before [`Log::finish_snapshot`].
+    /// Appends a part to the snapshot that has been begun, without writing it: see [`Log::write_slice`]. Without one it does nothing.
+    pub fn stage_part(&mut self, part: &[u8]) {
+        if let Some(unfinished) = &mut self.unfinished {
+            unfinished.stage(PART, part, &mut self.buffer);
+        }
+    }
+
+    /// Bytes of the snapshot that have been staged and not been written.
+    pub fn staged_bytes(&self) -> usize {
+        self.unfinished.as_ref().map_or(0, Unfinished::unwritten)
+    }
+
+    /// Writes [`SLICE_BYTES`] of what has been staged, or what there is of it, and has the disk take it. It is not stable before
+    /// [`Log::finish_snapshot`].
     ///
     /// # Errors
     /// As [`Log::append`].
-    pub fn add_part(&mut self, part: &[u8]) -> Result<(), WalError> {
-        self.attempt(|log| log.write_part(PART, part))
-    }
-
-    fn write_part(&mut self, tag: u8, part: &[u8]) -> Result<(), WalError> {
-        let Some(unfinished) = &mut self.unfinished else { return Ok(()) };
-        let payload: Vec<u8> = std::iter::once(tag).chain(part.iter().copied()).collect();
-        self.buffer.clear();
-        encode_frame(unfinished.salt, unfinished.next, &payload, &mut self.buffer);
-        unfinished.next += 1;
-        let path = self.dir.join(UNFINISHED);
-        write_all(&mut self.disk, &mut unfinished.file, &self.buffer).map_err(refused(&path, Operation::Write))
+    pub fn write_slice(&mut self) -> Result<(), WalError> {
+        self.attempt(|log| {
+            let Some(unfinished) = log.unfinished.as_mut().filter(|unfinished| unfinished.unwritten() > 0) else { return Ok(()) };
+            let end = unfinished.staged.len().min(unfinished.at + SLICE_BYTES);
+            let slice = &unfinished.staged[unfinished.at..end];
+            let path = log.dir.join(UNFINISHED);
+            write_all(&mut log.disk, &mut unfinished.file, slice).map_err(refused(&path, Operation::Write))?;
+            log.disk.push(&mut unfinished.file, unfinished.written).map_err(refused(&path, Operation::Sync))?;
+            unfinished.written += slice.len() as u64;
+            unfinished.at = end;
+            // What is left of the last part moves to the front, and a long part's rest not with every slice.
+            if unfinished.at >= unfinished.unwritten() {
+                unfinished.staged.drain(..unfinished.at);
+                unfinished.at = 0;
+            }
+            Ok(())
+        })
     }
 
     /// Completes the snapshot with some last words, gives it its name, and removes what it makes superfluous: segments before its base, and older
@@ -226,8 +269,13 @@ impl<D: Disk> Log<D> {
     /// # Errors
     /// As [`Log::append`]. The older snapshot is there until the new one is stable under its name.
     pub fn finish_snapshot(&mut self, last: &[u8]) -> Result<(), WalError> {
+        if let Some(unfinished) = &mut self.unfinished {
+            unfinished.stage(END, last, &mut self.buffer);
+        }
+        while self.staged_bytes() > 0 {
+            self.write_slice()?;
+        }
         self.attempt(|log| {
-            log.write_part(END, last)?;
             let Some(mut unfinished) = log.unfinished.take() else { return Ok(()) };
             let (from, to) = (log.dir.join(UNFINISHED), log.dir.join(snapshot_name(unfinished.base)));
             log.disk.sync(&mut unfinished.file).map_err(refused(&from, Operation::Sync))?;

@@ -8,6 +8,8 @@
 //! | `log` | [`Log`]: appends, segments, snapshots |
 //! | `recovery` | [`recover`]: what a crash has left |
 //! | `directory` | [`Directory`]: the lives of a node |
+//! | `pace` | [`Pace`]: when the next slice of a snapshot is due; pure |
+//! | `queue` | what has been handed over, and what of it is next; pure |
 //! | `thread` | [`Wal`]: a log with a thread of its own, so that nobody else waits for the disk |
 
 mod directory;
@@ -15,6 +17,8 @@ pub mod disk;
 mod error;
 pub mod format;
 mod log;
+mod pace;
+mod queue;
 mod recovery;
 #[cfg(test)]
 mod tests;
@@ -22,6 +26,7 @@ mod thread;
 
 pub use directory::Directory;
 pub use error::{Operation, WalError};
-pub use log::{Log, Style};
+pub use log::{Log, SLICE_BYTES, Style};
+pub use pace::Pace;
 pub use recovery::{Recovered, Snapshot, recover};
 pub use thread::Wal;

@@ -3,59 +3,40 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::disk::Disk;
 use super::error::{Operation, WalError, refused};
 use super::log::Log;
+use super::pace::Pace;
+use super::queue::{Frame, Job, Later, Next, Queue};
+use crate::clock;
+use crate::sched::MakingWay;
 
-/// A frame takes no further append beyond so many bytes.
-const FRAME_BYTES: usize = 4 << 20;
-/// Buffers that are kept for what comes next.
-const SPARES: usize = 8;
-
-/// What the thread has to do, in order.
-enum Job {
-    /// Appends handed over so far, and their bytes.
-    Append {
-        count: u64,
-        bytes: Vec<u8>,
-    },
-    /// A new segment begins here, and a snapshot with it.
-    Snapshot,
-    Part(Vec<u8>),
-    Finish(Vec<u8>),
-    Abandon,
-    Other(Box<dyn FnOnce() -> Result<(), WalError> + Send>),
+/// For what the thread sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Asleep {
+    /// It does not.
+    #[default]
+    No,
+    /// For anything.
+    Idle,
+    /// For the log, or until a slice of the snapshot is due. Another part changes nothing.
+    Pacing,
 }
 
-impl std::fmt::Debug for Job {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Job::Append { .. } => "Append",
-            Job::Snapshot => "Snapshot",
-            Job::Part(_) => "Part",
-            Job::Finish(_) => "Finish",
-            Job::Abandon => "Abandon",
-            Job::Other(_) => "Other",
-        })
-    }
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
-    spares: Vec<Vec<u8>>,
-    asleep: bool,
-    closed: bool,
+#[derive(Default)]
+struct Desk {
+    queue: Queue,
+    asleep: Asleep,
     error: Option<WalError>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shared {
-    queue: Mutex<Queue>,
+    desk: Mutex<Desk>,
     work: Condvar,
     /// Appends that are stable. Written by the thread with release, when the sync that covers them has returned.
     stable: AtomicU64,
@@ -63,45 +44,64 @@ struct Shared {
     stable_bytes: AtomicU64,
     /// Frames that are: each took one sync.
     syncs: AtomicU64,
-    /// Parts of snapshots that have been written.
+    /// Parts of snapshots that have been taken to be written, or dropped with their snapshot.
     parts: AtomicU64,
     /// Snapshots that are whole and stable under their names.
     snapshots: AtomicU64,
     failed: AtomicBool,
+    /// The thread never runs on the core of the one that has started it.
+    is_apart: AtomicBool,
 }
 
 impl Shared {
     /// No thread panics while it holds the lock but by running out of memory, and a queue is whole between any two statements.
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hand(&self, desk: &mut Desk, job: Job) {
+        let dropped = desk.queue.hand(job);
+        if dropped > 0 {
+            self.parts.fetch_add(dropped, Ordering::Relaxed);
+        }
     }
 }
 
-/// A log with its thread. Dropped, it writes what has been handed over, and ends.
-#[derive(Debug)]
+/// A log with its thread. Dropped, it writes what has been handed over, but for a snapshot without its end, and ends.
+///
+/// Nothing here waits for the thread, not even for the lock that both take: a system that is short of processors may stop the thread while it holds
+/// that, for milliseconds. What finds it taken is kept on this side, and goes over with the next call, or by [`Wal::hand_over`].
 pub struct Wal {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// What has found the lock taken, in order.
+    backlog: VecDeque<Job>,
     appends: u64,
     bytes: u64,
     parts: u64,
 }
 
+impl std::fmt::Debug for Wal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wal").field("appends", &self.appends).field("stable", &self.stable()).finish_non_exhaustive()
+    }
+}
+
 impl Wal {
-    /// Starts the thread. It waits for `gather` after the first append of a frame, for others to come along; `tell` is called, there, whenever
-    /// something has become stable or the disk has failed.
+    /// Starts the thread. Snapshots are written at this `pace`; `tell` is called, there, whenever something has become stable, parts of a snapshot have
+    /// been taken, or the disk has failed.
     ///
     /// # Errors
     /// When the system has no thread left.
-    pub fn start<D: Disk>(log: Log<D>, dir: &Path, gather: Duration, tell: impl Fn() + Send + 'static) -> Result<Wal, WalError>
+    pub fn start<D: Disk>(log: Log<D>, dir: &Path, pace: Pace, tell: impl Fn() + Send + 'static) -> Result<Wal, WalError>
     where
         Log<D>: Send,
     {
         let shared = Arc::new(Shared::default());
         let its = Arc::clone(&shared);
         let run = move || {
-            martlet_fabric::shm::process::leave_core();
-            if let Err(error) = write(log, &its, gather, &tell) {
+            its.is_apart.store(martlet_fabric::shm::process::leave_core(), Ordering::Relaxed);
+            if let Err(error) = write(log, &its, pace, &tell) {
                 its.lock().error = Some(error);
                 // Pairs with the acquire in `failure`.
                 its.failed.store(true, Ordering::Release);
@@ -109,7 +109,7 @@ impl Wal {
             }
         };
         let thread = std::thread::Builder::new().name("martlet-wal".into()).spawn(run).map_err(refused(dir, Operation::Write))?;
-        Ok(Wal { shared, thread: Some(thread), appends: 0, bytes: 0, parts: 0 })
+        Ok(Wal { shared, thread: Some(thread), backlog: VecDeque::new(), appends: 0, bytes: 0, parts: 0 })
     }
 
     /// Hands some bytes over; they become part of a frame as a whole. Returns how many appends there have been with this one. Does not wait for
@@ -117,59 +117,96 @@ impl Wal {
     pub fn append(&mut self, bytes: &[u8]) -> u64 {
         self.appends += 1;
         self.bytes += bytes.len() as u64;
-        let mut queue = self.shared.lock();
-        match queue.jobs.back_mut() {
-            Some(Job::Append { count, bytes: frame }) if frame.len() + bytes.len() <= FRAME_BYTES => {
-                frame.extend_from_slice(bytes);
-                *count = self.appends;
+        let count = self.appends;
+        match Wal::desk(&self.shared, &mut self.backlog) {
+            Some(mut desk) => {
+                desk.queue.append(count, bytes);
+                self.wake(desk, false);
             }
-            _ => {
-                let mut frame = queue.spares.pop().unwrap_or_default();
-                frame.extend_from_slice(bytes);
-                queue.jobs.push_back(Job::Append { count: self.appends, bytes: frame });
-            }
+            None => self.backlog.push_back(Job::Append { count, bytes: bytes.to_vec() }),
         }
-        self.wake(queue);
-        self.appends
+        count
     }
 
     /// Begins a snapshot here: of the state that what has been appended so far makes. What is appended next must say all that the log has to
-    /// know of what came before. A snapshot that is not finished is given up.
+    /// know of what came before. A snapshot whose end has not been handed over is given up.
     pub fn begin_snapshot(&mut self) {
-        self.push(Job::Snapshot);
+        self.push(Job::Begin);
     }
 
-    /// A part of the snapshot.
-    pub fn add_part(&mut self, part: Vec<u8>) {
+    /// A part of the snapshot. It is taken out of `part`, where an empty buffer is left.
+    pub fn add_part(&mut self, part: &mut Vec<u8>) {
         self.parts += 1;
-        self.push(Job::Part(part));
+        match Wal::desk(&self.shared, &mut self.backlog) {
+            Some(mut desk) => {
+                // The thread gives buffers back: so neither side asks for memory, which may mean to wait for the other in the kernel.
+                let empty = desk.queue.spare_part();
+                let part = std::mem::replace(part, empty);
+                self.shared.hand(&mut desk, Job::Later(Later::Part(part)));
+                self.wake(desk, true);
+            }
+            None => self.backlog.push_back(Job::Later(Later::Part(std::mem::take(part)))),
+        }
     }
 
     /// The snapshot's end. It counts when everything appended before is stable as well, and it makes all that precedes it superfluous.
     pub fn finish_snapshot(&mut self, last: Vec<u8>) {
-        self.push(Job::Finish(last));
+        self.push(Job::Later(Later::Finish(last)));
     }
 
     /// The snapshot that has been begun will not be finished.
     pub fn abandon_snapshot(&mut self) {
-        self.push(Job::Abandon);
+        self.push(Job::Later(Later::Abandon));
     }
 
     /// Something else that has to do with the disk, for the log's thread: after what has been handed over so far.
-    pub fn run(&mut self, job: impl FnOnce() -> Result<(), WalError> + Send + 'static) {
-        self.push(Job::Other(Box::new(job)));
+    pub fn run(&mut self, errand: impl FnOnce() -> Result<(), WalError> + Send + 'static) {
+        self.push(Job::Later(Later::Errand(Box::new(errand))));
     }
 
     fn push(&mut self, job: Job) {
-        let mut queue = self.shared.lock();
-        queue.jobs.push_back(job);
-        self.wake(queue);
+        match Wal::desk(&self.shared, &mut self.backlog) {
+            Some(mut desk) => {
+                self.shared.hand(&mut desk, job);
+                self.wake(desk, false);
+            }
+            None => self.backlog.push_back(job),
+        }
     }
 
-    fn wake(&self, mut queue: MutexGuard<'_, Queue>) {
-        let asleep = std::mem::take(&mut queue.asleep);
-        drop(queue);
-        if asleep {
+    /// Hands over what has found the lock taken. Returns whether the thread has everything now; if not, this has to be called again soon.
+    pub fn hand_over(&mut self) -> bool {
+        if !self.backlog.is_empty()
+            && let Some(desk) = Wal::desk(&self.shared, &mut self.backlog)
+        {
+            self.wake(desk, false);
+        }
+        self.backlog.is_empty()
+    }
+
+    /// The desk, if nobody is at it, with all of the backlog on it.
+    fn desk<'a>(shared: &'a Shared, backlog: &mut VecDeque<Job>) -> Option<MutexGuard<'a, Desk>> {
+        let mut desk = match shared.desk.try_lock() {
+            Ok(desk) => desk,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        backlog.drain(..).for_each(|job| shared.hand(&mut desk, job));
+        Some(desk)
+    }
+
+    /// Wakes the thread, unless it is a mere part that has come and it would not begin with that before it wakes anyway.
+    fn wake(&self, mut desk: MutexGuard<'_, Desk>, is_part: bool) {
+        let wakes = match desk.asleep {
+            Asleep::No => false,
+            Asleep::Idle => true,
+            Asleep::Pacing => !is_part,
+        };
+        if wakes {
+            desk.asleep = Asleep::No;
+        }
+        drop(desk);
+        if wakes {
             self.shared.work.notify_one();
         }
     }
@@ -195,7 +232,7 @@ impl Wal {
         self.shared.syncs.load(Ordering::Relaxed)
     }
 
-    /// Parts of snapshots that have been handed over and not been written.
+    /// Parts of snapshots that have been handed over, and that the thread has not begun to write.
     pub fn unwritten_parts(&self) -> u64 {
         self.parts - self.shared.parts.load(Ordering::Relaxed)
     }
@@ -203,6 +240,11 @@ impl Wal {
     /// Snapshots that have been finished and are stable.
     pub fn snapshots(&self) -> u64 {
         self.shared.snapshots.load(Ordering::Acquire)
+    }
+
+    /// Whether the thread never runs on the core to which the one that has started it was bound: then it need not be given that core.
+    pub fn is_apart(&self) -> bool {
+        self.shared.is_apart.load(Ordering::Relaxed)
     }
 
     /// Whether the disk has failed: then nothing becomes stable any more.
@@ -215,7 +257,7 @@ impl Wal {
         self.shared.lock().error.take()
     }
 
-    /// Writes what has been handed over, and ends.
+    /// Writes what has been handed over, but for a snapshot without its end, and ends.
     ///
     /// # Errors
     /// When the disk has failed.
@@ -225,13 +267,13 @@ impl Wal {
     }
 
     fn end(&mut self) {
-        let mut queue = self.shared.lock();
-        queue.closed = true;
-        self.wake(queue);
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been printed, and what it kept from being written shows as not stable.
-            let _ = thread.join();
-        }
+        let Some(thread) = self.thread.take() else { return };
+        let mut desk = self.shared.lock();
+        self.backlog.drain(..).for_each(|job| self.shared.hand(&mut desk, job));
+        desk.queue.close();
+        self.wake(desk, false);
+        // A panic there has been printed, and what it kept from being written shows as not stable.
+        let _ = thread.join();
     }
 }
 
@@ -241,28 +283,16 @@ impl Drop for Wal {
     }
 }
 
-/// What the thread does.
-fn write<D: Disk>(mut log: Log<D>, shared: &Shared, gather: Duration, tell: &impl Fn()) -> Result<(), WalError> {
+/// What the thread does: one thing after the other. So between a slice of a snapshot and a frame of the log the order is that of this loop, whatever
+/// priority the kernel gives to either.
+fn write<D: Disk>(mut log: Log<D>, shared: &Shared, mut pace: Pace, tell: &impl Fn()) -> Result<(), WalError> {
     let mut stable_bytes = 0;
+    let mut bytes = Vec::new();
     loop {
-        let mut queue = shared.lock();
-        while queue.jobs.is_empty() {
-            if queue.closed {
-                return Ok(());
-            }
-            queue.asleep = true;
-            queue = shared.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
-        if !gather.is_zero() && !queue.closed {
-            // Whoever hands something over meanwhile wakes nobody.
-            drop(queue);
-            std::thread::sleep(gather);
-            queue = shared.lock();
-        }
-        let Some(job) = queue.jobs.pop_front() else { continue };
-        drop(queue);
-        match job {
-            Job::Append { count, mut bytes } => {
+        match next(shared, &pace, log.staged_bytes()) {
+            Next::Frame(Frame { count, pieces, .. }) => {
+                bytes.clear();
+                pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));
                 log.append(&bytes)?;
                 stable_bytes += bytes.len() as u64;
                 shared.syncs.fetch_add(1, Ordering::Relaxed);
@@ -270,29 +300,61 @@ fn write<D: Disk>(mut log: Log<D>, shared: &Shared, gather: Duration, tell: &imp
                 // Pairs with the acquire in `stable`.
                 shared.stable.store(count, Ordering::Release);
                 tell();
-                bytes.clear();
-                let mut queue = shared.lock();
-                if queue.spares.len() < SPARES {
-                    queue.spares.push(bytes);
-                }
+                shared.lock().queue.give_back_pieces(pieces);
             }
-            Job::Snapshot => {
+            Next::Begin => {
                 let base = log.roll()?;
                 log.begin_snapshot(base)?;
             }
-            Job::Part(part) => {
-                log.add_part(&part)?;
-                shared.parts.fetch_add(1, Ordering::Relaxed);
-                // Whoever takes the snapshot may wait for this.
-                tell();
+            Next::Slice(parts) => {
+                let _making_way = MakingWay::begin();
+                parts.iter().for_each(|part| log.stage_part(part));
+                let (taken, staged) = (parts.len() as u64, log.staged_bytes());
+                if taken > 0 {
+                    shared.lock().queue.give_back_parts(parts);
+                    shared.parts.fetch_add(taken, Ordering::Relaxed);
+                    // Whoever takes the snapshot may wait for this, and can get on with the next parts meanwhile.
+                    tell();
+                }
+                let from = clock::now();
+                log.write_slice()?;
+                pace.spend(from, (staged - log.staged_bytes()) as u64);
             }
-            Job::Finish(last) => {
+            Next::Finish(last) => {
+                let making_way = MakingWay::begin();
+                pace.spend(clock::now(), log.staged_bytes() as u64);
                 log.finish_snapshot(&last)?;
+                drop(making_way);
                 shared.snapshots.fetch_add(1, Ordering::Release);
                 tell();
             }
-            Job::Abandon => log.abandon_snapshot()?,
-            Job::Other(job) => job()?,
+            Next::Abandon => log.abandon_snapshot()?,
+            Next::Errand(errand) => errand()?,
+            Next::Wait(_) => {}
+            Next::End => return Ok(()),
+        }
+    }
+}
+
+/// Waits until there is something to do.
+fn next(shared: &Shared, pace: &Pace, staged: usize) -> Next {
+    let mut desk = shared.lock();
+    loop {
+        let now = clock::now();
+        match desk.queue.next(now, pace.due(), staged) {
+            Next::Wait(None) => {
+                desk.asleep = Asleep::Idle;
+                desk = shared.work.wait(desk).unwrap_or_else(PoisonError::into_inner);
+            }
+            Next::Wait(Some(due)) => {
+                desk.asleep = Asleep::Pacing;
+                let rest = Duration::from_nanos(due.since(now));
+                desk = shared.work.wait_timeout(desk, rest).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            next => {
+                desk.asleep = Asleep::No;
+                return next;
+            }
         }
     }
 }

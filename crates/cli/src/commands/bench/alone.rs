@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use martlet_fabric::{Fabric, Incarnation, NodeId, PeerEvent, PeerId, RegionName, ring};
 use martlet_node::config::DurabilityKind;
 use martlet_node::wal::format::Owner;
-use martlet_node::wal::{self, Style, Wal};
+use martlet_node::wal::{self, Pace, Style, Wal};
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::engine::mu::{self, Execution, Group, SnapshotStep};
@@ -90,7 +90,7 @@ impl Disk {
         let style = Style { owner: Owner { cluster: 1, node }, segment_bytes: 1 << 30, chance: fastrand::u64(..) };
         let started = || {
             let directory = wal::Directory::open(&path.join(format!("node-{node}")), style)?;
-            Wal::start(directory.begin(1)?, &directory.life_path(1), Duration::ZERO, || {})
+            Wal::start(directory.begin(1)?, &directory.life_path(1), Pace::unbounded(), || {})
         };
         Ok(Disk { wal: started().map_err(Fail::failed)?, begun: false, based: false })
     }
@@ -122,6 +122,7 @@ impl Alone for Mu {
     fn attend_disk<F: Fabric>(&mut self, disk: &mut Disk, fabric: &F, machine: &Idle) {
         self.handle_stable(disk.wal.stable());
         take(self, &mut disk.wal);
+        disk.wal.hand_over();
         if !disk.begun {
             disk.begun = true;
             disk.wal.begin_snapshot();
@@ -130,7 +131,7 @@ impl Alone for Mu {
         } else if !disk.based {
             let mut part = Vec::new();
             match self.snapshot_step(machine, 1 << 20, &mut part) {
-                SnapshotStep::Part => disk.wal.add_part(part),
+                SnapshotStep::Part => disk.wal.add_part(&mut part),
                 SnapshotStep::Whole => disk.wal.finish_snapshot(part),
                 SnapshotStep::Wait | SnapshotStep::Void | SnapshotStep::TooLong(_) => {}
             }

@@ -1,7 +1,5 @@
 //! The log and the engine that it is for: a replica of `mu`, alone in its group, over losses of power.
 
-use std::time::Duration;
-
 use martlet_fabric::sim::{Endpoint, Faults, World};
 use martlet_fabric::{Fabric as _, Identity, Incarnation, NodeId, PeerKind, RegionSpec};
 use martlet_protocol::basics::{LogIndex, ProcessId, RETURN_BITS, Time};
@@ -9,7 +7,7 @@ use martlet_protocol::engine::Engine as _;
 use martlet_protocol::engine::mu::{Config, Durability, Group, Mu, SnapshotStep};
 use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
 
-use super::super::{Log, Wal, recover};
+use super::super::{Log, Pace, Wal, recover};
 use super::memory::MemoryDisk;
 use super::{LIFE, STYLE, create, dir};
 
@@ -65,7 +63,7 @@ fn world() -> (World<true>, Endpoint<true>) {
 
 impl Alone {
     fn start(log: Log<MemoryDisk>, world: World<true>, fabric: Endpoint<true>, engine: Mu, machine: List) -> Alone {
-        let wal = Wal::start(log, dir(), Duration::ZERO, || {}).expect("a thread");
+        let wal = Wal::start(log, dir(), Pace::unbounded(), || {}).expect("a thread");
         Alone { world, fabric, engine, machine, wal }
     }
 
@@ -93,6 +91,7 @@ impl Alone {
         self.engine.advance(now, &mut self.fabric, &mut self.machine);
         while self.engine.poll_event().is_some() {}
         self.take();
+        self.wal.hand_over();
         self.engine.handle_stable(self.wal.stable());
         // The disk's thread goes by another clock: it must not look like a leader that gets nowhere.
         self.world.wake_at(0, now.0 + 10);
@@ -123,7 +122,7 @@ impl Alone {
         loop {
             let mut part = Vec::new();
             match self.engine.snapshot_step(&self.machine, 100, &mut part) {
-                SnapshotStep::Part => self.wal.add_part(part),
+                SnapshotStep::Part => self.wal.add_part(&mut part),
                 SnapshotStep::Wait => {}
                 SnapshotStep::Whole => {
                     self.wal.finish_snapshot(part);

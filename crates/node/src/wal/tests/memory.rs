@@ -35,6 +35,8 @@ pub struct State {
     /// The operation that fails, and how.
     pub fault: Option<(u64, Fault)>,
     pub syncs: u64,
+    /// The bytes of each push.
+    pub pushed: Vec<u64>,
     /// After an operation has failed, any other that changes something is counted.
     failed: bool,
     pub after_failure: u64,
@@ -173,6 +175,13 @@ impl Disk for MemoryDisk {
             Err(_) => content.bytes.truncate(content.stable),
         }
         done
+    }
+
+    fn push(&mut self, file: &mut u64, from: u64) -> io::Result<()> {
+        let mut state = self.state();
+        let length = state.files[file].bytes.len() as u64 - from;
+        state.pushed.push(length);
+        state.attempt()
     }
 
     fn shorten(&mut self, path: &Path, bytes: u64) -> io::Result<()> {

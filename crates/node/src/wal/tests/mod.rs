@@ -3,11 +3,10 @@ mod memory;
 
 use std::path::Path;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
 use super::disk::SystemDisk;
 use super::format::{HEADER_BYTES, Owner, frame_bytes};
-use super::{Directory, Log, Operation, Recovered, Snapshot, Style, Wal, WalError, recover};
+use super::{Directory, Log, Operation, Pace, Recovered, SLICE_BYTES, Snapshot, Style, Wal, WalError, recover};
 use memory::{Fault, MemoryDisk};
 
 const STYLE: Style = Style { owner: Owner { cluster: 0xc1, node: 3 }, segment_bytes: 300, chance: 77 };
@@ -27,6 +26,22 @@ fn reopen(disk: &MemoryDisk) -> Result<(Recovered, Log<MemoryDisk>), WalError> {
 
 fn payload(n: u64) -> Vec<u8> {
     (0..n % 90).map(|byte| (byte + n) as u8).collect()
+}
+
+/// Writes a part at once.
+fn add_part<D: super::disk::Disk>(log: &mut Log<D>, part: &[u8]) -> Result<(), WalError> {
+    log.stage_part(part);
+    while log.staged_bytes() > 0 {
+        log.write_slice()?;
+    }
+    Ok(())
+}
+
+/// Sees to it that the thread has everything.
+fn hand_over(wal: &mut Wal) {
+    while !wal.hand_over() {
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -55,8 +70,8 @@ fn a_snapshot_takes_the_place_of_what_precedes_it() {
     let base = log.roll().expect("a good disk");
     log.begin_snapshot(base).expect("a good disk");
     log.append(b"meanwhile").expect("a good disk");
-    log.add_part(b"one").expect("a good disk");
-    log.add_part(&[7; 500]).expect("a good disk");
+    add_part(&mut log, b"one").expect("a good disk");
+    add_part(&mut log, &[7; 500]).expect("a good disk");
     let before = reopen(&disk).expect("an unfinished snapshot is nothing").0;
     assert_eq!((before.snapshot, before.frames.len()), (None, 21));
 
@@ -65,8 +80,8 @@ fn a_snapshot_takes_the_place_of_what_precedes_it() {
     let base = log.roll().expect("a good disk");
     log.begin_snapshot(base).expect("a good disk");
     log.append(b"meanwhile").expect("a good disk");
-    log.add_part(b"one").expect("a good disk");
-    log.add_part(&[7; 500]).expect("a good disk");
+    add_part(&mut log, b"one").expect("a good disk");
+    add_part(&mut log, &[7; 500]).expect("a good disk");
     log.finish_snapshot(b"last words").expect("a good disk");
     assert!(disk.names().iter().all(|name| name.starts_with("snapshot") || *name >= super::log::segment_name(base)), "{:?}", disk.names());
     let after = reopen(&disk).expect("nothing is wrong").0;
@@ -100,7 +115,7 @@ fn a_loss_of_power_at_any_moment_costs_nothing_that_was_stable() {
                         open = Some((stable.len(), Vec::new()));
                         Ok(())
                     }),
-                    1 | 2 => log.add_part(&frame).map(|()| {
+                    1 | 2 => add_part(&mut log, &frame).map(|()| {
                         if let Some((_, parts)) = &mut open {
                             parts.push(frame);
                         }
@@ -226,8 +241,9 @@ fn a_failed_sync_is_reported_and_never_asked_again() {
     let syncs = disk.state().syncs;
     disk.state().fault = Some((operations + 2, Fault::Broken));
     let (told, news) = channel();
-    let mut wal = Wal::start(log, dir(), Duration::ZERO, move || told.send(()).expect("the test waits")).expect("a thread");
+    let mut wal = Wal::start(log, dir(), Pace::unbounded(), move || told.send(()).expect("the test waits")).expect("a thread");
     assert_eq!(wal.append(b"lost"), 1);
+    hand_over(&mut wal);
     news.recv().expect("told");
     assert!(wal.has_failed());
     disk.state().fault = None;
@@ -246,7 +262,7 @@ fn a_full_disk_is_reported_with_its_file() {
     let log = create(&disk);
     let operations = disk.state().operations;
     disk.state().fault = Some((operations + 1, Fault::Full));
-    let mut wal = Wal::start(log, dir(), Duration::ZERO, || {}).expect("a thread");
+    let mut wal = Wal::start(log, dir(), Pace::unbounded(), || {}).expect("a thread");
     wal.append(&[1; 100]);
     let error = wal.close().expect_err("full");
     assert!(matches!(error, WalError::Disk { operation: Operation::Write, .. }), "{error}");
@@ -279,10 +295,10 @@ fn a_directory_is_one_processs_at_a_time_and_knows_what_to_come_back_as() {
 
     let whole = |life: u64, state: &[u8]| {
         let log = directory.begin(life).expect("a new life");
-        let mut wal = Wal::start(log, &directory.life_path(life), Duration::ZERO, || {}).expect("a thread");
+        let mut wal = Wal::start(log, &directory.life_path(life), Pace::unbounded(), || {}).expect("a thread");
         wal.begin_snapshot();
         wal.append(b"base");
-        wal.add_part(state.to_vec());
+        wal.add_part(&mut state.to_vec());
         wal.finish_snapshot(Vec::new());
         wal.append(b"entry");
         wal.close().expect("a good disk");
@@ -306,7 +322,7 @@ fn a_directory_is_one_processs_at_a_time_and_knows_what_to_come_back_as() {
     assert_eq!((directory.lives().expect("readable"), directory.lives_to_recover().expect("readable")), (vec![6], vec![6]));
     let (recovered, _) = directory.recover(6).expect("whole");
     assert_eq!(recovered.snapshot.expect("whole").parts, [b"six"]);
-    assert_eq!(recovered.frames, [&b"base"[..], b"entry"]);
+    assert_eq!(recovered.frames.concat(), b"baseentry");
     drop(directory);
     Directory::open(&scratch.0, STYLE).expect("given up by the one before");
 }
@@ -316,7 +332,7 @@ fn appends_that_come_while_the_disk_is_busy_share_a_sync() {
     let disk = MemoryDisk::default();
     let log = create(&disk);
     let syncs = disk.state().syncs;
-    let mut wal = Wal::start(log, dir(), Duration::ZERO, || {}).expect("a thread");
+    let mut wal = Wal::start(log, dir(), Pace::unbounded(), || {}).expect("a thread");
     {
         // The thread cannot get on with the first.
         let held = disk.state();
@@ -339,7 +355,7 @@ fn the_system_s_files_behave_as_the_log_expects() {
     (0..30).for_each(|n| log.append(&payload(n)).expect("a good disk"));
     let base = log.roll().expect("a good disk");
     log.begin_snapshot(base).expect("a good disk");
-    log.add_part(b"state").expect("a good disk");
+    add_part(&mut log, b"state").expect("a good disk");
     log.append(b"entry").expect("a good disk");
     log.finish_snapshot(b"end").expect("a good disk");
     drop(log);
@@ -348,4 +364,100 @@ fn the_system_s_files_behave_as_the_log_expects() {
     let (recovered, _) = recover(SystemDisk, &dir, STYLE, LIFE).expect("a torn tail");
     assert!(recovered.torn.is_some());
     assert_eq!((recovered.snapshot.expect("whole").parts, recovered.frames), (vec![b"state".to_vec()], vec![b"entry".to_vec()]));
+}
+
+/// A snapshot of which the first slice is written, and the second one is due in a day or more.
+fn paced(disk: &MemoryDisk) -> Wal {
+    let log = create(disk);
+    let mut wal = Wal::start(log, dir(), Pace::new(1), || {}).expect("a thread");
+    wal.begin_snapshot();
+    wal.append(b"base");
+    (0..8).for_each(|_| wal.add_part(&mut vec![3; SLICE_BYTES / 2]));
+    hand_over(&mut wal);
+    while disk.state().pushed.is_empty() {
+        std::thread::yield_now();
+    }
+    wal
+}
+
+#[test]
+fn the_log_goes_on_while_a_snapshot_waits_until_it_may_be_written() {
+    let disk = MemoryDisk::default();
+    let mut wal = paced(&disk);
+    let mut all = b"base".to_vec();
+    for n in 0..50u8 {
+        let ticket = wal.append(&[n]);
+        all.push(n);
+        hand_over(&mut wal);
+        while wal.stable() < ticket {
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!((disk.state().pushed.len(), wal.snapshots()), (1, 0), "no slice is due before tomorrow");
+    assert!(wal.unwritten_parts() > 0, "so whoever takes the snapshot waits");
+    assert_eq!(reopen(&disk.copy()).expect("nothing is wrong").0.frames.concat(), all);
+    wal.close().expect("a good disk");
+}
+
+#[test]
+fn a_stop_ends_a_paced_snapshot_at_once_and_without_the_rest_of_it() {
+    let disk = MemoryDisk::default();
+    let mut wal = paced(&disk);
+    wal.append(b"last");
+    wal.close().expect("a good disk");
+    assert_eq!(disk.state().pushed.len(), 1, "nothing of it has been written any more");
+    let recovered = reopen(&disk).expect("nothing is wrong").0;
+    assert_eq!((recovered.snapshot, recovered.frames.concat()), (None, b"baselast".to_vec()));
+}
+
+#[test]
+fn a_stop_finishes_a_snapshot_that_was_handed_over_whole() {
+    let disk = MemoryDisk::default();
+    let mut wal = paced(&disk);
+    wal.finish_snapshot(b"end".to_vec());
+    wal.close().expect("a good disk");
+    let pushed = disk.state().pushed.clone();
+    assert!(pushed.len() > 4 && pushed.iter().all(|bytes| *bytes <= SLICE_BYTES as u64), "{pushed:?}");
+    let snapshot = reopen(&disk).expect("nothing is wrong").0.snapshot.expect("whole");
+    assert_eq!((snapshot.parts.len(), &snapshot.last[..]), (8, &b"end"[..]));
+    assert!(snapshot.parts.iter().all(|part| *part == [3; SLICE_BYTES / 2]));
+}
+
+#[test]
+fn an_error_ends_a_paced_snapshot_at_once() {
+    let disk = MemoryDisk::default();
+    let mut wal = paced(&disk);
+    let operations = disk.state().operations;
+    disk.state().fault = Some((operations + 1, Fault::Broken));
+    wal.append(b"lost");
+    hand_over(&mut wal);
+    while !wal.has_failed() {
+        std::thread::yield_now();
+    }
+    let error = wal.close().expect_err("the disk is broken");
+    assert!(matches!(error, WalError::Disk { operation: Operation::Write, .. }), "{error}");
+    let state = disk.state();
+    assert_eq!((state.pushed.len(), state.after_failure), (1, 0));
+}
+
+#[test]
+fn parts_of_any_length_are_written_in_slices_and_are_the_same_afterwards() {
+    let disk = MemoryDisk::default();
+    let mut log = create(&disk);
+    let base = log.roll().expect("a good disk");
+    log.begin_snapshot(base).expect("a good disk");
+    let mut rng = fastrand::Rng::with_seed(3);
+    let parts: Vec<Vec<u8>> = (0..12).map(|n| vec![n; rng.usize(..3 * SLICE_BYTES)]).collect();
+    for part in &parts {
+        log.stage_part(part);
+        // Not always as much as has come, so that there is a rest in front of the next one.
+        if rng.bool() {
+            log.write_slice().expect("a good disk");
+        }
+    }
+    log.append(b"meanwhile").expect("a good disk");
+    log.finish_snapshot(b"end").expect("a good disk");
+    assert!(disk.state().pushed.iter().all(|bytes| *bytes <= SLICE_BYTES as u64));
+    let recovered = reopen(&disk).expect("nothing is wrong").0;
+    assert_eq!(recovered.snapshot, Some(Snapshot { parts, last: b"end".to_vec() }));
 }
