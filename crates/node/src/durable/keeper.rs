@@ -198,11 +198,6 @@ impl Keeper {
         self.told < self.wal.appends()
     }
 
-    /// Whether its thread never needs the core of the node's.
-    pub fn is_apart(&self) -> bool {
-        self.wal.is_apart()
-    }
-
     /// Writes what has been handed over, and ends.
     ///
     /// # Errors

@@ -49,8 +49,6 @@ struct Shared {
     /// Snapshots that are whole and stable under their names.
     snapshots: AtomicU64,
     failed: AtomicBool,
-    /// The thread never runs on the core of the one that has started it.
-    is_apart: AtomicBool,
 }
 
 impl Shared {
@@ -100,7 +98,7 @@ impl Wal {
         let shared = Arc::new(Shared::default());
         let its = Arc::clone(&shared);
         let run = move || {
-            its.is_apart.store(martlet_fabric::shm::process::leave_core(), Ordering::Relaxed);
+            martlet_fabric::shm::process::leave_core();
             if let Err(error) = write(log, &its, pace, &tell) {
                 its.lock().error = Some(error);
                 // Pairs with the acquire in `failure`.
@@ -240,11 +238,6 @@ impl Wal {
     /// Snapshots that have been finished and are stable.
     pub fn snapshots(&self) -> u64 {
         self.shared.snapshots.load(Ordering::Acquire)
-    }
-
-    /// Whether the thread never runs on the core to which the one that has started it was bound: then it need not be given that core.
-    pub fn is_apart(&self) -> bool {
-        self.shared.is_apart.load(Ordering::Relaxed)
     }
 
     /// Whether the disk has failed: then nothing becomes stable any more.
