@@ -1,5 +1,6 @@
 //! The orderly end of a life: nobody waits for who has said goodbye.
 
+use martlet_protocol::engine::Engine;
 use martlet_protocol::membership::{Authority, Roles, View};
 use martlet_protocol::replica::{Application, Standing};
 
@@ -67,7 +68,57 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
 
     /// Whether, as primary, replies to what has been executed are still to come.
     fn is_answering(&self) -> bool {
-        let engine = &self.agent.host.engine;
-        engine.standing() == Standing::Primary && (engine.committed() != engine.last() || engine.released().0 + 1 < engine.ticket().0)
+        owes_answers(&self.agent.host.engine)
+    }
+}
+
+/// Whether this replica leads, and replies to what it has executed wait for something: that it is replicated, for the next look at the lease, or for what the
+/// coordinators say. Once it leaves, nobody is asked any more.
+fn owes_answers(engine: &impl Engine) -> bool {
+    let unreleased = || engine.released().0 + 1 < engine.ticket().0;
+    engine.standing() == Standing::Primary && (engine.committed() != engine.last() || unreleased() || engine.wants_round())
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_protocol::replica::{Application, NoState, Replica};
+
+    use super::owes_answers;
+    use crate::agent::tests::alone;
+
+    /// Asks for nothing.
+    struct Nothing;
+
+    impl Application for Nothing {
+        type Machine = NoState;
+
+        fn poll<R: Replica<Machine = NoState>>(&mut self, _: &mut R) -> usize {
+            0
+        }
+
+        fn release<R: Replica<Machine = NoState>>(&mut self, _: &mut R) -> usize {
+            0
+        }
+    }
+
+    #[test]
+    fn a_leader_that_ends_answers_first_what_waits_for_the_coordinators() {
+        let (mut agent, _other) = alone(Nothing, NoState);
+        for _ in 0..8 {
+            agent.turn();
+        }
+        assert!(!owes_answers(&agent.host.engine));
+        // A turn in which somebody reads by quorum, up to where the coordinators would be asked.
+        let host = &mut agent.host;
+        host.engine.ticket_by_quorum();
+        host.engine.post(host.now, &mut host.fabric, &mut host.machine);
+        let view = host.engine.view();
+        host.engine.advance(host.now, Some(view), &mut host.fabric, &mut host.machine);
+        assert!(host.engine.released().0 + 1 >= host.engine.ticket().0, "the lease would have it answered");
+        assert!(owes_answers(&host.engine));
+        for _ in 0..8 {
+            agent.turn();
+        }
+        assert!(!owes_answers(&agent.host.engine));
     }
 }
