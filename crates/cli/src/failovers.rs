@@ -134,11 +134,18 @@ impl Reigns {
     /// clock.
     pub fn note(&mut self, readings: &[(u16, &Reading)], elects: bool, now_ns: u64) {
         let mut fresh: Vec<(u64, u16, Event, &Reading)> = Vec::new();
+        // What is older than all that is remembered was seen, and forgotten.
+        let forgotten_ns = self.known.first().filter(|_| self.known.len() >= KEPT).map_or(0, |oldest| oldest.wall_ns);
         for (node, reading) in readings {
             for (_, event) in reading.events.iter().filter(|(_, event)| event.kind == EventKind::TookOver) {
                 match self.known.iter_mut().find(|reign| reign.node == *node && reign.took_over == event.at) {
                     Some(reign) => reign.learn(reading),
-                    None => fresh.push((wall_of(event.at, reading, now_ns), *node, *event, reading)),
+                    None => {
+                        let wall_ns = wall_of(event.at, reading, now_ns);
+                        if wall_ns >= forgotten_ns {
+                            fresh.push((wall_ns, *node, *event, reading));
+                        }
+                    }
                 }
             }
         }
@@ -473,5 +480,13 @@ pub(crate) mod tests {
             reigns.note(&[(0, &published(at + 9, &events))], false, NOW + at);
         }
         assert_eq!((reigns.all().len(), reigns.takeovers_ns().len()), (KEPT, KEPT + 20));
+        // A node that has been quiet since goes on showing what is forgotten.
+        let at = 10 * SECOND;
+        let old =
+            published((10 + KEPT as u64 + 20) * SECOND, &[event(at, EventKind::DeathSeen, 1, 1), event(at + 7, EventKind::TookOver, 2, 0)]);
+        for _ in 0..3 {
+            reigns.note(&[(0, &old)], false, NOW + (10 + KEPT as u64 + 20) * SECOND);
+        }
+        assert_eq!(reigns.takeovers_ns().len(), KEPT + 20, "counted once");
     }
 }

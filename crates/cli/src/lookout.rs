@@ -258,20 +258,20 @@ impl Lookout {
         if stamp.is_none() || stamp == self.stamp {
             return;
         }
-        self.stamp = stamp;
+        // What does not succeed is tried again at the next look.
         let Ok(cluster) = self.directory.existing_cluster() else { return };
         let numbers = |cluster: &Cluster| cluster.config().nodes.iter().map(|node| node.number).collect::<Vec<_>>();
         let same = cluster.key().bytes() == self.cluster.key().bytes()
             && cluster.config().name == self.cluster.config().name
             && numbers(&cluster) == numbers(&self.cluster);
         if same {
-            self.cluster = cluster;
+            (self.cluster, self.stamp) = (cluster, stamp);
         } else if let Ok(observer) = Observer::open(&cluster) {
             if cluster.key().bytes() != self.cluster.key().bytes() {
                 // Another cluster in the same place.
                 self.reigns = Reigns::default();
             }
-            (self.cluster, self.observer) = (cluster, observer);
+            (self.cluster, self.observer, self.stamp) = (cluster, observer, stamp);
             self.memories.clear();
         }
     }

@@ -21,6 +21,8 @@ const PIECE_BYTES: usize = 64 << 10;
 /// beside them.
 const SPARE_PIECES: usize = FRAME_BYTES / PIECE_BYTES;
 const SPARE_PARTS: usize = 24;
+/// A buffer that has grown beyond so many bytes is not kept: some parts are as long as the longest value.
+const LONGEST_SPARE_BYTES: usize = 1 << 20;
 
 /// Something for the disk that has to do with the log and is not written into it.
 pub(super) type Errand = Box<dyn FnOnce() -> Result<(), WalError> + Send>;
@@ -204,6 +206,15 @@ impl Queue {
 
     fn take_later(&mut self, staged: usize) -> Next {
         let mut parts = Vec::new();
+        // These need none of what is staged, which may be the rest of a long part that nobody wants any more.
+        if self.is_next_in_order() {
+            match self.later.pop_front() {
+                Some((_, Later::Abandon)) => return Next::Abandon,
+                Some((_, Later::Errand(errand))) => return Next::Errand(errand),
+                Some(other) => self.later.push_front(other),
+                None => {}
+            }
+        }
         let mut bytes = staged;
         while bytes < SLICE_BYTES && self.is_next_in_order() {
             match self.later.pop_front() {
@@ -211,12 +222,7 @@ impl Queue {
                     bytes += part.len();
                     parts.push(part);
                 }
-                Some(other) if parts.is_empty() => match other.1 {
-                    Later::Finish(last) => return Next::Finish(last),
-                    Later::Abandon => return Next::Abandon,
-                    Later::Errand(errand) => return Next::Errand(errand),
-                    Later::Part(_) => unreachable!("matched above"),
-                },
+                Some((_, Later::Finish(last))) if parts.is_empty() => return Next::Finish(last),
                 Some(other) => {
                     self.later.push_front(other);
                     break;
@@ -245,7 +251,8 @@ impl Queue {
 
 fn give_back(spares: &mut Vec<Vec<u8>>, buffers: Vec<Vec<u8>>, most: usize) {
     let room = most - spares.len();
-    spares.extend(buffers.into_iter().take(room).map(|mut buffer| {
+    let kept = buffers.into_iter().filter(|buffer| buffer.capacity() <= LONGEST_SPARE_BYTES).take(room);
+    spares.extend(kept.map(|mut buffer| {
         buffer.clear();
         buffer
     }));
@@ -330,6 +337,25 @@ mod tests {
             assert_eq!(next(&mut queue, DUE, (10 - slices as usize) * SLICE_BYTES), "slice with 0 parts");
         }
         assert_eq!(next(&mut queue, DUE, 100), "finish", "which writes what is left");
+    }
+
+    #[test]
+    fn what_nobody_wants_any_more_is_not_written_first() {
+        let mut queue = begun();
+        part(&mut queue, 10 * SLICE_BYTES);
+        assert_eq!(next(&mut queue, DUE, 0), "slice with 1 parts");
+        queue.hand(Job::Later(Later::Abandon));
+        assert_eq!(next(&mut queue, EARLY, 9 * SLICE_BYTES), "abandon", "whatever of a long part is staged");
+        queue.hand(Job::Later(Later::Errand(Box::new(|| Ok(())))));
+        assert_eq!(next(&mut queue, EARLY, 9 * SLICE_BYTES), "errand");
+    }
+
+    #[test]
+    fn buffers_that_have_grown_long_are_not_kept() {
+        let mut queue = begun();
+        queue.give_back_parts(vec![Vec::with_capacity(LONGEST_SPARE_BYTES + 1), Vec::with_capacity(1000)]);
+        assert!((1000..=LONGEST_SPARE_BYTES).contains(&queue.spare_part().capacity()));
+        assert_eq!(queue.spare_part().capacity(), 0);
     }
 
     #[test]

@@ -135,13 +135,15 @@ impl Wal {
     /// A part of the snapshot. It is taken out of `part`, where an empty buffer is left.
     pub fn add_part(&mut self, part: &mut Vec<u8>) {
         self.parts += 1;
+        // What has found the lock taken goes with it, and may be of the log.
+        let alone = self.backlog.is_empty();
         match Wal::desk(&self.shared, &mut self.backlog) {
             Some(mut desk) => {
                 // The thread gives buffers back: so neither side asks for memory, which may mean to wait for the other in the kernel.
                 let empty = desk.queue.spare_part();
                 let part = std::mem::replace(part, empty);
                 self.shared.hand(&mut desk, Job::Later(Later::Part(part)));
-                self.wake(desk, true);
+                self.wake(desk, alone);
             }
             None => self.backlog.push_back(Job::Later(Later::Part(std::mem::take(part)))),
         }
@@ -170,6 +172,15 @@ impl Wal {
             }
             None => self.backlog.push_back(job),
         }
+    }
+
+    /// Has `meanwhile` done as if the thread were at its desk for as long.
+    #[cfg(test)]
+    pub(super) fn while_it_is_at_its_desk(&mut self, meanwhile: impl FnOnce(&mut Wal)) {
+        let shared = Arc::clone(&self.shared);
+        let desk = shared.lock();
+        meanwhile(self);
+        drop(desk);
     }
 
     /// Hands over what has found the lock taken. Returns whether the thread has everything now; if not, this has to be called again soon.

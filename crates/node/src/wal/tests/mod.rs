@@ -400,6 +400,23 @@ fn the_log_goes_on_while_a_snapshot_waits_until_it_may_be_written() {
 }
 
 #[test]
+fn what_found_the_thread_at_its_desk_wakes_it_also_when_a_part_brings_it() {
+    let disk = MemoryDisk::default();
+    let mut wal = paced(&disk);
+    for n in 0..50u8 {
+        let mut ticket = 0;
+        wal.while_it_is_at_its_desk(|wal| ticket = wal.append(&[n]));
+        // No slice is due before tomorrow, so a part alone wakes nobody.
+        wal.add_part(&mut Vec::new());
+        hand_over(&mut wal);
+        while wal.stable() < ticket {
+            std::thread::yield_now();
+        }
+    }
+    wal.close().expect("a good disk");
+}
+
+#[test]
 fn a_stop_ends_a_paced_snapshot_at_once_and_without_the_rest_of_it() {
     let disk = MemoryDisk::default();
     let mut wal = paced(&disk);
