@@ -140,7 +140,13 @@ fn watching_the_leader_for_pauses() {
 
 #[test]
 fn seeing_a_death() {
-    assert_eq!(bench(&["detect", "--kills", "2"]).len(), 9);
+    let metrics = bench(&["detect", "--kills", "2"]);
+    for victim in ["spinning", "asleep", "working", "with 512 MiB"] {
+        for how in ["bare probe", "death seen by polling", "death seen out of sleep"] {
+            let wanted = format!("{how}, victim {victim}");
+            assert!(metrics.contains(&wanted), "{wanted} is missing: {metrics:?}");
+        }
+    }
     let why = run(&["bench", "--no-reference", "detect", "--fabric", "verbs"]).code(2).err;
     assert!(why.contains("--fabric is verbs") && why.contains("no death is certain") && why.contains("allowed is shm"), "{why}");
 }
@@ -148,6 +154,7 @@ fn seeing_a_death() {
 #[test]
 fn failing_over() {
     let metrics = bench(&["failover", "--failovers", "2"]);
+    assert!(metrics.iter().any(|metric| metric == "bare succession, in turn"), "{metrics:?}");
     assert!(metrics.contains(&"kill to next acknowledged write".to_owned()), "{metrics:?}");
     let port = crate::martlet::free_ports(3).to_string();
     let metrics = bench(&["failover", "--failovers", "2", "--redis", "--redis-port", &port]);
