@@ -51,11 +51,17 @@ fn low_half(word: &AtomicU64) -> *mut AtomicU32 {
 }
 
 /// Sleeps while the low half of `word` is as expected, for so long at most; it may return early.
-pub(super) fn wait_on_word(word: &AtomicU64, expected: u32, at_most: Duration) {
-    let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
+pub(super) fn wait_on_word(word: &AtomicU64, expected: u32, at_most: Option<Duration>) -> WakeReason {
+    let timeout = at_most.map(|t| Timespec {
+        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4),
+        tv_nsec: i64::from(t.subsec_nanos()),
+    });
     // SAFETY: `low_half` points into `word`, which is borrowed. The reference only carries the address to the kernel.
     let half = unsafe { &*low_half(word) };
-    let _ = futex::wait(half, futex::Flags::empty(), expected, Some(&timeout));
+    match futex::wait(half, futex::Flags::empty(), expected, timeout.as_ref()) {
+        Err(Errno::TIMEDOUT) => WakeReason::TimedOut,
+        _ => WakeReason::Nudged,
+    }
 }
 
 /// One end of a doorbell.
@@ -143,16 +149,7 @@ impl Bell {
     }
 
     fn wait_alone(&self, timeout: Option<Duration>) -> WakeReason {
-        let timeout = timeout.map(|t| Timespec {
-            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4),
-            tv_nsec: i64::from(t.subsec_nanos()),
-        });
-        // SAFETY: as in `wake`.
-        let word = unsafe { &*low_half(self.word()) };
-        match futex::wait(word, futex::Flags::empty(), PARKED as u32, timeout.as_ref()) {
-            Err(Errno::TIMEDOUT) => WakeReason::TimedOut,
-            _ => WakeReason::Nudged,
-        }
+        wait_on_word(self.word(), PARKED as u32, timeout)
     }
 }
 

@@ -181,9 +181,14 @@ impl Victim<'_> {
         self.child.id()
     }
 
+    /// Whom to kill.
+    fn target(&self) -> io::Result<Pid> {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).ok_or(io::Error::other("a pid that is none"))
+    }
+
     /// Kills the victim and polls the word without a break until the kernel has marked it; then waits until the process is gone.
     pub fn kill(mut self) -> io::Result<DeathTiming> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).ok_or(io::Error::other("a pid that is none"))?;
+        let pid = self.target()?;
         let word = &self.area.memory()[DEATH];
         let start = Instant::now();
         rustix::process::kill_process(pid, Signal::KILL)?;
@@ -200,13 +205,11 @@ impl Victim<'_> {
         self.child.wait()?;
         Ok(DeathTiming { kill_ns: killed.as_nanos() as u64, seen_ns: seen.as_nanos() as u64 })
     }
-}
 
-impl Victim<'_> {
     /// Kills the victim while a thread of this process, which has called `prepare` first, sleeps on its death word. Returns how long it took, from before kill(), until this thread,
     /// polling, saw that the sleeper had been woken and had said so, in nanoseconds. `prepare` places the sleeper: on the victim's processor, if it is to be as with nodes that share one.
     pub fn kill_before_heir(mut self, prepare: impl FnOnce() -> io::Result<()> + Send) -> io::Result<u64> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).ok_or(io::Error::other("a pid that is none"))?;
+        let pid = self.target()?;
         let memory = self.area.memory();
         memory[HEIR].store(heir::ABSENT, Ordering::Release);
         let succeeded = std::thread::scope(|scope| {
@@ -251,7 +254,7 @@ fn await_death(word: &AtomicU64) -> io::Result<()> {
         if start.elapsed() > PATIENCE {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the kernel did not mark the victim's word"));
         }
-        bell::wait_on_word(word, now as u32, PATIENCE);
+        bell::wait_on_word(word, now as u32, Some(PATIENCE));
     }
 }
 
