@@ -15,6 +15,9 @@ pub mod double;
 mod exchange;
 #[cfg(all(any(test, feature = "fuzzing"), target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod fuzz;
+/// Which fabrics there are.
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+mod kind;
 // Who may act on whose memory; for the backends whose processes have to find each other.
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 mod meeting;
@@ -28,6 +31,9 @@ pub mod shm;
 pub mod sim;
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod verbs;
+
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub use kind::{FabricKind, Traits};
 
 pub use contract::{
     Completion, Fabric, Identity, Incarnation, Local, LocalRegion, Memory, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region,

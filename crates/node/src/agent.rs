@@ -27,7 +27,6 @@ use martlet_fabric::{Completion, Fabric};
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::Component;
 use martlet_protocol::engine::Engine;
-use martlet_protocol::membership::Authority;
 use martlet_protocol::replica::{Application, Standing};
 
 use crate::counters::Counter;
@@ -156,7 +155,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         host.counters.add(Counter::Replies, sent as u64);
         let worked = looked > 0 || taken > 0 || posted || sent > 0 || self.is_busy();
         self.busy = if worked || self.is_electing() { self.busy.or(Some(now)) } else { None };
-        if E::AUTHORITY == Authority::Engine && now >= self.membership_due() {
+        if E::TRAITS.elects() && now >= self.membership_due() {
             self.tended = now;
             self.tend_membership();
             now = self.take_completions();
@@ -180,7 +179,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
     #[inline]
     fn may_be_short(&mut self) -> bool {
         let host = &mut self.host;
-        let leads = E::AUTHORITY == Authority::Views && host.engine.standing() == Standing::Primary;
+        let leads = !E::TRAITS.elects() && host.engine.standing() == Standing::Primary;
         if !leads || !self.rounds.expects_requests(host.now) {
             return false;
         }
@@ -198,7 +197,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         self.rounds.begin(self.host.now);
         let mut work = self.host.take_peer_events();
         work += self.take_datagrams();
-        if E::AUTHORITY == Authority::Views {
+        if !E::TRAITS.elects() {
             self.tend_membership();
         }
         let mut now = self.take_completions();
@@ -214,7 +213,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         }
         let view = host.engine.view();
         let active = host.core.lease().active(view, now);
-        if E::AUTHORITY == Authority::Views && host.engine.standing() == Standing::Primary {
+        if !E::TRAITS.elects() && host.engine.standing() == Standing::Primary {
             host.counters.add(Counter::ActiveChecks, 1);
             host.counters.add(Counter::InactiveChecks, u64::from(!active));
         }
@@ -236,7 +235,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
 
     /// Whether the engine has an election of its own, which is under way here or elsewhere as far as this process knows.
     fn is_electing(&self) -> bool {
-        E::AUTHORITY == Authority::Engine && !self.host.dormant && self.host.engine.standing() == Standing::Backup { primary: None }
+        E::TRAITS.elects() && !self.host.dormant && self.host.engine.standing() == Standing::Backup { primary: None }
     }
 
     /// Takes the steps of an election that wait for nothing but the others' memory.
@@ -264,7 +263,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
     /// Takes over as primary if that is due, as far as it can be done at once. Returns whether anything has moved.
     fn take_over(&mut self, now: &mut Time) -> bool {
         let mut moved = false;
-        if E::AUTHORITY == Authority::Engine {
+        if E::TRAITS.elects() {
             return false;
         }
         // Once to begin; once more when the others' memory has answered; the rest is for later turns.
@@ -297,7 +296,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
         match host.engine.standing() {
             Standing::Primary => host.engine.committed() != host.engine.last() || (host.engine.wants_round() && active()),
             // Its own election waits for what others write, which wakes it.
-            _ if E::AUTHORITY == Authority::Engine => false,
+            _ if E::TRAITS.elects() => false,
             _ => active(),
         }
     }
@@ -350,7 +349,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
     /// Where the engine elects: whoever waits for the others' permission, or has just done something as a follower, gives way to who waits for it, since
     /// they may share a core, and looks again at once. Who has given the permission halfway goes on first. `None`: the usual rest will do.
     pub fn makes_way(&self, turn: &Turn) -> Option<Rest> {
-        if E::AUTHORITY == Authority::Views || self.host.engine.standing() == Standing::Primary {
+        if !E::TRAITS.elects() || self.host.engine.standing() == Standing::Primary {
             return None;
         }
         if self.host.engine.goes_on() {

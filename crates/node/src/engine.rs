@@ -5,9 +5,10 @@ use martlet_protocol::basics::ProcessId;
 use martlet_protocol::basics::layout::{self, Sizes};
 use martlet_protocol::detector::heartbeat::Thresholds;
 use martlet_protocol::engine::{Durable, Engine as _, Mu, PrimaryBackup, mu, primary_backup};
-use martlet_protocol::membership::{self, Authority, ClockBounds, Roles};
+use martlet_protocol::membership::{self, ClockBounds, Roles};
+use martlet_protocol::with_engine;
 
-use crate::config::{Cluster, EngineKind, FabricKind};
+use crate::config::Cluster;
 
 /// An engine that can be configured from a cluster's file.
 pub(crate) trait NodeEngine: Durable {
@@ -47,8 +48,8 @@ impl NodeEngine for Mu {
             // It wakes up for its own heart, four times as often: whoever is later than this was kept from running. Not just twice: a virtual machine that idles may take
             // half a beat to wake up, and who takes every one of its looks for a stall never sees anything.
             stall_ns: 2 * beat_ns,
-            // Over RDMA a look at a death word is a READ, and proves little (module `backend`): it is no use to ask all the time.
-            death_interval_ns: if cluster.config().fabric == FabricKind::Verbs { beat_ns } else { 0 },
+            // Where a death word proves little, and a look at it is a request, it is no use to ask all the time.
+            death_interval_ns: if cluster.config().fabric.traits().certain_deaths { 0 } else { beat_ns },
             teach_patience_ns: timeout_ns,
             ..mu::Config::default()
         }
@@ -65,20 +66,17 @@ pub(crate) fn regions(cluster: &Cluster, sizes: Sizes) -> RegionSpec {
     if cluster.config().durability.writes() {
         spec.public.push((layout::RETURNED, layout::returned::WORDS * 8));
     }
-    match cluster.config().engine {
-        EngineKind::PrimaryBackup => PrimaryBackup::add_regions(&mut spec, &PrimaryBackup::config(cluster, sizes, 0)),
-        EngineKind::Mu => Mu::add_regions(&mut spec, &Mu::config(cluster, sizes, 0)),
-    }
+    with_engine!(cluster.config().engine, E => E::add_regions(&mut spec, &E::config(cluster, sizes, 0)));
     spec
 }
 
 /// How a process takes part in this cluster's membership.
-pub(crate) fn membership(cluster: &Cluster, me: ProcessId, roles: Roles, clocks: ClockBounds, authority: Authority) -> membership::Config {
+pub(crate) fn membership(cluster: &Cluster, me: ProcessId, roles: Roles, clocks: ClockBounds) -> membership::Config {
     let detector = &cluster.config().detector;
     membership::Config {
         lease_ns: cluster.lease_ns(),
         clocks,
-        authority,
+        authority: cluster.config().engine.traits().authority(),
         heartbeat_interval_ns: detector.heartbeat_us * 1_000,
         thresholds: Thresholds { cap: detector.cap, failure: detector.failure, recovery: detector.recovery },
         broadcast_interval_ns: detector.broadcast_us * 1_000,

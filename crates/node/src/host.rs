@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use martlet_fabric::{Completion, Fabric, Identity, LocalRegion, Memory, NodeId, PeerEvent, PeerId, PeerKind};
 use martlet_protocol::basics::layout::{COUNTERS, MAX_MEMBERS};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use martlet_protocol::engine::{self, Engine};
-use martlet_protocol::membership::{self, Authority, Core, Milestone, Roles, View};
+use martlet_protocol::engine::{self, Engine, Leadership};
+use martlet_protocol::membership::{self, Core, Milestone, Roles, View};
 use martlet_protocol::replica::{
     ClientEvent, HandOverError, HandOverState, MAX_PART_BYTES, ProposeError, Replica, Standing, StateMachine, Ticket,
 };
@@ -196,7 +196,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         if led && self.engine.standing() != Standing::Primary {
             self.record(EventKind::SteppedDown, Some(self.me), 0);
         }
-        let by_view = E::AUTHORITY == Authority::Views;
+        let by_view = !E::TRAITS.elects();
         let primary = view.primary().map(|m| m.id);
         let count = &mut self.counters;
         count.set(Counter::View, view.number.0);
@@ -254,7 +254,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
             }
             self.take_membership_events();
         }
-        if E::AUTHORITY == Authority::Engine
+        if E::TRAITS.elects()
             && let Some(leader) = self.leader()
             && self.followed.replace(leader) != Some(leader)
         {
@@ -275,9 +275,9 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
     pub fn is_ours_to_watch(&self, process: ProcessId) -> bool {
         let Some(view) = self.core.view() else { return true };
         let mut order: Vec<ProcessId> = view.members.iter().map(|m| m.id).collect();
-        let leads = match E::AUTHORITY {
-            Authority::Views => self.core.is_leader(),
-            Authority::Engine => {
+        let leads = match E::TRAITS.leadership {
+            Leadership::Views => self.core.is_leader(),
+            Leadership::Election => {
                 let leader = self.leader();
                 // Whoever leads may have been named, and have any id.
                 order.sort_unstable_by_key(|id| (Some(*id) != leader, *id));
@@ -346,7 +346,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
             (.., Standing::Primary) => 2,
             (.., Standing::Backup { .. }) => 1,
         };
-        if E::AUTHORITY == Authority::Engine {
+        if E::TRAITS.elects() {
             let leader = self.leader();
             self.counters.set(Counter::Primary, leader.map_or(0, |p| u64::from(p.node.0) + 1));
             if leader == Some(self.me) {
@@ -437,7 +437,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
     }
 
     fn hands_over(&self) -> bool {
-        E::AUTHORITY == Authority::Engine
+        E::TRAITS.hands_over_by_name
     }
 
     fn give_up(&mut self) {

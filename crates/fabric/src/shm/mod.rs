@@ -53,3 +53,7 @@ pub use ear::Ear;
 pub use endpoint::{DatagramCounters, ParkWord, ShmFabric};
 pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, OwnRegions, WAITERS};
 pub use socket::is_running;
+
+/// What shared memory is like.
+pub(crate) const TRAITS: crate::Traits =
+    crate::Traits { name: "shm", spans_hosts: false, needs_address: false, certain_deaths: true, default_lease_us: 10_000 };

@@ -58,3 +58,7 @@ pub use fences::{Fence, FenceTrial, try_fences};
 pub use group::{Multicast, MulticastTrial, try_multicast};
 pub use mail::MailCounters;
 pub use queue::Patience;
+
+/// What RDMA is like. A lease has to outlast the repetition of a lost request, which comes after 67 ms.
+pub(crate) const TRAITS: crate::Traits =
+    crate::Traits { name: "verbs", spans_hosts: true, needs_address: true, certain_deaths: false, default_lease_us: 100_000 };

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
+use martlet_fabric::FabricKind;
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::basics::layout::{MAX_MEMBERS, Sizes};
-use martlet_protocol::engine::{Engine, Mu, PrimaryBackup};
+use martlet_protocol::engine::EngineKind;
 use martlet_protocol::membership::view::MAX_ADDRESS_BYTES;
 use martlet_protocol::membership::{self, Roles};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::Secret;
 use super::durability::DurabilityConfig;
 use super::error::{Checker, ConfigError};
-use super::fabric::{FabricKind, VerbsConfig};
+use super::fabric::VerbsConfig;
 
 /// What all processes of a cluster agree on: the same file, or the same words, for each of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct ClusterConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
     /// What the processes reach each other's memory by.
-    #[serde(default)]
+    #[serde(default, with = "super::by_name")]
     pub fabric: FabricKind,
     /// How long a lease lasts, in microseconds. A member that stops without dying (SIGSTOP, a hang) costs a failover at least this long;
     /// a member that dies costs none of it. It must outlast what the scheduler takes from a thread, or the primary pauses with each loss.
@@ -50,7 +50,7 @@ pub struct ClusterConfig {
     #[serde(default)]
     pub verbs: VerbsConfig,
     /// How requests are replicated.
-    #[serde(default)]
+    #[serde(default, with = "super::by_name")]
     pub engine: EngineKind,
     /// What outlives a loss of power at all nodes at once.
     #[serde(default, skip_serializing_if = "DurabilityConfig::is_default")]
@@ -58,47 +58,6 @@ pub struct ClusterConfig {
     /// The nodes, senior first: the first replica that is up leads.
     #[serde(rename = "node")]
     pub nodes: Vec<NodeEntry>,
-}
-
-/// A replication engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum EngineKind {
-    /// Views and leases say who acts; all but one replica may fail, one after the other.
-    #[default]
-    PrimaryBackup,
-    /// A majority's permission says who acts; a minority may fail.
-    Mu,
-}
-
-impl EngineKind {
-    /// All of them.
-    pub const ALL: [EngineKind; 2] = [EngineKind::PrimaryBackup, EngineKind::Mu];
-
-    /// Its name in files and on command lines.
-    pub const fn name(self) -> &'static str {
-        match self {
-            EngineKind::PrimaryBackup => PrimaryBackup::NAME,
-            EngineKind::Mu => Mu::NAME,
-        }
-    }
-}
-
-impl fmt::Display for EngineKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for EngineKind {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<EngineKind, String> {
-        EngineKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            let names = EngineKind::ALL.map(EngineKind::name).join(", ");
-            format!("the engine is {name:?}; allowed are {names}")
-        })
-    }
 }
 
 /// When the followers of an engine that elects by itself (`mu`) take their leader for gone, and when back again (Mu section 5.1). A mistake costs two
@@ -365,7 +324,7 @@ impl ClusterConfig {
                     ),
                 ));
             }
-            let needed = self.fabric == FabricKind::Verbs || !node.address.is_empty();
+            let needed = self.fabric.traits().needs_address || !node.address.is_empty();
             if needed && !node.meeting_point().is_some_and(|address| meeting_points.insert(address)) {
                 return Err(check.refuse(
                     format_args!("node[{i}].address"),

@@ -105,12 +105,13 @@ impl DurabilityConfig {
     }
 
     pub(super) fn validate(&self, engine: EngineKind, check: &Checker<'_>) -> Result<(), ConfigError> {
-        if self.writes() && engine != EngineKind::Mu {
+        if self.writes() && !engine.traits().has_journal {
             return Err(check.refuse(
                 "durability.mode",
                 format_args!("{:?}", self.mode.name()),
                 format_args!(
-                    "\"memory\" with the engine {engine:?}, which has no journal; the engine \"mu\" allows \"async\" and \"sync\"",
+                    "\"memory\" with the engine {engine:?}, which has no journal; \"async\" and \"sync\" with {}",
+                    EngineKind::names_with(|traits| traits.has_journal),
                     engine = engine.name()
                 ),
             ));

@@ -1,32 +1,11 @@
 //! Which fabric a cluster runs on, and how.
 
-use std::fmt;
 use std::net::SocketAddr;
 
 use martlet_fabric::verbs::{DeviceChoice, Multicast, Patience};
 use serde::{Deserialize, Serialize};
 
 use super::error::{Checker, ConfigError};
-
-/// What the processes of a cluster reach each other's memory by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FabricKind {
-    /// Shared memory: all processes run on one host.
-    #[default]
-    Shm,
-    /// RDMA.
-    Verbs,
-}
-
-impl fmt::Display for FabricKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FabricKind::Shm => "shm",
-            FabricKind::Verbs => "verbs",
-        })
-    }
-}
 
 /// How RDMA is used: the same for all processes, but for the device, for which a node's own file may say something else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

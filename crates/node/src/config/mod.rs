@@ -4,6 +4,7 @@
 //! program. It is validated once, into [`Cluster`] or [`Settings`], and cannot be changed after that. Every error names the file, the key,
 //! the value, and what is allowed.
 
+mod by_name;
 mod cluster;
 mod durability;
 mod error;
@@ -13,10 +14,13 @@ mod node;
 mod secret;
 mod settings;
 
-pub use cluster::{ClusterConfig, DetectorConfig, ElectionConfig, EngineKind, NodeEntry, Role, SizesConfig};
+pub use martlet_fabric::FabricKind;
+pub use martlet_protocol::engine::EngineKind;
+
+pub use cluster::{ClusterConfig, DetectorConfig, ElectionConfig, NodeEntry, Role, SizesConfig};
 pub use durability::{DurabilityConfig, DurabilityKind};
 pub use error::ConfigError;
-pub use fabric::{FabricKind, NodeVerbsConfig, VerbsConfig};
+pub use fabric::{NodeVerbsConfig, VerbsConfig};
 pub use node::{Bytes, Idle, NodeConfig, Pin, Priority, RedisConfig, ThreadPlan, ThreadsConfig};
 pub use secret::Secret;
 pub(crate) use settings::RelistError;

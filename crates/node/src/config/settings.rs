@@ -302,6 +302,7 @@ fn plain(message: &str) -> String {
         ("expected u32", "expected a whole number from 0 to 4294967295"),
         ("expected u64", "expected a whole number that is not negative"),
         ("expected a sequence", "expected a list in brackets"),
+        ("expected a string", "expected a text in quotes"),
         ("wanted string or table", "expected a text in quotes"),
     ];
     let found = types.iter().find_map(|(ours, theirs)| Some(format!("{}{theirs}", message.strip_suffix(ours)?)));

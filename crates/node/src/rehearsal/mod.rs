@@ -9,7 +9,8 @@ mod schedule;
 mod stage;
 
 use martlet_protocol::basics::Time;
-use martlet_protocol::membership::{Authority, ClockBounds, Roles, View};
+use martlet_protocol::engine::Leadership;
+use martlet_protocol::membership::{ClockBounds, Roles, View};
 use martlet_protocol::replica::{Application, Standing};
 
 use self::schedule::Schedule;
@@ -31,10 +32,10 @@ pub(crate) struct Rehearsals<F: Backend, E: NodeEngine, A: Application> {
 impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
     /// As configured, for a life that begins at `now`.
     pub fn new(settings: &Settings, clocks: ClockBounds, now: Time) -> Self {
-        let every_ns = match E::AUTHORITY {
-            Authority::Views => settings.node().threads.rehearse_every_us * 1_000,
+        let every_ns = match E::TRAITS.leadership {
+            Leadership::Views => settings.node().threads.rehearse_every_us * 1_000,
             // Who leads is not decided by views, and elections are not rehearsed.
-            Authority::Engine => 0,
+            Leadership::Election => 0,
         };
         Rehearsals { schedule: Schedule::new(every_ns, now), clocks, stage: None }
     }

@@ -99,7 +99,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
         };
         // Chance keeps strangers from making records that others take for theirs. Here are none.
         let config = E::without_disk(E::config(cluster, SIZES, 1));
-        let core = Core::new(clock(), engine::membership(cluster, process(SUCCESSOR), roles, clocks, E::AUTHORITY));
+        let core = Core::new(clock(), engine::membership(cluster, process(SUCCESSOR), roles, clocks));
         let engine = E::new(process(SUCCESSOR), config);
         let host = Host::new(process(SUCCESSOR), successor, core, engine, machine, Counters::default(), clock);
         Ok(Some(Stage {
@@ -170,7 +170,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
 
         let me = process(SUCCESSOR);
         let roles = Roles::COORDINATOR.with(Roles::REPLICA);
-        let core = Core::new(now, engine::membership(&self.cluster, me, roles, self.clocks, E::AUTHORITY));
+        let core = Core::new(now, engine::membership(&self.cluster, me, roles, self.clocks));
         engine.reset(me, &mut NoState);
         let mut host = Host::new(me, fabric, core, engine, machine, counters, clock);
         // It meets the others, learns the view, and asks the backup whether that reads its lane.

@@ -1,7 +1,7 @@
 //! The orderly end of a life: nobody waits for who has said goodbye.
 
 use martlet_protocol::engine::Engine;
-use martlet_protocol::membership::{Authority, Roles, View};
+use martlet_protocol::membership::{Roles, View};
 use martlet_protocol::replica::{Application, Standing};
 
 use super::life::Life;
@@ -47,7 +47,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         }
         // A leader that has a quorum of its own takes itself out of it, or the others might lack a majority.
         let hands_over = |host: &Host<F, E, A::Machine>| {
-            E::AUTHORITY == Authority::Engine && host.engine.standing() == Standing::Primary && !host.engine.is_alone()
+            E::TRAITS.commits_by_majority() && host.engine.standing() == Standing::Primary && !host.engine.is_alone()
         };
         while patient(LEAVE_PATIENCE_NS) && hands_over(&self.agent.host) {
             self.patient_turn();

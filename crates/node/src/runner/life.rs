@@ -8,7 +8,7 @@ use martlet_fabric::{Identity, LocalRegion, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, RETURNED, life};
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::founding::{Refounding, Returned, Verdict};
-use martlet_protocol::membership::{Authority, ClockBounds, Core, Member};
+use martlet_protocol::membership::{ClockBounds, Core, Member};
 use martlet_protocol::replica::{Application, Standing};
 
 use super::RunError;
@@ -106,7 +106,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
 
         let now = clock::now();
         let entry = settings.entry();
-        let mut membership = engine::membership(cluster, me, entry.role_set(), clocks, E::AUTHORITY);
+        let mut membership = engine::membership(cluster, me, entry.role_set(), clocks);
         membership.address.clone_from(&entry.redis);
         let stall_ns = membership.heartbeat_interval_ns / 2;
         let mut core = Core::new(now, membership);
@@ -140,7 +140,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         });
         let mut idler = Idler::new(&settings.node().threads, clock::now());
         let mut fifo = (placement.class == Class::Fifo).then(FifoWatch::default);
-        let mut posture = Posture::new(placement.class, E::AUTHORITY == Authority::Engine && cluster.watches_closely(), clock::now());
+        let mut posture = Posture::new(placement.class, E::TRAITS.elects() && cluster.watches_closely(), clock::now());
         loop {
             let turn = self.turn();
             if founding.is_some() {

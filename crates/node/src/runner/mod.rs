@@ -8,17 +8,16 @@ mod rhythm;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use martlet_fabric::shm::{DeathWordsError, ShmFabric, process};
-use martlet_fabric::verbs::VerbsFabric;
-use martlet_fabric::{Incarnation, NodeId};
+use martlet_fabric::shm::{DeathWordsError, process};
+use martlet_fabric::{Incarnation, NodeId, with_fabric};
 use martlet_protocol::basics::ProcessId;
-use martlet_protocol::engine::{Mu, PrimaryBackup};
 use martlet_protocol::membership::ClockBounds;
 use martlet_protocol::replica::Application;
+use martlet_protocol::with_engine;
 
 use crate::backend::{Backend, Rest as _, StartError};
 use crate::clock;
-use crate::config::{EngineKind, FabricKind, RelistError, Settings};
+use crate::config::{RelistError, Settings};
 use crate::counters::{Counter, Counters};
 use crate::durable::{DiskError, Origin, Store};
 use crate::engine::NodeEngine;
@@ -140,12 +139,7 @@ pub enum RunError {
 /// See [`RunError`]. When it returns one, nothing is left behind.
 pub fn run<A: Application>(settings: &Settings, app: A, machine: A::Machine, hooks: Hooks) -> Result<Ended, RunError> {
     let config = settings.cluster().config();
-    match (config.fabric, config.engine) {
-        (FabricKind::Shm, EngineKind::PrimaryBackup) => run_on::<ShmFabric, PrimaryBackup, A>(settings, app, machine, hooks),
-        (FabricKind::Shm, EngineKind::Mu) => run_on::<ShmFabric, Mu, A>(settings, app, machine, hooks),
-        (FabricKind::Verbs, EngineKind::PrimaryBackup) => run_on::<VerbsFabric, PrimaryBackup, A>(settings, app, machine, hooks),
-        (FabricKind::Verbs, EngineKind::Mu) => run_on::<VerbsFabric, Mu, A>(settings, app, machine, hooks),
-    }
+    with_fabric!(config.fabric, F => with_engine!(config.engine, E => run_on::<F, E, A>(settings, app, machine, hooks)))
 }
 
 fn run_on<F: Backend, E: NodeEngine, A: Application>(
@@ -254,8 +248,12 @@ mod tests {
 
     #[test]
     fn incarnations_only_grow() {
-        let first = next_incarnation::<ShmFabric>(0);
-        assert!(next_incarnation::<ShmFabric>(first) > first);
-        assert_eq!(next_incarnation::<ShmFabric>(u64::MAX - 1), u64::MAX, "beyond what the cluster knows, whatever the clock says");
+        let first = next_incarnation::<martlet_fabric::shm::ShmFabric>(0);
+        assert!(next_incarnation::<martlet_fabric::shm::ShmFabric>(first) > first);
+        assert_eq!(
+            next_incarnation::<martlet_fabric::shm::ShmFabric>(u64::MAX - 1),
+            u64::MAX,
+            "beyond what the cluster knows, whatever the clock says"
+        );
     }
 }

@@ -4,9 +4,9 @@ use std::fmt::Debug;
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec};
 
-use super::{ConfigError, Event};
+use super::{ConfigError, Event, Traits};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::membership::{Authority, Core, Proof, Round, View};
+use crate::membership::{Core, Proof, Round, View};
 use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 /// A replication engine, as a node and a simulated node drive it (DESIGN section 6). Static dispatch: a node is generic over its engine.
@@ -31,10 +31,8 @@ pub trait Engine: Debug + Sized {
     /// What can be set about it.
     type Config: Copy + Debug;
 
-    /// Its name in configurations and on command lines.
-    const NAME: &'static str;
-    /// What views are to it: the law, or advice.
-    const AUTHORITY: Authority;
+    /// What it is like, as far as code outside it has to know.
+    const TRAITS: Traits;
 
     /// Whether it can work with these settings.
     ///

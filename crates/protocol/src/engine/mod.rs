@@ -10,6 +10,7 @@ mod interface;
 pub mod mu;
 mod part;
 pub mod primary_backup;
+mod registry;
 
 pub use durable::Durable;
 pub use error::ConfigError;
@@ -18,3 +19,4 @@ pub use interface::Engine;
 pub use mu::Mu;
 pub use part::{PartFault, REST_NS};
 pub use primary_backup::PrimaryBackup;
+pub use registry::{CommitRule, EngineKind, Leadership, Traits};

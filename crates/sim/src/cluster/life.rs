@@ -320,7 +320,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             backoff_ns: 2_000,
             seed: self.chance.u64(..),
             leases: settings.leases,
-            authority: E::AUTHORITY,
+            authority: E::TRAITS.authority(),
             ..Config::new(me, settings.roles[usize::from(node)])
         };
         let now = self.world.now();

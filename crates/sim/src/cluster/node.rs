@@ -12,7 +12,7 @@ use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
 use martlet_protocol::engine;
 use martlet_protocol::founding::simulated::Claim;
 use martlet_protocol::founding::{Founding, Refounding, Returned, Verdict};
-use martlet_protocol::membership::{Authority, Core, Event, Member, Milestone, Roles, View};
+use martlet_protocol::membership::{Core, Event, Member, Milestone, Roles, View};
 use martlet_protocol::replica::Standing;
 
 use super::clock::Clock;
@@ -283,7 +283,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         let short = !self.is_mid_turn()
             && self.engine.standing() == Standing::Primary
             && chance.u32(..1000) < settings.short_turns
-            && E::AUTHORITY == Authority::Views;
+            && !E::TRAITS.elects();
         if short {
             self.step = Step::Serve;
         }

@@ -2,7 +2,7 @@
 //! cluster has to come together again. In the end all is judged that can be judged only then.
 
 use martlet_protocol::basics::ProcessId;
-use martlet_protocol::membership::{Authority, Roles, View};
+use martlet_protocol::membership::{Roles, View};
 use martlet_protocol::replica::{HandOverState, Standing, StateMachine};
 
 use super::engine::Engine;
@@ -22,7 +22,7 @@ const ALONE_REPLIES: u64 = 3;
 
 /// Whether a node leads and may answer: by its lease, where views are the law.
 fn leads<E: Engine, const HOST: bool>(node: &Node<E, HOST>, now: u64) -> bool {
-    let entitled = E::AUTHORITY == Authority::Engine || node.may_act_in(now) == Some(node.engine.view());
+    let entitled = E::TRAITS.elects() || node.may_act_in(now) == Some(node.engine.view());
     node.engine.standing() == Standing::Primary && entitled
 }
 

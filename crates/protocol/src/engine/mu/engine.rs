@@ -4,16 +4,22 @@ use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec};
 
 use super::{Config, Event, Mu, RecoverError, SnapshotStep, layout};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::engine::{self, ConfigError, Durable, Engine};
+use crate::engine::{self, CommitRule, ConfigError, Durable, Engine, Leadership, Traits};
 use crate::founding::Returned;
-use crate::membership::{Authority, View};
+use crate::membership::View;
 use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 impl Engine for Mu {
     type Config = Config;
 
-    const NAME: &'static str = "mu";
-    const AUTHORITY: Authority = Authority::Engine;
+    const TRAITS: Traits = Traits {
+        name: "mu",
+        leadership: Leadership::Election,
+        commit: CommitRule::Majority,
+        has_journal: true,
+        hands_over_by_name: true,
+        prefers_lowest: true,
+    };
 
     fn check(config: &Config) -> Result<(), ConfigError> {
         config.validate()

@@ -6,15 +6,21 @@ use super::chain::Origin;
 use super::{Config, Event, PrimaryBackup, Role};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::engine::{self, ConfigError, Engine};
-use crate::membership::{Authority, Proof, Round, View};
+use crate::engine::{self, CommitRule, ConfigError, Engine, Leadership, Traits};
+use crate::membership::{Proof, Round, View};
 use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 impl Engine for PrimaryBackup {
     type Config = Config;
 
-    const NAME: &'static str = "primary-backup";
-    const AUTHORITY: Authority = Authority::Views;
+    const TRAITS: Traits = Traits {
+        name: "primary-backup",
+        leadership: Leadership::Views,
+        commit: CommitRule::EveryReplica,
+        has_journal: false,
+        hands_over_by_name: false,
+        prefers_lowest: false,
+    };
 
     fn check(config: &Config) -> Result<(), ConfigError> {
         config.validate()

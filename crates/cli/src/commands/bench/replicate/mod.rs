@@ -108,8 +108,10 @@ fn show(plot: Plot, arguments: &Arguments, report: &mut Report) -> Outcome {
 
 fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     if arguments.figure == Some(Shown::Batches) && !E::BATCHES {
-        let why =
-            format_args!("--figure is 7, but --engine is {}, which makes a record of each request; allowed are 3 and attached", E::NAME);
+        let why = format_args!(
+            "--figure is 7, but --engine is {}, which makes a record of each request; allowed are 3 and attached",
+            E::TRAITS.name
+        );
         return Err(Fail::usage(why));
     }
     let samples = u64::from(arguments.samples);

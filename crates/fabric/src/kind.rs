@@ -1,0 +1,95 @@
+//! The fabrics that a cluster can run on, by name, and what each of them is like. Code outside a fabric's folder asks for a property and not for a name, so that
+//! a new fabric is a line here, and whatever its [`Traits`] say.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What a fabric is like, as far as code outside its folder has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// Its name in configurations and on command lines.
+    pub name: &'static str,
+    /// Whether the processes of a cluster may run on several hosts.
+    pub spans_hosts: bool,
+    /// Whether each node needs an address of the network, at which the others reach it.
+    pub needs_address: bool,
+    /// Whether the death of a process is known for certain, from words in its memory that the kernel marks and a look at which costs next to nothing.
+    pub certain_deaths: bool,
+    /// How long a lease lasts unless the cluster's file says so, in microseconds: longer where what a member hears of the others comes late.
+    pub default_lease_us: u64,
+}
+
+/// A fabric, by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FabricKind {
+    /// Shared memory: all processes run on one host.
+    #[default]
+    Shm,
+    /// RDMA.
+    Verbs,
+}
+
+impl FabricKind {
+    /// All of them.
+    pub const ALL: [FabricKind; 2] = [FabricKind::Shm, FabricKind::Verbs];
+
+    /// What it is like.
+    pub const fn traits(self) -> Traits {
+        match self {
+            FabricKind::Shm => crate::shm::TRAITS,
+            FabricKind::Verbs => crate::verbs::TRAITS,
+        }
+    }
+
+    /// Its name in files and on command lines.
+    pub const fn name(self) -> &'static str {
+        self.traits().name
+    }
+}
+
+impl fmt::Display for FabricKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for FabricKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<FabricKind, String> {
+        FabricKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            let names = FabricKind::ALL.map(FabricKind::name).join(", ");
+            format!("the fabric is {name:?}; allowed are {names}")
+        })
+    }
+}
+
+/// Runs an expression with `$fabric` standing for the type of the fabric `$kind`: the one place where a name in a configuration becomes a type.
+#[macro_export]
+macro_rules! with_fabric {
+    ($kind:expr, $fabric:ident => $body:expr) => {
+        match $kind {
+            $crate::FabricKind::Shm => {
+                type $fabric = $crate::shm::ShmFabric;
+                $body
+            }
+            $crate::FabricKind::Verbs => {
+                type $fabric = $crate::verbs::VerbsFabric;
+                $body
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fabric_is_found_by_its_name() {
+        for kind in FabricKind::ALL {
+            assert_eq!(kind.name().parse(), Ok(kind));
+        }
+        assert_eq!("tin".parse::<FabricKind>(), Err("the fabric is \"tin\"; allowed are shm, verbs".to_owned()));
+    }
+}
