@@ -2,6 +2,7 @@
 
 use hashbrown::HashMap;
 
+use super::table::Command;
 use crate::resp::{OwnedArgs, Protocol};
 
 /// A place in [`Clients`]. It is used again after its client has gone.
@@ -22,11 +23,20 @@ pub enum ReplyMode {
     Skip,
 }
 
+/// A command that waits for EXEC.
+#[derive(Debug)]
+pub struct Queued {
+    /// Which.
+    pub command: &'static Command,
+    /// Its request.
+    pub args: OwnedArgs,
+}
+
 /// A transaction between MULTI and EXEC.
 #[derive(Debug, Default)]
 pub struct Transaction {
     /// What was queued.
-    pub queue: Vec<OwnedArgs>,
+    pub queue: Vec<Queued>,
     /// A command could not be queued, so EXEC will refuse.
     pub broken: bool,
     /// Some queued command reads or writes keys.

@@ -6,7 +6,7 @@ use super::context::Ctx;
 use super::env::Env;
 use super::info::split_address;
 use super::keyspace::{is_live, too_many};
-use super::server::{help, unknown_subcommand};
+use super::server::write_help;
 use super::slots::{SLOTS, key_slot};
 use crate::resp::{Args, Reply, parse_i64};
 
@@ -26,34 +26,38 @@ fn shard(env: &Env) -> Vec<&Member> {
     members
 }
 
-pub(super) fn cluster(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
-    if !ctx.env().config.cluster_mode {
-        return reply.error(DISABLED);
+/// This node, if it is a member.
+fn myself(env: &Env) -> Option<&Member> {
+    env.view.iter().flat_map(|v| &v.members).find(|m| m.id.node == env.me())
+}
+
+/// Whether clients may ask of a cluster; an error has been written if not.
+fn is_enabled(ctx: &Ctx<'_>, reply: &mut Reply<'_>) -> bool {
+    let enabled = ctx.env().config.cluster_mode;
+    if !enabled {
+        reply.error(DISABLED);
     }
-    let sub = args.at(1).to_ascii_lowercase();
-    let arity = match &sub[..] {
-        b"info" | b"nodes" | b"slots" | b"shards" | b"myid" => 2,
-        b"keyslot" | b"countkeysinslot" => 3,
-        b"getkeysinslot" => 4,
-        b"help" => return help("CLUSTER", HELP, reply),
-        _ => return unknown_subcommand(args, "CLUSTER", reply),
-    };
-    if args.len() != arity {
-        let name = String::from_utf8_lossy(&sub);
-        return reply.error(&format!("ERR wrong number of arguments for 'cluster|{name}' command"));
-    }
-    let env = ctx.env();
-    match &sub[..] {
-        b"info" => info(env, reply),
-        b"nodes" => nodes(env, reply),
-        b"slots" => slots(env, reply),
-        b"shards" => shards(env, reply),
-        b"myid" => match env.view.iter().flat_map(|v| &v.members).find(|m| m.id.node == env.me()) {
+    enabled
+}
+
+pub(super) fn my_id(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    if is_enabled(ctx, reply) {
+        match myself(ctx.env()) {
             Some(me) => reply.bulk(name(me).as_bytes()),
             None => reply.error("ERR this node is no member of the cluster at the moment"),
-        },
-        b"keyslot" => reply.int(i64::from(key_slot(args.at(2)))),
-        _ => keys_in_slot(ctx, args, reply),
+        }
+    }
+}
+
+pub(super) fn key_slot_of(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    if is_enabled(ctx, reply) {
+        reply.int(i64::from(key_slot(args.at(2))));
+    }
+}
+
+pub(super) fn help(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    if is_enabled(ctx, reply) {
+        write_help("CLUSTER", HELP, reply);
     }
 }
 
@@ -64,16 +68,23 @@ const HELP: &[(&str, &str)] = &[
     ("KEYSLOT <key>", "The slot of a key."),
     ("MYID", "This node's name."),
     ("NODES", "The nodes, a line each."),
+    ("REPLICAS <name>", "The nodes that follow a primary, a line each."),
     ("SHARDS", "The one shard: its slots and its nodes."),
     ("SLOTS", "Which nodes serve which slots."),
 ];
 
-/// Whether the subcommand tells of keys: as with other commands, only a primary may, and its reply waits for its ticket.
-pub(super) fn reads_keys(args: Args<'_>) -> bool {
-    args.is(1, "COUNTKEYSINSLOT") || args.is(1, "GETKEYSINSLOT")
+pub(super) fn count_keys_in_slot(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    keys_in_slot(ctx, args, reply);
+}
+
+pub(super) fn get_keys_in_slot(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    keys_in_slot(ctx, args, reply);
 }
 
 fn keys_in_slot(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    if !is_enabled(ctx, reply) {
+        return;
+    }
     let Some(slot) = parse_i64(args.at(2)).filter(|n| (0..i64::from(SLOTS)).contains(n)) else { return reply.error("ERR Invalid slot") };
     let most = match args.get(3).map(parse_i64) {
         None => None,
@@ -101,7 +112,11 @@ pub(super) fn connection_hint(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<
     if ctx.env().config.cluster_mode { reply.ok() } else { reply.error(DISABLED) }
 }
 
-fn info(env: &Env, reply: &mut Reply<'_>) {
+pub(super) fn info(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    if !is_enabled(ctx, reply) {
+        return;
+    }
+    let env = ctx.env();
     let up = env.primary_address.is_some();
     let (state, slots) = if up { ("ok", SLOTS) } else { ("fail", 0) };
     let (known, view) = (shard(env).len(), env.view_number);
@@ -113,22 +128,47 @@ fn info(env: &Env, reply: &mut Reply<'_>) {
     ));
 }
 
-fn nodes(env: &Env, reply: &mut Reply<'_>) {
-    let members = shard(env);
-    let mut text = String::new();
-    let primary = members.first().map_or_else(|| "-".to_owned(), |m| name(m));
-    for (i, m) in members.iter().enumerate() {
-        let myself = if m.id.node == env.me() { "myself," } else { "" };
-        let (_, port) = split_address(&m.address);
-        let bus = u32::from(port) + 10_000;
-        let view = env.view_number;
-        let (role, of, slots) = if i == 0 { ("master", "-", " 0-16383") } else { ("slave", primary.as_str(), "") };
-        text.push_str(&format!("{} {}@{bus} {myself}{role} {of} 0 0 {view} connected{slots}\n", name(m), m.address));
+pub(super) fn nodes(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    if !is_enabled(ctx, reply) {
+        return;
     }
-    reply.verbatim(&text);
+    let env = ctx.env();
+    let lines: String = shard(env).iter().map(|m| line(env, m)).collect();
+    reply.verbatim(&lines);
 }
 
-fn slots(env: &Env, reply: &mut Reply<'_>) {
+/// What CLUSTER NODES says of a node.
+fn line(env: &Env, m: &Member) -> String {
+    let primary = shard(env).first().copied();
+    let myself = if m.id.node == env.me() { "myself," } else { "" };
+    let bus = u32::from(split_address(&m.address).1) + 10_000;
+    let of = primary.map_or_else(|| "-".to_owned(), name);
+    let (role, of, slots) = if primary.is_some_and(|p| p.id == m.id) { ("master", "-", " 0-16383") } else { ("slave", of.as_str(), "") };
+    format!("{} {}@{bus} {myself}{role} {of} 0 0 {} connected{slots}\n", name(m), m.address, env.view_number)
+}
+
+/// REPLICAS, and SLAVES, its older name.
+pub(super) fn replicas(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    if !is_enabled(ctx, reply) {
+        return;
+    }
+    let env = ctx.env();
+    let members = shard(env);
+    match members.iter().position(|m| name(m).as_bytes() == args.at(2)) {
+        None => reply.error(&format!("ERR Unknown node {}", String::from_utf8_lossy(args.at(2)))),
+        Some(0) => {
+            reply.array(members.len() - 1);
+            members[1..].iter().for_each(|m| reply.bulk(line(env, m).trim_end().as_bytes()));
+        }
+        Some(_) => reply.error("ERR The specified node is not a master"),
+    }
+}
+
+pub(super) fn slots(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    if !is_enabled(ctx, reply) {
+        return;
+    }
+    let env = ctx.env();
     let members = shard(env);
     if members.is_empty() {
         return reply.array(0);
@@ -147,7 +187,11 @@ fn slots(env: &Env, reply: &mut Reply<'_>) {
     }
 }
 
-fn shards(env: &Env, reply: &mut Reply<'_>) {
+pub(super) fn shards(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    if !is_enabled(ctx, reply) {
+        return;
+    }
+    let env = ctx.env();
     let members = shard(env);
     reply.array(usize::from(!members.is_empty()));
     if members.is_empty() {

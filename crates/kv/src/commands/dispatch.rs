@@ -2,11 +2,10 @@
 
 use super::bound;
 use super::client::ReplyMode;
-use super::cluster;
 use super::context::Ctx;
 use super::errors;
 use super::slots::key_slot;
-use super::table::{self, Command, flag};
+use super::table::{self, Command, NoCommand, flag};
 use super::transactions;
 use crate::resp::{Args, Protocol, Reply};
 
@@ -52,15 +51,22 @@ fn run_silently(ctx: &mut Ctx<'_>, args: Args<'_>, out: &mut Vec<u8>, protocol: 
 }
 
 fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
-    let Some(command) = table::find(args.at(0)) else {
-        if is_http(args.at(0)) && !ctx.client().stateless {
+    let command = match table::find_request(args) {
+        Ok(command) => command,
+        Err(NoCommand::Unknown) if is_http(args.at(0)) && !ctx.client().stateless => {
             ctx.shared.stats.protocol_errors += 1;
             ctx.client().quit = true;
             reject(ctx, reply, None, HTTP);
-        } else {
-            reject(ctx, reply, None, &unknown(args));
+            return Executed::default();
         }
-        return Executed::default();
+        Err(no_command) => {
+            let error = match no_command {
+                NoCommand::Unknown => unknown(args),
+                NoCommand::Subcommand(container) => unknown_subcommand(args, container),
+            };
+            reject(ctx, reply, None, &error);
+            return Executed::default();
+        }
     };
     if !command.takes(args.len()) {
         reject(ctx, reply, Some(command), &format!("ERR wrong number of arguments for '{}' command", command.name));
@@ -79,7 +85,7 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
         return Executed::default();
     }
     // CLIENT REPLY would leave holes in the array that answers EXEC.
-    let punches_holes = command.name == "client" && args.len() > 1 && args.is(1, "reply");
+    let punches_holes = command.name == "client|reply";
     if in_transaction && (command.has(flag::NO_MULTI) && !command.has(flag::UNQUEUED) || punches_holes) {
         reject(ctx, reply, Some(command), "ERR Command not allowed inside a transaction");
         return Executed::default();
@@ -89,7 +95,7 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
     let (data, deny_oom) = match (&client.transaction, is_exec) {
         // What is watched is data too: whether it has changed is not for a primary to say that is none any more.
         (Some(t), true) => (t.has_data || client.watch_broken || !client.watched.is_empty(), t.deny_oom),
-        _ => (is_data(command, args), command.has(flag::DENY_OOM)),
+        _ => (command.is_data(), command.has(flag::DENY_OOM)),
     };
     if data && !ctx.env().is_primary {
         ctx.shared.stats.redirects += 1;
@@ -130,11 +136,6 @@ fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:")
 }
 
-/// Whether a request touches keys.
-pub(super) fn is_data(command: &Command, args: Args<'_>) -> bool {
-    command.is_data() || command.name == "cluster" && cluster::reads_keys(args)
-}
-
 /// Answers with an error a command that does not even start; an open transaction will not be executed then.
 fn reject(ctx: &mut Ctx<'_>, reply: &mut Reply<'_>, command: Option<&Command>, error: &str) {
     ctx.shared.stats.errors += 1;
@@ -151,8 +152,8 @@ fn reject(ctx: &mut Ctx<'_>, reply: &mut Reply<'_>, command: Option<&Command>, e
 
 fn redirect(ctx: &mut Ctx<'_>, args: Args<'_>, command: &Command, reply: &mut Reply<'_>) {
     let slot = match &ctx.client().transaction {
-        Some(t) if command.name == "exec" => t.queue.iter().find_map(|q| first_slot(q.args())),
-        _ => first_slot(args),
+        Some(t) if command.name == "exec" => t.queue.iter().find_map(|q| first_slot(q.command, q.args.args())),
+        _ => first_slot(command, args),
     };
     let error = ctx.env().redirection(slot.unwrap_or(0));
     if command.name == "exec" && error.starts_with("MOVED") {
@@ -163,9 +164,13 @@ fn redirect(ctx: &mut Ctx<'_>, args: Args<'_>, command: &Command, reply: &mut Re
     }
 }
 
-fn first_slot(args: Args<'_>) -> Option<u16> {
-    let command = table::find(args.at(0))?;
+fn first_slot(command: &Command, args: Args<'_>) -> Option<u16> {
     command.key_positions(args.len()).next().map(|i| key_slot(args.at(i)))
+}
+
+fn unknown_subcommand(args: Args<'_>, container: &Command) -> String {
+    let name = String::from_utf8_lossy(args.at(1));
+    format!("ERR unknown subcommand '{name:.128}'. Try {} HELP.", container.name.to_uppercase())
 }
 
 /// Redis cuts the name and the arguments at 128 bytes.

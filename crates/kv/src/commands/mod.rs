@@ -1,13 +1,16 @@
-//! The commands: a table, and a small file a family.
+//! The commands: a catalogue, and a small file a family.
 //!
 //! A handler runs on the primary's state and appends the effects for the backups as it goes ([`Ctx`]). The table says which commands touch
 //! keys: only a primary runs those, others answer with a redirection, to reads too, for a backup may lag behind what was acknowledged.
 
 pub(crate) mod bound;
+mod catalogue;
 pub mod client;
+mod client_commands;
 mod cluster;
 mod connection;
 mod context;
+mod describe;
 pub mod dispatch;
 mod env;
 mod errors;

@@ -1,66 +1,144 @@
-//! Which commands there are.
+//! What a command is, and how one is found.
 
 use std::sync::LazyLock;
 
+use super::catalogue::COMMANDS;
 use super::context::Ctx;
-use super::{cluster, connection, expiry, info, keyspace, numbers, server, strings, transactions};
 use crate::resp::{Args, Reply};
 
 /// What runs a command.
 pub type Handler = fn(&mut Ctx<'_>, Args<'_>, &mut Reply<'_>);
 
-/// What is special about a command: bits of [`Command::flags`].
+/// What is special about a command: bits of [`Command::flags`]. The second half says nothing here, and is only told: it is what `COMMAND INFO` of Redis says.
 pub mod flag {
     /// It reads keys.
-    pub const READ: u16 = 1;
+    pub const READ: u32 = 1;
     /// It may change keys.
-    pub const WRITE: u16 = 2;
+    pub const WRITE: u32 = 1 << 1;
     /// It may need more memory, and is refused when that is used up.
-    pub const DENY_OOM: u16 = 4;
+    pub const DENY_OOM: u32 = 1 << 2;
     /// It runs before the client has given the password.
-    pub const NO_AUTH: u16 = 8;
+    pub const NO_AUTH: u32 = 1 << 3;
     /// It cannot be part of a transaction.
-    pub const NO_MULTI: u16 = 16;
-    /// It takes constant time.
-    pub const FAST: u16 = 32;
-    /// It is for operators.
-    pub const ADMIN: u16 = 64;
+    pub const NO_MULTI: u32 = 1 << 4;
     /// It runs at once within a transaction, instead of being queued.
-    pub const UNQUEUED: u16 = 128;
+    pub const UNQUEUED: u32 = 1 << 5;
     /// It changes what the server keeps of a connection, so it means nothing where there is none.
-    pub const CONNECTION: u16 = 256;
+    pub const CONNECTION: u32 = 1 << 6;
+    /// Its reply tells of keys, though Redis does not count it among the commands that read.
+    pub const TELLS: u32 = 1 << 7;
+
+    /// It is for operators.
+    pub const ADMIN: u32 = 1 << 16;
+    /// It takes constant time.
+    pub const FAST: u32 = 1 << 17;
+    /// No script may call it.
+    pub const NO_SCRIPT: u32 = 1 << 18;
+    /// It runs while the state is being loaded.
+    pub const LOADING: u32 = 1 << 19;
+    /// It runs on a replica that has lost its primary.
+    pub const STALE: u32 = 1 << 20;
+    /// It is not told of in the log of slow commands.
+    pub const SKIP_SLOWLOG: u32 = 1 << 21;
+    /// It runs while a script does.
+    pub const BUSY: u32 = 1 << 22;
+    /// Of the category `@keyspace`, and so on.
+    pub const IN_KEYSPACE: u32 = 1 << 23;
+    /// `@string`.
+    pub const IN_STRING: u32 = 1 << 24;
+    /// `@bitmap`.
+    pub const IN_BITMAP: u32 = 1 << 25;
+    /// `@connection`.
+    pub const IN_CONNECTION: u32 = 1 << 26;
+    /// `@transaction`.
+    pub const IN_TRANSACTION: u32 = 1 << 27;
+    /// `@dangerous`.
+    pub const IN_DANGEROUS: u32 = 1 << 28;
+    /// `@admin`, without being one for operators only.
+    pub const IN_ADMIN: u32 = 1 << 29;
 }
 
-/// One command.
+/// What a command does with a key: bits of [`Keys::uses`], in Redis's words.
+pub mod key_use {
+    /// It reads it only.
+    pub const RO: u16 = 1;
+    /// It reads and changes it.
+    pub const RW: u16 = 1 << 1;
+    /// It overwrites it.
+    pub const OW: u16 = 1 << 2;
+    /// It removes it.
+    pub const RM: u16 = 1 << 3;
+    /// It returns, copies or uses what the key holds.
+    pub const ACCESS: u16 = 1 << 4;
+    /// It changes what the key holds, and what it holds then may depend on what it held.
+    pub const UPDATE: u16 = 1 << 5;
+    /// It adds, and changes nothing that was there.
+    pub const INSERT: u16 = 1 << 6;
+    /// It deletes what the key holds.
+    pub const DELETE: u16 = 1 << 7;
+    /// What it does depends on its arguments.
+    pub const VARIES: u16 = 1 << 8;
+}
+
+/// Where keys stand among a command's arguments, and what it does with them.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    /// The first.
+    pub first: i32,
+    /// The last; below zero: from the end.
+    pub last: i32,
+    /// From one to the next.
+    pub step: i32,
+    /// Bits of [`key_use`].
+    pub uses: u16,
+    /// Why, in Redis's words; mostly empty.
+    pub note: &'static str,
+}
+
+impl Keys {
+    /// Their positions among so many arguments.
+    pub fn positions(&self, arguments: usize) -> impl Iterator<Item = usize> + use<> {
+        let last = if self.last < 0 { arguments as i32 + self.last } else { self.last };
+        (self.first..last.min(arguments as i32 - 1) + 1).step_by(self.step.max(1) as usize).map(|i| i as usize)
+    }
+}
+
+/// One command, or one subcommand.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
-    /// Its name, in lower case.
+    /// Its name, in lower case; a subcommand's is `container|subcommand`.
     pub name: &'static str,
     /// How many arguments, its name included; below zero: at least so many.
     pub arity: i32,
     /// Bits of [`flag`].
-    pub flags: u16,
-    /// Where its keys stand: the first, the last (below zero: from the end), and the step. 0 for no keys.
-    pub keys: (i32, i32, i32),
+    pub flags: u32,
+    /// Its keys.
+    pub keys: &'static [Keys],
     /// Its family, as Redis groups it.
     pub group: &'static str,
     /// What it does, in a sentence.
     pub summary: &'static str,
+    /// What Redis advises clients and proxies on it.
+    pub tips: &'static [&'static str],
     /// What runs it.
     pub handler: Handler,
+    /// Its subcommands, as they stand in the catalogue.
+    pub(super) rows: &'static [Command],
+    /// Where in the table its subcommands stand.
+    pub(super) first_subcommand: usize,
 }
 
 impl Command {
-    /// Whether it has that flag.
+    /// Whether it has that flag, or one of those.
     #[inline]
-    pub const fn has(&self, flag: u16) -> bool {
+    pub const fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
 
-    /// Whether it touches keys, so that only a primary runs it.
+    /// Whether its reply says something of keys, or it changes them.
     #[inline]
     pub const fn is_data(&self) -> bool {
-        self.has(flag::READ | flag::WRITE)
+        self.has(flag::READ | flag::WRITE | flag::TELLS) || !self.keys.is_empty()
     }
 
     /// Whether so many arguments are right.
@@ -71,102 +149,41 @@ impl Command {
 
     /// The positions of its keys among so many arguments.
     pub fn key_positions(&self, arguments: usize) -> impl Iterator<Item = usize> + use<> {
-        let (first, last, step) = self.keys;
-        let last = if last < 0 { arguments as i32 + last } else { last };
-        let range = if first > 0 { first..last.min(arguments as i32 - 1) + 1 } else { 0..0 };
-        range.step_by(step.max(1) as usize).map(|i| i as usize)
+        self.keys.iter().flat_map(move |keys| keys.positions(arguments))
+    }
+
+    /// The first key, the last and the step: all that Redis before 7 told of keys. Zeros for none.
+    pub fn key_range(&self) -> (i32, i32, i32) {
+        match (self.keys.first(), self.keys.last()) {
+            (Some(first), Some(last)) => (first.first, last.last, first.step),
+            _ => (0, 0, 0),
+        }
+    }
+
+    /// Its subcommands, by name.
+    pub fn subcommands(&self) -> &'static [Command] {
+        &TABLE[self.first_subcommand..self.first_subcommand + self.rows.len()]
+    }
+
+    /// What follows the bar in a subcommand's name; the name, if it is none.
+    pub fn short_name(&self) -> &'static str {
+        self.name.split_once('|').map_or(self.name, |(_, name)| name)
     }
 }
 
-macro_rules! commands {
-    ($($name:literal $arity:literal [$($flag:ident)*] ($first:literal $last:literal $step:literal) $group:literal $handler:path, $summary:literal;)*) => {
-        &[$(Command {
-            name: $name,
-            arity: $arity,
-            flags: 0 $(| flag::$flag)*,
-            keys: ($first, $last, $step),
-            group: $group,
-            summary: $summary,
-            handler: $handler,
-        },)*]
-    };
-}
-
-static COMMANDS: &[Command] = commands! {
-    "append" 3 [WRITE DENY_OOM FAST] (1 1 1) "string" strings::append, "Appends to a key's value.";
-    "asking" 1 [FAST CONNECTION] (0 0 0) "cluster" cluster::connection_hint, "Accepted, and without effect: no slot ever moves.";
-    "auth" -2 [NO_AUTH FAST CONNECTION] (0 0 0) "connection" connection::auth, "Gives the password.";
-    "cas" -4 [WRITE DENY_OOM FAST] (1 1 1) "string" strings::cas, "Sets a key if it holds the expected value, or with NX if it is not there.";
-    "client" -2 [CONNECTION] (0 0 0) "connection" connection::client, "Shows or sets what the server keeps of connections.";
-    "cluster" -2 [] (0 0 0) "cluster" cluster::cluster, "Shows the cluster to clients of Redis Cluster.";
-    "command" -1 [] (0 0 0) "server" server::command, "Describes the commands.";
-    "config" -2 [ADMIN] (0 0 0) "server" server::config, "Shows the configuration.";
-    "dbsize" 1 [READ FAST] (0 0 0) "server" keyspace::dbsize, "Counts the keys.";
-    "decr" 2 [WRITE DENY_OOM FAST] (1 1 1) "string" numbers::decr, "Decrements an integer by one.";
-    "decrby" 3 [WRITE DENY_OOM FAST] (1 1 1) "string" numbers::decrby, "Decrements an integer.";
-    "del" -2 [WRITE] (1 -1 1) "generic" keyspace::del, "Removes keys.";
-    "discard" 1 [FAST UNQUEUED NO_MULTI CONNECTION] (0 0 0) "transactions" transactions::discard, "Gives a transaction up.";
-    "echo" 2 [FAST] (0 0 0) "connection" connection::echo, "Returns its argument.";
-    "exec" 1 [UNQUEUED CONNECTION] (0 0 0) "transactions" transactions::exec, "Executes a transaction, as one.";
-    "exists" -2 [READ FAST] (1 -1 1) "generic" keyspace::exists, "Counts the keys that are there.";
-    "expire" -3 [WRITE FAST] (1 1 1) "generic" expiry::expire, "Lets a key expire in seconds.";
-    "expireat" -3 [WRITE FAST] (1 1 1) "generic" expiry::expireat, "Lets a key expire at a time in seconds.";
-    "expiretime" 2 [READ FAST] (1 1 1) "generic" expiry::expiretime, "When a key expires, in seconds.";
-    "failover" -1 [ADMIN NO_MULTI] (0 0 0) "server" server::failover, "Hands leadership over to another node.";
-    "flushall" -1 [WRITE] (0 0 0) "server" keyspace::flush, "Removes all keys.";
-    "flushdb" -1 [WRITE] (0 0 0) "server" keyspace::flush, "Removes all keys.";
-    "get" 2 [READ FAST] (1 1 1) "string" strings::get, "The value of a key.";
-    "getdel" 2 [WRITE FAST] (1 1 1) "string" strings::getdel, "The value of a key, which is removed.";
-    "getex" -2 [WRITE FAST] (1 1 1) "string" strings::getex, "The value of a key, whose expiry is set.";
-    "getrange" 4 [READ] (1 1 1) "string" strings::getrange, "A part of a value.";
-    "getset" 3 [WRITE DENY_OOM FAST] (1 1 1) "string" strings::getset, "Sets a key and returns the value before.";
-    "hello" -1 [NO_AUTH FAST CONNECTION] (0 0 0) "connection" connection::hello, "Chooses the protocol.";
-    "incr" 2 [WRITE DENY_OOM FAST] (1 1 1) "string" numbers::incr, "Increments an integer by one.";
-    "incrby" 3 [WRITE DENY_OOM FAST] (1 1 1) "string" numbers::incrby, "Increments an integer.";
-    "incrbyfloat" 3 [WRITE DENY_OOM FAST] (1 1 1) "string" numbers::incrbyfloat, "Increments a number.";
-    "info" -1 [] (0 0 0) "server" info::info, "Facts and counters.";
-    "keys" 2 [READ] (0 0 0) "generic" keyspace::keys, "The keys that match a pattern.";
-    "lolwut" -1 [FAST] (0 0 0) "server" server::lolwut, "The version.";
-    "mget" -2 [READ FAST] (1 -1 1) "string" strings::mget, "The values of keys.";
-    "mset" -3 [WRITE DENY_OOM] (1 -1 2) "string" strings::mset, "Sets keys, as one.";
-    "msetnx" -3 [WRITE DENY_OOM] (1 -1 2) "string" strings::msetnx, "Sets keys, as one, if none is there.";
-    "multi" 1 [FAST UNQUEUED CONNECTION] (0 0 0) "transactions" transactions::multi, "Starts a transaction.";
-    "persist" 2 [WRITE FAST] (1 1 1) "generic" expiry::persist, "Lets a key never expire.";
-    "pexpire" -3 [WRITE FAST] (1 1 1) "generic" expiry::pexpire, "Lets a key expire in milliseconds.";
-    "pexpireat" -3 [WRITE FAST] (1 1 1) "generic" expiry::pexpireat, "Lets a key expire at a time in milliseconds.";
-    "pexpiretime" 2 [READ FAST] (1 1 1) "generic" expiry::pexpiretime, "When a key expires, in milliseconds.";
-    "ping" -1 [FAST] (0 0 0) "connection" connection::ping, "Answers PONG.";
-    "psetex" 4 [WRITE DENY_OOM] (1 1 1) "string" strings::psetex, "Sets a key that expires in milliseconds.";
-    "pttl" 2 [READ FAST] (1 1 1) "generic" expiry::pttl, "How long a key lasts, in milliseconds.";
-    "quit" -1 [NO_AUTH FAST UNQUEUED CONNECTION] (0 0 0) "connection" connection::quit, "Closes the connection.";
-    "randomkey" 1 [READ] (0 0 0) "generic" keyspace::randomkey, "Some key.";
-    "readonly" 1 [FAST CONNECTION] (0 0 0) "cluster" cluster::connection_hint, "Accepted, and without effect: reads too are the primary's.";
-    "readwrite" 1 [FAST CONNECTION] (0 0 0) "cluster" cluster::connection_hint, "Accepted, and without effect: reads too are the primary's.";
-    "rename" 3 [WRITE] (1 2 1) "generic" keyspace::rename, "Gives a key another name.";
-    "renamenx" 3 [WRITE FAST] (1 2 1) "generic" keyspace::renamenx, "Gives a key another name that is free.";
-    "reset" 1 [NO_AUTH FAST UNQUEUED CONNECTION] (0 0 0) "connection" connection::reset, "Makes the connection as good as new.";
-    "role" 1 [FAST] (0 0 0) "server" info::role, "Whether this node leads, and who the others are.";
-    "scan" -2 [READ] (0 0 0) "generic" keyspace::scan, "Goes through the keys, a few at a time.";
-    "select" 2 [FAST CONNECTION] (0 0 0) "connection" connection::select, "Chooses the database, of which there is one.";
-    "set" -3 [WRITE DENY_OOM] (1 1 1) "string" strings::set, "Sets a key.";
-    "setex" 4 [WRITE DENY_OOM] (1 1 1) "string" strings::setex, "Sets a key that expires in seconds.";
-    "setnx" 3 [WRITE DENY_OOM FAST] (1 1 1) "string" strings::setnx, "Sets a key if it is not there.";
-    "setrange" 4 [WRITE DENY_OOM] (1 1 1) "string" strings::setrange, "Writes into a value.";
-    "shutdown" -1 [ADMIN NO_MULTI] (0 0 0) "server" server::shutdown, "Lets the node leave the cluster and end.";
-    "strlen" 2 [READ FAST] (1 1 1) "string" strings::strlen, "The length of a value.";
-    "substr" 4 [READ] (1 1 1) "string" strings::getrange, "A part of a value.";
-    "time" 1 [FAST] (0 0 0) "server" server::time, "The server's clock.";
-    "touch" -2 [READ FAST] (1 -1 1) "generic" keyspace::exists, "Counts the keys that are there.";
-    "ttl" 2 [READ FAST] (1 1 1) "generic" expiry::ttl, "How long a key lasts, in seconds.";
-    "type" 2 [READ FAST] (1 1 1) "generic" keyspace::type_of, "What a key holds: string, or none.";
-    "unlink" -2 [WRITE FAST] (1 -1 1) "generic" keyspace::del, "Removes keys.";
-    "unwatch" 1 [FAST CONNECTION] (0 0 0) "transactions" transactions::unwatch, "Ends all watching.";
-    "watch" -2 [READ FAST UNQUEUED CONNECTION] (1 -1 1) "transactions" transactions::watch, "Lets the next transaction fail if keys change.";
-};
+/// Every command, numbered, and behind them all subcommands.
+static TABLE: LazyLock<Box<[Command]>> = LazyLock::new(|| {
+    let mut table = COMMANDS.to_vec();
+    for at in 0..COMMANDS.len() {
+        table[at].first_subcommand = table.len();
+        table.extend_from_slice(table[at].rows);
+    }
+    table.into_boxed_slice()
+});
 
 /// Every command, by name.
 pub fn all() -> &'static [Command] {
-    COMMANDS
+    &TABLE[..COMMANDS.len()]
 }
 
 /// No name is longer.
@@ -194,7 +211,7 @@ type Lookup = Box<[Option<(u128, &'static Command)>]>;
 /// Open addressing by the packed name; filled once.
 static LOOKUP: LazyLock<Lookup> = LazyLock::new(|| {
     let mut slots = vec![None; LOOKUP_SLOTS].into_boxed_slice();
-    for command in COMMANDS {
+    for command in all() {
         let name = packed(command.name.as_bytes()).expect("no name in the table is too long");
         let mut at = slot_of(name);
         while slots[at].is_some() {
@@ -220,6 +237,36 @@ pub fn find(name: &[u8]) -> Option<&'static Command> {
     None
 }
 
+/// A request that names no command.
+#[derive(Clone, Copy, Debug)]
+pub enum NoCommand {
+    /// There is none of its name.
+    Unknown,
+    /// The command has no such subcommand.
+    Subcommand(&'static Command),
+}
+
+/// The command or subcommand that a request names.
+#[inline]
+pub fn find_request(args: Args<'_>) -> Result<&'static Command, NoCommand> {
+    let command = args.get(0).and_then(find).ok_or(NoCommand::Unknown)?;
+    match args.get(1) {
+        Some(name) if !command.rows.is_empty() => {
+            let is = |c: &&Command| name.eq_ignore_ascii_case(c.short_name().as_bytes());
+            command.subcommands().iter().find(is).ok_or(NoCommand::Subcommand(command))
+        }
+        _ => Ok(command),
+    }
+}
+
+/// The same of a name as `COMMAND INFO` takes and tells it: `get`, `client|list`.
+pub fn find_named(name: &[u8]) -> Option<&'static Command> {
+    match memchr::memchr(b'|', name) {
+        None => find(name),
+        Some(_) => all().iter().flat_map(Command::subcommands).find(|c| name.eq_ignore_ascii_case(c.name.as_bytes())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,9 +277,14 @@ mod tests {
         for command in all() {
             assert_eq!(find(command.name.as_bytes()).map(|c| c.name), Some(command.name));
             assert_eq!(find(command.name.to_uppercase().as_bytes()).map(|c| c.name), Some(command.name));
+            assert!(command.subcommands().is_sorted_by_key(|c| c.name));
+            for sub in command.subcommands() {
+                assert_eq!(sub.name, format!("{}|{}", command.name, sub.short_name()));
+                assert_eq!(find_named(sub.name.to_uppercase().as_bytes()).map(|c| c.name), Some(sub.name));
+            }
         }
-        for name in ["", "gett", "ge", "a name that is longer than any", "get\0"] {
-            assert!(find(name.as_bytes()).is_none(), "{name:?}");
+        for name in ["", "gett", "ge", "a name that is longer than any", "get\0", "client|", "client|nope", "get|x"] {
+            assert!(find_named(name.as_bytes()).is_none(), "{name:?}");
         }
     }
 

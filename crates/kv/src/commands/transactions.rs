@@ -1,9 +1,8 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH. The effects of a transaction go into one entry: on every replica all of it happened, or nothing.
 
-use super::client::Transaction;
+use super::client::{Queued, Transaction};
 use super::context::Ctx;
-use super::dispatch::is_data;
-use super::table::{self, Command, flag};
+use super::table::{Command, flag};
 use super::{bound, errors};
 use crate::resp::{Args, OwnedArgs, Reply};
 
@@ -16,12 +15,12 @@ pub(super) fn multi(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// Keeps a command for EXEC.
-pub(super) fn queue(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>, reply: &mut Reply<'_>) {
+pub(super) fn queue(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>, reply: &mut Reply<'_>) {
     let limit = ctx.env().config.limits.max_request_bytes;
     let record = ctx.shared.limit;
     let Some(transaction) = &mut ctx.client().transaction else { return };
     let args = OwnedArgs::copy(args);
-    let bytes = args.heap_bytes() + size_of::<OwnedArgs>();
+    let bytes = args.heap_bytes() + size_of::<Queued>();
     if transaction.bytes + bytes > limit {
         transaction.broken = true;
         transaction.queue.clear();
@@ -38,9 +37,9 @@ pub(super) fn queue(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>, reply:
     if !transaction.broken {
         transaction.bytes += bytes;
         transaction.effect_bytes = effect_bytes;
-        transaction.has_data |= is_data(command, args.args());
+        transaction.has_data |= command.is_data();
         transaction.deny_oom |= command.has(flag::DENY_OOM);
-        transaction.queue.push(args);
+        transaction.queue.push(Queued { command, args });
     }
     reply.simple("QUEUED");
 }
@@ -73,12 +72,8 @@ pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     }
     reply.array(transaction.queue.len());
     for queued in &transaction.queue {
-        let args = queued.args();
-        // It was found when it was queued.
-        if let Some(command) = table::find(args.at(0)) {
-            ctx.shared.stats.commands += 1;
-            (command.handler)(ctx, args, reply);
-        }
+        ctx.shared.stats.commands += 1;
+        (queued.command.handler)(ctx, queued.args.args(), reply);
     }
 }
 

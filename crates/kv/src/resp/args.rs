@@ -70,6 +70,11 @@ impl<'a> Args<'a> {
         (i.min(this.len())..this.len()).map(move |i| this.at(i))
     }
 
+    /// The request that its arguments from `i` on make.
+    pub fn without(&self, i: usize) -> Args<'a> {
+        Args { bytes: self.bytes, spans: &self.spans[i.min(self.len())..] }
+    }
+
     /// The bytes of all of them.
     pub fn total_bytes(&self) -> usize {
         self.spans.iter().map(|s| s.len as usize).sum()
