@@ -12,9 +12,9 @@ use crate::fail::{Context as _, Outcome};
 use crate::interrupt::Interrupt;
 use crate::output::{Format, GOOD, HEAD, styled};
 use crate::report::{Figure, Report, Unit, reference};
-use crate::testbed::{Shape, Testbed};
+use crate::trial::testbed::{Shape, Testbed};
+use crate::trial::workload::Mix;
 use crate::trial::{Fault, Trial};
-use crate::workload::Mix;
 
 /// Watch a cluster outlive kill -9: three replicas, load, the primary killed three times, and proof that nothing was lost.
 ///

@@ -12,8 +12,8 @@ use super::Which;
 use crate::directory::Directory;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
-use crate::observer::{self, Observer, Sight};
 use crate::output::{DIM, Format, GOOD, Table, styled};
+use crate::watch::observer::{self, Observer, Sight};
 
 /// Show who is in the present view, and why others are not; who leads; and with mu whose majority acknowledges requests.
 ///

@@ -11,10 +11,10 @@ use super::Which;
 use crate::directory::Directory;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
-use crate::known::Known;
-use crate::observer::{self, Observer, Role, Sight};
 use crate::output::{BAD, Format, GOOD, Table, WARN, styled};
 use crate::process::Activity;
+use crate::watch::known::Known;
+use crate::watch::observer::{self, Observer, Role, Sight};
 
 /// Show how a cluster is: its view, who leads, and what each node says about itself.
 ///

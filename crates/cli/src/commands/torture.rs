@@ -7,14 +7,14 @@ use martlet_node::config::{DurabilityKind, EngineKind};
 use serde_json::json;
 
 use crate::clients::{self, Via};
-use crate::fabric::FabricFlags;
+use crate::directory::FabricFlags;
 use crate::fail::{Context as _, Outcome};
 use crate::interrupt::Interrupt;
 use crate::output::{Format, GOOD, styled};
 use crate::report::{Figure, Report, Unit};
-use crate::testbed::{Shape, Testbed};
+use crate::trial::testbed::{Shape, Testbed};
+use crate::trial::workload::Mix;
 use crate::trial::{Fault, Trial};
-use crate::workload::Mix;
 
 /// Kill, pause, restart, add and remove nodes under load, and check that no client ever saw anything wrong.
 ///

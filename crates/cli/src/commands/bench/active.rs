@@ -14,7 +14,7 @@ use martlet_protocol::basics::{ProcessId, ViewNumber};
 use martlet_protocol::membership::{Config, Core, Roles};
 
 use super::endpoint::{self, Endpoint, Place};
-use crate::fabric::FabricFlags;
+use crate::directory::FabricFlags;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::report::placement::two_cores;

@@ -17,7 +17,7 @@ use martlet_protocol::detector::certain::{Sign, judge};
 use rustix::process::Signal;
 
 use crate::commands::victim::{self, VICTIM_NODE};
-use crate::fabric::FabricFlags;
+use crate::directory::FabricFlags;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::process::ProcessName;

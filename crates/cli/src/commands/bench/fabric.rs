@@ -14,7 +14,7 @@ use martlet_protocol::basics::layout::{LOG_LANE, SLOT_WORDS, Sizes};
 
 use super::endpoint::{self, Endpoint, Place};
 use super::raise::Raise;
-use crate::fabric::FabricFlags;
+use crate::directory::FabricFlags;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::report::placement::two_cores;

@@ -11,14 +11,14 @@ use martlet_node::sched::OnCore;
 
 use super::redis_server::{self, Load, RedisServer};
 use super::threads::Threads;
+use crate::clients::redis::{Connection, Value};
 use crate::clients::{self, FabricClient, Waiting};
-use crate::fabric::FabricFlags;
+use crate::directory::FabricFlags;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
-use crate::redis::{Connection, Value};
 use crate::report::placement::two_cores;
 use crate::report::{Figure, Report, Unit};
-use crate::testbed::{Shape, Testbed};
+use crate::trial::testbed::{Shape, Testbed};
 
 /// What the store costs, beside an unreplicated one and beside redis-server.
 ///

@@ -10,10 +10,10 @@ use serde_json::json;
 use crate::directory::{Directory, Life};
 use crate::fail::{Fail, Outcome};
 use crate::interrupt::Interrupt;
-use crate::observer::{self, Observer, Sight};
 use crate::output::Format;
 use crate::process::Activity;
-use crate::standing::{self, Standing};
+use crate::watch::observer::{self, Observer, Sight};
+use crate::watch::standing::{self, Standing};
 
 /// For how long what stands against a change may pass by itself: whoever has just died is about to be removed.
 const SECOND_THOUGHTS: Duration = Duration::from_secs(2);

@@ -8,13 +8,13 @@ use martlet_node::config::{Cluster, EngineKind, Settings};
 use martlet_node::counters::Counter;
 use serde_json::json;
 
+use crate::clients::redis::{Connection, Value};
 use crate::commands::Which;
 use crate::directory::Directory;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
-use crate::observer::{self, Observer, Sight};
 use crate::output::Format;
-use crate::redis::{Connection, Value};
+use crate::watch::observer::{self, Observer, Sight};
 
 /// Hand leadership over to a node, without a failed request. It is done when that node leads and everybody who can be seen knows it.
 ///

@@ -9,12 +9,12 @@ use serde_json::json;
 
 use crate::commands::Which;
 use crate::directory::{Directory, Life, Plan};
-use crate::fabric::{FabricFlag, FabricFlags};
+use crate::directory::{FabricFlag, FabricFlags};
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
-use crate::observer::{self, Observer};
 use crate::output::{Format, GOOD, styled};
 use crate::process::Activity;
+use crate::watch::observer::{self, Observer};
 
 /// Start a cluster in the background, or what of it does not run.
 ///

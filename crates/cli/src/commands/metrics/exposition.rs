@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use martlet_node::counters::{Counter, Reading};
 
-use crate::failovers::{Reign, Reigns};
-use crate::lookout::{Look, Node, State};
-use crate::observer::Role;
+use crate::watch::failovers::{Reign, Reigns};
+use crate::watch::lookout::{Look, Node, State};
+use crate::watch::observer::Role;
 
 /// What the format is called in HTTP.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -13,8 +13,8 @@ use super::Which;
 use crate::directory::Directory;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
-use crate::lookout::Lookout;
 use crate::output::{self, Format};
+use crate::watch::lookout::Lookout;
 use server::{Answer, Limits, Server};
 
 /// Serve the nodes' counters to Prometheus, in the foreground, until Ctrl-C or SIGTERM.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::lookout::Look;
+use crate::watch::lookout::Look;
 
 /// So many looks are kept.
 pub const KEPT: usize = 60;

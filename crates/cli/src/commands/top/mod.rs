@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 use super::Which;
 use crate::directory::Directory;
 use crate::fail::{Context as _, Outcome};
-use crate::failovers::Reigns;
 use crate::interrupt::Interrupt;
-use crate::lookout::{Look, Lookout, Node};
-use crate::observer::Role;
 use crate::output::Format;
+use crate::watch::failovers::Reigns;
+use crate::watch::lookout::{Look, Lookout, Node};
+use crate::watch::observer::Role;
 use history::History;
 use page::Page;
 

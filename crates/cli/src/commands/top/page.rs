@@ -5,10 +5,10 @@ use martlet_node::counters::Counter;
 use martlet_protocol::membership::Roles;
 
 use super::history::{History, KEPT};
-use crate::failovers::{Cause, Reign, Reigns};
-use crate::lookout::{Look, Node, State};
-use crate::observer::Role;
 use crate::output::{BAD, DIM, GOOD, HEAD, WARN, styled};
+use crate::watch::failovers::{Cause, Reign, Reigns};
+use crate::watch::lookout::{Look, Node, State};
+use crate::watch::observer::Role;
 
 /// A word, or a few of one kind.
 pub type Word = (Style, String);
@@ -302,9 +302,9 @@ pub(super) mod tests {
     use martlet_protocol::membership::{Member, View};
 
     use super::*;
-    use crate::failovers::tests::{event, reading};
-    use crate::lookout::Rates;
-    use crate::observer::Sight;
+    use crate::watch::failovers::tests::{event, reading};
+    use crate::watch::lookout::Rates;
+    use crate::watch::observer::Sight;
 
     /// A node that runs, and whose requests came at that rate.
     pub fn node(number: u16, requests: Option<f64>) -> Node {

@@ -19,7 +19,7 @@ use super::keys::{Keys, Press};
 use super::page::Page;
 use crate::fail::{Context as _, Outcome};
 use crate::interrupt::Interrupt;
-use crate::lookout::Lookout;
+use crate::watch::lookout::Lookout;
 
 /// Signals, and the terminal's size, are looked for so often.
 const GLANCE: Duration = Duration::from_millis(100);

@@ -12,18 +12,18 @@ use martlet_node::sched::OnCore;
 use rustix::process::Signal;
 
 use super::threads::Threads;
+use crate::clients::redis::ClusterClient;
 use crate::clients::{self, FabricClient, Waiting};
-use crate::fabric::FabricFlags;
+use crate::directory::FabricFlags;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
-use crate::observer;
-use crate::redis::ClusterClient;
 use crate::report::placement::two_cores;
 use crate::report::plot::{Axis, Plot, Series};
 use crate::report::reference::{self, Victim};
 use crate::report::{Figure, Report, Unit};
-use crate::testbed::{Shape, Testbed};
-use crate::timeline::Timeline;
+use crate::trial::testbed::{Shape, Testbed};
+use crate::watch::observer;
+use crate::watch::timeline::Timeline;
 
 use writer::{PATIENCE, Writer};
 

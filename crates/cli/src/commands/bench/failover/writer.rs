@@ -6,8 +6,8 @@ use martlet_node::clock;
 use martlet_protocol::basics::Time;
 
 use crate::clients::FabricClient;
+use crate::clients::redis::ClusterClient;
 use crate::fail::{Context as _, Fail, Outcome};
-use crate::redis::ClusterClient;
 
 /// How long a write may take before something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);

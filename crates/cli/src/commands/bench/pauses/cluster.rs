@@ -17,10 +17,10 @@ use super::record::Record;
 use crate::directory::{Directory, FabricPlan, Plan};
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
-use crate::leftovers;
-use crate::observer::{self, Observer, Role, Sight};
 use crate::report::reference;
 use crate::scratch::Scratch;
+use crate::trial::leftovers;
+use crate::watch::observer::{self, Observer, Role, Sight};
 
 /// How long anything may take that is waited for.
 const PATIENCE: Duration = Duration::from_secs(180);

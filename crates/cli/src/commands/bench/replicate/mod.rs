@@ -19,7 +19,7 @@ use martlet_protocol::engine::{Mu, PrimaryBackup};
 use super::alone::{Alone, NODES, Replica, follow};
 use super::endpoint::{Endpoint, Place};
 use super::raise::Raise;
-use crate::fabric::FabricFlags;
+use crate::directory::FabricFlags;
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
 use crate::report::placement::two_cores;

@@ -16,10 +16,10 @@ use super::series::Measured;
 use crate::directory::{Directory, Plan};
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
-use crate::leftovers;
-use crate::observer::{self, Observer};
 use crate::report::reference;
 use crate::scratch::Scratch;
+use crate::trial::leftovers;
+use crate::watch::observer::{self, Observer};
 
 /// How long the cluster may take to become whole.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -9,8 +9,8 @@ use martlet_node::clock;
 use martlet_sim::linearizability::kv::{Action, Bytes, Input, Store};
 use martlet_sim::linearizability::{Operation, OperationOf, Outcome as Ending, Verdict, check};
 
-use crate::caller::{Caller, Reply};
 use crate::clients;
+use crate::clients::caller::{Caller, Reply};
 use crate::fail::{Fail, Outcome};
 
 /// One client's operation.

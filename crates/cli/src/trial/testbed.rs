@@ -13,11 +13,11 @@ use rustix::process::Signal;
 use crate::directory::{Directory, FabricPlan, Life, Plan};
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::interrupt::Interrupt;
-use crate::leftovers;
-use crate::observer::{self, Observer, Sight};
 use crate::process::{Handle, ProcessName};
 use crate::scratch::Scratch;
-use crate::standing;
+use crate::trial::leftovers;
+use crate::watch::observer::{self, Observer, Sight};
+use crate::watch::standing;
 
 /// How long a cluster may take to become whole, or a node to end, before something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);

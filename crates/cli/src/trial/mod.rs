@@ -1,5 +1,9 @@
 //! A trial: a cluster of our own under load, faults one after another, and a verdict on what the clients saw around each.
 
+pub mod leftovers;
+pub mod testbed;
+pub mod workload;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -8,13 +12,13 @@ use martlet_protocol::basics::Time;
 use martlet_sim::linearizability::Outcome as Ending;
 use rustix::process::Signal;
 
-use crate::caller::AnyCaller;
+use crate::clients::caller::AnyCaller;
 use crate::fail::{Fail, Outcome};
 use crate::interrupt::Interrupt;
-use crate::observer;
-use crate::testbed::{PATIENCE, Testbed};
-use crate::timeline::Timeline;
-use crate::workload::{self, Mix, Recording};
+use crate::watch::observer;
+use crate::watch::timeline::Timeline;
+use testbed::{PATIENCE, Testbed};
+use workload::{Mix, Recording};
 
 /// What happens to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

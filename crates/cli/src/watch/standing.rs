@@ -4,7 +4,7 @@ use martlet_node::config::{EngineKind, FabricKind};
 use martlet_node::counters::Counter;
 use martlet_protocol::membership::{Roles, View};
 
-use crate::observer::{self, Sight};
+use crate::watch::observer::{self, Sight};
 
 /// What counts when a node is to go.
 #[derive(Debug)]

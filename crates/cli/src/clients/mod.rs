@@ -1,5 +1,8 @@
 //! The clients of workloads and commands, and how the nodes they talk to are set up.
 
+pub mod caller;
+pub mod redis;
+
 use std::time::{Duration, Instant};
 
 use martlet_fabric::shm::ShmFabric;
@@ -12,10 +15,10 @@ use martlet_node::{clock, sched};
 use martlet_protocol::basics::Time;
 use martlet_sim::linearizability::kv::{Action, Bytes, Input, Output};
 
-use crate::caller::{AnyCaller, Caller, Reply};
 use crate::fail::{Context as _, Fail, Outcome};
-use crate::redis::ClusterClient;
-use crate::testbed::Testbed;
+use crate::trial::testbed::Testbed;
+use caller::{AnyCaller, Caller, Reply};
+use redis::ClusterClient;
 
 /// How a client reaches the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@
 //! DIR/lock           held by the one command that changes something
 //! ```
 
+mod flags;
 mod nodes;
 
 use std::fs::{self, File, OpenOptions};
@@ -31,6 +32,7 @@ use martlet_node::config::{
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::process::{Activity, ProcessName};
 
+pub use flags::{FabricFlag, FabricFlags};
 pub use nodes::{Change, Ports};
 
 /// What a cluster to be made looks like.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use martlet_sim::linearizability::kv::{Action, Bytes, Input, Output};
 
-use crate::caller::{Caller, Reply};
+use crate::clients::caller::{Caller, Reply};
 
 /// A reply in RESP2.
 #[derive(Clone, Debug, PartialEq, Eq)]

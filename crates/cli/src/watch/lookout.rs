@@ -14,11 +14,11 @@ use martlet_protocol::membership::View;
 
 use crate::directory::Directory;
 use crate::fail::{Fail, Outcome};
-use crate::failovers::Reigns;
 use crate::interrupt::Interrupt;
-use crate::known::Known;
-use crate::observer::{self, Observer, Role, Sight};
 use crate::process::Activity;
+use crate::watch::failovers::Reigns;
+use crate::watch::known::Known;
+use crate::watch::observer::{self, Observer, Role, Sight};
 
 /// A node that has published nothing for so long is called silent. It does so every 10 ms, and before it sleeps, which it does for a heartbeat's time at
 /// most: a second is many of them, also where an operator has chosen long ones.
@@ -280,7 +280,7 @@ impl Lookout {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::failovers::tests::reading;
+    use crate::watch::failovers::tests::reading;
 
     fn said(pid: u64, published_ns: u64, requests: u64, parks: u64) -> Reading {
         let values = [(Counter::Pid, pid), (Counter::PublishedNs, published_ns), (Counter::Requests, requests), (Counter::Parks, parks)];
