@@ -30,15 +30,12 @@
 //! | `founding` | who founds the cluster |
 //! | [`client`] | an endpoint for clients, which reads what nodes show |
 //! | [`counters`] | counters and the timeline of failovers, in shared memory |
-//! | `warm` | what is done beforehand so that a failover does not wait for the kernel |
 //! | [`wal`] | a replica's log on disk |
-//! | `undertaker` | whoever takes a dead node's memory down, so that its connections end at once |
-//! | [`clock`], [`idle`], [`sched`], [`waker`], [`stop`] | time, rest, cores and classes, sockets, the end |
+//! | `os` | this host's kernel: [`clock`], [`idle`] and [`waker`] (sleep), [`sched`] (cores and classes), [`stop`] (signals), `warm` (what a failover must not wait for), `undertaker` (the memory of a process that died) |
 
 mod agent;
 pub mod backend;
 pub mod client;
-pub mod clock;
 pub mod config;
 pub mod counters;
 mod durable;
@@ -48,18 +45,15 @@ mod founding;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod host;
-pub mod idle;
+mod os;
 mod rehearsal;
 mod runner;
-pub mod sched;
-pub mod stop;
-mod undertaker;
-pub mod waker;
 pub mod wal;
-mod warm;
 
 const _: () =
     assert!(!martlet_fabric::probe::BUILT_IN, "a node must not hold a simulator's canaries or marks: build it without those features");
 
 pub use durable::DiskError;
+pub use os::{clock, idle, sched, stop, waker};
+use os::{undertaker, warm};
 pub use runner::{Ended, Hooks, OnStart, RunError, Started, run};

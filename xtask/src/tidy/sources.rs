@@ -214,7 +214,7 @@ mod tests {
             messages("crates/protocol/src/basics/time.rs", "#[cfg(test)]\nmod tests {\n    use std::collections::HashMap;\n}\n").is_empty()
         );
         assert!(messages("crates/protocol/src/engine/tests/random.rs", "use std::thread;\n").is_empty());
-        assert!(messages("crates/node/src/clock.rs", "use std::time::Instant;\n").is_empty());
+        assert!(messages("crates/node/src/os/clock.rs", "use std::time::Instant;\n").is_empty());
         assert!(messages("crates/protocol/src/basics/time.rs", "struct InstantNoodle;\n").is_empty());
     }
 

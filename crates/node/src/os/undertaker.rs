@@ -216,7 +216,7 @@ mod tests {
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--exact", "undertaker::tests::it_ends_after_the_process_that_started_it", "--nocapture"]).env(VICTIM, "1");
+        command.args(["--exact", "os::undertaker::tests::it_ends_after_the_process_that_started_it", "--nocapture"]).env(VICTIM, "1");
         let killed = command.output().expect("it runs");
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&killed.status), Some(libc::SIGKILL));
         let said = String::from_utf8_lossy(&killed.stdout);
