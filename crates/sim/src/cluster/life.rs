@@ -12,20 +12,20 @@ use martlet_protocol::basics::{ProcessId, RETURN_BITS, ViewNumber};
 use martlet_protocol::membership::{Config, Core};
 
 use super::clients::Client;
-use super::clock::Clock;
-use super::dark::{self, Lasting};
-use super::disk::{Disk, End};
-use super::engine::Engine;
+use super::clients::traffic::Message;
 use super::faults::Fault;
-use super::machine::Machine;
 use super::node::Node;
+use super::node::clock::Clock;
+use super::engine::Engine;
+use super::node::machine::Machine;
 use super::oracles::Oracles;
 use super::oracles::linearizable::Recorded;
 use super::oracles::story::told_so_far;
 use super::plan::{Canary, Changes, Plan};
 use super::report::{FaultCounts, Report};
 use super::settings::Settings;
-use super::traffic::Message;
+use super::storage::disk::{Disk, End};
+use super::storage::power::{self, Lasting};
 
 /// Chance for one purpose, the same whatever else happens.
 pub fn stream(seed: u64, purpose: &str, number: u64) -> Rng {
@@ -443,7 +443,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     pub(super) fn turn(&mut self, process: usize) {
         let now = self.world.now();
         let Some(node) = &mut self.nodes[process] else { return };
-        let mut place = dark::place::<HOST>(&mut self.lasting, node.me.node, &self.current);
+        let mut place = power::place::<HOST>(&mut self.lasting, node.me.node, &self.current);
         let turn = node.turn(now, &self.settings, &mut self.chance, place.as_mut());
         let (knows_view, comes_back_as) = (node.core.view().is_some(), node.comes_back_as);
         let has_stopped_clock = node.clock.has_stopped();

@@ -5,29 +5,19 @@
 //! read once more, all replicas must be equal, and what the clients saw must be linearizable.
 
 mod clients;
-mod clock;
-mod dark;
-mod disk;
 mod engine;
 mod faults;
 mod life;
-mod machine;
 mod node;
 mod oracles;
 mod plan;
-mod quorum;
 mod recovery;
 mod report;
 mod scenarios;
-mod script;
-mod server;
 mod settings;
-mod steps;
+mod storage;
 #[cfg(test)]
 mod tests;
-mod traffic;
-mod trouble;
-mod watch;
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,9 +30,9 @@ use life::{Cluster, stream};
 pub use oracles::story::told_so_far;
 pub use plan::{Canary, Changes, Ground, Plan};
 pub use report::{FaultCounts, Property, Report, Temper, Violation};
+pub use scenarios::steps::{Blow, Harm, NODES, PHASES, Phase};
 pub use scenarios::{SCENARIOS, Scenario, testdata};
 use settings::Settings;
-pub use steps::{Blow, Harm, NODES, PHASES, Phase};
 
 /// A kind of cluster that can be simulated.
 #[derive(Debug)]

@@ -4,10 +4,10 @@ use fastrand::Rng;
 use martlet_fabric::sim::{Faults, Span};
 use martlet_protocol::membership::{ClockBounds, Leases, Roles};
 
-use super::disk::Disks;
 use super::faults::{FAULTS, Fault};
 use super::plan::{Canary, Changes, Ground};
 use super::report::Temper;
+use super::storage::disk::Disks;
 
 /// What one life is like.
 #[derive(Clone, Debug)]

@@ -1,9 +1,11 @@
 //! Simulated clients: each has one request open at a time, and remembers everything.
 
+pub mod traffic;
+
 use fastrand::Rng;
 
-use super::machine::shown;
-use super::server::Request;
+use super::node::machine::shown;
+use super::node::server::Request;
 use crate::linearizability::kv::{Action, Bytes, Input, Output};
 use crate::linearizability::{Operation, Outcome};
 

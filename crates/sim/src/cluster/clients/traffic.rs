@@ -1,8 +1,8 @@
 //! What travels between clients and processes. It is late and may be sent again, and is lost only with the process.
 
-use super::engine::Engine;
-use super::life::{Cluster, Due};
-use super::server::{Reply, Request};
+use crate::cluster::life::{Cluster, Due};
+use crate::cluster::engine::Engine;
+use crate::cluster::node::server::{Reply, Request};
 use crate::linearizability::kv::Output;
 
 /// Something on its way between a client and a process.
@@ -13,7 +13,7 @@ pub enum Message {
 }
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
-    pub(super) fn send(&mut self, message: Message) {
+    pub(in crate::cluster) fn send(&mut self, message: Message) {
         let client = match &message {
             Message::Request { request, .. } => request.client,
             Message::Reply(reply) => reply.client,
@@ -27,7 +27,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.enter(at, Due::Arrive { slot });
     }
 
-    pub(super) fn arrive(&mut self, slot: usize) {
+    pub(in crate::cluster) fn arrive(&mut self, slot: usize) {
         self.free_messages.push(slot);
         match self.messages[slot].take().expect("on its way") {
             Message::Request { process, request } => {
@@ -71,7 +71,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.enter(at, Due::Call { client });
     }
 
-    pub(super) fn call(&mut self, client: usize) {
+    pub(in crate::cluster) fn call(&mut self, client: usize) {
         let now = self.world.now();
         let done = self.closing || self.requests >= self.settings.most_requests;
         if self.clients[client].is_waiting() || (done && self.clients[client].wanted.is_empty()) {
@@ -87,7 +87,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// Sends a client's open request to the node that it thinks leads, if that request is still open.
-    pub(super) fn send_request(&mut self, client: usize, number: u64) {
+    pub(in crate::cluster) fn send_request(&mut self, client: usize, number: u64) {
         let Some(request) = self.clients[client].request().filter(|r| r.number == number).cloned() else { return };
         let target = self.clients[client].target;
         match self.current[usize::from(target)] {
@@ -103,7 +103,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// No reply yet: the same request once more, to anybody. The first may still be on its way, or may have been executed.
-    pub(super) fn resend(&mut self, client: usize, number: u64) {
+    pub(in crate::cluster) fn resend(&mut self, client: usize, number: u64) {
         if self.clients[client].request().is_none_or(|request| request.number != number) {
             return;
         }
@@ -115,7 +115,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.enter(self.world.now() + self.settings.resend_ns, Due::Resend { client, number });
     }
 
-    pub(super) fn give_up(&mut self, client: usize, number: u64) {
+    pub(in crate::cluster) fn give_up(&mut self, client: usize, number: u64) {
         if let Some(operation) = self.clients[client].give_up(number) {
             self.history.push((number, operation));
             let nodes = self.settings.nodes;

@@ -1,5 +1,8 @@
 //! Kinds of faults, and how to leave some of them out of a life.
 
+mod quorum;
+mod trouble;
+
 use std::fmt;
 use std::str::FromStr;
 

@@ -3,13 +3,13 @@
 use martlet_protocol::basics::{ProcessId, ballot};
 use martlet_protocol::membership::{Roles, View};
 
-use super::engine::Engine;
-use super::life::Cluster;
+use crate::cluster::life::Cluster;
+use crate::cluster::engine::Engine;
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// The processes, of those that the newest view lists, that run, satisfy `fit` and are enough ([`Cluster::are_enough`]).
     /// `least`: the smallest such set, otherwise the largest.
-    pub(super) fn enough(&self, least: bool, fit: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
+    pub(in crate::cluster) fn enough(&self, least: bool, fit: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let sets = self.sets(fit);
         let sets = sets.into_iter().filter(|set| self.are_enough(set, &[]));
         if least { sets.min_by_key(Vec::len) } else { sets.max_by_key(Vec::len) }
@@ -18,7 +18,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// The smallest set of such processes that is enough, and stays it when a view that is on its way takes in whoever does not coordinate yet, and the engine
     /// whoever is no part of its group: those may be cut off before they know. There is none where one takes in a second, since from then on both are needed. Nor where
     /// none of them has learned a view yet: who has come back from a disk waits for somebody who shows one, or for everybody.
-    pub(super) fn enough_with_newcomers(&self, fit: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
+    pub(in crate::cluster) fn enough_with_newcomers(&self, fit: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let newest = self.oracles.views.newest()?;
         let coordinates = |node: usize| newest.coordinators().any(|c| usize::from(c.id.node.0) == node);
         let newcomers =
@@ -42,7 +42,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// many coordinators that they can decide another view. On a host that is one, since the memory of the others stays; where the dead are out of
     /// reach, or ballots are used up and acceptors have to answer by themselves, it is a majority; and where none of them has learned the newest view
     /// yet, also one of the views by whose coordinators they can find out. `newcomers` may be taken in at any moment.
-    pub(super) fn are_enough(&self, set: &[usize], newcomers: &[ProcessId]) -> bool {
+    pub(in crate::cluster) fn are_enough(&self, set: &[usize], newcomers: &[ProcessId]) -> bool {
         let Some(newest) = self.oracles.views.newest() else { return false };
         let nodes = || set.iter().filter_map(|p| self.nodes[*p].as_ref()).filter(|n| newest.member(n.me).is_some());
         let decides = |view: &View| {

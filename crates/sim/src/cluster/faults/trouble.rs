@@ -9,12 +9,12 @@ use martlet_protocol::basics::layout::life::OWNER_DIED;
 use martlet_protocol::membership::Roles;
 use martlet_protocol::replica::{HandOverError, Standing};
 
-use super::disk::End;
-use super::engine::Engine;
-use super::faults::Fault;
-use super::life::{Cluster, Due, stream};
-use super::node::Node;
-use super::plan::Canary;
+use super::Fault;
+use crate::cluster::life::{Cluster, Due, stream};
+use crate::cluster::node::Node;
+use crate::cluster::engine::Engine;
+use crate::cluster::plan::Canary;
+use crate::cluster::storage::disk::End;
 
 /// How long a slow process stands still and how long it runs, at most, in nanoseconds.
 const DOZE: (u64, u64) = (30_000, 3_000);
@@ -24,7 +24,7 @@ const LAST_THREAD_NS: u64 = 20_000;
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// Enters the first fault of each kind.
-    pub(super) fn plan_trouble(&mut self) {
+    pub(in crate::cluster) fn plan_trouble(&mut self) {
         for fault in Fault::ALL.into_iter().filter(|fault| fault.is_event()) {
             self.plan_fault(fault, 0);
         }
@@ -46,7 +46,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// Trouble, until there has been enough of it.
-    pub(super) fn suffer(&mut self) {
+    pub(in crate::cluster) fn suffer(&mut self) {
         const STEP_NS: u64 = 50_000;
         self.go_on_until(self.settings.trouble_ns);
         loop {
@@ -60,7 +60,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// A fault is due.
-    pub(super) fn strike(&mut self, fault: Fault, nth: u32) {
+    pub(in crate::cluster) fn strike(&mut self, fault: Fault, nth: u32) {
         let mut chance = self.chance_of(fault, nth);
         // The first draw said when.
         chance.u64(..);
@@ -201,11 +201,11 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// A process that leads, if one does, and is not on its way out.
-    pub(super) fn leader(&self) -> Option<usize> {
+    pub(in crate::cluster) fn leader(&self) -> Option<usize> {
         self.alive().find(|p| self.nodes[*p].as_ref().is_some_and(|n| n.engine.standing() == Standing::Primary && !n.leaving))
     }
 
-    pub(super) fn tell(&mut self, what: impl FnOnce(&Self) -> String) {
+    pub(in crate::cluster) fn tell(&mut self, what: impl FnOnce(&Self) -> String) {
         if self.oracles.story.is_told() {
             let what = what(self);
             self.oracles.story.tell(self.world.now(), || what);
@@ -235,7 +235,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         true
     }
 
-    pub(super) fn mend(&mut self, cut: usize) {
+    pub(in crate::cluster) fn mend(&mut self, cut: usize) {
         for (from, to) in std::mem::take(&mut self.cuts[cut]) {
             self.world.unblock(from, to);
         }
@@ -243,13 +243,13 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// A process stands still, for one more reason.
-    pub(super) fn hold(&mut self, process: usize) {
+    pub(in crate::cluster) fn hold(&mut self, process: usize) {
         self.holds[process] += 1;
         self.world.pause(process);
     }
 
     /// One reason less.
-    pub(super) fn release(&mut self, process: usize) {
+    pub(in crate::cluster) fn release(&mut self, process: usize) {
         self.holds[process] = self.holds[process].saturating_sub(1);
         if self.holds[process] == 0 {
             if self.nodes[process].is_some() {
@@ -260,7 +260,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// A slow process: it stands still for long, and runs for a moment, and so on.
-    pub(super) fn doze(&mut self, process: usize, left: u32, held: bool) {
+    pub(in crate::cluster) fn doze(&mut self, process: usize, left: u32, held: bool) {
         if held {
             self.holds[process] = self.holds[process].saturating_sub(1);
             if self.holds[process] == 0 {
@@ -279,7 +279,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.enter(at, Due::Doze { process, left: left - u32::from(hold), held: hold });
     }
 
-    pub(super) fn declare_dead(&mut self) {
+    pub(in crate::cluster) fn declare_dead(&mut self) {
         let mut chance = stream(self.seed, "declare-dead", self.world.now());
         if let Some(process) = self.dispensable(&mut chance) {
             self.nodes[process].as_ref().expect("it lives").set_death_words(OWNER_DIED);
@@ -298,7 +298,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// Whether a process may die without ending the service: the newest view lists another replica, and another coordinator, that run and that nobody
     /// suspects (a replica that is suspected while the other one dies may be on its way out itself), and every member that runs is connected with every
     /// coordinator, dead or alive. (A newcomer that has not yet met the others can't decide a view with their memory.)
-    pub(super) fn is_dispensable(&self, victim: usize) -> bool {
+    pub(in crate::cluster) fn is_dispensable(&self, victim: usize) -> bool {
         let Some(view) = self.oracles.views.newest() else { return false };
         if self.nodes[victim].as_ref().is_none_or(|n| n.dying) {
             return false;
@@ -332,7 +332,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// All trouble ends.
-    pub(super) fn heal_all(&mut self) {
+    pub(in crate::cluster) fn heal_all(&mut self) {
         self.tell(|_| "all trouble ends".to_owned());
         self.world.heal();
         self.cuts.iter_mut().for_each(Vec::clear);
@@ -361,7 +361,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// What no protocol can do: somebody puts in another card where a NIC is dead.
-    pub(super) fn start_over_the_deaf(&mut self) {
+    pub(in crate::cluster) fn start_over_the_deaf(&mut self) {
         let deaf: Vec<usize> = self.alive().filter(|p| !self.world.has_nic(*p)).collect();
         for process in deaf {
             self.tell(|c| format!("{} has a dead NIC, and is restarted", c.name(process)));

@@ -1,5 +1,9 @@
 //! One life of a node: the production state machines, driven as the node's duty cycle drives them.
 
+pub mod clock;
+pub mod machine;
+pub mod server;
+
 use std::collections::VecDeque;
 
 use fastrand::Rng;
@@ -15,15 +19,15 @@ use martlet_protocol::founding::{Founding, Refounding, Returned, Verdict};
 use martlet_protocol::membership::{Core, Event, Member, Milestone, Roles, View};
 use martlet_protocol::replica::Standing;
 
-use super::clock::Clock;
-use super::dark::{self, Place};
-use super::engine::Engine;
-use super::machine::{Machine, Taken};
 use super::oracles::memory::{self, Footprint};
 use super::plan::Canary;
 use super::report::Property;
-use super::server::Server;
 use super::settings::Settings;
+use super::storage::power::{self, Place};
+use clock::Clock;
+use super::engine::Engine;
+use machine::{Machine, Taken};
+use server::Server;
 
 /// Datagrams taken in one turn.
 const DATAGRAMS_A_TURN: usize = 64;
@@ -160,7 +164,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
     pub fn begin_with_disk(&mut self, settings: &Settings, returns: bool, lives: Vec<u64>) {
         let back = self.engine.returned().filter(|_| returns);
         Returned::store(back.as_ref(), self.fabric.memory(LocalRegion::Public(RETURNED)).expect("offered where there are disks"));
-        self.founding = Some(Founding::with_disks(dark::founding_config(settings, self.me), back, lives));
+        self.founding = Some(Founding::with_disks(power::founding_config(settings, self.me), back, lives));
         (self.dormant, self.returns) = (returns, returns);
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use martlet_protocol::basics::{LogIndex, ProcessId};
 use martlet_protocol::replica::{Standing, Ticket};
 
-use super::engine::Engine;
+use crate::cluster::engine::Engine;
 use super::machine::{MOST_EFFECTS, Machine};
 use crate::linearizability::kv::{Action, Output};
 

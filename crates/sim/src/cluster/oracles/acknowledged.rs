@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use martlet_protocol::basics::ProcessId;
 
-use super::super::machine::Machine;
+use crate::cluster::node::machine::Machine;
 
 /// The newest write of each client that it got a reply to.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@
 use hashbrown::HashMap;
 use martlet_protocol::basics::{LogIndex, ProcessId};
 
-use super::super::machine::Taken;
+use crate::cluster::node::machine::Taken;
 
 /// The committed log, as far as anybody has seen it.
 #[derive(Debug, Default)]

@@ -13,11 +13,12 @@ mod once;
 pub mod replicas;
 pub mod story;
 mod views;
+mod watch;
 
 use martlet_protocol::basics::{LogIndex, ProcessId, ViewNumber};
 use martlet_protocol::membership::View;
 
-use super::machine::{Machine, Taken};
+use super::node::machine::{Machine, Taken};
 use super::report::{Property, Violation};
 pub use broadcast::Acceptor;
 use story::Story;

@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 use martlet_protocol::basics::ProcessId;
 
-use super::super::machine::{Request, Taken};
+use crate::cluster::node::machine::{Request, Taken};
 
 /// Where each write stands.
 #[derive(Debug, Default)]

@@ -7,14 +7,14 @@ use martlet_protocol::basics::layout::{PROPOSALS, SLOT_WORDS, VIEW_RECORD_BYTES}
 use martlet_protocol::basics::{ViewNumber, sealed};
 use martlet_protocol::consensus::cas::proposal_offset;
 
-use super::engine::Engine;
-use super::life::Cluster;
-use super::node::Notable;
-use super::oracles::Acceptor;
+use super::Acceptor;
+use crate::cluster::life::Cluster;
+use crate::cluster::node::Notable;
+use crate::cluster::engine::Engine;
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// The oracles take note of what has happened at a process.
-    pub(super) fn look_at(&mut self, process: usize) {
+    pub(in crate::cluster) fn look_at(&mut self, process: usize) {
         let now = self.world.now();
         let Some(node) = &mut self.nodes[process] else { return };
         if node.notable.is_empty() {

@@ -1,13 +1,16 @@
 //! Scenes that every reader of the code should have seen once. Their stories stand in `testdata`, as they are told today.
 
+mod script;
+pub mod steps;
+
 use std::path::{Path, PathBuf};
 
 use martlet_protocol::basics::layout;
 use martlet_protocol::engine::{Mu, PrimaryBackup};
 use martlet_protocol::membership::{ClockBounds, Evidence};
 
-use super::engine::Engine;
 use super::life::Cluster;
+use super::engine::Engine;
 use super::plan::Plan;
 use super::report::Report;
 use super::settings::Settings;

@@ -3,21 +3,21 @@
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::replica::Standing;
 
-use super::engine::Engine;
-use super::life::Cluster;
-use super::report::Property;
+use crate::cluster::life::Cluster;
+use crate::cluster::engine::Engine;
+use crate::cluster::report::Property;
 
 /// How long a script waits for anything, in virtual nanoseconds.
 const PATIENCE_NS: u64 = 5_000_000;
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// Says something in the story.
-    pub(super) fn say(&mut self, what: &str) {
+    pub(in crate::cluster) fn say(&mut self, what: &str) {
         self.tell(|_| format!("-- {what}"));
     }
 
     /// Goes on until `done`. That it does not come to that is a violation. Returns whether it did.
-    pub(super) fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> bool {
+    pub(in crate::cluster) fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> bool {
         let end = self.world.now() + PATIENCE_NS;
         while !done(self) {
             if self.oracles.violation().is_some() {
@@ -32,34 +32,34 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// Goes on until every node is a replica of one active view and the clients have got some replies.
-    pub(super) fn until_served(&mut self) {
+    pub(in crate::cluster) fn until_served(&mut self) {
         self.until("every node is a replica of one active view", Self::is_whole);
         self.until_replies(10);
     }
 
     /// Goes on until the clients have got so many more replies.
-    pub(super) fn until_replies(&mut self, more: u64) {
+    pub(in crate::cluster) fn until_replies(&mut self, more: u64) {
         let wanted = self.replies + more;
         self.until("clients get replies", |c| c.replies >= wanted);
     }
 
     /// The process of a node that runs.
-    pub(super) fn process(&self, node: u16) -> usize {
+    pub(in crate::cluster) fn process(&self, node: u16) -> usize {
         self.current[usize::from(node)].expect("the script knows that it runs")
     }
 
     /// Whether another process than this leads.
-    pub(super) fn has_other_primary(&self, than: ProcessId) -> bool {
+    pub(in crate::cluster) fn has_other_primary(&self, than: ProcessId) -> bool {
         self.alive().any(|p| self.nodes[p].as_ref().is_some_and(|n| n.me != than && n.engine.standing() == Standing::Primary))
     }
 
     /// Whether the newest view lists this process.
-    pub(super) fn lists(&self, process: ProcessId) -> bool {
+    pub(in crate::cluster) fn lists(&self, process: ProcessId) -> bool {
         self.oracles.views.newest().is_some_and(|view| view.member(process).is_some())
     }
 
     /// An operator asks a node for leases of another length.
-    pub(super) fn ask_for_leases(&mut self, process: usize, lease_ns: u64) {
+    pub(in crate::cluster) fn ask_for_leases(&mut self, process: usize, lease_ns: u64) {
         let now = self.world.now();
         self.nodes[process].as_mut().expect("it lives").set_lease_ns(now, &mut self.chance, lease_ns);
         self.look_at(process);
@@ -67,7 +67,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// SIGKILL. Returns who it was.
-    pub(super) fn kill(&mut self, process: usize) -> ProcessId {
+    pub(in crate::cluster) fn kill(&mut self, process: usize) -> ProcessId {
         let name = self.name(process);
         self.kills += 1;
         self.end(process, false);
@@ -75,7 +75,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// The rest of a scripted life: all heals, and all is judged.
-    pub(super) fn conclude(&mut self) {
+    pub(in crate::cluster) fn conclude(&mut self) {
         if self.oracles.violation().is_none() {
             self.heal_all();
             self.recover();

@@ -13,11 +13,11 @@ use martlet_protocol::basics::ProcessId;
 use martlet_protocol::engine::{Mu, PrimaryBackup};
 use martlet_protocol::membership::Roles;
 
-use super::engine::Engine;
-use super::life::{Cluster, Due};
-use super::plan::Plan;
-use super::report::{Property, Report};
-use super::settings::Settings;
+use crate::cluster::life::{Cluster, Due};
+use crate::cluster::engine::Engine;
+use crate::cluster::plan::Plan;
+use crate::cluster::report::{Property, Report};
+use crate::cluster::settings::Settings;
 
 /// A phase of the protocol.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use martlet_protocol::basics::{ProcessId, RETURN_BITS};
 use martlet_protocol::engine::mu::SnapshotStep;
 use martlet_protocol::founding::life_to_come_back_as;
 
-use super::engine::Engine;
-use super::machine::Machine;
+use crate::cluster::engine::Engine;
+use crate::cluster::node::machine::Machine;
 
 /// What the disks of a life are like.
 #[derive(Clone, Copy, Debug)]

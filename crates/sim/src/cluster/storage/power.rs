@@ -8,10 +8,10 @@ use martlet_protocol::founding::simulated::Lock;
 use martlet_protocol::membership::Roles;
 
 use super::disk::{Disk, End};
-use super::engine::Engine;
-use super::faults::Fault;
-use super::life::{Cluster, Due};
-use super::settings::Settings;
+use crate::cluster::faults::Fault;
+use crate::cluster::life::{Cluster, Due};
+use crate::cluster::engine::Engine;
+use crate::cluster::settings::Settings;
 
 /// Between two looks of whoever may found the cluster, in nanoseconds.
 const LOOK_INTERVAL_NS: u64 = 10_000;
@@ -73,7 +73,7 @@ pub fn place<'a, const HOST: bool>(lasting: &'a mut Option<Lasting>, me: NodeId,
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// The process of that node is no more: what it wrote is left, or some of it.
-    pub(super) fn end_writing(&mut self, node: u16, how: End) {
+    pub(in crate::cluster) fn end_writing(&mut self, node: u16, how: End) {
         if let Some(Lasting { disks, joins, .. }) = &mut self.lasting {
             disks[usize::from(node)].end(how);
             joins[usize::from(node)] = false;
@@ -85,7 +85,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     }
 
     /// All hosts lose their power, and get it back one after the other.
-    pub(super) fn lose_power(&mut self, nth: u32, chance: &mut Rng) -> bool {
+    pub(in crate::cluster) fn lose_power(&mut self, nth: u32, chance: &mut Rng) -> bool {
         let Some(disks) = self.settings.disks else { return false };
         self.tell(|_| format!("{}/{nth}: the power goes, everywhere", Fault::PowerLoss));
         for process in self.alive().collect::<Vec<_>>() {

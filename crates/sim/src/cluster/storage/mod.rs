@@ -1,0 +1,4 @@
+//! What outlives a process: a node's disk, and lives in which the power goes everywhere.
+
+pub mod disk;
+pub mod power;
