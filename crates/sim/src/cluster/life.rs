@@ -13,10 +13,10 @@ use martlet_protocol::membership::{Config, Core};
 
 use super::clients::Client;
 use super::clients::traffic::Message;
+use super::engine::Engine;
 use super::faults::Fault;
 use super::node::Node;
 use super::node::clock::Clock;
-use super::engine::Engine;
 use super::node::machine::Machine;
 use super::oracles::Oracles;
 use super::oracles::linearizable::Recorded;

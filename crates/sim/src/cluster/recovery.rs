@@ -5,9 +5,9 @@ use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::{Roles, View};
 use martlet_protocol::replica::{HandOverState, Standing, StateMachine};
 
+use super::engine::Engine;
 use super::life::{Cluster, Due};
 use super::node::Node;
-use super::engine::Engine;
 use super::oracles::{linearizable, replicas};
 use super::report::Property;
 

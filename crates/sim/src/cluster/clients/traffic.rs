@@ -1,7 +1,7 @@
 //! What travels between clients and processes. It is late and may be sent again, and is lost only with the process.
 
-use crate::cluster::life::{Cluster, Due};
 use crate::cluster::engine::Engine;
+use crate::cluster::life::{Cluster, Due};
 use crate::cluster::node::server::{Reply, Request};
 use crate::linearizability::kv::Output;
 

@@ -3,8 +3,8 @@
 use martlet_protocol::basics::{ProcessId, ballot};
 use martlet_protocol::membership::{Roles, View};
 
-use crate::cluster::life::Cluster;
 use crate::cluster::engine::Engine;
+use crate::cluster::life::Cluster;
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// The processes, of those that the newest view lists, that run, satisfy `fit` and are enough ([`Cluster::are_enough`]).

@@ -10,9 +10,9 @@ use martlet_protocol::membership::Roles;
 use martlet_protocol::replica::{HandOverError, Standing};
 
 use super::Fault;
+use crate::cluster::engine::Engine;
 use crate::cluster::life::{Cluster, Due, stream};
 use crate::cluster::node::Node;
-use crate::cluster::engine::Engine;
 use crate::cluster::plan::Canary;
 use crate::cluster::storage::disk::End;
 

@@ -19,13 +19,13 @@ use martlet_protocol::founding::{Founding, Refounding, Returned, Verdict};
 use martlet_protocol::membership::{Core, Event, Member, Milestone, Roles, View};
 use martlet_protocol::replica::Standing;
 
+use super::engine::Engine;
 use super::oracles::memory::{self, Footprint};
 use super::plan::Canary;
 use super::report::Property;
 use super::settings::Settings;
 use super::storage::power::{self, Place};
 use clock::Clock;
-use super::engine::Engine;
 use machine::{Machine, Taken};
 use server::Server;
 

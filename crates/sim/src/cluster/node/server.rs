@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use martlet_protocol::basics::{LogIndex, ProcessId};
 use martlet_protocol::replica::{Standing, Ticket};
 
-use crate::cluster::engine::Engine;
 use super::machine::{MOST_EFFECTS, Machine};
+use crate::cluster::engine::Engine;
 use crate::linearizability::kv::{Action, Output};
 
 /// A client's request.

@@ -8,9 +8,9 @@ use martlet_protocol::basics::{ViewNumber, sealed};
 use martlet_protocol::consensus::cas::proposal_offset;
 
 use super::Acceptor;
+use crate::cluster::engine::Engine;
 use crate::cluster::life::Cluster;
 use crate::cluster::node::Notable;
-use crate::cluster::engine::Engine;
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// The oracles take note of what has happened at a process.

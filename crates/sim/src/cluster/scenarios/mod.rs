@@ -9,8 +9,8 @@ use martlet_protocol::basics::layout;
 use martlet_protocol::engine::{Mu, PrimaryBackup};
 use martlet_protocol::membership::{ClockBounds, Evidence};
 
-use super::life::Cluster;
 use super::engine::Engine;
+use super::life::Cluster;
 use super::plan::Plan;
 use super::report::Report;
 use super::settings::Settings;

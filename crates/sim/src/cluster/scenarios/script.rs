@@ -3,8 +3,8 @@
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::replica::Standing;
 
-use crate::cluster::life::Cluster;
 use crate::cluster::engine::Engine;
+use crate::cluster::life::Cluster;
 use crate::cluster::report::Property;
 
 /// How long a script waits for anything, in virtual nanoseconds.

@@ -13,8 +13,8 @@ use martlet_protocol::basics::ProcessId;
 use martlet_protocol::engine::{Mu, PrimaryBackup};
 use martlet_protocol::membership::Roles;
 
-use crate::cluster::life::{Cluster, Due};
 use crate::cluster::engine::Engine;
+use crate::cluster::life::{Cluster, Due};
 use crate::cluster::plan::Plan;
 use crate::cluster::report::{Property, Report};
 use crate::cluster::settings::Settings;

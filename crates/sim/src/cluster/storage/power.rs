@@ -8,9 +8,9 @@ use martlet_protocol::founding::simulated::Lock;
 use martlet_protocol::membership::Roles;
 
 use super::disk::{Disk, End};
+use crate::cluster::engine::Engine;
 use crate::cluster::faults::Fault;
 use crate::cluster::life::{Cluster, Due};
-use crate::cluster::engine::Engine;
 use crate::cluster::settings::Settings;
 
 /// Between two looks of whoever may found the cluster, in nanoseconds.
