@@ -14,6 +14,7 @@ use crate::directory::Directory;
 use crate::fail::{Fail, Outcome};
 use crate::output::{self, Format};
 use crate::process::Activity;
+use crate::watch::known::Known;
 
 /// Print what a key holds. Exit code 3 when it holds nothing.
 ///
@@ -117,11 +118,12 @@ pub fn del(arguments: &Del, format: Format) -> Outcome {
 fn request(patience: &Patience, args: &[&[u8]]) -> Outcome<Replied> {
     let directory = Directory::new(&patience.which.dir);
     let cluster = directory.existing_cluster()?;
-    let mut running = false;
+    let mut may_run = false;
     for node in &cluster.config().nodes {
-        running |= directory.activity(node.number)? == Activity::Running;
+        // One that is stopped serves nothing; one of which nothing is known may run elsewhere.
+        may_run |= matches!(Known::of(&directory, &cluster, node.number)?.activity, Some(Activity::Running) | None);
     }
-    if !running {
+    if !may_run {
         return Err(Fail::absent(format_args!("no node of the cluster in {} runs", directory.path().display())));
     }
     let timeout = Duration::from_millis(patience.timeout);

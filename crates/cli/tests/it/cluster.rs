@@ -112,6 +112,7 @@ fn nodes_that_somebody_else_has_started_are_seen() {
     let files = || (0..3).map(|node| (directory.join(format!("node-{node}.pid")), directory.join(format!("node-{node}.away"))));
     files().for_each(|(file, away)| std::fs::rename(file, away).expect("a file for each"));
     let unnamed = cluster.nodes();
+    cluster.greet();
     files().for_each(|(file, away)| std::fs::rename(away, file).expect("there"));
     assert_eq!(unnamed, before);
     assert!(before.values().all(|(state, pid)| state == "running" && pid.is_some()), "{before:?}");
