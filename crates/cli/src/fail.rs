@@ -33,7 +33,7 @@ Exit codes:
   2    wrong usage
   3    what was asked for is not there: a key, a node, a running cluster
   4    a check found the store to be wrong
-  130  interrupted by Ctrl-C";
+  130  interrupted by Ctrl-C, or cut short because nobody reads its output any more";
 
 impl Fail {
     /// Something failed.

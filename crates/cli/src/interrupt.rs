@@ -44,9 +44,9 @@ impl Interrupt {
         Ok(Interrupt(flag))
     }
 
-    /// Whether it is up, or nobody reads our output any more.
+    /// Whether it is up, or standard output takes nothing more.
     pub fn is_raised(&self) -> bool {
-        self.0.load(Ordering::Relaxed) || crate::output::is_reader_gone()
+        self.0.load(Ordering::Relaxed) || crate::output::is_broken()
     }
 
     /// An error once it is up.

@@ -9,6 +9,7 @@ pub mod commands;
 pub mod directory;
 pub mod fail;
 pub mod interrupt;
+pub mod log;
 pub mod output;
 pub mod process;
 pub mod report;

@@ -1,24 +1,53 @@
 //! What commands print: text for people, with colours on a terminal, or one JSON object a line.
 
-use std::io::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{self, Write as _};
+use std::sync::OnceLock;
 
 use anstyle::{AnsiColor, Style};
 use serde_json::Value;
 
-/// Whoever read our output has gone.
-static READER_GONE: AtomicBool = AtomicBool::new(false);
+use crate::fail::{Fail, Outcome};
+use crate::log;
 
-/// Whether whoever read our output has gone (`martlet ... | head`). Commands that go on for ever end then.
-pub fn is_reader_gone() -> bool {
-    READER_GONE.load(Ordering::Relaxed)
+/// Why standard output takes nothing more.
+static BROKEN: OnceLock<io::Error> = OnceLock::new();
+
+/// Whether standard output takes nothing more: its reader has gone (`martlet ... | head`), or the disk is full. Commands that go on for ever end then.
+pub fn is_broken() -> bool {
+    BROKEN.get().is_some()
 }
 
-/// Writes bytes as they are. That nobody reads them any more is no error of the command.
+/// Whether all that was to be printed could be. That nobody reads it any more is no error of the command.
+///
+/// # Errors
+/// When some of it is missing for another reason.
+pub fn check() -> Outcome {
+    match BROKEN.get() {
+        Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Fail::failed(format_args!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes bytes as they are; nothing any more once that has failed. The command's end [tells](check).
 pub fn raw(bytes: &[u8]) {
+    if is_broken() {
+        return;
+    }
     let mut out = anstream::stdout().lock();
-    if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
-        READER_GONE.store(true, Ordering::Relaxed);
+    if let Err(error) = out.write_all(bytes).and_then(|()| out.flush()) {
+        let _ = BROKEN.set(error);
+    }
+}
+
+/// Writes to standard error, as far as that goes: there is nobody left to be told otherwise.
+pub fn complain(text: impl std::fmt::Display) {
+    let text = format!("{text}\n");
+    // Behind what it has logged; and a log that is not read must not keep the process from ending.
+    let logged = if io::IsTerminal::is_terminal(&io::stderr()) { log::say(&text) } else { log::say(&plain(&text)) };
+    if !logged {
+        let _ = anstream::stderr().lock().write_all(text.as_bytes());
     }
 }
 

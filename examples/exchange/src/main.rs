@@ -3,7 +3,8 @@
 
 #![forbid(unsafe_code)]
 
-use std::io;
+use std::fmt::Display;
+use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
@@ -113,6 +114,19 @@ struct Load {
     seed: u64,
 }
 
+/// A line on standard output. Unlike `println!` it does not panic when that takes no more.
+fn say(line: impl Display) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot write to standard output: {error}")))
+}
+
+/// A line on standard error, as far as that goes: a node does not end because its disk is full, and there is nobody left to tell.
+fn complain(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 fn main() -> ExitCode {
     let done = match Options::parse().what {
         What::Demo { load, kills, engine, threading } => demo(load, kills, engine, threading),
@@ -125,7 +139,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("exchange: {error}");
+            complain(format_args!("exchange: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -150,7 +164,7 @@ fn direct(replica: Direct<Market>, number: u16, listen: SocketAddr) -> Result<()
     let (mut shown, mut failed) = (false, Ok(()));
     replica.run(|here| {
         if !std::mem::replace(&mut shown, true) {
-            eprintln!("node {number}: {}", here.replica().started().placement);
+            complain(format_args!("node {number}: {}", here.replica().started().placement));
         }
         server.turn(here).unwrap_or_else(|error| {
             failed = Err(error);
@@ -163,14 +177,14 @@ fn direct(replica: Direct<Market>, number: u16, listen: SocketAddr) -> Result<()
 }
 
 fn handover(replica: &Replica<Market>, number: u16, listen: SocketAddr) -> Result<(), Failure> {
-    eprintln!("node {number}: {}", replica.started().placement);
+    complain(format_args!("node {number}: {}", replica.started().placement));
     let stop: Stop = replica.stop_handle();
     stop.on_signals()?;
     let listener = TcpListener::bind(listen)?;
     let served = replica.clone();
     std::thread::spawn(move || {
         if let Err(error) = server::handover::serve(&served, &listener) {
-            eprintln!("exchange: {listen}: {error}");
+            complain(format_args!("exchange: {listen}: {error}"));
             served.stop_handle().request();
         }
     });
@@ -212,7 +226,7 @@ impl Nodes {
             while let Some(children) = children.upgrade() {
                 for (number, child) in children.lock().unwrap_or_else(PoisonError::into_inner).iter_mut().enumerate() {
                     let Some(Ok(Some(status))) = child.as_mut().map(Child::try_wait) else { continue };
-                    eprintln!("exchange: node {number} has ended, which it was not to: {status}");
+                    complain(format_args!("exchange: node {number} has ended, which it was not to: {status}"));
                     let _ = std::fs::remove_dir_all(&dir);
                     std::process::exit(1);
                 }
@@ -261,7 +275,11 @@ impl Nodes {
         let next = leader(&servers);
         let outage = start.elapsed();
         child.wait()?;
-        println!("  killed node {killed}; node {} answered a read after {:.0} us", place(&servers, next), outage.as_secs_f64() * 1e6);
+        say(format_args!(
+            "  killed node {killed}; node {} answered a read after {:.0} us",
+            place(&servers, next),
+            outage.as_secs_f64() * 1e6
+        ))?;
         self.spawn(killed)?;
         self.settle()?;
         Ok(outage)
@@ -296,16 +314,16 @@ impl Drop for Nodes {
 }
 
 fn demo(load: Load, kills: u32, engine: EngineKind, threading: Threading) -> Result<(), Failure> {
-    println!("three nodes of an exchange, each a process with a replica of all books, replicated by {engine}");
-    println!("clients are served by {}", threading.name());
+    say(format_args!("three nodes of an exchange, each a process with a replica of all books, replicated by {engine}"))?;
+    say(format_args!("clients are served by {}", threading.name()))?;
     let nodes = Nodes::start(engine, threading)?;
     nodes.settle()?;
     let servers = Nodes::addresses();
     let mut executed = Vec::new();
-    println!("one order at a time:");
+    say(format_args!("one order at a time:"))?;
     let alone = Load { clients: 1, outstanding: 1, ..load };
     run(&servers, alone, 1_000_000, &mut executed, |_| Ok(()))?;
-    println!("{} at a time from each of {} clients, with {kills} kills of whoever leads:", load.outstanding, load.clients);
+    say(format_args!("{} at a time from each of {} clients, with {kills} kills of whoever leads:", load.outstanding, load.clients))?;
     run(&servers, load, 0, &mut executed, |progress| {
         for kill in 1..=kills {
             // At even distances over the load.
@@ -355,7 +373,7 @@ fn run(
     beside?;
     let rate = count as f64 / start.elapsed().as_secs_f64();
     let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
-    println!(
+    say(format_args!(
         "  {count} orders, {rate:.0} a second; latency in us: p50 {:.1}, p90 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1}; {repeats} connection(s) \
          lost and everything under way repeated",
         at(0.5),
@@ -363,8 +381,8 @@ fn run(
         at(0.99),
         at(0.999),
         latencies.max() as f64 / 1e3
-    );
-    println!("  clients on the cores that the scheduler gives them, of {}", cores());
+    ))?;
+    say(format_args!("  clients on the cores that the scheduler gives them, of {}", cores()))?;
     Ok(())
 }
 
@@ -417,13 +435,13 @@ fn check(servers: &[SocketAddr], executed: &[Executed]) -> Result<(), Failure> {
         }
     }
     let resting: usize = expected.books().map(|(_, book)| book.len()).sum();
-    println!(
+    say(format_args!(
         "every order was executed exactly once: {} commands, {} orders accepted, {resting} of them resting; the books that follow from the answers \
          are those of all {} nodes (digest {:016x})",
         executed.len(),
         wanted.1,
         servers.len(),
         wanted.0
-    );
+    ))?;
     Ok(())
 }

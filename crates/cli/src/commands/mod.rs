@@ -23,7 +23,8 @@ use martlet_node::config::{DurabilityKind, EngineKind};
 
 use crate::fail::{self, Fail, Kind, Outcome};
 use crate::interrupt::was_signalled;
-use crate::output::{BAD, Format, styled};
+use crate::log;
+use crate::output::{self, BAD, Format, styled};
 
 /// A replicated key-value store that outlives kill -9.
 ///
@@ -82,19 +83,37 @@ pub struct Which {
 
 /// Runs the command that the process was called with.
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
-    let format = if cli.json { Format::Json } else { Format::Text };
-    match dispatch(cli.command, format) {
-        Ok(()) => ExitCode::SUCCESS,
-        // A terminal's Ctrl-C goes to our children too: what their deaths then made fail was not what happened.
-        Err(fail) if fail.kind() == Kind::Failed && was_signalled() => Fail::interrupted().code(),
-        Err(fail) => {
-            if fail.kind() != Kind::Interrupted {
-                anstream::eprintln!("{} {fail}", styled(BAD, "error:"));
-            }
-            fail.code()
+    let ended = match Cli::try_parse() {
+        Ok(cli) => {
+            let format = if cli.json { Format::Json } else { Format::Text };
+            dispatch(cli.command, format)
         }
-    }
+        Err(error) if error.use_stderr() => {
+            output::complain(error.render().ansi().to_string().trim_end());
+            return Fail::usage("").code();
+        }
+        // Help, or the version: what was asked for.
+        Err(error) => {
+            output::raw(error.render().ansi().to_string().as_bytes());
+            Ok(())
+        }
+    };
+    let code = match (ended, output::check()) {
+        (Ok(()), Ok(())) => ExitCode::SUCCESS,
+        // A terminal's Ctrl-C goes to our children too: what their deaths then made fail was not what happened.
+        (Err(fail), _) if fail.kind() == Kind::Failed && was_signalled() => Fail::interrupted().code(),
+        // It has ended early for that.
+        (Err(fail), Err(unwritten)) if fail.kind() == Kind::Interrupted && !was_signalled() => told(&unwritten),
+        (Err(fail), _) if fail.kind() == Kind::Interrupted => fail.code(),
+        (Err(fail), _) | (Ok(()), Err(fail)) => told(&fail),
+    };
+    log::finish();
+    code
+}
+
+fn told(fail: &Fail) -> ExitCode {
+    output::complain(format_args!("{} {fail}", styled(BAD, "error:")));
+    fail.code()
 }
 
 fn dispatch(command: Command, format: Format) -> Outcome {

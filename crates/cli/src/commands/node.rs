@@ -1,6 +1,5 @@
 //! `martlet node`
 
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -9,14 +8,15 @@ use martlet_kv::{KvApp, KvConfig};
 use martlet_node::config::{Key, Settings};
 use martlet_node::{Hooks, clock};
 use rustix::process::{Resource, Rlimit, Signal};
-use tracing_subscriber::EnvFilter;
 
 use crate::fail::{Context as _, Fail, Outcome};
+use crate::log;
 
 /// Run one node in the foreground, until SIGTERM or Ctrl-C.
 ///
 /// The first such signal makes it leave the cluster in order, a second one ends it at once. What it logs goes to standard error; RUST_LOG
-/// chooses how much (info unless set).
+/// chooses how much (info unless set). A log that cannot be written, or is not read, never holds the node up: lines are
+/// dropped, and once lines can be written again one says how many.
 ///
 /// Example: martlet node --config martlet-cluster/node-0.toml
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if arguments.die_with_parent {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie this process to its parent")?;
     }
-    log();
+    log::start()?;
     let settings = Settings::load(&arguments.config).map_err(Fail::usage)?;
     let mut hooks = Hooks::new().context("cannot make the node's stop handle")?;
     hooks.stop.on_signals().context("cannot take SIGTERM and SIGINT")?;
@@ -43,6 +43,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if let Some(address) = app.address() {
         tracing::info!(%address, "serving the Redis protocol");
     }
+    hooks.started = Some(Box::new(|started| log::keep_off(started.placement.core)));
     hooks.wake = Some(app.events().try_clone_to_owned().context("cannot watch the sockets")?);
     let ended = martlet_node::run(&settings, app, KvMachine::default(), hooks).map_err(Fail::failed)?;
     tracing::info!(left = ended.left, resets = ended.resets, "ended");
@@ -101,12 +102,6 @@ fn chance() -> Outcome<[u64; 2]> {
     let key = Key::generate().context("no random numbers")?;
     let word = |at: usize| u64::from_le_bytes(key.bytes()[at..at + 8].try_into().expect("8 of 32 bytes"));
     Ok([word(0), word(8)])
-}
-
-/// What is logged goes to standard error, as far as RUST_LOG says.
-pub fn log() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init();
 }
 
 #[cfg(test)]

@@ -7,4 +7,5 @@ mod durable;
 mod martlet;
 mod nodes;
 mod trial;
+mod unwritten;
 mod watch;

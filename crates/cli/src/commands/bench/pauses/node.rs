@@ -39,7 +39,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Outcome {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie this process to its parent")?;
-    crate::commands::node::log();
+    crate::log::start()?;
     let settings = Settings::load(&arguments.config).map_err(Fail::usage)?;
     let mut node: NodeConfig = settings.node().clone();
     if let Some(core) = arguments.core {

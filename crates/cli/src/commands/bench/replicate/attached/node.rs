@@ -78,7 +78,7 @@ const LOOK: Duration = Duration::from_millis(1);
 
 pub fn run(arguments: &Arguments) -> Outcome {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie this process to its parent")?;
-    crate::commands::node::log();
+    crate::log::start()?;
     let settings = Settings::load(&arguments.config).map_err(Fail::usage)?;
     let mut node: NodeConfig = settings.node().clone();
     node.threads.pin = arguments.core.map_or(Pin::None, |core| Pin::Cores(vec![core]));
