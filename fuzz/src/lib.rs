@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod encodings;
 pub mod mutate;
 mod targets;
 

@@ -20,7 +20,9 @@ Usage: cargo xtask <COMMAND>
 Commands:
   ci             Everything that has to hold before a change lands: format, tidiness, header, lints, docs, dependencies, loom, fuzzing,
                  canaries, coverage, tests, RDMA, Miri
-  tidy           Dependency direction, purity of `protocol`, unsafe code, leftovers, file sizes, licences
+  tidy           Dependency direction, purity of `protocol`, unsafe code, leftovers, file sizes, licences, encodings that changed without their version
+  encodings --record
+                 Records what the samples of all encodings look like, after a version was raised or samples were added
   bench [ARG]... `martlet bench ARG...`, built for release
   sim [ARG]...   Lives of simulated clusters, built to be fast; `cargo xtask sim --help` says more
   sim --canaries [NAME]...
@@ -42,6 +44,10 @@ fn main() -> ExitCode {
     match args.next().as_deref() {
         Some("ci") => ci::run(&root),
         Some("tidy") => tidy::run(&root),
+        Some("encodings") => {
+            rest = args.collect();
+            exit_of(&mut tidy::encodings::command(&root, &rest.iter().map(String::as_str).collect::<Vec<_>>()))
+        }
         Some("bench") => {
             rest = args.collect();
             exit_of(ci::cargo(&root).args(["run", "--release", "--package", "martlet-cli", "--", "bench"]).args(&rest))

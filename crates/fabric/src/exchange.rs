@@ -1,10 +1,11 @@
 //! What an endpoint and the thread that makes its connections say to each other: notes one way, commands the other, and counters.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::event::EventfdFlags;
 
@@ -18,6 +19,8 @@ pub struct BootstrapCounters {
     pub connected: u64,
     /// Handshakes that ended in a refusal, by us or by the other end. The endpoint's `last_refusal` says why the latest did.
     pub refused: u64,
+    /// Those of them in which a member ran a build that does not understand ours.
+    pub misfits: u64,
     /// Handshakes given up because the other end went silent or went away.
     pub abandoned: u64,
 }
@@ -34,7 +37,40 @@ pub(crate) struct Exchange<N, C> {
     connected: AtomicU64,
     abandoned: AtomicU64,
     refused: AtomicU64,
-    last_refusal: Mutex<Option<String>>,
+    misfits: AtomicU64,
+    refusals: Mutex<Refusals>,
+}
+
+/// What was refused, for whoever asks.
+#[derive(Debug, Default)]
+struct Refusals {
+    last: Option<String>,
+    /// The latest with each process that was named, and when it was last told to the log.
+    told: HashMap<String, (String, Instant)>,
+    /// The latest for a build that does not understand ours, and when it was.
+    misfit: Option<(String, Instant)>,
+}
+
+/// How often the log tells of a process that keeps trying in vain. Its build is another: an operator has to see to it, who may look late.
+const TOLD_AGAIN: Duration = Duration::from_secs(60);
+/// The most processes that are remembered as refused: strangers may make up any number.
+const MOST_TOLD: usize = 64;
+
+impl Refusals {
+    /// Whether the log is to be told of this refusal.
+    fn is_news(&mut self, who: &str, text: &str, again: bool, now: Instant) -> bool {
+        let news = match self.told.get(who) {
+            Some((known, at)) => known != text || (again && now.duration_since(*at) >= TOLD_AGAIN),
+            None => true,
+        };
+        if news {
+            if self.told.len() >= MOST_TOLD {
+                self.told.clear();
+            }
+            self.told.insert(who.to_owned(), (text.to_owned(), now));
+        }
+        news
+    }
 }
 
 /// The data behind our mutexes is whole after every statement, so a panic elsewhere does not spoil it.
@@ -52,7 +88,8 @@ impl<N, C> Exchange<N, C> {
             connected: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            last_refusal: Mutex::default(),
+            misfits: AtomicU64::new(0),
+            refusals: Mutex::default(),
         })
     }
 
@@ -113,15 +150,21 @@ impl<N, C> Exchange<N, C> {
             return;
         }
         let text = format!("no connection with {who}: {}", refusal.text);
+        let misfit = refusal.code == Code::Version;
         self.refused.fetch_add(1, Ordering::Relaxed);
-        let mut last = lock(&self.last_refusal);
+        self.misfits.fetch_add(u64::from(misfit), Ordering::Relaxed);
+        let now = Instant::now();
+        let mut refusals = lock(&self.refusals);
         // A node that keeps trying is reported once, not ten times a second.
-        if last.as_deref() == Some(&text) {
-            tracing::debug!("{text}");
-        } else {
-            tracing::warn!("{text}");
-            *last = Some(text);
+        match (refusals.is_news(who, &text, misfit, now), misfit) {
+            (false, _) => tracing::debug!("{text}"),
+            (true, false) => tracing::warn!("{text}"),
+            (true, true) => tracing::error!("{text}"),
         }
+        if misfit {
+            refusals.misfit = Some((text.clone(), now));
+        }
+        refusals.last = Some(text);
     }
 
     /// For the bootstrap thread: a handshake came to nothing without anybody having decided so.
@@ -131,14 +174,43 @@ impl<N, C> Exchange<N, C> {
     }
 
     pub(crate) fn last_refusal(&self) -> Option<String> {
-        lock(&self.last_refusal).clone()
+        lock(&self.refusals).last.clone()
+    }
+
+    /// Why the latest connection came to nothing that was refused for the builds of its two ends, if that was less than `within` ago.
+    pub(crate) fn misfit(&self, within: Duration) -> Option<String> {
+        let refusals = lock(&self.refusals);
+        refusals.misfit.as_ref().filter(|(_, at)| at.elapsed() < within).map(|(text, _)| text.clone())
     }
 
     pub(crate) fn counters(&self) -> BootstrapCounters {
         BootstrapCounters {
             connected: self.connected.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
+            misfits: self.misfits.load(Ordering::Relaxed),
             abandoned: self.abandoned.load(Ordering::Relaxed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_process_that_is_refused_is_told_of_once_however_they_take_turns() {
+        let (mut refusals, now) = (Refusals::default(), Instant::now());
+        let told: Vec<bool> = (0..6).map(|n| refusals.is_news(["a", "b"][n % 2], "why", false, now)).collect();
+        assert_eq!(told, [true, true, false, false, false, false]);
+        assert!(refusals.is_news("a", "another reason", false, now));
+        let later = now + TOLD_AGAIN;
+        assert_eq!((refusals.is_news("b", "why", false, later), refusals.is_news("b", "why", true, later)), (false, true));
+    }
+
+    #[test]
+    fn strangers_do_not_fill_the_memory() {
+        let (mut refusals, now) = (Refusals::default(), Instant::now());
+        (0..10 * MOST_TOLD).for_each(|n| assert!(refusals.is_news(&n.to_string(), "why", false, now)));
+        assert!(refusals.told.len() <= MOST_TOLD);
     }
 }

@@ -24,11 +24,14 @@ mod meeting;
 pub mod primitive;
 pub mod probe;
 pub mod ring;
+#[cfg(all(feature = "fuzzing", target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub mod samples;
 // Little-endian only: the kernel's futex words are the low halves of our words.
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod shm;
 #[cfg(all(any(test, feature = "sim"), not(loom)))]
 pub mod sim;
+mod speech;
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod verbs;
 
@@ -39,3 +42,4 @@ pub use contract::{
     Completion, Fabric, Identity, Incarnation, Local, LocalRegion, Memory, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region,
     RegionName, RegionSpec, Remote, Token,
 };
+pub use speech::{Levels, MAX_BUILD_BYTES, Protocol};

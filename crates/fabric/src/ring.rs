@@ -221,6 +221,12 @@ impl Record {
         &self.bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + self.len]
     }
 
+    /// The bytes as they go to `position` of a lane with this salt: for the samples of encodings.
+    #[cfg(feature = "fuzzing")]
+    pub fn sealed(&mut self, position: u64, salt: u64) -> Vec<u8> {
+        self.sealed_at(position, salt).to_vec()
+    }
+
     /// The bytes as they go to `position`.
     #[inline]
     fn sealed_at(&mut self, position: u64, salt: u64) -> &[u8] {

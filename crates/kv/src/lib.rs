@@ -10,6 +10,8 @@ pub mod frontend;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod resp;
+#[cfg(feature = "fuzzing")]
+pub mod samples;
 pub mod stats;
 pub mod store;
 mod turn;

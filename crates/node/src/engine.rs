@@ -9,6 +9,7 @@ use martlet_protocol::membership::{self, ClockBounds, Roles};
 use martlet_protocol::with_engine;
 
 use crate::config::Cluster;
+use crate::version;
 
 /// An engine that can be configured from a cluster's file.
 pub(crate) trait NodeEngine: Durable {
@@ -77,6 +78,7 @@ pub(crate) fn membership(cluster: &Cluster, me: ProcessId, roles: Roles, clocks:
         lease_ns: cluster.lease_ns(),
         clocks,
         authority: cluster.config().engine.traits().authority(),
+        levels: version::protocol().levels,
         heartbeat_interval_ns: detector.heartbeat_us * 1_000,
         thresholds: Thresholds { cap: detector.cap, failure: detector.failure, recovery: detector.recovery },
         broadcast_interval_ns: detector.broadcast_us * 1_000,

@@ -48,6 +48,9 @@ mod host;
 mod os;
 mod rehearsal;
 mod runner;
+#[cfg(feature = "fuzzing")]
+pub mod samples;
+pub mod version;
 pub mod wal;
 
 const _: () =

@@ -3,7 +3,8 @@
 //! Pure: nothing here reads a clock, draws chance from the system, starts a thread or does I/O. Time and seeds are arguments; memory is
 //! reached only through [`martlet_fabric::Fabric`]. The node and the simulator therefore run the same state machines.
 //!
-//! Modules depend downward only: `basics` < `detector` < `consensus` < `membership` < `founding` < `replica` < `engine`.
+//! Modules depend downward only: `basics` < `detector` < `consensus` < `membership` < `founding` < `replica` < `engine`. [`version`] is
+//! below them all.
 
 #![forbid(unsafe_code)]
 
@@ -14,3 +15,6 @@ pub mod engine;
 pub mod founding;
 pub mod membership;
 pub mod replica;
+#[cfg(feature = "fuzzing")]
+pub mod samples;
+pub mod version;

@@ -157,7 +157,8 @@ impl World {
         if choice & 4 == 0 {
             members.push(member(ME, if promoted { Roles::REPLICA } else { roles }));
         }
-        let view = View { number: ViewNumber(self.view), lease_ns: 1, fence_ns: 1, compatible: false, members, departed: Vec::new() };
+        let view =
+            View { number: ViewNumber(self.view), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() };
         self.engine.handle_view(&view);
     }
 
@@ -189,5 +190,5 @@ impl World {
 }
 
 fn member(node: u16, roles: Roles) -> Member {
-    Member { id: process(node), roles, address: String::new() }
+    Member::new(process(node), roles)
 }

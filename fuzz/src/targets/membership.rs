@@ -5,7 +5,7 @@
 //! second view of a number that is decided already, and an accepted value that is no view.
 
 use martlet_fabric::primitive::{AtomicU64, Ordering};
-use martlet_fabric::{Identity, Incarnation, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind};
+use martlet_fabric::{Identity, Incarnation, Levels, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind};
 use martlet_protocol::basics::layout::{BOARD, LIFE, MAX_MEMBERS, Sizes, VIEW_RECORD_BYTES, regions};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber, sealed};
 use martlet_protocol::consensus::rpc::{RpcBody, RpcReply, RpcRequest, RpcVerdict};
@@ -168,13 +168,14 @@ impl World {
 
     fn message(&self, input: &mut Input<'_>) -> Message {
         let who = process(u16::from(input.u8()) % 5);
-        match input.u8() % 11 {
+        match input.u8() % 13 {
             0 => Message::Heartbeat { view: ViewNumber(self.newest.0 + u64::from(input.u8() % 3)), heard: input.u16() },
             1 => Message::Notice { process: who, evidence: evidence(input.u8()) },
             2 => {
                 let address = "x".repeat(usize::from(input.u8()) % 97);
                 let reaches = (0..input.u8() % 5).map(|node| process(u16::from(node))).collect();
-                Message::Join { view: self.newest, roles: Roles(input.u8() & 15), address, reaches }
+                let levels = levels(input.u8());
+                Message::Join { view: self.newest, roles: Roles(input.u8() & 15), levels, address, reaches }
             }
             3 => Message::Promote { process: who },
             4 => Message::SetLease { lease_ns: input.number().saturating_mul(1_000) },
@@ -182,6 +183,8 @@ impl World {
             6 => Message::Vouch { process: who },
             7 => Message::Refuse { least: Incarnation(input.number()) },
             8 => Message::Frozen { view: ViewNumber(self.newest.0 + u64::from(input.u8() % 3)) },
+            11 => Message::Unsuited { level: 1 + input.u8() % 3 },
+            12 => Message::RaiseLevel { level: 1 + input.u8() % 3 },
             9 => {
                 let (view, ballot) = (ViewNumber(self.newest.0 + u64::from(input.u8() % 3)), input.number());
                 let verdict = match input.u8() % 5 {
@@ -215,13 +218,21 @@ impl World {
         for _ in 0..usize::from(input.u8()) % (MAX_MEMBERS + 1) {
             let id = ProcessId { node: NodeId(u16::from(input.u8()) % 5), incarnation: Incarnation(u64::from(input.u8()) % 3) };
             if !members.iter().any(|m| m.id == id) {
-                members.push(Member { id, roles: Roles(input.u8() & 15), address: String::new() });
+                members.push(Member { levels: levels(input.u8()), ..Member::new(id, Roles(input.u8() & 15)) });
             }
         }
         let departed =
             (0..input.u8() % 4).map(|_| Departed { id: process(u16::from(input.u8()) % 5), evidence: evidence(input.u8()) }).collect();
         let (lease_ns, fence_ns) = (input.number().saturating_mul(1_000), input.number().saturating_mul(1_000));
-        View { number: ViewNumber(number), lease_ns, fence_ns, compatible: input.u8() & 1 == 0, members, departed }
+        View {
+            number: ViewNumber(number),
+            lease_ns,
+            fence_ns,
+            compatible: input.u8() & 1 == 0,
+            level: 1 + input.u8() % 3,
+            members,
+            departed,
+        }
     }
 
     fn check(&mut self) {
@@ -243,6 +254,12 @@ impl World {
             self.active = lease.view();
         }
     }
+}
+
+/// Most programs can work at the first level.
+fn levels(choice: u8) -> Levels {
+    let least = 1 + u8::from(choice % 8 == 7);
+    Levels { least, most: least + choice % 3 }
 }
 
 fn evidence(code: u8) -> Evidence {

@@ -457,13 +457,10 @@ impl World {
         let choice = input.u8();
         self.view += 1 + u64::from(choice >> 6);
         let role = |n| if choice >> n & 1 == 0 { Roles::REPLICA } else { Roles::LEARNER };
-        let members = (0..4u16).filter(|n| u16::from(choice >> 4 & 3) != *n).map(|n| Member {
-            id: process(n),
-            roles: role(n),
-            address: String::new(),
-        });
+        let members = (0..4u16).filter(|n| u16::from(choice >> 4 & 3) != *n).map(|n| Member::new(process(n), role(n)));
         let members = members.collect();
-        let view = View { number: ViewNumber(self.view), lease_ns: 1, fence_ns: 1, compatible: false, members, departed: Vec::new() };
+        let view =
+            View { number: ViewNumber(self.view), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() };
         self.engine.handle_view(&view);
     }
 

@@ -1,6 +1,7 @@
 //! Rules about the sources that no compiler checks. Each complaint names the file, the line and what to do instead.
 
 mod crates;
+pub mod encodings;
 mod lexer;
 mod licences;
 mod sources;
@@ -76,6 +77,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Problem>), String> {
         problems.extend(sources::check(&name, &read(path)?));
     }
     problems.extend(licences::check(root)?);
+    problems.extend(encodings::check(root)?);
     Ok((paths.len(), problems))
 }
 

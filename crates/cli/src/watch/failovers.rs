@@ -393,7 +393,7 @@ pub(crate) mod tests {
         reigns.note(&[(0, &published(8 * SECOND, &founding()))], true, NOW - 2 * SECOND);
         let id = ProcessId { node: NodeId(0), incarnation: Incarnation(1) };
         let departed = vec![martlet_protocol::membership::Departed { id, evidence: Evidence::Left }];
-        let view = View { number: ViewNumber(2), lease_ns: 1, fence_ns: 1, compatible: false, members: Vec::new(), departed };
+        let view = View { number: ViewNumber(2), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members: Vec::new(), departed };
         (0..2).for_each(|_| reigns.note_view(&view));
         let after = vec![event(9 * SECOND, EventKind::PermissionAsked, 2, 1), event(9 * SECOND + 4_000, EventKind::TookOver, 2, 1)];
         reigns.note(&[(1, &published(10 * SECOND, &after))], true, NOW);

@@ -89,8 +89,8 @@ mod tests {
 
     fn view(members: &[(u16, Roles)]) -> View {
         let id = |node| ProcessId { node: NodeId(node), incarnation: Incarnation(1) };
-        let members = members.iter().map(|(node, roles)| Member { id: id(*node), roles: *roles, address: String::new() }).collect();
-        View { number: ViewNumber(1), lease_ns: 1, fence_ns: 1, compatible: false, members, departed: Vec::new() }
+        let members = members.iter().map(|(node, roles)| Member::new(id(*node), *roles)).collect();
+        View { number: ViewNumber(1), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() }
     }
 
     #[test]

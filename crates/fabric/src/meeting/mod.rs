@@ -9,8 +9,9 @@ pub(crate) mod watch;
 pub(crate) mod wire;
 
 use crate::contract::{Identity, NodeId, PeerKind, RegionSpec};
+use crate::speech::{self, Protocol};
 use admission::Standing;
-use wire::{Code, Hello, Message, Prover, Said};
+use wire::{Code, Hello, HelloError, Message, Preface, Prover, Said};
 
 /// The shortest cluster key.
 pub const MIN_KEY_BYTES: usize = 16;
@@ -37,11 +38,15 @@ pub enum PartyError {
     /// A client was told to listen.
     #[error("a client cannot listen: only members do")]
     ListeningClient,
+    /// The name of the build is not allowed.
+    #[error("the build is called {0:?}; allowed are at most {max} bytes without control characters", max = speech::MAX_BUILD_BYTES)]
+    Build(String),
 }
 
 /// What a process says of itself in every meeting.
 #[derive(Debug)]
 pub(crate) struct Party {
+    pub(crate) protocol: Protocol,
     pub(crate) identity: Identity,
     pub(crate) cluster: String,
     pub(crate) members: RegionSpec,
@@ -55,6 +60,10 @@ impl Party {
         wire::check_cluster(&self.cluster).map_err(PartyError::Cluster)?;
         if self.key.len() < MIN_KEY_BYTES {
             return Err(PartyError::Key(self.key.len()));
+        }
+        let build = &self.protocol.build;
+        if build.len() > speech::MAX_BUILD_BYTES || build.chars().any(char::is_control) {
+            return Err(PartyError::Build(build.clone().into_owned()));
         }
         for (whose, spec) in [("members'", &self.members), ("clients'", &self.clients)] {
             regions::check(spec).map_err(|why| PartyError::Regions { whose, why })?;
@@ -81,8 +90,24 @@ impl Party {
             filled += rustix::rand::getrandom(&mut nonce[filled..], rustix::rand::GetRandomFlags::empty())
                 .map_err(|e| Refusal::new(Code::Mismatch, format!("no random numbers ({e})")))?;
         }
-        let (identity, cluster) = (self.identity, self.cluster.clone());
-        Ok(Hello { nonce, identity, cluster, members: self.members.clone(), clients: self.clients.clone() }.encode())
+        let preface = Preface { protocol: self.protocol.clone(), identity: self.identity, cluster: self.cluster.clone() };
+        Ok(Hello { preface, nonce, members: self.members.clone(), clients: self.clients.clone() }.encode())
+    }
+
+    /// The peer runs a build that this one does not understand: both are named, so that the text says the same at both ends.
+    fn misfit(&self, handshake: u32, theirs: Option<&Preface>) -> Refusal {
+        let ours = format!("{} runs {}", describe(self.identity), self.protocol);
+        let theirs = match theirs {
+            Some(preface) => format!("{} runs {}", describe(preface.identity), preface.protocol),
+            None => "the other end runs a build that does not say what it is".to_owned(),
+        };
+        let of_handshake = if handshake == wire::VERSION {
+            String::new()
+        } else {
+            format!("; the handshake is of version {} here and {handshake} there", wire::VERSION)
+        };
+        let text = format!("{ours}, {theirs}{of_handshake}: they do not understand each other (docs/operating.md, \"Upgrade\")");
+        Refusal::new(Code::Version, text)
     }
 
     /// Whether this process decides which connection of the pair is kept.
@@ -134,12 +159,14 @@ pub(crate) struct Meeting {
     pub(crate) mine: Vec<u8>,
     theirs: Vec<u8>,
     peer: Option<(Identity, RegionSpec)>,
+    /// As which process the other end introduced itself, though nothing came of it.
+    named: Option<Identity>,
 }
 
 impl Meeting {
     /// Begins at either end; the dialer, who names a target, speaks first.
     pub(crate) fn start(party: &Party, target: Option<NodeId>) -> Result<Meeting, Refusal> {
-        Ok(Meeting { target, mine: party.hello()?, theirs: Vec::new(), peer: None })
+        Ok(Meeting { target, mine: party.hello()?, theirs: Vec::new(), peer: None, named: None })
     }
 
     /// Who the other end says that it is, and what it offers, once its Hello has been read.
@@ -149,8 +176,8 @@ impl Meeting {
 
     /// Who the peer claims to be, for messages.
     pub(crate) fn peer_name(&self) -> String {
-        match (&self.peer, self.target) {
-            (Some((identity, _)), _) => describe(*identity),
+        match (self.peer.as_ref().map(|(identity, _)| *identity).or(self.named), self.target) {
+            (Some(identity), _) => describe(identity),
             (None, Some(target)) => format!("member {target}"),
             (None, None) => "an unknown process".into(),
         }
@@ -158,11 +185,22 @@ impl Meeting {
 
     /// Reads the peer's Hello and checks that the two belong together.
     fn meet(&mut self, party: &Party, hello: &[u8]) -> Result<Identity, Refusal> {
-        let theirs = Hello::decode(hello)?;
-        if theirs.cluster != party.cluster {
-            return Err(format!("it belongs to cluster {:?}, this process to {:?}", theirs.cluster, party.cluster).into());
+        let Hello { preface, members, clients, .. } = match Hello::decode(hello) {
+            Ok(theirs) => theirs,
+            Err(HelloError::Malformed(why)) => return Err(why.into()),
+            Err(HelloError::Version(handshake, preface)) => {
+                self.named = preface.as_ref().map(|preface| preface.identity);
+                return Err(party.misfit(handshake, preface.as_deref()));
+            }
+        };
+        self.named = Some(preface.identity);
+        if preface.cluster != party.cluster {
+            return Err(format!("it belongs to cluster {:?}, this process to {:?}", preface.cluster, party.cluster).into());
         }
-        let identity = theirs.identity;
+        if !party.protocol.suits(&preface.protocol) {
+            return Err(party.misfit(wire::VERSION, Some(&preface)));
+        }
+        let identity = preface.identity;
         if party.identity.kind == PeerKind::Client && identity.kind == PeerKind::Client {
             return Err("both are clients".to_owned().into());
         }
@@ -176,7 +214,7 @@ impl Meeting {
         } else if self.target.is_some() {
             return Err("a member was dialled, but a client answers".to_owned().into());
         }
-        for (whose, mine, other) in [("members", &party.members, &theirs.members), ("clients", &party.clients, &theirs.clients)] {
+        for (whose, mine, other) in [("members", &party.members, &members), ("clients", &party.clients, &clients)] {
             let difference = regions::difference(mine, other);
             if !difference.is_empty() {
                 return Err(format!("the two disagree about what {whose} offer: {difference}").into());
@@ -184,8 +222,8 @@ impl Meeting {
         }
         self.theirs = hello.to_vec();
         let spec = match identity.kind {
-            PeerKind::Member => theirs.members,
-            PeerKind::Client => theirs.clients,
+            PeerKind::Member => members,
+            PeerKind::Client => clients,
         };
         self.peer = Some((identity, spec));
         Ok(identity)

@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! dialer                                        acceptor
-//!   Hello: version, cluster, identity, regions, nonce ->
+//!   Hello: versions, identity, cluster, nonce, regions ->
 //!      <- Answer: the same of the acceptor, and its proof
 //!   Offer: proof; what the acceptor needs to reach the dialer's memory ->
 //!      <- Offer: proof; what the dialer needs to reach the acceptor's
 //!   Ready, from the dialer if the backend has something to set up with the acceptor's offer and the acceptor decides
 //!   Commit, from whichever end is the authority of the pair
 //! ```
+//!
+//! A Hello begins with who its sender is and which versions it speaks, in a form that no later version of the handshake changes: so any two builds from
+//! version 4 on can say whom they have refused, and why.
 //!
 //! What an offer holds is the backend's affair: descriptors that travel beside it, or a body.
 //!
@@ -21,11 +24,14 @@ use sha2::Sha256;
 
 use super::regions;
 use crate::contract::{Identity, Incarnation, NodeId, PeerKind, RegionName, RegionSpec};
+use crate::speech::{Levels, MAX_BUILD_BYTES, Protocol};
 
 /// Stands first in every Hello.
 const MAGIC: &[u8; 8] = b"MARTLET1";
-/// Of the handshake and of the hidden parts of shared memory.
-pub(crate) const VERSION: u32 = 3;
+/// Of the handshake and of the hidden parts of shared memory. What is above that has a version of its own, [`Protocol::version`].
+pub(crate) const VERSION: u32 = 4;
+/// The first version whose Hellos begin with a [`Preface`].
+const FIRST_WITH_PREFACE: u32 = 4;
 /// Length of a proof, and of a nonce.
 pub(crate) const PROOF: usize = 32;
 /// The longest name of a cluster, in bytes.
@@ -33,16 +39,85 @@ pub(crate) const MAX_CLUSTER: usize = 64;
 /// The longest text of a refusal, in bytes.
 const MAX_TEXT: usize = 1024;
 
+/// What a Hello begins with, whatever version of the handshake it is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Preface {
+    pub(crate) protocol: Protocol,
+    pub(crate) identity: Identity,
+    pub(crate) cluster: String,
+}
+
 /// What a process says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
+    pub(crate) preface: Preface,
     pub(crate) nonce: [u8; PROOF],
-    pub(crate) identity: Identity,
-    pub(crate) cluster: String,
     /// What members of this cluster offer.
     pub(crate) members: RegionSpec,
     /// What clients of this cluster offer.
     pub(crate) clients: RegionSpec,
+}
+
+/// Why a Hello is none that this build goes on with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum HelloError {
+    /// It is no Hello, for this reason.
+    Malformed(String),
+    /// It is of another version of the handshake; what it begins with tells who sent it, if that version has it.
+    Version(u32, Option<Box<Preface>>),
+}
+
+impl From<String> for HelloError {
+    fn from(why: String) -> HelloError {
+        HelloError::Malformed(why)
+    }
+}
+
+impl From<&str> for HelloError {
+    fn from(why: &str) -> HelloError {
+        HelloError::Malformed(why.into())
+    }
+}
+
+impl Preface {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Preface { protocol, identity, cluster } = self;
+        out.extend_from_slice(&protocol.version.to_le_bytes());
+        out.extend([protocol.levels.least, protocol.levels.most, protocol.build.len() as u8]);
+        out.extend_from_slice(protocol.build.as_bytes());
+        out.push(match identity.kind {
+            PeerKind::Member => 0,
+            PeerKind::Client => 1,
+        });
+        out.extend_from_slice(&identity.node.0.to_le_bytes());
+        out.extend_from_slice(&identity.incarnation.0.to_le_bytes());
+        out.push(cluster.len() as u8);
+        out.extend_from_slice(cluster.as_bytes());
+    }
+
+    fn decode(bytes: &mut Bytes<'_>) -> Result<Preface, String> {
+        let version = u32::from_le_bytes(bytes.array()?);
+        let (least, most) = (bytes.u8()?, bytes.u8()?);
+        let levels = Levels::of(least, most)
+            .ok_or_else(|| format!("its feature levels are {least} to {most}; allowed is a range that begins at 1 or above"))?;
+        let len = usize::from(bytes.u8()?);
+        let build = std::str::from_utf8(bytes.take(len)?).map_err(|_| "the name of its build is not UTF-8")?;
+        if len > MAX_BUILD_BYTES || build.chars().any(char::is_control) {
+            return Err(format!("the name of its build is {build:?}; allowed are {MAX_BUILD_BYTES} bytes without control characters"));
+        }
+        let protocol = Protocol { version, levels, build: build.to_owned().into() };
+        let kind = match bytes.u8()? {
+            0 => PeerKind::Member,
+            1 => PeerKind::Client,
+            other => return Err(format!("its kind is {other}; allowed are 0 (member) and 1 (client)")),
+        };
+        let node = NodeId(u16::from_le_bytes(bytes.array()?));
+        let incarnation = Incarnation(u64::from_le_bytes(bytes.array()?));
+        let len = usize::from(bytes.u8()?);
+        let cluster = std::str::from_utf8(bytes.take(len)?).map_err(|_| "its cluster's name is not UTF-8")?.to_owned();
+        check_cluster(&cluster)?;
+        Ok(Preface { protocol, identity: Identity { node, incarnation, kind }, cluster })
+    }
 }
 
 impl Hello {
@@ -50,15 +125,8 @@ impl Hello {
         let mut out = Vec::new();
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
+        self.preface.encode(&mut out);
         out.extend_from_slice(&self.nonce);
-        out.push(match self.identity.kind {
-            PeerKind::Member => 0,
-            PeerKind::Client => 1,
-        });
-        out.extend_from_slice(&self.identity.node.0.to_le_bytes());
-        out.extend_from_slice(&self.identity.incarnation.0.to_le_bytes());
-        out.push(self.cluster.len() as u8);
-        out.extend_from_slice(self.cluster.as_bytes());
         for spec in [&self.members, &self.clients] {
             for (_, regions) in regions::lists(spec) {
                 out.push(regions.len() as u8);
@@ -71,30 +139,22 @@ impl Hello {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Hello, String> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Hello, HelloError> {
         let mut bytes = Bytes(bytes);
         if bytes.take(8)? != MAGIC {
             return Err("it does not speak Martlet's handshake".into());
         }
         let version = u32::from_le_bytes(bytes.array()?);
         if version != VERSION {
-            return Err(format!("it speaks version {version} of the handshake, this process version {VERSION}"));
+            let preface = if version < FIRST_WITH_PREFACE { None } else { Preface::decode(&mut bytes).ok() };
+            return Err(HelloError::Version(version, preface.map(Box::new)));
         }
+        let preface = Preface::decode(&mut bytes)?;
         let nonce = bytes.array()?;
-        let kind = match bytes.u8()? {
-            0 => PeerKind::Member,
-            1 => PeerKind::Client,
-            other => return Err(format!("its kind is {other}; allowed are 0 (member) and 1 (client)")),
-        };
-        let node = NodeId(u16::from_le_bytes(bytes.array()?));
-        let incarnation = Incarnation(u64::from_le_bytes(bytes.array()?));
-        let len = usize::from(bytes.u8()?);
-        let cluster = std::str::from_utf8(bytes.take(len)?).map_err(|_| "its cluster's name is not UTF-8")?.to_owned();
-        check_cluster(&cluster)?;
         let members = bytes.spec()?;
         let clients = bytes.spec()?;
         bytes.end()?;
-        Ok(Hello { nonce, identity: Identity { node, incarnation, kind }, cluster, members, clients })
+        Ok(Hello { preface, nonce, members, clients })
     }
 }
 
@@ -116,6 +176,8 @@ pub(crate) enum Code {
     Duplicate,
     /// No more connections of that kind are taken for now.
     Full,
+    /// The two run builds that do not understand each other; see the text.
+    Version,
 }
 
 /// One message.
@@ -183,6 +245,7 @@ impl<'a> Message<'a> {
                 let code = match bytes.u8()? {
                     1 => Code::Duplicate,
                     2 => Code::Full,
+                    3 => Code::Version,
                     _ => Code::Mismatch,
                 };
                 let text = bytes.rest();
@@ -313,13 +376,12 @@ mod tests {
 
     fn hello() -> Hello {
         let spec = RegionSpec { public: vec![(RegionName(1), 4096)], member_lanes: vec![(RegionName(9), 64)], client_lanes: vec![] };
-        Hello {
-            nonce: [7; PROOF],
+        let preface = Preface {
+            protocol: Protocol { version: 7, levels: Levels { least: 1, most: 2 }, build: "martlet 0.7".into() },
             identity: Identity { node: NodeId(3), incarnation: Incarnation(99), kind: PeerKind::Member },
             cluster: "blue-1".into(),
-            members: spec.clone(),
-            clients: spec,
-        }
+        };
+        Hello { preface, nonce: [7; PROOF], members: spec.clone(), clients: spec }
     }
 
     #[test]
@@ -347,11 +409,15 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_named() {
+    fn of_another_version_it_is_read_who_speaks() {
         let mut encoded = hello().encode();
         encoded[8] = 9;
-        let error = Hello::decode(&encoded).expect_err("version");
-        assert!(error.contains("version 9") && error.contains(&format!("version {VERSION}")), "{error}");
+        // A later version may say anything behind the part that stays.
+        encoded.extend_from_slice(b"more");
+        assert_eq!(Hello::decode(&encoded), Err(HelloError::Version(9, Some(Box::new(hello().preface)))));
+        assert_eq!(Hello::decode(&encoded[..20]), Err(HelloError::Version(9, None)), "and if even that is cut, which version it is");
+        encoded[8] = 3;
+        assert_eq!(Hello::decode(&encoded), Err(HelloError::Version(3, None)), "earlier builds did not say who they are first");
     }
 
     #[test]
@@ -365,6 +431,7 @@ mod tests {
             Message::Commit,
             Message::Ready,
             Message::Refuse { code: Code::Full, text: "full".into() },
+            Message::Refuse { code: Code::Version, text: "another".into() },
             Message::Bye,
         ];
         for message in all {

@@ -14,6 +14,7 @@ use super::shared::Shared;
 use super::socket;
 use crate::contract::{Identity, NodeId, PeerKind, RegionSpec};
 use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
+use crate::speech::Protocol;
 
 /// How long a start waits for its name. The kernel gives a dead process's name back when it has torn down its memory, so a node that is
 /// started again right after its death may have to wait a little.
@@ -26,6 +27,8 @@ pub struct ShmConfig {
     pub cluster: String,
     /// The cluster's key, at least [`super::MIN_KEY_BYTES`] long. Processes with different keys refuse each other.
     pub key: Vec<u8>,
+    /// What this program speaks. Programs that do not understand each other refuse each other.
+    pub protocol: Protocol,
     /// Who this process is. A member's node number names its socket.
     pub identity: Identity,
     /// What every member of the cluster offers.
@@ -44,11 +47,12 @@ pub struct ShmConfig {
 }
 
 impl ShmConfig {
-    /// The usual: members listen, [`DEFAULT_MAX_CLIENTS`], memory is prefaulted.
+    /// The usual: a private protocol, members listen, [`DEFAULT_MAX_CLIENTS`], memory is prefaulted.
     pub fn new(cluster: &str, key: &[u8], identity: Identity, members: RegionSpec, clients: RegionSpec) -> ShmConfig {
         ShmConfig {
             cluster: cluster.to_owned(),
             key: key.to_vec(),
+            protocol: Protocol::private(),
             identity,
             members,
             clients,
@@ -100,8 +104,8 @@ impl ShmFabric {
     /// nobody yet: see [`ShmFabric::connect`]. But others may connect from now on, unless it is told to stay [`ShmConfig::closed`] until
     /// death words are registered and whatever else they rely on is stored.
     pub fn start(config: ShmConfig) -> Result<ShmFabric, StartError> {
-        let ShmConfig { cluster, key, identity, members, clients, listen, closed, max_clients, prefault } = config;
-        let party = Party { identity, cluster, members, clients, key }.check(listen)?;
+        let ShmConfig { cluster, key, protocol, identity, members, clients, listen, closed, max_clients, prefault } = config;
+        let party = Party { protocol, identity, cluster, members, clients, key }.check(listen)?;
         // The name first: a second process of a node must not get as far as making memory.
         let listener = if listen { Some(take_name(&party.cluster, identity.node)?) } else { None };
         let own = Arc::new(Own::create(party.offers().clone(), prefault).map_err(system("cannot make shared memory"))?);

@@ -18,6 +18,7 @@ mod private;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::mail::{self, Popped};
 use super::memory::Area;
@@ -152,6 +153,11 @@ impl ShmFabric {
     /// Why the latest refused handshake was refused, by us or by the other end; names both and what they disagree about.
     pub fn last_refusal(&self) -> Option<String> {
         self.shared.last_refusal()
+    }
+
+    /// Why the latest connection came to nothing that was refused for the builds of its two ends, if that was less than `within` ago.
+    pub fn misfit(&self, within: Duration) -> Option<String> {
+        self.shared.misfit(within)
     }
 
     /// What has happened to datagrams.

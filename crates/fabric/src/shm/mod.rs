@@ -57,3 +57,15 @@ pub use socket::is_running;
 /// What shared memory is like.
 pub(crate) const TRAITS: crate::Traits =
     crate::Traits { name: "shm", spans_hosts: false, needs_address: false, certain_deaths: true, default_lease_us: 10_000 };
+
+/// Where regions and lanes lie, for the samples of encodings.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn sample_of_lanes() -> Vec<u8> {
+    use crate::contract::{RegionName, RegionSpec};
+    let regions = |name| vec![(RegionName(name), 64), (RegionName(name + 1), 3 * 4096), (RegionName(name + 2), 8)];
+    let public = plan::PublicPlan::new(&RegionSpec { public: regions(1), ..RegionSpec::default() });
+    let lanes = plan::LanesPlan::new(&regions(16), true);
+    let mail = lanes.mail.expect("asked for");
+    let places = public.offsets.iter().chain([&public.bytes]).chain(&lanes.offsets).chain([&mail, &lanes.body]);
+    places.chain([&plan::GRANT_STRIDE]).flat_map(|at| (*at as u64).to_le_bytes()).collect()
+}

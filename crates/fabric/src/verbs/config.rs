@@ -17,6 +17,7 @@ use super::stream;
 use crate::contract::{Identity, PeerKind, RegionSpec};
 use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
 use crate::primitive::AtomicU64;
+use crate::speech::Protocol;
 
 /// Completions that a plane's queue holds, as far as the device allows.
 const COMPLETIONS: u32 = 16 * 1024;
@@ -28,6 +29,8 @@ pub struct VerbsConfig {
     pub cluster: String,
     /// The cluster's key, at least [`super::MIN_KEY_BYTES`] long. Processes with different keys refuse each other.
     pub key: Vec<u8>,
+    /// What this program speaks. Programs that do not understand each other refuse each other.
+    pub protocol: Protocol,
     /// Who this process is.
     pub identity: Identity,
     /// What every member of the cluster offers.
@@ -53,12 +56,13 @@ pub struct VerbsConfig {
 }
 
 impl VerbsConfig {
-    /// The usual: the first device with an active port, its default address, [`DEFAULT_MAX_CLIENTS`], half a second of patience, no listening, no trials,
+    /// The usual: a private protocol, the first device with an active port, its default address, [`DEFAULT_MAX_CLIENTS`], half a second of patience, no listening, no trials,
     /// no multicast.
     pub fn new(cluster: &str, key: &[u8], identity: Identity, members: RegionSpec, clients: RegionSpec) -> VerbsConfig {
         VerbsConfig {
             cluster: cluster.to_owned(),
             key: key.to_vec(),
+            protocol: Protocol::private(),
             identity,
             members,
             clients,
@@ -141,6 +145,7 @@ impl VerbsFabric {
         let VerbsConfig {
             cluster,
             key,
+            protocol,
             identity,
             members,
             clients,
@@ -155,7 +160,7 @@ impl VerbsFabric {
         } = config;
         // Nobody sends clients any datagrams.
         let multicast = if identity.kind == PeerKind::Member { multicast } else { Multicast::Off };
-        let party = Party { identity, cluster, members, clients, key }.check(listen.is_some())?;
+        let party = Party { protocol, identity, cluster, members, clients, key }.check(listen.is_some())?;
         patience.check().map_err(StartError::Patience)?;
         // The address first: a second process of a node must not get as far as locking memory.
         let listener = listen.map(|at| stream::listen(at).map_err(|source| StartError::Listen { at, source })).transpose()?;

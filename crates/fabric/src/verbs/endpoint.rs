@@ -28,6 +28,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::ffi::{SendWr, Sge};
 use super::line::{Line, Work};
@@ -172,6 +173,11 @@ impl VerbsFabric {
     /// Why the latest refused handshake was refused, by us or by the other end; names both and what they disagree about.
     pub fn last_refusal(&self) -> Option<String> {
         self.shared.last_refusal()
+    }
+
+    /// Why the latest connection came to nothing that was refused for the builds of its two ends, if that was less than `within` ago.
+    pub fn misfit(&self, within: Duration) -> Option<String> {
+        self.shared.misfit(within)
     }
 
     /// Makes words of one of our public regions the calling thread's death words, which the kernel marks when the thread dies. A peer sees the

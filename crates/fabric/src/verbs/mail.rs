@@ -369,6 +369,15 @@ fn take_packet<'a>(
 }
 
 /// A packet as it goes to a peer.
+/// A packet, for the samples of encodings.
+#[cfg(feature = "fuzzing")]
+pub(super) fn sample() -> Vec<u8> {
+    let header = Header { number: 0x0102_0304, index: 1, count: 2, total: 1500, sequence: 9, heard: 8 };
+    let mut out = Vec::new();
+    seal(header, b"a part", &Keys::new(b"ours", b"theirs"), &mut out);
+    out
+}
+
 fn seal(header: Header, part: &[u8], keys: &Keys, out: &mut Vec<u8>) {
     let header = header.encode();
     out.clear();

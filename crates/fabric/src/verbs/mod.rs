@@ -62,3 +62,15 @@ pub use queue::Patience;
 /// What RDMA is like. A lease has to outlast the repetition of a lost request, which comes after 67 ms.
 pub(crate) const TRAITS: crate::Traits =
     crate::Traits { name: "verbs", spans_hosts: true, needs_address: true, certain_deaths: false, default_lease_us: 100_000 };
+
+/// Samples of what processes on RDMA write for each other.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn samples() -> Vec<crate::samples::Sample> {
+    let grant = grant::Grant { epoch: 5, granted: true, queue_pair: 0x01_0203 };
+    vec![
+        ("verbs/offer".into(), offer::sample()),
+        ("verbs/packet".into(), mail::sample()),
+        ("verbs/packet to a group".into(), packet::sample()),
+        ("verbs/grant".into(), grant.word().to_le_bytes().to_vec()),
+    ]
+}

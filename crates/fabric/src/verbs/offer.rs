@@ -114,6 +114,27 @@ pub(crate) fn check(bytes: &[u8]) {
     }
 }
 
+/// One, for the samples of encodings.
+#[cfg(feature = "fuzzing")]
+pub(super) fn sample() -> Vec<u8> {
+    let key = |n: u64| Key { address: n << 40 | 7, rkey: n as u32 };
+    let offer = Offer {
+        number: 9,
+        address: Address { gid: [1, 2], lid: 3, mtu: 5 },
+        reads: 16,
+        mail: (17, 0x8000_0001),
+        background: 18,
+        writers: vec![19, 20],
+        answerers: vec![21],
+        public: key(1),
+        lanes_written: key(2),
+        lanes_read: key(3),
+        grants: key(4),
+        notices: key(5),
+    };
+    offer.encode()
+}
+
 fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], String> {
     let (head, tail) = rest.split_first_chunk::<N>().ok_or("its offer ends too early")?;
     *rest = tail;

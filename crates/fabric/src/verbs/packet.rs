@@ -133,6 +133,16 @@ pub(super) fn encode<'a>(sequence: u64, addressees: impl ExactSizeIterator<Item 
     out.extend_from_slice(datagram);
 }
 
+/// One, for the samples of encodings.
+#[cfg(feature = "fuzzing")]
+pub(super) fn sample() -> Vec<u8> {
+    let keys = Keys::new(b"ours", b"theirs");
+    let to = |number: u32, asked| Addressee { number, node: NodeId(number as u16), asked, heard: 8, keys: &keys };
+    let mut out = Vec::new();
+    encode(9, [to(1, false), to(2, true)].into_iter(), b"a datagram", &mut out);
+    out
+}
+
 fn tag(key: &Hmac<Sha256>, head: &[u8], entry: &[u8], datagram: &[u8]) -> Hmac<Sha256> {
     let mut mac = mail::tag(key, head, entry);
     mac.update(datagram);

@@ -38,7 +38,7 @@ impl Server {
     /// Hears of the newest view.
     fn learn(&mut self) {
         let Some((number, ids)) = self.news.take() else { return };
-        let members = ids.iter().map(|id| Member { id: *id, roles: Roles::REPLICA, address: String::new() });
+        let members = ids.iter().map(|id| Member::new(*id, Roles::REPLICA));
         self.replica.view.members = members.collect();
         self.replica.view.number = number;
         if ids[0] == self.id { self.replica.lead() } else { self.replica.follow(Some(ids[0])) }

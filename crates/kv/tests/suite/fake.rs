@@ -46,14 +46,25 @@ impl<F: Fabric> FakeReplica<F> {
     /// Node `n` of three, following node 0.
     pub fn new(fabric: F, log: Log) -> FakeReplica<F> {
         let members = (0..3)
-            .map(|n| Member { id: process(n), roles: Roles::COORDINATOR.with(Roles::REPLICA), address: format!("127.0.0.1:{}", 7711 + n) })
+            .map(|n| Member {
+                address: format!("127.0.0.1:{}", 7711 + n),
+                ..Member::new(process(n), Roles::COORDINATOR.with(Roles::REPLICA))
+            })
             .collect();
         FakeReplica {
             fabric,
             machine: KvMachine::new(),
             now: Time(1_000_000),
             standing: Standing::Backup { primary: Some(process(0)) },
-            view: View { number: ViewNumber(1), lease_ns: 1_000_000, fence_ns: 0, compatible: false, members, departed: Vec::new() },
+            view: View {
+                number: ViewNumber(1),
+                lease_ns: 1_000_000,
+                fence_ns: 0,
+                compatible: false,
+                level: 1,
+                members,
+                departed: Vec::new(),
+            },
             reign: 0,
             ticket: Ticket(1),
             tickets_taken: Cell::new(0),

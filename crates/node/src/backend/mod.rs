@@ -72,6 +72,10 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     /// Why the latest refused connection was refused.
     fn last_refusal(&self) -> Option<String>;
 
+    /// Why the latest connection came to nothing that was refused since its two ends run builds that do not understand each other, if that was less than
+    /// `within` ago.
+    fn misfit(&self, within: Duration) -> Option<String>;
+
     /// What any other thread of this process calls to end this endpoint's sleep, or the next one if it is about to sleep; where that cannot be, it does
     /// nothing.
     fn bell(&self) -> Box<dyn Fn() + Send> {

@@ -14,6 +14,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::{Backend, Rest, StartError};
 use crate::clock;
 use crate::config::{Cluster, Settings};
+use crate::version;
 use crate::waker::Watch;
 
 /// The longest sleep of a node that serves sockets and cannot wait for them, in nanoseconds.
@@ -21,13 +22,8 @@ const WITHOUT_SOCKETS_NS: u64 = 1_000_000;
 
 fn config(cluster: &Cluster, identity: Identity) -> ShmConfig {
     let sizes = cluster.sizes();
-    ShmConfig::new(
-        &cluster.config().name,
-        cluster.key().bytes(),
-        identity,
-        crate::engine::regions(cluster, sizes),
-        layout::client_regions(sizes),
-    )
+    let (members, clients) = (crate::engine::regions(cluster, sizes), layout::client_regions(sizes));
+    ShmConfig { protocol: version::protocol(), ..ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, members, clients) }
 }
 
 impl Backend for ShmFabric {
@@ -63,6 +59,10 @@ impl Backend for ShmFabric {
 
     fn last_refusal(&self) -> Option<String> {
         self.last_refusal()
+    }
+
+    fn misfit(&self, within: Duration) -> Option<String> {
+        self.misfit(within)
     }
 
     fn bell(&self) -> Box<dyn Fn() + Send> {

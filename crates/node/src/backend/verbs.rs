@@ -21,11 +21,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{Backend, Rest, StartError};
 use crate::clock;
 use crate::config::{Cluster, NodeEntry, Settings};
-use crate::waker;
+use crate::{version, waker};
 
 fn config(cluster: &Cluster, identity: Identity, device: DeviceChoice) -> VerbsConfig {
     let regions = (crate::engine::regions(cluster, cluster.sizes()), layout::client_regions(cluster.sizes()));
     VerbsConfig {
+        protocol: version::protocol(),
         device,
         patience: cluster.config().verbs.patience(),
         huge_pages: cluster.config().verbs.huge_pages,
@@ -76,6 +77,10 @@ impl Backend for VerbsFabric {
 
     fn last_refusal(&self) -> Option<String> {
         VerbsFabric::last_refusal(self)
+    }
+
+    fn misfit(&self, within: Duration) -> Option<String> {
+        VerbsFabric::misfit(self, within)
     }
 
     fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError> {

@@ -79,6 +79,12 @@ impl Event {
         words
     }
 
+    /// The bytes of its record, for the samples of encodings.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn bytes(&self, number: u64) -> Vec<u8> {
+        self.sealed(number).iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
     /// Reads a record: the event and its number, or `None` where there is none or it is torn.
     pub(super) fn unsealed(words: &[u64; WORDS]) -> Option<(u64, Event)> {
         let number = words[0].checked_sub(1)?;

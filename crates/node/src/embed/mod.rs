@@ -31,6 +31,8 @@ pub(crate) mod fuzz;
 mod machine;
 mod plain;
 mod role;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod samples;
 mod served;
 mod sessions;
 mod verdict;

@@ -88,12 +88,13 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
         let Ok([primary, successor, backup, client]) = <[F; 4]>::try_from(endpoints) else { return Ok(None) };
         let lease_ns = cluster.lease_ns();
         let roles = Roles::COORDINATOR.with(Roles::REPLICA);
-        let member = |place| Member { id: process(place), roles, address: String::new() };
+        let member = |place| Member::new(process(place), roles);
         let view = View {
             number: ViewNumber(0),
             lease_ns,
             fence_ns: lease_ns,
             compatible: false,
+            level: 1,
             members: [PRIMARY, SUCCESSOR, BACKUP].map(member).into(),
             departed: Vec::new(),
         };

@@ -258,7 +258,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 tracing::info!(view = number.0, "nobody has a view: {} founds the cluster again, of {}", self.me, names.join(", "));
                 let member = |id: ProcessId| {
                     let entry = cluster.node(id.node)?;
-                    Some(Member { id, roles: entry.role_set(), address: entry.redis.clone() })
+                    Some(Member { address: entry.redis.clone(), ..Member::new(id, entry.role_set()) })
                 };
                 self.founds_for_others = !members.contains(&self.me);
                 host.core.found_again(host.now, &mut host.fabric, number, members.into_iter().filter_map(member).collect());

@@ -2,7 +2,7 @@
 //!
 //! A kind byte, then the fields, little-endian. Whatever does not decode is dropped and counted.
 
-use martlet_fabric::{Incarnation, NodeId};
+use martlet_fabric::{Incarnation, Levels, NodeId};
 
 use super::view::{Evidence, MAX_ADDRESS_BYTES, Roles, View};
 use crate::basics::layout::MAX_MEMBERS;
@@ -35,6 +35,8 @@ pub enum Message {
         view: ViewNumber,
         /// What the sender can do.
         roles: Roles,
+        /// The feature levels that its program can work at.
+        levels: Levels,
         /// Where clients reach it.
         address: String,
         /// Whom it is connected with.
@@ -51,6 +53,12 @@ pub enum Message {
         /// The least incarnation with which its node may come back.
         least: Incarnation,
     },
+    /// "You will not be taken in as the program that you are": the answer to a `Join` of a process that cannot work at the view's feature level. Earlier and later
+    /// builds understand it, whatever the level.
+    Unsuited {
+        /// The view's level.
+        level: u8,
+    },
     /// "This learner has the whole state": the primary asks to count it as a replica.
     Promote {
         /// Who.
@@ -60,6 +68,11 @@ pub enum Message {
     SetLease {
         /// Nanoseconds.
         lease_ns: u64,
+    },
+    /// "Raise the feature level": a view with this one follows if all members can work at it.
+    RaiseLevel {
+        /// The level.
+        level: u8,
     },
     /// "No lease can be taken any more: the slot after this view is frozen." The primary asks for another view (uKharon appendix A.6).
     Frozen {
@@ -89,12 +102,11 @@ impl Message {
                 put_process(out, *process);
                 out.push(evidence.code());
             }
-            Message::Join { view, roles, address, reaches } => {
+            Message::Join { view, roles, levels, address, reaches } => {
                 out.push(3);
                 out.extend_from_slice(&view.0.to_le_bytes());
-                out.push(roles.0);
                 let reaches = &reaches[..reaches.len().min(MAX_REACHED)];
-                out.push(reaches.len() as u8);
+                out.extend([roles.0, levels.least, levels.most, reaches.len() as u8]);
                 reaches.iter().for_each(|process| put_process(out, *process));
                 out.extend_from_slice(address.as_bytes());
             }
@@ -118,6 +130,8 @@ impl Message {
                 out.push(11);
                 out.extend_from_slice(&view.0.to_le_bytes());
             }
+            Message::Unsuited { level } => out.extend([12, *level]),
+            Message::RaiseLevel { level } => out.extend([13, *level]),
             Message::View(view) => {
                 out.push(6);
                 view.encode(out);
@@ -167,10 +181,11 @@ impl Message {
             2 => Message::Notice { process: process_of(r)?, evidence: Evidence::from_code(u8_of(r)?)? },
             3 => {
                 let (view, roles) = (ViewNumber(u64_of(r)?), Roles::from_bits(u8_of(r)?)?);
+                let levels = Levels::of(u8_of(r)?, u8_of(r)?)?;
                 let count = usize::from(u8_of(r)?);
                 let reaches = (0..count).map(|_| process_of(r)).collect::<Option<Vec<_>>>().filter(|_| count <= MAX_REACHED)?;
                 let address = std::str::from_utf8(std::mem::take(r)).ok().filter(|a| a.len() <= MAX_ADDRESS_BYTES)?;
-                Message::Join { view, roles, address: address.to_owned(), reaches }
+                Message::Join { view, roles, levels, address: address.to_owned(), reaches }
             }
             4 => Message::Promote { process: process_of(r)? },
             5 => Message::SetLease { lease_ns: u64_of(r)? },
@@ -198,6 +213,8 @@ impl Message {
             9 => Message::Vouch { process: process_of(r)? },
             10 => Message::Refuse { least: Incarnation(u64_of(r)?) },
             11 => Message::Frozen { view: ViewNumber(u64_of(r)?) },
+            12 => Message::Unsuited { level: u8_of(r).filter(|level| *level > 0)? },
+            13 => Message::RaiseLevel { level: u8_of(r).filter(|level| *level > 0)? },
             _ => return None,
         };
         r.is_empty().then_some(message)
@@ -237,16 +254,30 @@ mod tests {
 
     fn samples() -> Vec<Message> {
         let process = ProcessId { node: NodeId(3), incarnation: Incarnation(77) };
-        let view = View { number: ViewNumber(9), lease_ns: 5, fence_ns: 6, compatible: true, members: vec![], departed: vec![] };
+        let view = View { number: ViewNumber(9), lease_ns: 5, fence_ns: 6, compatible: true, level: 1, members: vec![], departed: vec![] };
         let (v, ballot) = (ViewNumber(4), 70_000);
         vec![
             Message::Heartbeat { view: v, heard: 0b101 },
             Message::Notice { process, evidence: Evidence::Certain },
-            Message::Join { view: v, roles: Roles::REPLICA, address: "10.0.0.1:7711".into(), reaches: vec![process, process] },
-            Message::Join { view: ViewNumber(0), roles: Roles::REPLICA, address: String::new(), reaches: Vec::new() },
+            Message::Join {
+                view: v,
+                roles: Roles::REPLICA,
+                levels: Levels { least: 1, most: 3 },
+                address: "10.0.0.1:7711".into(),
+                reaches: vec![process, process],
+            },
+            Message::Join {
+                view: ViewNumber(0),
+                roles: Roles::REPLICA,
+                levels: Levels::only(2),
+                address: String::new(),
+                reaches: Vec::new(),
+            },
             Message::Vouch { process },
             Message::Refuse { least: Incarnation(78) },
             Message::Frozen { view: v },
+            Message::Unsuited { level: 2 },
+            Message::RaiseLevel { level: 255 },
             Message::Promote { process },
             Message::SetLease { lease_ns: 1_000 },
             Message::View(view),

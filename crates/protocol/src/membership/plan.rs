@@ -16,6 +16,8 @@ pub struct Wishes {
     pub promote: Vec<ProcessId>,
     /// A new length of leases.
     pub lease_ns: Option<u64>,
+    /// A higher feature level.
+    pub level: Option<u8>,
     /// Any further view: leases on the present one can't be renewed, since the next slot is frozen and never looks empty again.
     pub renew: bool,
 }
@@ -23,7 +25,8 @@ pub struct Wishes {
 impl Wishes {
     /// Whether nothing is wished for.
     pub fn is_empty(&self) -> bool {
-        self.remove.is_empty() && self.join.is_empty() && self.promote.is_empty() && self.lease_ns.is_none() && !self.renew
+        let of_settings = self.lease_ns.is_none() && self.level.is_none() && !self.renew;
+        self.remove.is_empty() && self.join.is_empty() && self.promote.is_empty() && of_settings
     }
 
     /// Wishes that `process` be removed. Stronger evidence replaces weaker, and a decision a presumption, which may be withdrawn.
@@ -68,6 +71,8 @@ impl Wishes {
         self.join.retain(|m| view.member(m.id).is_none() && !view.members.iter().any(|o| o.id.node == m.id.node && o.id > m.id));
         self.promote.retain(|p| view.member(*p).is_some_and(|m| m.roles.has(Roles::LEARNER)));
         self.lease_ns = self.lease_ns.filter(|ns| *ns != view.lease_ns);
+        // One that somebody cannot work at is forgotten: once they all can, whoever wants it says so again.
+        self.level = self.level.filter(|level| *level > view.level && all_have(&view.members, *level));
         self.renew = false;
     }
 }
@@ -132,6 +137,9 @@ pub fn next(
     }
     for newcomer in &wishes.join {
         let Some(known) = asked(newcomer.id) else { continue };
+        if !newcomer.levels.has(view.level) {
+            continue;
+        }
         let has_seat = |members: &[Member], replaced| has_seat(view, members, replaced, known == view.number);
         if !members.iter().all(|m| m.id.node == newcomer.id.node || have_met(newcomer.id, m.id)) {
             continue;
@@ -173,14 +181,15 @@ pub fn next(
         departed.remove(certain.expect("there is room for the others"));
     }
     let lease_ns = wishes.lease_ns.unwrap_or(view.lease_ns);
-    let changed = members != view.members;
+    let level = wishes.level.filter(|level| *level > view.level && all_have(&members, *level)).unwrap_or(view.level);
+    let changed = members != view.members || level != view.level;
     if !changed && lease_ns == view.lease_ns && !wishes.renew {
         return None;
     }
     let fence_ns = if old_leases_over { view.lease_ns } else { view.lease_ns.max(view.fence_ns) };
     let compatible = !changed;
     // Leases carry over a compatible view, so those on it must be waited for as well.
-    Some(View { number: view.number.next(), lease_ns, fence_ns, compatible, members, departed })
+    Some(View { number: view.number.next(), lease_ns, fence_ns, compatible, level, members, departed })
 }
 
 /// Which of the coordinators of `view` have to answer before `next` is proposed in its place: of those who stay so many that they are a majority of the
@@ -213,6 +222,11 @@ fn goes_first(view: &View, members: &[Member], at: usize) -> bool {
     of_two && view.coordinators().map(|c| c.id).eq(members.iter().filter(|m| m.roles.has(Roles::COORDINATOR)).map(|m| m.id))
 }
 
+/// Whether all of them can work at a feature level.
+pub(super) fn all_have(members: &[Member], level: u8) -> bool {
+    members.iter().all(|m| m.levels.has(level))
+}
+
 /// Whether one more can be listed who departed and may hold a lease. Who can't goes once those leases are over.
 fn has_room(departed: &[Departed]) -> bool {
     departed.iter().filter(|d| !d.evidence.releases_leases()).count() < MAX_MEMBERS
@@ -236,7 +250,7 @@ mod tests {
     }
 
     fn member(node: u16, life: u64, roles: Roles) -> Member {
-        Member { id: id(node, life), roles, address: String::new() }
+        Member::new(id(node, life), roles)
     }
 
     fn all_have_met(_: ProcessId, _: ProcessId) -> bool {
@@ -256,7 +270,7 @@ mod tests {
     fn three() -> View {
         let roles = Roles::COORDINATOR.with(Roles::REPLICA);
         let members = (0..3).map(|n| member(n, 1, roles)).collect();
-        View { number: ViewNumber(7), lease_ns: 10, fence_ns: 30, compatible: false, members, departed: vec![] }
+        View { number: ViewNumber(7), lease_ns: 10, fence_ns: 30, compatible: false, level: 1, members, departed: vec![] }
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use martlet_fabric::{Incarnation, NodeId};
+use martlet_fabric::{Incarnation, Levels, NodeId};
 
-use crate::basics::{Canary, ProcessId, ViewNumber, layout};
+use crate::basics::{Canary, ProcessId, ViewNumber, layout, sealed};
+use crate::version;
 
 /// What a member does. A set of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -71,9 +72,21 @@ pub struct Member {
     pub id: ProcessId,
     /// What it does.
     pub roles: Roles,
+    /// The feature levels that its program can work at.
+    pub levels: Levels,
     /// Where clients that speak the Redis protocol reach it, as `host:port`; at most [`MAX_ADDRESS_BYTES`]. Empty when it serves none.
     pub address: String,
 }
+
+impl Member {
+    /// A member that runs this build and serves no clients of the Redis protocol.
+    pub fn new(id: ProcessId, roles: Roles) -> Member {
+        Member { id, roles, levels: version::LEVELS, address: String::new() }
+    }
+}
+
+/// Bytes of a process's name in a view.
+const ID_BYTES: usize = 10;
 
 /// The longest address of a member, in bytes.
 pub const MAX_ADDRESS_BYTES: usize = 96;
@@ -151,11 +164,20 @@ pub struct View {
     pub fence_ns: u64,
     /// Whether it differs from its predecessor in nothing but the lease's length, so that leases carry over (uKharon section 6.3).
     pub compatible: bool,
+    /// The feature level, at least 1: every member can work at it, and writes nothing that a program of this level could not read. It never falls.
+    pub level: u8,
     /// The processes that belong, in order of seniority: the first with role replica is the primary.
     pub members: Vec<Member>,
     /// The processes removed by this view, and those removed earlier that may still hold a lease on an older view.
     pub departed: Vec<Departed>,
 }
+
+const _: () = {
+    let members = layout::MAX_MEMBERS * (ID_BYTES + 4 + MAX_ADDRESS_BYTES);
+    let departed = layout::MAX_MEMBERS * (ID_BYTES + 1);
+    let longest = sealed::HEADER_BYTES + 3 * 8 + 4 + members + departed;
+    assert!(longest <= layout::VIEW_RECORD_BYTES, "the longest view fits its record");
+};
 
 impl View {
     /// The member of that id.
@@ -180,19 +202,20 @@ impl View {
 
     /// Appends the encoding to `out`: little-endian, no padding.
     ///
-    /// `number u64, lease_ns u64, fence_ns u64, compatible u8, members u8, departed u8`, then per member `node u16, incarnation u64, roles u8, address
-    /// length u8, address`, then per departed `node u16, incarnation u64, evidence u8`.
+    /// `number u64, lease_ns u64, fence_ns u64, compatible u8, level u8, members u8, departed u8`, then per member `node u16, incarnation u64, roles u8,
+    /// lowest level u8, highest level u8, address length u8, address`, then per departed `node u16, incarnation u64, evidence u8`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.number.0.to_le_bytes());
         out.extend_from_slice(&self.lease_ns.to_le_bytes());
         out.extend_from_slice(&self.fence_ns.to_le_bytes());
         out.push(u8::from(self.compatible));
+        out.push(self.level);
         out.push(self.members.len() as u8);
         out.push(self.departed.len() as u8);
         for m in &self.members {
             encode_id(m.id, out);
             out.push(m.roles.0);
-            out.push(m.address.len() as u8);
+            out.extend([m.levels.least, m.levels.most, m.address.len() as u8]);
             out.extend_from_slice(m.address.as_bytes());
         }
         for d in &self.departed {
@@ -216,14 +239,27 @@ impl View {
             1 => true,
             other => return Err(ViewError::Field("compatible", u64::from(other))),
         };
+        let level = r.u8()?;
+        if level == 0 {
+            return Err(ViewError::Field("level", 0));
+        }
         let members = r.count("members")?;
         let departed = r.count("departed")?;
-        let mut view =
-            View { number, lease_ns, fence_ns, compatible, members: Vec::with_capacity(members), departed: Vec::with_capacity(departed) };
+        let mut view = View {
+            number,
+            lease_ns,
+            fence_ns,
+            compatible,
+            level,
+            members: Vec::with_capacity(members),
+            departed: Vec::with_capacity(departed),
+        };
         for _ in 0..members {
             let id = r.id()?;
             let roles = r.u8()?;
             let roles = Roles::from_bits(roles).ok_or(ViewError::Field("roles", u64::from(roles)))?;
+            let (least, most) = (r.u8()?, r.u8()?);
+            let levels = Levels::of(least, most).ok_or(ViewError::Levels(least, most))?;
             let len = usize::from(r.u8()?);
             if len > MAX_ADDRESS_BYTES {
                 return Err(ViewError::Field("address length", len as u64));
@@ -232,7 +268,7 @@ impl View {
             if view.member(id).is_some() {
                 return Err(ViewError::Twice(id));
             }
-            view.members.push(Member { id, roles, address });
+            view.members.push(Member { id, roles, levels, address });
         }
         for _ in 0..departed {
             let id = r.id()?;
@@ -294,6 +330,9 @@ pub enum ViewError {
     /// A field has a value that it cannot have.
     #[error("the view's {0} is {1}, which is not allowed")]
     Field(&'static str, u64),
+    /// A member's feature levels are no range.
+    #[error("a member's feature levels in the view are {0} to {1}")]
+    Levels(u8, u8),
     /// An address is no text.
     #[error("an address in the view is not UTF-8")]
     Address,

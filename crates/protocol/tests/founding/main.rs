@@ -183,7 +183,7 @@ impl<const HOST: bool> Cluster<HOST> {
                     match &again {
                         None => core.bootstrap(now, fabric),
                         Some(again) => {
-                            let member = |id: &ProcessId| Member { id: *id, roles: BOTH, address: String::new() };
+                            let member = |id: &ProcessId| Member::new(*id, BOTH);
                             core.found_again(now, fabric, again.number, again.members.iter().map(member).collect());
                         }
                     }

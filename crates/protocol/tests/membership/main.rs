@@ -174,8 +174,9 @@ fn a_coordinator_that_connects_late_is_asked_at_once() {
             PeerEvent::Gone { .. } => {}
         }
     }
-    let members = ids.map(|id| Member { id, roles, address: String::new() }).to_vec();
-    let view = View { number: ViewNumber(5), lease_ns: LEASE_NS, fence_ns: LEASE_NS, compatible: false, members, departed: vec![] };
+    let members = ids.map(|id| Member::new(id, roles)).to_vec();
+    let view =
+        View { number: ViewNumber(5), lease_ns: LEASE_NS, fence_ns: LEASE_NS, compatible: false, level: 1, members, departed: vec![] };
     let mut datagram = Vec::new();
     Message::View(view).encode(&mut datagram);
     let from = from.unwrap_or_else(|| panic!("node {teller} is connected"));

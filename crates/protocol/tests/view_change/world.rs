@@ -111,8 +111,9 @@ impl World {
             newest_active: ViewNumber(0),
             decided: BTreeMap::new(),
         };
-        let members = (0..PROCESSES).map(|p| Member { id: process(p), roles, address: String::new() }).collect();
-        let first = View { number: FIRST, lease_ns: LEASE_NS, fence_ns: LEASE_NS, compatible: false, members, departed: Vec::new() };
+        let members = (0..PROCESSES).map(|p| Member::new(process(p), roles)).collect();
+        let first =
+            View { number: FIRST, lease_ns: LEASE_NS, fence_ns: LEASE_NS, compatible: false, level: 1, members, departed: Vec::new() };
         let mut datagram = Vec::new();
         Message::View(first).encode(&mut datagram);
         for p in 0..RUNNING {

@@ -170,11 +170,11 @@ impl Alone for PrimaryBackup {
     }
 
     fn founding(node: u16, config: primary_backup::Config) -> PrimaryBackup {
-        let member = |node| Member { id: process(node), roles: Roles::REPLICA, address: String::new() };
+        let member = |node| Member::new(process(node), Roles::REPLICA);
         let members = (0..NODES).map(member).collect();
         let (lease_ns, fence_ns) = (u64::MAX, u64::MAX);
         let mut engine = PrimaryBackup::new(process(node), config);
-        engine.handle_view(&View { number: VIEW, lease_ns, fence_ns, compatible: false, members, departed: Vec::new() });
+        engine.handle_view(&View { number: VIEW, lease_ns, fence_ns, compatible: false, level: 1, members, departed: Vec::new() });
         engine
     }
 }

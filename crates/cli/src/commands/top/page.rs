@@ -351,11 +351,7 @@ pub(super) mod tests {
             event(90_000_022_700, EventKind::FirstReply, 6, 1),
         ];
         let (second, third) = (reading(&values(2, 64_233, 64_233), &events), reading(&values(1, 64_230, 64_232), &[]));
-        let member = |node: u16| Member {
-            id: ProcessId { node: NodeId(node), incarnation: Incarnation(1) },
-            roles: Roles::REPLICA,
-            address: String::new(),
-        };
+        let member = |node: u16| Member::new(ProcessId { node: NodeId(node), incarnation: Incarnation(1) }, Roles::REPLICA);
         let mut reigns = Reigns::default();
         reigns.note(&[(1, &second), (2, &third)], false, 1_000_000_000_000);
         let see = |number: u16, reading, requests| Node {
@@ -367,6 +363,7 @@ pub(super) mod tests {
             lease_ns: 20_000_000,
             fence_ns: 20_000_000,
             compatible: false,
+            level: 1,
             members: vec![member(1), member(2)],
             departed: Vec::new(),
         };

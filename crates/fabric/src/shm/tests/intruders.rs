@@ -3,8 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::*;
-use crate::meeting::wire::{Hello, Message, Prover, Said, prove};
+use crate::meeting::wire::{Hello, Message, Preface, Prover, Said, prove};
 use crate::shm::socket;
+use crate::speech::{Levels, Protocol};
 
 /// A raw connection to a member's bootstrap socket.
 fn knock(cluster: &str, node: u16) -> OwnedFd {
@@ -30,13 +31,8 @@ fn refusal(socket: &OwnedFd) -> String {
 }
 
 fn hello(cluster: &str) -> Hello {
-    Hello {
-        nonce: [1; 32],
-        identity: identity(9, 1, PeerKind::Client),
-        cluster: cluster.into(),
-        members: member_spec(),
-        clients: client_spec(),
-    }
+    let preface = Preface { protocol: Protocol::private(), identity: identity(9, 1, PeerKind::Client), cluster: cluster.into() };
+    Hello { preface, nonce: [1; 32], members: member_spec(), clients: client_spec() }
 }
 
 /// Whether the member still takes proper company.
@@ -89,6 +85,58 @@ fn two_members_of_one_number_are_refused() {
     let why = until(|| b.last_refusal());
     assert!(why.contains("both are member n1"), "{why}");
     drop(a);
+}
+
+/// A member of a cluster that runs another build.
+fn of_build(cluster: &str, node: u16, version: u32, levels: Levels, build: &'static str) -> ShmFabric {
+    let protocol = Protocol { version, levels, build: build.into() };
+    ShmFabric::start(ShmConfig { protocol, ..config(cluster, node, PeerKind::Member) }).expect("started")
+}
+
+#[test]
+fn builds_that_do_not_understand_each_other_part_and_both_say_so() {
+    let one = Levels::only(1);
+    for ((version, levels), other) in
+        [((2, one), "version 2, feature levels 1)"), ((1, Levels { least: 2, most: 3 }), "version 1, feature levels 2 to 3)")]
+    {
+        let cluster = unique_cluster();
+        let mut a = of_build(&cluster, 1, 1, one, "martlet 0.1.0");
+        let mut b = of_build(&cluster, 2, version, levels, "martlet 0.2.0");
+        b.connect(NodeId(1));
+        for (fabric, peer) in [(&a, "n2"), (&b, "n1")] {
+            let why = until(|| fabric.misfit(Duration::from_secs(3600)));
+            assert!(why.starts_with(&format!("no connection with member {peer}")), "{why}");
+            assert!(why.contains("runs martlet 0.1.0 (protocol version 1, feature levels 1)"), "{why}");
+            assert!(why.contains(&format!("runs martlet 0.2.0 (protocol {other}")), "{why}");
+            assert_eq!(fabric.misfit(Duration::ZERO), None);
+            assert!(fabric.bootstrap_counters().misfits > 0);
+        }
+        assert_eq!((a.event(), b.event()), (None, None));
+    }
+}
+
+#[test]
+fn builds_that_share_a_level_connect() {
+    let cluster = unique_cluster();
+    let mut a = of_build(&cluster, 1, 1, Levels::only(1), "martlet 0.1.0");
+    let mut b = of_build(&cluster, 2, 1, Levels { least: 1, most: 2 }, "martlet 0.2.0");
+    b.connect(NodeId(1));
+    assert_eq!((next_up(&mut a).1.node, next_up(&mut b).1.node), (NodeId(2), NodeId(1)));
+}
+
+#[test]
+fn a_build_from_before_the_versions_is_told_what_it_is() {
+    let cluster = unique_cluster();
+    let mut node = of_build(&cluster, 1, 1, Levels::only(1), "martlet 0.1.0");
+    let socket = knock(&cluster, 1);
+    // What every Hello began with then: the magic, the handshake's version, a nonce.
+    let old = [&b"MARTLET1"[..], &3u32.to_le_bytes(), &[7; 32], &[0; 40]].concat();
+    socket::send(&socket, &Message::Hello(&old).encode(), &[]).expect("sent");
+    let text = refusal(&socket);
+    assert!(text.contains("martlet 0.1.0 (protocol version 1, feature levels 1)"), "{text}");
+    assert!(text.contains("a build that does not say what it is; the handshake is of version 4 here and 3 there"), "{text}");
+    assert_eq!((answer(&socket), node.event()), (None, None));
+    assert!(until(|| node.misfit(Duration::from_secs(3600))).contains("an unknown process"));
 }
 
 #[test]

@@ -244,6 +244,19 @@ pub(super) fn is_position(position: u64) -> bool {
     position.is_multiple_of(16) && is_number(position)
 }
 
+/// Appends the body of a [`Kind::Jump`]: where its base stands, and the group there.
+pub(super) fn jump_body(position: u64, group: &super::Group, out: &mut Vec<u8>) {
+    out.extend_from_slice(&position.to_le_bytes());
+    group.encode(out);
+}
+
+/// Appends the body of a [`Kind::Begin`]: where the last entry stands that the state shows, the wish's number, and the group there.
+pub(super) fn begin_body(position: u64, wish: u64, group: &super::Group, out: &mut Vec<u8>) {
+    out.extend_from_slice(&position.to_le_bytes());
+    out.extend_from_slice(&wish.to_le_bytes());
+    group.encode(out);
+}
+
 /// Splits a body into the position that it begins with and the rest.
 pub(super) fn split_position(body: &[u8]) -> Result<(u64, &[u8]), LaneFault> {
     let (position, rest) = body.split_first_chunk().ok_or(LaneFault::Body)?;

@@ -27,6 +27,8 @@ mod release;
 mod replay;
 mod role;
 mod roster;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod samples;
 mod teaching;
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ use crate::engine::part::{self, Oversized, REST_NS};
 use crate::replica::StateMachine;
 
 use super::config::Config;
-use super::layout::{HEADER_BYTES, Header, Kind, Op, STATE_LANE, permission};
+use super::layout::{self, HEADER_BYTES, Header, Kind, Op, STATE_LANE, permission};
 use super::leading::ring_of;
 use super::log::{Log, Mark};
 use super::permission::word_from;
@@ -185,9 +185,7 @@ impl Teaching {
             // That of what the state shows, which may be ahead of what is committed, or of which the log knows nothing yet.
             let Some(group) = desk.log.group_at(self.sent.index) else { return Ok(()) };
             let mut body = Vec::new();
-            body.extend_from_slice(&self.sent.position.to_le_bytes());
-            body.extend_from_slice(&(lesson.heard >> 1).to_le_bytes());
-            group.encode(&mut body);
+            layout::begin_body(self.sent.position, lesson.heard >> 1, group, &mut body);
             desk.fill(Kind::Begin, 0, self.sent.index, &body);
             self.begun = lesson.push(fabric, peer, desk.record);
             if self.begun {

@@ -55,8 +55,7 @@ impl Reign {
         self.record.fill(|bytes| {
             header.encode(bytes);
             if let (Kind::Jump, Some(group)) = (kind, group) {
-                bytes.extend_from_slice(&base.position.to_le_bytes());
-                group.encode(bytes);
+                layout::jump_body(base.position, group, bytes);
             }
         });
         let follower = &mut self.followers[at];

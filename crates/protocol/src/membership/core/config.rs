@@ -4,6 +4,8 @@ use crate::basics::ProcessId;
 use crate::detector::heartbeat::Thresholds;
 use crate::membership::lease::ClockBounds;
 use crate::membership::view::{Evidence, Roles};
+use crate::version;
+use martlet_fabric::Levels;
 
 /// Who takes leases. A failover waits for nobody who takes none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub struct Config {
     pub me: ProcessId,
     /// What it wants to do. A replica joins as a learner and is promoted when it has the state.
     pub roles: Roles,
+    /// The feature levels that its program can work at.
+    pub levels: Levels,
     /// Where clients reach it; empty when it serves none.
     pub address: String,
     /// Who takes leases; the same throughout a cluster.
@@ -76,6 +80,7 @@ impl Config {
         Config {
             me,
             roles,
+            levels: version::LEVELS,
             address: String::new(),
             leases: Leases::Primary,
             authority: Authority::Views,

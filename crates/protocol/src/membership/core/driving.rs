@@ -10,6 +10,7 @@ use crate::basics::{Mark, ProcessId, Time};
 use crate::consensus::Op;
 use crate::consensus::rpc::{RpcBody, RpcRequest};
 use crate::membership::message::Message;
+use crate::membership::plan;
 use crate::membership::view::{Evidence, Member, View};
 
 impl Core {
@@ -186,11 +187,12 @@ impl Core {
                     self.hold_for_gone(now, fabric, suspect, evidence, true);
                 }
             }
-            Message::Join { view, roles, address, reaches } => {
-                self.handle_join(now, fabric, from, Member { id: process, roles, address }, Asked { at: now, view, reaches });
+            Message::Join { view, roles, levels, address, reaches } => {
+                self.handle_join(now, fabric, from, Member { id: process, roles, levels, address }, Asked { at: now, view, reaches });
             }
             Message::Vouch { process: newcomer } => self.handle_vouch(now, fabric, process, newcomer),
             Message::Refuse { least } => self.handle_refusal(least),
+            Message::Unsuited { level } => self.handle_unsuited(level),
             Message::Frozen { view } => {
                 if view == self.view_number() && self.is_leader() {
                     self.wishes.renew = true;
@@ -211,6 +213,12 @@ impl Core {
             Message::SetLease { lease_ns } => {
                 self.wishes.lease_ns = Some(lease_ns);
                 self.lead(now, fabric);
+            }
+            Message::RaiseLevel { level } => {
+                if self.view.as_ref().is_some_and(|v| level > v.level && plan::all_have(&v.members, level)) {
+                    self.wishes.level = Some(level);
+                    self.lead(now, fabric);
+                }
             }
             Message::View(view) => self.learn(now, fabric, view),
             Message::Request(RpcRequest { view, body: RpcBody::Accept(value), .. }) if !is_view(view, &value) => self.contradictions += 1,

@@ -8,7 +8,7 @@
 use martlet_fabric::{Fabric, Incarnation, PeerId};
 
 use super::peers::Asked;
-use super::{Core, Event};
+use super::{Config, Core, Event};
 use crate::basics::{Mark, ProcessId, Time, ViewNumber};
 use crate::membership::message::Message;
 use crate::membership::view::{Member, Roles};
@@ -82,7 +82,8 @@ impl Core {
         let wanted = self.config.roles;
         let roles = if wanted.has(Roles::REPLICA) { wanted.without(Roles::REPLICA).with(Roles::LEARNER) } else { wanted };
         let reaches = self.peers.reached();
-        Message::Join { view: self.view_number(), roles, address: self.config.address.clone(), reaches }.encode(&mut self.message);
+        let Config { levels, ref address, .. } = self.config;
+        Message::Join { view: self.view_number(), roles, levels, address: address.clone(), reaches }.encode(&mut self.message);
         fabric.multicast(&self.message);
     }
 
@@ -131,6 +132,11 @@ impl Core {
             fabric.send(from, &self.message);
             return;
         }
+        if let Some(level) = self.view.as_ref().map(|v| v.level).filter(|level| !newcomer.levels.has(*level)) {
+            Message::Unsuited { level }.encode(&mut self.message);
+            fabric.send(from, &self.message);
+            return;
+        }
         // Its request can arrive late: after it was taken in, or after the news of its death. A view that lists the dead would wait for them.
         if self.view.as_ref().is_some_and(|v| v.member(process).is_some()) || self.peers.is_suspect(process) {
             return;
@@ -165,6 +171,14 @@ impl Core {
         if self.is_joining() && least > self.config.me.incarnation {
             Mark::WasRefused.reach();
             self.joining.newest = self.joining.newest.max(Incarnation(least.0 - 1));
+            self.exclude();
+        }
+    }
+
+    /// The view's feature level is one that this program cannot work at, as a member says or the view itself: no life of it will ever be taken in.
+    pub(super) fn handle_unsuited(&mut self, level: u8) {
+        if !self.is_member() && !self.config.levels.has(level) {
+            self.unsuited = Some(level);
             self.exclude();
         }
     }

@@ -123,7 +123,14 @@ impl Core {
         }
         let primary = view.primary().map(|m| m.id);
         self.view = Some(view.clone());
+        let level = view.level;
         self.events.push_back(Event::View(view));
+        if !self.config.levels.has(level) {
+            self.unsuited = Some(level);
+            self.give_back(fabric);
+            self.exclude();
+            return;
+        }
         if (was_member && !listed) || departed_me {
             self.give_back(fabric);
             self.exclude();

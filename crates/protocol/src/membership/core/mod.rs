@@ -28,11 +28,11 @@ mod renewing;
 use std::collections::VecDeque;
 
 use martlet_fabric::primitive::{Ordering, fence};
-use martlet_fabric::{Fabric, LocalRegion, PeerId, invariant};
+use martlet_fabric::{Fabric, Levels, LocalRegion, PeerId, invariant};
 
 use super::lease::{Handover, Lease};
 use super::message::Message;
-use super::plan::Wishes;
+use super::plan::{self, Wishes};
 use super::view::{Evidence, Member, View};
 use crate::basics::layout::{Component, LIFE, life};
 use crate::basics::{Canary, Mark, ProcessId, Time, ViewNumber};
@@ -71,6 +71,32 @@ pub enum Event {
     Excluded,
     /// A step for the timeline.
     Milestone(Milestone),
+}
+
+/// Why the feature level is not to be raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LevelError {
+    /// The process belongs to no view.
+    #[error("this process belongs to no view")]
+    NoView,
+    /// The level never falls.
+    #[error("the feature level is {stands}, and never falls; asked for was {level}")]
+    Lower {
+        /// As asked for.
+        level: u8,
+        /// As the view has it.
+        stands: u8,
+    },
+    /// A member cannot work at it.
+    #[error("{process} can work at the feature levels {levels}; asked for was {level}")]
+    Unsupported {
+        /// As asked for.
+        level: u8,
+        /// The member.
+        process: ProcessId,
+        /// What it can work at.
+        levels: Levels,
+    },
 }
 
 /// How long a decided view waits for its push, in nanoseconds. A push may wake its receivers, which costs a system call each: after a failover
@@ -128,6 +154,7 @@ pub struct Core {
     joining: Joining,
     leaving: bool,
     excluded: bool,
+    unsuited: Option<u8>,
     stalls: StallMeter,
     next_monitor: Time,
     next_broadcast: Time,
@@ -174,6 +201,7 @@ impl Core {
             joining: Joining::default(),
             leaving: false,
             excluded: false,
+            unsuited: None,
             stalls: StallMeter::new(now),
             next_monitor: now,
             next_broadcast: now,
@@ -190,7 +218,8 @@ impl Core {
 
     /// Founds a cluster: view 1, with this process alone. An operator says so, once in a cluster's life; everybody else joins.
     pub fn bootstrap<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        let me = Member { id: self.config.me, roles: self.config.roles, address: self.config.address.clone() };
+        let Config { me: id, roles, levels, ref address, .. } = self.config;
+        let me = Member { id, roles, levels, address: address.clone() };
         self.found_again(now, fabric, ViewNumber(1), vec![me]);
     }
 
@@ -209,6 +238,8 @@ impl Core {
             lease_ns: self.config.lease_ns,
             fence_ns: self.config.lease_ns,
             compatible: false,
+            // Whoever comes may know less; the level rises when somebody says so.
+            level: self.config.levels.least,
             members,
             departed: Vec::new(),
         };
@@ -261,6 +292,24 @@ impl Core {
         self.tell_leader(now, fabric, &Message::SetLease { lease_ns });
     }
 
+    /// Wants a higher feature level. It is raised once, when all members can work at it; a request that is lost on the way is to be repeated.
+    ///
+    /// # Errors
+    /// When the view is not known here, or some member cannot work at that level, as far as it is known here: nothing has been asked for then.
+    pub fn raise_level<F: Fabric>(&mut self, now: Time, fabric: &mut F, level: u8) -> Result<(), LevelError> {
+        let view = self.view.as_ref().filter(|_| self.is_member()).ok_or(LevelError::NoView)?;
+        if level < view.level {
+            return Err(LevelError::Lower { level, stands: view.level });
+        }
+        if !plan::all_have(&view.members, level) {
+            let member = view.members.iter().find(|m| !m.levels.has(level)).expect("not all have it");
+            return Err(LevelError::Unsupported { level, process: member.id, levels: member.levels });
+        }
+        self.wishes.level = Some(level).filter(|level| *level > view.level);
+        self.tell_leader(now, fabric, &Message::RaiseLevel { level });
+        Ok(())
+    }
+
     fn tell_leader<F: Fabric>(&mut self, now: Time, fabric: &mut F, message: &Message) {
         if self.is_leader() {
             self.lead(now, fabric);
@@ -273,6 +322,16 @@ impl Core {
     /// The newest view known here.
     pub fn view(&self) -> Option<&View> {
         self.view.as_ref()
+    }
+
+    /// The feature level that what this process writes is held to: the view's.
+    pub fn level(&self) -> u8 {
+        self.view.as_ref().map_or(self.config.levels.least, |v| v.level)
+    }
+
+    /// The view's feature level, where this process has been [excluded](Event::Excluded) since its program cannot work at it.
+    pub fn unsuited(&self) -> Option<u8> {
+        self.unsuited
     }
 
     /// Its number; 0 when none is known.

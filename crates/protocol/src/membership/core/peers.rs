@@ -402,8 +402,8 @@ mod tests {
     #[test]
     fn a_member_that_is_not_yet_connected_is_not_silent_at_once() {
         let id = |node| ProcessId { node: NodeId(node), incarnation: Incarnation(1) };
-        let members = (0..3).map(|n| Member { id: id(n), roles: Roles::REPLICA, address: String::new() }).collect();
-        let view = View { number: ViewNumber(4), lease_ns: 1, fence_ns: 1, compatible: false, members, departed: Vec::new() };
+        let members = (0..3).map(|n| Member::new(id(n), Roles::REPLICA)).collect();
+        let view = View { number: ViewNumber(4), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() };
         let mut peers = Peers::new(id(0), Thresholds::default());
         let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
         peers.add(Time(900), PeerId(1), identity, true);
@@ -436,7 +436,8 @@ mod tests {
             lease_ns: 1,
             fence_ns: 1,
             compatible: false,
-            members: vec![Member { id: process, roles: Roles::REPLICA, address: String::new() }],
+            level: 1,
+            members: vec![Member::new(process, Roles::REPLICA)],
             departed: Vec::new(),
         };
         for mends in [true, false] {
@@ -525,7 +526,8 @@ mod tests {
             lease_ns: 1,
             fence_ns: 1,
             compatible: false,
-            members: vec![Member { id: life(incarnation), roles: Roles::REPLICA, address: String::new() }],
+            level: 1,
+            members: vec![Member::new(life(incarnation), Roles::REPLICA)],
             departed: Vec::new(),
         };
         let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());

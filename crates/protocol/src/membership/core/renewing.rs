@@ -267,9 +267,10 @@ mod tests {
         let mine = if coordinates { both } else { Roles::REPLICA };
         let others = if coordinates { 1..3 } else { 1..4 };
         let roles = [(0, mine)].into_iter().chain(others.map(|node| (node, both)));
-        let members = roles.map(|(node, roles)| Member { id: id(node), roles, address: String::new() }).collect();
+        let members = roles.map(|(node, roles)| Member::new(id(node), roles)).collect();
         let mut core = Core::new(Time(0), Config { leases: Leases::Primary, ..Config::new(id(0), mine) });
-        core.view = Some(View { number: VIEW, lease_ns: LEASE_NS, fence_ns: LEASE_NS, compatible: false, members, departed: Vec::new() });
+        core.view =
+            Some(View { number: VIEW, lease_ns: LEASE_NS, fence_ns: LEASE_NS, compatible: false, level: 1, members, departed: Vec::new() });
         core.coordinators = vec![Some(PeerId(0)), Some(PeerId(1)), None];
         core.lease_wanted = true;
         (core, Asked { life: (0..life::WORDS).map(|_| AtomicU64::new(0)).collect(), words: Vec::new() })

@@ -184,7 +184,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             Verdict::Found(None) => self.core.bootstrap(now, &mut self.fabric),
             Verdict::Found(Some(Refounding { number, members, .. })) => {
                 let roles = |id: ProcessId| settings.roles[usize::from(id.node.0)];
-                let members = members.into_iter().map(|id| Member { id, roles: roles(id), address: String::new() }).collect();
+                let members = members.into_iter().map(|id| Member::new(id, roles(id))).collect();
                 self.core.found_again(now, &mut self.fabric, number, members);
             }
         }

@@ -11,8 +11,8 @@ use crate::membership::{Member, Roles, View};
 /// The second view, of so many replicas and, after them, so many learners.
 fn view_of(replicas: usize, learners: usize) -> View {
     let role = |n: usize| if n < replicas { Roles::REPLICA } else { Roles::LEARNER };
-    let members = (0..replicas + learners).map(|n| Member { id: id(n), roles: role(n), address: String::new() });
-    View { number: ViewNumber(2), lease_ns: 1, fence_ns: 1, compatible: false, members: members.collect(), departed: Vec::new() }
+    let members = (0..replicas + learners).map(|n| Member::new(id(n), role(n)));
+    View { number: ViewNumber(2), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members: members.collect(), departed: Vec::new() }
 }
 
 fn show(c: &mut Cluster<false>, view: &View) {
@@ -200,7 +200,7 @@ fn any_number_of_followers_is_outlived_in_one_reign() {
     for next in 3..3 + 2 * MAX_PEERS {
         c.kill(next - 1);
         c.spawn(None);
-        let member = |n: usize, roles| Member { id: id(n), roles, address: String::new() };
+        let member = |n: usize, roles| Member::new(id(n), roles);
         let members = vec![member(0, Roles::REPLICA), member(1, Roles::REPLICA), member(next, Roles::LEARNER)];
         let view = View { number: ViewNumber(next as u64), members, ..view_of(0, 0) };
         show(&mut c, &view);
@@ -305,7 +305,8 @@ fn of_those_taken_in_who_have_not_heard_that_they_belong_one_leads_when_nobody_e
         lease_ns: 1,
         fence_ns: 1,
         compatible: false,
-        members: members.map(|n| Member { id: id(n), roles: role(n), address: String::new() }).collect(),
+        level: 1,
+        members: members.map(|n| Member::new(id(n), role(n))).collect(),
         departed: Vec::new(),
     };
     let holds = |c: &Cluster<false>, n: usize, of: usize| c.nodes[n].engine.group().is_some_and(|g| g.contains(id(of)));

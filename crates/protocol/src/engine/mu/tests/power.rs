@@ -599,7 +599,8 @@ fn who_has_come_back_is_the_member_that_it_was_where_a_view_lists_it_and_not_whe
         lease_ns: 1,
         fence_ns: 1,
         compatible: false,
-        members: ids.iter().map(|id| Member { id: *id, roles: Roles::REPLICA, address: String::new() }).collect(),
+        level: 1,
+        members: ids.iter().map(|id| Member::new(*id, Roles::REPLICA)).collect(),
         departed: Vec::new(),
     };
     let named = |c: &Cluster<true>, n: usize| {

@@ -34,7 +34,15 @@ impl<const HOST: bool> Cluster<HOST> {
         let world = World::new(seed, Faults::drawn(&mut Rng::with_seed(seed)));
         // The ring has to hold what the primary writes while a learner's progress is on its way, or the log overruns every learner.
         let config = Config { log_ring_bytes: 16 << 10, nudge_gap_ns: 20_000, flush_idle_ns: 20_000, ..tiny() };
-        let view = View { number: ViewNumber(0), lease_ns: 1, fence_ns: 1, compatible: false, members: Vec::new(), departed: Vec::new() };
+        let view = View {
+            number: ViewNumber(0),
+            lease_ns: 1,
+            fence_ns: 1,
+            compatible: false,
+            level: 1,
+            members: Vec::new(),
+            departed: Vec::new(),
+        };
         Cluster { world, config, nodes: Vec::new(), view, acknowledged: LogIndex(0), next_id: 1, caught_up: Vec::new() }
     }
 
@@ -48,7 +56,7 @@ impl<const HOST: bool> Cluster<HOST> {
         assert_eq!(index, n);
         let engine = PrimaryBackup::new(id, self.config);
         self.nodes.push(Node { id, engine, fabric, machine: ChainMachine::default(), waiting: Vec::new() });
-        self.view.members.push(Member { id, roles, address: String::new() });
+        self.view.members.push(Member::new(id, roles));
     }
 
     /// The members as they are listed now become the next view, which everybody hears of and which is active.

@@ -441,10 +441,9 @@ impl World {
 
     /// The membership service decides the next view.
     pub fn decide(&mut self, members: &[(usize, Roles)]) {
-        let members =
-            members.iter().map(|(p, roles)| Member { id: self.processes[*p].id, roles: *roles, address: String::new() }).collect();
+        let members = members.iter().map(|(p, roles)| Member::new(self.processes[*p].id, *roles)).collect();
         let number = ViewNumber(self.views.len() as u64 + 1);
-        self.views.push(View { number, lease_ns: 1, fence_ns: 1, compatible: false, members, departed: Vec::new() });
+        self.views.push(View { number, lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() });
     }
 
     pub fn latest(&self) -> &View {

@@ -1,0 +1,10 @@
+//! The encodings of this build are those that its versions stand for.
+
+use martlet_fuzz::encodings::{file, groups, problems};
+
+#[test]
+fn encodings_change_with_their_version_only() {
+    let written = std::fs::read_to_string(file()).expect("what is recorded of the encodings");
+    let problems = problems(&groups(), &written);
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
