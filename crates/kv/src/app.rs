@@ -202,6 +202,10 @@ impl Application for KvApp {
     /// SHUTDOWN.
     fn wants_end(&self) -> bool {
         self.shared.shutdown
+    fn deadline(&self) -> Time {
+        self.redis.deadline()
+    }
+
     }
 
     fn sleep(&mut self, at_most_ns: u64) -> bool {

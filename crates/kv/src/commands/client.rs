@@ -90,8 +90,12 @@ pub struct Client {
     pub killed: bool,
     /// It has no connection whose state could last: requests come over the fabric, each for itself.
     pub stateless: bool,
-    /// Bytes of input that wait to be executed, as the front end last said.
+    /// Its descriptor; -1 where it has no socket.
+    pub fd: i32,
+    /// Bytes of input that wait to be executed or belong to the request being executed, as the front end last said.
     pub input_bytes: usize,
+    /// Bytes of the arguments of the request being executed, where it is one that shows them.
+    pub argument_bytes: usize,
     /// Bytes of output that wait to be sent, as the front end last said.
     pub output_bytes: usize,
 }
@@ -119,7 +123,9 @@ impl Client {
             quit: false,
             killed: false,
             stateless: false,
+            fd: -1,
             input_bytes: 0,
+            argument_bytes: 0,
             output_bytes: 0,
         }
     }
@@ -139,16 +145,18 @@ impl Client {
         // Writing to a string cannot fail.
         let _ = write!(
             out,
-            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db=0 sub=0 psub=0 ssub=0 multi={multi} qbuf={} qbuf-free=0 \
-             argv-mem=0 multi-mem={memory} rbs=0 rbp=0 obl={} oll=0 omem=0 tot-mem={} events=r cmd={} user=default redir=-1 resp={resp} \
+            "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db=0 sub=0 psub=0 ssub=0 multi={multi} qbuf={} qbuf-free=0 \
+             argv-mem={} multi-mem={memory} rbs=0 rbp=0 obl={} oll=0 omem=0 tot-mem={} events=r cmd={} user=default redir=-1 resp={resp} \
              lib-name={} lib-ver={}",
             self.id,
             self.address,
             self.local_address,
+            self.fd,
             self.name,
             now_ms.saturating_sub(self.since_ms) / 1000,
             now_ms.saturating_sub(self.last_ms) / 1000,
             self.input_bytes,
+            self.argument_bytes,
             self.output_bytes,
             size_of::<Client>() + memory + self.input_bytes + self.output_bytes,
             self.last_command,

@@ -29,7 +29,10 @@ pub(super) fn set_name(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
 pub(super) fn info(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     let now_ms = ctx.now_ms;
     let mut text = String::new();
-    ctx.client().describe(now_ms, &mut text);
+    let client = ctx.client();
+    client.argument_bytes = args.total_bytes();
+    client.describe(now_ms, &mut text);
+    client.argument_bytes = 0;
     text.push('\n');
     reply.verbatim(&text);
 }
@@ -88,6 +91,7 @@ pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
         return reply.error(errors::SYNTAX);
     }
     let mut text = String::new();
+    ctx.client().argument_bytes = args.total_bytes();
     for client in ctx.shared.clients.iter() {
         if wanted != Some(false) && !client.stateless && (ids.is_empty() || ids.contains(&client.id)) {
             client.describe(ctx.now_ms, &mut text);
@@ -95,6 +99,7 @@ pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
         }
     }
     reply.verbatim(&text);
+    ctx.client().argument_bytes = 0;
 }
 
 /// Whether clients of that type are to be found here, where every client is a normal one.

@@ -103,7 +103,9 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
         return Executed { redirected: true, ..Executed::default() };
     }
     let limit = ctx.env().config.max_memory_bytes;
-    if deny_oom && limit > 0 && ctx.machine.used_bytes() > limit {
+    // What waits for EXEC takes memory, whatever it does then.
+    let grows = deny_oom || in_transaction && !command.has(flag::UNQUEUED);
+    if grows && limit > 0 && ctx.machine.used_bytes() > limit {
         reject(ctx, reply, Some(command), errors::OUT_OF_MEMORY);
         return Executed::default();
     }

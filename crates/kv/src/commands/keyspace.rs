@@ -110,13 +110,22 @@ pub(super) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
-    // Redis takes any number, below zero too; one beyond our last position is at the end.
-    let text = std::str::from_utf8(args.at(1)).unwrap_or("");
-    let magnitude = text.strip_prefix('-').unwrap_or(text).parse::<u64>().ok();
-    let Some(cursor) = magnitude.map(|n| if text.starts_with('-') { n.wrapping_neg() } else { n }) else {
-        return reply.error("ERR invalid cursor");
+/// A cursor as C's `strtoul` reads it, which Redis asks: with a sign or without, nothing for 0, and up to a zero byte. One beyond our last position is at the end.
+fn parse_cursor(text: &[u8]) -> Option<u64> {
+    let text = memchr::memchr(0, text).map_or(text, |end| &text[..end]);
+    let (negative, digits) = match text {
+        [] => return Some(0),
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
     };
+    let only_digits = std::str::from_utf8(digits).ok().filter(|_| digits.iter().all(u8::is_ascii_digit))?;
+    let n = only_digits.parse::<u64>().ok()?;
+    Some(if negative { n.wrapping_neg() } else { n })
+}
+
+pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let Some(cursor) = parse_cursor(args.at(1)) else { return reply.error("ERR invalid cursor") };
     let (mut pattern, mut count, mut strings) = (None, 10usize, true);
     let mut i = 2;
     while i < args.len() {

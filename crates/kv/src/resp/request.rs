@@ -50,18 +50,24 @@ pub enum ProtocolError {
     /// The number of arguments goes on without end.
     #[error("Protocol error: too big mbulk count string")]
     CountTooLong,
-    /// The number of arguments is none, or too large.
+    /// The number of arguments is none.
     #[error("Protocol error: invalid multibulk length")]
     Count,
+    /// More arguments than a request may have.
+    #[error("Protocol error: invalid multibulk length")]
+    TooManyArgs,
     /// The length of an argument goes on without end.
     #[error("Protocol error: too big bulk count string")]
     LengthTooLong,
     /// An argument that does not start with its length.
     #[error("Protocol error: expected '$', got '{}'", char::from(*.0))]
     ExpectedBulk(u8),
-    /// The length of an argument is none, or too large.
+    /// The length of an argument is none.
     #[error("Protocol error: invalid bulk length")]
     Length,
+    /// A longer argument than there may be.
+    #[error("Protocol error: invalid bulk length")]
+    ArgTooLong,
     /// More arguments than a client may send before it has said who it is.
     #[error("Protocol error: unauthenticated multibulk length")]
     UnauthenticatedCount,
@@ -71,6 +77,13 @@ pub enum ProtocolError {
     /// The arguments together are too long.
     #[error("Protocol error: request exceeds the limit of {0} bytes")]
     RequestTooLong(usize),
+}
+
+impl ProtocolError {
+    /// Whether the bytes are those of a client that speaks the protocol, and wants to send more than it may.
+    pub fn is_excess(&self) -> bool {
+        matches!(self, ProtocolError::TooManyArgs | ProtocolError::ArgTooLong | ProtocolError::RequestTooLong(_))
+    }
 }
 
 /// Finds one request after the other at the start of a connection's input.
@@ -114,7 +127,10 @@ impl RequestParser {
                         Line::Endless => return Err(ProtocolError::CountTooLong),
                         Line::Number(n, next) => (n, next),
                     };
-                    let count = count.filter(|n| *n <= limits.max_args as i64).ok_or(ProtocolError::Count)?;
+                    let count = count.ok_or(ProtocolError::Count)?;
+                    if count > limits.max_args as i64 {
+                        return Err(ProtocolError::TooManyArgs);
+                    }
                     if count > UNAUTHENTICATED_ARGS && !authenticated {
                         return Err(ProtocolError::UnauthenticatedCount);
                     }
@@ -142,7 +158,10 @@ impl RequestParser {
                         Line::Endless => return Err(ProtocolError::LengthTooLong),
                         Line::Number(n, next) => (n, next),
                     };
-                    let len = len.filter(|n| (0..=limits.max_bulk_bytes as i64).contains(n)).ok_or(ProtocolError::Length)?;
+                    let len = len.filter(|n| *n >= 0).ok_or(ProtocolError::Length)?;
+                    if len > limits.max_bulk_bytes as i64 {
+                        return Err(ProtocolError::ArgTooLong);
+                    }
                     if len > UNAUTHENTICATED_BYTES && !authenticated {
                         return Err(ProtocolError::UnauthenticatedLength);
                     }
@@ -393,12 +412,12 @@ mod tests {
         let small = Limits { max_inline_bytes: 100, max_args: 4, max_bulk_bytes: 50, max_request_bytes: 110 };
         for (input, error) in [
             (&b"*3\r\n:1\r\n"[..], ProtocolError::ExpectedBulk(b':')),
-            (b"*1\r\n$3000000000\r\n", ProtocolError::Length),
+            (b"*1\r\n$3000000000\r\n", ProtocolError::ArgTooLong),
             (b"*1\r\n$-1\r\n", ProtocolError::Length),
             (b"*1\r\n$x\r\n", ProtocolError::Length),
             (b"*1\r\n$007\r\n", ProtocolError::Length),
-            (b"*1\r\n$51\r\n", ProtocolError::Length),
-            (b"*5\r\n", ProtocolError::Count),
+            (b"*1\r\n$51\r\n", ProtocolError::ArgTooLong),
+            (b"*5\r\n", ProtocolError::TooManyArgs),
             (b"*x\r\n", ProtocolError::Count),
             (b"*\r\n", ProtocolError::Count),
             (b"SET \"a\r\n", ProtocolError::Quotes),
@@ -422,7 +441,7 @@ mod tests {
 
     #[test]
     fn a_huge_length_is_refused_at_its_header() {
-        assert_eq!(one(b"*2\r\n$3\r\nSET\r\n$3221225472\r\n").1, Some(ProtocolError::Length));
+        assert_eq!(one(b"*2\r\n$3\r\nSET\r\n$3221225472\r\n").1, Some(ProtocolError::ArgTooLong));
     }
 
     fn piece() -> impl Strategy<Value = Vec<u8>> {

@@ -2,6 +2,7 @@
 
 mod fabric;
 mod fake;
+mod mistakes;
 mod page;
 mod redis;
 mod rig;

@@ -87,6 +87,29 @@ impl Rig {
     pub fn check_backup(&self) {
         let mut backup = FakeReplica::new(Nobody, self.replica.log.clone());
         backup.catch_up(usize::MAX);
+    /// Sends `chunk` again and again, turning the node, until that fails. Returns how many bytes went.
+    pub fn flood(&mut self, client: &mut Client<TcpStream>, chunk: &[u8]) -> usize {
+        let mut sent = 0;
+        loop {
+            match client.stream.write(chunk) {
+                Ok(n) => sent += n,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return sent,
+            }
+            self.turn();
+            assert!(sent < 1 << 30, "{sent} bytes were read of a client that ought not to send");
+        }
+    }
+
+    /// Turns until the node has closed every connection.
+    pub fn until_nobody_is_connected(&mut self) {
+        let open = (0..PATIENCE).find(|_| {
+            self.turn();
+            self.app.stats().connections == 0
+        });
+        assert!(open.is_some(), "connections stay open for {PATIENCE} turns");
+    }
+
         assert_eq!(backup.machine.digest(), self.replica.machine.digest());
     }
 }

@@ -289,6 +289,18 @@ fn keys_and_expiry_answer_as_redis_does() {
         SCAN 0 NOPE 1
         EXISTS a a b
         TOUCH a b
+        SCAN ""
+        SCAN "" COUNT 100
+        SCAN +0
+        SCAN -0
+        SCAN " 0"
+        SCAN "0 "
+        SCAN -
+        SCAN +-0
+        SCAN "0\x000"
+        SCAN "\xff"
+        SCAN 0x0
+        SCAN 99999999999999999999
         TYPE a
         TYPE b
         DEL a b a

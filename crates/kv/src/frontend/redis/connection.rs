@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use martlet_protocol::basics::Time;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
@@ -24,6 +25,15 @@ pub(super) enum Arrival {
     End,
 }
 
+/// How long a connection stays that is not listened to any more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Linger {
+    /// So many bytes more are read.
+    pub(super) bytes: usize,
+    /// And nothing from then on.
+    pub(super) until: Time,
+}
+
 /// A client's connection.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -40,6 +50,8 @@ pub(super) struct Connection {
     pub(super) ended: bool,
     /// It waits in the queue of those to serve.
     pub(super) queued: bool,
+    /// It is on the list of those that linger.
+    pub(super) listed_lingering: bool,
     /// It is on the list of those with output.
     pub(super) listed: bool,
     /// The socket took no more; the event set will tell.
@@ -50,9 +62,9 @@ pub(super) struct Connection {
     pub(super) unfinished: bool,
     /// No more requests; it ends when its output has gone.
     pub(super) closing: bool,
-    /// What the client sent was no request: so many bytes more are read and dropped. To close the connection while there are any would reset it, and a client
-    /// that is still sending, such as a value that is too long, would be told of that, and not of its mistake.
-    pub(super) discarding: Option<usize>,
+    /// The client is sending more than it may: for a while what comes is read and dropped. To close the connection at once would reset it, and the client,
+    /// which sends all of its value before it reads, would be told of that, and not of its mistake.
+    pub(super) lingers: Option<Linger>,
     /// The other end has been told that nothing more comes.
     shut: bool,
 }
@@ -68,12 +80,13 @@ impl Connection {
             readable: true,
             ended: false,
             queued: false,
+            listed_lingering: false,
             listed: false,
             blocked: false,
             paused: false,
             unfinished: false,
             closing: false,
-            discarding: None,
+            lingers: None,
             shut: false,
         }
     }
@@ -122,26 +135,26 @@ impl Connection {
 
     /// Reads what is to be dropped. What the client sent before its end, or more than it may, needs no answer.
     pub(super) fn discard(&mut self, into: &mut [u8]) {
-        let Some(left) = self.discarding else { return };
+        let Some(linger) = self.lingers else { return };
         match self.read(into) {
             Arrival::Bytes(n) => {
                 self.readable = n == into.len() || self.ended;
-                self.discarding = left.checked_sub(n);
+                self.lingers = linger.bytes.checked_sub(n).map(|bytes| Linger { bytes, ..linger });
             }
             Arrival::Nothing => self.readable = false,
-            Arrival::End => self.discarding = None,
+            Arrival::End => self.lingers = None,
         }
     }
 
     /// Whether everything is done that can be done. Who is not read any more, and has been sent everything, is told that this was all.
     pub(super) fn is_finished(&mut self) -> bool {
         let finished = self.closing && self.output.pending() == 0;
-        if finished && self.discarding.is_some() && !self.shut {
+        if finished && self.lingers.is_some() && !self.shut {
             self.shut = true;
             // If the other end is gone, that is seen when it is read.
             let _ = shutdown(&self.fd, Shutdown::Write);
         }
-        finished && self.discarding.is_none()
+        finished && self.lingers.is_none()
     }
 }
 

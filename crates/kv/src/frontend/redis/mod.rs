@@ -12,7 +12,7 @@ mod listener;
 mod output;
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use martlet_protocol::basics::Time;
 use martlet_protocol::replica::{NODES_OWN, Replica, Ticket};
@@ -21,7 +21,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use self::connection::{Arrival, Connection};
+use self::connection::{Arrival, Connection, Linger};
 pub use self::listener::ListenError;
 use self::listener::Listener;
 use crate::commands::{Client, ClientSlot, Shared};
@@ -42,6 +42,8 @@ const LISTENERS: u64 = 1 << 40;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// After an accept that failed for lack of descriptors, when to try again, in nanoseconds.
 const ACCEPT_RETRY_NS: u64 = 10_000_000;
+/// How long a client may go on sending what it may not send, so as to read why when it is done, in nanoseconds: 100 MiB take a second on a network of a gigabit.
+const LINGER_NS: u64 = 1_000_000_000;
 /// How often the log says so meanwhile, in nanoseconds.
 const COMPLAINT_NS: u64 = 1_000_000_000;
 
@@ -61,6 +63,8 @@ pub struct RedisFront {
     ready: VecDeque<usize>,
     /// Connections with output.
     writers: Vec<usize>,
+    /// Connections that stay for a while after their last request, by the end of it.
+    lingering: VecDeque<(Time, usize)>,
     /// What one read takes; shared, as nothing stays in it.
     scratch: Box<[u8]>,
     next_look: Time,
@@ -100,6 +104,7 @@ impl RedisFront {
             free: Vec::new(),
             ready: VecDeque::new(),
             writers: Vec::new(),
+            lingering: VecDeque::new(),
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             next_look: Time(0),
             looked: false,
@@ -144,6 +149,7 @@ impl RedisFront {
         if !self.accepting.is_empty() && now >= self.accept_again_at {
             self.accept(turn.shared, now, turn.now_ms);
         }
+        self.end_lingering(turn.shared, now);
         for _ in 0..self.ready.len() {
             if !turn.takes(0) {
                 break;
@@ -155,6 +161,24 @@ impl RedisFront {
             self.put_back(at, connection, turn.shared);
             if std::mem::take(&mut turn.shared.killed) {
                 self.close_killed(turn.shared);
+            }
+        }
+    }
+
+    /// When a connection has stayed for long enough, at the earliest.
+    pub fn deadline(&self) -> Time {
+        self.lingering.front().map_or(Time(u64::MAX), |(until, _)| *until)
+    }
+
+    /// Closes the connections whose time is up.
+    fn end_lingering(&mut self, shared: &mut Shared, now: Time) {
+        while let Some((until, at)) = self.lingering.front().copied().filter(|(until, _)| *until <= now) {
+            self.lingering.pop_front();
+            // Its place may be another connection's by now.
+            let Some(connection) = self.connections[at].as_mut().filter(|c| c.lingers.is_some_and(|l| l.until == until)) else { continue };
+            connection.lingers = None;
+            if connection.is_finished() {
+                self.close(at, shared);
             }
         }
     }
@@ -262,7 +286,9 @@ impl RedisFront {
         shared.stats.connections_received += 1;
         shared.stats.connections += 1;
         let authenticated = shared.env.config.password.is_none();
-        let slot = shared.clients.add(Client::new(from, self.listeners[listener].name.clone(), authenticated, now_ms));
+        let slot = shared
+            .clients
+            .add(Client { fd: fd.as_raw_fd(), ..Client::new(from, self.listeners[listener].name.clone(), authenticated, now_ms) });
         let mut connection = Connection::new(fd, slot);
         connection.queued = true;
         self.connections[at] = Some(connection);
@@ -284,7 +310,11 @@ impl RedisFront {
             connection.listed = true;
             self.writers.push(at);
         }
-        let wanted = !connection.closing || connection.discarding.is_some();
+        if let Some(linger) = connection.lingers.filter(|_| !connection.listed_lingering) {
+            connection.listed_lingering = true;
+            self.lingering.push_back((linger.until, at));
+        }
+        let wanted = !connection.closing || connection.lingers.is_some();
         let more = wanted && !connection.paused && (connection.readable || connection.unfinished);
         if more && !connection.queued {
             connection.queued = true;
@@ -416,6 +446,7 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
     while taken < input.len() {
         if connection.output.pending() > pause {
             (connection.paused, connection.unfinished) = (true, true);
+    turn.shared.clients.get_mut(slot).input_bytes = input.len();
             break;
         }
         let rest = &input[taken..];
@@ -446,7 +477,10 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
                 let protocol = turn.shared.clients.get(slot).protocol;
                 Reply::new(connection.output.buffer(), protocol).error(&format!("ERR {error}"));
                 connection.closing = true;
-                connection.discarding = Some(limits.max_request_bytes);
+                // Where no request starts, and before the password, there is nothing to wait for.
+                if error.is_excess() && authenticated {
+                    connection.lingers = Some(Linger { bytes: limits.max_request_bytes, until: turn.replica.now().after(LINGER_NS) });
+                }
                 taken = input.len();
             }
         }
