@@ -72,8 +72,8 @@ impl Replica for Alone {
     }
 }
 
-fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+fn wall_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let id = ProcessId { node: NodeId(0), incarnation: Incarnation(1) };
     let config = KvConfig { node: id.node, listen: Some(listen), ..KvConfig::default() };
     // What is measured here holds no secret.
-    let mut app = KvApp::new(config, Box::new(wall_ms), [wall_ms(), 1])?;
+    let mut app = KvApp::new(config, Box::new(wall_ns), [wall_ns(), 1])?;
     let mut replica = Alone { fabric: Nobody, machine: KvMachine::new(), start: Instant::now(), now: Time(1), entries: 0 };
     let spin_ns = if std::env::args().nth(2).as_deref() == Some("spin") { u64::MAX } else { 20_000 };
     let mut busy_at = Time(0);

@@ -8,7 +8,7 @@ use martlet_protocol::basics::layout::Sizes;
 use martlet_protocol::replica::{Application, HandOverState, MadeUpClient, Replica, Standing, Ticket};
 
 use crate::client::Rehearser;
-use crate::commands::{Ctx, Shared};
+use crate::commands::{Clock, CpuClock, Ctx, Shared};
 use crate::config::{ConfigError, KvConfig};
 use crate::frontend::fabric::FabricFront;
 use crate::frontend::redis::{ListenError, RedisFront};
@@ -16,11 +16,8 @@ use crate::stats::KvStats;
 use crate::store::{Effect, KvMachine, Seed};
 use crate::turn::Turn;
 
-/// Tells the time, in milliseconds of Unix time. Only expiry and what is shown to people depend on it.
+/// Tells the time, in nanoseconds of Unix time. Only expiry and what is shown to people depend on it.
 pub type WallClock = Box<dyn Fn() -> u64 + Send>;
-
-/// How long one reading of the wall clock serves, in nanoseconds.
-const WALL_NS: u64 = 500_000;
 
 /// Why the application cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +35,7 @@ pub struct KvApp {
     shared: Shared,
     redis: RedisFront,
     fabric: FabricFront,
-    wall: WallClock,
-    wall_read_at: Time,
-    now_ms: u64,
+    clock: Clock,
     seed: Seed,
     reign: u64,
     is_primary: bool,
@@ -66,8 +61,8 @@ impl KvApp {
     pub fn new(config: KvConfig, wall: WallClock, chance: [u64; 2]) -> Result<KvApp, StartError> {
         config.check()?;
         let redis = RedisFront::new(&config)?;
-        let now_ms = wall();
-        let mut shared = Shared::new(config, now_ms, chance[0] ^ chance[1].rotate_left(32));
+        let mut clock = Clock::new(wall);
+        let mut shared = Shared::new(config, clock.now_ms(), chance[0] ^ chance[1].rotate_left(32));
         // The port that was got is the one to show.
         if let Some(address) = redis.address() {
             shared.env.config.listen = Some(address);
@@ -79,9 +74,7 @@ impl KvApp {
             shared,
             redis,
             fabric,
-            wall,
-            wall_read_at: Time(0),
-            now_ms,
+            clock,
             seed,
             reign: 0,
             is_primary: false,
@@ -90,6 +83,13 @@ impl KvApp {
             expiring: false,
             untidy: false,
         })
+    }
+
+    /// Lets INFO tell how much of the processors this process has had.
+    #[must_use]
+    pub fn with_cpu_clock(mut self, cpu: CpuClock) -> KvApp {
+        self.shared.cpu = Some(cpu);
+        self
     }
 
     /// The TCP address it listens on: the port, when 0 was asked for.
@@ -139,13 +139,6 @@ impl KvApp {
         }
         self.handing_over = false;
     }
-
-    fn read_wall(&mut self, now: Time) {
-        if self.wall_read_at == Time(0) || now.since(self.wall_read_at) >= WALL_NS {
-            self.now_ms = (self.wall)();
-            self.wall_read_at = now;
-        }
-    }
 }
 
 /// Effects of a turn never outlive it, so none are left over from another reign.
@@ -158,9 +151,9 @@ impl Application for KvApp {
 
     fn poll<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R) -> usize {
         self.refresh(replica);
-        self.read_wall(replica.now());
+        self.clock.forget();
         let budget = self.shared.env.config.commands_per_turn;
-        let mut turn = Turn { replica, shared: &mut self.shared, now_ms: self.now_ms, budget, executed: 0, replied: 0 };
+        let mut turn = Turn { replica, shared: &mut self.shared, clock: &mut self.clock, budget, executed: 0, replied: 0 };
         if self.is_primary && !turn.replica.machine().is_seeded() {
             turn.perform(Effect::Seed(self.seed));
         }
@@ -174,7 +167,8 @@ impl Application for KvApp {
         if self.is_primary && turn.replica.machine().expiring() > 0 && turn.takes(0) {
             let most = turn.shared.env.config.expire_per_turn;
             let slot = self.fabric.slot(turn.shared);
-            let mut ctx = Ctx { machine: turn.replica.machine_mut(), shared: turn.shared, slot, now_ms: self.now_ms };
+            turn.clock.forget();
+            let mut ctx = Ctx { machine: turn.replica.machine_mut(), shared: turn.shared, slot, clock: turn.clock };
             self.expiring = ctx.expire_some(most);
         }
         turn.propose();
@@ -202,14 +196,14 @@ impl Application for KvApp {
     /// SHUTDOWN.
     fn wants_end(&self) -> bool {
         self.shared.shutdown
-    fn deadline(&self) -> Time {
-        self.redis.deadline()
-    }
-
     }
 
     fn sleep(&mut self, at_most_ns: u64) -> bool {
         self.redis.sleep(at_most_ns)
+    }
+
+    fn deadline(&self) -> Time {
+        self.redis.deadline()
     }
 
     fn is_heard_in_memory(&self) -> bool {
@@ -230,8 +224,7 @@ impl Application for KvApp {
     /// Its wall clock stands still: nothing expires there.
     fn understudy(&self, sizes: Sizes) -> Option<(KvApp, KvMachine)> {
         let config = KvConfig { listen: None, unix_socket: None, sizes, ..self.shared.env.config.clone() };
-        let now_ms = self.now_ms;
-        let app = KvApp::new(config, Box::new(move || now_ms), [self.seed.0, self.seed.1]);
+        let app = KvApp::new(config, Box::new(|| 0), [self.seed.0, self.seed.1]);
         // Without sockets to listen on only a lack of descriptors stands in the way.
         let app = app.inspect_err(|error| tracing::warn!(%error, "no understudy")).ok()?;
         Some((app, KvMachine::new()))

@@ -17,5 +17,6 @@ pub mod store;
 mod turn;
 
 pub use app::{KvApp, StartError, WallClock};
+pub use commands::CpuTimes;
 pub use config::{ConfigError, KvConfig};
 pub use stats::KvStats;

@@ -2,7 +2,7 @@
 
 use martlet_protocol::replica::{Replica, Ticket};
 
-use crate::commands::{ClientSlot, Ctx, Executed, Shared, bound, execute};
+use crate::commands::{ClientSlot, Clock, Ctx, Executed, Shared, bound, execute};
 use crate::resp::Args;
 use crate::store::{Effect, KvMachine};
 
@@ -20,7 +20,7 @@ pub(crate) const REPLY_BYTES: usize = 4 << 20;
 pub(crate) struct Turn<'a, R> {
     pub(crate) replica: &'a mut R,
     pub(crate) shared: &'a mut Shared,
-    pub(crate) now_ms: u64,
+    pub(crate) clock: &'a mut Clock,
     /// How many more requests may be executed.
     pub(crate) budget: usize,
     pub(crate) executed: usize,
@@ -56,7 +56,7 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
             // What is there is of whole requests.
             self.propose();
         }
-        let mut ctx = Ctx { machine: self.replica.machine_mut(), shared: self.shared, slot, now_ms: self.now_ms };
+        let mut ctx = Ctx { machine: self.replica.machine_mut(), shared: self.shared, slot, clock: self.clock };
         let before = out.len();
         let executed = execute(&mut ctx, args, out);
         self.replied += out.len().saturating_sub(before);

@@ -57,6 +57,6 @@ const _: () =
     assert!(!martlet_fabric::probe::BUILT_IN, "a node must not hold a simulator's canaries or marks: build it without those features");
 
 pub use durable::DiskError;
-pub use os::{clock, idle, sched, stop, waker};
+pub use os::{clock, cpu, idle, sched, stop, waker};
 use os::{undertaker, warm};
 pub use runner::{Ended, Hooks, OnStart, RunError, Started, run};

@@ -4,7 +4,7 @@
 use martlet_kv::KvConfig;
 use martlet_kv::client::Value;
 use martlet_kv::commands::client::ReplyMode;
-use martlet_kv::commands::{Client, Ctx, Shared, execute};
+use martlet_kv::commands::{Client, Clock, Ctx, Shared, execute};
 use martlet_kv::resp::{Args, Limits, Protocol, RequestParser, parse_i64};
 use martlet_kv::store::KvMachine;
 use martlet_protocol::basics::LogIndex;
@@ -46,7 +46,7 @@ pub(super) fn run(data: &[u8]) {
         let slot = clients[turn % 2];
         let silent = shared.clients.get_mut(slot).reply_mode != ReplyMode::On || args.is(0, "client") && args.is(1, "reply");
         let mut out = Vec::new();
-        execute(&mut Ctx { machine: &mut primary, shared: &mut shared, slot, now_ms }, args, &mut out);
+        execute(&mut Ctx { machine: &mut primary, shared: &mut shared, slot, clock: &mut Clock::standing_at_ms(now_ms) }, args, &mut out);
         let value = Value::parse(&out);
         assert!(value.is_some() || silent && out.is_empty(), "{:?} is answered by \"{}\"", words(args), out.escape_ascii());
         if !shared.effects.is_empty() {

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use martlet_kv::store::KvMachine;
-use martlet_kv::{KvApp, KvConfig};
+use martlet_kv::{CpuTimes, KvApp, KvConfig};
 use martlet_node::config::{Key, Settings};
+use martlet_node::cpu::{CpuOf, cpu_us};
 use martlet_node::{Hooks, clock};
 use rustix::process::{Resource, Rlimit, Signal};
 
@@ -39,7 +40,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     hooks.stop.on_signals().context("cannot take SIGTERM and SIGINT")?;
     let mut store = store(&settings);
     store.max_clients = make_room(store.max_clients);
-    let app = KvApp::new(store, Box::new(clock::wall_ms), chance()?).map_err(Fail::failed)?;
+    let app = KvApp::new(store, Box::new(clock::wall_ns), chance()?).map_err(Fail::failed)?.with_cpu_clock(Box::new(cpu_times));
     if let Some(address) = app.address() {
         tracing::info!(%address, "serving the Redis protocol");
     }
@@ -48,6 +49,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let ended = martlet_node::run(&settings, app, KvMachine::default(), hooks).map_err(Fail::failed)?;
     tracing::info!(left = ended.left, resets = ended.resets, "ended");
     Ok(())
+}
+
+/// What INFO tells of the processors: what getrusage does.
+fn cpu_times() -> CpuTimes {
+    let [process, thread, children] = [CpuOf::Process, CpuOf::Thread, CpuOf::Children].map(cpu_us);
+    CpuTimes { user_us: process.0, system_us: process.1, thread_us: thread, children_us: children }
 }
 
 /// What the store is told of the node's file.

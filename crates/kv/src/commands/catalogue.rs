@@ -21,6 +21,7 @@ macro_rules! commands {
             tips: &[$($tip,)*],
             handler: $handler,
             rows: rows!($($rows)?),
+            number: 0,
             first_subcommand: 0,
         },)*]
     };

@@ -26,8 +26,8 @@ pub(super) fn set_name(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
     reply.ok();
 }
 
-pub(super) fn info(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
-    let now_ms = ctx.now_ms;
+pub(super) fn info(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let now_ms = ctx.now_ms();
     let mut text = String::new();
     let client = ctx.client();
     client.argument_bytes = args.total_bytes();
@@ -92,14 +92,15 @@ pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     }
     let mut text = String::new();
     ctx.client().argument_bytes = args.total_bytes();
+    let now_ms = ctx.now_ms();
     for client in ctx.shared.clients.iter() {
         if wanted != Some(false) && !client.stateless && (ids.is_empty() || ids.contains(&client.id)) {
-            client.describe(ctx.now_ms, &mut text);
+            client.describe(now_ms, &mut text);
             text.push('\n');
         }
     }
-    reply.verbatim(&text);
     ctx.client().argument_bytes = 0;
+    reply.verbatim(&text);
 }
 
 /// Whether clients of that type are to be found here, where every client is a normal one.

@@ -94,7 +94,7 @@ fn keys_in_slot(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     if let Some(error) = too_many(ctx, &format!("CLUSTER {}", String::from_utf8_lossy(args.at(1)).to_ascii_uppercase())) {
         return reply.error(&error);
     }
-    let now_ms = ctx.now_ms;
+    let now_ms = ctx.now_ms();
     let of_slot = ctx.machine.iter().filter(|e| is_live(e, now_ms) && i64::from(key_slot(e.key())) == slot);
     match most {
         None => reply.count(of_slot.count()),

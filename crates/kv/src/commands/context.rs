@@ -3,7 +3,9 @@
 use martlet_fabric::NodeId;
 
 use super::bound;
+use super::calls::Calls;
 use super::client::{Client, ClientSlot, Clients};
+use super::clock::Clock;
 use super::env::Env;
 use super::errors;
 use crate::config::KvConfig;
@@ -11,8 +13,23 @@ use crate::resp::Reply;
 use crate::stats::KvStats;
 use crate::store::{Effect, Effects, Entry, Keyed, KvMachine};
 
+/// Tells how much of the processors this process has had.
+pub type CpuClock = Box<dyn Fn() -> CpuTimes + Send>;
+
+/// How much of the processors a process has had, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTimes {
+    /// In the program.
+    pub user_us: u64,
+    /// In the kernel, for it.
+    pub system_us: u64,
+    /// Of the first two, what the calling thread has had: in the program, and in the kernel.
+    pub thread_us: (u64, u64),
+    /// What processes that it started and that have ended had: in the program, and in the kernel.
+    pub children_us: (u64, u64),
+}
+
 /// What outlives a command: the clients, the effects not yet proposed, the counters.
-#[derive(Debug)]
 pub struct Shared {
     /// The server around.
     pub env: Env,
@@ -28,6 +45,10 @@ pub struct Shared {
     pub reply_end: usize,
     /// Counters.
     pub stats: KvStats,
+    /// Counters by command and by error.
+    pub calls: Calls,
+    /// How much of the processors this process has had; `None`: nobody can tell.
+    pub cpu: Option<CpuClock>,
     /// Chance, for RANDOMKEY only.
     pub random: fastrand::Rng,
     /// Some client has been killed by another, and its connection is to be closed.
@@ -36,6 +57,12 @@ pub struct Shared {
     pub shutdown: bool,
     /// A client asked for leadership to be handed over: to this node, or to whoever comes next.
     pub hand_over: Option<Option<NodeId>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("env", &self.env).field("stats", &self.stats).finish_non_exhaustive()
+    }
 }
 
 impl Shared {
@@ -49,6 +76,8 @@ impl Shared {
             spare: usize::MAX,
             reply_end: usize::MAX,
             stats: KvStats::default(),
+            calls: Calls::default(),
+            cpu: None,
             random: fastrand::Rng::with_seed(seed),
             killed: false,
             shutdown: false,
@@ -67,8 +96,8 @@ pub struct Ctx<'a> {
     pub shared: &'a mut Shared,
     /// Whose command it is.
     pub slot: ClientSlot,
-    /// The time, in milliseconds of Unix time; it stands still during a command and a transaction.
-    pub now_ms: u64,
+    /// The time; it stands still during a command and a transaction.
+    pub clock: &'a mut Clock,
 }
 
 impl Ctx<'_> {
@@ -76,6 +105,12 @@ impl Ctx<'_> {
     #[inline]
     pub fn client(&mut self) -> &mut Client {
         self.shared.clients.get_mut(self.slot)
+    }
+
+    /// The command's time, in milliseconds of Unix time.
+    #[inline]
+    pub fn now_ms(&mut self) -> u64 {
+        self.clock.now_ms()
     }
 
     /// The server.
@@ -94,7 +129,7 @@ impl Ctx<'_> {
     #[inline]
     pub fn live(&mut self, k: Keyed<'_>) -> Option<&Entry> {
         if self.machine.expiring() > 0 {
-            let now_ms = self.now_ms;
+            let now_ms = self.now_ms();
             if self.machine.get(k)?.expiry().is_some_and(|at| at <= now_ms) {
                 self.expire(k);
                 return None;
@@ -158,7 +193,7 @@ impl Ctx<'_> {
 
     /// Gives a key that is there another expiry; one that is not in the future deletes it.
     pub fn set_expiry(&mut self, k: Keyed<'_>, expiry: Option<u64>) {
-        if expiry.is_some_and(|at| at <= self.now_ms) {
+        if expiry.is_some_and(|at| at <= self.now_ms()) {
             self.delete(k);
         } else if self.machine.set_expiry(k, expiry) {
             self.shared.effects.push(Effect::Expire { key: k.key, expiry });
@@ -192,8 +227,9 @@ impl Ctx<'_> {
 
     /// Deletes up to `most` keys that are due, and no more than one entry of the log tells of. Returns whether there may be more.
     pub fn expire_some(&mut self, most: usize) -> bool {
+        let now_ms = self.now_ms();
         for _ in 0..most {
-            let Some(key) = self.machine.first_due(self.now_ms).map(|e| e.key().to_vec()) else { return false };
+            let Some(key) = self.machine.first_due(now_ms).map(|e| e.key().to_vec()) else { return false };
             if self.shared.effects.bytes().len() + key.len() + bound::EFFECT_BYTES > self.shared.limit {
                 return true;
             }

@@ -23,9 +23,11 @@ const REPLY_HEADS: usize = 4096;
 
 /// Executes one request of `ctx`'s client and appends its reply to `out`.
 pub fn execute(ctx: &mut Ctx<'_>, args: Args<'_>, out: &mut Vec<u8>) -> Executed {
-    let now_ms = ctx.now_ms;
+    ctx.clock.begin();
+    if !ctx.client().stateless {
+        ctx.client().last_ms = ctx.now_ms();
+    }
     let client = ctx.client();
-    client.last_ms = now_ms;
     let (protocol, mode) = (client.protocol, client.reply_mode);
     match mode {
         ReplyMode::On => run(ctx, args, &mut Reply::new(out, protocol)),
@@ -123,11 +125,28 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
         transactions::queue(ctx, command, args, reply);
         return Executed::default();
     }
-    ctx.shared.stats.commands += 1;
     ctx.shared.spare = room - most;
     ctx.shared.reply_end = reply.position().saturating_add(ctx.env().config.limits.max_bulk_bytes).saturating_add(REPLY_HEADS);
-    (command.handler)(ctx, args, reply);
+    call(ctx, command, args, reply);
     Executed { data, redirected: false }
+}
+
+/// Runs a command, and counts it.
+pub(super) fn call(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>, reply: &mut Reply<'_>) {
+    ctx.shared.stats.commands += 1;
+    if ctx.client().stateless {
+        // To read the clock twice would take a twentieth of such a request.
+        return (command.handler)(ctx, args, reply);
+    }
+    let (began, at) = (ctx.clock.latest(), reply.position());
+    (command.handler)(ctx, args, reply);
+    let took = ctx.clock.read().saturating_sub(began);
+    let error = reply.error_at(at);
+    ctx.shared.calls.executed(command, took, error.is_some());
+    if let Some(error) = error {
+        ctx.shared.stats.errors += 1;
+        ctx.shared.calls.told(error);
+    }
 }
 
 const HTTP: &str = "ERR Protocol error: this is HTTP, and a server of the Redis protocol does not speak it";
@@ -141,7 +160,11 @@ fn is_http(name: &[u8]) -> bool {
 /// Answers with an error a command that does not even start; an open transaction will not be executed then.
 fn reject(ctx: &mut Ctx<'_>, reply: &mut Reply<'_>, command: Option<&Command>, error: &str) {
     ctx.shared.stats.errors += 1;
+    if let Some(command) = command {
+        ctx.shared.calls.rejected(command);
+    }
     if command.is_some_and(|c| c.name == "exec") {
+        ctx.shared.calls.told(b"EXECABORT");
         transactions::give_up(ctx);
         reply.error(&format!("EXECABORT Transaction discarded because of: {}", error.strip_prefix("ERR ").unwrap_or(error)));
         return;
@@ -149,6 +172,7 @@ fn reject(ctx: &mut Ctx<'_>, reply: &mut Reply<'_>, command: Option<&Command>, e
     if let Some(transaction) = &mut ctx.client().transaction {
         transaction.broken = true;
     }
+    ctx.shared.calls.told(error.as_bytes());
     reply.error(error);
 }
 
@@ -160,6 +184,7 @@ fn redirect(ctx: &mut Ctx<'_>, args: Args<'_>, command: &Command, reply: &mut Re
     let error = ctx.env().redirection(slot.unwrap_or(0));
     if command.name == "exec" && error.starts_with("MOVED") {
         transactions::give_up(ctx);
+        ctx.shared.calls.told(error.as_bytes());
         reply.error(&error);
     } else {
         reject(ctx, reply, Some(command), &error);

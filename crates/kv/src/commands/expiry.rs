@@ -70,7 +70,7 @@ fn expire_generic(ctx: &mut Ctx<'_>, args: Args<'_>, unit: Unit, absolute: bool,
         Err(error) => return reply.error(&error),
     };
     let Some(n) = parse_i64(args.at(2)) else { return reply.error(errors::NOT_AN_INTEGER) };
-    let Some(at) = deadline(n, unit, if absolute { 0 } else { ctx.now_ms }) else {
+    let Some(at) = deadline(n, unit, if absolute { 0 } else { ctx.now_ms() }) else {
         return reply.error(&format!("ERR invalid expire time in '{command}' command"));
     };
     let k = ctx.key(args.at(1));
@@ -101,7 +101,7 @@ pub(super) fn pexpireat(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>
 
 /// -2 for no key, -1 for no expiry, else what `of` makes of it.
 fn report(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>, of: impl FnOnce(u64, u64) -> u64) {
-    let (k, now_ms) = (ctx.key(args.at(1)), ctx.now_ms);
+    let (k, now_ms) = (ctx.key(args.at(1)), ctx.now_ms());
     match ctx.look_up(k).map(Entry::expiry) {
         None => reply.int(-2),
         Some(None) => reply.int(-1),

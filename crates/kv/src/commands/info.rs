@@ -8,24 +8,39 @@ use super::connection::REDIS_VERSION;
 use super::context::Ctx;
 use crate::resp::{Args, Reply};
 
-type Section = (&'static str, fn(&mut Ctx<'_>, &mut String) -> std::fmt::Result);
+type Section = (&'static str, When, fn(&mut Ctx<'_>, &mut String) -> std::fmt::Result);
+
+/// When a section is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// Unasked.
+    Always,
+    /// To whoever asks for it, or for all.
+    Asked,
+}
 
 const SECTIONS: &[Section] = &[
-    ("Server", server),
-    ("Clients", clients),
-    ("Memory", memory),
-    ("Stats", stats),
-    ("Replication", replication),
-    ("Cluster", cluster),
-    ("Keyspace", keyspace),
-    ("Martlet", martlet),
+    ("Server", When::Always, server),
+    ("Clients", When::Always, clients),
+    ("Memory", When::Always, memory),
+    ("Stats", When::Always, stats),
+    ("Replication", When::Always, replication),
+    ("CPU", When::Always, cpu),
+    ("Commandstats", When::Asked, |ctx, out| ctx.shared.calls.write_commands(out)),
+    ("Errorstats", When::Always, |ctx, out| ctx.shared.calls.write_errors(out)),
+    ("Latencystats", When::Asked, |ctx, out| ctx.shared.calls.write_latencies(out)),
+    ("Cluster", When::Always, cluster),
+    ("Keyspace", When::Always, keyspace),
+    ("Martlet", When::Always, martlet),
 ];
 
 pub(super) fn info(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
-    let everything = args.len() == 1 || ["all", "default", "everything"].iter().any(|word| (1..args.len()).any(|i| args.is(i, word)));
+    let says = |word: &str| (1..args.len()).any(|i| args.is(i, word));
+    let everything = says("all") || says("everything");
+    let default = args.len() == 1 || says("default");
     let mut text = String::new();
-    for (name, write) in SECTIONS {
-        if everything || (1..args.len()).any(|i| args.is(i, name)) {
+    for (name, when, write) in SECTIONS {
+        if everything || default && *when == When::Always || says(name) {
             if !text.is_empty() {
                 text.push_str("\r\n");
             }
@@ -38,8 +53,9 @@ pub(super) fn info(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
 }
 
 fn server(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
+    let (now_ms, now_us) = (ctx.now_ms(), ctx.clock.now_ns() / 1000);
     let env = ctx.env();
-    let up_s = ctx.now_ms.saturating_sub(env.started_ms) / 1000;
+    let up_s = now_ms.saturating_sub(env.started_ms) / 1000;
     write!(
         out,
         "redis_version:{REDIS_VERSION}\r\nmartlet_version:{}\r\nredis_mode:{}\r\nos:{} {}\r\narch_bits:{}\r\nprocess_id:{}\r\n\
@@ -51,7 +67,7 @@ fn server(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
         usize::BITS,
         std::process::id(),
         env.config.listen.map_or(0, |a| a.port()),
-        ctx.now_ms * 1000,
+        now_us,
         up_s / 86400,
     )
 }
@@ -170,6 +186,21 @@ fn replication(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
     write!(out, "master_failover_state:no-failover\r\n")
 }
 
+fn cpu(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
+    let Some(times) = ctx.shared.cpu.as_ref().map(|read| read()) else { return Ok(()) };
+    for (name, us) in [
+        ("sys", times.system_us),
+        ("user", times.user_us),
+        ("sys_children", times.children_us.1),
+        ("user_children", times.children_us.0),
+        ("sys_main_thread", times.thread_us.1),
+        ("user_main_thread", times.thread_us.0),
+    ] {
+        write!(out, "used_cpu_{name}:{}.{:06}\r\n", us / 1_000_000, us % 1_000_000)?;
+    }
+    Ok(())
+}
+
 fn cluster(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
     write!(out, "cluster_enabled:{}\r\n", u8::from(ctx.env().config.cluster_mode))
 }
@@ -178,7 +209,8 @@ fn keyspace(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
     if ctx.machine.is_empty() {
         return Ok(());
     }
-    let ttl = ctx.machine.mean_ttl_ms(ctx.now_ms);
+    let now_ms = ctx.now_ms();
+    let ttl = ctx.machine.mean_ttl_ms(now_ms);
     write!(out, "db0:keys={},expires={},avg_ttl={ttl}\r\n", ctx.machine.len(), ctx.machine.expiring())
 }
 

@@ -95,7 +95,7 @@ pub(super) fn too_many(ctx: &Ctx<'_>, command: &str) -> Option<String> {
 }
 
 pub(super) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
-    let (pattern, now_ms) = (args.at(1), ctx.now_ms);
+    let (pattern, now_ms) = (args.at(1), ctx.now_ms());
     if let Some(error) = too_many(ctx, "KEYS") {
         return reply.error(&error);
     }
@@ -145,7 +145,7 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
         }
         i += 2;
     }
-    let now_ms = ctx.now_ms;
+    let now_ms = ctx.now_ms();
     let (mut seen, mut bytes, mut found) = (0, 0, Vec::new());
     let next = (cursor >> crate::store::hash::POSITION_BITS == 0)
         .then(|| {
@@ -183,7 +183,7 @@ pub(super) fn randomkey(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::{Client, Shared, execute};
+    use crate::commands::{Client, Clock, Shared, execute};
     use crate::config::KvConfig;
     use crate::resp::Span;
     use crate::store::KvMachine;
@@ -209,7 +209,7 @@ mod tests {
                 spans.push(Span::new(bytes.len(), word.len()));
                 bytes.extend_from_slice(word.as_bytes());
             }
-            let mut ctx = Ctx { machine: &mut self.machine, shared: &mut self.shared, slot, now_ms: 10 };
+            let mut ctx = Ctx { machine: &mut self.machine, shared: &mut self.shared, slot, clock: &mut Clock::standing_at_ms(10) };
             execute(&mut ctx, Args::new(&bytes, &spans), &mut out);
             String::from_utf8_lossy(&out).into_owned()
         }

@@ -4,9 +4,11 @@
 //! keys: only a primary runs those, others answer with a redirection, to reads too, for a backup may lag behind what was acknowledged.
 
 pub(crate) mod bound;
+mod calls;
 mod catalogue;
 pub mod client;
 mod client_commands;
+mod clock;
 mod cluster;
 mod connection;
 mod context;
@@ -26,8 +28,10 @@ mod strings;
 mod table;
 mod transactions;
 
+pub use calls::Calls;
 pub use client::{Client, ClientSlot, Clients};
-pub use context::{Ctx, Shared};
+pub use clock::Clock;
+pub use context::{CpuClock, CpuTimes, Ctx, Shared};
 pub use dispatch::{Executed, execute};
 pub use env::Env;
 pub use slots::key_slot;

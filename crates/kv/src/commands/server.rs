@@ -2,6 +2,7 @@
 
 use martlet_protocol::membership::Roles;
 
+use super::calls::Calls;
 use super::connection::REDIS_VERSION;
 use super::context::Ctx;
 use super::errors;
@@ -9,10 +10,10 @@ use super::glob;
 use crate::resp::{Args, Reply};
 
 pub(super) fn time(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
-    let now_ms = ctx.now_ms;
+    let now_us = ctx.clock.now_ns() / 1000;
     reply.array(2);
-    reply.bulk(itoa::Buffer::new().format(now_ms / 1000).as_bytes());
-    reply.bulk(itoa::Buffer::new().format(now_ms % 1000 * 1000).as_bytes());
+    reply.bulk(itoa::Buffer::new().format(now_us / 1_000_000).as_bytes());
+    reply.bulk(itoa::Buffer::new().format(now_us % 1_000_000).as_bytes());
 }
 
 pub(super) fn lolwut(_: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
@@ -106,6 +107,7 @@ pub(super) fn config_resetstat(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply
         fabric_clients: gauges.fabric_clients,
         ..crate::stats::KvStats::default()
     };
+    ctx.shared.calls = Calls::default();
     reply.ok();
 }
 

@@ -65,12 +65,12 @@ impl Options {
 }
 
 /// The time that an option or argument states; an error has been written when there is none.
-fn stated_expiry(ctx: &Ctx<'_>, text: &[u8], unit: Unit, absolute: bool, command: &str, reply: &mut Reply<'_>) -> Option<u64> {
+fn stated_expiry(ctx: &mut Ctx<'_>, text: &[u8], unit: Unit, absolute: bool, command: &str, reply: &mut Reply<'_>) -> Option<u64> {
     let Some(n) = parse_i64(text) else {
         reply.error(errors::NOT_AN_INTEGER);
         return None;
     };
-    let base = if absolute { 0 } else { ctx.now_ms };
+    let base = if absolute { 0 } else { ctx.now_ms() };
     match deadline(n, unit, base).filter(|_| n > 0) {
         Some(at) => Some(at as u64),
         None => {

@@ -122,6 +122,8 @@ pub struct Command {
     pub tips: &'static [&'static str],
     /// What runs it.
     pub handler: Handler,
+    /// Its place in the table, below [`count`].
+    pub number: usize,
     /// Its subcommands, as they stand in the catalogue.
     pub(super) rows: &'static [Command],
     /// Where in the table its subcommands stand.
@@ -178,8 +180,21 @@ static TABLE: LazyLock<Box<[Command]>> = LazyLock::new(|| {
         table[at].first_subcommand = table.len();
         table.extend_from_slice(table[at].rows);
     }
+    for (number, command) in table.iter_mut().enumerate() {
+        command.number = number;
+    }
     table.into_boxed_slice()
 });
+
+/// How many commands and subcommands there are.
+pub fn count() -> usize {
+    TABLE.len()
+}
+
+/// The command or subcommand of that number.
+pub fn numbered(number: usize) -> &'static Command {
+    &TABLE[number]
+}
 
 /// Every command, by name.
 pub fn all() -> &'static [Command] {
@@ -283,6 +298,7 @@ mod tests {
                 assert_eq!(find_named(sub.name.to_uppercase().as_bytes()).map(|c| c.name), Some(sub.name));
             }
         }
+        assert!((0..count()).all(|n| numbered(n).number == n));
         for name in ["", "gett", "ge", "a name that is longer than any", "get\0", "client|", "client|nope", "get|x"] {
             assert!(find_named(name.as_bytes()).is_none(), "{name:?}");
         }

@@ -2,6 +2,7 @@
 
 use super::client::{Queued, Transaction};
 use super::context::Ctx;
+use super::dispatch::call;
 use super::table::{Command, flag};
 use super::{bound, errors};
 use crate::resp::{Args, OwnedArgs, Reply};
@@ -72,8 +73,7 @@ pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     }
     reply.array(transaction.queue.len());
     for queued in &transaction.queue {
-        ctx.shared.stats.commands += 1;
-        (queued.command.handler)(ctx, queued.args.args(), reply);
+        call(ctx, queued.command, queued.args.args(), reply);
     }
 }
 

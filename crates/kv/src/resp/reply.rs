@@ -39,6 +39,11 @@ impl<'a> Reply<'a> {
         self.out.len()
     }
 
+    /// The error that stands at that position of the buffer, without its dash; `None`: something else, or nothing.
+    pub fn error_at(&self, position: usize) -> Option<&[u8]> {
+        self.out.get(position..)?.strip_prefix(b"-")
+    }
+
     /// Takes back what has been written since the buffer reached so far.
     pub fn take_back(&mut self, position: usize) {
         self.out.truncate(position);

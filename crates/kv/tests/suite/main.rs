@@ -2,6 +2,7 @@
 
 mod fabric;
 mod fake;
+mod info;
 mod mistakes;
 mod page;
 mod redis;

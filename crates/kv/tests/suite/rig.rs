@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use martlet_fabric::double::Nobody;
-use martlet_kv::{KvApp, KvConfig};
+use martlet_kv::{CpuTimes, KvApp, KvConfig};
 use martlet_protocol::replica::{Application, StateMachine, Ticket};
 
 use crate::fake::FakeReplica;
@@ -18,7 +18,10 @@ pub const PATIENCE: usize = 3_000_000;
 pub struct Rig {
     pub app: KvApp,
     pub replica: FakeReplica<Nobody>,
+    /// The wall clock, in milliseconds.
     pub wall: Arc<AtomicU64>,
+    /// How much time passes in a turn, by the monotonic clock.
+    pub turn_ns: u64,
     /// Replies are released at the end of their turn.
     pub releasing: bool,
 }
@@ -28,15 +31,16 @@ impl Rig {
         let wall = Arc::new(AtomicU64::new(1_700_000_000_000));
         let config = KvConfig { listen: config.listen.or(Some("127.0.0.1:0".parse().expect("an address"))), socket_poll_ns: 0, ..config };
         let clock = wall.clone();
-        let app = KvApp::new(config, Box::new(move || clock.load(Ordering::Relaxed)), [7, 11]).expect("a good configuration");
-        let mut rig = Rig { app, replica: FakeReplica::new(Nobody, Default::default()), wall, releasing: true };
+        let app = KvApp::new(config, Box::new(move || clock.load(Ordering::Relaxed) * 1_000_000), [7, 11]).expect("a good configuration");
+        let app = app.with_cpu_clock(Box::new(|| CpuTimes { user_us: 1_000_001, system_us: 2, ..CpuTimes::default() }));
+        let mut rig = Rig { app, replica: FakeReplica::new(Nobody, Default::default()), wall, turn_ns: 1_000_000, releasing: true };
         rig.replica.lead();
         rig.turn();
         rig
     }
 
     pub fn turn(&mut self) -> usize {
-        self.replica.now = self.replica.now.after(1_000_000);
+        self.replica.now = self.replica.now.after(self.turn_ns);
         self.replica.ticket = Ticket(self.replica.ticket.0 + 1);
         let executed = self.app.poll(&mut self.replica);
         if self.releasing {
@@ -83,10 +87,6 @@ impl Rig {
         panic!("the connection did not end in {PATIENCE} turns");
     }
 
-    /// A machine that has applied every entry holds what the primary holds.
-    pub fn check_backup(&self) {
-        let mut backup = FakeReplica::new(Nobody, self.replica.log.clone());
-        backup.catch_up(usize::MAX);
     /// Sends `chunk` again and again, turning the node, until that fails. Returns how many bytes went.
     pub fn flood(&mut self, client: &mut Client<TcpStream>, chunk: &[u8]) -> usize {
         let mut sent = 0;
@@ -110,6 +110,10 @@ impl Rig {
         assert!(open.is_some(), "connections stay open for {PATIENCE} turns");
     }
 
+    /// A machine that has applied every entry holds what the primary holds.
+    pub fn check_backup(&self) {
+        let mut backup = FakeReplica::new(Nobody, self.replica.log.clone());
+        backup.catch_up(usize::MAX);
         assert_eq!(backup.machine.digest(), self.replica.machine.digest());
     }
 }

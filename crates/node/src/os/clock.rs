@@ -24,13 +24,7 @@ pub fn since_boot() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// The wall clock in milliseconds since 1970. For expiry of keys and for people; it can be set, in both directions, at any time.
-pub fn wall_ms() -> u64 {
-    let t = clock_gettime(ClockId::Realtime);
-    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000 + t.tv_nsec as u64 / 1_000_000
-}
-
-/// The wall clock in nanoseconds since 1970.
+/// The wall clock in nanoseconds since 1970. For expiry of keys and for people; it can be set, in both directions, at any time.
 pub fn wall_ns() -> u64 {
     let t = clock_gettime(ClockId::Realtime);
     u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + t.tv_nsec as u64

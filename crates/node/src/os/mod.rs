@@ -1,6 +1,7 @@
 //! This host's kernel as a node meets it: clocks, cores and scheduling classes, sleep and wake-ups, signals, and the memory of a process that ends.
 
 pub mod clock;
+pub mod cpu;
 pub mod idle;
 pub mod sched;
 pub mod stop;

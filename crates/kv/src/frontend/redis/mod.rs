@@ -147,7 +147,7 @@ impl RedisFront {
             }
         }
         if !self.accepting.is_empty() && now >= self.accept_again_at {
-            self.accept(turn.shared, now, turn.now_ms);
+            self.accept(turn.shared, now, turn.clock.now_ms());
         }
         self.end_lingering(turn.shared, now);
         for _ in 0..self.ready.len() {
@@ -399,6 +399,7 @@ fn serve<R: Replica<Machine = KvMachine>>(connection: &mut Connection, scratch: 
     if connection.closing {
         return connection.discard(scratch);
     }
+    turn.clock.forget();
     if connection.unfinished {
         connection.unfinished = false;
         let input = std::mem::take(&mut connection.input);
@@ -416,6 +417,8 @@ fn serve<R: Replica<Machine = KvMachine>>(connection: &mut Connection, scratch: 
             }
             Arrival::Bytes(n) => {
                 turn.shared.stats.input_bytes += n as u64;
+                // What has arrived was sent before this.
+                turn.clock.forget();
                 // A short read has emptied the socket, and the event set will tell of more; unless it has told of all there will be.
                 connection.readable = n == scratch.len() || connection.ended;
                 if connection.input.is_empty() {
@@ -443,10 +446,11 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
     let slot: ClientSlot = connection.slot;
     let mut taken = 0;
     let mut data = false;
+    let client = turn.shared.clients.get_mut(slot);
+    (client.input_bytes, client.output_bytes) = (input.len(), connection.output.pending());
     while taken < input.len() {
         if connection.output.pending() > pause {
             (connection.paused, connection.unfinished) = (true, true);
-    turn.shared.clients.get_mut(slot).input_bytes = input.len();
             break;
         }
         let rest = &input[taken..];
@@ -474,6 +478,8 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
             }
             Err(error) => {
                 turn.shared.stats.protocol_errors += 1;
+                turn.shared.stats.errors += 1;
+                turn.shared.calls.told(b"ERR");
                 let protocol = turn.shared.clients.get(slot).protocol;
                 Reply::new(connection.output.buffer(), protocol).error(&format!("ERR {error}"));
                 connection.closing = true;
