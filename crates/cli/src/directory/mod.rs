@@ -46,6 +46,8 @@ pub struct Plan {
     pub coordinators: u16,
     /// Node `i` serves the Redis protocol on this port plus `i`; `None`: nowhere.
     pub redis_port: Option<u16>,
+    /// Whether the nodes look like a Redis Cluster to Redis clients.
+    pub redis_cluster: bool,
     /// How requests are replicated.
     pub engine: EngineKind,
     /// What an acknowledgement means.
@@ -234,6 +236,7 @@ impl Directory {
         for node in &config.nodes {
             let mut own = NodeConfig::new(node.number, "cluster.toml");
             own.threads = plan.threads.clone();
+            own.redis.cluster = plan.redis_cluster;
             if let FabricPlan::Verbs { devices, .. } = &plan.fabric
                 && !devices.is_empty()
             {
@@ -382,6 +385,7 @@ mod tests {
             replicas: 2,
             coordinators: 3,
             redis_port: Some(7711),
+            redis_cluster: true,
             engine: EngineKind::default(),
             durability: DurabilityKind::default(),
             election: None,

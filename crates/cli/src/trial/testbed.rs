@@ -81,6 +81,7 @@ impl Testbed {
             replicas: shape.nodes,
             coordinators: shape.nodes,
             redis_port: shape.redis_port,
+            redis_cluster: true,
             engine: shape.engine,
             durability: shape.durability,
             election: shape.election.clone(),

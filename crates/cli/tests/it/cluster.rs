@@ -255,6 +255,29 @@ fn flags_that_contradict_the_cluster_are_refused() {
     cluster.up().ok();
     let ran = cluster.run(&["cluster", "up", "--replicas", "5"]).code(2);
     assert!(ran.err.contains("--replicas is 5") && ran.err.contains("has 3"), "{}", ran.err);
+    let ran = cluster.run(&["cluster", "up", "--redis-mode", "standalone"]).code(2);
+    assert!(ran.err.contains("--redis-mode is standalone") && ran.err.contains("has cluster"), "{}", ran.err);
+    cluster.run(&["cluster", "up", "--redis-mode", "cluster"]).ok();
+}
+
+/// For clients that do not know Redis Cluster.
+#[test]
+fn a_cluster_can_look_like_a_server_with_replicas() {
+    let cluster = Cluster::new();
+    cluster.up_with(&["--redis-mode", "standalone"]).ok();
+    cluster.greet();
+    let ask = |node: u16, request: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", cluster.port + node)).expect("it listens");
+        stream.write_all(format!("{request}\r\nQUIT\r\n").as_bytes()).expect("it reads");
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).expect("it answers, and closes");
+        reply
+    };
+    assert!(ask(0, "INFO server").contains("redis_mode:standalone"));
+    let replies: Vec<String> = (0..3).map(|node| ask(node, "GET greeting")).collect();
+    assert_eq!(replies.iter().filter(|reply| reply.starts_with("$5\r\nhello")).count(), 1, "{replies:?}");
+    let named = "-READONLY You can't write against a read only replica. The primary is 127.0.0.1:";
+    assert_eq!(replies.iter().filter(|reply| reply.starts_with(named)).count(), 2, "{replies:?}");
 }
 
 #[test]

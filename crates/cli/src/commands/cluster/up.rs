@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use clap::Args;
-use martlet_node::config::{Cluster, DurabilityKind, EngineKind, NodeEntry, Role, ThreadsConfig};
+use clap::{Args, ValueEnum};
+use martlet_node::config::{Cluster, DurabilityKind, EngineKind, NodeEntry, Role, Settings, ThreadsConfig};
 use serde_json::json;
 
 use crate::commands::Which;
@@ -33,6 +33,10 @@ pub struct Arguments {
     /// Node I serves the Redis protocol on this port plus I [default: 7711].
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     redis_port: Option<u16>,
+    /// What the nodes look like to Redis clients: cluster, a Redis Cluster of one shard, whose nodes send clients on to the primary with -MOVED, for cluster
+    /// clients; or standalone, for all others, which are refused with -READONLY where no primary is, and told where it is [default: cluster].
+    #[arg(long, value_name = "MODE")]
+    redis_mode: Option<RedisMode>,
     #[command(flatten)]
     fabric: FabricFlags,
     /// With --fabric verbs: node I meets the others on this port of 127.0.0.1 plus I [default: 7611].
@@ -51,6 +55,20 @@ pub struct Arguments {
     patience: u64,
     #[command(flatten)]
     which: Which,
+}
+
+/// What nodes look like to Redis clients, in the words of INFO.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+enum RedisMode {
+    Cluster,
+    Standalone,
+}
+
+impl std::fmt::Display for RedisMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == RedisMode::Cluster { "cluster" } else { "standalone" })
+    }
 }
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
@@ -97,6 +115,7 @@ fn plan(arguments: &Arguments) -> Outcome<Plan> {
         replicas: arguments.replicas.unwrap_or(3),
         coordinators: arguments.coordinators.unwrap_or(3),
         redis_port: Some(arguments.redis_port.unwrap_or(7711)),
+        redis_cluster: arguments.redis_mode != Some(RedisMode::Standalone),
         engine: arguments.engine.unwrap_or_default(),
         durability: arguments.durability.unwrap_or_default(),
         election: None,
@@ -127,6 +146,12 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
     if let Some(asked) = arguments.durability.filter(|asked| *asked != durability) {
         return Err(other("--durability", &asked, &durability));
     }
+    if let Some(asked) = arguments.redis_mode {
+        let there = redis_mode(directory, &cluster)?;
+        if asked != there {
+            return Err(other("--redis-mode", &asked, &there));
+        }
+    }
     let count = |role| nodes.iter().filter(|node| node.roles.contains(&role)).count() as u64;
     let port = nodes.first().and_then(|node| node.redis_host_port()).map_or(0, |(_, port)| u64::from(port));
     for (flag, asked, there) in [
@@ -140,6 +165,13 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
         }
     }
     Ok(cluster)
+}
+
+/// What the cluster that is there looks like to Redis clients: its nodes' files say so, all of them the same if they were made here.
+fn redis_mode(directory: &Directory, cluster: &Cluster) -> Outcome<RedisMode> {
+    let Some(first) = cluster.config().nodes.first() else { return Ok(RedisMode::Cluster) };
+    let settings = Settings::load(&directory.node_file(first.number)).map_err(Fail::failed)?;
+    Ok(if settings.node().redis.cluster { RedisMode::Cluster } else { RedisMode::Standalone })
 }
 
 /// Waits until the cluster is whole, and says what is in the way if it does not get there.
@@ -175,8 +207,9 @@ fn report(directory: &Directory, cluster: &Cluster, started: &[u16], format: For
     }
     if let Some((host, port)) = cluster.config().nodes.first().and_then(|node| node.redis_host_port()) {
         let dir = directory.path().display();
+        let how = if redis_mode(directory, cluster)? == RedisMode::Cluster { "-c " } else { "" };
         format.say(format_args!(
-            "\ntry it:   redis-cli -c -h {host} -p {port} set greeting hello\nbreak it: martlet cluster kill 0 --dir {dir}\nsee it:   martlet status \
+            "\ntry it:   redis-cli {how}-h {host} -p {port} set greeting hello\nbreak it: martlet cluster kill 0 --dir {dir}\nsee it:   martlet status \
              --dir {dir}\nend it:   martlet cluster down --dir {dir}"
         ));
     }

@@ -62,6 +62,7 @@ impl Nodes {
             replicas: NEWCOMER + 1,
             coordinators: NEWCOMER,
             redis_port: None,
+            redis_cluster: true,
             engine,
             durability,
             election: None,

@@ -39,6 +39,7 @@ pub fn measure(subject: &Subject, report: &mut Report, interrupt: &Interrupt) ->
         replicas: NODES,
         coordinators: NODES,
         redis_port: None,
+        redis_cluster: true,
         engine: subject.engine,
         durability: subject.durability,
         election: None,
