@@ -39,6 +39,9 @@ impl Replica for Alone {
     fn reign(&self) -> u64 {
         1
     }
+    fn shows_committed(&self) -> bool {
+        false
+    }
     fn machine(&self) -> &KvMachine {
         &self.machine
     }

@@ -408,6 +408,10 @@ impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
         self.engine.fencing_token()
     }
 
+    fn shows_committed(&self) -> bool {
+        !self.excluded && !self.unfit && self.engine.shows_committed()
+    }
+
     fn machine(&self) -> &M {
         &self.machine
     }

@@ -43,7 +43,7 @@ fn container(_: &mut Ctx<'_>, args: Args<'_>, _: &mut Reply<'_>) {
 
 pub(super) static COMMANDS: &[Command] = commands! {
     "append" 3 [WRITE DENY_OOM FAST IN_STRING] {1 1 1 RW INSERT} "string" strings::append, "Appends to a key's value.";
-    "asking" 1 [FAST CONNECTION IN_CONNECTION] "cluster" cluster::connection_hint, "Accepted, and without effect: no slot ever moves.";
+    "asking" 1 [FAST CONNECTION IN_CONNECTION] "cluster" cluster::asking, "Accepted, and without effect: no slot ever moves.";
     "auth" -2 [NO_SCRIPT LOADING STALE FAST NO_AUTH BUSY CONNECTION IN_CONNECTION] "connection" connection::auth, "Gives the password.";
     "cas" -4 [WRITE DENY_OOM FAST IN_STRING] {1 1 1 RW ACCESS UPDATE} "string" strings::cas, "Sets a key if it holds the expected value, or with NX if it is not there.";
     "client" -2 [CONNECTION] "connection" container, "Shows or sets what the server keeps of connections." => CLIENT;
@@ -89,8 +89,8 @@ pub(super) static COMMANDS: &[Command] = commands! {
     "pttl" 2 [READ FAST IN_KEYSPACE] {1 1 1 RO ACCESS} "generic" expiry::pttl, "How long a key lasts, in milliseconds.", "nondeterministic_output";
     "quit" -1 [NO_SCRIPT LOADING STALE FAST NO_AUTH BUSY UNQUEUED CONNECTION IN_CONNECTION] "connection" connection::quit, "Closes the connection.";
     "randomkey" 1 [READ IN_KEYSPACE] "generic" keyspace::randomkey, "Some key.", "request_policy:all_shards", "nondeterministic_output";
-    "readonly" 1 [LOADING STALE FAST CONNECTION IN_CONNECTION] "cluster" cluster::connection_hint, "Accepted, and without effect: reads too are the primary's.";
-    "readwrite" 1 [LOADING STALE FAST CONNECTION IN_CONNECTION] "cluster" cluster::connection_hint, "Accepted, and without effect: reads too are the primary's.";
+    "readonly" 1 [LOADING STALE FAST CONNECTION IN_CONNECTION] "cluster" cluster::read_only, "Lets a backup answer what it knows, instead of sending the client to the primary.";
+    "readwrite" 1 [LOADING STALE FAST CONNECTION IN_CONNECTION] "cluster" cluster::read_write, "Ends READONLY.";
     "rename" 3 [WRITE IN_KEYSPACE] {1 1 1 RW ACCESS DELETE} {2 2 1 OW UPDATE} "generic" keyspace::rename, "Gives a key another name.";
     "renamenx" 3 [WRITE FAST IN_KEYSPACE] {1 1 1 RW ACCESS DELETE} {2 2 1 OW INSERT} "generic" keyspace::renamenx, "Gives a key another name that is free.";
     "reset" 1 [NO_SCRIPT LOADING STALE FAST NO_AUTH BUSY UNQUEUED CONNECTION IN_CONNECTION] "connection" connection::reset, "Makes the connection as good as new.";

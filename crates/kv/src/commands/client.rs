@@ -41,6 +41,8 @@ pub struct Transaction {
     pub broken: bool,
     /// Some queued command reads or writes keys.
     pub has_data: bool,
+    /// Only the primary can execute some queued command.
+    pub is_primarys: bool,
     /// Some queued command may need memory.
     pub deny_oom: bool,
     /// What the queue takes of the heap, in bytes.
@@ -72,6 +74,8 @@ pub struct Client {
     pub watch_broken: bool,
     /// Whether it gets replies.
     pub reply_mode: ReplyMode,
+    /// READONLY: it does not mind what a backup answers.
+    pub readonly: bool,
     /// CLIENT NO-EVICT. Nothing is ever evicted; kept to be shown.
     pub no_evict: bool,
     /// CLIENT SETINFO LIB-NAME.
@@ -114,6 +118,7 @@ impl Client {
             watched: Vec::new(),
             watch_broken: false,
             reply_mode: ReplyMode::On,
+            readonly: false,
             no_evict: false,
             library: String::new(),
             library_version: String::new(),
@@ -133,12 +138,12 @@ impl Client {
     /// Its line in CLIENT LIST.
     pub fn describe(&self, now_ms: u64, out: &mut String) {
         use std::fmt::Write;
-        let flags = match (&self.transaction, self.watch_broken) {
-            (Some(_), true) => "xd",
-            (Some(_), false) => "x",
-            (None, true) => "d",
-            (None, false) => "N",
-        };
+        let flags: String = [('x', self.transaction.is_some()), ('d', self.watch_broken), ('r', self.readonly)]
+            .iter()
+            .filter(|(_, is)| *is)
+            .map(|(flag, _)| *flag)
+            .collect();
+        let flags = if flags.is_empty() { "N" } else { &flags };
         let multi = self.transaction.as_ref().map_or(-1, |t| t.queue.len() as i64);
         let memory = self.transaction.as_ref().map_or(0, |t| t.bytes);
         let resp = if self.protocol == Protocol::Resp3 { 3 } else { 2 };

@@ -106,10 +106,26 @@ fn keys_in_slot(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// What a client of Redis Cluster says of its connection, so as to read from a backup, or from a slot that moves. Neither is needed or granted here:
-/// who asks a backup is sent to the primary all the same.
-pub(super) fn connection_hint(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
-    if ctx.env().config.cluster_mode { reply.ok() } else { reply.error(DISABLED) }
+/// A slot that moves may be asked for. None ever does.
+pub(super) fn asking(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    if is_enabled(ctx, reply) {
+        reply.ok();
+    }
+}
+
+/// The client takes what a backup answers, which may be behind what was acknowledged.
+pub(super) fn read_only(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    if is_enabled(ctx, reply) {
+        ctx.client().readonly = true;
+        reply.ok();
+    }
+}
+
+pub(super) fn read_write(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
+    if is_enabled(ctx, reply) {
+        ctx.client().readonly = false;
+        reply.ok();
+    }
 }
 
 pub(super) fn info(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {

@@ -45,6 +45,7 @@ pub(super) fn reset(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
         client.reply_mode = ReplyMode::On;
     }
     client.no_evict = false;
+    client.readonly = false;
     reply.set_protocol(Protocol::Resp2);
     reply.simple("RESET");
 }

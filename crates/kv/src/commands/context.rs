@@ -125,13 +125,16 @@ impl Ctx<'_> {
         self.machine.keyed(key)
     }
 
-    /// The entry of a key that is there and not due. One that is due is deleted here.
+    /// The entry of a key that is there and not due. One that is due is deleted here, by a primary.
     #[inline]
     pub fn live(&mut self, k: Keyed<'_>) -> Option<&Entry> {
         if self.machine.expiring() > 0 {
             let now_ms = self.now_ms();
             if self.machine.get(k)?.expiry().is_some_and(|at| at <= now_ms) {
-                self.expire(k);
+                // It is gone for whoever asks a backup too; but only the primary deletes.
+                if self.env().is_primary {
+                    self.expire(k);
+                }
                 return None;
             }
         }

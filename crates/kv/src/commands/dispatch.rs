@@ -93,16 +93,25 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
         return Executed::default();
     }
     let is_exec = in_transaction && command.name == "exec";
+    let primarys = is_primarys(ctx, command);
     let client = ctx.client();
-    let (data, deny_oom) = match (&client.transaction, is_exec) {
-        // What is watched is data too: whether it has changed is not for a primary to say that is none any more.
-        (Some(t), true) => (t.has_data || client.watch_broken || !client.watched.is_empty(), t.deny_oom),
-        _ => (command.is_data(), command.has(flag::DENY_OOM)),
+    let watches = client.watch_broken || !client.watched.is_empty();
+    let (data, deny_oom, primarys) = match (&client.transaction, is_exec) {
+        // What is watched is data too: whether it has changed is not for a primary to say that is none any more, nor for a backup.
+        (Some(t), true) => (t.has_data || watches, t.deny_oom, t.is_primarys || watches),
+        _ => (command.is_data(), command.has(flag::DENY_OOM), primarys),
     };
     if data && !ctx.env().is_primary {
-        ctx.shared.stats.redirects += 1;
-        redirect(ctx, args, command, reply);
-        return Executed { redirected: true, ..Executed::default() };
+        let known = ctx.env().primary_address.is_some();
+        if primarys || !known {
+            ctx.shared.stats.redirects += 1;
+            redirect(ctx, args, command, reply);
+            return Executed { redirected: true, ..Executed::default() };
+        }
+        if !ctx.env().shows_committed {
+            reject(ctx, reply, Some(command), errors::LOADING);
+            return Executed::default();
+        }
     }
     let limit = ctx.env().config.max_memory_bytes;
     // What waits for EXEC takes memory, whatever it does then.
@@ -147,6 +156,16 @@ pub(super) fn call(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>, reply: 
         ctx.shared.stats.errors += 1;
         ctx.shared.calls.told(error);
     }
+}
+
+/// Whether only the primary may execute a command for this client. A backup answers, as a replica of Redis does, what names no key and changes nothing; and in a
+/// Redis Cluster any read to a client that has said by READONLY that it does not mind.
+pub(super) fn is_primarys(ctx: &mut Ctx<'_>, command: &Command) -> bool {
+    let cluster_mode = ctx.env().config.cluster_mode;
+    let client = ctx.client();
+    // WATCH reads nothing, and says something of what is to come.
+    let reads = command.has(flag::READ | flag::TELLS) && !command.has(flag::WRITE);
+    !reads || client.stateless || !(command.keys.is_empty() || cluster_mode && client.readonly)
 }
 
 const HTTP: &str = "ERR Protocol error: this is HTTP, and a server of the Redis protocol does not speak it";

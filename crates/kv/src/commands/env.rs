@@ -14,6 +14,8 @@ pub struct Env {
     pub config: KvConfig,
     /// Whether this node leads.
     pub is_primary: bool,
+    /// Whether this node does not lead, and its state is that after some committed command, so that it may be told to those who do not mind that it is an older one.
+    pub shows_committed: bool,
     /// Whether leadership can be handed over other than by leaving.
     pub hands_over: bool,
     /// Who leads, as far as this node knows.
@@ -37,6 +39,7 @@ impl Env {
         Env {
             config,
             is_primary: false,
+            shows_committed: false,
             hands_over: false,
             primary: None,
             primary_address: None,
@@ -52,6 +55,7 @@ impl Env {
     #[inline]
     pub fn refresh<R: Replica>(&mut self, replica: &R) {
         let (standing, view) = (replica.standing(), replica.view());
+        self.shows_committed = standing != Standing::Primary && replica.shows_committed();
         if self.standing == Some(standing) && self.view_number == view && self.reign == replica.reign() {
             return;
         }

@@ -10,6 +10,7 @@ pub(super) const STRING_TOO_LONG: &str = "ERR string exceeds maximum allowed siz
 pub(super) const REPLY_TOO_LONG: &str = "ERR the reply would be longer than the longest value: ask for fewer keys at once";
 pub(super) const NO_SUCH_KEY: &str = "ERR no such key";
 pub(super) const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+pub(super) const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 pub(super) const NOAUTH: &str = "NOAUTH Authentication required.";
 
 /// For what the engine could not replicate. It has had no effect.

@@ -23,6 +23,7 @@ const SECTIONS: &[Section] = &[
     ("Server", When::Always, server),
     ("Clients", When::Always, clients),
     ("Memory", When::Always, memory),
+    ("Persistence", When::Always, persistence),
     ("Stats", When::Always, stats),
     ("Replication", When::Always, replication),
     ("CPU", When::Always, cpu),
@@ -104,6 +105,11 @@ fn memory(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
     )
 }
 
+/// What libraries wait for before they send anything else.
+fn persistence(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
+    write!(out, "loading:{}\r\n", u8::from(!ctx.env().is_primary && !ctx.env().shows_committed))
+}
+
 fn stats(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
     let s = &ctx.shared.stats;
     write!(
@@ -179,8 +185,9 @@ fn replication(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
         let status = if env.primary_address.is_some() { "up" } else { "down" };
         write!(
             out,
-            "role:slave\r\nmaster_host:{host}\r\nmaster_port:{port}\r\nmaster_link_status:{status}\r\nslave_read_only:1\r\n\
-             connected_slaves:0\r\n"
+            "role:slave\r\nmaster_host:{host}\r\nmaster_port:{port}\r\nmaster_link_status:{status}\r\nmaster_sync_in_progress:{}\r\n\
+             slave_read_only:1\r\nconnected_slaves:0\r\n",
+            u8::from(!env.shows_committed)
         )?;
     }
     write!(out, "master_failover_state:no-failover\r\n")

@@ -1,7 +1,8 @@
 //! The commands: a catalogue, and a small file a family.
 //!
 //! A handler runs on the primary's state and appends the effects for the backups as it goes ([`Ctx`]). The table says which commands touch
-//! keys: only a primary runs those, others answer with a redirection, to reads too, for a backup may lag behind what was acknowledged.
+//! keys: a primary runs those, others answer with a redirection, to reads too, for a backup may lag behind what was acknowledged. What a backup answers by itself all
+//! the same, `dispatch::is_primarys` says.
 
 pub(crate) mod bound;
 mod calls;

@@ -2,7 +2,7 @@
 
 use super::client::{Queued, Transaction};
 use super::context::Ctx;
-use super::dispatch::call;
+use super::dispatch::{call, is_primarys};
 use super::table::{Command, flag};
 use super::{bound, errors};
 use crate::resp::{Args, OwnedArgs, Reply};
@@ -18,6 +18,7 @@ pub(super) fn multi(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
 /// Keeps a command for EXEC.
 pub(super) fn queue(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>, reply: &mut Reply<'_>) {
     let limit = ctx.env().config.limits.max_request_bytes;
+    let primarys = command.is_data() && is_primarys(ctx, command);
     let record = ctx.shared.limit;
     let Some(transaction) = &mut ctx.client().transaction else { return };
     let args = OwnedArgs::copy(args);
@@ -39,6 +40,7 @@ pub(super) fn queue(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>
         transaction.bytes += bytes;
         transaction.effect_bytes = effect_bytes;
         transaction.has_data |= command.is_data();
+        transaction.is_primarys |= primarys;
         transaction.deny_oom |= command.has(flag::DENY_OOM);
         transaction.queue.push(Queued { command, args });
     }

@@ -26,6 +26,8 @@ pub struct FakeReplica<F> {
     pub standing: Standing,
     pub view: View,
     pub reign: u64,
+    /// As a backup.
+    pub shows_committed: bool,
     pub ticket: Ticket,
     /// How often that was asked for.
     pub tickets_taken: Cell<usize>,
@@ -66,6 +68,7 @@ impl<F: Fabric> FakeReplica<F> {
                 departed: Vec::new(),
             },
             reign: 0,
+            shows_committed: true,
             ticket: Ticket(1),
             tickets_taken: Cell::new(0),
             released: Ticket(0),
@@ -139,6 +142,9 @@ impl<F: Fabric> Replica for FakeReplica<F> {
     }
     fn reign(&self) -> u64 {
         self.reign
+    }
+    fn shows_committed(&self) -> bool {
+        self.shows_committed && self.standing != Standing::Primary
     }
     fn machine(&self) -> &KvMachine {
         &self.machine

@@ -1,5 +1,6 @@
 //! The store from outside.
 
+mod backups;
 mod fabric;
 mod fake;
 mod info;

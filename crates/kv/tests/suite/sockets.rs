@@ -112,7 +112,7 @@ fn who_does_not_lead_says_who_does() {
     rig.replica.follow(Some(process(0)));
     let mut client = rig.connect();
     let readonly = "-READONLY You can't write against a read only replica. The primary is 127.0.0.1:7711\r\n";
-    for request in ["SET k v", "GET k", "DBSIZE", "KEYS *", "SCAN 0", "FLUSHALL", "MGET a b"] {
+    for request in ["SET k v", "GET k", "FLUSHALL", "MGET a b", "WATCH k"] {
         assert_eq!(rig.call(&mut client, request), readonly, "{request}");
     }
     for request in ["PING", "INFO", "COMMAND COUNT", "CONFIG GET save", "SELECT 0", "CLIENT ID", "TIME"] {
@@ -167,8 +167,6 @@ fn clients_of_redis_cluster_find_what_they_ask_for() {
     rig.releasing = true;
     assert_eq!(rig.reply(&mut client), ":3\r\n");
     rig.replica.follow(Some(process(1)));
-    assert_eq!(rig.call(&mut client, "READONLY"), "+OK\r\n");
-    assert_eq!(rig.call(&mut client, &format!("CLUSTER COUNTKEYSINSLOT {slot}")), "-MOVED 0 127.0.0.1:7712\r\n");
     assert_eq!(rig.call(&mut client, "ROLE"), "*5\r\n$5\r\nslave\r\n$9\r\n127.0.0.1\r\n:7712\r\n$9\r\nconnected\r\n:0\r\n");
 }
 

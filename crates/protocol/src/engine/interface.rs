@@ -78,6 +78,9 @@ pub trait Engine: Debug + Sized {
     fn applied(&self) -> LogIndex;
     /// Whether the machine shows the state: every entry up to [`applied`](Engine::applied), and none that the log has lost.
     fn is_complete(&self) -> bool;
+    /// Whether it does not lead, and its machine shows the state after some committed command: [the whole](Engine::is_complete) of it, and nothing beyond. See
+    /// [`Replica::shows_committed`](crate::replica::Replica::shows_committed).
+    fn shows_committed(&self) -> bool;
     /// Whether proposals of `bytes` in all would find room now.
     fn has_room(&self, bytes: usize) -> bool;
     /// The longest proposal that is taken, in bytes.

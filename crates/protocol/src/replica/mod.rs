@@ -180,6 +180,10 @@ pub trait Replica {
     }
     /// The state, to read.
     fn machine(&self) -> &Self::Machine;
+    /// Whether the machine of a replica that does not lead shows the whole state as it was after some committed command, perhaps a while ago: nothing is missing, as
+    /// while it is taught, and nothing is there that may yet be lost, as after a reign. What it answers then is true of the past, and never of a state that was
+    /// not to be.
+    fn shows_committed(&self) -> bool;
     /// The state, to execute a request as primary, at once and before it is replicated.
     fn machine_mut(&mut self) -> &mut Self::Machine;
     /// Whether proposals of about `bytes` more would find room; if not, the application takes no further request in this turn.

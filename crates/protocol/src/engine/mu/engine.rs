@@ -82,6 +82,10 @@ impl Engine for Mu {
         self.is_complete()
     }
 
+    fn shows_committed(&self) -> bool {
+        self.shows_committed()
+    }
+
     fn has_room(&self, bytes: usize) -> bool {
         self.has_room(bytes)
     }

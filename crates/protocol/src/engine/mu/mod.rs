@@ -268,6 +268,13 @@ impl Mu {
         self.log.is_complete()
     }
 
+    /// Whether it does not lead, nor try to, and its machine shows the state after some committed entry: not what it has executed in an earlier reign and nobody else
+    /// has, nor what it was taught and is not known to be committed.
+    pub fn shows_committed(&self) -> bool {
+        let log = &self.log;
+        self.reign.is_none() && !self.is_removed() && log.is_complete() && !log.is_beyond() && log.applied().index <= log.committed().index
+    }
+
     /// The group in force, as far as this process knows.
     pub fn group(&self) -> Option<&Group> {
         self.log.group()

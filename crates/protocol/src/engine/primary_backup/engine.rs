@@ -99,6 +99,10 @@ impl Engine for PrimaryBackup {
         }
     }
 
+    fn shows_committed(&self) -> bool {
+        self.shows_committed()
+    }
+
     fn has_room(&self, bytes: usize) -> bool {
         self.has_room(bytes)
     }

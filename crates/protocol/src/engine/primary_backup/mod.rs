@@ -202,6 +202,22 @@ impl PrimaryBackup {
         }
     }
 
+    /// Whether it is a backup whose machine shows the state after some committed entry. A learner's does not: what it has been given was shown by the primary, and is
+    /// committed only when the learner is promoted. Nor does a candidate's: the entries that it takes over may yet be lost with it.
+    pub fn shows_committed(&self) -> bool {
+        let counts = self.view.as_ref().and_then(|view| view.member(self.me)).is_some_and(|me| me.roles.has(Roles::REPLICA));
+        counts && matches!(self.role, Role::Backup) && self.is_whole()
+    }
+
+    /// Whether the state that a backup holds is one to go on from.
+    fn is_whole(&self) -> bool {
+        match self.chain.origin() {
+            Origin::Whole => true,
+            Origin::Genesis => !self.learner,
+            Origin::Learning => false,
+        }
+    }
+
     /// Whether proposals of `bytes` in all would find room now. Always, when nothing waits: an entry may be of any length.
     pub fn has_room(&self, bytes: usize) -> bool {
         let backlog = self.turns.backlog_bytes();
@@ -447,12 +463,7 @@ impl PrimaryBackup {
         if !Canary::UnreadLanes.is_planted() {
             self.drain(fabric, machine, usize::MAX);
         }
-        let whole = match self.chain.origin() {
-            Origin::Whole => true,
-            Origin::Genesis => !self.learner,
-            Origin::Learning => false,
-        };
-        if whole {
+        if self.is_whole() {
             let (base, uncommitted) = self.chain.take_over(machine);
             (if uncommitted.is_empty() { Mark::TookOverLevel } else { Mark::TookOverTail }).reach();
             for peer in &mut self.peers {

@@ -39,6 +39,8 @@ pub struct Node<const HOST: bool> {
     pub events: Vec<Event>,
     pub disk: Disk,
     checked: usize,
+    /// Up to where the state that it shows has been compared.
+    shown: Option<LogIndex>,
     cleared: u64,
 }
 
@@ -163,6 +165,7 @@ impl<const HOST: bool> Cluster<HOST> {
             waiting: Vec::new(),
             events: Vec::new(),
             checked: 0,
+            shown: None,
             cleared: 0,
         });
         self.world.wake(n);
@@ -314,7 +317,7 @@ impl<const HOST: bool> Cluster<HOST> {
             node.events.push(event);
         }
         if node.cleared != node.machine.cleared {
-            (node.cleared, node.checked) = (node.machine.cleared, 0);
+            (node.cleared, node.checked, node.shown) = (node.machine.cleared, 0, None);
         }
         if !node.engine.is_complete() {
             return;
@@ -325,6 +328,7 @@ impl<const HOST: bool> Cluster<HOST> {
         for (index, id) in fresh {
             self.commit(index, id);
         }
+        self.check_shown(n);
         if led {
             let node = &self.nodes[n];
             let last = node.engine.committed();
@@ -336,6 +340,17 @@ impl<const HOST: bool> Cluster<HOST> {
                 assert_eq!(node.machine.digest(), self.replay(last), "{n}: the new leader's state is not that of its log up to {last}");
             }
         }
+    }
+
+    /// What a follower says that it may tell of is the state after some committed command.
+    fn check_shown(&mut self, n: usize) {
+        let node = &self.nodes[n];
+        let applied = node.engine.applied();
+        if !node.engine.shows_committed() || node.shown == Some(applied) {
+            return;
+        }
+        assert_eq!(node.machine.digest(), self.replay(applied), "{n} shows what is not the state after {applied}");
+        self.nodes[n].shown = Some(applied);
     }
 
     /// The digest of the state after the first entries.

@@ -45,6 +45,7 @@ fn trap_28_a_restarted_replica_joins_as_a_new_incarnation_without_stopping_the_p
         assert!(counts || world.acknowledged.len() == before + 1, "and answers each in the turn that took it, until the learner counts");
         world.deliver(0);
         world.turns(learner, 1);
+        assert!(!world.processes[learner].engine.shows_committed(), "it holds a part");
         turns += 1;
         assert!(turns < 200, "even though the log never rests");
     }
@@ -54,6 +55,7 @@ fn trap_28_a_restarted_replica_joins_as_a_new_incarnation_without_stopping_the_p
     world.enter();
     world.run(60);
     world.assert_level();
+    assert!(world.processes[learner].engine.shows_committed());
     world.crash(0);
     world.replicas(&[learner]);
     world.run(3);

@@ -279,6 +279,8 @@ pub struct Process {
     replies: Vec<Reply>,
     pub events: Vec<Event>,
     checked: usize,
+    /// Up to where, in which life of its machine, the state that it shows has been compared.
+    shown: Option<(u64, LogIndex)>,
     cleared: u64,
     /// Entries that somebody had vouched for when it last asked whether its view was active.
     vouched: usize,
@@ -425,6 +427,7 @@ impl World {
             replies: Vec::new(),
             events: Vec::new(),
             checked: 0,
+            shown: None,
             cleared: 0,
             vouched: 0,
         });
@@ -519,6 +522,7 @@ impl World {
             0 => {
                 process.engine.post(Time(self.clock), &mut process.fabric, &mut process.machine);
                 self.check_applied(p);
+                self.check_shown(p);
             }
             1 => {
                 while let Some(completion) = process.fabric.poll() {
@@ -592,6 +596,18 @@ impl World {
         process.checked += entries.len();
         for (index, id) in entries {
             self.committed_by(index, id);
+        }
+    }
+
+    /// What a backup says that it may tell of is the state after some committed entry.
+    fn check_shown(&mut self, p: usize) {
+        let process = &self.processes[p];
+        let applied = process.engine.applied();
+        if process.engine.shows_committed() && process.shown != Some((process.cleared, applied)) {
+            let entries = applied.0 as usize;
+            assert!(entries <= self.truth.len(), "process {p} shows entry {applied}, which nobody has committed");
+            assert_eq!(process.machine.digest(), self.replay(entries), "process {p} shows what is not the state after {applied}");
+            self.processes[p].shown = Some((self.processes[p].cleared, applied));
         }
     }
 
