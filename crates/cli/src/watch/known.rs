@@ -1,6 +1,6 @@
 //! What is known of a node before anybody has looked at its memory.
 
-use martlet_fabric::{NodeId, shm};
+use martlet_fabric::NodeId;
 use martlet_node::config::{Cluster, FabricKind};
 
 use crate::directory::Directory;
@@ -27,7 +27,7 @@ impl Known {
         }
         let activity = match cluster.config().fabric {
             FabricKind::Shm => {
-                let runs = shm::is_running(&cluster.config().name, NodeId(node)).context("cannot see who runs")?;
+                let runs = cluster.rendezvous().is_running(&cluster.config().name, NodeId(node)).context("cannot see who runs")?;
                 match started_here {
                     _ if !runs => Some(Activity::Gone),
                     // It runs again, without us, or died this very moment.

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::handshake::{Handshake, Ours, Progress};
 use super::peer::Peer;
+use super::rendezvous::{Listener, Rendezvous};
 use super::shared::{Command, Note, Shared};
 use super::socket::{self, MAX_MESSAGE, Received};
 use crate::contract::{Identity, NodeId, PeerId, PeerKind};
@@ -73,7 +74,8 @@ enum Source {
 pub(super) struct Bootstrap {
     pub(super) ours: Ours,
     pub(super) shared: Arc<Shared>,
-    pub(super) listener: Option<OwnedFd>,
+    rendezvous: Rendezvous,
+    pub(super) listener: Option<Listener>,
     pub(super) max_clients: usize,
     dialer: Dialer<()>,
     handshakes: Handshakes<Handshake>,
@@ -88,10 +90,17 @@ pub(super) struct Bootstrap {
 }
 
 impl Bootstrap {
-    pub(super) fn new(ours: Ours, shared: Arc<Shared>, listener: Option<OwnedFd>, max_clients: usize, open: bool) -> Bootstrap {
+    pub(super) fn new(
+        ours: Ours,
+        shared: Arc<Shared>,
+        (rendezvous, listener): (Rendezvous, Option<Listener>),
+        max_clients: usize,
+        open: bool,
+    ) -> Bootstrap {
         Bootstrap {
             ours,
             shared,
+            rendezvous,
             listener,
             max_clients,
             dialer: Dialer::new(FIRST_PAUSE, LONGEST_PAUSE),
@@ -370,7 +379,7 @@ impl Bootstrap {
         }
         for (node, ()) in self.dialer.due(now) {
             if self.wants_dial(node) {
-                match socket::connect(&self.ours.party.cluster, node) {
+                match self.rendezvous.connect(&self.ours.party.cluster, node) {
                     Ok(socket) => self.begin(socket, Some(node)),
                     // Nobody is there yet, or too many are knocking.
                     Err(_) => self.dialer.pause(node, Instant::now()),

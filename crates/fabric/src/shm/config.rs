@@ -10,8 +10,8 @@ use super::handshake::Ours;
 use super::mail;
 use super::memory::{self, Access, Area, Map, page};
 use super::peer::Own;
+use super::rendezvous::{Listener, Rendezvous};
 use super::shared::Shared;
-use super::socket;
 use crate::contract::{Identity, NodeId, PeerKind, RegionSpec};
 use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
 use crate::speech::Protocol;
@@ -35,6 +35,8 @@ pub struct ShmConfig {
     pub members: RegionSpec,
     /// What every client of the cluster offers. Both must be the same at all processes, which is checked when two meet.
     pub clients: RegionSpec,
+    /// Where its processes find each other: the same for all of them.
+    pub rendezvous: Rendezvous,
     /// Whether to listen for others. Members do; clients cannot.
     pub listen: bool,
     /// Whether to accept nobody until [`ShmFabric::open`] or [`ShmFabric::connect`] is called. Those who come earlier wait. For a process
@@ -47,7 +49,7 @@ pub struct ShmConfig {
 }
 
 impl ShmConfig {
-    /// The usual: a private protocol, members listen, [`DEFAULT_MAX_CLIENTS`], memory is prefaulted.
+    /// The usual: a private protocol, abstract names, members listen, [`DEFAULT_MAX_CLIENTS`], memory is prefaulted.
     pub fn new(cluster: &str, key: &[u8], identity: Identity, members: RegionSpec, clients: RegionSpec) -> ShmConfig {
         ShmConfig {
             cluster: cluster.to_owned(),
@@ -56,6 +58,7 @@ impl ShmConfig {
             identity,
             members,
             clients,
+            rendezvous: Rendezvous::default(),
             listen: identity.kind == PeerKind::Member,
             closed: false,
             max_clients: DEFAULT_MAX_CLIENTS,
@@ -104,15 +107,15 @@ impl ShmFabric {
     /// nobody yet: see [`ShmFabric::connect`]. But others may connect from now on, unless it is told to stay [`ShmConfig::closed`] until
     /// death words are registered and whatever else they rely on is stored.
     pub fn start(config: ShmConfig) -> Result<ShmFabric, StartError> {
-        let ShmConfig { cluster, key, protocol, identity, members, clients, listen, closed, max_clients, prefault } = config;
+        let ShmConfig { cluster, key, protocol, identity, members, clients, rendezvous, listen, closed, max_clients, prefault } = config;
         let party = Party { protocol, identity, cluster, members, clients, key }.check(listen)?;
         // The name first: a second process of a node must not get as far as making memory.
-        let listener = if listen { Some(take_name(&party.cluster, identity.node)?) } else { None };
+        let listener = if listen { Some(take_name(&rendezvous, &party.cluster, identity.node)?) } else { None };
         let own = Arc::new(Own::create(party.offers().clone(), prefault).map_err(system("cannot make shared memory"))?);
         let loopback = loopback().map_err(system("cannot make shared memory"))?;
         let shared = Arc::new(Shared::new(own.clone()).map_err(system("cannot make an eventfd"))?);
         let ours = Ours { party, own: own.clone(), prefault };
-        let bootstrap = Bootstrap::new(ours, shared.clone(), listener, max_clients, !closed);
+        let bootstrap = Bootstrap::new(ours, shared.clone(), (rendezvous, listener), max_clients, !closed);
         let thread = std::thread::Builder::new()
             .name("martlet-boot".into())
             .spawn(move || {
@@ -124,10 +127,10 @@ impl ShmFabric {
     }
 }
 
-fn take_name(cluster: &str, node: NodeId) -> Result<std::os::fd::OwnedFd, StartError> {
+fn take_name(rendezvous: &Rendezvous, cluster: &str, node: NodeId) -> Result<Listener, StartError> {
     let until = Instant::now() + NAME_PATIENCE;
     loop {
-        match socket::listen(cluster, node) {
+        match rendezvous.listen(cluster, node) {
             Ok(listener) => return Ok(listener),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 if Instant::now() >= until {

@@ -1,9 +1,9 @@
 //! The fabric of processes on one host: shared memory.
 //!
-//! Every process makes its regions as sealed memfds and hands them to its peers over a Unix socket with an abstract name, after both have
+//! Every process makes its regions as sealed memfds and hands them to its peers over a Unix socket, after both have
 //! proved that they have the cluster's key (module `meeting`). From then on operations are loads and stores, and no system call is made on the
-//! way (module `endpoint`). Nothing is left behind, however a process ends: memfds, sockets and their names go with the last process
-//! that holds them (TRAPS 31).
+//! way (module `endpoint`). Nothing is left behind, however a process ends: memfds, sockets and their abstract names go with the last process
+//! that holds them (TRAPS 31); where processes meet in a directory, files stay there that are in nobody's way (module `rendezvous`).
 //!
 //! | file | what stands there |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | `mail` | datagram rings |
 //! | `bell` | parking and waking |
 //! | `ear` | who listens to descriptors for a parked thread |
-//! | `socket`, `handshake`, `bootstrap` | how processes meet |
+//! | `rendezvous`, `socket`, `handshake`, `bootstrap` | where and how processes meet |
 //! | `shared` | between the bootstrap thread and the endpoint |
 //! | `endpoint` | the contract's operations; sleeping (`parking`); endpoints of one process, connected with each other (`private`) |
 //! | `robust` | death words |
@@ -39,6 +39,7 @@ mod peer;
 pub(crate) mod plan;
 pub mod probe;
 pub mod process;
+mod rendezvous;
 mod robust;
 mod shared;
 mod socket;
@@ -51,8 +52,8 @@ pub use bell::{MAX_PARK_WORDS, Vigil, WakeReason};
 pub use config::{ShmConfig, StartError};
 pub use ear::Ear;
 pub use endpoint::{DatagramCounters, ParkWord, ShmFabric};
+pub use rendezvous::{HostLock, Rendezvous};
 pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, OwnRegions, WAITERS};
-pub use socket::is_running;
 
 /// What shared memory is like.
 pub(crate) const TRAITS: crate::Traits =

@@ -1,64 +1,29 @@
-//! The bootstrap socket: messages and descriptors over abstract Unix sockets, and who is at the other end.
+//! The bootstrap socket: messages and descriptors over Unix sockets, and who is at the other end.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType,
+    SocketFlags, SocketType,
 };
 use rustix::process::{Pid, PidfdFlags};
-
-use crate::contract::NodeId;
 
 /// The longest message.
 pub(super) const MAX_MESSAGE: usize = 8192;
 /// The most descriptors that travel with one message.
 pub(super) const MAX_FDS: usize = 3;
 
-/// The abstract name at which a node of a cluster listens. It vanishes with the process.
-fn address(cluster: &str, node: NodeId) -> io::Result<SocketAddrUnix> {
-    Ok(SocketAddrUnix::new_abstract_name(format!("martlet/{cluster}/{node}").as_bytes())?)
-}
-
-fn socket() -> io::Result<OwnedFd> {
+/// A socket of ours, connected with nobody.
+pub(super) fn seqpacket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// A listening socket under the name of `node`.
-pub(super) fn listen(cluster: &str, node: NodeId) -> io::Result<OwnedFd> {
-    let socket = socket()?;
-    rustix::net::bind(&socket, &address(cluster, node)?)?;
-    rustix::net::listen(&socket, 128)?;
-    Ok(socket)
-}
-
-/// Connects to `node`, which fails at once when nobody listens there.
-pub(super) fn connect(cluster: &str, node: NodeId) -> io::Result<OwnedFd> {
-    let socket = socket()?;
-    rustix::net::connect(&socket, &address(cluster, node)?)?;
-    Ok(socket)
-}
-
-/// Whether a process holds the name of `node`, or has died so recently that the kernel has not yet taken it back. A process takes its
-/// name before it does anything else.
-///
-/// # Errors
-/// When the system can't tell.
-pub fn is_running(cluster: &str, node: NodeId) -> io::Result<bool> {
-    match rustix::net::connect(&socket()?, &address(cluster, node)?) {
-        // AGAIN: so many want to connect that it has no room for us.
-        Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS) => Ok(true),
-        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// The next connection that waits, if any.
-pub(super) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+pub(super) fn accept(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
     match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
         Ok(socket) => Ok(Some(socket)),
         Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
@@ -147,37 +112,23 @@ pub(super) fn authorised(socket: &OwnedFd) -> Result<(), String> {
 
 /// SO_PEERPIDFD, since Linux 6.5.
 const SO_PEERPIDFD: libc::c_int = 77;
+/// Why a process has no descriptor here.
+const UNSEEN: &str =
+    "it is in a PID namespace that this process does not see, and a kernel before 6.5 names no process across namespaces: share one";
 
-/// A descriptor of the process at the other end: it becomes readable when that process has ended, and never names another.
+/// A descriptor of the process at the other end, in whatever PID namespace it is: it becomes readable when that process has ended, and never names another.
 ///
 /// On a kernel before 6.5 it is opened by pid, which can in theory name a later process if the peer dies meanwhile and its pid is used anew;
-/// the handshake that follows on the same socket then fails, since the socket ends with the peer.
+/// the handshake that follows on the same socket then fails, since the socket ends with the peer. A process of a PID namespace that this one does not see has
+/// no pid here, and cannot be watched then.
 pub(super) fn pidfd(socket: &OwnedFd) -> io::Result<OwnedFd> {
     match option::<libc::c_int>(socket, SO_PEERPIDFD) {
         // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
         Ok(raw) => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
         Err(_) => {
             let peer: libc::ucred = option(socket, libc::SO_PEERCRED)?;
-            let pid = Pid::from_raw(peer.pid).ok_or(io::Error::from(io::ErrorKind::NotFound))?;
+            let pid = Pid::from_raw(peer.pid).ok_or_else(|| io::Error::other(UNSEEN))?;
             Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_is_running_while_somebody_holds_it() {
-        let cluster = format!("socket-test-{}", std::process::id());
-        let is_running = || is_running(&cluster, NodeId(3)).expect("a socket");
-        assert!(!is_running());
-        let held = listen(&cluster, NodeId(3)).expect("a free name");
-        assert!(is_running());
-        // Also when it does not accept: it may be paused.
-        assert!((0..300).all(|_| is_running()));
-        drop(held);
-        assert!(!is_running());
     }
 }

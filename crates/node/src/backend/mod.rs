@@ -7,7 +7,7 @@
 //! | | shm | verbs |
 //! |---|---|---|
 //! | a sleeping node is woken by a peer's [`Fabric::nudge`] | yes | no: it naps |
-//! | it is known for certain that a node does not run | yes, by the host's names | no |
+//! | it is known for certain that a node does not run | yes, by where they meet, if all of them meet there | no |
 //! | it is known who runs without being configured | yes, in the same way | no |
 //! | a founder may be whoever holds a lock of the host | yes | no: the first node that may |
 
@@ -94,7 +94,8 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     /// When the system refuses to say.
     fn claim_founding(cluster: &Cluster, me: NodeId) -> io::Result<Option<Self::Claim>>;
 
-    /// Whether no process of that node is running, for certain. On a backend that cannot know, `false`.
+    /// Whether no process of that node is running, for certain, if every process of the cluster runs where this one would see it. On a backend that cannot
+    /// know, `false`.
     ///
     /// # Errors
     /// When the system refuses to say.

@@ -1,15 +1,14 @@
 //! Shared memory: processes of one host.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use martlet_fabric::primitive::{Ordering, fence};
-use martlet_fabric::shm::{self, DeathWords, DeathWordsError, ParkWord, ShmConfig, ShmFabric, WakeReason};
+use martlet_fabric::shm::{DeathWords, DeathWordsError, HostLock, ParkWord, ShmConfig, ShmFabric, WakeReason};
 use martlet_fabric::{Identity, NodeId, PeerId, Region, RegionName, RegionSpec, Remote};
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::{self, LIFE, MAX_ACTING_THREADS, MAX_MEMBERS, life};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::{Backend, Rest, StartError};
 use crate::clock;
@@ -23,13 +22,13 @@ const WITHOUT_SOCKETS_NS: u64 = 1_000_000;
 fn config(cluster: &Cluster, identity: Identity) -> ShmConfig {
     let sizes = cluster.sizes();
     let (members, clients) = (crate::engine::regions(cluster, sizes), layout::client_regions(sizes));
-    ShmConfig { protocol: version::protocol(), ..ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, members, clients) }
+    let config = ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, members, clients);
+    ShmConfig { protocol: version::protocol(), rendezvous: cluster.rendezvous(), ..config }
 }
 
 impl Backend for ShmFabric {
     type Rest = ShmRest;
-    /// An abstract socket name, which one process of the host can have, and which goes with it.
-    type Claim = OwnedFd;
+    type Claim = HostLock;
     const FIXED_CLAIM: bool = false;
 
     fn start_node(settings: &Settings, identity: Identity) -> Result<ShmFabric, StartError> {
@@ -74,19 +73,19 @@ impl Backend for ShmFabric {
         DeathWords::register(&self.own_regions(), region, words)
     }
 
-    fn claim_founding(cluster: &Cluster, _me: NodeId) -> io::Result<Option<OwnedFd>> {
-        take_lock(&cluster.config().name)
+    fn claim_founding(cluster: &Cluster, _me: NodeId) -> io::Result<Option<HostLock>> {
+        cluster.rendezvous().claim_founding(&cluster.config().name)
     }
 
-    /// A process takes its name before all else.
+    /// A process listens before it does anything else.
     fn is_absent(cluster: &Cluster, node: NodeId) -> io::Result<bool> {
-        Ok(!shm::is_running(&cluster.config().name, node)?)
+        Ok(!cluster.rendezvous().is_running(&cluster.config().name, node)?)
     }
 
     fn strangers(cluster: &Cluster) -> io::Result<Vec<NodeId>> {
         let mut running = Vec::new();
         for node in (0..MAX_MEMBERS as u16).map(NodeId).filter(|node| cluster.node(*node).is_none()) {
-            if shm::is_running(&cluster.config().name, node)? {
+            if cluster.rendezvous().is_running(&cluster.config().name, node)? {
                 running.push(node);
             }
         }
@@ -111,16 +110,6 @@ impl Backend for ShmFabric {
 
     fn sleep_at_most(&mut self, timeout: Duration) {
         self.sleep(&[], Some(timeout));
-    }
-}
-
-fn take_lock(cluster: &str) -> io::Result<Option<OwnedFd>> {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    let name = SocketAddrUnix::new_abstract_name(format!("martlet/{cluster}/founding").as_bytes())?;
-    match rustix::net::bind(&socket, &name) {
-        Ok(()) => Ok(Some(socket)),
-        Err(rustix::io::Errno::ADDRINUSE) => Ok(None),
-        Err(error) => Err(error.into()),
     }
 }
 
@@ -204,21 +193,5 @@ impl Rest<ShmFabric> for ShmRest {
             // Death words change once: the next turn sees what this one has become.
             self.watched.swap_remove(at);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_process_of_a_host_has_the_lock_and_it_goes_with_it() {
-        let cluster = format!("lock-test-{}", std::process::id());
-        let lock = take_lock(&cluster).expect("a socket");
-        assert!(lock.is_some());
-        assert!(take_lock(&cluster).expect("a socket").is_none());
-        assert!(take_lock(&format!("{cluster}-other")).expect("a socket").is_some());
-        drop(lock);
-        assert!(take_lock(&cluster).expect("a socket").is_some());
     }
 }

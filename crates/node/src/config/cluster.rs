@@ -33,6 +33,10 @@ pub struct ClusterConfig {
     /// What the processes reach each other's memory by.
     #[serde(default, with = "super::by_name")]
     pub fabric: FabricKind,
+    /// A directory in which the processes of one host meet, where `fabric` is `"shm"`; relative to this file's directory. It has to exist, on a file system
+    /// of this host that all of them mount. Absent: under names that the processes of one network namespace see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rendezvous: Option<PathBuf>,
     /// How long a lease lasts, in microseconds. A member that stops without dying (SIGSTOP, a hang) costs a failover at least this long;
     /// a member that dies costs none of it. It must outlast what the scheduler takes from a thread, or the primary pauses with each loss.
     #[serde(default = "ClusterConfig::default_lease_us")]
@@ -234,6 +238,7 @@ impl ClusterConfig {
             key: None,
             key_file: None,
             fabric: FabricKind::default(),
+            rendezvous: None,
             lease_us: Self::default_lease_us(),
             detector: DetectorConfig::default(),
             election: None,
@@ -265,6 +270,10 @@ impl ClusterConfig {
                 format_args!("{:?}", self.name),
                 format_args!("1 to {} letters, digits, '-', '_' or '.'", Self::MAX_NAME_BYTES),
             ));
+        }
+        if let Some(rendezvous) = self.rendezvous.as_ref().filter(|_| !self.fabric.is_one_host()) {
+            let value = format!("{:?}", rendezvous.display().to_string());
+            return Err(check.refuse("rendezvous", value, "none where fabric is \"verbs\": nodes meet at their addresses then"));
         }
         check.range("lease_us", self.lease_us, 50..=60_000_000)?;
         let detector = &self.detector;

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use martlet_fabric::NodeId;
+use martlet_fabric::shm::Rendezvous;
 use martlet_fabric::verbs::DeviceChoice;
 use martlet_protocol::basics::layout::Sizes;
 
@@ -108,6 +109,14 @@ impl Cluster {
             (Some(_), Some(_)) => return Err(check.refuse("key", "given twice, as key and as key_file", "one of key and key_file")),
             (None, None) => return Err(check.refuse("key", "absent", "one of key and key_file")),
         };
+        if let Some(directory) = config.rendezvous.as_ref().map(|directory| base.join(directory)) {
+            let (bytes, most) = (directory.as_os_str().len(), Rendezvous::max_directory_bytes(&config.name));
+            if config.rendezvous.as_ref().is_some_and(|given| given.as_os_str().is_empty()) || bytes > most {
+                let value = format!("{:?}, which is {bytes} bytes long", directory.display().to_string());
+                let allowed = format!("a directory whose path is 1 to {most} bytes long with the cluster's name {:?}", config.name);
+                return Err(check.refuse("rendezvous", value, allowed));
+            }
+        }
         Ok(Cluster { config, key, base: base.to_owned(), file: None })
     }
 
@@ -119,6 +128,14 @@ impl Cluster {
     /// Where its nodes keep their data, each in a directory of its own there, unless its own file says otherwise.
     pub fn data_directory(&self) -> PathBuf {
         self.base.join(&self.config.durability.directory)
+    }
+
+    /// Where its processes meet, where they all run on one host.
+    pub fn rendezvous(&self) -> Rendezvous {
+        match &self.config.rendezvous {
+            Some(directory) => Rendezvous::Directory(self.base.join(directory)),
+            None => Rendezvous::Names,
+        }
     }
 
     /// The cluster's secret.

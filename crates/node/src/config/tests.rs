@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use martlet_fabric::shm::Rendezvous;
 use martlet_fabric::verbs::Multicast;
 use martlet_protocol::membership::Roles;
 
@@ -65,6 +66,32 @@ fn data_stand_beside_the_cluster_s_file_unless_somebody_says_otherwise() {
     assert_eq!(settings.cluster().config().durability.directory, Path::new("/disk"));
     assert_eq!(settings.cluster().config().durability.max_pending_bytes, 1_000_000);
     assert_eq!(settings.cluster().config().durability.snapshot_bytes_per_s, 5_000_000);
+}
+
+#[test]
+fn a_directory_to_meet_in_is_beside_the_cluster_s_file_and_short_enough_for_sockets() {
+    let dir = Dir::new("rendezvous");
+    dir.file("node-1.toml", "number = 1\ncluster = \"cluster.toml\"\n");
+    let load = |rendezvous: Option<&str>, fabric: FabricKind| {
+        dir.file("cluster.toml", &ClusterConfig { rendezvous: rendezvous.map(PathBuf::from), fabric, ..three() }.to_toml());
+        Settings::load(&dir.0.join("node-1.toml"))
+    };
+    let meets = |rendezvous| load(rendezvous, FabricKind::Shm).expect("valid").cluster().rendezvous();
+    assert_eq!(meets(None), Rendezvous::Names);
+    assert_eq!(meets(Some("meet")), Rendezvous::Directory(dir.0.join("meet")));
+    assert_eq!(meets(Some("/run/martlet")), Rendezvous::Directory("/run/martlet".into()));
+    let refused = |rendezvous: &str, fabric| load(Some(rendezvous), fabric).expect_err("refused").to_string();
+    let most = Rendezvous::max_directory_bytes("demo");
+    let long = format!("/{}", "d".repeat(most));
+    let text = refused(&long, FabricKind::Shm);
+    assert!(
+        text.contains(&format!("which is {} bytes long; allowed: a directory whose path is 1 to {most} bytes long", most + 1)),
+        "{text}"
+    );
+    assert!(load(Some(&long[1..]), FabricKind::Shm).is_err(), "it counts with where it is relative to");
+    assert!(refused("", FabricKind::Shm).contains("rendezvous is"));
+    let text = refused("meet", FabricKind::Verbs);
+    assert!(text.contains("rendezvous is \"meet\"; allowed: none where fabric is \"verbs\""), "{text}");
 }
 
 /// The page with every key says what holds without it.

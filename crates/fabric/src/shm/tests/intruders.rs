@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::*;
 use crate::meeting::wire::{Hello, Message, Preface, Prover, Said, prove};
-use crate::shm::socket;
+use crate::shm::{Rendezvous, socket};
 use crate::speech::{Levels, Protocol};
 
 /// A raw connection to a member's bootstrap socket.
 fn knock(cluster: &str, node: u16) -> OwnedFd {
-    until(|| socket::connect(cluster, NodeId(node)).ok())
+    until(|| Rendezvous::Names.connect(cluster, NodeId(node)).ok())
 }
 
 /// What comes back next; `None` at the end of the connection.

@@ -1,0 +1,234 @@
+//! Where the processes of a cluster find each other on a host: under abstract names of Unix sockets, or by sockets in a directory.
+//!
+//! Abstract names belong to a network namespace: processes of two of them do not see each other, and nothing is left of a name when its process is gone. A
+//! directory is shared by all who mount it, whatever their namespaces. What a dead process leaves there is its socket's file, which refuses connections, and a
+//! file that it had locked. The kernel lets go of the lock with the process; whoever holds it may remove the socket's file and put its own there.
+//!
+//! ```text
+//! DIRECTORY/CLUSTER.nN.sock        where node N listens
+//! DIRECTORY/CLUSTER.nN.lock        locked by the process of node N; the file stays
+//! DIRECTORY/CLUSTER.founding.lock  locked by the process that may found the cluster; the file stays
+//! ```
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::socket;
+use crate::contract::NodeId;
+
+/// Where the processes of a cluster find each other on a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Rendezvous {
+    /// Under abstract names, which all processes of a network namespace see.
+    #[default]
+    Names,
+    /// By sockets in this directory, which has to exist, on a file system of this host that all of them mount.
+    Directory(PathBuf),
+}
+
+/// The longest path that a Unix socket can have, in bytes, without its terminating zero.
+const MAX_PATH_BYTES: usize = 107;
+
+/// A socket on which a node listens, and what makes it the only one of that node.
+#[derive(Debug)]
+pub(super) struct Listener {
+    socket: OwnedFd,
+    /// In a directory: its file, and the lock under which that stands there.
+    file: Option<(PathBuf, File)>,
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some((path, _lock)) = &self.file {
+            // A file that stays is in nobody's way.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Held by the one process of a cluster that has its lock.
+#[derive(Debug)]
+pub struct HostLock {
+    _held: OwnedFd,
+}
+
+impl Rendezvous {
+    /// How long the directory's path may be, in bytes, for a cluster of that name: sockets have short paths.
+    pub fn max_directory_bytes(cluster: &str) -> usize {
+        MAX_PATH_BYTES.saturating_sub(format!("/{cluster}.{}.sock", NodeId(u16::MAX)).len())
+    }
+
+    /// A listening socket at the place of `node`. An error of the kind `AddrInUse` says that another process has it.
+    pub(super) fn listen(&self, cluster: &str, node: NodeId) -> io::Result<Listener> {
+        let socket = socket::seqpacket()?;
+        let file = match self {
+            Rendezvous::Names => None,
+            Rendezvous::Directory(directory) => {
+                let lock = lock(directory, &format!("{cluster}.{node}.lock"))?.ok_or(io::ErrorKind::AddrInUse)?;
+                let path = directory.join(format!("{cluster}.{node}.sock"));
+                // Of a process that has died, since nobody else has the lock.
+                match std::fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(about(&path, error)),
+                    _ => Some((path, lock)),
+                }
+            }
+        };
+        let listener = Listener { socket, file };
+        rustix::net::bind(&listener.socket, &self.address(cluster, &node.to_string())?)?;
+        rustix::net::listen(&listener.socket, 128)?;
+        Ok(listener)
+    }
+
+    /// Connects to `node`, which fails at once when nobody listens there.
+    pub(super) fn connect(&self, cluster: &str, node: NodeId) -> io::Result<OwnedFd> {
+        let socket = socket::seqpacket()?;
+        rustix::net::connect(&socket, &self.address(cluster, &node.to_string())?)?;
+        Ok(socket)
+    }
+
+    /// Whether a process listens at the place of `node`, or has died so recently that the kernel has not yet taken its socket back. A process does so before
+    /// it does anything else. Processes that use another rendezvous are not seen: of another network namespace, or with another directory.
+    ///
+    /// # Errors
+    /// When the system can't tell.
+    pub fn is_running(&self, cluster: &str, node: NodeId) -> io::Result<bool> {
+        match rustix::net::connect(&socket::seqpacket()?, &self.address(cluster, &node.to_string())?) {
+            // AGAIN: so many want to connect that it has no room for us.
+            Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS) => Ok(true),
+            Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes the lock by which one process at a time may found the cluster, unless another one has it. It goes with its holder.
+    ///
+    /// # Errors
+    /// When the system refuses to say who has it.
+    pub fn claim_founding(&self, cluster: &str) -> io::Result<Option<HostLock>> {
+        match self {
+            Rendezvous::Names => {
+                let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+                match rustix::net::bind(&socket, &self.address(cluster, "founding")?) {
+                    Ok(()) => Ok(Some(HostLock { _held: socket })),
+                    Err(Errno::ADDRINUSE) => Ok(None),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            Rendezvous::Directory(directory) => {
+                let lock = lock(directory, &format!("{cluster}.founding.lock"))?;
+                Ok(lock.map(|file| HostLock { _held: file.into() }))
+            }
+        }
+    }
+
+    fn address(&self, cluster: &str, what: &str) -> io::Result<SocketAddrUnix> {
+        match self {
+            Rendezvous::Names => Ok(SocketAddrUnix::new_abstract_name(format!("martlet/{cluster}/{what}").as_bytes())?),
+            Rendezvous::Directory(directory) => Ok(SocketAddrUnix::new(directory.join(format!("{cluster}.{what}.sock")))?),
+        }
+    }
+}
+
+/// A file of that name, locked; `None` when another process has locked it.
+fn lock(directory: &Path, name: &str) -> io::Result<Option<File>> {
+    let path = directory.join(name);
+    let open = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let file = open.map_err(|error| about(&path, error))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(error) => Err(about(&path, error.into())),
+    }
+}
+
+fn about(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Places(PathBuf);
+
+    impl Drop for Places {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// Both kinds, and the directory of the second.
+    fn both(purpose: &str) -> ([Rendezvous; 2], String, Places) {
+        let cluster = format!("rendezvous-{purpose}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(&cluster);
+        std::fs::create_dir_all(&directory).expect("a temporary directory");
+        ([Rendezvous::Names, Rendezvous::Directory(directory.clone())], cluster, Places(directory))
+    }
+
+    #[test]
+    fn a_place_is_running_while_a_process_holds_it() {
+        let (kinds, cluster, _places) = both("held");
+        for place in kinds {
+            let is_running = || place.is_running(&cluster, NodeId(3)).expect("a socket");
+            assert!(!is_running());
+            let held = place.listen(&cluster, NodeId(3)).expect("a free place");
+            assert!(is_running());
+            // Also when it does not accept: it may be paused.
+            assert!((0..300).all(|_| is_running()));
+            assert_eq!(place.listen(&cluster, NodeId(3)).expect_err("taken").kind(), io::ErrorKind::AddrInUse);
+            assert!(!place.is_running(&cluster, NodeId(4)).expect("a socket"));
+            drop(held);
+            assert!(!is_running());
+            drop(place.listen(&cluster, NodeId(3)).expect("free again"));
+        }
+    }
+
+    #[test]
+    fn one_process_of_a_host_has_the_lock_and_it_goes_with_it() {
+        let (kinds, cluster, _places) = both("claim");
+        for place in kinds {
+            let lock = place.claim_founding(&cluster).expect("it can be told");
+            assert!(lock.is_some());
+            assert!(place.claim_founding(&cluster).expect("it can be told").is_none());
+            assert!(place.claim_founding(&format!("{cluster}-other")).expect("it can be told").is_some());
+            drop(lock);
+            assert!(place.claim_founding(&cluster).expect("it can be told").is_some());
+        }
+    }
+
+    /// A process that was killed could not remove its socket's file.
+    #[test]
+    fn what_a_dead_process_has_left_in_a_directory_is_in_nobody_s_way() {
+        let ([_, place], cluster, places) = both("debris");
+        let path = places.0.join(format!("{cluster}.n3.sock"));
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
+        assert!(path.exists() && !place.is_running(&cluster, NodeId(3)).expect("it can be told"));
+        let held = place.listen(&cluster, NodeId(3)).expect("nobody holds it");
+        assert!(place.connect(&cluster, NodeId(3)).is_ok());
+        drop(held);
+        assert!(!path.exists(), "in order, nothing but the lock's file is left");
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let place = Rendezvous::Directory("/nowhere/at/all".into());
+        let error = place.listen("shop", NodeId(1)).expect_err("no directory").to_string();
+        assert!(error.starts_with("/nowhere/at/all/shop.n1.lock: No such file"), "{error}");
+        let long = "d".repeat(Rendezvous::max_directory_bytes("shop"));
+        let longest = Rendezvous::Directory(format!("/{}", &long[1..]).into());
+        assert!(longest.is_running("shop", NodeId(15)).is_ok_and(|runs| !runs), "as long as is allowed");
+    }
+}
