@@ -128,6 +128,9 @@ typedef struct martlet_options {
     uint32_t node;
     // For how long the replica's thread spins after the last work before it sleeps, with "adaptive", in microseconds; 0: as the node's file says, or 50.
     uint32_t spin_us;
+    // Not 0: every process of the cluster runs where this one sees it, in this network namespace or with the same rendezvous directory, so that a replica that is
+    // not seen does not run, and the cluster may be founded without it. 0: it is founded when all of them are there.
+    uint64_t all_here;
 } martlet_options;
 
 // The state that is replicated, as callbacks. All are called on the replica's own thread, one at a time, with `context` as their first

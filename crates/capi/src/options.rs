@@ -47,6 +47,9 @@ pub struct martlet_options {
     pub node: u32,
     /// For how long the replica's thread spins after the last work before it sleeps, with "adaptive", in microseconds; 0: as the node's file says, or 50.
     pub spin_us: u32,
+    /// Not 0: every process of the cluster runs where this one sees it, in this network namespace or with the same rendezvous directory, so that a replica that is
+    /// not seen does not run, and the cluster may be founded without it. 0: it is founded when all of them are there.
+    pub all_here: u64,
 }
 
 /// Structures that a program fills in and that begin with their size, by which they can grow.
@@ -60,7 +63,8 @@ impl Grows for martlet_options {
 }
 
 // A field that is added stands where a program that does not know it has nothing: not in padding, which may hold anything.
-const _: () = assert!(martlet_options::LEAST_BYTES == size_of::<martlet_options>(), "no padding at the end");
+const _: () = assert!(offset_of!(martlet_options, all_here) == martlet_options::LEAST_BYTES, "no padding before what was added");
+const _: () = assert!(offset_of!(martlet_options, all_here) + size_of::<u64>() == size_of::<martlet_options>(), "no padding at the end");
 
 /// More than any structure of ours will ever take: a larger size is one that was never set.
 const MOST_BYTES: usize = 4096;
@@ -156,6 +160,9 @@ impl martlet_options {
         }
         if self.timeout_us > 0 {
             builder = builder.timeout(Duration::from_micros(self.timeout_us));
+        }
+        if self.all_here != 0 {
+            builder = builder.all_here();
         }
         if self.max_waiting > 0 {
             builder = builder.max_waiting(self.max_waiting);

@@ -67,6 +67,7 @@ fn options() -> martlet_options {
         max_waiting: 0,
         node: 0,
         spin_us: 0,
+        all_here: 0,
     }
 }
 

@@ -7,7 +7,7 @@ use martlet_protocol::basics::ProcessId;
 use martlet_protocol::founding::{self, Config, Ground};
 
 use crate::backend::Backend;
-use crate::config::Cluster;
+use crate::config::{Cluster, Settings};
 
 /// Between two looks, in nanoseconds.
 const LOOK_INTERVAL_NS: u64 = 2_000_000;
@@ -53,7 +53,8 @@ impl<F: Backend> Ground for OnBackend<'_, F> {
 }
 
 /// How the process `me` looks around.
-pub(crate) fn config(cluster: &Cluster, me: ProcessId) -> Config {
+pub(crate) fn config(settings: &Settings, me: ProcessId) -> Config {
+    let cluster = settings.cluster();
     Config {
         me,
         others: cluster.config().nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != me.node).collect(),
@@ -61,6 +62,7 @@ pub(crate) fn config(cluster: &Cluster, me: ProcessId) -> Config {
         look_interval_ns: LOOK_INTERVAL_NS,
         unable_interval_ns: UNABLE_INTERVAL_NS,
         return_patience_ns: RETURN_PATIENCE_NS,
+        all_here: settings.all_here(),
     }
 }
 
@@ -75,7 +77,7 @@ mod tests {
 
     use super::*;
     use crate::clock;
-    use crate::config::{ClusterConfig, Key, NodeEntry, Role};
+    use crate::config::{ClusterConfig, Key, NodeConfig, NodeEntry, Role};
 
     struct Node {
         fabric: ShmFabric,
@@ -86,7 +88,9 @@ mod tests {
     /// Looks are due at once.
     fn config_at_once(cluster: &Cluster, identity: Identity) -> Config {
         let me = ProcessId { node: identity.node, incarnation: identity.incarnation };
-        Config { look_interval_ns: 0, ..super::config(cluster, me) }
+        let node = NodeConfig::new(identity.node.0, "<cluster>");
+        let settings = Settings::new(cluster.clone(), node).expect("valid").with_all_here(true);
+        Config { look_interval_ns: 0, ..super::config(&settings, me) }
     }
 
     impl Node {

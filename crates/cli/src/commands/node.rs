@@ -25,6 +25,10 @@ pub struct Arguments {
     /// The node's TOML file, which names the cluster's.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// Every node of the cluster runs where this one sees it: in this network namespace, or with the same rendezvous directory. Then a node that is not seen
+    /// does not run, and this one may found the cluster without it. Where that is not so, two clusters can come about.
+    #[arg(long)]
+    all_here: bool,
     /// End as soon as the process that started this one does.
     #[arg(long, hide = true)]
     die_with_parent: bool,
@@ -35,7 +39,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie this process to its parent")?;
     }
     log::start()?;
-    let settings = Settings::load(&arguments.config).map_err(Fail::usage)?;
+    let settings = Settings::load(&arguments.config).map_err(Fail::usage)?.with_all_here(arguments.all_here);
     let mut hooks = Hooks::new().context("cannot make the node's stop handle")?;
     hooks.stop.on_signals().context("cannot take SIGTERM and SIGINT")?;
     let mut store = store(&settings);

@@ -76,11 +76,13 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
                 "state": state,
                 "role": role.map(Role::name),
                 "redis": node.redis,
+                "awaits": sight.map(Sight::awaited),
                 "counters": sight.and_then(counters),
             })
         });
     }
     format.say(table);
+    say_awaited(&cluster, &sights, format);
     if cluster.config().durability.writes() {
         say_disks(&cluster, &sights, format);
     }
@@ -97,6 +99,27 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         return Err(Fail::absent(format_args!("no node of the cluster in {} runs", directory.path().display())));
     }
     Ok(())
+}
+
+/// Whom nodes without a view wait for, and what to do about it.
+fn say_awaited(cluster: &Cluster, sights: &[Sight], format: Format) {
+    let waiting: Vec<(u16, Vec<u16>)> =
+        sights.iter().map(|sight| (sight.node, sight.awaited())).filter(|(_, awaited)| !awaited.is_empty()).collect();
+    for (node, awaited) in &waiting {
+        format.say(format_args!(
+            "node {node} founds no cluster without nodes {awaited:?}, which it does not see and which may run all the same"
+        ));
+    }
+    if !waiting.is_empty() {
+        let claim = match cluster.config().fabric.traits().spans_hosts {
+            false => {
+                ". Where every node of the cluster runs in one network namespace, or meets in one rendezvous directory, `martlet node --all-here` does not wait for them \
+                 (docs/containers.md)"
+            }
+            true => "",
+        };
+        format.say(format_args!("start them, or see that they reach each other{claim}"));
+    }
 }
 
 /// How the nodes' disks keep up.

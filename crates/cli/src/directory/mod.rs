@@ -272,7 +272,8 @@ impl Directory {
         let err = out.try_clone().context("cannot duplicate a descriptor")?;
         let exe = std::env::current_exe().context("cannot find this command's own executable")?;
         let mut command = Command::new(exe);
-        command.arg("node").arg("--config").arg(self.node_file(number));
+        // All of this directory's nodes are started here.
+        command.arg("node").arg("--config").arg(self.node_file(number)).arg("--all-here");
         match life {
             // A group of its own: Ctrl-C at our terminal is not meant for it.
             Life::OfItsOwn => command.process_group(0),

@@ -86,6 +86,12 @@ impl Sight {
         self.reading.as_ref().map_or(0, |reading| reading.get(counter))
     }
 
+    /// The nodes that it waits for, without which it founds no cluster.
+    pub fn awaited(&self) -> Vec<u16> {
+        let nodes = self.counter(Counter::Awaited);
+        (0..64).filter(|node| nodes >> node & 1 == 1).collect()
+    }
+
     /// What the node is.
     pub fn role(&self) -> Option<Role> {
         let reading = self.reading.as_ref()?;
@@ -199,9 +205,11 @@ pub fn not_ready(what: &str, sights: &[Sight]) -> Fail {
                 let board = sight.view.as_ref().map_or("nothing".to_owned(), |view| format!("view {}", view.number));
                 let age = Duration::from_nanos(now_ns.saturating_sub(sight.counter(Counter::PublishedNs)));
                 let gap = Duration::from_nanos(sight.counter(Counter::LongestGapNs));
+                let awaited = sight.awaited();
+                let waits = if awaited.is_empty() { String::new() } else { format!(", waits for nodes {awaited:?} that are not connected") };
                 format!(
-                    "node {} is {} in view {} (its board shows {board}; it has started over {} times; it said so {age:.1?} ago, and was kept from running for {gap:.1?} \
-                     at most)",
+                    "node {} is {} in view {}{waits} (its board shows {board}; it has started over {} times; it said so {age:.1?} ago, and was kept from running for \
+                     {gap:.1?} at most)",
                     sight.node,
                     role.name(),
                     sight.counter(Counter::View),

@@ -3,6 +3,7 @@
 mod bench;
 mod cluster;
 mod command;
+mod containers;
 mod durable;
 mod martlet;
 mod nodes;

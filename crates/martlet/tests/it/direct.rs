@@ -252,7 +252,8 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(engine:
         handed_over: Option<Result<(), CallError>>,
     }
     let cluster = cluster("direct-load", engine, 3);
-    let builder = move |node| Replica::builder().cluster(cluster.clone()).node(node).threads(threads());
+    // All of them are in this process, and the first founds the cluster without the others.
+    let builder = move |node| Replica::builder().cluster(cluster.clone()).node(node).threads(threads()).all_here();
     let others: Vec<_> = [1, 2].map(|node| builder(node).direct(Text::default()).expect("it can be prepared")).into();
     let stops: Vec<_> = others.iter().map(Direct::stop_handle).collect();
     let (found, founded) = channel();

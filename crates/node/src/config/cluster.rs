@@ -271,9 +271,10 @@ impl ClusterConfig {
                 format_args!("1 to {} letters, digits, '-', '_' or '.'", Self::MAX_NAME_BYTES),
             ));
         }
-        if let Some(rendezvous) = self.rendezvous.as_ref().filter(|_| !self.fabric.is_one_host()) {
+        if let Some(rendezvous) = self.rendezvous.as_ref().filter(|_| self.fabric.traits().spans_hosts) {
             let value = format!("{:?}", rendezvous.display().to_string());
-            return Err(check.refuse("rendezvous", value, "none where fabric is \"verbs\": nodes meet at their addresses then"));
+            let allowed = format_args!("none where fabric is \"{}\": nodes meet at their addresses then", self.fabric);
+            return Err(check.refuse("rendezvous", value, allowed));
         }
         check.range("lease_us", self.lease_us, 50..=60_000_000)?;
         let detector = &self.detector;

@@ -7,36 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Checker, ConfigError};
 
-<<<<<<< HEAD
-=======
-/// What the processes of a cluster reach each other's memory by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FabricKind {
-    /// Shared memory: all processes run on one host.
-    #[default]
-    Shm,
-    /// RDMA.
-    Verbs,
-}
-
-impl FabricKind {
-    /// Whether all processes of a cluster run on one host.
-    pub const fn is_one_host(self) -> bool {
-        matches!(self, FabricKind::Shm)
-    }
-}
-
-impl fmt::Display for FabricKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FabricKind::Shm => "shm",
-            FabricKind::Verbs => "verbs",
-        })
-    }
-}
-
->>>>>>> e0ed3d2 (Let the processes of a cluster meet in a directory)
 /// How RDMA is used: the same for all processes, but for the device, for which a node's own file may say something else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -191,6 +191,7 @@ pub struct Settings {
     cluster: Cluster,
     node: NodeConfig,
     position: usize,
+    all_here: bool,
 }
 
 impl Settings {
@@ -222,7 +223,7 @@ impl Settings {
         let Some(position) = cluster.config.nodes.iter().position(|n| n.number == node.number) else {
             return Err(Checker { file }.refuse("number", node.number, format_args!("the cluster's nodes: {}", numbers.join(", "))));
         };
-        Ok(Settings { cluster, node, position })
+        Ok(Settings { cluster, node, position, all_here: false })
     }
 
     /// The same with the cluster's nodes as its file lists them now: nodes are added and removed while others run. This node stays as it is, and so does all
@@ -239,7 +240,20 @@ impl Settings {
         own.clone_from(self.entry());
         let cluster = Cluster { config: ClusterConfig { nodes, ..self.cluster.config.clone() }, ..self.cluster.clone() };
         cluster.config.validate(file)?;
-        Ok(Self::joined(cluster, self.node.clone(), file)?)
+        Ok(Settings { all_here: self.all_here, ..Self::joined(cluster, self.node.clone(), file)? })
+    }
+
+    /// The same, and the claim that every process of the cluster runs where this one sees it: in this network namespace, or with the same rendezvous
+    /// directory. So a node that is not seen does not run, and the cluster can be founded without it. Nothing that a process can look at says so:
+    /// `docs/containers.md`. It means nothing on a fabric of several hosts.
+    #[must_use]
+    pub fn with_all_here(self, all_here: bool) -> Settings {
+        Settings { all_here, ..self }
+    }
+
+    /// Whether it has been claimed that a node which is not seen here does not run.
+    pub fn all_here(&self) -> bool {
+        self.all_here
     }
 
     /// The cluster's part.

@@ -66,6 +66,7 @@ counters! {
     DiskErrno "disk_errno" "The number of the error with which the disk refused, which nothing is written after; 0: none.",
     Group "group" "Where a majority commits (mu): the nodes that it is a majority of, a bit each, node 0 the lowest; 0 where views say who counts.",
     GroupProcesses "group_processes" "How many processes that group has: for a moment it may have two of one node.",
+    Awaited "awaited" "Without a view: the nodes that it waits for, since they are not connected and may run all the same, a bit each, node 0 the lowest.",
 }
 
 #[cfg(test)]

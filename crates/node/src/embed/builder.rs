@@ -34,6 +34,7 @@ pub struct Builder {
     threads: Option<ThreadsConfig>,
     timeout: Option<Duration>,
     calls: Option<usize>,
+    all_here: bool,
 }
 
 #[derive(Debug)]
@@ -123,10 +124,23 @@ impl Builder {
         self
     }
 
+    /// Claims that every process of the cluster runs where this one sees it: in this network namespace, or with the same rendezvous directory. Then a replica
+    /// that is not seen does not run, and the cluster is founded without it. Without this claim a cluster of several nodes on one host is founded when all of
+    /// them are there: see `docs/containers.md`.
+    #[must_use]
+    pub fn all_here(mut self) -> Builder {
+        self.all_here = true;
+        self
+    }
+
     fn settled(self) -> Result<Settings, StartError> {
         let missing = |what, call| StartError::Missing { what, call };
+        let mut all_here = self.all_here;
         let (cluster, node) = match self.cluster.ok_or(missing("the cluster", "cluster_file"))? {
-            Source::Settings(settings) => (settings.cluster().clone(), settings.node().clone()),
+            Source::Settings(settings) => {
+                all_here |= settings.all_here();
+                (settings.cluster().clone(), settings.node().clone())
+            }
             other => {
                 let cluster = match other {
                     Source::Cluster(cluster) => *cluster,
@@ -148,7 +162,7 @@ impl Builder {
                 config.durability.mode = durability.unwrap_or(config.durability.mode);
             })?,
         };
-        Ok(Settings::new(cluster, node)?)
+        Ok(Settings::new(cluster, node)?.with_all_here(all_here))
     }
 
     /// Starts the replica with an empty state, on a thread of its own. It returns when the replica is on the fabric: it has a role then, and no part in the

@@ -17,7 +17,7 @@ use super::rhythm::{Gaps, Posture};
 use crate::agent::{Agent, Turn};
 use crate::backend::{Backend, Rest as _};
 use crate::clock;
-use crate::config::{Cluster, Settings};
+use crate::config::Settings;
 use crate::counters::{Counter, Counters, EventKind};
 use crate::durable::Keeper;
 use crate::engine::{self, NodeEngine};
@@ -31,6 +31,10 @@ use crate::wal::WalError;
 
 /// The longest sleep, in nanoseconds: a lost wake-up would cost this much and no more.
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
+
+/// What to do about nodes that are waited for since they may run unseen on this host.
+const ALL_HERE_HINT: &str = ", where this process does not see them: in another network namespace, or with another rendezvous directory. Start them; or, if \
+    every node of the cluster runs where this one sees it, start this one with `martlet node --all-here`, as `martlet cluster up` does (docs/containers.md)";
 
 /// How a life ended.
 pub(super) enum End {
@@ -135,8 +139,10 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     pub(super) fn live(&mut self, settings: &Settings, stop: &Stop, bed: &mut F::Rest, placement: &Placement) -> io::Result<End> {
         let cluster = settings.cluster();
         let mut founding = Some(match self.keeper {
-            None => Founding::<F>::new(founding::config(cluster, self.me)),
-            Some(_) => Founding::<F>::with_disks(founding::config(cluster, self.me), self.agent.host.engine.returned(), self.lives.clone()),
+            None => Founding::<F>::new(founding::config(settings, self.me)),
+            Some(_) => {
+                Founding::<F>::with_disks(founding::config(settings, self.me), self.agent.host.engine.returned(), self.lives.clone())
+            }
         });
         let mut idler = Idler::new(&settings.node().threads, clock::now());
         let mut fifo = (placement.class == Class::Fifo).then(FifoWatch::default);
@@ -144,7 +150,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         loop {
             let turn = self.turn();
             if founding.is_some() {
-                match self.found(&mut founding, cluster, turn.now)? {
+                match self.found(&mut founding, settings, turn.now)? {
                     Verdict::Wait => {}
                     Verdict::Found(_) => continue,
                     Verdict::StartOver => return Ok(End::StartOver),
@@ -223,17 +229,23 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     }
 
     /// Founds the cluster if it falls to this process. Returns what is to be done, or has been.
-    fn found(&mut self, founding: &mut Option<Founding<F>>, cluster: &Cluster, now: Time) -> io::Result<Verdict> {
+    fn found(&mut self, founding: &mut Option<Founding<F>>, settings: &Settings, now: Time) -> io::Result<Verdict> {
+        let cluster = settings.cluster();
         let host = &mut self.agent.host;
         let Some(looking) = founding else { return Ok(Verdict::Wait) };
         if host.core.view().is_some() {
             *founding = None;
+            host.counters.set(Counter::Awaited, 0);
             return Ok(Verdict::Wait);
         }
         host.boards_read.drain(..).for_each(|completion| looking.handle_completion(completion));
         let verdict = looking.look(now, &OnBackend::<F>::new(cluster, self.me.node), &mut host.fabric, &host.members)?;
+        let awaited = looking.awaited().iter().fold(0, |nodes, node| nodes | 1_u64 << (node % 64));
+        host.counters.set(Counter::Awaited, awaited);
+        // Only on one host does it help to be told that all would be seen.
+        let hint = if awaited != 0 && !F::FIXED_CLAIM && !settings.all_here() { ALL_HERE_HINT } else { "" };
         if let Some(why) = looking.poll_reason() {
-            tracing::warn!("waiting: {why}");
+            tracing::warn!("waiting: {why}{hint}");
         }
         let again = match verdict {
             Verdict::Wait => return Ok(Verdict::Wait),
@@ -264,6 +276,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 host.core.found_again(host.now, &mut host.fabric, number, members.into_iter().filter_map(member).collect());
             }
         }
+        host.counters.set(Counter::Awaited, 0);
         host.take_membership_events();
         *founding = None;
         Ok(Verdict::Found(None))

@@ -5,7 +5,8 @@
 //!
 //! 1. has the claim, which one process of the cluster can have at a time: on one host a name that goes with the process; over a network
 //!    the first node of the configuration that may found is the one;
-//! 2. sees of every other node that it is not running (which can be known on one host only), or that it is connected, its board shows no
+//! 2. sees of every other node that it is not running (which can be known on one host only, and only by who has been told that all of them would be seen there:
+//!    [`Config::all_here`]), or that it is connected, its board shows no
 //!    view, and nobody has made it an acceptor. A node that may be running but is not connected, a paused one say, may have a view: wait for it.
 //!    That goes for nodes of which its configuration does not know too, as far as it can be told that they run ([`Ground::strangers`]), and for all who are
 //!    connected: nodes are added and removed while others run, and who was away may know an old list;
@@ -16,8 +17,8 @@
 //! have been decided, and others may tell of it; but if nobody has a view any more, what stands in its slots belongs to a history that is over, and would be
 //! taken for the new one's. So whoever finds its own slots taken, and nobody with a view, **starts over**: its next incarnation has fresh ones.
 //!
-//! When all processes of a cluster have died, and nothing is on their disks, their state has died with them. On one host the first to be started again founds
-//! it anew; over a network all of them have to be back, since a node that is not heard from may be alive.
+//! When all processes of a cluster have died, and nothing is on their disks, their state has died with them. Where all of them run here the first to be started again
+//! founds it anew; otherwise all of them have to be back, since a node that is not heard from may be alive: on another host, or in a namespace of this one.
 //!
 //! **Where disks are used** (`docs/durability.md`, "Coming back"), whoever would found it reads also what everybody has come back with. If anybody has come
 //! back with a log, the members of the best log's group that are there go on with it, once they are a majority of that group; a process that has nothing, or a
@@ -75,6 +76,9 @@ pub struct Config {
     pub unable_interval_ns: u64,
     /// For how long those who can found the cluster again wait for the rest of their group, in nanoseconds. Who comes later is taught the whole state.
     pub return_patience_ns: u64,
+    /// Whether whoever started this process has said that every process of the cluster runs where this one sees it: then a node that is not seen does not run.
+    /// Without that it may run in a namespace of its own, and serve there.
+    pub all_here: bool,
 }
 
 impl Config {
@@ -99,7 +103,7 @@ pub trait Ground {
     /// When it cannot be said.
     fn claim(&self) -> Result<Option<Self::Claim>, Self::Error>;
 
-    /// Whether no process of that node is running, for certain. Where that cannot be known, `false`.
+    /// Whether no process of that node is running where this process would see it. Where nothing can be seen, `false`.
     ///
     /// # Errors
     /// When it cannot be said.
@@ -142,8 +146,37 @@ pub struct Founding<C> {
     look: Option<Look>,
     /// Whom the look before it saw.
     seen: Vec<PeerId>,
+    /// Configured nodes that may run and are not connected.
+    unseen: Unseen,
     /// Where disks are used: what they have to do with it.
     disks: Option<Disks>,
+}
+
+/// Configured nodes that may run and are not connected, as the last look found them.
+#[derive(Debug, Default)]
+struct Unseen {
+    nodes: Vec<u16>,
+    /// Since when there have been such nodes.
+    since: Option<Time>,
+    /// What has been said of it, and whether that has not been heard yet.
+    said: String,
+    news: bool,
+}
+
+impl Unseen {
+    /// A look has found these. They are spoken of once they have had a while to come.
+    fn note(&mut self, now: Time, nodes: Vec<u16>, patience_ns: u64) {
+        if nodes.is_empty() {
+            *self = Unseen::default();
+            return;
+        }
+        let since = *self.since.get_or_insert(now);
+        let why = format!("nodes {nodes:?} are not connected, and may run all the same");
+        if now.since(since) >= patience_ns && self.said != why {
+            (self.said, self.news) = (why, true);
+        }
+        self.nodes = nodes;
+    }
 }
 
 /// What a process has come back with, and how it waits for others who have.
@@ -179,7 +212,17 @@ struct Look {
 impl<C> Founding<C> {
     /// Where nothing is on disks.
     pub fn new(config: Config) -> Founding<C> {
-        Founding { config, claim: None, clear_looks: 0, next: Time(0), taken: false, look: None, seen: Vec::new(), disks: None }
+        Founding {
+            config,
+            claim: None,
+            clear_looks: 0,
+            next: Time(0),
+            taken: false,
+            look: None,
+            seen: Vec::new(),
+            unseen: Unseen::default(),
+            disks: None,
+        }
     }
 
     /// The same where disks are used: this process has come back with `own`, or with nothing, and could do so as any of these lives.
@@ -188,8 +231,16 @@ impl<C> Founding<C> {
         Founding { disks: Some(disks), ..Founding::new(config) }
     }
 
-    /// Why this process waits, where disks are used: once for each new reason.
+    /// Nodes without which this process founds no cluster, since they are not connected and may run all the same.
+    pub fn awaited(&self) -> &[u16] {
+        &self.unseen.nodes
+    }
+
+    /// Why this process waits: once for each new reason.
     pub fn poll_reason(&mut self) -> Option<&str> {
+        if std::mem::take(&mut self.unseen.news) {
+            return Some(&self.unseen.said);
+        }
         let disks = self.disks.as_mut()?;
         std::mem::take(&mut disks.news).then_some(&disks.said)
     }
@@ -234,7 +285,7 @@ impl<C> Founding<C> {
                         self.clear_looks = 0;
                     }
                 }
-                let only_says = never && self.disks.is_some() && self.claim.is_none();
+                let only_says = never && self.claim.is_none();
                 if only_says && !taken {
                     self.next = now.after(self.config.unable_interval_ns);
                 }
@@ -258,12 +309,7 @@ impl<C> Founding<C> {
             // Somebody who has none of our trouble may go ahead.
             self.claim = None;
         }
-        if G::FIXED
-            && !unheard.is_empty()
-            && let Some(disks) = &mut self.disks
-        {
-            disks.say(format!("nodes {unheard:?} are not connected, and may run all the same"));
-        }
+        self.unseen.note(now, unheard, self.config.return_patience_ns);
         if self.clear_looks < LOOKS {
             return Ok(Verdict::Wait);
         }
@@ -330,7 +376,7 @@ impl<C> Founding<C> {
             }
             if look.pending == before {
                 look.missing.push(node.0);
-                if !ground.is_absent(*node)? {
+                if !(self.config.all_here && ground.is_absent(*node)?) {
                     look.unheard.push(node.0);
                 }
             }
@@ -499,6 +545,7 @@ mod tests {
             look_interval_ns: 1,
             unable_interval_ns: 1,
             return_patience_ns: PATIENCE_NS,
+            all_here: true,
         };
         let own = Returned::parse(&words).expect("just stored");
         Back { config, fixed: false, disks: Disks { own, lives: Vec::new(), able_since: None, said: String::new(), news: false } }

@@ -42,6 +42,8 @@ struct Cluster<const HOST: bool> {
     disks: Vec<Option<Returned>>,
     /// So many nodes may found it, the first ones.
     founders: u16,
+    /// Whether every process has been told that the others would be seen.
+    all_here: bool,
     /// Whom each node takes for the cluster's nodes, itself among them.
     lists: Vec<Vec<u16>>,
     /// Further lives that each node's disk has.
@@ -63,6 +65,7 @@ impl<const HOST: bool> Cluster<HOST> {
             lock: Lock::default(),
             disks,
             founders: nodes as u16,
+            all_here: HOST,
             lists: vec![(0..nodes as u16).collect(); nodes],
             others: vec![Vec::new(); nodes],
             to_come_back: Vec::new(),
@@ -113,6 +116,7 @@ impl<const HOST: bool> Cluster<HOST> {
             look_interval_ns: 50_000,
             unable_interval_ns: 100_000,
             return_patience_ns: PATIENCE_NS,
+            all_here: self.all_here,
         };
         let founding = Some(Founding::with_disks(config, back, self.others[node].clone()));
         self.world.wake(index);
@@ -282,6 +286,27 @@ fn over_a_network_everybody_who_waits_for_data_says_for_whose() {
     assert!((0..2).all(|node| c.reasons.iter().any(|(who, why)| *who == node && why.contains("[2] are not connected"))), "{:?}", c.reasons);
 }
 
+/// Two run, and the third may do so where they do not see it, and have a view there.
+#[test]
+fn on_a_host_nobody_founds_without_a_node_that_may_run_unseen_unless_it_has_been_told() {
+    for (all_here, founded) in [(true, 1), (false, 0)] {
+        for group in [None, Some(log(5, 70, &[0, 1, 2]))] {
+            let mut c = Cluster::<true>::new(7, Faults::calm(), vec![group.clone(), group.clone(), group.clone()]);
+            c.all_here = all_here;
+            (0..2).for_each(|node| c.start(node, false));
+            c.until_known(10_000_000);
+            let empty_disks = u16::from(group.is_none());
+            assert_eq!(c.founded.len() as u16, founded - founded * empty_disks, "{all_here}, {group:?}");
+            let named = |node: u16| c.reasons.iter().any(|(who, why)| *who == node && why.contains("nodes [2] are not connected"));
+            assert_eq!((named(0), named(1)), (!all_here, !all_here), "{:?}", c.reasons);
+            c.start(2, false);
+            assert!(c.until_known(50_000_000), "all are there");
+            assert_eq!(c.founded.len(), 1);
+            c.check();
+        }
+    }
+}
+
 /// Of whoever can never be a founder, on a host as on a network.
 #[test]
 fn who_may_not_found_says_for_whom_it_waits_and_comes_back_as_whom_the_newest_log_names() {
@@ -334,12 +359,13 @@ fn drawn(rng: &mut Rng) -> (Vec<u16>, Vec<Option<Returned>>) {
     (group, disks)
 }
 
-fn live<const HOST: bool>(seed: u64, kills: &mut usize, for_others: &mut usize) {
+fn live<const HOST: bool>(seed: u64, all_here: bool, kills: &mut usize, for_others: &mut usize) {
     let mut rng = Rng::with_seed(seed);
     let (group, disks) = drawn(&mut rng);
     let faults = Faults::drawn(&mut rng);
     let nodes_in_all = disks.len();
     let mut c = Cluster::<HOST>::new(seed, faults, disks);
+    c.all_here = all_here;
     let mut down: Vec<(u64, usize)> = (0..nodes_in_all).map(|node| (rng.u64(0..2_000_000), node)).collect();
     let trouble_ns = rng.u64(0..6_000_000);
     while !down.is_empty() || c.world.now() < trouble_ns {
@@ -378,7 +404,7 @@ fn live<const HOST: bool>(seed: u64, kills: &mut usize, for_others: &mut usize) 
     }
 }
 
-fn lives<const HOST: bool>() -> usize {
+fn lives<const HOST: bool>(all_here: bool) -> usize {
     struct Name(u64);
     impl Drop for Name {
         fn drop(&mut self) {
@@ -390,7 +416,7 @@ fn lives<const HOST: bool>() -> usize {
     let (mut kills, mut for_others) = (0, 0);
     for seed in 0..60 {
         let _name = Name(seed);
-        live::<HOST>(seed, &mut kills, &mut for_others);
+        live::<HOST>(seed, all_here, &mut kills, &mut for_others);
     }
     // They have to do what they are for.
     eprintln!("{kills} kills, {for_others} founded for others");
@@ -400,10 +426,15 @@ fn lives<const HOST: bool>() -> usize {
 
 #[test]
 fn on_a_host_those_with_the_newest_log_found_the_cluster_once() {
-    assert_eq!(lives::<true>(), 0, "whoever can takes the claim");
+    assert_eq!(lives::<true>(true), 0, "whoever can takes the claim");
+}
+
+#[test]
+fn on_a_host_of_which_nobody_knows_that_it_is_the_only_one_they_do_so_too_when_all_are_there() {
+    assert_eq!(lives::<true>(false), 0, "whoever can takes the claim");
 }
 
 #[test]
 fn over_a_network_the_cluster_is_founded_once_of_those_with_the_newest_log() {
-    assert!(lives::<false>() > 8);
+    assert!(lives::<false>(false) > 8);
 }

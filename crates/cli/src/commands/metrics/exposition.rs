@@ -36,7 +36,7 @@ fn shown(counter: Counter) -> Option<(&'static str, Kind, Value)> {
     use Kind::{Counter as Count, Gauge};
     use Value::{NodePlusOne, Plain, Seconds};
     Some(match counter {
-        Counter::Pid | Counter::Node | Counter::Incarnation | Counter::Standing | Counter::Group => return None,
+        Counter::Pid | Counter::Node | Counter::Incarnation | Counter::Standing | Counter::Group | Counter::Awaited => return None,
         Counter::StartedNs => ("martlet_started_seconds", Gauge, Seconds),
         Counter::PublishedNs => ("martlet_published_seconds", Gauge, Seconds),
         Counter::View => ("martlet_view", Gauge, Plain),

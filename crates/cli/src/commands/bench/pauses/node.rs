@@ -49,7 +49,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
         // What is due is known by the clock alone. And a sleep would look like a pause.
         node.threads.idle = Idle::Spin;
     }
-    let settings = Settings::new(settings.cluster().clone(), node).map_err(Fail::usage)?;
+    // The benchmark starts all of them here.
+    let settings = Settings::new(settings.cluster().clone(), node).map_err(Fail::usage)?.with_all_here(true);
     if !arguments.helpers.is_empty() {
         let cores: Vec<usize> = arguments.helpers.iter().copied().map(usize::from).collect();
         martlet_fabric::shm::process::keep_helpers_on(&cores).context("cannot keep this process's helpers off the leader's core")?;

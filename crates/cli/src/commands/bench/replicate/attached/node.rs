@@ -86,7 +86,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if arguments.measure.is_some() {
         node.threads.spin_us = CALLER_SPIN_US;
     }
-    let settings = Settings::new(settings.cluster().clone(), node).map_err(Fail::usage)?;
+    // The benchmark starts all of them here.
+    let settings = Settings::new(settings.cluster().clone(), node).map_err(Fail::usage)?.with_all_here(true);
     let lead = Lead { own: settings.id().0, comes_back: settings.cluster().config().engine == EngineKind::Mu };
     let builder = Replica::builder().settings(settings);
     match arguments.application {
