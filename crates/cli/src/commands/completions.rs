@@ -2,10 +2,10 @@
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
+use martlet_cluster::fail::Outcome;
+use martlet_cluster::output;
 
 use super::Cli;
-use crate::fail::Outcome;
-use crate::output;
 
 /// Print completions for a shell.
 ///

@@ -3,18 +3,17 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use martlet_node::config::{DurabilityKind, EngineKind};
+use martlet_bench::report::{Figure, Report, Unit, reference};
+use martlet_bench::trial::clients::{self, Via};
+use martlet_bench::trial::testbed::{Shape, Testbed};
+use martlet_bench::trial::workload::Mix;
+use martlet_bench::trial::{Fault, Trial};
+use martlet_cluster::directory::FabricPlan;
+use martlet_cluster::fail::{Context as _, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::{Format, GOOD, HEAD, styled};
+use martlet_node::config::{DurabilityKind, EngineKind, ThreadsConfig};
 use serde_json::json;
-
-use crate::clients::{self, Via};
-use crate::directory::FabricPlan;
-use crate::fail::{Context as _, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::{Format, GOOD, HEAD, styled};
-use crate::report::{Figure, Report, Unit, reference};
-use crate::trial::testbed::{Shape, Testbed};
-use crate::trial::workload::Mix;
-use crate::trial::{Fault, Trial};
 
 /// Watch a cluster outlive kill -9: three replicas, load, the primary killed three times, and proof that nothing was lost.
 ///
@@ -49,7 +48,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         engine: arguments.engine,
         durability: DurabilityKind::default(),
         election: None,
-        threads: clients::measured_threads(),
+        threads: ThreadsConfig::default(),
         fabric: FabricPlan::Shm,
     };
     let mix = Mix { keys: 64, reads: 50, pause: Duration::from_micros(20), value_bytes: 64 };

@@ -4,17 +4,16 @@ use std::time::Duration;
 
 use anstyle::Style;
 use clap::Args;
+use martlet_bench::commands::victim::BENCH_KEY;
+use martlet_cluster::fail::{Context as _, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::{BAD, Format, GOOD, styled};
 use martlet_fabric::shm::{ShmConfig, ShmFabric};
 use martlet_fabric::verbs::{self, DeviceChoice, Fence, VerbsConfig, VerbsFabric};
 use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionSpec};
 use martlet_node::config::{ClusterConfig, DetectorConfig};
 use martlet_node::{clock, sched};
 use serde_json::json;
-
-use super::victim::BENCH_KEY;
-use crate::fail::{Context as _, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::{BAD, Format, GOOD, styled};
 
 /// See what this host can do: how it keeps a thread from running, which timeouts follow from that, and which fabrics it has.
 ///

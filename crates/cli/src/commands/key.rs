@@ -5,15 +5,15 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use clap::Args;
+use martlet_cluster::clients::{FabricClient, Waiting};
+use martlet_cluster::directory::Directory;
+use martlet_cluster::fail::{Fail, Outcome};
+use martlet_cluster::output::{self, Format};
+use martlet_cluster::process::Activity;
 use martlet_kv::client::Value;
 use serde_json::{Value as Json, json};
 
 use super::Which;
-use crate::clients::{FabricClient, Waiting};
-use crate::directory::Directory;
-use crate::fail::{Fail, Outcome};
-use crate::output::{self, Format};
-use crate::process::Activity;
 use crate::watch::known::Known;
 
 /// Print what a key holds. Exit code 3 when it holds nothing.

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _};
+use martlet_cluster::fail::{Context as _, Outcome};
 
 use super::Cli;
-use crate::fail::{Context as _, Outcome};
 
 /// Write manual pages, one for each command.
 ///

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use clap::Args;
+use martlet_cluster::directory::Directory;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::{DIM, Format, GOOD, Table, styled};
+use martlet_cluster::watch::observer::{self, Observer, Sight};
 use martlet_node::counters::Counter;
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::View;
 use serde_json::json;
 
 use super::Which;
-use crate::directory::Directory;
-use crate::fail::{Context as _, Fail, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::{DIM, Format, GOOD, Table, styled};
-use crate::watch::observer::{self, Observer, Sight};
 
 /// Show who is in the present view, and why others are not; who leads; and with mu whose majority acknowledges requests.
 ///

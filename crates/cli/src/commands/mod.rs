@@ -1,6 +1,5 @@
 //! The commands, a file each.
 
-mod bench;
 mod cluster;
 mod completions;
 mod demo;
@@ -13,18 +12,15 @@ mod node;
 mod status;
 mod top;
 mod torture;
-mod victim;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use martlet_node::config::{DurabilityKind, EngineKind};
-
-use crate::fail::{self, Fail, Kind, Outcome};
-use crate::interrupt::was_signalled;
-use crate::log;
-use crate::output::{self, BAD, Format, styled};
+use martlet_cluster::fail::{self, Fail, Kind, Outcome};
+use martlet_cluster::interrupt::was_signalled;
+use martlet_cluster::log;
+use martlet_cluster::output::{self, BAD, Format, styled};
 
 /// A replicated key-value store that outlives kill -9.
 ///
@@ -53,24 +49,13 @@ enum Command {
     Set(key::Set),
     Del(key::Del),
     Node(node::Arguments),
-    Bench(bench::Arguments),
+    Bench(martlet_bench::Arguments),
     Doctor(doctor::Arguments),
     Torture(torture::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
-    Victim(victim::Arguments),
-    PausesNode(bench::pauses::node::Arguments),
-    AttachedNode(bench::replicate::attached::node::Arguments),
-}
-
-/// Whether an engine can keep what it acknowledges so.
-pub(crate) fn check_durability(durability: DurabilityKind, engine: EngineKind) -> Outcome {
-    if durability == DurabilityKind::Memory || engine == EngineKind::Mu {
-        return Ok(());
-    }
-    Err(Fail::usage(format_args!(
-        "--durability is {durability}; with --engine {engine}, which has no journal, allowed is memory; async and sync need --engine mu"
-    )))
+    #[command(flatten)]
+    Helper(martlet_bench::Helper),
 }
 
 /// Which cluster.
@@ -129,13 +114,11 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Members(arguments) => members::run(&arguments, format),
         Command::Top(arguments) => top::run(&arguments, format),
         Command::Metrics(arguments) => metrics::run(&arguments, format),
-        Command::Bench(arguments) => bench::run(&arguments, format),
+        Command::Bench(arguments) => martlet_bench::run(&arguments, format),
         Command::Doctor(arguments) => doctor::run(&arguments, format),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),
-        Command::Victim(arguments) => victim::run(&arguments),
-        Command::PausesNode(arguments) => bench::pauses::node::run(&arguments),
-        Command::AttachedNode(arguments) => bench::replicate::attached::node::run(&arguments),
+        Command::Helper(helper) => martlet_bench::run_helper(&helper),
     }
 }
 

@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::log;
 use martlet_kv::store::KvMachine;
 use martlet_kv::{CpuTimes, KvApp, KvConfig};
 use martlet_node::config::{Key, Settings};
 use martlet_node::cpu::{CpuOf, cpu_us};
 use martlet_node::{Hooks, clock};
 use rustix::process::{Resource, Rlimit, Signal};
-
-use crate::fail::{Context as _, Fail, Outcome};
-use crate::log;
 
 /// Run one node in the foreground, until SIGTERM or Ctrl-C.
 ///

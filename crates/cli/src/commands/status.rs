@@ -1,6 +1,12 @@
 //! `martlet status`
 
 use clap::Args;
+use martlet_cluster::directory::Directory;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::{BAD, Format, GOOD, Table, WARN, styled};
+use martlet_cluster::process::Activity;
+use martlet_cluster::watch::observer::{self, Observer, Role, Sight};
 use martlet_node::clock;
 use martlet_node::config::Cluster;
 use martlet_node::counters::Counter;
@@ -8,13 +14,7 @@ use martlet_protocol::membership::{Roles, View};
 use serde_json::{Value, json};
 
 use super::Which;
-use crate::directory::Directory;
-use crate::fail::{Context as _, Fail, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::{BAD, Format, GOOD, Table, WARN, styled};
-use crate::process::Activity;
 use crate::watch::known::Known;
-use crate::watch::observer::{self, Observer, Role, Sight};
 
 /// Show how a cluster is: its view, who leads, and what each node says about itself.
 ///

@@ -3,18 +3,17 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use martlet_node::config::{DurabilityKind, EngineKind};
+use martlet_bench::report::{Figure, Report, Unit};
+use martlet_bench::trial::clients::{self, Via};
+use martlet_bench::trial::testbed::{Shape, Testbed};
+use martlet_bench::trial::workload::Mix;
+use martlet_bench::trial::{Fault, Trial};
+use martlet_cluster::directory::FabricFlags;
+use martlet_cluster::fail::{Context as _, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::{Format, GOOD, styled};
+use martlet_node::config::{DurabilityKind, EngineKind, ThreadsConfig};
 use serde_json::json;
-
-use crate::clients::{self, Via};
-use crate::directory::FabricFlags;
-use crate::fail::{Context as _, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::{Format, GOOD, styled};
-use crate::report::{Figure, Report, Unit};
-use crate::trial::testbed::{Shape, Testbed};
-use crate::trial::workload::Mix;
-use crate::trial::{Fault, Trial};
 
 /// Kill, pause, restart, add and remove nodes under load, and check that no client ever saw anything wrong.
 ///
@@ -68,11 +67,11 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     if arguments.clients + arguments.redis_clients == 0 {
-        return Err(crate::fail::Fail::usage("--clients and --redis-clients are both 0; without clients nothing is checked"));
+        return Err(martlet_cluster::fail::Fail::usage("--clients and --redis-clients are both 0; without clients nothing is checked"));
     }
-    crate::commands::check_durability(arguments.durability, arguments.engine)?;
+    martlet_cluster::directory::check_durability(arguments.durability, arguments.engine)?;
     if arguments.power_losses > 0 && arguments.durability != DurabilityKind::Sync {
-        return Err(crate::fail::Fail::usage(format_args!(
+        return Err(martlet_cluster::fail::Fail::usage(format_args!(
             "--power-losses is {}, and --durability {}; only with sync nothing acknowledged may be lost with the power",
             arguments.power_losses, arguments.durability
         )));
@@ -88,7 +87,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         engine: arguments.engine,
         durability: arguments.durability,
         election: None,
-        threads: clients::default_threads(),
+        threads: ThreadsConfig::default(),
         fabric: arguments.fabric.plan(None)?,
     };
     let start = Instant::now();

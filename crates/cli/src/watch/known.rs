@@ -1,11 +1,10 @@
 //! What is known of a node before anybody has looked at its memory.
 
+use martlet_cluster::directory::Directory;
+use martlet_cluster::fail::{Context as _, Outcome};
+use martlet_cluster::process::Activity;
 use martlet_fabric::NodeId;
 use martlet_node::config::{Cluster, FabricKind};
-
-use crate::directory::Directory;
-use crate::fail::{Context as _, Outcome};
-use crate::process::Activity;
 
 /// What is known of a node without a look at it.
 pub struct Known {

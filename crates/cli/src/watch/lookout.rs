@@ -7,18 +7,18 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
+use martlet_cluster::directory::Directory;
+use martlet_cluster::fail::{Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::process::Activity;
+use martlet_cluster::watch::observer::{self, Observer, Role, Sight};
 use martlet_node::clock;
 use martlet_node::config::{Cluster, EngineKind};
 use martlet_node::counters::{Counter, Reading};
 use martlet_protocol::membership::View;
 
-use crate::directory::Directory;
-use crate::fail::{Fail, Outcome};
-use crate::interrupt::Interrupt;
-use crate::process::Activity;
 use crate::watch::failovers::Reigns;
 use crate::watch::known::Known;
-use crate::watch::observer::{self, Observer, Role, Sight};
 
 /// A node that has published nothing for so long is called silent. It does so every 10 ms, and before it sleeps, which it does for a heartbeat's time at
 /// most: a second is many of them, also where an operator has chosen long ones.

@@ -1,8 +1,5 @@
-//! What a cluster's nodes show to one who looks from outside: at one moment, over time, and around a failover.
+//! A cluster under lasting observation: its nodes, their rates, and who took over from whom.
 
 pub mod failovers;
 pub mod known;
 pub mod lookout;
-pub mod observer;
-pub mod standing;
-pub mod timeline;

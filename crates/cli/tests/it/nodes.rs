@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use martlet_cli::clients::caller::{Caller as _, Reply};
-use martlet_cli::clients::redis::ClusterClient;
+use martlet_bench::trial::caller::{Caller as _, Reply};
+use martlet_bench::trial::redis::ClusterClient;
 use martlet_sim::linearizability::kv::{Action, Bytes, Input, Output};
 use serde_json::Value;
 

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use clap::Args;
+use martlet_cluster::directory::{Change, Directory, Ports};
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::Format;
 use martlet_node::config::Cluster;
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
 
 use super::change::Changing;
 use crate::commands::Which;
-use crate::directory::{Change, Directory, Ports};
-use crate::fail::{Context as _, Fail, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::Format;
 
 /// Add a node to a running cluster: one more that decides about membership and holds the data. Nothing stops for it.
 ///

@@ -2,18 +2,17 @@
 
 use std::time::Duration;
 
+use martlet_cluster::directory::{Directory, Life};
+use martlet_cluster::fail::{Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::Format;
+use martlet_cluster::process::Activity;
+use martlet_cluster::watch::observer::{self, Observer, Sight};
+use martlet_cluster::watch::standing::{self, Standing};
 use martlet_node::config::Cluster;
 use martlet_node::counters::Counter;
 use martlet_protocol::membership::{Roles, View};
 use serde_json::json;
-
-use crate::directory::{Directory, Life};
-use crate::fail::{Fail, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::Format;
-use crate::process::Activity;
-use crate::watch::observer::{self, Observer, Sight};
-use crate::watch::standing::{self, Standing};
 
 /// For how long what stands against a change may pass by itself: whoever has just died is about to be removed.
 const SECOND_THOUGHTS: Duration = Duration::from_secs(2);

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
+use martlet_cluster::directory::Directory;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::output::Format;
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use rustix::process::Signal;
 use serde_json::json;
 
 use crate::commands::Which;
-use crate::directory::Directory;
-use crate::fail::{Context as _, Fail, Outcome};
-use crate::output::Format;
 
 /// Stop all nodes of a cluster. Its data goes with them, unless it is on their disks (--durability of `cluster up`).
 ///

@@ -4,17 +4,17 @@ use std::net::ToSocketAddrs as _;
 use std::time::Duration;
 
 use clap::Args;
+use martlet_cluster::clients::redis::{Connection, Value};
+use martlet_cluster::directory::Directory;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::Format;
+use martlet_cluster::watch::observer::{self, Observer, Sight};
 use martlet_node::config::{Cluster, EngineKind, Settings};
 use martlet_node::counters::Counter;
 use serde_json::json;
 
-use crate::clients::redis::{Connection, Value};
 use crate::commands::Which;
-use crate::directory::Directory;
-use crate::fail::{Context as _, Fail, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::Format;
-use crate::watch::observer::{self, Observer, Sight};
 
 /// Hand leadership over to a node, without a failed request. It is done when that node leads and everybody who can be seen knows it.
 ///

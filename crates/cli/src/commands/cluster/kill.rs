@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
+use martlet_cluster::directory::Directory;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::output::Format;
+use martlet_cluster::process::{signal_by_name, signal_name};
 use rustix::process::Signal;
 use serde_json::json;
 
 use crate::commands::Which;
-use crate::directory::Directory;
-use crate::fail::{Context as _, Fail, Outcome};
-use crate::output::Format;
-use crate::process::{signal_by_name, signal_name};
 
 /// Send a signal to a node, SIGKILL unless told otherwise.
 ///

@@ -11,10 +11,10 @@ mod restart;
 mod up;
 
 use clap::Subcommand;
+use martlet_cluster::fail::Outcome;
+use martlet_cluster::output::Format;
 
 use super::status;
-use crate::fail::Outcome;
-use crate::output::Format;
 
 /// Run a cluster of nodes in the background.
 #[derive(Debug, Subcommand)]

@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
+use martlet_cluster::directory::Directory;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::{Format, WARN, styled};
 use martlet_node::config::{Cluster, EngineKind, NodeEntry, Role};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
@@ -10,10 +14,6 @@ use serde_json::json;
 use super::change::Changing;
 use super::down::Grace;
 use crate::commands::Which;
-use crate::directory::Directory;
-use crate::fail::{Context as _, Fail, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::{Format, WARN, styled};
 
 /// Remove a node from a running cluster, for good. It may run or be dead; it may lead.
 ///

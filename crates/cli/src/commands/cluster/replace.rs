@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use clap::Args;
+use martlet_cluster::directory::{Change, Directory};
+use martlet_cluster::fail::{Context as _, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::Format;
 use serde_json::json;
 
 use super::change::Changing;
 use super::down::Grace;
 use crate::commands::Which;
-use crate::directory::{Change, Directory};
-use crate::fail::{Context as _, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::Format;
 
 /// Begin anew with a node whose data is lost, damaged, or on a disk that is to be changed: as a node of the same number that holds nothing and is taught.
 ///

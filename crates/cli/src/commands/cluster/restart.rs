@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
+use martlet_cluster::directory::{Directory, Life};
+use martlet_cluster::fail::{Context as _, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::Format;
 use serde_json::json;
 
 use super::down::Grace;
 use crate::commands::Which;
-use crate::directory::{Directory, Life};
-use crate::fail::{Context as _, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::Format;
 
 /// Start a node again. One that runs is asked to end first.
 ///

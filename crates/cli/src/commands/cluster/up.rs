@@ -4,17 +4,17 @@ use std::fs;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use martlet_cluster::directory::{Directory, Life, Plan};
+use martlet_cluster::directory::{FabricFlag, FabricFlags};
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::{Format, GOOD, styled};
+use martlet_cluster::process::Activity;
+use martlet_cluster::watch::observer::{self, Observer};
 use martlet_node::config::{Cluster, DurabilityKind, EngineKind, NodeEntry, Role, Settings, ThreadsConfig};
 use serde_json::json;
 
 use crate::commands::Which;
-use crate::directory::{Directory, Life, Plan};
-use crate::directory::{FabricFlag, FabricFlags};
-use crate::fail::{Context as _, Fail, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::{Format, GOOD, styled};
-use crate::process::Activity;
-use crate::watch::observer::{self, Observer};
 
 /// Start a cluster in the background, or what of it does not run.
 ///
@@ -107,7 +107,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
 }
 
 fn plan(arguments: &Arguments) -> Outcome<Plan> {
-    crate::commands::check_durability(arguments.durability.unwrap_or_default(), arguments.engine.unwrap_or_default())?;
+    martlet_cluster::directory::check_durability(arguments.durability.unwrap_or_default(), arguments.engine.unwrap_or_default())?;
     let random: String = martlet_node::config::Key::generate().context("cannot draw a name")?.to_hex().chars().take(12).collect();
     Ok(Plan {
         // Clusters of one host need different names, wherever their directories are.

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
+use martlet_cluster::watch::observer::Role;
 use martlet_node::counters::{Counter, Reading};
 
 use crate::watch::failovers::{Reign, Reigns};
 use crate::watch::lookout::{Look, Node, State};
-use crate::watch::observer::Role;
 
 /// What the format is called in HTTP.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

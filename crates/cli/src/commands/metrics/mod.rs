@@ -7,13 +7,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use martlet_cluster::directory::Directory;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::{self, Format};
 use serde_json::json;
 
 use super::Which;
-use crate::directory::Directory;
-use crate::fail::{Context as _, Fail, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::{self, Format};
 use crate::watch::lookout::Lookout;
 use server::{Answer, Limits, Server};
 

@@ -9,18 +9,18 @@ use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use martlet_cluster::directory::Directory;
+use martlet_cluster::fail::{Context as _, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::Format;
+use martlet_cluster::watch::observer::Role;
 use martlet_node::counters::Counter;
 use martlet_protocol::membership::Roles;
 use serde_json::{Value, json};
 
 use super::Which;
-use crate::directory::Directory;
-use crate::fail::{Context as _, Outcome};
-use crate::interrupt::Interrupt;
-use crate::output::Format;
 use crate::watch::failovers::Reigns;
 use crate::watch::lookout::{Look, Lookout, Node};
-use crate::watch::observer::Role;
 use history::History;
 use page::Page;
 

@@ -1,14 +1,14 @@
 //! What is shown, as lines of words: drawn on a screen, or printed.
 
 use anstyle::Style;
+use martlet_cluster::output::{BAD, DIM, GOOD, HEAD, WARN, styled};
+use martlet_cluster::watch::observer::Role;
 use martlet_node::counters::Counter;
 use martlet_protocol::membership::Roles;
 
 use super::history::{History, KEPT};
-use crate::output::{BAD, DIM, GOOD, HEAD, WARN, styled};
 use crate::watch::failovers::{Cause, Reign, Reigns};
 use crate::watch::lookout::{Look, Node, State};
-use crate::watch::observer::Role;
 
 /// A word, or a few of one kind.
 pub type Word = (Style, String);
@@ -295,6 +295,7 @@ fn bytes(bytes: u64) -> String {
 pub(super) mod tests {
     use std::time::Duration;
 
+    use martlet_cluster::watch::observer::Sight;
     use martlet_fabric::{Incarnation, NodeId};
     use martlet_node::config::EngineKind;
     use martlet_node::counters::EventKind;
@@ -304,7 +305,6 @@ pub(super) mod tests {
     use super::*;
     use crate::watch::failovers::tests::{event, reading};
     use crate::watch::lookout::Rates;
-    use crate::watch::observer::Sight;
 
     /// A node that runs, and whose requests came at that rate.
     pub fn node(number: u16, requests: Option<f64>) -> Node {

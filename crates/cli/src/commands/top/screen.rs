@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 use std::{io, panic};
 
 use anstyle::{AnsiColor, Color, Effects};
+use martlet_cluster::fail::{Context as _, Outcome};
+use martlet_cluster::interrupt::Interrupt;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::execute;
@@ -17,8 +19,6 @@ use super::following;
 use super::history::History;
 use super::keys::{Keys, Press};
 use super::page::Page;
-use crate::fail::{Context as _, Outcome};
-use crate::interrupt::Interrupt;
 use crate::watch::lookout::Lookout;
 
 /// Signals, and the terminal's size, are looked for so often.

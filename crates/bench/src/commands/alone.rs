@@ -1,0 +1,284 @@
+//! Replicas without a node around them: what an engine costs by itself. Each has an endpoint of its own, all are in this process.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use martlet_cluster::fail::{Fail, Outcome};
+use martlet_fabric::{Fabric, Incarnation, NodeId, PeerEvent, PeerId, RegionName, ring};
+use martlet_node::config::DurabilityKind;
+use martlet_node::wal::format::Owner;
+use martlet_node::wal::{self, Pace, Style, Wal};
+use martlet_node::{clock, sched};
+use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use martlet_protocol::engine::mu::{self, Execution, Group, SnapshotStep};
+use martlet_protocol::engine::{Engine, Mu, PrimaryBackup, primary_backup};
+use martlet_protocol::membership::{Member, Roles, View};
+use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
+
+use super::endpoint::{self, Endpoint, Place};
+
+/// Replicas of the group.
+pub const NODES: u16 = 3;
+/// How long things may take that have no reason to take long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A machine that has nothing to do: only replication is measured.
+#[derive(Debug, Default)]
+pub struct Idle {
+    commands: u64,
+}
+
+impl StateMachine for Idle {
+    fn apply(&mut self, _: LogIndex, _: &[u8]) {
+        self.commands += 1;
+    }
+
+    fn transfer(&self, _: u64, _: usize, out: &mut Vec<u8>) -> Option<u64> {
+        out.extend_from_slice(&self.commands.to_le_bytes());
+        None
+    }
+
+    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
+        self.commands = u64::from_le_bytes(part.try_into().map_err(|_| UnreadablePart)?);
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.commands = 0;
+    }
+
+    fn digest(&self) -> u64 {
+        self.commands
+    }
+}
+
+/// The process that runs as that node.
+fn process(node: u16) -> ProcessId {
+    ProcessId { node: NodeId(node), incarnation: Incarnation(1) }
+}
+
+/// An engine that can run without a node.
+pub trait Alone: Engine {
+    /// Whether what is proposed together travels as one record.
+    const BATCHES: bool;
+
+    /// How long the record is that carries one request of so many bytes.
+    fn record_bytes(request: usize) -> usize;
+
+    /// Usual settings, with chance of its own. Engines without a journal know durability in memory only.
+    fn settings(secret: u64, durability: DurabilityKind) -> Self::Config;
+
+    /// The engine of one of the [`NODES`] that everything begins with.
+    fn founding(node: u16, config: Self::Config) -> Self;
+
+    /// Takes what it has to write to its log on disk, and tells it what is stable.
+    fn attend_disk<F: Fabric>(&mut self, _disk: &mut Disk, _fabric: &F, _machine: &Idle) {}
+}
+
+/// A replica's log on disk.
+pub struct Disk {
+    wal: Wal,
+    /// The snapshot that everything goes on from has been begun, and is stable.
+    begun: bool,
+    based: bool,
+}
+
+impl Disk {
+    /// In a directory of its own there.
+    pub fn start(path: &Path, node: u16) -> Outcome<Disk> {
+        let style = Style { owner: Owner { cluster: 1, node }, segment_bytes: 1 << 30, chance: fastrand::u64(..) };
+        let started = || {
+            let directory = wal::Directory::open(&path.join(format!("node-{node}")), style)?;
+            Wal::start(directory.begin(1)?, &directory.life_path(1), Pace::unbounded(), || {})
+        };
+        Ok(Disk { wal: started().map_err(Fail::failed)?, begun: false, based: false })
+    }
+}
+
+impl Alone for Mu {
+    const BATCHES: bool = true;
+
+    fn record_bytes(request: usize) -> usize {
+        ring::record_bytes(mu::layout::HEADER_BYTES + mu::layout::COMMAND_HEADER_BYTES + request)
+    }
+
+    fn settings(secret: u64, durability: DurabilityKind) -> mu::Config {
+        let durability = match durability {
+            DurabilityKind::Memory => mu::Durability::Memory,
+            DurabilityKind::Async => mu::Durability::Async,
+            DurabilityKind::Sync => mu::Durability::Sync,
+        };
+        // Nothing is executed, before or after.
+        let config = mu::Config { execution: Execution::Speculative, secret, durability, ..mu::Config::default() };
+        // A reign begins with a sync: it must not end for a pause that is shorter than that.
+        match durability {
+            mu::Durability::Memory => config,
+            _ => mu::Config { heartbeat_interval_ns: 20_000_000, stall_ns: 10_000_000, ..config },
+        }
+    }
+
+    #[inline]
+    fn attend_disk<F: Fabric>(&mut self, disk: &mut Disk, fabric: &F, machine: &Idle) {
+        self.handle_stable(disk.wal.stable());
+        take(self, &mut disk.wal);
+        disk.wal.hand_over();
+        if !disk.begun {
+            disk.begun = true;
+            disk.wal.begin_snapshot();
+            self.begin_snapshot(fabric);
+            take(self, &mut disk.wal);
+        } else if !disk.based {
+            let mut part = Vec::new();
+            match self.snapshot_step(machine, 1 << 20, &mut part) {
+                SnapshotStep::Part => disk.wal.add_part(&mut part),
+                SnapshotStep::Whole => disk.wal.finish_snapshot(part),
+                SnapshotStep::Wait | SnapshotStep::Void | SnapshotStep::TooLong(_) => {}
+            }
+            if disk.wal.snapshots() > 0 {
+                disk.based = true;
+                self.handle_snapshot_stable();
+            }
+        }
+    }
+
+    fn founding(node: u16, config: mu::Config) -> Mu {
+        Mu::new(process(node), config, Some(Group::new((0..NODES).map(process).collect())))
+    }
+}
+
+#[inline]
+fn take(engine: &mut Mu, wal: &mut Wal) {
+    if !engine.journal().is_empty() {
+        let ticket = wal.append(engine.journal());
+        engine.note_taken(ticket);
+    }
+}
+
+/// The only view of those that need one. It is active all the time: nobody here can fall out of it.
+const VIEW: ViewNumber = ViewNumber(1);
+
+impl Alone for PrimaryBackup {
+    const BATCHES: bool = false;
+
+    fn record_bytes(request: usize) -> usize {
+        ring::record_bytes(primary_backup::layout::HEADER_BYTES + request)
+    }
+
+    fn settings(secret: u64, _: DurabilityKind) -> primary_backup::Config {
+        primary_backup::Config { secret, ..primary_backup::Config::default() }
+    }
+
+    fn founding(node: u16, config: primary_backup::Config) -> PrimaryBackup {
+        let member = |node| Member::new(process(node), Roles::REPLICA);
+        let members = (0..NODES).map(member).collect();
+        let (lease_ns, fence_ns) = (u64::MAX, u64::MAX);
+        let mut engine = PrimaryBackup::new(process(node), config);
+        engine.handle_view(&View { number: VIEW, lease_ns, fence_ns, compatible: false, level: 1, members, departed: Vec::new() });
+        engine
+    }
+}
+
+/// A lane for raw writes, which no engine looks at.
+pub const RAW_LANE: RegionName = RegionName(200);
+/// Its bytes.
+pub const RAW_LANE_BYTES: usize = 256 << 10;
+
+/// One replica, on an endpoint of its own.
+pub struct Replica<F, E> {
+    pub engine: E,
+    pub fabric: F,
+    pub machine: Idle,
+    pub peers: Vec<PeerId>,
+    /// Its log on disk, where the durability asks for one.
+    disk: Option<Disk>,
+}
+
+impl<F: Endpoint, E: Alone> Replica<F, E> {
+    /// Starts one of the [`NODES`]. `data`: what it acknowledges has that durability, on a disk there.
+    pub fn start(place: &Place, node: u16, data: (DurabilityKind, &Path)) -> Outcome<Replica<F, E>> {
+        let (durability, path) = data;
+        let config = E::settings(fastrand::u64(..), durability);
+        let disk = if durability == DurabilityKind::Memory { None } else { Some(Disk::start(path, node)?) };
+        let mut regions = endpoint::regions();
+        E::add_regions(&mut regions, &config);
+        regions.member_lanes.push((RAW_LANE, RAW_LANE_BYTES));
+        let fabric = F::start(place, node, regions)?;
+        (0..NODES).filter(|other| *other != node).for_each(|other| fabric.connect(place, other));
+        Ok(Replica { engine: E::founding(node, config), fabric, machine: Idle::default(), peers: Vec::new(), disk })
+    }
+
+    /// Everything that is due: who came and went, the engine, the consequences.
+    pub fn turn(&mut self) {
+        self.attend();
+        let now = clock::now();
+        self.engine.post(now, &mut self.fabric, &mut self.machine);
+        self.conclude(now);
+        while self.engine.poll_event().is_some() {}
+    }
+
+    fn attend(&mut self) {
+        while let Some(event) = self.fabric.event() {
+            match event {
+                PeerEvent::Up { peer, identity } => {
+                    let process = ProcessId { node: identity.node, incarnation: identity.incarnation };
+                    self.engine.handle_peer_up(peer, process, &mut self.fabric);
+                    self.peers.push(peer);
+                }
+                PeerEvent::Gone { peer, certain } => self.engine.handle_peer_gone(peer, certain),
+            }
+        }
+    }
+
+    /// Takes what has completed, and draws the conclusions.
+    #[inline]
+    pub fn conclude(&mut self, now: Time) {
+        while let Some(completion) = self.fabric.poll() {
+            self.engine.handle_completion(completion);
+        }
+        if let Some(disk) = &mut self.disk {
+            self.engine.attend_disk(disk, &self.fabric, &self.machine);
+        }
+        self.engine.advance(now, Some(VIEW), &mut self.fabric, &mut self.machine);
+    }
+
+    /// Takes turns until something is so.
+    pub fn until(&mut self, what: &str, done: impl Fn(&Replica<F, E>) -> bool) -> Outcome {
+        let until = Instant::now() + PATIENCE;
+        while !done(self) {
+            self.turn();
+            if Instant::now() > until {
+                return Err(Fail::failed(format_args!("not within {} s: {what}", PATIENCE.as_secs())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes turns until it leads and is connected with `peers` others.
+    pub fn until_it_leads(&mut self, peers: usize) -> Outcome {
+        self.until("it leads", |leader| leader.engine.standing() == Standing::Primary)?;
+        self.until("all are connected", |leader| leader.peers.len() == peers)
+    }
+}
+
+/// The followers' thread: their turns, one after the other, until it is told to stop. `besides`: what each does after every turn.
+pub fn follow<F: Endpoint, E: Alone>(
+    mut followers: Vec<Replica<F, E>>,
+    core: Option<u16>,
+    stop: &AtomicBool,
+    mut besides: impl FnMut(usize, &Replica<F, E>),
+) {
+    if let Some(core) = core {
+        // Without it the figures are worse, and still true.
+        let _ = sched::pin_current_thread(core);
+    }
+    while !stop.load(Ordering::Relaxed) {
+        for (nth, follower) in followers.iter_mut().enumerate() {
+            follower.turn();
+            besides(nth, follower);
+        }
+        if core.is_none() {
+            std::thread::yield_now();
+        }
+    }
+}

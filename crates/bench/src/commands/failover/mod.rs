@@ -1,0 +1,342 @@
+//! `martlet bench failover`: from SIGKILL or SIGSTOP of the primary to the next acknowledged write.
+
+mod writer;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use martlet_cluster::clients::{FabricClient, Waiting};
+use martlet_cluster::directory::FabricFlags;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::watch::observer;
+use martlet_node::clock;
+use martlet_node::config::{DurabilityKind, ElectionConfig, EngineKind};
+use martlet_node::sched::OnCore;
+use rustix::process::Signal;
+
+use super::threads::Threads;
+use crate::report::placement::two_cores;
+use crate::report::plot::{Axis, Plot, Series};
+use crate::report::reference::{self, Victim};
+use crate::report::{Figure, Report, Unit};
+use crate::trial::clients;
+use crate::trial::redis::ClusterClient;
+use crate::trial::testbed::{Shape, Testbed};
+use crate::trial::timeline::Timeline;
+use writer::{PATIENCE, Writer};
+
+/// From SIGKILL or SIGSTOP of the primary to the next acknowledged write, and where each microsecond went.
+///
+/// A client writes, strikes the primary and writes on; the clock stops at the first reply from another primary, told apart by its view (over
+/// the Redis protocol: by who replied). That client is one of a Redis cluster: when its connection ends it tries the other nodes as CLUSTER
+/// SLOTS has listed them, and follows redirections. Just before the signal the bench looks whether the primary sleeps, since the kernel has to wake it first to die:
+/// the two kinds are also reported apart. Each failover is followed by one bare death probe, so that both see the same machine, and by one bare succession: a process
+/// dies, and somebody who sleeps on its core is woken by that and says so, with nothing to decide. With `mu`, detection
+/// and the switch of permission are shown apart, and drawn (Mu, Figure 6).
+///
+/// Example: martlet bench failover --failovers 200 --json
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// How requests are replicated: primary-backup or mu.
+    #[arg(long, default_value_t)]
+    engine: EngineKind,
+    /// What happens to the primary. One that is paused goes on when another has acknowledged a write.
+    #[arg(long, value_enum, default_value_t = How::Killed)]
+    how: How,
+    /// With `mu`: how often followers read their leader's heart, in microseconds; after five reads of a heart that stands still they replace it. By default as the
+    /// detector would, which takes 125 ms; the paper's is about 100. It has to be longer than the host keeps nodes from running.
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(10..=60_000_000))]
+    election_us: Option<u64>,
+    /// How many failovers.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    failovers: u32,
+    /// Write through the Redis protocol instead of the fabric.
+    #[arg(long)]
+    redis: bool,
+    /// The first port of the Redis protocol.
+    #[arg(long, value_name = "PORT", default_value_t = 28711, value_parser = clap::value_parser!(u16).range(1..=65000))]
+    redis_port: u16,
+    /// For how long the client spins for a reply before it leaves its core to others, in microseconds. On the fabric only.
+    #[arg(long, value_name = "US", default_value_t = 1_000_000)]
+    client_spin_us: u64,
+    /// From one write to the next before the kill, in microseconds; 0: as fast as replies come. A client that leaves no pause keeps the backups
+    /// so busy that on two cores the primary is often not running when it is killed, and a process that waits for its core dies late.
+    #[arg(long, value_name = "US", default_value_t = 20)]
+    pace_us: u64,
+    /// Print the timeline of every failover.
+    #[arg(long)]
+    timelines: bool,
+    /// Draw how long failovers took into this file too, as SVG.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    fabric: FabricFlags,
+    #[command(flatten)]
+    threads: Threads,
+}
+
+/// What happens to the primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum How {
+    /// SIGKILL.
+    Killed,
+    /// SIGSTOP, as Mu's authors delayed their leader.
+    Paused,
+}
+
+impl How {
+    fn signal(self) -> Signal {
+        match self {
+            How::Killed => Signal::KILL,
+            How::Paused => Signal::STOP,
+        }
+    }
+
+    /// The word for it in the figures' names.
+    fn noun(self) -> &'static str {
+        match self {
+            How::Killed => "kill",
+            How::Paused => "pause",
+        }
+    }
+}
+
+/// The moments whose time since the signal is reported, in the order in which they come.
+fn moments(engine: EngineKind) -> &'static [&'static str] {
+    match engine {
+        EngineKind::PrimaryBackup => {
+            &["death seen", "view proposed", "view decided", "view acknowledged", "view active", "took over", "first reply sent"]
+        }
+        EngineKind::Mu => &["death seen", "permission asked", "permission held", "took over", "first reply sent"],
+    }
+}
+
+pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    report.set("engine", arguments.engine.name());
+    report.set("threads", arguments.threads.describe());
+    report.set("pace_us", arguments.pace_us);
+    report.set("client", if arguments.redis { "redis".into() } else { format!("fabric, spins {} us", arguments.client_spin_us) });
+    let fabric = arguments.fabric.plan(None)?;
+    report.set("fabric", arguments.fabric.kind().to_string());
+    let redis_port = arguments.redis.then_some(arguments.redis_port);
+    let election = arguments.election_us.map(|heartbeat_us| ElectionConfig { heartbeat_us, ..ElectionConfig::QUICK });
+    let shape = Shape {
+        purpose: "bench-failover",
+        nodes: 3,
+        redis_port,
+        engine: arguments.engine,
+        durability: DurabilityKind::default(),
+        election,
+        threads: arguments.threads.config(),
+        fabric,
+    };
+    let testbed = Testbed::start(&shape, interrupt)?;
+    report.set("client thread", clients::hurry()?);
+    let writer = if arguments.redis {
+        let client = ClusterClient::new(&testbed.addresses(), PATIENCE).map_err(Fail::failed)?;
+        Writer::Redis(client)
+    } else {
+        let waiting = Waiting { spin: Duration::from_micros(arguments.client_spin_us) };
+        Writer::Fabric(Box::new(FabricClient::open(testbed.cluster(), waiting, PATIENCE)?))
+    };
+    let mut figures = Figures::new(arguments);
+    let mut striker = Striker { arguments, testbed, writer, rng: fastrand::Rng::new() };
+    let mut probe = reference::Probe::new()?;
+    let (mut number, mut in_vain) = (0, 0u32);
+    while number < arguments.failovers {
+        interrupt.check()?;
+        let failover = striker.strike()?;
+        if failover.timeline.first("took over").is_none() {
+            // Another had taken the lead just before, or took it without need.
+            in_vain += 1;
+            continue;
+        }
+        number += 1;
+        if arguments.timelines {
+            report.format().print(&failover.timeline, || failover.timeline.json(number as usize));
+        }
+        figures.record(&failover);
+        figures.bare.record(probe.kill_one(Victim::SPINNING)?);
+        figures.succession.record(probe.succeed_one()?);
+    }
+    report.set("struck_who_did_not_lead", in_vain);
+    drop(striker.writer);
+    let left = striker.testbed.end()?;
+    let plot = figures.plot(arguments);
+    figures.report(report);
+    if let Some(file) = &arguments.plot {
+        plot.save(file)?;
+    }
+    report.draw(plot);
+    if left.is_empty() { Ok(()) } else { Err(Fail::wrong(format_args!("left behind: {}", left.join(", ")))) }
+}
+
+/// One failover, in nanoseconds since the signal. If nobody took over after it, there was none.
+struct Failover {
+    timeline: Timeline,
+    /// The primary slept just before.
+    asleep: bool,
+    /// The system call that sent the signal returned.
+    returned: u64,
+    /// The client turned to the next primary.
+    turned: Option<u64>,
+    /// It had its first reply from there.
+    answered: u64,
+}
+
+/// Makes failovers, one after the other.
+struct Striker<'a> {
+    arguments: &'a Arguments,
+    testbed: Testbed,
+    writer: Writer,
+    rng: fastrand::Rng,
+}
+
+impl Striker<'_> {
+    /// Writes, strikes the primary, writes on, and mends the cluster.
+    fn strike(&mut self) -> Outcome<Failover> {
+        let Striker { arguments, testbed, writer, rng } = self;
+        testbed.await_whole()?;
+        let (primary, _) = testbed.primary()?;
+        writer.await_nodes(testbed.numbers().len())?;
+        let node = primary.node.0;
+        let pulse = testbed.pulse(node)?;
+        // The core that is left to clients; nodes take the others.
+        let on_core = two_cores().map(|(first, _)| OnCore::enter(first)).transpose().context("cannot bind the client")?;
+        writer.learn_order()?;
+        // At any moment of its work, once it has settled in its role: a helper that nobody needs is let go 10 ms after.
+        let load = clock::now().after(rng.u64(20_000_000..24_000_000));
+        while clock::now() < load {
+            let next = clock::now().after(arguments.pace_us * 1_000);
+            writer.write()?;
+            while clock::now() < next {
+                std::hint::spin_loop();
+            }
+        }
+        let asleep = pulse.is_asleep()?;
+        let struck = testbed.signal(node, arguments.how.signal())?;
+        let free = clock::now();
+        let answered = writer.write_elsewhere(node)?;
+        drop(on_core);
+        let sights = match arguments.how {
+            How::Killed => {
+                testbed.await_end(node)?;
+                testbed.await_whole()?
+            }
+            // Before it goes on: what it then does is another story.
+            How::Paused => testbed.look(),
+        };
+        let mut timeline = Timeline::new(primary, struck, &observer::events(&sights));
+        match arguments.how {
+            How::Killed => testbed.spawn(node)?,
+            How::Paused => {
+                timeline = timeline.of_a_pause();
+                testbed.signal(node, Signal::CONT)?;
+            }
+        }
+        testbed.await_whole()?;
+        timeline.add_reply(answered.since(struck));
+        let turned = writer.turned_at().map(|at| at.since(struck));
+        Ok(Failover { timeline, asleep, returned: free.since(struck), turned, answered: answered.since(struck) })
+    }
+}
+
+/// What has been measured.
+struct Figures {
+    moments: Vec<(&'static str, Figure)>,
+    returned: Figure,
+    turned: Figure,
+    /// With an engine that elects: from the signal to the request for permission, and from there to a majority's permission.
+    detection: Figure,
+    switch: Figure,
+    total: Figure,
+    /// The same, by what the primary was doing: running, and sleeping.
+    running: Figure,
+    sleeping: Figure,
+    bare: Figure,
+    succession: Figure,
+    /// `detection`, `switch` and `total` again, in microseconds, for the drawing.
+    samples: [Vec<f64>; 3],
+}
+
+impl Figures {
+    fn new(arguments: &Arguments) -> Figures {
+        let noun = arguments.how.noun();
+        let figure = |name: String| Figure::new("failover", name, Unit::Microseconds).with("how", noun);
+        Figures {
+            moments: moments(arguments.engine).iter().map(|moment| (*moment, figure(format!("{noun} to {moment}")))).collect(),
+            returned: figure(format!("{noun} to return of the system call")),
+            turned: figure(format!("{noun} to client turned to the next primary")),
+            detection: figure("detection".into()),
+            switch: figure("permission switch".into()),
+            total: figure(format!("{noun} to next acknowledged write")),
+            running: figure(format!("{noun} to next acknowledged write, of a running primary")),
+            sleeping: figure(format!("{noun} to next acknowledged write, of a sleeping primary")),
+            bare: figure("bare death probe, in turn".into()),
+            succession: figure("bare succession, in turn".into()),
+            samples: Default::default(),
+        }
+    }
+
+    fn record(&mut self, failover: &Failover) {
+        let timeline = &failover.timeline;
+        for (moment, figure) in &mut self.moments {
+            timeline.first(moment).into_iter().for_each(|ns| figure.record(ns));
+        }
+        self.returned.record(failover.returned);
+        failover.turned.into_iter().for_each(|ns| self.turned.record(ns));
+        self.total.record(failover.answered);
+        let of_its_kind = if failover.asleep { &mut self.sleeping } else { &mut self.running };
+        of_its_kind.record(failover.answered);
+        let us = |ns: u64| ns as f64 / 1e3;
+        if let (Some(asked), Some(held)) = (timeline.first("permission asked"), timeline.first("permission held")) {
+            self.detection.record(asked);
+            self.switch.record(held.saturating_sub(asked));
+            self.samples[0].push(us(asked));
+            self.samples[1].push(us(held.saturating_sub(asked)));
+        }
+        self.samples[2].push(us(failover.answered));
+    }
+
+    /// Figure 6: how long failovers took, and their parts where the engine has them.
+    fn plot(&self, arguments: &Arguments) -> Plot {
+        /// Bins between the fastest and the 99th percentile; what is slower is left out of the drawing, and said.
+        const BINS: f64 = 60.0;
+        let most = self.total.percentile(99.0);
+        let bin = (most / BINS).max(1.0).ceil();
+        let beyond = self.samples[2].iter().filter(|us| **us > most).count();
+        let title = format!(
+            "Fail-over time, {}, leader {} {} times; {beyond} beyond the drawing (Mu, Figure 6)",
+            arguments.engine,
+            match arguments.how {
+                How::Killed => "killed",
+                How::Paused => "paused",
+            },
+            arguments.failovers
+        );
+        let mut plot = Plot::new(title, Axis::linear("us"), Axis::linear(format!("failovers in each {bin} us")));
+        for (name, samples) in ["detection", "permission switch", "to the next acknowledged write"].into_iter().zip(&self.samples) {
+            let shown: Vec<f64> = samples.iter().copied().filter(|us| *us <= most).collect();
+            if !shown.is_empty() {
+                plot = plot.with(Series::histogram(name, &shown, bin));
+            }
+        }
+        plot
+    }
+
+    fn report(self, report: &mut Report) {
+        self.moments.into_iter().map(|(_, figure)| figure).filter(|figure| figure.n() > 0).for_each(|figure| report.add(figure));
+        report.add(self.returned);
+        for figure in [self.turned, self.detection, self.switch] {
+            if figure.n() > 0 {
+                report.add(figure);
+            }
+        }
+        report.add(self.total);
+        [self.running, self.sleeping].into_iter().filter(|figure| figure.n() > 0).for_each(|figure| report.add(figure));
+        report.add(self.bare);
+        report.add(self.succession);
+    }
+}

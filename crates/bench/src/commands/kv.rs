@@ -1,0 +1,269 @@
+//! `martlet bench kv`: what the store costs, beside an unreplicated one and beside redis-server.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
+use martlet_cluster::clients::redis::{Connection, Value};
+use martlet_cluster::clients::{FabricClient, Waiting};
+use martlet_cluster::directory::FabricFlags;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_node::clock;
+use martlet_node::config::Pin;
+use martlet_node::config::{DurabilityKind, EngineKind};
+use martlet_node::sched::OnCore;
+
+use super::redis_server::{self, Load, RedisServer};
+use super::threads::Threads;
+use crate::report::placement::two_cores;
+use crate::report::{Figure, Report, Unit};
+use crate::trial::clients;
+use crate::trial::testbed::{Shape, Testbed};
+
+/// What the store costs, beside an unreplicated one and beside redis-server.
+///
+/// On the fabric, a cluster of one node and one of three take turns. Over the Redis protocol, the cluster of three and an unreplicated
+/// redis-server without persistence take turns, on the same cores: latency with one client, throughput with 50 (redis-benchmark), and the
+/// memory that a key takes. What is not installed is said to be skipped.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// How requests are replicated: primary-backup or mu.
+    #[arg(long, default_value_t)]
+    engine: EngineKind,
+    /// How many requests of each kind.
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..))]
+    requests: u32,
+    /// Bytes of a value.
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    value_bytes: u32,
+    /// How many requests on the fabric are outstanding in the throughput figure.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
+    outstanding: u32,
+    /// How many runs of redis-benchmark of each kind; 0: none.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    repeats: u32,
+    /// How many keys are set to see what one takes; 0: don't.
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    memory_keys: u32,
+    /// The first port of the Redis protocol; redis-server listens on the fourth.
+    #[arg(long, value_name = "PORT", default_value_t = 29711, value_parser = clap::value_parser!(u16).range(1..=65000))]
+    redis_port: u16,
+    /// For how long a client on the fabric spins for a reply before it leaves its core to others, in microseconds.
+    #[arg(long, value_name = "US", default_value_t = 20)]
+    client_spin_us: u64,
+    #[command(flatten)]
+    fabric: FabricFlags,
+    #[command(flatten)]
+    threads: Threads,
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Requests to one side before it is the other's turn.
+const TURN: u32 = 500;
+
+pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    report.set("value_bytes", arguments.value_bytes);
+    report.set("threads", arguments.threads.describe());
+    report.set("client_spin_us", arguments.client_spin_us);
+    let plan = arguments.fabric.plan(None)?;
+    report.set("fabric", arguments.fabric.kind().to_string());
+    let shape = |purpose, nodes, redis_port| Shape {
+        purpose,
+        nodes,
+        redis_port,
+        engine: arguments.engine,
+        durability: DurabilityKind::default(),
+        election: None,
+        threads: arguments.threads.config(),
+        fabric: plan.clone(),
+    };
+    let mut replicated = Testbed::start(&shape("bench-kv", 3, Some(arguments.redis_port)), interrupt)?;
+    let alone = Testbed::start(&shape("bench-kv-alone", 1, None), interrupt)?;
+    report.set("client thread", clients::hurry()?);
+    fabric(arguments, &alone, &replicated, report, interrupt)?;
+    ended(alone)?;
+    over_redis(arguments, &mut replicated, report, interrupt)?;
+    ended(replicated)
+}
+
+fn ended(testbed: Testbed) -> Outcome {
+    let left = testbed.end()?;
+    if left.is_empty() { Ok(()) } else { Err(Fail::wrong(format_args!("left behind: {}", left.join(", ")))) }
+}
+
+/// Latency and throughput on the fabric: one client, in turn of either cluster.
+fn fabric(arguments: &Arguments, alone: &Testbed, replicated: &Testbed, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    let waiting = Waiting { spin: Duration::from_micros(arguments.client_spin_us) };
+    let mut sides = [("unreplicated", alone), ("replicated three ways", replicated)]
+        .into_iter()
+        .map(|(name, testbed)| Ok((name, FabricClient::open(testbed.cluster(), waiting, PATIENCE)?)))
+        .collect::<Outcome<Vec<_>>>()?;
+    let value = vec![b'v'; arguments.value_bytes as usize];
+    for (verb, args) in [("PUT", &[b"SET", b"key".as_slice(), &value][..]), ("GET", &[b"GET", b"key"])] {
+        let name = |side| format!("{verb} on the fabric, {side}");
+        let mut latencies: Vec<Figure> = sides.iter().map(|(side, _)| Figure::new("kv", name(side), Unit::Microseconds)).collect();
+        let mut rates: Vec<Figure> = sides
+            .iter()
+            .map(|(side, _)| {
+                let metric = format!("{}, {} outstanding", name(side), arguments.outstanding);
+                Figure::new("kv", metric, Unit::PerSecond).with("outstanding", arguments.outstanding)
+            })
+            .collect();
+        let turns = arguments.requests.div_ceil(TURN);
+        for turn in 0..turns + turns.div_ceil(10) {
+            interrupt.check()?;
+            // The first tenth warms up.
+            let counts = turn >= turns.div_ceil(10);
+            for (side, (_, client)) in sides.iter_mut().enumerate() {
+                for _ in 0..TURN {
+                    let start = clock::now();
+                    acknowledged(client.request(args, |answer| !answer.reply.starts_with(b"-"))?)?;
+                    if counts {
+                        latencies[side].record(clock::now().since(start));
+                    }
+                }
+                let start = clock::now();
+                client.pipelined(args, arguments.outstanding, TURN)?;
+                let took = clock::now().since(start).max(1);
+                if counts {
+                    rates[side].record(u64::from(TURN) * 1_000_000_000 / took);
+                }
+            }
+        }
+        latencies.into_iter().chain(rates).for_each(|figure| report.add(figure));
+    }
+    Ok(())
+}
+
+fn acknowledged(reply: Option<bool>) -> Outcome {
+    match reply {
+        Some(true) => Ok(()),
+        Some(false) => Err(Fail::failed("a node refused a request")),
+        None => Err(Fail::failed(format_args!("no reply within {} s", PATIENCE.as_secs()))),
+    }
+}
+
+/// One of the two that take turns over the Redis protocol.
+struct Side {
+    name: &'static str,
+    address: SocketAddr,
+    pid: u32,
+    connection: Connection,
+}
+
+fn over_redis(arguments: &Arguments, testbed: &mut Testbed, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    let (primary, _) = testbed.primary()?;
+    let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    let at = address(arguments.redis_port + primary.node.0);
+    let pid = testbed.process(primary.node.0)?.map_or(0, |process| process.pid);
+    let open = |address| Connection::open(address, PATIENCE).context(format_args!("cannot connect with {address}"));
+    let mut sides = vec![Side { name: "martlet, replicated three ways", address: at, pid, connection: open(at)? }];
+    // Both on the same cores: the servers where nodes are bound to, the clients on the core that is left to them. Where nodes are not bound,
+    // nobody is.
+    let cores = two_cores().filter(|_| arguments.threads.config().pin == Pin::Auto);
+    report.set("cores over TCP", cores.map_or("any".to_owned(), |(clients, servers)| format!("servers {servers}, clients {clients}")));
+    let on = |core: Option<u16>| core.map(OnCore::enter).transpose();
+    let server = {
+        let _servers = on(cores.map(|(_, second)| second)).context("cannot bind redis-server")?;
+        RedisServer::start(arguments.redis_port + 3)?
+    };
+    let _clients = on(cores.map(|(first, _)| first)).context("cannot bind the clients")?;
+    match &server {
+        Some(server) => {
+            let at = server.address();
+            sides.push(Side { name: "redis-server, unreplicated", address: at, pid: server.pid(), connection: open(at)? });
+        }
+        None => report.format().say("skipped: the comparison with redis-server, which is not installed (Debian's redis-server)"),
+    }
+    latency(arguments, &mut sides, report, interrupt)?;
+    throughput(arguments, &sides, report, interrupt)?;
+    memory(arguments, &mut sides, report, interrupt)
+}
+
+/// One client, one request at a time.
+fn latency(arguments: &Arguments, sides: &mut [Side], report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    let value = vec![b'v'; arguments.value_bytes as usize];
+    for (verb, args) in [("SET", &[b"SET", b"key".as_slice(), &value][..]), ("GET", &[b"GET", b"key"])] {
+        let figure =
+            |side: &Side| Figure::new("kv", format!("{verb} over TCP, one client, {}", side.name), Unit::Microseconds).with("clients", 1);
+        let mut figures: Vec<Figure> = sides.iter().map(figure).collect();
+        let turns = arguments.requests.div_ceil(TURN);
+        for turn in 0..turns + turns.div_ceil(10) {
+            interrupt.check()?;
+            for (side, figure) in sides.iter_mut().zip(&mut figures) {
+                for _ in 0..TURN {
+                    let start = clock::now();
+                    match side.connection.command(args).context(side.name)? {
+                        Value::Error(error) => return Err(Fail::failed(format_args!("{}: {error}", side.name))),
+                        _ if turn >= turns.div_ceil(10) => figure.record(clock::now().since(start)),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        figures.into_iter().for_each(|figure| report.add(figure));
+    }
+    Ok(())
+}
+
+/// Fifty clients, by redis-benchmark.
+fn throughput(arguments: &Arguments, sides: &[Side], report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    if arguments.repeats == 0 {
+        return Ok(());
+    }
+    if !redis_server::has_benchmark() {
+        report.format().say("skipped: throughput over TCP; redis-benchmark is not installed (Debian's redis-tools)");
+        return Ok(());
+    }
+    for pipeline in [1, 16] {
+        let load = Load { requests: arguments.requests * pipeline.min(4), clients: 50, pipeline, value_bytes: arguments.value_bytes };
+        let figure = |verb, side: &Side| {
+            let metric = format!("{verb} over TCP, 50 clients, pipeline {pipeline}, {}", side.name);
+            Figure::new("kv", metric, Unit::PerSecond).with("clients", 50).with("pipeline", pipeline)
+        };
+        let mut sets: Vec<Figure> = sides.iter().map(|side| figure("SET", side)).collect();
+        let mut gets: Vec<Figure> = sides.iter().map(|side| figure("GET", side)).collect();
+        for _ in 0..arguments.repeats {
+            for (at, side) in sides.iter().enumerate() {
+                interrupt.check()?;
+                let rates = load.run(side.address)?;
+                sets[at].record(rates.set as u64);
+                gets[at].record(rates.get as u64);
+            }
+        }
+        sets.into_iter().chain(gets).for_each(|figure| report.add(figure));
+    }
+    Ok(())
+}
+
+/// How much resident memory a process gains a key.
+fn memory(arguments: &Arguments, sides: &mut [Side], report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    const BATCH: u32 = 100;
+    let value = vec![b'v'; arguments.value_bytes as usize];
+    for side in sides.iter_mut().filter(|_| arguments.memory_keys > 0) {
+        let before = resident_bytes(side.pid)?;
+        for batch in 0..arguments.memory_keys.div_ceil(BATCH) {
+            interrupt.check()?;
+            let keys: Vec<String> = (0..BATCH).map(|i| format!("key:{:012}", batch * BATCH + i)).collect();
+            let mut words: Vec<&[u8]> = vec![b"MSET"];
+            keys.iter().for_each(|key| words.extend([key.as_bytes(), &value]));
+            if let Value::Error(error) = side.connection.command(&words).context(side.name)? {
+                return Err(Fail::failed(format_args!("{}: {error}", side.name)));
+            }
+        }
+        let gained = resident_bytes(side.pid)?.saturating_sub(before);
+        let mut figure = Figure::new("kv", format!("memory of a key, {}", side.name), Unit::Bytes).with("keys", arguments.memory_keys);
+        figure.record(gained / u64::from(arguments.memory_keys));
+        report.add(figure);
+    }
+    Ok(())
+}
+
+/// The resident memory of a process, in bytes.
+fn resident_bytes(pid: u32) -> Outcome<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).context(format_args!("cannot look at process {pid}"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    kib.map(|kib| kib * 1024).ok_or_else(|| Fail::failed(format_args!("process {pid} shows no resident memory")))
+}

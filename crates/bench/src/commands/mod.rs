@@ -1,0 +1,102 @@
+//! `martlet bench`, a file for each benchmark.
+
+mod active;
+mod alone;
+mod detect;
+mod endpoint;
+mod fabric;
+mod failover;
+mod kv;
+mod pauses;
+mod raise;
+mod redis_server;
+mod replicate;
+mod threads;
+pub mod victim;
+
+use clap::{Args, Subcommand};
+use martlet_cluster::fail::{Context as _, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::Format;
+
+use crate::report::{Report, reference};
+
+/// Measure, beside reference figures of the same run.
+///
+/// Each figure has p50, p90, p99, p99.9, max and the number of samples. Machines differ, so compare ratios to the reference figures: the
+/// cross-core round trip, a raw write with its fence, a raw CAS, a reading of the clock, and the bare death probe. Where a hypervisor keeps the
+/// cores from this machine the report says how much of their time (stolen_percent), and warns from 2 % on.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    bench: Bench,
+    /// Leave the reference figures out: on an emulated machine they take minutes.
+    #[arg(long, global = true)]
+    no_reference: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    Active(active::Arguments),
+    Detect(detect::Arguments),
+    Fabric(fabric::Arguments),
+    Failover(failover::Arguments),
+    Kv(kv::Arguments),
+    Pauses(pauses::Arguments),
+    Replicate(replicate::Arguments),
+    /// The machine itself: only the reference figures.
+    Reference,
+}
+
+/// Kills of the bare death probe in each run.
+const PROBES: u32 = 100;
+
+/// Measures what the arguments name, and reports it.
+///
+/// # Errors
+/// When it cannot be measured, or something was wrong that no figure may hide.
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let mut report = Report::new(format);
+    if !arguments.no_reference {
+        for figure in reference::measure()? {
+            report.add(figure);
+        }
+        report.add(reference::death_probe(PROBES)?);
+    }
+    match &arguments.bench {
+        Bench::Active(arguments) => active::run(arguments, &mut report, &interrupt)?,
+        Bench::Detect(arguments) => detect::run(arguments, &mut report, &interrupt)?,
+        Bench::Fabric(arguments) => fabric::run(arguments, &mut report, &interrupt)?,
+        Bench::Failover(arguments) => failover::run(arguments, &mut report, &interrupt)?,
+        Bench::Kv(arguments) => kv::run(arguments, &mut report, &interrupt)?,
+        Bench::Pauses(arguments) => pauses::run(arguments, &mut report, &interrupt)?,
+        Bench::Replicate(arguments) => replicate::run(arguments, &mut report, &interrupt)?,
+        Bench::Reference => {}
+    }
+    report.finish();
+    Ok(())
+}
+
+/// What benchmarks start of their own executable, by these commands. They are not for people, so they are hidden.
+#[derive(Debug, Subcommand)]
+pub enum Helper {
+    /// Wait to be killed.
+    Victim(victim::Arguments),
+    /// Be a node whose pauses are measured.
+    PausesNode(pauses::node::Arguments),
+    /// Be a replica of an application whose requests are measured.
+    AttachedNode(replicate::attached::node::Arguments),
+}
+
+/// Runs one of them.
+///
+/// # Errors
+/// As the command says.
+pub fn run_helper(helper: &Helper) -> Outcome {
+    match helper {
+        Helper::Victim(arguments) => victim::run(arguments),
+        Helper::PausesNode(arguments) => pauses::node::run(arguments),
+        Helper::AttachedNode(arguments) => replicate::attached::node::run(arguments),
+    }
+}

@@ -1,0 +1,236 @@
+//! `martlet bench replicate`: what it costs to replicate a request, standing alone (Mu, Figures 3 and 7), and of an application (Figure 3, attached).
+
+pub mod attached;
+mod pipeline;
+mod raw;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use clap::{Args, ValueEnum};
+use martlet_cluster::directory::FabricFlags;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::scratch::Scratch;
+use martlet_fabric::shm::ShmFabric;
+use martlet_fabric::verbs::VerbsFabric;
+use martlet_node::clock;
+use martlet_node::config::{DurabilityKind, EngineKind, FabricKind};
+use martlet_node::sched::OnCore;
+use martlet_protocol::basics::LogIndex;
+use martlet_protocol::engine::{Mu, PrimaryBackup};
+
+use super::alone::{Alone, NODES, Replica, follow};
+use super::endpoint::{Endpoint, Place};
+use super::raise::Raise;
+use crate::report::placement::two_cores;
+use crate::report::plot::{Axis, Plot, Series};
+use crate::report::{Figure, Report, Unit};
+
+/// What it costs to replicate a request three ways, standing alone and of an application.
+///
+/// A request is proposed when the one before is committed; the leader runs on one core, its two followers share the other. Beside each size
+/// stand raw writes to the same followers, fenced and completed: of as many bytes (Mu, Figure 3), and of as many as the request's record has with its
+/// headers, which may be a packet more; these also where the followers read what is written, as they read a log. Then batches, as many requests as one
+/// record carries, and several records on their way at once (Figure 7). Then requests to two applications, each replica of which is a process: the key-value
+/// store's state, and an order matching engine; beside each, how long its execution takes alone. The application runs on the replica's thread (direct), or on
+/// one of its own that waits for the answer (handover). All three are drawn.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The replication engine: mu, whose requests are committed when one follower holds them, or primary-backup, which waits for both, in a view that is
+    /// always active.
+    #[arg(long, default_value_t = EngineKind::Mu)]
+    engine: EngineKind,
+    /// What a committed request outlives: memory, async or sync; the last two with --engine mu. Logs go below TMPDIR: its disk is what is measured.
+    #[arg(long, default_value_t)]
+    durability: DurabilityKind,
+    /// How many samples of each figure.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..))]
+    samples: u32,
+    /// Only what this figure of Mu's paper shows: 3, latency by size; 7, throughput against latency; attached, what Figure 3 shows of applications.
+    #[arg(long, value_enum)]
+    figure: Option<Shown>,
+    /// Draw the figure into this file too, as SVG.
+    #[arg(long, value_name = "FILE", requires = "figure")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    fabric: FabricFlags,
+}
+
+/// A figure of the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Shown {
+    /// Latency by size.
+    #[value(name = "3")]
+    Sizes,
+    /// Throughput against latency.
+    #[value(name = "7")]
+    Batches,
+    /// Latency of requests to applications.
+    Attached,
+}
+
+/// The payloads, as in Mu's Figure 3 and beyond.
+const PAYLOADS: [usize; 8] = [16, 32, 64, 128, 256, 512, 1024, 4096];
+
+pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    martlet_cluster::directory::check_durability(arguments.durability, arguments.engine)?;
+    let plan = arguments.fabric.plan(None)?;
+    report.set("fabric", arguments.fabric.kind().to_string());
+    report.set("engine", arguments.engine.to_string());
+    report.set("durability", arguments.durability.name());
+    report.set("replicas", NODES);
+    if arguments.figure != Some(Shown::Attached) {
+        let place = Place::new("bench-replicate", &plan, NODES)?;
+        match (arguments.fabric.kind(), arguments.engine) {
+            (FabricKind::Shm, EngineKind::Mu) => run_on::<ShmFabric, Mu>(arguments, &place, report, interrupt),
+            (FabricKind::Shm, EngineKind::PrimaryBackup) => run_on::<ShmFabric, PrimaryBackup>(arguments, &place, report, interrupt),
+            (FabricKind::Verbs, EngineKind::Mu) => run_on::<VerbsFabric, Mu>(arguments, &place, report, interrupt),
+            (FabricKind::Verbs, EngineKind::PrimaryBackup) => run_on::<VerbsFabric, PrimaryBackup>(arguments, &place, report, interrupt),
+        }?;
+    }
+    if arguments.figure.is_none_or(|figure| figure == Shown::Attached) {
+        let subject =
+            attached::Subject { engine: arguments.engine, durability: arguments.durability, fabric: plan, samples: arguments.samples };
+        let plot = attached::measure(&subject, report, interrupt)?;
+        show(plot, arguments, report)?;
+    }
+    Ok(())
+}
+
+fn show(plot: Plot, arguments: &Arguments, report: &mut Report) -> Outcome {
+    if let Some(file) = &arguments.plot {
+        plot.save(file)?;
+    }
+    report.draw(plot);
+    Ok(())
+}
+
+fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    if arguments.figure == Some(Shown::Batches) && !E::BATCHES {
+        let why = format_args!(
+            "--figure is 7, but --engine is {}, which makes a record of each request; allowed are 3 and attached",
+            E::TRAITS.name
+        );
+        return Err(Fail::usage(why));
+    }
+    let samples = u64::from(arguments.samples);
+    let cores = two_cores();
+    let _here = cores.map(|(here, _)| OnCore::enter(here)).transpose().context("cannot bind the measuring thread")?;
+    let scratch = Scratch::new("bench-replicate").context("cannot make a temporary directory")?;
+    let data = (arguments.durability, scratch.path());
+    let (stop, assignment) = (AtomicBool::new(false), raw::Assignment::default());
+    std::thread::scope(|scope| {
+        // The followers end with us, however we end.
+        let _stop = Raise(&stop);
+        let followers = vec![Replica::<F, E>::start(place, 1, data)?, Replica::start(place, 2, data)?];
+        let stopped = &stop;
+        let assigned = &assignment;
+        scope.spawn(move || {
+            let mut readers = followers.iter().map(|_| raw::Reader::default()).collect::<Vec<_>>();
+            follow(followers, cores.map(|(_, there)| there), stopped, |nth, follower| {
+                // The first that it is connected with is not always the leader: it looks at the lanes of both.
+                follower.peers.iter().for_each(|peer| readers[nth].read(assigned, &follower.fabric, *peer));
+            });
+        });
+        let mut replica = Replica::<F, E>::start(place, 0, data)?;
+        replica.until_it_leads(usize::from(NODES) - 1)?;
+        let mut leader = Leader { replica, lost: 0, assignment: &assignment, series: 0 };
+        let shows = |shown| arguments.figure.is_none_or(|figure| figure == shown);
+        let mut plots = Vec::new();
+        if shows(Shown::Sizes) {
+            plots.push(leader.sizes(samples, report, interrupt)?);
+        }
+        if E::BATCHES && shows(Shown::Batches) {
+            plots.push(leader.pipelines(samples, report, interrupt)?);
+        }
+        // Each by a follower that took the leader for dead, mostly since the kernel had taken its core away.
+        report.set("leads_lost", leader.lost);
+        plots.into_iter().try_for_each(|plot| show(plot, arguments, report))
+    })
+}
+
+/// The replica that proposes.
+struct Leader<'a, F, E> {
+    replica: Replica<F, E>,
+    /// How often the lead was lost in the middle of a sample.
+    lost: u64,
+    /// Which raw writes the followers are to read.
+    assignment: &'a raw::Assignment,
+    /// The number of the last series of raw writes.
+    series: u64,
+}
+
+impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
+    /// Figure 3: one request at a time, by size, beside the raw write.
+    fn sizes(&mut self, samples: u64, report: &mut Report, interrupt: &Interrupt) -> Outcome<Plot> {
+        let mut proposed = [Series::line("committed, p50"), Series::line("committed, p99")];
+        let mut raw = Series::line("raw write, p50");
+        for payload in PAYLOADS {
+            interrupt.check()?;
+            let write = self.raw(payload, false, "", samples);
+            let as_record = format!(", as a record of {payload} B");
+            let of_record = self.raw(E::record_bytes(payload), false, &as_record, samples);
+            let read = self.raw(E::record_bytes(payload), true, &as_record, samples);
+            let figure = self.replicate(payload, samples, interrupt)?;
+            raw.push(payload as f64, write.percentile(50.0));
+            for (series, percent) in proposed.iter_mut().zip([50.0, 99.0]) {
+                series.push(payload as f64, figure.percentile(percent));
+            }
+            let ratio = |to: &Figure| format!("{:.2}", figure.percentile(50.0) / to.percentile(50.0).max(1.0));
+            report.set(&format!("ratio_p50_{payload}B"), ratio(&write));
+            report.set(&format!("ratio_p50_{payload}B_as_record"), ratio(&of_record));
+            report.add(write);
+            report.set(&format!("ratio_p50_{payload}B_as_record_read"), ratio(&read));
+            report.add(of_record);
+            report.add(read);
+            report.add(figure);
+        }
+        let (x, y) = (Axis::log("payload, bytes"), Axis::log("latency, ns"));
+        let [p50, p99] = proposed;
+        Ok(Plot::new("Replication latency by payload (Mu, Figure 3)", x, y).with(p50).with(p99).with(raw))
+    }
+
+    fn replicate(&mut self, payload: usize, samples: u64, interrupt: &Interrupt) -> Outcome<Figure> {
+        let mut figure = Figure::new("replicate", format!("{payload} B proposed and committed"), Unit::Nanoseconds);
+        let request = vec![9u8; payload];
+        for sample in 0..samples + samples / 10 {
+            if sample % 1024 == 0 {
+                interrupt.check()?;
+            }
+            let took = self.commit(&request)?;
+            if sample >= samples / 10 {
+                figure.record(took);
+            }
+        }
+        Ok(figure)
+    }
+
+    /// Takes a request until it is committed. Returns how long that took, in nanoseconds. Where the lead is lost on the way, it waits until it
+    /// has it again, and begins anew.
+    fn commit(&mut self, request: &[u8]) -> Outcome<u64> {
+        loop {
+            // Between two requests, so that it is not in the way of one: beats, and whatever else is due.
+            self.replica.turn();
+            self.replica.until("it leads, and has room", |leader| leader.engine.has_room(request.len()))?;
+            let reign = self.replica.engine.reign();
+            let took = self.commit_in(reign, request);
+            if self.replica.engine.reign() == reign {
+                return Ok(took);
+            }
+            self.lost += 1;
+        }
+    }
+
+    fn commit_in(&mut self, reign: u64, request: &[u8]) -> u64 {
+        let Replica { engine, fabric, machine, .. } = &mut self.replica;
+        let start = clock::now();
+        let last: LogIndex = engine.propose(request).expect("it leads, and has room");
+        engine.post(start, fabric, machine);
+        self.replica.conclude(start);
+        while self.replica.engine.committed() < last && self.replica.engine.reign() == reign {
+            self.replica.turn();
+        }
+        clock::now().since(start)
+    }
+}

@@ -1,0 +1,107 @@
+//! `martlet victim`: what benchmarks start only to kill it. Not for people, so it is hidden.
+
+use clap::{Args, ValueEnum};
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::shm::probe::{self, Pastime, VictimPlan};
+use martlet_fabric::shm::{DeathWords, ShmFabric};
+use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind};
+use martlet_protocol::basics::layout::{self, LIFE, MAX_WATCHERS, Sizes, life};
+use rustix::process::Signal;
+
+/// Wait to be killed.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub struct Arguments {
+    /// What kind of process to be.
+    #[arg(long)]
+    kind: Kind,
+    /// Bare: the descriptor of the memory that holds the word.
+    #[arg(long, default_value_t = -1)]
+    fd: i32,
+    /// Member: the cluster's name.
+    #[arg(long, default_value = "")]
+    cluster: String,
+    /// Member: which life of its node it is.
+    #[arg(long, default_value_t = 1)]
+    incarnation: u64,
+    /// Spin instead of sleeping.
+    #[arg(long)]
+    spin: bool,
+    /// Walk through the resident memory instead.
+    #[arg(long, conflicts_with = "spin")]
+    walk: bool,
+    /// The core to run on.
+    #[arg(long)]
+    core: Option<u16>,
+    /// Mebibytes to keep resident.
+    #[arg(long, default_value_t = 0)]
+    resident: usize,
+}
+
+impl Arguments {
+    fn pastime(&self) -> Pastime {
+        match (self.spin, self.walk) {
+            (true, _) => Pastime::Spin,
+            (_, true) => Pastime::Walk,
+            _ => Pastime::Sleep,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// One robust futex word and nothing else.
+    Bare,
+    /// A member on the fabric, with its death words registered as a node's are.
+    Member,
+}
+
+/// The key of a cluster that lives as long as one benchmark and holds nothing.
+pub const BENCH_KEY: &[u8] = b"a benchmark's cluster holds nothing";
+/// Which node a member is.
+pub const VICTIM_NODE: NodeId = NodeId(1);
+
+/// What a benchmark's processes are on the fabric.
+pub fn bench_fabric(cluster: &str, node: NodeId, incarnation: u64) -> Outcome<ShmFabric> {
+    let identity = Identity { node, incarnation: Incarnation(incarnation), kind: PeerKind::Member };
+    let sizes = Sizes::default();
+    let mut config =
+        martlet_fabric::shm::ShmConfig::new(cluster, BENCH_KEY, identity, layout::regions(sizes), layout::client_regions(sizes));
+    config.prefault = false;
+    ShmFabric::start(config).map_err(Fail::failed)
+}
+
+/// Does that, until it is killed.
+///
+/// # Errors
+/// When it cannot begin.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let cpu = arguments.core.map(usize::from);
+    let plan = VictimPlan { pastime: arguments.pastime(), cpu, resident_bytes: arguments.resident << 20 };
+    match arguments.kind {
+        Kind::Bare => {
+            let never = probe::victim(arguments.fd, plan).context("the victim could not get ready")?;
+            match never {}
+        }
+        Kind::Member => member(arguments),
+    }
+}
+
+fn member(arguments: &Arguments) -> Outcome {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie ourselves to our parent")?;
+    martlet_fabric::shm::process::disable_core_dumps().context("cannot turn core dumps off")?;
+    if let Some(core) = arguments.core {
+        martlet_node::sched::pin_current_thread(core).context("cannot bind the thread")?;
+    }
+    let mut resident = vec![0u8; arguments.resident << 20];
+    resident.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    let fabric = bench_fabric(&arguments.cluster, VICTIM_NODE, arguments.incarnation)?;
+    let own = fabric.own_regions();
+    let words: Vec<usize> = (0..MAX_WATCHERS).map(|watcher| life::death(0, watcher)).collect();
+    let _words = DeathWords::register(&own, LIFE, &words).context("cannot register death words")?;
+    if let Some(signs) = own.memory(LIFE) {
+        signs[life::THREADS].store(1, Ordering::Release);
+    }
+    arguments.pastime().pass(&resident)
+}

@@ -1,0 +1,82 @@
+//! The clients of workloads: how they reach the store, and how their threads are scheduled.
+
+use std::time::Duration;
+
+use martlet_cluster::clients::{FabricClient, Waiting};
+use martlet_cluster::fail::{Context as _, Outcome};
+use martlet_kv::client::Value;
+use martlet_node::config::{Idle, Priority};
+use martlet_node::sched;
+use martlet_sim::linearizability::kv::{Action, Bytes, Input, Output};
+
+use super::caller::{AnyCaller, Caller, Reply};
+use super::redis::ClusterClient;
+use super::testbed::Testbed;
+
+/// How a client reaches the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// Requests written into the nodes' memory.
+    Fabric,
+    /// The Redis protocol on TCP.
+    Redis,
+}
+
+/// How long a workload's client waits for a reply before it counts the request as one without.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// So many clients of a cluster.
+pub fn open(testbed: &Testbed, count: u16, via: Via) -> Outcome<Vec<AnyCaller>> {
+    let one = || -> Outcome<AnyCaller> {
+        Ok(match via {
+            Via::Fabric => Box::new(FabricClient::open(testbed.cluster(), Waiting::PATIENT, PATIENCE)?),
+            Via::Redis => Box::new(ClusterClient::new(&testbed.addresses(), PATIENCE).context("cannot resolve the nodes' addresses")?),
+        })
+    };
+    (0..count).map(|_| one()).collect()
+}
+
+/// Gives the calling thread a short time slice, as nodes have it: a client that is woken then gets a core soon, whatever else runs here.
+/// Returns how it is scheduled from now on, for a report.
+pub fn hurry() -> Outcome<String> {
+    sched::place_current_thread(None, Priority::Slice, Idle::Park)
+        .map(|placement| placement.to_string())
+        .context("cannot place a client's thread")
+}
+
+impl Caller for FabricClient {
+    fn call(&mut self, input: &Input) -> Reply {
+        let key: &[u8] = &input.key.0;
+        let number;
+        let args: &[&[u8]] = match &input.action {
+            Action::Get => &[b"GET", key],
+            Action::Put(value) => &[b"SET", key, &value.0],
+            Action::Delete => &[b"DEL", key],
+            Action::CompareAndSwap { expected: Some(expected), new } => &[b"CAS", key, b"=", &expected.0, &new.0],
+            Action::CompareAndSwap { expected: None, new } => &[b"CAS", key, b"NX", &new.0],
+            Action::Add(by) => {
+                number = by.to_string();
+                &[b"INCRBY", key, number.as_bytes()]
+            }
+            Action::Append(more) => &[b"APPEND", key, &more.0],
+        };
+        match self.request(args, |answer| output(&input.action, answer.reply)) {
+            Ok(Some(reply)) => reply,
+            Ok(None) => Reply::Unknown,
+            Err(refused) => Reply::Refused(refused.to_string()),
+        }
+    }
+}
+
+fn output(action: &Action, reply: &[u8]) -> Reply {
+    match (action, Value::parse(reply)) {
+        (Action::Get, Some(Value::Null)) => Reply::Output(Output::Value(None)),
+        (Action::Get, Some(Value::Bulk(held))) => Reply::Output(Output::Value(Some(Bytes::from(held)))),
+        (Action::Put(_), Some(Value::Simple(_))) => Reply::Output(Output::Done),
+        (Action::Delete | Action::CompareAndSwap { .. }, Some(Value::Int(n))) => Reply::Output(Output::Changed(n != 0)),
+        (Action::Add(_), Some(Value::Int(n))) => Reply::Output(Output::Number(n)),
+        (Action::Append(_), Some(Value::Int(n))) => Reply::Output(Output::Length(n as u64)),
+        (Action::Add(_), Some(Value::Error(text))) if text.windows(7).any(|part| part == b"integer") => Reply::Output(Output::Refused),
+        // A wrong kind of reply must not pass for a right one: no model returns it.
+        _ => Reply::Refused(format!("an unfit reply: {}", reply.escape_ascii())),
+    }
+}

@@ -1,0 +1,194 @@
+//! Clients of a cluster.
+
+pub mod redis;
+
+use std::time::{Duration, Instant};
+
+use martlet_fabric::shm::ShmFabric;
+use martlet_fabric::verbs::VerbsFabric;
+use martlet_kv::client::{Answer, Client, ClientConfig};
+use martlet_node::backend::Backend;
+use martlet_node::client::ClientEndpoint;
+use martlet_node::clock;
+use martlet_node::config::{Cluster, FabricKind};
+use martlet_protocol::basics::Time;
+
+use crate::fail::{Fail, Outcome};
+
+/// The longest sleep of a client: a lost wake-up would cost this much and no more.
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// What a client does while it waits for a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// For how long it spins before it sleeps.
+    pub spin: Duration,
+}
+
+impl Waiting {
+    /// Spins a little, then leaves the core to others.
+    pub const PATIENT: Waiting = Waiting { spin: Duration::from_micros(20) };
+    /// Spins until the reply is there: for a core of its own.
+    pub const SPINNING: Waiting = Waiting { spin: Duration::MAX };
+}
+
+/// A client on the fabric. Which backend that is, is decided once a request; while a reply is awaited nothing is looked up.
+pub struct FabricClient(OnEither);
+
+enum OnEither {
+    Shm(Box<ClientOn<ShmFabric>>),
+    Verbs(Box<ClientOn<VerbsFabric>>),
+}
+
+/// The same for either.
+macro_rules! either {
+    ($self:expr, $client:ident => $what:expr) => {
+        match &mut $self.0 {
+            OnEither::Shm($client) => $what,
+            OnEither::Verbs($client) => $what,
+        }
+    };
+}
+
+impl FabricClient {
+    /// A client of that cluster. A call gives up after `patience`.
+    ///
+    /// # Errors
+    /// When the fabric does not start.
+    pub fn open(cluster: &Cluster, waiting: Waiting, patience: Duration) -> Outcome<FabricClient> {
+        Ok(FabricClient(match cluster.config().fabric {
+            FabricKind::Shm => OnEither::Shm(Box::new(ClientOn::open(cluster, waiting, patience)?)),
+            FabricKind::Verbs => OnEither::Verbs(Box::new(ClientOn::open(cluster, waiting, patience)?)),
+        }))
+    }
+
+    /// Makes one request. `None`: no reply came in time, and whether it takes effect is unknown.
+    ///
+    /// # Errors
+    /// When the request cannot be sent at all: it is too long, say.
+    pub fn request<T>(&mut self, args: &[&[u8]], reply: impl FnOnce(&Answer<'_>) -> T) -> Outcome<Option<T>> {
+        either!(self, client => client.request(args, reply))
+    }
+
+    /// When a request that waited last turned to another node, which had said that it leads.
+    pub fn turned_at(&mut self) -> Time {
+        either!(self, client => client.turned_at)
+    }
+
+    /// Waits until this many nodes are connected. To be called while no reply is awaited.
+    ///
+    /// # Errors
+    /// When they are not in time.
+    pub fn await_nodes(&mut self, count: usize) -> Outcome {
+        either!(self, client => client.await_nodes(count))
+    }
+
+    /// Makes the same request `count` times, up to `outstanding` of them at once, and waits for all replies.
+    ///
+    /// # Errors
+    /// When one is refused, or a reply does not come in time.
+    pub fn pipelined(&mut self, args: &[&[u8]], outstanding: u32, count: u32) -> Outcome {
+        either!(self, client => client.pipelined(args, outstanding, count))
+    }
+}
+
+/// A client on one backend.
+struct ClientOn<F: Backend> {
+    client: Client<F>,
+    waiting: Waiting,
+    patience: Duration,
+    turned_at: Time,
+}
+
+impl<F: Backend> ClientOn<F> {
+    fn open(cluster: &Cluster, waiting: Waiting, patience: Duration) -> Outcome<ClientOn<F>> {
+        let fabric = ClientEndpoint::<F>::open(cluster).map_err(Fail::failed)?.into_fabric();
+        let config = ClientConfig { sizes: cluster.sizes(), ..ClientConfig::new(fabric.identity().incarnation.0) };
+        Ok(ClientOn { client: Client::new(fabric, config), waiting, patience, turned_at: Time(0) })
+    }
+
+    fn request<T>(&mut self, args: &[&[u8]], reply: impl FnOnce(&Answer<'_>) -> T) -> Outcome<Option<T>> {
+        self.client.post(args).map_err(Fail::usage)?;
+        let mut asked = self.client.primary();
+        let start = Instant::now();
+        let mut turns = 0u32;
+        loop {
+            if let Some(answer) = self.client.poll(clock::now()) {
+                return Ok(Some(reply(&answer)));
+            }
+            if self.client.primary() != asked {
+                asked = self.client.primary();
+                self.turned_at = clock::now();
+            }
+            turns = turns.wrapping_add(1);
+            if !turns.is_multiple_of(64) {
+                std::hint::spin_loop();
+                continue;
+            }
+            let waited = start.elapsed();
+            if waited >= self.patience {
+                self.client.abandon();
+                return Ok(None);
+            }
+            if waited < self.waiting.spin {
+                continue;
+            }
+            // The look between the announcement and the sleep is the client's own.
+            self.client.fabric().announce();
+            if let Some(answer) = self.client.poll(clock::now()) {
+                let reply = reply(&answer);
+                self.client.fabric().stay_awake();
+                return Ok(Some(reply));
+            }
+            self.client.fabric().sleep_at_most(LONGEST_SLEEP);
+        }
+    }
+
+    fn await_nodes(&mut self, count: usize) -> Outcome {
+        let start = Instant::now();
+        loop {
+            // It awaits no reply, and takes note of who came and went.
+            let unasked = self.client.poll(clock::now()).is_some();
+            martlet_fabric::invariant!(!unasked, "a reply to no request");
+            let connected = self.client.connected().count();
+            if connected >= count {
+                return Ok(());
+            }
+            if start.elapsed() >= self.patience {
+                let patience = self.patience.as_secs();
+                return Err(Fail::failed(format_args!("only {connected} of {count} nodes are connected after {patience} s")));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn pipelined(&mut self, args: &[&[u8]], outstanding: u32, count: u32) -> Outcome {
+        let (mut posted, mut answered) = (0, 0);
+        let start = Instant::now();
+        let mut turns = 0u32;
+        while answered < count {
+            while posted < count && posted - answered < outstanding {
+                self.client.post(args).map_err(Fail::usage)?;
+                posted += 1;
+            }
+            if let Some(answer) = self.client.poll(clock::now()) {
+                if answer.reply.starts_with(b"-") {
+                    return Err(Fail::failed(answer.reply.escape_ascii()));
+                }
+                answered += 1;
+                continue;
+            }
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(1024) {
+                if start.elapsed() >= self.patience {
+                    self.client.abandon();
+                    return Err(Fail::failed(format_args!("no reply within {} s", self.patience.as_secs())));
+                }
+                // Whoever is to answer may need this core.
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+}

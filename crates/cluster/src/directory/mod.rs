@@ -1,0 +1,459 @@
+//! A cluster's directory: what `martlet cluster up` writes and all other commands read.
+//!
+//! ```text
+//! DIR/cluster.toml   what all nodes agree on; written last, so that its presence says that the rest is complete
+//! DIR/cluster.key    the secret that admits a process
+//! DIR/node-N.toml    what node N does
+//! DIR/node-N.log     what it said
+//! DIR/node-N.change  what is under way with node N: it is being added, or begins anew
+//! DIR/node-N.pid     which process it is, named so that a recycled number is not taken for it
+//! DIR/data/node-N    what node N keeps on disk, where it keeps anything (`docs/durability.md`)
+//! DIR/lock           held by the one command that changes something
+//! ```
+
+mod flags;
+mod nodes;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use martlet_fabric::verbs::Multicast;
+use martlet_node::config::{
+    Cluster, ClusterConfig, DurabilityKind, ElectionConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role,
+};
+
+use crate::fail::{Context as _, Fail, Outcome};
+use crate::process::{Activity, ProcessName};
+
+pub use flags::{FabricFlag, FabricFlags, check_durability};
+pub use nodes::{Change, Ports};
+
+/// What a cluster to be made looks like.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its name; clusters of one host need different ones.
+    pub name: String,
+    /// How many nodes hold the state.
+    pub replicas: u16,
+    /// How many nodes keep consensus slots.
+    pub coordinators: u16,
+    /// Node `i` serves the Redis protocol on this port plus `i`; `None`: nowhere.
+    pub redis_port: Option<u16>,
+    /// Whether the nodes look like a Redis Cluster to Redis clients.
+    pub redis_cluster: bool,
+    /// How requests are replicated.
+    pub engine: EngineKind,
+    /// What an acknowledgement means.
+    pub durability: DurabilityKind,
+    /// How closely leaders are watched, where it is not as the detector would.
+    pub election: Option<ElectionConfig>,
+    /// Which threads a node has, and where they run.
+    pub threads: martlet_node::config::ThreadsConfig,
+    /// What the nodes reach each other's memory by.
+    pub fabric: FabricPlan,
+}
+
+/// What the nodes of a cluster to be made reach each other's memory by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FabricPlan {
+    /// Shared memory.
+    Shm,
+    /// RDMA, although all nodes run on this host.
+    Verbs {
+        /// Node `i` meets the others on this port plus `i`; `None`: on a port that is free now.
+        port: Option<u16>,
+        /// RDMA devices, which the nodes take in turn; none: each the first with an active port.
+        devices: Vec<String>,
+        /// Where what a node tells all others goes.
+        multicast: Multicast,
+    },
+}
+
+/// Over a network, a lease has to outlast the repetition of a lost request, which comes after 67 ms.
+const VERBS_LEASE_US: u64 = 100_000;
+
+impl Plan {
+    /// How many nodes that takes: replicas are coordinators too as far as there are both.
+    pub fn nodes(&self) -> u16 {
+        self.replicas.max(self.coordinators)
+    }
+
+    fn config(&self) -> Outcome<ClusterConfig> {
+        let mut nodes = Vec::new();
+        // Held until all are known, so that they differ.
+        let mut free = Vec::new();
+        for number in 0..self.nodes() {
+            let mut roles = Vec::new();
+            if number < self.coordinators {
+                roles.push(Role::Coordinator);
+            }
+            if number < self.replicas {
+                roles.push(Role::Replica);
+            }
+            let redis = match self.redis_port {
+                Some(port) => format!("127.0.0.1:{}", next_port("--redis-port", port, number)?),
+                None => String::new(),
+            };
+            let address = match &self.fabric {
+                FabricPlan::Shm => String::new(),
+                FabricPlan::Verbs { port: Some(port), .. } => format!("127.0.0.1:{}", next_port("--fabric-port", *port, number)?),
+                FabricPlan::Verbs { port: None, .. } => {
+                    let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
+                    let address = listener.local_addr().context("cannot find a free port")?.to_string();
+                    free.push(listener);
+                    address
+                }
+            };
+            nodes.push(NodeEntry { number, redis, address, roles });
+        }
+        let mut config = ClusterConfig::new(self.name.clone(), nodes);
+        if let FabricPlan::Verbs { devices, multicast, .. } = &self.fabric {
+            config.fabric = FabricKind::Verbs;
+            config.verbs.multicast = multicast.to_string();
+            config.lease_us = VERBS_LEASE_US;
+            config.verbs.device = devices.first().cloned();
+        }
+        config.engine = self.engine;
+        config.durability.mode = self.durability;
+        config.election.clone_from(&self.election);
+        config.key_file = Some("cluster.key".into());
+        Ok(config)
+    }
+}
+
+fn next_port(flag: &str, first: u16, number: u16) -> Outcome<u16> {
+    first.checked_add(number).ok_or_else(|| {
+        Fail::usage(format_args!(
+            "{flag} is {first}; node {number} would need {}; allowed are ports up to 65535",
+            u32::from(first) + u32::from(number)
+        ))
+    })
+}
+
+/// How long a process that was killed may take to give back what it held.
+const RELEASE: Duration = Duration::from_secs(20);
+
+/// A cluster's directory.
+#[derive(Clone, Debug)]
+pub struct Directory(PathBuf);
+
+/// While it lives, no other command changes the directory.
+#[derive(Debug)]
+pub struct Lock {
+    _file: OwnedFd,
+}
+
+impl Directory {
+    /// The directory at that path; it need not exist.
+    pub fn new(path: &Path) -> Directory {
+        Directory(path.to_path_buf())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The cluster's file.
+    pub fn cluster_file(&self) -> PathBuf {
+        self.0.join("cluster.toml")
+    }
+
+    /// A node's file.
+    pub fn node_file(&self, number: u16) -> PathBuf {
+        self.0.join(format!("node-{number}.toml"))
+    }
+
+    /// A node's log.
+    pub fn log_file(&self, number: u16) -> PathBuf {
+        self.0.join(format!("node-{number}.log"))
+    }
+
+    fn pid_file(&self, number: u16) -> PathBuf {
+        self.0.join(format!("node-{number}.pid"))
+    }
+
+    /// Waits for the directory's lock.
+    pub fn lock(&self) -> Outcome<Lock> {
+        let path = self.0.join("lock");
+        let doing = format!("cannot lock {}", path.display());
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).context(&doing)?;
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).context(&doing)?;
+        Ok(Lock { _file: file.into() })
+    }
+
+    /// The cluster, or `None` when none has been made here.
+    pub fn cluster(&self) -> Outcome<Option<Cluster>> {
+        let file = self.cluster_file();
+        if !file.exists() {
+            return Ok(None);
+        }
+        Cluster::load(&file).map(Some).map_err(Fail::failed)
+    }
+
+    /// The cluster.
+    pub fn existing_cluster(&self) -> Outcome<Cluster> {
+        self.cluster()?.ok_or_else(|| {
+            Fail::absent(format_args!("there is no cluster in {0}; `martlet cluster up --dir {0}` makes one", self.0.display()))
+        })
+    }
+
+    /// The cluster, if that node is one of its.
+    pub fn existing_node(&self, number: u16) -> Outcome<Cluster> {
+        let cluster = self.existing_cluster()?;
+        let numbers: Vec<String> = cluster.config().nodes.iter().map(|node| node.number.to_string()).collect();
+        match cluster.config().nodes.iter().any(|node| node.number == number) {
+            true => Ok(cluster),
+            false => Err(Fail::absent(format_args!("there is no node {number}; the cluster's nodes are {}", numbers.join(", ")))),
+        }
+    }
+
+    /// The nodes that have been started from here and not been forgotten, whether or not they still run.
+    pub fn nodes_with_processes(&self) -> Outcome<Vec<u16>> {
+        let doing = format!("cannot list {}", self.0.display());
+        let mut nodes = Vec::new();
+        for entry in fs::read_dir(&self.0).context(&doing)? {
+            let name = entry.context(&doing)?.file_name();
+            let number: Option<u16> = name.to_str().and_then(|name| name.strip_prefix("node-")?.strip_suffix(".pid")?.parse().ok());
+            nodes.extend(number);
+        }
+        nodes.sort_unstable();
+        Ok(nodes)
+    }
+
+    /// Makes everything a cluster needs, in the directory. Under the lock.
+    pub fn create(&self, plan: &Plan) -> Outcome<Cluster> {
+        let config = plan.config()?;
+        let key = Key::generate().context("cannot draw a key")?;
+        write_private(&self.0.join("cluster.key"), &format!("{}\n", key.to_hex()))?;
+        for node in &config.nodes {
+            let mut own = NodeConfig::new(node.number, "cluster.toml");
+            own.threads = plan.threads.clone();
+            own.redis.cluster = plan.redis_cluster;
+            if let FabricPlan::Verbs { devices, .. } = &plan.fabric
+                && !devices.is_empty()
+            {
+                own.verbs.device = devices.get(usize::from(node.number) % devices.len()).cloned();
+            }
+            write_whole(&self.node_file(node.number), &own.to_toml())?;
+        }
+        write_whole(&self.cluster_file(), &config.to_toml())?;
+        self.existing_cluster()
+    }
+
+    /// The process of a node, if one has been started from here; it may be gone.
+    pub fn process(&self, number: u16) -> Outcome<Option<ProcessName>> {
+        let file = self.pid_file(number);
+        ProcessName::read(&file).context(format_args!("cannot read {}", file.display()))
+    }
+
+    /// What a node's process is doing.
+    pub fn activity(&self, number: u16) -> Outcome<Activity> {
+        Ok(self.process(number)?.map_or(Activity::Gone, |process| process.activity()))
+    }
+
+    /// Starts a node, which must not be running. Under the lock.
+    pub fn start(&self, number: u16, life: Life) -> Outcome<(ProcessName, Child)> {
+        // One that was killed a moment ago may still hold its port.
+        if let Some(before) = self.process(number)?
+            && !before.await_release(RELEASE).context(format_args!("cannot wait for node {number}'s earlier process"))?
+        {
+            return Err(Fail::failed(format_args!("node {number}'s earlier process {} has not ended", before.pid)));
+        }
+        let log = self.log_file(number);
+        let out = File::options().create(true).append(true).open(&log).context(format_args!("cannot write {}", log.display()))?;
+        let err = out.try_clone().context("cannot duplicate a descriptor")?;
+        let exe = std::env::current_exe().context("cannot find this command's own executable")?;
+        let mut command = Command::new(exe);
+        // All of this directory's nodes are started here.
+        command.arg("node").arg("--config").arg(self.node_file(number)).arg("--all-here");
+        match life {
+            // A group of its own: Ctrl-C at our terminal is not meant for it.
+            Life::OfItsOwn => command.process_group(0),
+            Life::OfOurs => command.process_group(0).arg("--die-with-parent"),
+        };
+        let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().context(format_args!("cannot start node {number}"))?;
+        let name = ProcessName::of(child.id()).context(format_args!("cannot look at node {number}'s process"))?;
+        let file = self.pid_file(number);
+        name.write(&file).context(format_args!("cannot write {}", file.display()))?;
+        Ok((name, child))
+    }
+
+    /// Forgets a node's process, which must be gone. Under the lock.
+    pub fn forget_process(&self, number: u16) -> Outcome {
+        remove(&self.pid_file(number))
+    }
+
+    /// The last lines of a node's log.
+    pub fn log_tail(&self, number: u16, lines: usize) -> String {
+        let text = fs::read(self.log_file(number)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+        let all: Vec<&str> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// Removes all that [`Directory::create`] and the nodes wrote, and the directory if nothing else is in it. Under the lock.
+    pub fn purge(&self) -> Outcome {
+        // The cluster's file first: without it there is no cluster, whatever else may be left by a crash.
+        remove(&self.cluster_file())?;
+        let data = self.0.join("data");
+        if data.is_dir() {
+            for entry in fs::read_dir(&data).context(format_args!("cannot list {}", data.display()))? {
+                let path = entry.context(format_args!("cannot list {}", data.display()))?.path();
+                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+                if name.strip_prefix("node-").is_some_and(|number| number.parse::<u16>().is_ok()) {
+                    fs::remove_dir_all(&path).context(format_args!("cannot remove {}", path.display()))?;
+                }
+            }
+            // Whatever else is in it is not ours.
+            let _ = fs::remove_dir(&data);
+        }
+        let entries = fs::read_dir(&self.0).context(format_args!("cannot list {}", self.0.display()))?;
+        for entry in entries {
+            let path = entry.context(format_args!("cannot list {}", self.0.display()))?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+            let of_a_node = name.strip_prefix("node-").and_then(|rest| rest.split_once('.')).is_some_and(|(number, kind)| {
+                number.parse::<u16>().is_ok() && ["toml", "log", "pid", "change", "pid.new", "toml.new", "change.new"].contains(&kind)
+            });
+            if of_a_node || ["cluster.key", "cluster.toml.new", "lock"].contains(&name) {
+                remove(&path)?;
+            }
+        }
+        match fs::remove_dir(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
+                Err(Fail::failed(format_args!("cannot remove {}: {error}", self.0.display())))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How long a node lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Until it is told to end.
+    OfItsOwn,
+    /// No longer than the thread that started it.
+    OfOurs,
+}
+
+fn remove(path: &Path) -> Outcome {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Fail::failed(format_args!("cannot remove {}: {error}", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A reader finds all of it or the file before it, also after a loss of power.
+fn write_whole(path: &Path, text: &str) -> Outcome {
+    let doing = format!("cannot write {}", path.display());
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let mut file = File::create(&fresh).context(&doing)?;
+    // Whoever may read the one before, and nobody else.
+    if let Ok(before) = fs::metadata(path) {
+        file.set_permissions(before.permissions()).context(&doing)?;
+    }
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&fresh, path)).context(&doing)?;
+    let holder = path.parent().filter(|holder| !holder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(holder).and_then(|holder| holder.sync_all()).context(&doing)
+}
+
+/// Readable by its owner only.
+fn write_private(path: &Path, text: &str) -> Outcome {
+    remove(path)?;
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    made.and_then(|mut file| file.write_all(text.as_bytes())).context(format_args!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    pub fn plan() -> Plan {
+        let threads = martlet_node::config::ThreadsConfig::default();
+        Plan {
+            name: "test".into(),
+            replicas: 2,
+            coordinators: 3,
+            redis_port: Some(7711),
+            redis_cluster: true,
+            engine: EngineKind::default(),
+            durability: DurabilityKind::default(),
+            election: None,
+            threads,
+            fabric: FabricPlan::Shm,
+        }
+    }
+
+    #[test]
+    fn a_cluster_made_here_is_found_again_and_purged() {
+        let scratch = Scratch::new("directory").expect("a directory");
+        let directory = Directory::new(&scratch.path().join("c"));
+        fs::create_dir(directory.path()).expect("made");
+        assert!(directory.cluster().expect("readable").is_none());
+        let lock = directory.lock().expect("nobody else has it");
+        let cluster = directory.create(&plan()).expect("made");
+        assert_eq!(cluster.config().nodes.len(), 3);
+        assert_eq!(cluster.config().nodes[2].redis, "127.0.0.1:7713");
+        assert_eq!(cluster.config().nodes[2].roles, [Role::Coordinator]);
+        for number in 0..3 {
+            martlet_node::config::Settings::load(&directory.node_file(number)).expect("a valid node");
+        }
+        let again = directory.existing_cluster().expect("there");
+        assert_eq!(again.key().bytes(), cluster.key().bytes());
+        fs::write(directory.path().join("mine"), "").expect("written");
+        let life = directory.path().join("data/node-1/life-1");
+        fs::create_dir_all(&life).and_then(|()| fs::write(life.join("segment"), "")).expect("written");
+        directory.purge().expect("purged");
+        let left: Vec<_> = fs::read_dir(directory.path()).expect("still there").map(|e| e.expect("an entry").file_name()).collect();
+        assert_eq!(left, ["mine"], "what is not ours stays");
+        drop(lock);
+        fs::remove_file(directory.path().join("mine")).expect("removed");
+        directory.purge().expect("purged");
+        assert!(!directory.path().exists());
+    }
+
+    #[test]
+    fn nodes_on_rdma_get_an_address_each_and_take_the_devices_in_turn() {
+        let scratch = Scratch::new("directory").expect("a directory");
+        let directory = Directory::new(scratch.path());
+        let devices = vec!["a".to_owned(), "b".to_owned()];
+        let fabric = FabricPlan::Verbs { port: Some(7611), devices: devices.clone(), multicast: Multicast::On };
+        let cluster = directory.create(&Plan { fabric, ..plan() }).expect("made");
+        assert_eq!(cluster.config().fabric, FabricKind::Verbs);
+        assert_eq!(cluster.config().nodes[2].address, "127.0.0.1:7613");
+        assert_eq!(cluster.config().verbs.multicast(), Multicast::On);
+        let of = |number| martlet_node::config::Settings::load(&directory.node_file(number)).expect("a valid node").verbs_device().name;
+        assert_eq!([of(0), of(1), of(2)].map(Option::unwrap), ["a", "b", "a"]);
+        directory
+            .create(&Plan { fabric: FabricPlan::Verbs { port: None, devices: Vec::new(), multicast: Multicast::Off }, ..plan() })
+            .expect("made");
+        assert_eq!(of(1), None, "each finds one by itself");
+    }
+
+    #[test]
+    fn a_port_beyond_the_last_is_refused() {
+        let scratch = Scratch::new("directory").expect("a directory");
+        let directory = Directory::new(scratch.path());
+        let error = directory.create(&Plan { redis_port: Some(65534), ..plan() }).expect_err("three ports do not fit");
+        assert_eq!(error.to_string(), "--redis-port is 65534; node 2 would need 65536; allowed are ports up to 65535");
+    }
+
+    #[test]
+    fn a_missing_cluster_is_said_with_the_way_out() {
+        let scratch = Scratch::new("directory").expect("a directory");
+        let error = Directory::new(scratch.path()).existing_cluster().expect_err("none");
+        assert!(error.to_string().contains("`martlet cluster up --dir "), "{error}");
+        assert_eq!(error.kind(), crate::fail::Kind::Absent);
+    }
+}

@@ -1,0 +1,23 @@
+//! A cluster as its operator has it: the directory that describes it, its nodes' processes, what the nodes show to one who looks from outside, and
+//! clients. The commands of `martlet` and the benchmarks stand on this.
+//!
+//! | module | what stands there |
+//! |---|---|
+//! | [`directory`] | what `martlet cluster up` writes and all other commands read |
+//! | [`process`] | a node's process, named so that a recycled number is not taken for it |
+//! | [`watch`] | what the nodes show, and what the cluster can do without one of them |
+//! | [`clients`] | requests by the fabric, and by the Redis protocol |
+//! | [`output`], [`fail`], [`interrupt`], [`log`] | how a command prints, fails, ends on Ctrl-C, and where a node logs to |
+//! | [`scratch`] | directories that go away |
+
+#![forbid(unsafe_code)]
+
+pub mod clients;
+pub mod directory;
+pub mod fail;
+pub mod interrupt;
+pub mod log;
+pub mod output;
+pub mod process;
+pub mod scratch;
+pub mod watch;
