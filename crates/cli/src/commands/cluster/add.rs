@@ -1,17 +1,14 @@
 //! `martlet cluster add`
 
-use std::time::Duration;
-
 use clap::Args;
 use martlet_cluster::directory::{Change, Directory, Ports};
-use martlet_cluster::fail::{Context as _, Fail, Outcome};
-use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::output::Format;
 use martlet_node::config::Cluster;
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
 
-use super::change::Changing;
+use super::session::Session;
 use crate::commands::Which;
 
 /// Add a node to a running cluster: one more that decides about membership and holds the data. Nothing stops for it.
@@ -39,13 +36,9 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
-    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
-    let directory = Directory::new(&arguments.which.dir);
-    directory.existing_cluster()?;
-    let _lock = directory.lock()?;
-    let cluster = directory.existing_cluster()?;
-    let changing = Changing { directory: &directory, patience: Duration::from_secs(arguments.patience), interrupt: &interrupt, format };
-    changing.await_leader(&cluster)?;
+    let session = Session::open(&arguments.which, arguments.patience, format)?;
+    let (directory, cluster) = (&session.directory, session.cluster.clone());
+    session.await_leader(&cluster)?;
     let number = match (arguments.node, directory.half_added()) {
         (None, Some(begun)) => begun,
         (None, None) => directory.free_number(&cluster)?,
@@ -61,9 +54,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let cluster = if listed && begun != Some(Change::Adding) {
         as_asked(arguments, cluster, number)?
     } else {
-        list(arguments, &directory, &cluster, number)?
+        list(arguments, directory, &cluster, number)?
     };
-    changing.welcome(&cluster, number)?;
+    session.welcome(&cluster, number)?;
     let entry = cluster.config().nodes.iter().find(|node| node.number == number).expect("just listed");
     let count = cluster.config().nodes.len();
     format.print(

@@ -1,13 +1,13 @@
 //! `martlet cluster`
 
 mod add;
-mod change;
 mod down;
 mod handover;
 mod kill;
 mod remove;
 mod replace;
 mod restart;
+mod session;
 mod up;
 
 use clap::Subcommand;

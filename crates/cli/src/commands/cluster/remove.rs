@@ -1,18 +1,15 @@
 //! `martlet cluster remove`
 
-use std::time::Duration;
-
 use clap::Args;
 use martlet_cluster::directory::Directory;
-use martlet_cluster::fail::{Context as _, Fail, Outcome};
-use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::output::{Format, WARN, styled};
 use martlet_node::config::{Cluster, EngineKind, NodeEntry, Role};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
 
-use super::change::Changing;
 use super::down::Grace;
+use super::session::Session;
 use crate::commands::Which;
 
 /// Remove a node from a running cluster, for good. It may run or be dead; it may lead.
@@ -43,26 +40,22 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
-    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let number = arguments.node;
-    let directory = Directory::new(&arguments.which.dir);
-    directory.existing_cluster()?;
-    let _lock = directory.lock()?;
-    let mut cluster = directory.existing_cluster()?;
+    let session = Session::open(&arguments.which, arguments.patience, format)?;
+    let (directory, mut cluster) = (&session.directory, session.cluster.clone());
     directory.adopt(number)?;
     let listed = cluster.config().nodes.iter().any(|node| node.number == number);
     if listed {
         let rest = without(&cluster, number)?;
         Directory::check_nodes(&cluster, rest)?;
-        let changing = Changing { directory: &directory, patience: Duration::from_secs(arguments.patience), interrupt: &interrupt, format };
         if !arguments.force {
-            changing.check_dispensable(&cluster, number, "removed")?;
+            session.check_dispensable(&cluster, number, "removed")?;
         }
-        changing.dismiss(&cluster, number, arguments.grace.time(), arguments.force)?;
+        session.dismiss(&cluster, number, arguments.grace.time(), arguments.force)?;
         cluster = directory.unlist_node(&cluster, number)?;
     } else {
         // An earlier command may have been broken off behind that point, or before.
-        super::down::stop(&directory, number, arguments.grace.time())?;
+        super::down::stop(directory, number, arguments.grace.time())?;
     }
     directory.forget_process(number)?;
     directory.end_change(number)?;

@@ -1,16 +1,13 @@
 //! `martlet cluster replace`
 
-use std::time::Duration;
-
 use clap::Args;
-use martlet_cluster::directory::{Change, Directory};
-use martlet_cluster::fail::{Context as _, Outcome};
-use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::directory::Change;
+use martlet_cluster::fail::Outcome;
 use martlet_cluster::output::Format;
 use serde_json::json;
 
-use super::change::Changing;
 use super::down::Grace;
+use super::session::Session;
 use crate::commands::Which;
 
 /// Begin anew with a node whose data is lost, damaged, or on a disk that is to be changed: as a node of the same number that holds nothing and is taught.
@@ -37,26 +34,21 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
-    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let number = arguments.node;
-    let directory = Directory::new(&arguments.which.dir);
-    directory.existing_node(number)?;
-    let _lock = directory.lock()?;
-    let cluster = directory.existing_node(number)?;
-    directory.adopt(number)?;
-    let changing = Changing { directory: &directory, patience: Duration::from_secs(arguments.patience), interrupt: &interrupt, format };
+    let session = Session::open_for(&arguments.which, number, arguments.patience, format)?;
+    let (directory, cluster) = (&session.directory, &session.cluster);
     if directory.change(number) == Some(Change::Replacing) {
         format.say(format_args!("goes on with replacing node {number}, which was broken off"));
     } else {
         if !arguments.force {
-            changing.check_dispensable(&cluster, number, "replaced")?;
+            session.check_dispensable(cluster, number, "replaced")?;
         }
-        changing.dismiss(&cluster, number, arguments.grace.time(), arguments.force)?;
+        session.dismiss(cluster, number, arguments.grace.time(), arguments.force)?;
         directory.clear_data(number)?;
         // From here on it is a node that is to be started.
         directory.begin_change(number, Change::Replacing)?;
     }
-    changing.welcome(&cluster, number)?;
+    session.welcome(cluster, number)?;
     format.print(format_args!("node {number} has begun anew, holds the data and counts"), || json!({"event": "replaced", "node": number}));
     Ok(())
 }

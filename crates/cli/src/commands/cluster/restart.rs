@@ -1,15 +1,13 @@
 //! `martlet cluster restart`
 
-use std::time::Duration;
-
 use clap::Args;
-use martlet_cluster::directory::{Directory, Life};
-use martlet_cluster::fail::{Context as _, Outcome};
-use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::directory::Life;
+use martlet_cluster::fail::Outcome;
 use martlet_cluster::output::Format;
 use serde_json::json;
 
 use super::down::Grace;
+use super::session::Session;
 use crate::commands::Which;
 
 /// Start a node again. One that runs is asked to end first.
@@ -31,16 +29,13 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
-    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let node = arguments.node;
-    let directory = Directory::new(&arguments.which.dir);
-    let cluster = directory.existing_node(node)?;
-    let _lock = directory.lock()?;
-    directory.adopt(node)?;
-    super::down::stop(&directory, node, arguments.grace.time())?;
+    let session = Session::open_for(&arguments.which, node, arguments.patience, format)?;
+    let directory = &session.directory;
+    super::down::stop(directory, node, arguments.grace.time())?;
     let (process, _child) = directory.start(node, Life::OfItsOwn)?;
     if arguments.patience > 0 {
-        super::up::await_whole(&directory, &cluster, Duration::from_secs(arguments.patience), &interrupt)?;
+        super::up::await_whole(directory, &session.cluster, session.patience, &session.interrupt)?;
     }
     format.print(
         format_args!("node {node} started (process {})", process.pid),

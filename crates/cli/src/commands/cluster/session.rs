@@ -1,9 +1,9 @@
-//! What commands have in common that change the set of nodes while the cluster runs.
+//! What commands have in common that change a cluster while it runs.
 
 use std::time::Duration;
 
-use martlet_cluster::directory::{Directory, Life};
-use martlet_cluster::fail::{Fail, Outcome};
+use martlet_cluster::directory::{Directory, Life, Lock};
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::output::Format;
 use martlet_cluster::process::Activity;
@@ -14,22 +14,52 @@ use martlet_node::counters::Counter;
 use martlet_protocol::membership::{Roles, View};
 use serde_json::json;
 
+use crate::commands::Which;
+
 /// For how long what stands against a change may pass by itself: whoever has just died is about to be removed.
 const SECOND_THOUGHTS: Duration = Duration::from_secs(2);
 
-/// A change of a cluster under the directory's lock.
-pub struct Changing<'a> {
+/// A command that changes a cluster, from here to its end the only one.
+pub struct Session {
     /// Where the cluster's files are.
-    pub directory: &'a Directory,
+    pub directory: Directory,
+    /// What the cluster's file said when the command had its turn.
+    pub cluster: Cluster,
+    /// Ctrl-C.
+    pub interrupt: Interrupt,
     /// How long to wait for the cluster, at each step.
     pub patience: Duration,
-    /// Ctrl-C.
-    pub interrupt: &'a Interrupt,
     /// How to tell what happens.
     pub format: Format,
+    _lock: Lock,
 }
 
-impl Changing<'_> {
+impl Session {
+    /// Waits for the directory's lock, and finds the cluster as the command before has left it.
+    ///
+    /// # Errors
+    /// When there is no cluster.
+    pub fn open(which: &Which, patience_s: u64, format: Format) -> Outcome<Session> {
+        let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+        let directory = Directory::new(&which.dir);
+        // A directory without a cluster gets no lock file.
+        directory.existing_cluster()?;
+        let lock = directory.lock()?;
+        let cluster = directory.existing_cluster()?;
+        Ok(Session { directory, cluster, interrupt, patience: Duration::from_secs(patience_s), format, _lock: lock })
+    }
+
+    /// The same for a command about one node, which has to be one of the cluster's.
+    ///
+    /// # Errors
+    /// When there is no cluster, or no such node.
+    pub fn open_for(which: &Which, node: u16, patience_s: u64, format: Format) -> Outcome<Session> {
+        let session = Session::open(which, patience_s, format)?;
+        session.directory.existing_node(node)?;
+        session.directory.adopt(node)?;
+        Ok(session)
+    }
+
     fn running(&self, cluster: &Cluster) -> Outcome<Vec<u16>> {
         let mut running = Vec::new();
         for node in &cluster.config().nodes {
@@ -46,7 +76,7 @@ impl Changing<'_> {
         if self.running(cluster)?.is_empty() {
             return Err(Fail::absent(format_args!("no node of the cluster in {dir} runs; `martlet cluster up --dir {dir}` starts them")));
         }
-        let found = Observer::open(cluster)?.wait_for(self.patience, self.interrupt, |sights| observer::primary(sights).is_some())?;
+        let found = Observer::open(cluster)?.wait_for(self.patience, &self.interrupt, |sights| observer::primary(sights).is_some())?;
         found.map(|_| ()).map_err(|sights| observer::not_ready(&format!("nobody led within {} s", self.patience.as_secs()), &sights))
     }
 
@@ -56,7 +86,7 @@ impl Changing<'_> {
         let (engine, fabric) = (cluster.config().engine, cluster.config().fabric);
         let mut why = None;
         if running.iter().any(|other| *other != node) {
-            let found = Observer::open(cluster)?.wait_for(SECOND_THOUGHTS.min(self.patience), self.interrupt, |sights| {
+            let found = Observer::open(cluster)?.wait_for(SECOND_THOUGHTS.min(self.patience), &self.interrupt, |sights| {
                 why = Standing::of(sights, &running, engine, fabric)
                     .map_or_else(|| Some("nobody shows a view".into()), |standing| standing.objection(node));
                 why.is_none()
@@ -73,7 +103,7 @@ impl Changing<'_> {
 
     /// Ends a node if it runs, and waits until nobody counts on it.
     pub fn dismiss(&self, cluster: &Cluster, node: u16, grace: Duration, force: bool) -> Outcome {
-        let how = super::down::stop(self.directory, node, grace)?;
+        let how = super::down::stop(&self.directory, node, grace)?;
         self.format.print(format_args!("node {node} {how}"), || json!({"event": "stopped", "node": node, "how": how}));
         let live = self.running(cluster)?;
         if live.is_empty() && force {
@@ -81,7 +111,7 @@ impl Changing<'_> {
         }
         let engine = cluster.config().engine;
         let done = |sights: &[Sight]| observer::is_whole(sights, &live) && standing::is_without(sights, node, engine);
-        match Observer::open(cluster)?.wait_for(self.patience, self.interrupt, done)? {
+        match Observer::open(cluster)?.wait_for(self.patience, &self.interrupt, done)? {
             Ok(_) => Ok(()),
             Err(_) if force => {
                 self.format.say(format_args!("the others still count on node {node}; --force goes on all the same"));
@@ -100,7 +130,7 @@ impl Changing<'_> {
 
     /// Starts a node if it does not run, and waits until it holds the data and counts. Whatever was under way with it is over then.
     pub fn welcome(&self, cluster: &Cluster, node: u16) -> Outcome {
-        let directory = self.directory;
+        let directory = &self.directory;
         directory.adopt(node)?;
         let started = directory.activity(node)? == Activity::Gone;
         if started {
@@ -116,7 +146,7 @@ impl Changing<'_> {
         let live = self.running(cluster)?;
         let engine = cluster.config().engine;
         let (mut died, mut shown) = (false, Stage::Starting);
-        let found = Observer::open(cluster)?.wait_for(self.patience, self.interrupt, |sights| {
+        let found = Observer::open(cluster)?.wait_for(self.patience, &self.interrupt, |sights| {
             let stage = Stage::of(sights, node);
             if stage > shown {
                 shown = stage;
