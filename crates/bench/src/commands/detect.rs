@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use martlet_cluster::directory::FabricFlags;
+use martlet_cluster::directory::{FabricFlags, own_command};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::process::ProcessName;
@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
 
 /// Kills one member and returns the nanoseconds until its death was certain here.
 fn kill_one(watcher: &mut ShmFabric, cluster: &str, incarnation: u64, plan: Victim, sleeping: bool) -> Outcome<u64> {
-    let mut command = reference::own_command()?;
+    let mut command = own_command()?;
     command.args(["victim", "--kind", "member", "--cluster", cluster, "--incarnation", &incarnation.to_string()]);
     plan.arguments(&mut command);
     let mut child = Reaped(command.stdin(Stdio::null()).spawn().context("cannot start a victim")?);

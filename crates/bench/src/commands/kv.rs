@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::Args;
 use martlet_cluster::clients::redis::{Connection, Value};
 use martlet_cluster::clients::{FabricClient, Waiting};
-use martlet_cluster::directory::FabricFlags;
+use martlet_cluster::directory::{FabricFlags, Plan};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_node::clock;
+use martlet_node::config::EngineKind;
 use martlet_node::config::Pin;
-use martlet_node::config::{DurabilityKind, EngineKind};
 use martlet_node::sched::OnCore;
 
 use super::redis_server::{self, Load, RedisServer};
@@ -19,7 +19,7 @@ use super::threads::Threads;
 use crate::report::placement::two_cores;
 use crate::report::{Figure, Report, Unit};
 use crate::trial::clients;
-use crate::trial::testbed::{Shape, Testbed};
+use crate::trial::testbed::Testbed;
 
 /// What the store costs, beside an unreplicated one and beside redis-server.
 ///
@@ -66,20 +66,17 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     report.set("value_bytes", arguments.value_bytes);
     report.set("threads", arguments.threads.describe());
     report.set("client_spin_us", arguments.client_spin_us);
-    let plan = arguments.fabric.plan(None)?;
+    let fabric_plan = arguments.fabric.plan(None)?;
     report.set("fabric", arguments.fabric.kind().to_string());
-    let shape = |purpose, nodes, redis_port| Shape {
-        purpose,
-        nodes,
+    let plan = |purpose, nodes, redis_port| Plan {
         redis_port,
         engine: arguments.engine,
-        durability: DurabilityKind::default(),
-        election: None,
         threads: arguments.threads.config(),
-        fabric: plan.clone(),
+        fabric: fabric_plan.clone(),
+        ..Plan::new(purpose, nodes)
     };
-    let mut replicated = Testbed::start(&shape("bench-kv", 3, Some(arguments.redis_port)), interrupt)?;
-    let alone = Testbed::start(&shape("bench-kv-alone", 1, None), interrupt)?;
+    let mut replicated = Testbed::start(&plan("bench-kv", 3, Some(arguments.redis_port)), interrupt)?;
+    let alone = Testbed::start(&plan("bench-kv-alone", 1, None), interrupt)?;
     report.set("client thread", clients::hurry()?);
     fabric(arguments, &alone, &replicated, report, interrupt)?;
     ended(alone)?;

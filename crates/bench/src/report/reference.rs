@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
+use martlet_cluster::directory::own_command;
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_fabric::shm::probe::{self, DeathProbe, Pastime};
 use martlet_node::config::{Idle, Priority};
@@ -206,11 +207,6 @@ impl Victim {
             command.args(["--core", &core.to_string()]);
         }
     }
-}
-
-/// This command's own executable, to be run again.
-pub fn own_command() -> Outcome<Command> {
-    Ok(Command::new(std::env::current_exe().context("cannot find this command's own executable")?))
 }
 
 /// The bare death probe: how soon this machine tells of a death at all. Two processes, one robust futex word, nothing else.

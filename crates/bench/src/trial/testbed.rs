@@ -1,10 +1,12 @@
 //! A cluster of our own, made to be broken: its nodes are our children, its directory is temporary, and nothing of it outlives us.
 
+use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
-use std::process::Child;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-use martlet_cluster::directory::{Directory, FabricPlan, Life, Plan};
+use martlet_cluster::directory::{Directory, Life, Plan, own_command};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::process::{Handle, ProcessName};
@@ -12,7 +14,7 @@ use martlet_cluster::scratch::Scratch;
 use martlet_cluster::watch::observer::{self, Observer, Sight};
 use martlet_cluster::watch::standing;
 use martlet_node::clock;
-use martlet_node::config::{Cluster, DurabilityKind, ElectionConfig, EngineKind, NodeEntry, ThreadsConfig};
+use martlet_node::config::{Cluster, EngineKind, NodeEntry};
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::membership::View;
 use rustix::process::Signal;
@@ -21,6 +23,8 @@ use crate::trial::leftovers;
 
 /// How long a cluster may take to become whole, or a node to end, before something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a node's process is looked at that is to end by itself.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A cluster of our own.
 pub struct Testbed {
@@ -30,7 +34,8 @@ pub struct Testbed {
     nodes: Vec<Running>,
     /// One that is none of the cluster's just now, and can become one.
     spare: Option<NodeEntry>,
-    observer: Observer,
+    /// `None`: nobody looks on.
+    observer: Option<Observer>,
     interrupt: Interrupt,
 }
 
@@ -42,61 +47,31 @@ struct Running {
 }
 
 impl Running {
-    /// Its number, if its process was there and has ended by itself.
-    fn ended(&mut self) -> Option<u16> {
+    /// Its number, and how it ended, if its process was there and has ended by itself.
+    fn ended(&mut self) -> Option<(u16, ExitStatus)> {
         let (child, _) = self.process.as_mut()?;
-        (!matches!(child.try_wait(), Ok(None))).then_some(self.number)
+        Some((self.number, child.try_wait().ok()??))
     }
-}
-
-/// What a cluster of our own looks like.
-#[derive(Clone, Debug)]
-pub struct Shape {
-    /// What it is for: part of its name.
-    pub purpose: &'static str,
-    /// How many nodes hold the state, and decide about membership.
-    pub nodes: u16,
-    /// The first port of the Redis protocol; `None`: none is served.
-    pub redis_port: Option<u16>,
-    /// How requests are replicated.
-    pub engine: EngineKind,
-    /// What an acknowledgement means.
-    pub durability: DurabilityKind,
-    /// How closely leaders are watched, where it is not as the detector would.
-    pub election: Option<ElectionConfig>,
-    /// Which threads a node has, and where they run.
-    pub threads: ThreadsConfig,
-    /// What the nodes reach each other's memory by.
-    pub fabric: FabricPlan,
 }
 
 impl Testbed {
     /// Starts a cluster and waits until it is whole. The calling thread must live as long as the value: the nodes die with it.
-    pub fn start(shape: &Shape, interrupt: &Interrupt) -> Outcome<Testbed> {
-        let scratch = Scratch::new(shape.purpose).context("cannot make a temporary directory")?;
-        let directory = Directory::new(&scratch.path().join("cluster"));
-        std::fs::create_dir(directory.path()).context("cannot make a temporary directory")?;
-        let plan = Plan {
-            name: format!("{}-{}", shape.purpose, std::process::id()),
-            replicas: shape.nodes,
-            coordinators: shape.nodes,
-            redis_port: shape.redis_port,
-            redis_cluster: true,
-            engine: shape.engine,
-            durability: shape.durability,
-            election: shape.election.clone(),
-            threads: shape.threads.clone(),
-            fabric: shape.fabric.clone(),
-        };
-        let cluster = directory.create(&plan)?;
-        let observer = Observer::open(&cluster)?;
-        let nodes = (0..shape.nodes).map(|number| Running { number, process: None }).collect();
-        let mut testbed = Testbed { scratch, directory, cluster, nodes, spare: None, observer, interrupt: interrupt.clone() };
-        for number in 0..shape.nodes {
-            testbed.spawn(number)?;
-        }
+    pub fn start(plan: &Plan, interrupt: &Interrupt) -> Outcome<Testbed> {
+        let mut testbed = Testbed::prepare(plan, interrupt)?;
+        testbed.numbers().into_iter().try_for_each(|number| testbed.spawn(number))?;
         testbed.await_whole()?;
         Ok(testbed)
+    }
+
+    /// Makes a cluster whose nodes are started one by one. The plan's name says what it is for; the cluster's is that and this process's number.
+    pub fn prepare(plan: &Plan, interrupt: &Interrupt) -> Outcome<Testbed> {
+        let scratch = Scratch::new(&plan.name).context("cannot make a temporary directory")?;
+        let directory = Directory::new(&scratch.path().join("cluster"));
+        std::fs::create_dir(directory.path()).context("cannot make a temporary directory")?;
+        let cluster = directory.create(&Plan { name: format!("{}-{}", plan.name, std::process::id()), ..plan.clone() })?;
+        let observer = Observer::open(&cluster)?;
+        let nodes = cluster.config().nodes.iter().map(|node| Running { number: node.number, process: None }).collect();
+        Ok(Testbed { scratch, directory, cluster, nodes, spare: None, observer: Some(observer), interrupt: interrupt.clone() })
     }
 
     /// The cluster.
@@ -118,9 +93,9 @@ impl Testbed {
         self.await_end(number)?;
         self.await_whole()?;
         let engine = self.cluster.config().engine;
-        let gone = |sights: &[Sight]| standing::is_without(sights, number, engine);
-        let what = format!("the others counted on node {number} for {} s after it had left", PATIENCE.as_secs());
-        self.observer.wait_for(PATIENCE, &self.interrupt, gone)?.map_err(|sights| observer::not_ready(&what, &sights))?;
+        let gone = move |sights: &[Sight]| standing::is_without(sights, number, engine);
+        let what = format!("node {number} had left, and the others did not cease to count on it");
+        self.await_that(PATIENCE, &what, gone)?;
         self.directory.clear_data(number)?;
         self.cluster = self.directory.unlist_node(&self.cluster, number)?;
         self.spare = Some(entry);
@@ -140,49 +115,131 @@ impl Testbed {
         self.cluster.config().nodes.iter().map(|node| node.redis.as_str()).filter(|address| !address.is_empty()).collect()
     }
 
+    /// A file beside the cluster's directory, which goes away with it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
     /// Starts a node that does not run.
     pub fn spawn(&mut self, number: u16) -> Outcome {
-        let (name, child) = self.directory.start(number, Life::OfOurs)?;
+        let started = self.directory.start(number, Life::OfOurs)?;
+        self.keep(number, started)
+    }
+
+    /// Starts a node by another command of this executable, to which its file is passed by `--config`. What it runs must end with its parent by itself.
+    pub fn spawn_as(&mut self, number: u16, command: &str, configure: impl FnOnce(&mut Command)) -> Outcome {
+        let mut own = own_command()?;
+        own.arg(command).arg("--config").arg(self.directory.node_file(number));
+        configure(&mut own);
+        let started = self.directory.start_by(number, own)?;
+        self.keep(number, started)
+    }
+
+    fn keep(&mut self, number: u16, (name, mut child): (ProcessName, Child)) -> Outcome {
         let handle = name.open().context(format_args!("cannot reach node {number}"))?;
-        let handle = handle.ok_or_else(|| self.ended(number))?;
+        let Some(handle) = handle else {
+            let status = child.wait().context(format_args!("cannot wait for node {number}"))?;
+            return Err(self.ended(number, status));
+        };
         self.node(number).process = Some((child, handle));
         Ok(())
     }
 
-    fn ended(&self, number: u16) -> Fail {
-        Fail::failed(format_args!("node {number} ended by itself; the last it said:\n{}", self.directory.log_tail(number, 12)))
+    fn ended(&self, number: u16, status: ExitStatus) -> Fail {
+        let said = self.directory.log_tail(number, 12);
+        Fail::failed(format_args!("node {number} ended by itself ({status}); the last it said:\n{said}"))
+    }
+
+    /// Writes a line to the input of every node that runs and was given one.
+    pub fn tell_all(&mut self, line: &str) -> Outcome {
+        for node in &mut self.nodes {
+            let input = node.process.as_mut().and_then(|(child, _)| child.stdin.as_mut());
+            input.map_or(Ok(()), |input| writeln!(input, "{line}")).context(format_args!("cannot tell node {} what to do", node.number))?;
+        }
+        Ok(())
     }
 
     fn node(&mut self, number: u16) -> &mut Running {
         self.nodes.iter_mut().find(|node| node.number == number).expect("a number of ours")
     }
 
+    /// The nodes that run.
+    pub fn running(&self) -> Vec<u16> {
+        self.nodes.iter().filter(|node| node.process.is_some()).map(|node| node.number).collect()
+    }
+
     /// Waits until all nodes that run are in one view, hold the state and follow one primary: with `mu` the one that will go on leading.
     pub fn await_whole(&mut self) -> Outcome<Vec<Sight>> {
-        let numbers: Vec<u16> = self.nodes.iter().filter(|node| node.process.is_some()).map(|node| node.number).collect();
-        let mut ended = None;
+        let numbers = self.running();
         let elects = self.cluster.config().engine == EngineKind::Mu;
+        self.await_that(PATIENCE, "the cluster was not whole", |sights| {
+            observer::is_whole(sights, &numbers) && (!elects || observer::is_settled(sights, &numbers))
+        })
+    }
+
+    /// Waits until something is true of what the nodes show. `otherwise` is what is to be said when it is not in time.
+    ///
+    /// # Errors
+    /// When it is not, or a node ends meanwhile.
+    pub fn await_that(&mut self, patience: Duration, otherwise: &str, enough: impl FnMut(&[Sight]) -> bool) -> Outcome<Vec<Sight>> {
+        self.await_that_or_end(None, patience, otherwise, enough)
+    }
+
+    /// The same, but a node that ends by itself, and well, is enough too.
+    pub fn await_that_or_end(
+        &mut self,
+        may_end: Option<u16>,
+        patience: Duration,
+        otherwise: &str,
+        mut enough: impl FnMut(&[Sight]) -> bool,
+    ) -> Outcome<Vec<Sight>> {
+        let mut ended = None;
         let nodes = &mut self.nodes;
-        let found = self.observer.wait_for(PATIENCE, &self.interrupt, |sights| {
+        let found = looking(&mut self.observer, &self.cluster)?.wait_for(patience, &self.interrupt, |sights| {
             ended = nodes.iter_mut().find_map(Running::ended);
-            ended.is_some() || observer::is_whole(sights, &numbers) && (!elects || observer::is_settled(sights, &numbers))
+            ended.is_some() || enough(sights)
         })?;
-        if let Some(number) = ended {
-            return Err(self.ended(number));
+        match ended {
+            Some((number, status)) if may_end == Some(number) && status.success() => return self.look(),
+            Some((number, status)) => return Err(self.ended(number, status)),
+            None => {}
         }
-        found.map_err(|sights| observer::not_ready(&format!("the cluster was not whole within {} s", PATIENCE.as_secs()), &sights))
+        found.map_err(|sights| observer::not_ready(&format!("{otherwise} within {} s", patience.as_secs()), &sights))
+    }
+
+    /// Waits until a node has ended by itself, and well.
+    ///
+    /// # Errors
+    /// When it has not ended well, or another one ends before it.
+    pub fn await_own_end(&mut self, number: u16) -> Outcome {
+        loop {
+            self.interrupt.check()?;
+            match self.nodes.iter_mut().find_map(Running::ended) {
+                Some((first, status)) if first == number && status.success() => {
+                    self.node(number).process = None;
+                    return Ok(());
+                }
+                Some((first, status)) => return Err(self.ended(first, status)),
+                None => std::thread::sleep(LOOK),
+            }
+        }
     }
 
     /// What all nodes show now.
-    pub fn look(&mut self) -> Vec<Sight> {
-        self.observer.look()
+    pub fn look(&mut self) -> Outcome<Vec<Sight>> {
+        Ok(looking(&mut self.observer, &self.cluster)?.look())
+    }
+
+    /// Closes the connections by which the nodes are looked at, until they are looked at again.
+    pub fn look_away(&mut self) {
+        self.observer = None;
     }
 
     /// The process that leads, and the newest view.
     pub fn primary(&mut self) -> Outcome<(ProcessId, View)> {
         // With an election of its own there can be a moment without a leader, also when all are well.
         let sights = match self.cluster.config().engine {
-            EngineKind::PrimaryBackup => self.observer.look(),
+            EngineKind::PrimaryBackup => self.look()?,
             EngineKind::Mu => self.await_whole()?,
         };
         let view = observer::newest_view(&sights).cloned().ok_or_else(|| Fail::failed("no node shows a view"))?;
@@ -215,19 +272,34 @@ impl Testbed {
         Ok(at)
     }
 
-    /// Waits until a node that has been told to end is gone.
-    pub fn await_end(&mut self, number: u16) -> Outcome {
+    /// Waits until a node that has been told to end is gone. Returns how it ended; `None` when it did not run.
+    pub fn await_end(&mut self, number: u16) -> Outcome<Option<ExitStatus>> {
         let doing = format!("cannot wait for node {number}");
-        let Some((mut child, handle)) = self.node(number).process.take() else { return Ok(()) };
+        let Some((mut child, handle)) = self.node(number).process.take() else { return Ok(None) };
         let gone = handle.wait_gone(PATIENCE).context(&doing)?;
         if !gone {
             child.kill().context(&doing)?;
         }
-        child.wait().context(&doing)?;
+        let status = child.wait().context(&doing)?;
         if gone {
-            Ok(())
+            Ok(Some(status))
         } else {
             Err(Fail::wrong(format_args!("node {number} did not end within {} s of being asked to", PATIENCE.as_secs())))
+        }
+    }
+
+    /// Ends a node in order.
+    ///
+    /// # Errors
+    /// When it does not end, or says that it did not end well.
+    pub fn end_node(&mut self, number: u16) -> Outcome {
+        self.signal(number, Signal::TERM)?;
+        match self.await_end(number)? {
+            Some(status) if !status.success() => {
+                let said = self.directory.log_tail(number, 12);
+                Err(Fail::failed(format_args!("node {number} was asked to end, and ended with {status}; the last it said:\n{said}")))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -238,7 +310,7 @@ impl Testbed {
 
     /// Ends all nodes in order and looks for what they left behind.
     pub fn end(mut self) -> Outcome<Vec<String>> {
-        let running: Vec<u16> = self.nodes.iter().filter(|node| node.process.is_some()).map(|node| node.number).collect();
+        let running = self.running();
         for number in &running {
             self.signal(*number, Signal::TERM)?;
         }
@@ -251,6 +323,14 @@ impl Testbed {
         drop(self);
         Ok(leftovers::of_cluster(&name, &path))
     }
+}
+
+/// The observer of that cluster, which is connected anew if it has been closed.
+fn looking<'a>(observer: &'a mut Option<Observer>, cluster: &Cluster) -> Outcome<&'a mut Observer> {
+    Ok(match observer {
+        Some(observer) => observer,
+        closed => closed.insert(Observer::open(cluster)?),
+    })
 }
 
 /// Looks at what a process's first thread is doing, which is a node's acting thread. Opened beforehand, so that a look is one system call.

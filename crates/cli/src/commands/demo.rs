@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use martlet_bench::report::{Figure, Report, Unit, reference};
 use martlet_bench::trial::clients::{self, Via};
-use martlet_bench::trial::testbed::{Shape, Testbed};
+use martlet_bench::trial::testbed::Testbed;
 use martlet_bench::trial::workload::Mix;
 use martlet_bench::trial::{Fault, Trial};
-use martlet_cluster::directory::FabricPlan;
+use martlet_cluster::directory::Plan;
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::output::{Format, GOOD, HEAD, styled};
-use martlet_node::config::{DurabilityKind, EngineKind, ThreadsConfig};
+use martlet_node::config::EngineKind;
 use serde_json::json;
 
 /// Watch a cluster outlive kill -9: three replicas, load, the primary killed three times, and proof that nothing was lost.
@@ -41,20 +41,11 @@ const CLIENTS: u16 = 2;
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
-    let shape = Shape {
-        purpose: "demo",
-        nodes: 3,
-        redis_port: None,
-        engine: arguments.engine,
-        durability: DurabilityKind::default(),
-        election: None,
-        threads: ThreadsConfig::default(),
-        fabric: FabricPlan::Shm,
-    };
+    let plan = Plan { engine: arguments.engine, ..Plan::new("demo", 3) };
     let mix = Mix { keys: 64, reads: 50, pause: Duration::from_micros(20), value_bytes: 64 };
     let start = Instant::now();
     format.say(styled(HEAD, "Three processes, each replica and coordinator, and no other memory than their own"));
-    let testbed = Testbed::start(&shape, &interrupt)?;
+    let testbed = Testbed::start(&plan, &interrupt)?;
     let callers = clients::open(&testbed, CLIENTS, Via::Fabric)?;
     for number in testbed.numbers() {
         let pid = testbed.process(number)?.map(|process| process.pid);

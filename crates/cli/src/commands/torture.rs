@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use martlet_bench::report::{Figure, Report, Unit};
 use martlet_bench::trial::clients::{self, Via};
-use martlet_bench::trial::testbed::{Shape, Testbed};
+use martlet_bench::trial::testbed::Testbed;
 use martlet_bench::trial::workload::Mix;
 use martlet_bench::trial::{Fault, Trial};
-use martlet_cluster::directory::FabricFlags;
+use martlet_cluster::directory::{FabricFlags, Plan, check_durability};
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::output::{Format, GOOD, styled};
-use martlet_node::config::{DurabilityKind, EngineKind, ThreadsConfig};
+use martlet_node::config::{DurabilityKind, EngineKind};
 use serde_json::json;
 
 /// Kill, pause, restart, add and remove nodes under load, and check that no client ever saw anything wrong.
@@ -69,7 +69,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if arguments.clients + arguments.redis_clients == 0 {
         return Err(martlet_cluster::fail::Fail::usage("--clients and --redis-clients are both 0; without clients nothing is checked"));
     }
-    martlet_cluster::directory::check_durability(arguments.durability, arguments.engine)?;
+    check_durability(arguments.durability, arguments.engine)?;
     if arguments.power_losses > 0 && arguments.durability != DurabilityKind::Sync {
         return Err(martlet_cluster::fail::Fail::usage(format_args!(
             "--power-losses is {}, and --durability {}; only with sync nothing acknowledged may be lost with the power",
@@ -79,19 +79,17 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..));
     let mut rng = fastrand::Rng::with_seed(seed);
     let redis_port = (arguments.redis_clients > 0).then_some(arguments.redis_port);
-    let shape = Shape {
-        purpose: "torture",
-        // One more to change places with.
-        nodes: arguments.nodes + u16::from(arguments.changes > 0),
+    // One more to change places with.
+    let nodes = arguments.nodes + u16::from(arguments.changes > 0);
+    let plan = Plan {
         redis_port,
         engine: arguments.engine,
         durability: arguments.durability,
-        election: None,
-        threads: ThreadsConfig::default(),
         fabric: arguments.fabric.plan(None)?,
+        ..Plan::new("torture", nodes)
     };
     let start = Instant::now();
-    let mut testbed = Testbed::start(&shape, &interrupt)?;
+    let mut testbed = Testbed::start(&plan, &interrupt)?;
     let lease = Duration::from_nanos(testbed.cluster().lease_ns());
     let mut callers = clients::open(&testbed, arguments.clients, Via::Fabric)?;
     callers.extend(clients::open(&testbed, arguments.redis_clients, Via::Redis)?);

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use martlet_fabric::verbs::Multicast;
 use martlet_node::config::{
-    Cluster, ClusterConfig, DurabilityKind, ElectionConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role,
+    Cluster, ClusterConfig, DurabilityKind, ElectionConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role, ThreadsConfig,
 };
 
 use crate::fail::{Context as _, Fail, Outcome};
@@ -55,7 +55,7 @@ pub struct Plan {
     /// How closely leaders are watched, where it is not as the detector would.
     pub election: Option<ElectionConfig>,
     /// Which threads a node has, and where they run.
-    pub threads: martlet_node::config::ThreadsConfig,
+    pub threads: ThreadsConfig,
     /// What the nodes reach each other's memory by.
     pub fabric: FabricPlan,
 }
@@ -80,6 +80,22 @@ pub enum FabricPlan {
 const VERBS_LEASE_US: u64 = 100_000;
 
 impl Plan {
+    /// So many nodes, all of which hold the state and keep consensus slots, on shared memory; what can be left to a default is.
+    pub fn new(name: impl Into<String>, nodes: u16) -> Plan {
+        Plan {
+            name: name.into(),
+            replicas: nodes,
+            coordinators: nodes,
+            redis_port: None,
+            redis_cluster: true,
+            engine: EngineKind::default(),
+            durability: DurabilityKind::default(),
+            election: None,
+            threads: ThreadsConfig::default(),
+            fabric: FabricPlan::Shm,
+        }
+    }
+
     /// How many nodes that takes: replicas are coordinators too as far as there are both.
     pub fn nodes(&self) -> u16 {
         self.replicas.max(self.coordinators)
@@ -261,6 +277,17 @@ impl Directory {
 
     /// Starts a node, which must not be running. Under the lock.
     pub fn start(&self, number: u16, life: Life) -> Outcome<(ProcessName, Child)> {
+        let mut command = own_command()?;
+        // All of this directory's nodes are started here.
+        command.arg("node").arg("--config").arg(self.node_file(number)).arg("--all-here").stdin(Stdio::null());
+        if life == Life::OfOurs {
+            command.arg("--die-with-parent");
+        }
+        self.start_by(number, command)
+    }
+
+    /// Starts a node by another command of this executable, which is given its file. Its output goes to the node's log. Under the lock.
+    pub fn start_by(&self, number: u16, mut command: Command) -> Outcome<(ProcessName, Child)> {
         // One that was killed a moment ago may still hold its port.
         if let Some(before) = self.process(number)?
             && !before.await_release(RELEASE).context(format_args!("cannot wait for node {number}'s earlier process"))?
@@ -270,16 +297,9 @@ impl Directory {
         let log = self.log_file(number);
         let out = File::options().create(true).append(true).open(&log).context(format_args!("cannot write {}", log.display()))?;
         let err = out.try_clone().context("cannot duplicate a descriptor")?;
-        let exe = std::env::current_exe().context("cannot find this command's own executable")?;
-        let mut command = Command::new(exe);
-        // All of this directory's nodes are started here.
-        command.arg("node").arg("--config").arg(self.node_file(number)).arg("--all-here");
-        match life {
-            // A group of its own: Ctrl-C at our terminal is not meant for it.
-            Life::OfItsOwn => command.process_group(0),
-            Life::OfOurs => command.process_group(0).arg("--die-with-parent"),
-        };
-        let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().context(format_args!("cannot start node {number}"))?;
+        // A group of its own: Ctrl-C at our terminal is not meant for it.
+        command.process_group(0).stdout(out).stderr(err);
+        let child = command.spawn().context(format_args!("cannot start node {number}"))?;
         let name = ProcessName::of(child.id()).context(format_args!("cannot look at node {number}'s process"))?;
         let file = self.pid_file(number);
         name.write(&file).context(format_args!("cannot write {}", file.display()))?;
@@ -334,6 +354,14 @@ impl Directory {
     }
 }
 
+/// This executable, to be run again with other arguments.
+///
+/// # Errors
+/// When it cannot be found.
+pub fn own_command() -> Outcome<Command> {
+    Ok(Command::new(std::env::current_exe().context("cannot find this command's own executable")?))
+}
+
 /// How long a node lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
@@ -380,19 +408,7 @@ mod tests {
     use crate::scratch::Scratch;
 
     pub fn plan() -> Plan {
-        let threads = martlet_node::config::ThreadsConfig::default();
-        Plan {
-            name: "test".into(),
-            replicas: 2,
-            coordinators: 3,
-            redis_port: Some(7711),
-            redis_cluster: true,
-            engine: EngineKind::default(),
-            durability: DurabilityKind::default(),
-            election: None,
-            threads,
-            fabric: FabricPlan::Shm,
-        }
+        Plan { coordinators: 3, redis_port: Some(7711), ..Plan::new("test", 2) }
     }
 
     #[test]

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use martlet_cluster::clients::{FabricClient, Waiting};
-use martlet_cluster::directory::FabricFlags;
+use martlet_cluster::directory::{FabricFlags, Plan};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::watch::observer;
 use martlet_node::clock;
-use martlet_node::config::{DurabilityKind, ElectionConfig, EngineKind};
+use martlet_node::config::{ElectionConfig, EngineKind};
 use martlet_node::sched::OnCore;
 use rustix::process::Signal;
 
@@ -23,7 +23,7 @@ use crate::report::reference::{self, Victim};
 use crate::report::{Figure, Report, Unit};
 use crate::trial::clients;
 use crate::trial::redis::ClusterClient;
-use crate::trial::testbed::{Shape, Testbed};
+use crate::trial::testbed::Testbed;
 use crate::trial::timeline::Timeline;
 use writer::{PATIENCE, Writer};
 
@@ -122,17 +122,15 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     report.set("fabric", arguments.fabric.kind().to_string());
     let redis_port = arguments.redis.then_some(arguments.redis_port);
     let election = arguments.election_us.map(|heartbeat_us| ElectionConfig { heartbeat_us, ..ElectionConfig::QUICK });
-    let shape = Shape {
-        purpose: "bench-failover",
-        nodes: 3,
+    let plan = Plan {
         redis_port,
         engine: arguments.engine,
-        durability: DurabilityKind::default(),
         election,
         threads: arguments.threads.config(),
         fabric,
+        ..Plan::new("bench-failover", 3)
     };
-    let testbed = Testbed::start(&shape, interrupt)?;
+    let testbed = Testbed::start(&plan, interrupt)?;
     report.set("client thread", clients::hurry()?);
     let writer = if arguments.redis {
         let client = ClusterClient::new(&testbed.addresses(), PATIENCE).map_err(Fail::failed)?;
@@ -226,7 +224,7 @@ impl Striker<'_> {
                 testbed.await_whole()?
             }
             // Before it goes on: what it then does is another story.
-            How::Paused => testbed.look(),
+            How::Paused => testbed.look()?,
         };
         let mut timeline = Timeline::new(primary, struck, &observer::events(&sights));
         match arguments.how {

@@ -139,30 +139,30 @@ fn go_through(
     let phase = Duration::from_secs(arguments.phase_s);
     let settle = Duration::from_secs(1);
     nodes.order(&format!("fill {}", arguments.state))?;
-    let entries = nodes.counter(LEADER, Counter::CommittedIndex) + arguments.state.div_ceil(app::GROWTH as u64);
-    nodes.until("the state to be filled", |sights| {
+    let entries = nodes.counter(LEADER, Counter::CommittedIndex)? + arguments.state.div_ceil(app::GROWTH as u64);
+    nodes.until("the state was not filled", |sights| {
         sights.iter().filter(|sight| sight.node < NEWCOMER).all(|sight| sight.counter(Counter::AppliedIndex) >= entries)
     })?;
     let load = |payload| format!("load {} {payload}", arguments.pace_us * 1_000);
     nodes.order(&load(SMALL))?;
     interrupt.sleep(settle)?;
-    let reign = nodes.reign();
+    let reign = nodes.reign()?;
     let mut phases = Vec::new();
     let mut through = |name, nodes: &mut Nodes, act: &mut dyn FnMut(&mut Nodes) -> Outcome| -> Outcome {
         let from = clock::now().0;
         act(nodes)?;
         phases.push(Phase { name, from, to: clock::now().0 });
-        match nodes.reign() {
+        match nodes.reign()? {
             now if now == reign => Ok(()),
             _ => Err(Fail::failed(format_args!("node {LEADER} lost the lead in the phase \"{name}\""))),
         }
     };
     if arguments.durability != DurabilityKind::Memory {
         // Due when the log on disk is long enough: large commands get it there, and the next one is far away then.
-        let written = nodes.counter(LEADER, Counter::DiskSnapshots);
+        let written = nodes.counter(LEADER, Counter::DiskSnapshots)?;
         through("snapshot on disk", &mut nodes, &mut |nodes| {
             nodes.order(&load(LARGE))?;
-            nodes.until("the leader's state to be on its disk", |sights| {
+            nodes.until("the leader's state was not on its disk", |sights| {
                 cluster::counter_of(sights, LEADER, Counter::DiskSnapshots) > written
             })?;
             nodes.order(&load(SMALL))?;
@@ -170,17 +170,17 @@ fn go_through(
         })?;
     }
     through("undisturbed", &mut nodes, &mut |_| interrupt.sleep(phase))?;
-    let first = nodes.counter(LEADER, Counter::CommittedIndex);
+    let first = nodes.counter(LEADER, Counter::CommittedIndex)?;
     through("log going round", &mut nodes, &mut |nodes| {
         nodes.order(&load(LARGE))?;
         interrupt.sleep(phase)?;
         nodes.order(&load(SMALL))
     })?;
-    let rounds = (nodes.counter(LEADER, Counter::CommittedIndex) - first) * LARGE as u64 / nodes.log_bytes();
+    let rounds = (nodes.counter(LEADER, Counter::CommittedIndex)? - first) * LARGE as u64 / nodes.log_bytes();
     report.set("rounds_of_the_log", rounds);
     through("replica added", &mut nodes, &mut |nodes| {
         nodes.spawn(NEWCOMER)?;
-        nodes.await_whole("the new replica to hold the state")?;
+        nodes.await_whole("the new replica did not hold the state")?;
         interrupt.sleep(settle)
     })?;
     // It is told what is wanted when it is there.

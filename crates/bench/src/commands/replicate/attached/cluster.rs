@@ -1,32 +1,22 @@
 //! Three replicas of an application, each a process: the one that measures, and two that follow.
 
-use std::fs::File;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, ExitStatus};
-use std::time::Duration;
-
-use martlet_cluster::directory::{Directory, Plan};
+use martlet_cluster::directory::Plan;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
-use martlet_cluster::scratch::Scratch;
-use martlet_cluster::watch::observer::{self, Observer};
-use martlet_node::config::{Cluster, Idle, ThreadsConfig};
+use martlet_cluster::watch::observer;
+use martlet_node::config::Idle;
 use martlet_node::sched;
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::super::super::alone::NODES;
 use super::application::Application;
 use super::node::Threading;
 use super::series::Measured;
-use crate::report::reference;
-use crate::trial::leftovers;
+use crate::trial::testbed::{PATIENCE, Testbed};
 
-/// How long the cluster may take to become whole.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How often somebody looks whether a node has ended.
-const LOOK: Duration = Duration::from_millis(10);
 /// Who leads: the first to be there, and the lowest.
 const LEADER: u16 = 0;
+/// The file in which it leaves what it has measured.
+const MEASURED: &str = "measured";
 
 /// Which core is whose; where there is only one, nobody is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,136 +63,49 @@ pub struct Task {
     pub cores: Cores,
 }
 
-/// The cluster while it runs.
-struct Running {
-    directory: Directory,
-    children: Vec<(u16, Child)>,
-}
-
-impl Running {
-    fn spawn(&mut self, number: u16, task: &Task, scratch: &Scratch) -> Outcome {
-        let doing = format!("cannot start node {number}");
-        let log = self.directory.log_file(number);
-        let out = File::options().create(true).append(true).open(&log).context(&doing)?;
-        let err = out.try_clone().context(&doing)?;
-        let leads = number == LEADER;
-        let core = if leads { task.cores.leader } else { task.cores.followers };
-        let idle = match core {
-            // On a single core everybody has to give way, and nobody may sleep through what is due.
-            None => Idle::Yield,
-            Some(_) if leads => Idle::Spin,
-            Some(_) => Idle::Adaptive,
-        };
-        let mut command = reference::own_command()?;
-        command.arg("attached-node").arg("--config").arg(self.directory.node_file(number));
+/// Starts a replica.
+fn spawn(testbed: &mut Testbed, number: u16, task: &Task) -> Outcome {
+    let leads = number == LEADER;
+    let core = if leads { task.cores.leader } else { task.cores.followers };
+    let idle = match core {
+        // On a single core everybody has to give way, and nobody may sleep through what is due.
+        None => Idle::Yield,
+        Some(_) if leads => Idle::Spin,
+        Some(_) => Idle::Adaptive,
+    };
+    let record = testbed.file(MEASURED);
+    testbed.spawn_as(number, "attached-node", |command| {
         command.args(["--application", task.application.flag(), "--idle", idle.name()]);
         if let Some(core) = core {
             command.args(["--core", &core.to_string()]);
         }
         if leads {
             command.args(["--measure", task.threading.name(), "--samples", &task.samples.to_string()]);
-            command.arg("--record").arg(scratch.path().join("measured"));
+            command.arg("--record").arg(record);
             if let Some(core) = task.cores.caller {
                 command.args(["--caller-core", &core.to_string()]);
             }
         }
-        // A group of its own: Ctrl-C at our terminal is for us, and we end it.
-        let child = command.process_group(0).stdout(out).stderr(err).spawn().context(&doing)?;
-        self.children.push((number, child));
-        Ok(())
-    }
-
-    /// Whoever has ended, and how.
-    fn ended(&mut self) -> Option<(u16, ExitStatus)> {
-        self.children.iter_mut().find_map(|(number, child)| Some((*number, child.try_wait().ok()??)))
-    }
-
-    fn failed(&self, number: u16, status: ExitStatus) -> Fail {
-        let said = self.directory.log_tail(number, 12);
-        Fail::failed(format_args!("node {number} ended with {status}; the last it said:\n{said}"))
-    }
-
-    /// Waits until the leader has measured, and has ended.
-    fn await_figures(&mut self, interrupt: &Interrupt) -> Outcome {
-        loop {
-            interrupt.check()?;
-            match self.ended() {
-                Some((LEADER, status)) if status.success() => return Ok(()),
-                Some((number, status)) => return Err(self.failed(number, status)),
-                None => std::thread::sleep(LOOK),
-            }
-        }
-    }
-
-    /// Ends the followers in order.
-    fn end(&mut self) -> Outcome {
-        while let Some((number, mut child)) = self.children.pop() {
-            let doing = format!("cannot end node {number}");
-            if number != LEADER
-                && let Some(pid) = Pid::from_raw(child.id() as i32)
-            {
-                kill_process(pid, Signal::TERM).context(&doing)?;
-            }
-            let status = child.wait().context(&doing)?;
-            if !status.success() {
-                return Err(self.failed(number, status));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        for (_, child) in &mut self.children {
-            // What cannot be killed is gone; what cannot be waited for dies with us.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
+    })
 }
 
 /// Starts a cluster that looks like that, lets its leader measure, and ends it.
 pub fn measure(plan: &Plan, task: &Task, interrupt: &Interrupt) -> Outcome<Measured> {
-    let scratch = Scratch::new("bench-attached").context("cannot make a temporary directory")?;
-    let directory = Directory::new(&scratch.path().join("cluster"));
-    std::fs::create_dir(directory.path()).context("cannot make a temporary directory")?;
-    let cluster: Cluster =
-        directory.create(&Plan { replicas: NODES, coordinators: NODES, threads: ThreadsConfig::default(), ..plan.clone() })?;
-    let path = directory.path().to_path_buf();
-    let mut running = Running { directory, children: Vec::new() };
-    running.spawn(LEADER, task, &scratch)?;
-    let mut observer = Observer::open(&cluster)?;
-    let mut ended = None;
-    let found = observer.wait_for(PATIENCE, interrupt, |sights| {
-        ended = running.ended();
-        ended.is_some() || observer::primary(sights).is_some()
-    })?;
-    if let Some((number, status)) = ended {
-        return Err(running.failed(number, status));
-    }
-    found.map_err(|sights| observer::not_ready(&format!("nobody leads after {} s", PATIENCE.as_secs()), &sights))?;
-    for number in (0..NODES).filter(|number| *number != LEADER) {
-        running.spawn(number, task, &scratch)?;
-    }
-    let numbers: Vec<u16> = (0..NODES).collect();
-    let found = observer.wait_for(PATIENCE, interrupt, |sights| {
-        ended = running.ended();
-        ended.is_some() || observer::is_whole(sights, &numbers)
-    })?;
-    if ended.is_none() {
-        found.map_err(|sights| observer::not_ready(&format!("the cluster was not whole within {} s", PATIENCE.as_secs()), &sights))?;
-    }
+    let mut testbed = Testbed::prepare(plan, interrupt)?;
+    spawn(&mut testbed, LEADER, task)?;
+    testbed.await_that(PATIENCE, "nobody led", |sights| observer::primary(sights).is_some())?;
+    (1..NODES).try_for_each(|number| spawn(&mut testbed, number, task))?;
+    let numbers = testbed.running();
+    // It may have measured before anybody has looked.
+    testbed.await_that_or_end(Some(LEADER), PATIENCE, "the cluster was not whole", |sights| observer::is_whole(sights, &numbers))?;
     // Nobody looks on while it measures.
-    drop(observer);
-    running.await_figures(interrupt)?;
-    let file = scratch.path().join("measured");
+    testbed.look_away();
+    testbed.await_own_end(LEADER)?;
+    let file = testbed.file(MEASURED);
     let measured = Measured::load(&file).context(format_args!("cannot read {}", file.display()))?;
     let measured = measured.ok_or_else(|| Fail::failed(format_args!("{} was cut short", file.display())))?;
-    running.end()?;
-    drop(running);
-    drop(scratch);
-    let left = leftovers::of_cluster(&cluster.config().name, &path);
+    (1..NODES).try_for_each(|number| testbed.end_node(number))?;
+    let left = testbed.end()?;
     if left.is_empty() { Ok(measured) } else { Err(Fail::wrong(format_args!("left behind: {}", left.join(", ")))) }
 }
 

@@ -9,7 +9,7 @@ mod series;
 use martlet_cluster::directory::{FabricPlan, Plan};
 use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
-use martlet_node::config::{DurabilityKind, EngineKind, ThreadsConfig};
+use martlet_node::config::{DurabilityKind, EngineKind};
 
 use self::application::Application;
 use self::cluster::{Cores, Task};
@@ -35,16 +35,10 @@ pub fn measure(subject: &Subject, report: &mut Report, interrupt: &Interrupt) ->
     let cores = Cores::of_host();
     report.set("attached_cores", cores.describe());
     let plan = Plan {
-        name: format!("bench-attached-{}", std::process::id()),
-        replicas: NODES,
-        coordinators: NODES,
-        redis_port: None,
-        redis_cluster: true,
         engine: subject.engine,
         durability: subject.durability,
-        election: None,
-        threads: ThreadsConfig::default(),
         fabric: subject.fabric.clone(),
+        ..Plan::new("bench-attached", NODES)
     };
     let (x, y) = (Axis::log("payload, bytes"), Axis::log("latency, ns"));
     let mut drawn = Plot::new("Latency of requests to replicated applications (Mu, Figure 3, attached)", x, y);
