@@ -8,6 +8,7 @@
 //! | [`watch`] | what the nodes show, and what the cluster can do without one of them |
 //! | [`clients`] | requests by the fabric, and by the Redis protocol |
 //! | [`output`], [`fail`], [`interrupt`], [`log`] | how a command prints, fails, ends on Ctrl-C, and where a node logs to |
+//! | [`number`](mod@number) | whole numbers on the command line |
 //! | [`scratch`] | directories that go away |
 
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ pub mod directory;
 pub mod fail;
 pub mod interrupt;
 pub mod log;
+pub mod number;
 pub mod output;
 pub mod process;
 pub mod scratch;

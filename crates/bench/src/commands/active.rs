@@ -7,6 +7,7 @@ use clap::Args;
 use martlet_cluster::directory::FabricFlags;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
 use martlet_fabric::shm::ShmFabric;
 use martlet_fabric::verbs::VerbsFabric;
 use martlet_fabric::{Incarnation, NodeId};
@@ -27,7 +28,7 @@ use crate::report::{Figure, Report, Unit};
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// How many samples of each kind.
-    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..))]
+    #[arg(long, default_value_t = 50_000, value_parser = number::<u32>(100..))]
     samples: u32,
     #[command(flatten)]
     fabric: FabricFlags,

@@ -8,6 +8,7 @@ use clap::Args;
 use martlet_cluster::directory::{FabricFlags, own_command};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
 use martlet_cluster::process::ProcessName;
 use martlet_fabric::primitive::{Ordering, fence};
 use martlet_fabric::shm::{ParkWord, ShmFabric};
@@ -33,7 +34,7 @@ use crate::report::{Figure, Report, Unit};
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// How many kills of each kind.
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 500, value_parser = number::<u32>(1..))]
     kills: u32,
     #[command(flatten)]
     fabric: FabricFlags,

@@ -9,6 +9,7 @@ use martlet_cluster::clients::{FabricClient, Waiting};
 use martlet_cluster::directory::{FabricFlags, Plan};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
 use martlet_node::clock;
 use martlet_node::config::EngineKind;
 use martlet_node::config::Pin;
@@ -32,25 +33,25 @@ pub struct Arguments {
     #[arg(long, default_value_t)]
     engine: EngineKind,
     /// How many requests of each kind.
-    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..))]
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = number::<u32>(100..))]
     requests: u32,
     /// Bytes of a value.
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = number::<u32>(1..=60_000))]
     value_bytes: u32,
     /// How many requests on the fabric are outstanding in the throughput figure.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = number::<u32>(1..=256))]
     outstanding: u32,
     /// How many runs of redis-benchmark of each kind; 0: none.
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = number::<u32>(..))]
     repeats: u32,
     /// How many keys are set to see what one takes; 0: don't.
-    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = number::<u32>(..))]
     memory_keys: u32,
     /// The first port of the Redis protocol; redis-server listens on the fourth.
-    #[arg(long, value_name = "PORT", default_value_t = 29711, value_parser = clap::value_parser!(u16).range(1..=65000))]
+    #[arg(long, value_name = "PORT", default_value_t = 29711, value_parser = number::<u16>(1..=65000))]
     redis_port: u16,
     /// For how long a client on the fabric spins for a reply before it leaves its core to others, in microseconds.
-    #[arg(long, value_name = "US", default_value_t = 20)]
+    #[arg(long, value_name = "US", default_value_t = 20, value_parser = number::<u64>(..))]
     client_spin_us: u64,
     #[command(flatten)]
     fabric: FabricFlags,

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use martlet_cluster::number::number;
 use martlet_node::config::{Idle, Pin, Priority, ThreadsConfig};
 
 /// Which threads do what on which core.
@@ -12,7 +13,7 @@ pub struct Threads {
     #[arg(long, value_parser = idle())]
     idle: Option<Idle>,
     /// With adaptive idling: how long to spin before parking, in microseconds.
-    #[arg(long, value_name = "US")]
+    #[arg(long, value_name = "US", value_parser = number::<u64>(..))]
     spin_us: Option<u64>,
     /// How the scheduler treats a node's thread.
     #[arg(long, value_parser = priority())]
@@ -21,7 +22,7 @@ pub struct Threads {
     #[arg(long)]
     pin: Option<Pin>,
     /// How often the backup that would succeed the primary rehearses a takeover, in microseconds; 0: never.
-    #[arg(long, value_name = "US")]
+    #[arg(long, value_name = "US", value_parser = number::<u64>(..))]
     rehearse_every_us: Option<u64>,
 }
 

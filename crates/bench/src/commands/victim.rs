@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::number::number;
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::shm::probe::{self, Pastime, VictimPlan};
 use martlet_fabric::shm::{DeathWords, ShmFabric};
@@ -23,7 +24,7 @@ pub struct Arguments {
     #[arg(long, default_value = "")]
     cluster: String,
     /// Member: which life of its node it is.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = number::<u64>(..))]
     incarnation: u64,
     /// Spin instead of sleeping.
     #[arg(long)]
@@ -32,10 +33,10 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "spin")]
     walk: bool,
     /// The core to run on.
-    #[arg(long)]
+    #[arg(long, value_parser = number::<u16>(..))]
     core: Option<u16>,
     /// Mebibytes to keep resident.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = number::<usize>(..))]
     resident: usize,
 }
 

@@ -11,6 +11,7 @@ use martlet_bench::trial::{Fault, Trial};
 use martlet_cluster::directory::Plan;
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
 use martlet_cluster::output::{Format, GOOD, HEAD, styled};
 use martlet_node::config::EngineKind;
 use serde_json::json;
@@ -24,13 +25,13 @@ use serde_json::json;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// How often to kill the primary.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<u64>(1..=1000))]
     kills: u64,
     /// How requests are replicated: primary-backup or mu.
     #[arg(long, default_value_t)]
     engine: EngineKind,
     /// Where the load gets its chance from; drawn anew if not given.
-    #[arg(long)]
+    #[arg(long, value_parser = number::<u64>(..))]
     seed: Option<u64>,
 }
 

@@ -7,6 +7,7 @@ use clap::Args;
 use martlet_bench::commands::victim::BENCH_KEY;
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
 use martlet_cluster::output::{BAD, Format, GOOD, styled};
 use martlet_fabric::shm::{ShmConfig, ShmFabric};
 use martlet_fabric::verbs::{self, DeviceChoice, Fence, VerbsConfig, VerbsFabric};
@@ -23,10 +24,10 @@ use serde_json::json;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// How long to watch each core, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = number::<u64>(1..=3600))]
     seconds: u64,
     /// How often each way to take a writer's permission away is tried on each RDMA device, while the writer writes. On a new card some hundred are wise.
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = number::<u32>(1..=10_000))]
     fence_trials: u32,
 }
 

@@ -8,6 +8,7 @@ use clap::Args;
 use martlet_cluster::clients::{FabricClient, Waiting};
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Fail, Outcome};
+use martlet_cluster::number::number;
 use martlet_cluster::output::{self, Format};
 use martlet_cluster::process::Activity;
 use martlet_kv::client::Value;
@@ -61,7 +62,7 @@ pub struct Del {
 #[derive(Debug, Args)]
 struct Patience {
     /// How long to wait for a reply, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 5000)]
+    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = number::<u64>(..))]
     timeout: u64,
     #[command(flatten)]
     which: Which,

@@ -1,5 +1,6 @@
 //! The commands, a file each.
 
+mod abbreviation;
 mod cluster;
 mod completions;
 mod demo;
@@ -16,7 +17,8 @@ mod torture;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use martlet_cluster::fail::{self, Fail, Kind, Outcome};
 use martlet_cluster::interrupt::was_signalled;
 use martlet_cluster::log;
@@ -73,10 +75,13 @@ pub fn run() -> ExitCode {
             let format = if cli.json { Format::Json } else { Format::Text };
             dispatch(cli.command, format)
         }
-        Err(error) if error.use_stderr() => {
-            output::complain(error.render().ansi().to_string().trim_end());
-            return Fail::usage("").code();
-        }
+        Err(error) if error.use_stderr() => match ambiguous(&error) {
+            Some(fail) => Err(fail),
+            None => {
+                output::complain(error.render().ansi().to_string().trim_end());
+                return Fail::usage("").code();
+            }
+        },
         // Help, or the version: what was asked for.
         Err(error) => {
             output::raw(error.render().ansi().to_string().as_bytes());
@@ -94,6 +99,16 @@ pub fn run() -> ExitCode {
     };
     log::finish();
     code
+}
+
+/// What to say instead where a command's name was shortened too much.
+fn ambiguous(error: &clap::Error) -> Option<Fail> {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return None;
+    }
+    let mut command = Cli::command();
+    command.build();
+    abbreviation::ambiguous(&command, std::env::args_os().skip(1))
 }
 
 fn told(fail: &Fail) -> ExitCode {
@@ -124,8 +139,6 @@ fn dispatch(command: Command, format: Format) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]
@@ -143,5 +156,30 @@ mod tests {
             command.get_subcommands().for_each(check);
         }
         check(&Cli::command());
+    }
+
+    /// Every value that a flag or an argument takes is refused, if it is, with what is allowed.
+    #[test]
+    fn a_refused_value_is_refused_with_what_is_allowed() {
+        fn check(command: &clap::Command, path: &[String]) -> u32 {
+            let mut refused = 0;
+            for argument in command.get_arguments().filter(|argument| argument.get_action().takes_values()) {
+                let mut words = path.to_vec();
+                words.extend(argument.get_long().map(|long| format!("--{long}")));
+                words.push("no such thing".into());
+                let error = Cli::command().try_get_matches_from(&words).err();
+                let Some(error) = error.filter(|error| [ErrorKind::ValueValidation, ErrorKind::InvalidValue].contains(&error.kind()))
+                else {
+                    continue;
+                };
+                refused += 1;
+                let text = error.to_string();
+                assert!(text.contains("allowed") || text.contains("possible values"), "{words:?}: {text}");
+            }
+            let visible = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+            refused + visible.map(|sub| check(sub, &[path, &[sub.get_name().to_owned()]].concat())).sum::<u32>()
+        }
+        let refused = check(&Cli::command(), &["martlet".to_owned()]);
+        assert!(refused > 50, "{refused} arguments take no text but certain ones");
     }
 }

@@ -11,6 +11,7 @@ use martlet_bench::trial::{Fault, Trial};
 use martlet_cluster::directory::{FabricFlags, Plan, check_durability};
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
 use martlet_cluster::output::{Format, GOOD, styled};
 use martlet_node::config::{DurabilityKind, EngineKind};
 use serde_json::json;
@@ -25,28 +26,28 @@ use serde_json::json;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// How many SIGKILLs, each with a new start.
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = number::<u32>(..))]
     kills: u32,
     /// How many SIGSTOPs, most of them longer than a lease, each with a SIGCONT.
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = number::<u32>(..))]
     pauses: u32,
     /// How many orderly ends, each with a new start.
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = number::<u32>(..))]
     restarts: u32,
     /// How many changes of the set of nodes: one is added, and another one removed.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u32>(..))]
     changes: u32,
     /// How many nodes, replicas and coordinators each.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(3..=7))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<u16>(3..=7))]
     nodes: u16,
     /// How many clients on the fabric.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=64))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = number::<u16>(0..=64))]
     clients: u16,
     /// How many clients that speak the Redis protocol.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=64))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u16>(0..=64))]
     redis_clients: u16,
     /// The first port of the Redis protocol, for such clients.
-    #[arg(long, value_name = "PORT", default_value_t = 27711, value_parser = clap::value_parser!(u16).range(1..=65000))]
+    #[arg(long, value_name = "PORT", default_value_t = 27711, value_parser = number::<u16>(1..=65000))]
     redis_port: u16,
     /// How requests are replicated: primary-backup or mu.
     #[arg(long, default_value_t)]
@@ -55,10 +56,10 @@ pub struct Arguments {
     #[arg(long, default_value_t)]
     durability: DurabilityKind,
     /// How many losses of power: SIGKILL of all nodes at once, and a new start of each. Needs --durability sync.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::<u32>(..))]
     power_losses: u32,
     /// Where load and faults get their chance from; drawn anew if not given.
-    #[arg(long)]
+    #[arg(long, value_parser = number::<u64>(..))]
     seed: Option<u64>,
     #[command(flatten)]
     fabric: FabricFlags,

@@ -147,7 +147,8 @@ fn a_cluster_outlives_its_primary_and_all_steps_may_be_repeated() {
 
     cluster.run(&["cluster", "down"]).ok();
     assert_eq!(processes_about(cluster.temp.path()), Vec::<u32>::new());
-    cluster.run(&["cluster", "down"]).ok();
+    let again = cluster.run(&["cluster", "down"]).ok().objects();
+    assert!(again.len() == 1 && again[0]["event"] == "nothing to stop" && again[0]["cluster"] == true, "{again:?}");
     cluster.run(&["get", "greeting"]).code(3);
     cluster.run(&["status"]).code(3);
     cluster.run(&["cluster", "down", "--purge"]).ok();

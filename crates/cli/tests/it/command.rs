@@ -42,7 +42,10 @@ fn a_cluster_that_is_not_there_is_said_to_be_absent() {
         assert!(ran.err.contains("there is no cluster in") && ran.err.contains("martlet cluster up"), "{arguments:?}: {}", ran.err);
         assert_eq!(ran.out, "");
     }
-    run(&["cluster", "down", "--dir", &nowhere]).ok();
+    let down = run(&["cluster", "down", "--dir", &nowhere]).ok();
+    assert_eq!(down.out, format!("there is no cluster in {nowhere}\n"));
+    let objects = run(&["cluster", "down", "--json", "--dir", &nowhere]).ok().objects();
+    assert!(objects.len() == 1 && objects[0]["event"] == "nothing to stop" && objects[0]["cluster"] == false, "{objects:?}");
     assert!(!dir.path().join("nowhere").exists(), "looking makes nothing");
 }
 

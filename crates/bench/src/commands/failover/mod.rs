@@ -10,6 +10,7 @@ use martlet_cluster::clients::{FabricClient, Waiting};
 use martlet_cluster::directory::{FabricFlags, Plan};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
 use martlet_cluster::watch::observer;
 use martlet_node::clock;
 use martlet_node::config::{ElectionConfig, EngineKind};
@@ -47,23 +48,23 @@ pub struct Arguments {
     how: How,
     /// With `mu`: how often followers read their leader's heart, in microseconds; after five reads of a heart that stands still they replace it. By default as the
     /// detector would, which takes 125 ms; the paper's is about 100. It has to be longer than the host keeps nodes from running.
-    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(10..=60_000_000))]
+    #[arg(long, value_name = "US", value_parser = number::<u64>(10..=60_000_000))]
     election_us: Option<u64>,
     /// How many failovers.
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 200, value_parser = number::<u32>(1..))]
     failovers: u32,
     /// Write through the Redis protocol instead of the fabric.
     #[arg(long)]
     redis: bool,
     /// The first port of the Redis protocol.
-    #[arg(long, value_name = "PORT", default_value_t = 28711, value_parser = clap::value_parser!(u16).range(1..=65000))]
+    #[arg(long, value_name = "PORT", default_value_t = 28711, value_parser = number::<u16>(1..=65000))]
     redis_port: u16,
     /// For how long the client spins for a reply before it leaves its core to others, in microseconds. On the fabric only.
-    #[arg(long, value_name = "US", default_value_t = 1_000_000)]
+    #[arg(long, value_name = "US", default_value_t = 1_000_000, value_parser = number::<u64>(..))]
     client_spin_us: u64,
     /// From one write to the next before the kill, in microseconds; 0: as fast as replies come. A client that leaves no pause keeps the backups
     /// so busy that on two cores the primary is often not running when it is killed, and a process that waits for its core dies late.
-    #[arg(long, value_name = "US", default_value_t = 20)]
+    #[arg(long, value_name = "US", default_value_t = 20, value_parser = number::<u64>(..))]
     pace_us: u64,
     /// Print the timeline of every failover.
     #[arg(long)]

@@ -16,6 +16,7 @@ use std::time::Duration;
 use clap::Args;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
 use martlet_node::config::{Bytes, DurabilityKind, EngineKind};
 use martlet_node::counters::Counter;
 use martlet_node::{clock, sched};
@@ -50,13 +51,13 @@ pub struct Arguments {
     #[arg(long, value_name = "BYTES", default_value = "1gb", value_parser = bytes)]
     state: u64,
     /// From one proposal to the next, in microseconds.
-    #[arg(long, value_name = "US", default_value_t = 50, value_parser = clap::value_parser!(u64).range(5..=100_000))]
+    #[arg(long, value_name = "US", default_value_t = 50, value_parser = number::<u64>(5..=100_000))]
     pace_us: u64,
     /// For how long each phase lasts that has no end of its own, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
+    #[arg(long, value_name = "S", default_value_t = 5, value_parser = number::<u64>(1..=60))]
     phase_s: u64,
     /// For how long the follower is stopped, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = number::<u64>(1..=60))]
     stopped_s: u64,
     /// Draw the latencies over time into this file too, as SVG.
     #[arg(long, value_name = "FILE")]

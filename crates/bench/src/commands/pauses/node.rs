@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::number::number;
 use martlet_node::Hooks;
 use martlet_node::config::{Idle, NodeConfig, Pin, Settings};
 use rustix::process::Signal;
@@ -21,16 +22,16 @@ pub struct Arguments {
     #[arg(long)]
     config: PathBuf,
     /// The core that its thread runs on.
-    #[arg(long)]
+    #[arg(long, value_parser = number::<u16>(..))]
     core: Option<u16>,
     /// A core that its other threads run on; can be repeated. Those would leave a follower's core for its leader's.
-    #[arg(long)]
+    #[arg(long, value_parser = number::<u16>(..))]
     helpers: Vec<u16>,
     /// Nobody else of ours runs there.
     #[arg(long)]
     alone: bool,
     /// How long the state will be, in bytes.
-    #[arg(long)]
+    #[arg(long, value_parser = number::<usize>(..))]
     state: usize,
     /// Where it leaves what it has seen.
     #[arg(long)]

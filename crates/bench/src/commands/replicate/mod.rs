@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use martlet_cluster::directory::FabricFlags;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
 use martlet_cluster::scratch::Scratch;
 use martlet_fabric::shm::ShmFabric;
 use martlet_fabric::verbs::VerbsFabric;
@@ -45,7 +46,7 @@ pub struct Arguments {
     #[arg(long, default_value_t)]
     durability: DurabilityKind,
     /// How many samples of each figure.
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..))]
+    #[arg(long, default_value_t = 100_000, value_parser = number::<u32>(100..))]
     samples: u32,
     /// Only what this figure of Mu's paper shows: 3, latency by size; 7, throughput against latency; attached, what Figure 3 shows of applications.
     #[arg(long, value_enum)]

@@ -3,6 +3,7 @@
 use clap::Args;
 use martlet_cluster::directory::{Change, Directory, Ports};
 use martlet_cluster::fail::{Fail, Outcome};
+use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
 use martlet_node::config::Cluster;
 use martlet_protocol::basics::layout::MAX_MEMBERS;
@@ -20,16 +21,16 @@ use crate::commands::Which;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The new node's number [default: one more than the highest]. One that the cluster has already is only started if it does not run.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..MAX_MEMBERS as i64))]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: Option<u16>,
     /// It serves the Redis protocol on this port [default: as far from the first node's as its number is].
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     redis_port: Option<u16>,
     /// With --fabric verbs of `cluster up`: it meets the others on this port [default: as far from the first node's as its number is].
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     fabric_port: Option<u16>,
     /// How long to wait until it counts, in seconds. It takes as long as to send it all data.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
     which: Which,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use rustix::process::Signal;
@@ -32,7 +33,7 @@ pub struct Arguments {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Grace {
     /// How long a node may take to end, in seconds.
-    #[arg(long = "grace", value_name = "SECONDS", default_value_t = 5)]
+    #[arg(long = "grace", value_name = "SECONDS", default_value_t = 5, value_parser = number::<u64>(..))]
     seconds: u64,
 }
 
@@ -45,17 +46,25 @@ impl Grace {
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let directory = Directory::new(&arguments.which.dir);
+    let path = directory.path().display().to_string();
+    let nothing = |cluster: bool| {
+        let what = if cluster { "no node runs of the cluster in" } else { "there is no cluster in" };
+        format.print(format_args!("{what} {path}"), || json!({"event": "nothing to stop", "dir": path, "cluster": cluster}));
+    };
     if !directory.path().exists() {
-        format.say(format_args!("there is no cluster in {}", directory.path().display()));
+        nothing(false);
         return Ok(());
     }
     let _lock = directory.lock()?;
-    for (node, how) in stop_all(&directory, arguments.grace.time())? {
+    let stopped = stop_all(&directory, arguments.grace.time())?;
+    if stopped.is_empty() {
+        nothing(directory.cluster_file().exists());
+    }
+    for (node, how) in stopped {
         format.print(format_args!("node {node} {how}"), || json!({"event": "stopped", "node": node, "how": how}));
     }
     if arguments.purge {
         directory.purge()?;
-        let path = directory.path().display().to_string();
         format.print(format_args!("removed the cluster's files from {path}"), || json!({"event": "purged", "dir": path}));
     }
     Ok(())

@@ -8,10 +8,12 @@ use martlet_cluster::clients::redis::{Connection, Value};
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
 use martlet_cluster::watch::observer::{self, Observer, Sight};
 use martlet_node::config::{Cluster, EngineKind, Settings};
 use martlet_node::counters::Counter;
+use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
 
 use crate::commands::Which;
@@ -26,9 +28,10 @@ use crate::commands::Which;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The node that is to lead.
+    #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: u16,
     /// How long to wait until it does, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
     which: Which,

@@ -5,8 +5,10 @@ use std::time::Duration;
 use clap::Args;
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
 use martlet_cluster::process::{signal_by_name, signal_name};
+use martlet_protocol::basics::layout::MAX_MEMBERS;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -20,6 +22,7 @@ use crate::commands::Which;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The node's number.
+    #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: u16,
     /// The signal's name, with or without SIG, or its number.
     #[arg(long, default_value = "KILL", value_parser = signal_by_name)]

@@ -3,6 +3,7 @@
 use clap::Args;
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Fail, Outcome};
+use martlet_cluster::number::number;
 use martlet_cluster::output::{Format, WARN, styled};
 use martlet_node::config::{Cluster, EngineKind, NodeEntry, Role};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
@@ -22,7 +23,7 @@ use crate::commands::Which;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The node's number.
-    #[arg(value_parser = clap::value_parser!(u16).range(..MAX_MEMBERS as i64))]
+    #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: u16,
     /// Remove its files too: its own file, its log, and its data below DIR/data. A data directory elsewhere stays.
     #[arg(long)]
@@ -33,7 +34,7 @@ pub struct Arguments {
     #[command(flatten)]
     grace: Grace,
     /// How long to wait until the others go on without it, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
     which: Which,

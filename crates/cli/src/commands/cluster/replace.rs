@@ -3,7 +3,9 @@
 use clap::Args;
 use martlet_cluster::directory::Change;
 use martlet_cluster::fail::Outcome;
+use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
+use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
 
 use super::down::Grace;
@@ -20,6 +22,7 @@ use crate::commands::Which;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The node's number.
+    #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: u16,
     /// Do it even if the others cannot go on without it, or the data is lost by that.
     #[arg(long)]
@@ -27,7 +30,7 @@ pub struct Arguments {
     #[command(flatten)]
     grace: Grace,
     /// How long to wait until the others go on without it, and until it counts, in seconds each.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
     which: Which,

@@ -3,7 +3,9 @@
 use clap::Args;
 use martlet_cluster::directory::Life;
 use martlet_cluster::fail::Outcome;
+use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
+use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
 
 use super::down::Grace;
@@ -18,11 +20,12 @@ use crate::commands::Which;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The node's number.
+    #[arg(value_parser = number::<u16>(..MAX_MEMBERS as u64))]
     node: u16,
     #[command(flatten)]
     grace: Grace,
     /// How long to wait until the cluster is whole again, in seconds; 0: not at all.
-    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
     which: Which,

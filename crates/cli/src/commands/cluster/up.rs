@@ -8,6 +8,7 @@ use martlet_cluster::directory::{Directory, Life, Plan};
 use martlet_cluster::directory::{FabricFlag, FabricFlags};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
 use martlet_cluster::output::{Format, GOOD, styled};
 use martlet_cluster::process::Activity;
 use martlet_cluster::watch::observer::{self, Observer};
@@ -25,13 +26,13 @@ use crate::commands::Which;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// How many nodes hold the data [default: 3].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=16))]
     replicas: Option<u16>,
     /// How many nodes decide about membership [default: 3]. With --fabric verbs a majority of them has to survive.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=16))]
     coordinators: Option<u16>,
     /// Node I serves the Redis protocol on this port plus I [default: 7711].
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     redis_port: Option<u16>,
     /// What the nodes look like to Redis clients: cluster, a Redis Cluster of one shard, whose nodes send clients on to the primary with -MOVED, for cluster
     /// clients; or standalone, for all others, which are refused with -READONLY where no primary is, and told where it is [default: cluster].
@@ -40,7 +41,7 @@ pub struct Arguments {
     #[command(flatten)]
     fabric: FabricFlags,
     /// With --fabric verbs: node I meets the others on this port of 127.0.0.1 plus I [default: 7611].
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     fabric_port: Option<u16>,
     /// How requests are replicated: primary-backup or mu [default: primary-backup].
     #[arg(long)]
@@ -51,7 +52,7 @@ pub struct Arguments {
     #[arg(long)]
     durability: Option<DurabilityKind>,
     /// How long to wait until the cluster is ready, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = number::<u64>(..))]
     patience: u64,
     #[command(flatten)]
     which: Which,

@@ -12,6 +12,7 @@ use clap::Args;
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
 use martlet_cluster::watch::observer::Role;
 use martlet_node::counters::Counter;
@@ -33,7 +34,7 @@ use page::Page;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Milliseconds between two looks.
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..=3_600_000))]
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = number::<u64>(50..=3_600_000))]
     every: u64,
     /// Print what is seen once, with rates over one interval, and end.
     #[arg(long)]

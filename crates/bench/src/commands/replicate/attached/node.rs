@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::number::number;
 use martlet_exchange::market::Market;
 use martlet_node::config::{EngineKind, Idle, NodeConfig, Pin, Settings};
 use martlet_node::counters::{Counter, Reading};
@@ -52,7 +53,7 @@ pub struct Arguments {
     #[arg(long)]
     application: Application,
     /// The core that the replica's thread runs on.
-    #[arg(long)]
+    #[arg(long, value_parser = number::<u16>(..))]
     core: Option<u16>,
     /// What the replica's thread does without work.
     #[arg(long, value_parser = idle())]
@@ -61,10 +62,10 @@ pub struct Arguments {
     #[arg(long, requires = "record")]
     measure: Option<Threading>,
     /// With handover, the core that the application's thread runs on.
-    #[arg(long)]
+    #[arg(long, value_parser = number::<u16>(..))]
     caller_core: Option<u16>,
     /// How many samples of each figure.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = number::<u32>(..))]
     samples: u32,
     /// Where it leaves what it has measured.
     #[arg(long)]
