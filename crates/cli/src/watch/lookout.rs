@@ -24,6 +24,10 @@ use crate::watch::known::Known;
 /// most: a second is many of them, also where an operator has chosen long ones.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
+/// How long one look waits for an observer that is to take over, and how long it may take altogether.
+const BRIEFLY: Duration = Duration::from_millis(200);
+const SUCCESSION: Duration = Duration::from_secs(2);
+
 /// What a node is doing, as far as it can be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -168,6 +172,17 @@ pub struct Lookout {
     observer: Observer,
     memories: BTreeMap<u16, Memory>,
     reigns: Reigns,
+    interrupt: Interrupt,
+    /// What is looked through instead as soon as it shows as much: the cluster's nodes have become others.
+    successor: Option<Successor>,
+}
+
+/// An observer on its way to be the one that is looked through.
+struct Successor {
+    cluster: Cluster,
+    stamp: Option<Stamp>,
+    observer: Observer,
+    since: Instant,
 }
 
 impl Lookout {
@@ -175,11 +190,12 @@ impl Lookout {
     ///
     /// # Errors
     /// When there is none.
-    pub fn open(directory: Directory) -> Outcome<Lookout> {
+    pub fn open(directory: Directory, interrupt: &Interrupt) -> Outcome<Lookout> {
         let stamp = Stamp::of(&directory);
         let cluster = directory.existing_cluster()?;
         let observer = Observer::open(&cluster)?;
-        Ok(Lookout { directory, cluster, stamp, observer, memories: BTreeMap::new(), reigns: Reigns::default() })
+        let (memories, reigns) = (BTreeMap::new(), Reigns::default());
+        Ok(Lookout { directory, cluster, stamp, observer, memories, reigns, interrupt: interrupt.clone(), successor: None })
     }
 
     /// The cluster's configuration.
@@ -193,14 +209,14 @@ impl Lookout {
     }
 
     /// Waits until those nodes are connected whose process runs, not for ever. Returns whether any of them is.
-    pub fn connect(&mut self, interrupt: &Interrupt) -> Outcome<bool> {
+    pub fn connect(&mut self) -> Outcome<bool> {
         let numbers = self.cluster.config().nodes.iter().map(|node| node.number);
         let known: Vec<Known> = numbers.map(|node| Known::of(&self.directory, &self.cluster, node)).collect::<Outcome<_>>()?;
         let perhaps: Vec<u16> = known.iter().filter(|known| known.activity != Some(Activity::Gone)).map(|known| known.node).collect();
         if perhaps.is_empty() {
             return Ok(false);
         }
-        let sights = self.observer.connect(&perhaps, interrupt)?;
+        let sights = self.observer.connect(&perhaps, &self.interrupt)?;
         let runs = |known: &Known| matches!(known.activity, Some(Activity::Running | Activity::Stopped));
         Ok(known.iter().any(runs) || sights.iter().any(|sight| sight.reading.is_some()))
     }
@@ -213,6 +229,7 @@ impl Lookout {
     /// Looks once.
     pub fn look(&mut self) -> Look {
         self.follow_file();
+        self.succeed();
         let sights = self.observer.look();
         let (now, wall_ns) = (Instant::now(), clock::wall_ns());
         let readings: Vec<(u16, &Reading)> = sights.iter().filter_map(|sight| Some((sight.node, sight.reading.as_ref()?))).collect();
@@ -237,7 +254,12 @@ impl Lookout {
         let number = sight.node;
         let Some(reading) = sight.reading.as_ref() else {
             self.memories.remove(&number);
-            return Node { number, state: State::Gone, sight: None, rates: None };
+            let state = match self.directory.activity(number) {
+                // It cannot connect.
+                Ok(Activity::Stopped) => State::Stopped,
+                _ => State::Gone,
+            };
+            return Node { number, state, sight: None, rates: None };
         };
         let before = self.memories.get(&number);
         let rates = before.and_then(|before| Rates::between(&before.reading, reading));
@@ -255,7 +277,7 @@ impl Lookout {
     /// Nodes may have been added or removed, or the cluster been made anew. What cannot be read is as it was: whoever removes a cluster removes its file first.
     fn follow_file(&mut self) {
         let stamp = Stamp::of(&self.directory);
-        if stamp.is_none() || stamp == self.stamp {
+        if stamp.is_none() || stamp == self.successor.as_ref().map_or(self.stamp, |successor| successor.stamp) {
             return;
         }
         // What does not succeed is tried again at the next look.
@@ -265,14 +287,36 @@ impl Lookout {
             && cluster.config().name == self.cluster.config().name
             && numbers(&cluster) == numbers(&self.cluster);
         if same {
-            (self.cluster, self.stamp) = (cluster, stamp);
-        } else if let Ok(observer) = Observer::open(&cluster) {
-            if cluster.key().bytes() != self.cluster.key().bytes() {
-                // Another cluster in the same place.
-                self.reigns = Reigns::default();
-            }
-            (self.cluster, self.observer, self.stamp) = (cluster, observer, stamp);
-            self.memories.clear();
+            (self.cluster, self.stamp, self.successor) = (cluster, stamp, None);
+            return;
+        }
+        let Ok(observer) = Observer::open(&cluster) else { return };
+        if cluster.key().bytes() == self.cluster.key().bytes() {
+            self.successor = Some(Successor { cluster, stamp, observer, since: Instant::now() });
+        } else {
+            // Another cluster in the same place.
+            (self.cluster, self.observer, self.stamp, self.successor) = (cluster, observer, stamp, None);
+            (self.memories, self.reigns) = (BTreeMap::new(), Reigns::default());
+        }
+    }
+
+    /// Looks through the successor from now on, once it is connected with all nodes that are seen without it and that it has too, and with those that have
+    /// been started here. Where it does not get there, since a node is stopped, it takes over after a while.
+    fn succeed(&mut self) {
+        let Some(mut successor) = self.successor.take() else { return };
+        let mut expected: Vec<u16> =
+            self.observer.look().into_iter().filter(|sight| sight.reading.is_some()).map(|sight| sight.node).collect();
+        let numbers: Vec<u16> = successor.cluster.config().nodes.iter().map(|node| node.number).collect();
+        expected.extend(numbers.iter().filter(|node| self.directory.activity(**node).is_ok_and(|activity| activity == Activity::Running)));
+        expected.retain(|node| numbers.contains(node));
+        let shown =
+            |sights: &[Sight]| expected.iter().all(|node| sights.iter().any(|sight| sight.node == *node && sight.reading.is_some()));
+        let waited = successor.observer.wait_for(BRIEFLY, &self.interrupt, shown);
+        if matches!(waited, Ok(Ok(_))) || successor.since.elapsed() >= SUCCESSION {
+            (self.cluster, self.observer, self.stamp) = (successor.cluster, successor.observer, successor.stamp);
+            self.memories.retain(|node, _| numbers.contains(node));
+        } else {
+            self.successor = Some(successor);
         }
     }
 }

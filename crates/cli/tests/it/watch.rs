@@ -123,10 +123,23 @@ fn a_cluster_that_grows_is_shown_whole() {
     let cluster = Cluster::with_room_for(4);
     cluster.up_with(&[]).ok();
     let mut top = Watching::start(&["top", "--every", "50"], &cluster);
+    let mut metrics = Watching::start(&["metrics", "--listen", "127.0.0.1:0"], &cluster);
+    let address = metrics.next()["address"].as_str().expect("an address").to_owned();
     assert_eq!(top.next()["nodes"].as_array().map(Vec::len), Some(3));
+    scraped(&address);
     cluster.run(&["cluster", "add", "--patience", "600"]).ok();
-    top.until(|object| object["nodes"].as_array().is_some_and(|nodes| nodes.len() == 4 && nodes[3]["role"] == "backup"));
+    // Nodes that have been there all the time are there in every look and in every scrape.
+    let page = scraped(&address);
+    for node in 0..3 {
+        assert_eq!(value(&page, "martlet_up", &format!("node=\"{node}\"")), Some(1.0), "{page}");
+    }
+    top.until(|object| {
+        let nodes = object["nodes"].as_array().expect("nodes");
+        assert!(nodes[..3].iter().all(|node| node["state"] != "gone"), "{object}");
+        nodes.len() == 4 && nodes[3]["role"] == "backup"
+    });
     top.end("-TERM");
+    metrics.end("-TERM");
 }
 
 /// A request's answer: its head, and its body.

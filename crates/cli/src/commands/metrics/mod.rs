@@ -49,9 +49,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             "--json is given, but the exposition is no JSON; allowed with --once is text; `martlet status --json` shows the counters as objects",
         ));
     }
-    let mut lookout = Lookout::open(Directory::new(&arguments.which.dir))?;
+    let mut lookout = Lookout::open(Directory::new(&arguments.which.dir), &interrupt)?;
     // Nodes that are there are shown from the first answer on.
-    lookout.connect(&interrupt)?;
+    lookout.connect()?;
     if arguments.once {
         let look = lookout.look();
         output::raw(exposition::text(&look, lookout.reigns()).as_bytes());

@@ -52,8 +52,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let is_live =
         format == Format::Text && !arguments.once && io::stdout().is_terminal() && std::env::var("TERM").is_ok_and(|term| term != "dumb");
     let interrupt = if is_live { Interrupt::install_without_end() } else { Interrupt::install() }.context("cannot watch for Ctrl-C")?;
-    let mut lookout = Lookout::open(Directory::new(&arguments.which.dir))?;
-    if !lookout.connect(&interrupt)? {
+    let mut lookout = Lookout::open(Directory::new(&arguments.which.dir), &interrupt)?;
+    if !lookout.connect()? {
         return Err(lookout.nobody_runs());
     }
     if is_live {
