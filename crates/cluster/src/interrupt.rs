@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU};
 
 use crate::fail::{Fail, Outcome};
 
@@ -34,10 +34,11 @@ impl Interrupt {
         Ok(Interrupt(flag))
     }
 
-    /// The same, but no signal ends the process: for a command that has to put the terminal back first.
+    /// The same for every signal that ends a process and can be caught, and none of them does: for a command that has to put the terminal back first.
     pub fn install_without_end() -> io::Result<Interrupt> {
         let flag = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let rest = [SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO];
+        for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().chain(rest) {
             signal_hook::flag::register(signal, Arc::clone(&flag))?;
         }
         let _ = SIGNALLED.set(Arc::clone(&flag));

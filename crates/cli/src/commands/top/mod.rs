@@ -4,6 +4,7 @@ mod history;
 mod keys;
 mod page;
 mod screen;
+mod terminal;
 
 use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};

@@ -1,66 +1,96 @@
 //! The screen: drawn anew at each look, and put back however it ends.
 
+use std::io::BufWriter;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 use std::{io, panic};
 
 use anstyle::{AnsiColor, Color, Effects};
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use ratatui::backend::CrosstermBackend;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::cursor::Show;
-use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use ratatui::crossterm::{execute, queue};
 use ratatui::layout::Rect;
 use ratatui::style::{self, Modifier};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget as _;
-use ratatui::{DefaultTerminal, Frame};
+use ratatui::{Frame, Terminal};
 
 use super::following;
 use super::history::History;
 use super::keys::{Keys, Press};
 use super::page::Page;
+use super::terminal::{self, Ended, Patient};
 use crate::watch::lookout::Lookout;
 
 /// Signals, and the terminal's size, are looked for so often.
 const GLANCE: Duration = Duration::from_millis(100);
 
+/// How long a terminal may take what puts it back.
+const FAREWELL: Duration = Duration::from_millis(200);
+
 /// The terminal, in raw mode and on its other screen for as long as it lives. A panic puts it back before it is told, in programs that abort too.
-struct Screen(DefaultTerminal);
+struct Screen {
+    /// `None` once nothing more is drawn.
+    drawing: Option<Terminal<CrosstermBackend<BufWriter<Patient>>>>,
+    ended: Rc<Ended>,
+}
 
 impl Screen {
-    fn open() -> io::Result<Screen> {
-        // It may have gone half of the way.
-        let terminal = ratatui::try_init().inspect_err(|_| drop(ratatui::try_restore()))?;
-        // What stands in the hook by now puts all back but the cursor, which is hidden while nothing is typed.
+    fn open(keys: &Rc<Keys>, interrupt: &Interrupt) -> io::Result<Screen> {
+        let ended = Rc::new(Ended::default());
+        let patient =
+            Patient { terminal: terminal::open()?, keys: Rc::clone(keys), interrupt: interrupt.clone(), ended: Rc::clone(&ended) };
         let hook = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            let _ = execute!(io::stdout(), Show);
+            put_back();
             hook(info);
         }));
-        Ok(Screen(terminal))
+        enable_raw_mode()?;
+        // From here on it is put back, also if it has gone half of the way.
+        let mut screen = Screen { drawing: None, ended };
+        let mut out = BufWriter::new(patient);
+        execute!(out, EnterAlternateScreen)?;
+        screen.drawing = Some(Terminal::new(CrosstermBackend::new(out))?);
+        Ok(screen)
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone need not be put back.
-        let _ = ratatui::try_restore();
+        // What it had not written before does not come behind.
+        drop(self.drawing.take());
+        put_back();
+    }
+}
+
+/// Puts the terminal back as it was, with its cursor, which is hidden while nothing is typed.
+fn put_back() {
+    // What fails here cannot be told: the terminal is gone.
+    let _ = disable_raw_mode();
+    let mut farewell = Vec::new();
+    if let (Ok(()), Ok(terminal)) = (queue!(farewell, LeaveAlternateScreen, Show), terminal::open()) {
+        terminal::write_within(&terminal, &farewell, FAREWELL);
     }
 }
 
 /// Shows the cluster until a key or a signal ends it.
 pub fn run(lookout: &mut Lookout, every: Duration, interrupt: &Interrupt) -> Outcome {
     let has_colours = anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never;
-    let keys = Keys::open().context("cannot read the terminal's keys")?;
-    let mut screen = Screen::open().context("cannot take the terminal")?;
+    let keys = Rc::new(Keys::open().context("cannot read the terminal's keys")?);
+    let mut screen = Screen::open(&keys, interrupt).context("cannot take the terminal")?;
     match watch(lookout, every, interrupt, has_colours, &keys, &mut screen) {
-        // A terminal that is closed sends a signal, and can be drawn on no longer: that is an end like others.
-        Err(_) if interrupt.is_raised() => Ok(()),
+        // A terminal that is closed sends a signal, and can be drawn on no longer: that is an end like others. So is one while it took nothing.
+        Err(_) if interrupt.is_raised() || screen.ended.by_key() => Ok(()),
         ended => ended,
     }
 }
 
 fn watch(lookout: &mut Lookout, every: Duration, interrupt: &Interrupt, has_colours: bool, keys: &Keys, screen: &mut Screen) -> Outcome {
+    let drawing = screen.drawing.as_mut().expect("it is open");
     let mut history = History::default();
     let mut next = Instant::now();
     while !interrupt.is_raised() {
@@ -70,14 +100,14 @@ fn watch(lookout: &mut Lookout, every: Duration, interrupt: &Interrupt, has_colo
         let mut drawn = None;
         while !interrupt.is_raised() {
             // It is asked and not told: a resized terminal is drawn on anew within a glance.
-            let size = screen.0.size().context("cannot tell the terminal's size")?;
+            let size = drawing.size().context("cannot tell the terminal's size")?;
             if drawn.replace(size) != Some(size) {
                 let draw = |frame: &mut Frame| {
                     let area = frame.area();
                     let page = Page::new(&look, lookout.reigns(), &history, Some(area.width.into()));
                     put(&page, has_colours, area, frame.buffer_mut());
                 };
-                screen.0.draw(draw).context("cannot draw on the terminal")?;
+                drawing.draw(draw).context("cannot draw on the terminal")?;
             }
             let left = next.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -118,7 +148,6 @@ fn translated(style: anstyle::Style) -> style::Style {
 
 #[cfg(test)]
 mod tests {
-    use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     use super::super::page::tests::after_a_failover;
