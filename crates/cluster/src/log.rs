@@ -376,7 +376,7 @@ mod tests {
         writer.out.room = usize::MAX;
         writer.write(b"five\n");
         let note =
-            "martlet_cli::log: 2 lines are missing here: standard error could not be written to: No space left on device (os error 28)";
+            "martlet_cluster::log: 2 lines are missing here: standard error could not be written to: No space left on device (os error 28)";
         assert_eq!(lines(&writer), ["one", "two", "t", note, "five"], "no line begins in the middle of another");
         writer.write(b"six\n");
         assert_eq!(lines(&writer).len(), 6, "it is told once");
@@ -400,7 +400,8 @@ mod tests {
         let ended = Arc::new(Queue { lines: mpsc::sync_channel(1).0, ..Arc::into_inner(queue).expect("ours alone") });
         writer.write_all_of(&receiver, &ended);
         let lines = lines(&writer);
-        let missing = |count: &str| format!("martlet_cli::log: {count} missing here: standard error was not taken as fast as they came");
+        let missing =
+            |count: &str| format!("martlet_cluster::log: {count} missing here: standard error was not taken as fast as they came");
         assert_eq!(lines[..2], ["1", "2"]);
         assert_eq!(lines[lines.len() - 3..], [(most - 1).to_string(), missing("5 lines are"), "late".to_owned()]);
         assert_eq!((ended.waiting.load(Ordering::Relaxed), ended.dropped.load(Ordering::Relaxed)), (0, 1));

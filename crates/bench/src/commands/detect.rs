@@ -56,7 +56,9 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     let mut watcher = victim::bench_fabric(&cluster, martlet_fabric::NodeId(0), 1)?;
     watcher.connect(VICTIM_NODE);
     let mut incarnation = 1;
-    for plan in [Victim::SPINNING, Victim::ASLEEP, Victim::WORKING, Victim::LARGE] {
+    let victims = [Victim::SPINNING, Victim::ASLEEP, Victim::WORKING, Victim::LARGE];
+    let progress = report.progress("victims killed", victims.len() as u64 * 3 * u64::from(arguments.kills));
+    for plan in victims {
         let mut bare = Figure::new("detect", format!("bare probe, victim {}", plan.name()), Unit::Microseconds);
         let mut polled = Figure::new("detect", format!("death seen by polling, victim {}", plan.name()), Unit::Microseconds);
         let mut slept = Figure::new("detect", format!("death seen out of sleep, victim {}", plan.name()), Unit::Microseconds);
@@ -65,9 +67,11 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
             interrupt.check()?;
             // In turn, so that the machine's mood is the same for all.
             bare.record(probe.kill_one(plan)?);
+            progress.step();
             for (figure, sleeping) in [(&mut polled, false), (&mut slept, true)] {
                 incarnation += 1;
                 figure.record(kill_one(&mut watcher, &cluster, incarnation, plan, sleeping)?);
+                progress.step();
             }
         }
         report.add(bare);

@@ -109,8 +109,10 @@ fn fabric(arguments: &Arguments, alone: &Testbed, replicated: &Testbed, report: 
             })
             .collect();
         let turns = arguments.requests.div_ceil(TURN);
+        let progress = report.progress(&format!("{verb} on the fabric"), u64::from(turns + turns.div_ceil(10)));
         for turn in 0..turns + turns.div_ceil(10) {
             interrupt.check()?;
+            progress.step();
             // The first tenth warms up.
             let counts = turn >= turns.div_ceil(10);
             for (side, (_, client)) in sides.iter_mut().enumerate() {
@@ -129,6 +131,7 @@ fn fabric(arguments: &Arguments, alone: &Testbed, replicated: &Testbed, report: 
                 }
             }
         }
+        drop(progress);
         latencies.into_iter().chain(rates).for_each(|figure| report.add(figure));
     }
     Ok(())
@@ -187,8 +190,10 @@ fn latency(arguments: &Arguments, sides: &mut [Side], report: &mut Report, inter
             |side: &Side| Figure::new("kv", format!("{verb} over TCP, one client, {}", side.name), Unit::Microseconds).with("clients", 1);
         let mut figures: Vec<Figure> = sides.iter().map(figure).collect();
         let turns = arguments.requests.div_ceil(TURN);
+        let progress = report.progress(&format!("{verb} over TCP"), u64::from(turns + turns.div_ceil(10)));
         for turn in 0..turns + turns.div_ceil(10) {
             interrupt.check()?;
+            progress.step();
             for (side, figure) in sides.iter_mut().zip(&mut figures) {
                 for _ in 0..TURN {
                     let start = clock::now();
@@ -200,6 +205,7 @@ fn latency(arguments: &Arguments, sides: &mut [Side], report: &mut Report, inter
                 }
             }
         }
+        drop(progress);
         figures.into_iter().for_each(|figure| report.add(figure));
     }
     Ok(())
@@ -222,14 +228,17 @@ fn throughput(arguments: &Arguments, sides: &[Side], report: &mut Report, interr
         };
         let mut sets: Vec<Figure> = sides.iter().map(|side| figure("SET", side)).collect();
         let mut gets: Vec<Figure> = sides.iter().map(|side| figure("GET", side)).collect();
+        let progress = report.progress("runs of redis-benchmark", u64::from(arguments.repeats) * sides.len() as u64);
         for _ in 0..arguments.repeats {
             for (at, side) in sides.iter().enumerate() {
                 interrupt.check()?;
                 let rates = load.run(side.address)?;
                 sets[at].record(rates.set as u64);
                 gets[at].record(rates.get as u64);
+                progress.step();
             }
         }
+        drop(progress);
         sets.into_iter().chain(gets).for_each(|figure| report.add(figure));
     }
     Ok(())
@@ -241,8 +250,10 @@ fn memory(arguments: &Arguments, sides: &mut [Side], report: &mut Report, interr
     let value = vec![b'v'; arguments.value_bytes as usize];
     for side in sides.iter_mut().filter(|_| arguments.memory_keys > 0) {
         let before = resident_bytes(side.pid)?;
+        let progress = report.progress("keys, by the hundred", u64::from(arguments.memory_keys.div_ceil(BATCH)));
         for batch in 0..arguments.memory_keys.div_ceil(BATCH) {
             interrupt.check()?;
+            progress.step();
             let keys: Vec<String> = (0..BATCH).map(|i| format!("key:{:012}", batch * BATCH + i)).collect();
             let mut words: Vec<&[u8]> = vec![b"MSET"];
             keys.iter().for_each(|key| words.extend([key.as_bytes(), &value]));
@@ -250,6 +261,7 @@ fn memory(arguments: &Arguments, sides: &mut [Side], report: &mut Report, interr
                 return Err(Fail::failed(format_args!("{}: {error}", side.name)));
             }
         }
+        drop(progress);
         let gained = resident_bytes(side.pid)?.saturating_sub(before);
         let mut figure = Figure::new("kv", format!("memory of a key, {}", side.name), Unit::Bytes).with("keys", arguments.memory_keys);
         figure.record(gained / u64::from(arguments.memory_keys));

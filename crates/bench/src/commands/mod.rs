@@ -59,9 +59,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let mut report = Report::new(format);
     if !arguments.no_reference {
-        for figure in reference::measure()? {
-            report.add(figure);
-        }
+        let progress = report.progress("reference figures", 2);
+        reference::measure()?.into_iter().for_each(|figure| report.add(figure));
+        progress.step();
         report.add(reference::death_probe(PROBES)?);
     }
     match &arguments.bench {

@@ -2,12 +2,15 @@
 
 pub mod placement;
 pub mod plot;
+mod progress;
 pub mod reference;
 mod stolen;
 
 use hdrhistogram::Histogram;
 use martlet_cluster::output::{Format, Table, WARN, styled};
 use serde_json::{Map, Value, json};
+
+pub use progress::Progress;
 
 /// What the samples count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +149,11 @@ impl Report {
     /// Adds a drawing, for people.
     pub fn draw(&mut self, plot: plot::Plot) {
         self.plots.push(plot);
+    }
+
+    /// Shows at a terminal how many of so many steps are done.
+    pub fn progress(&self, what: &str, steps: u64) -> Progress {
+        Progress::start(self.format, what, steps)
     }
 
     /// The figure of that name.

@@ -131,3 +131,26 @@ fn top_ends_and_puts_the_terminal_back_also_where_nobody_reads_what_it_draws() {
         }
     }
 }
+
+#[test]
+fn a_long_benchmark_shows_at_a_terminal_how_far_it_is_and_nowhere_else() {
+    let detect = ["bench", "detect", "--kills", "1", "--no-reference"];
+    let seen = |arguments: &[&str]| {
+        let terminal = Terminal::new();
+        let mut running = terminal.run(arguments);
+        let mut seen = String::new();
+        let status = running.ended(|| seen += &terminal.read());
+        assert!(status.is_some_and(|status| status.success()), "{status:?}: {seen}");
+        seen + &terminal.read()
+    };
+    let shown = seen(&detect);
+    assert!(shown.contains("victims killed [") && shown.contains(" of 12, "), "{shown:?}");
+    let last = shown.rfind("victims killed").expect("shown");
+    assert!(shown[last..].contains("death seen by polling"), "the bar has gone before the table: {shown:?}");
+
+    let for_programs = seen(&[&detect[..], &["--json"]].concat());
+    assert!(!for_programs.contains("victims killed") && for_programs.contains("death seen by polling"), "{for_programs:?}");
+    let elsewhere = crate::martlet::run(&detect).ok();
+    assert_eq!(elsewhere.err, "");
+    assert!(!elsewhere.out.contains("victims killed"), "{}", elsewhere.out);
+}

@@ -144,6 +144,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     let mut striker = Striker { arguments, testbed, writer, rng: fastrand::Rng::new() };
     let mut probe = reference::Probe::new()?;
     let (mut number, mut in_vain) = (0, 0u32);
+    let progress = report.progress("failovers", u64::from(arguments.failovers));
     while number < arguments.failovers {
         interrupt.check()?;
         let failover = striker.strike()?;
@@ -154,12 +155,14 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         }
         number += 1;
         if arguments.timelines {
-            report.format().print(&failover.timeline, || failover.timeline.json(number as usize));
+            progress.above(|| report.format().print(&failover.timeline, || failover.timeline.json(number as usize)));
         }
         figures.record(&failover);
         figures.bare.record(probe.kill_one(Victim::SPINNING)?);
         figures.succession.record(probe.succeed_one()?);
+        progress.step();
     }
+    drop(progress);
     report.set("struck_who_did_not_lead", in_vain);
     drop(striker.writer);
     let left = striker.testbed.end()?;

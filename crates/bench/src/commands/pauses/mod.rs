@@ -149,10 +149,12 @@ fn go_through(
     interrupt.sleep(settle)?;
     let reign = nodes.reign()?;
     let mut phases = Vec::new();
+    let progress = report.progress("phases", 5 + u64::from(arguments.durability != DurabilityKind::Memory));
     let mut through = |name, nodes: &mut Nodes, act: &mut dyn FnMut(&mut Nodes) -> Outcome| -> Outcome {
         let from = clock::now().0;
         act(nodes)?;
         phases.push(Phase { name, from, to: clock::now().0 });
+        progress.step();
         match nodes.reign()? {
             now if now == reign => Ok(()),
             _ => Err(Fail::failed(format_args!("node {LEADER} lost the lead in the phase \"{name}\""))),

@@ -167,6 +167,7 @@ impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
     fn sizes(&mut self, samples: u64, report: &mut Report, interrupt: &Interrupt) -> Outcome<Plot> {
         let mut proposed = [Series::line("committed, p50"), Series::line("committed, p99")];
         let mut raw = Series::line("raw write, p50");
+        let progress = report.progress("payloads", PAYLOADS.len() as u64);
         for payload in PAYLOADS {
             interrupt.check()?;
             let write = self.raw(payload, false, "", samples);
@@ -186,6 +187,7 @@ impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
             report.add(of_record);
             report.add(read);
             report.add(figure);
+            progress.step();
         }
         let (x, y) = (Axis::log("payload, bytes"), Axis::log("latency, ns"));
         let [p50, p99] = proposed;

@@ -27,6 +27,7 @@ impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
     pub(super) fn pipelines(&mut self, samples: u64, report: &mut Report, interrupt: &Interrupt) -> Outcome<Plot> {
         let (x, y) = (Axis::linear("requests per us"), Axis::log("latency of a batch, p50, us"));
         let mut plot = Plot::new("Throughput against latency, batches of 1 to 128 requests of 64 B (Mu, Figure 7)", x, y);
+        let progress = report.progress("batches by size and number", (OUTSTANDING.len() * BATCHES.len()) as u64);
         for outstanding in OUTSTANDING {
             let mut line = Series::line(format!("{outstanding} outstanding"));
             for batch in BATCHES {
@@ -34,6 +35,7 @@ impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
                 line.push(rate.percentile(50.0) / 1e6, latency.percentile(50.0) / 1e3);
                 report.add(latency);
                 report.add(rate);
+                progress.step();
             }
             plot = plot.with(line);
         }

@@ -43,6 +43,7 @@ pub fn measure(subject: &Subject, report: &mut Report, interrupt: &Interrupt) ->
     let (x, y) = (Axis::log("payload, bytes"), Axis::log("latency, ns"));
     let mut drawn = Plot::new("Latency of requests to replicated applications (Mu, Figure 3, attached)", x, y);
     let (mut lost, mut anew) = (0, 0);
+    let progress = report.progress("clusters of replicated applications", (Application::ALL.len() * Threading::ALL.len()) as u64);
     for application in Application::ALL {
         for threading in Threading::ALL {
             interrupt.check()?;
@@ -65,6 +66,7 @@ pub fn measure(subject: &Subject, report: &mut Report, interrupt: &Interrupt) ->
                 report.add(figure);
             }
             drawn = drawn.with(line);
+            progress.step();
         }
     }
     report.set("attached_requests_lost", lost);
