@@ -12,6 +12,7 @@ mod raise;
 mod redis_server;
 mod replicate;
 mod threads;
+mod turns;
 pub mod victim;
 
 use clap::{Args, Subcommand};
@@ -44,6 +45,7 @@ enum Bench {
     Kv(kv::Arguments),
     Pauses(pauses::Arguments),
     Replicate(replicate::Arguments),
+    Turns(turns::Arguments),
     /// The machine itself: only the reference figures.
     Reference,
 }
@@ -72,6 +74,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         Bench::Kv(arguments) => kv::run(arguments, &mut report, &interrupt)?,
         Bench::Pauses(arguments) => pauses::run(arguments, &mut report, &interrupt)?,
         Bench::Replicate(arguments) => replicate::run(arguments, &mut report, &interrupt)?,
+        Bench::Turns(arguments) => turns::run(arguments, &mut report, &interrupt)?,
         Bench::Reference => {}
     }
     report.finish();
@@ -87,6 +90,8 @@ pub enum Helper {
     PausesNode(pauses::node::Arguments),
     /// Be a replica of an application whose requests are measured.
     AttachedNode(replicate::attached::node::Arguments),
+    /// Sleep on a core, and work when told to.
+    Sleeper(turns::Sleeper),
 }
 
 /// Runs one of them.
@@ -98,5 +103,6 @@ pub fn run_helper(helper: &Helper) -> Outcome {
         Helper::Victim(arguments) => victim::run(arguments),
         Helper::PausesNode(arguments) => pauses::node::run(arguments),
         Helper::AttachedNode(arguments) => replicate::attached::node::run(arguments),
+        Helper::Sleeper(arguments) => turns::sleep(arguments),
     }
 }

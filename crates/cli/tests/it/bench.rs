@@ -107,6 +107,13 @@ fn a_figure_of_the_paper_is_drawn() {
 }
 
 #[test]
+fn taking_turns_on_a_core() {
+    let metrics = bench(&["turns", "--requests", "2000", "--every-us", "100", "--work-us", "0,5"]);
+    assert_eq!(metrics.len(), 3, "{metrics:?}");
+    assert!(metrics[0].ends_with("has its core alone") && metrics[2].ends_with("every 100 us, for 5 us of work each"), "{metrics:?}");
+}
+
+#[test]
 fn asking_for_a_lease() {
     assert_eq!(bench_on_fabric(&["active", "--samples", "200"]), ["clock read, in turn", "active, inside a lease"]);
 }
