@@ -23,7 +23,7 @@
 //! | [`embed`] | replication for a program's own state |
 //! | [`config`] | what is configured, validated once |
 //! | `runner` | [`run`]: the thread, its sleep, the lives of a node one after another, its orderly end |
-//! | `agent`, `host` | the duty cycle; a node's parts and the application's view of them |
+//! | `agent`, `instruments` | the duty cycle (`protocol`), with a clock, counters and a timeline around it |
 //! | [`backend`] | what the parts of a node ask of the fabric they run on beyond its contract |
 //! | `durable` | what a node writes to its disk while it runs, and what it comes back with |
 //! | `rehearsal` | a failover played through beforehand, on memory of its own |
@@ -44,7 +44,7 @@ mod engine;
 mod founding;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
-mod host;
+mod instruments;
 mod os;
 mod rehearsal;
 mod runner;

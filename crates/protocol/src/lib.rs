@@ -3,7 +3,7 @@
 //! Pure: nothing here reads a clock, draws chance from the system, starts a thread or does I/O. Time and seeds are arguments; memory is
 //! reached only through [`martlet_fabric::Fabric`]. The node and the simulator therefore run the same state machines.
 //!
-//! Modules depend downward only: `basics` < `detector` < `consensus` < `membership` < `founding` < `replica` < `engine`. [`version`] is
+//! Modules depend downward only: `basics` < `detector` < `consensus` < `membership` < `founding` < `replica` < `engine` < `duty`. [`version`] is
 //! below them all.
 
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@
 pub mod basics;
 pub mod consensus;
 pub mod detector;
+pub mod duty;
 pub mod engine;
 pub mod founding;
 pub mod membership;

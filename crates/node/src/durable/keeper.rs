@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use martlet_fabric::Fabric;
 use martlet_protocol::basics::{ProcessId, Time};
+use martlet_protocol::duty::{Host, Member};
 use martlet_protocol::engine::REST_NS;
 use martlet_protocol::engine::mu::SnapshotStep;
 use martlet_protocol::replica::{MAX_PART_BYTES, StateMachine};
@@ -11,7 +12,6 @@ use martlet_protocol::replica::{MAX_PART_BYTES, StateMachine};
 use super::{DiskError, Store};
 use crate::counters::{Counter, Counters};
 use crate::engine::NodeEngine;
-use crate::host::Host;
 use crate::wal::{Directory, Log, Pace, Recovered, Snapshot, Wal, WalError, disk::SystemDisk};
 
 /// About so many bytes of the state are taken in one turn.
@@ -114,8 +114,8 @@ impl Keeper {
     }
 
     /// After a turn: hands over what it has brought, and gets on with a snapshot. Returns whether there is more to do.
-    pub fn after_turn<F: Fabric, E: NodeEngine, S: StateMachine>(&mut self, host: &mut Host<F, E, S>) -> bool {
-        let Host { engine, machine, fabric, counters, core, now, .. } = host;
+    pub fn after_turn<F: Fabric, E: NodeEngine, S: StateMachine>(&mut self, host: &mut Host<F, E, S>, counters: &mut Counters) -> bool {
+        let Host { engine, machine, member: Member { fabric, core, now, .. }, .. } = host;
         self.take(engine);
         let moved = match self.snapshot {
             Progress::None => self.begin_snapshot(*now, engine, fabric),

@@ -266,7 +266,7 @@ mod tests {
             Turn::Idle
         };
         leads(&mut body, |agent| {
-            let rounds = |agent: &OfCount<'_>| agent.host.core.renewals_by_majority();
+            let rounds = |agent: &OfCount<'_>| agent.host.member.core.renewals_by_majority();
             // Its clock stands still, so its lease wants no renewal.
             let before = rounds(agent);
             agent.turn();
@@ -295,7 +295,7 @@ mod tests {
             Turn::Idle
         };
         leads(&mut body, |agent| {
-            agent.serving = false;
+            agent.cycle.serving = false;
             for expected in 1..4 {
                 turns.set(0);
                 asks.set(expected == 2);
@@ -305,7 +305,7 @@ mod tests {
             assert!(heard.borrow().is_empty());
             assert_eq!(agent.host.machine.0.inner().0, 0, "nothing is executed");
             // As in the next life.
-            agent.serving = true;
+            agent.cycle.serving = true;
             agent.turn();
             assert_eq!(heard.take(), [Ok(vec![1]), Ok(vec![2])]);
         });

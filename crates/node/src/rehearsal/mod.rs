@@ -9,17 +9,18 @@ mod schedule;
 mod stage;
 
 use martlet_protocol::basics::Time;
+use martlet_protocol::duty::Host;
 use martlet_protocol::engine::Leadership;
 use martlet_protocol::membership::{ClockBounds, Roles, View};
 use martlet_protocol::replica::{Application, Standing};
 
 use self::schedule::Schedule;
 use self::stage::{Played, Stage};
+use crate::agent::Agent;
 use crate::backend::{Backend, Rest};
 use crate::config::Settings;
 use crate::counters::Counter;
 use crate::engine::NodeEngine;
-use crate::host::Host;
 
 /// When a node rehearses, and where.
 pub(crate) struct Rehearsals<F: Backend, E: NodeEngine, A: Application> {
@@ -46,13 +47,14 @@ impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
     }
 
     /// Plays if it is due. Returns whether it has: the next turn is to follow at once. `bed` tells whether somebody has died.
-    pub fn play(&mut self, now: Time, settings: &Settings, host: &mut Host<F, E, A::Machine>, app: &A, bed: &impl Rest<F>) -> bool {
-        self.schedule.note_primary(host.core.view().and_then(View::primary).map(|m| m.id), now);
+    pub fn play(&mut self, now: Time, settings: &Settings, agent: &mut Agent<F, E, A>, bed: &impl Rest<F>) -> bool {
+        let Agent { host, app, instruments, .. } = agent;
+        self.schedule.note_primary(host.member.core.view().and_then(View::primary).map(|m| m.id), now);
         if self.due(host).is_none_or(|due| now < due) {
             return false;
         }
         if self.stage.as_ref().is_none_or(Stage::is_worn_out) {
-            self.stage = match Stage::build(settings.cluster(), self.clocks, app, host.clock) {
+            self.stage = match Stage::build(settings.cluster(), self.clocks, app, instruments.clock) {
                 Ok(stage) => stage,
                 Err(error) => {
                     tracing::warn!(%error, "no stage: this node does not rehearse");
@@ -64,18 +66,18 @@ impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
             self.schedule.end();
             return true;
         };
-        let played = stage.play(|| !bed.has_seen_death(&host.fabric));
-        host.counters.add(if played == Played::Whole { Counter::Rehearsals } else { Counter::RehearsalsCut }, 1);
+        let played = stage.play(|| !bed.has_seen_death(&host.member.fabric));
+        instruments.counters.add(if played == Played::Whole { Counter::Rehearsals } else { Counter::RehearsalsCut }, 1);
         if played == Played::Failed {
             // The next one has a stage of its own, on which nothing is left of this.
             self.stage = None;
         }
         // The code is at hand now; this is for the memory that a takeover writes first.
-        host.core.expect_to_propose(&host.fabric);
-        host.engine.expect_to_lead(&host.fabric);
-        app.expect_to_lead(&host.fabric);
-        let end = host.clock();
-        host.counters.add(Counter::RehearsalNs, end.since(now));
+        host.member.core.expect_to_propose(&host.member.fabric);
+        host.engine.expect_to_lead(&host.member.fabric);
+        app.expect_to_lead(&host.member.fabric);
+        let end = instruments.clock();
+        instruments.counters.add(Counter::RehearsalNs, end.since(now));
         self.schedule.note_played(end);
         true
     }
@@ -85,5 +87,6 @@ impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
 fn is_successor<F: martlet_fabric::Fabric, E: martlet_protocol::engine::Engine, M: martlet_protocol::replica::StateMachine>(
     host: &Host<F, E, M>,
 ) -> bool {
-    host.core.view().is_some_and(|view: &View| view.with_roles(Roles::REPLICA).nth(1).is_some_and(|m| m.id == host.me))
+    let member = &host.member;
+    member.core.view().is_some_and(|view: &View| view.with_roles(Roles::REPLICA).nth(1).is_some_and(|m| m.id == member.me))
 }

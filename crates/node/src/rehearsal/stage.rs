@@ -15,6 +15,7 @@ use martlet_fabric::{Identity, Incarnation, LocalRegion, NodeId, PeerEvent, Peer
 use martlet_protocol::basics::layout::{self, LIFE, SLOT_WORDS, SLOTS, Sizes, life};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber, ballot};
 use martlet_protocol::consensus::Proposer;
+use martlet_protocol::duty::Host;
 use martlet_protocol::membership::message::Message;
 use martlet_protocol::membership::{ClockBounds, Core, Member, Roles, View};
 use martlet_protocol::replica::{Application, MadeUpClient, NoState, Standing};
@@ -24,7 +25,6 @@ use crate::backend::Backend;
 use crate::config::Cluster;
 use crate::counters::Counters;
 use crate::engine::{self, NodeEngine};
-use crate::host::Host;
 
 /// Rings that hold what is said in one rehearsal, and little more: they are cleared for each.
 const SIZES: Sizes = Sizes { log_ring_bytes: 2 << 10, client_ring_bytes: 4 << 10 };
@@ -102,11 +102,12 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
         let config = E::without_disk(E::config(cluster, SIZES, 1));
         let core = Core::new(clock(), engine::membership(cluster, process(SUCCESSOR), roles, clocks));
         let engine = E::new(process(SUCCESSOR), config);
-        let host = Host::new(process(SUCCESSOR), successor, core, engine, machine, Counters::default(), clock);
+        let me = process(SUCCESSOR);
+        let agent = Agent::new(me, successor, core, engine, machine, understudy, Counters::default(), clock);
         Ok(Some(Stage {
             cluster: cluster.clone(),
             clocks,
-            agent: Some(Agent::new(host, understudy)),
+            agent: Some(agent),
             primary,
             backup,
             backup_engine: E::new(process(BACKUP), config),
@@ -148,8 +149,9 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
     /// Everybody starts over; the primary prepares the slot of the next view, the backup attends to its lane, the successor learns its place.
     /// Returns whether it has.
     fn set_the_scene(&mut self) -> bool {
-        let Some(Agent { host, app, .. }) = self.agent.take() else { return false };
-        let Host { mut fabric, mut engine, machine, counters, clock, .. } = host;
+        let Some(Agent { host, app, instruments, .. }) = self.agent.take() else { return false };
+        let Host { member, mut engine, machine, .. } = host;
+        let (mut fabric, clock) = (member.fabric, instruments.clock);
         fabric.rewind();
         self.primary.rewind();
         self.backup.rewind();
@@ -173,14 +175,15 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
         let roles = Roles::COORDINATOR.with(Roles::REPLICA);
         let core = Core::new(now, engine::membership(&self.cluster, me, roles, self.clocks));
         engine.reset(me, &mut NoState);
-        let mut host = Host::new(me, fabric, core, engine, machine, counters, clock);
+        let mut agent = Agent::new(me, fabric, core, engine, machine, app, instruments.counters, clock);
         // It meets the others, learns the view, and asks the backup whether that reads its lane.
-        host.take_peer_events();
+        agent.host.take_peer_events(&mut agent.instruments);
         Message::View(self.view.clone()).encode(&mut self.message);
-        host.core.handle_datagram(now, &mut host.fabric, peer(PRIMARY), &self.message);
-        host.take_membership_events();
-        let learned = host.engine.view() == self.view.number;
-        self.agent = Some(Agent::new(host, app));
+        let member = &mut agent.host.member;
+        member.core.handle_datagram(now, &mut member.fabric, peer(PRIMARY), &self.message);
+        agent.take_membership_events();
+        let learned = agent.host.engine.view() == self.view.number;
+        self.agent = Some(agent);
         self.agent().turn();
         if let Some(client) = &mut self.client {
             client.poll(now);
@@ -213,13 +216,13 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
     /// The client turns to the new primary. Returns whether it gets its reply, if there is a client.
     fn serve(&mut self) -> bool {
         let Some(mut client) = self.client.take() else { return true };
-        let mut answered = client.poll(self.agent().host.clock());
+        let mut answered = client.poll(self.agent().instruments.clock());
         for _ in 0..PATIENCE {
             if answered {
                 break;
             }
             self.agent().turn();
-            answered = client.poll(self.agent().host.clock());
+            answered = client.poll(self.agent().instruments.clock());
         }
         self.client = Some(client);
         answered

@@ -102,7 +102,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
 
     /// Whether it has come back from its disk, and those who have a view go on without it.
     pub(super) fn returns_in_vain(&self) -> bool {
-        let core = &self.agent.host.core;
+        let core = &self.agent.host.member.core;
         let known = !self.founds_for_others || core.is_view_shared();
         self.returns && core.view().is_some() && known && !core.is_member()
     }
@@ -110,9 +110,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     /// The disk has failed: the others go on without this replica.
     pub(super) fn step_aside(&mut self, stop: &Stop, error: &WalError) {
         tracing::error!(%error, "nothing more can be written: this replica steps aside");
-        let host = &mut self.agent.host;
-        host.counters.set(Counter::DiskErrno, error.errno());
-        host.publish_counters();
+        self.agent.instruments.counters.set(Counter::DiskErrno, error.errno());
+        self.agent.publish();
         self.leave(stop);
     }
 }

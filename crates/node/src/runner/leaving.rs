@@ -1,5 +1,6 @@
 //! The orderly end of a life: nobody waits for who has said goodbye.
 
+use martlet_protocol::duty::Host;
 use martlet_protocol::engine::Engine;
 use martlet_protocol::membership::{Roles, View};
 use martlet_protocol::replica::{Application, Standing};
@@ -9,7 +10,6 @@ use crate::backend::Backend;
 use crate::clock;
 use crate::counters::EventKind;
 use crate::engine::NodeEngine;
-use crate::host::Host;
 use crate::stop::Stop;
 
 /// How long a node that ends waits for the others to take note, in nanoseconds. If they don't, its death words tell them.
@@ -28,21 +28,21 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         while patient(HAND_OVER_PATIENCE_NS) && self.is_last_copy() && !self.is_over() {
             self.patient_turn();
         }
-        self.agent.serving = false;
-        self.agent.host.leaving = true;
-        self.agent.host.record(EventKind::Leaving, Some(self.me), 0);
+        self.agent.cycle.serving = false;
+        self.agent.instruments.leaving = true;
+        self.agent.record(EventKind::Leaving, Some(self.me), 0);
         let start = clock::now();
         let patient = |patience| stop.requests() <= asked.max(1) && clock::now() < start.after(patience);
         while patient(LEAVE_PATIENCE_NS) && !self.is_over() && self.is_answering() {
             self.patient_turn();
         }
-        let host = &mut self.agent.host;
-        if !host.excluded {
-            host.now = clock::now();
-            host.core.leave(host.now, &mut host.fabric);
-            host.take_membership_events();
+        let member = &mut self.agent.host.member;
+        if !member.excluded {
+            member.now = clock::now();
+            member.core.leave(member.now, &mut member.fabric);
+            self.agent.take_membership_events();
         }
-        while patient(LEAVE_PATIENCE_NS) && !self.agent.host.excluded {
+        while patient(LEAVE_PATIENCE_NS) && !self.agent.host.member.excluded {
             self.patient_turn();
         }
         // A leader that has a quorum of its own takes itself out of it, or the others might lack a majority.
@@ -52,17 +52,17 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         while patient(LEAVE_PATIENCE_NS) && hands_over(&self.agent.host) {
             self.patient_turn();
         }
-        self.agent.host.excluded
+        self.agent.host.member.excluded
     }
 
     fn is_over(&self) -> bool {
-        self.agent.host.excluded || self.agent.host.unfit
+        self.agent.host.member.excluded || self.agent.host.unfit
     }
 
     /// Whether this is the only replica, and there is a learner on its way.
     fn is_last_copy(&self) -> bool {
         let host = &self.agent.host;
-        let learner = host.core.view().is_some_and(|v: &View| v.with_roles(Roles::LEARNER).next().is_some());
+        let learner = host.member.core.view().is_some_and(|v: &View| v.with_roles(Roles::LEARNER).next().is_some());
         learner && host.engine.is_alone()
     }
 
@@ -111,9 +111,9 @@ mod tests {
         // A turn in which somebody reads by quorum, up to where the coordinators would be asked.
         let host = &mut agent.host;
         host.engine.ticket_by_quorum();
-        host.engine.post(host.now, &mut host.fabric, &mut host.machine);
+        host.engine.post(host.member.now, &mut host.member.fabric, &mut host.machine);
         let view = host.engine.view();
-        host.engine.advance(host.now, Some(view), &mut host.fabric, &mut host.machine);
+        host.engine.advance(host.member.now, Some(view), &mut host.member.fabric, &mut host.machine);
         assert!(host.engine.released().0 + 1 >= host.engine.ticket().0, "the lease would have it answered");
         assert!(owes_answers(&host.engine));
         for _ in 0..8 {

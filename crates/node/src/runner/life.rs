@@ -7,6 +7,7 @@ use martlet_fabric::shm::DeathWords;
 use martlet_fabric::{Identity, LocalRegion, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, RETURNED, life};
 use martlet_protocol::basics::{ProcessId, Time};
+use martlet_protocol::duty::Turn;
 use martlet_protocol::founding::{Refounding, Returned, Verdict};
 use martlet_protocol::membership::{ClockBounds, Core, Member};
 use martlet_protocol::replica::{Application, Standing};
@@ -14,7 +15,7 @@ use martlet_protocol::replica::{Application, Standing};
 use super::RunError;
 use super::disk::Birth;
 use super::rhythm::{Gaps, Posture};
-use crate::agent::{Agent, Turn};
+use crate::agent::Agent;
 use crate::backend::{Backend, Rest as _};
 use crate::clock;
 use crate::config::Settings;
@@ -22,7 +23,6 @@ use crate::counters::{Counter, Counters, EventKind};
 use crate::durable::Keeper;
 use crate::engine::{self, NodeEngine};
 use crate::founding::{self, Founding, OnBackend};
-use crate::host::Host;
 use crate::idle::{Idler, Rest};
 use crate::rehearsal::Rehearsals;
 use crate::sched::{Class, FifoWatch, Placement};
@@ -118,21 +118,11 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         if !returns {
             core.join(now);
         }
-        let mut host = Host::new(me, fabric, core, engine, machine, counters, clock::now);
-        host.dormant = returns;
+        let mut agent = Agent::new(me, fabric, core, engine, machine, app, counters, clock::now);
+        agent.host.dormant = returns;
         let rehearsals = Rehearsals::new(settings, clocks, now);
         let gaps = Gaps::new(now, stall_ns);
-        Ok(Life {
-            agent: Agent::new(host, app),
-            rehearsals,
-            words: Some(words),
-            me,
-            gaps,
-            keeper,
-            returns,
-            lives,
-            founds_for_others: false,
-        })
+        Ok(Life { agent, rehearsals, words: Some(words), me, gaps, keeper, returns, lives, founds_for_others: false })
     }
 
     /// Turns, until it is over.
@@ -148,6 +138,10 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let mut fifo = (placement.class == Class::Fifo).then(FifoWatch::default);
         let mut posture = Posture::new(placement.class, E::TRAITS.elects() && cluster.watches_closely(), clock::now());
         loop {
+            // A call that was made after the end had been asked for is not executed, also when that was in the last look before a sleep.
+            if self.is_asked_to_end(stop) {
+                return Ok(End::Stopped { left: self.leave(stop) });
+            }
             let turn = self.turn();
             if founding.is_some() {
                 match self.found(&mut founding, settings, turn.now)? {
@@ -161,10 +155,10 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 self.step_aside(stop, &error);
                 return Ok(End::DiskFailed(error));
             }
-            if stop.requests() > 0 || self.agent.app.wants_end() {
+            if self.is_asked_to_end(stop) {
                 return Ok(End::Stopped { left: self.leave(stop) });
             }
-            if self.agent.host.excluded || self.is_outlived() || self.returns_in_vain() {
+            if self.agent.host.member.excluded || self.is_outlived() || self.returns_in_vain() {
                 return Ok(End::StartOver);
             }
             if self.agent.host.unfit {
@@ -177,8 +171,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             if !turn.worked {
                 // A backup may lead at any moment, and whoever comes then must not wait.
                 bed.tend(turn.now, !(leads && self.agent.app.is_heard_in_memory()));
-                let Agent { host, app, .. } = &mut self.agent;
-                if self.rehearsals.play(turn.now, settings, host, app, bed) {
+                if self.rehearsals.play(turn.now, settings, &mut self.agent, bed) {
                     continue;
                 }
             }
@@ -202,15 +195,18 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         }
     }
 
+    fn is_asked_to_end(&self, stop: &Stop) -> bool {
+        stop.requests() > 0 || self.agent.app.wants_end()
+    }
+
     pub(super) fn turn(&mut self) -> Turn {
         let news = self.keeper.as_mut().is_some_and(|keeper| keeper.before_turn(&mut self.agent.host));
         let mut turn = self.agent.turn();
-        let host = &mut self.agent.host;
         if let Some(keeper) = &mut self.keeper {
-            turn.worked |= keeper.after_turn(host) | news;
+            turn.worked |= keeper.after_turn(&mut self.agent.host, &mut self.agent.instruments.counters) | news;
         }
-        if let Some(gap) = self.gaps.turn(turn.now, &mut host.counters) {
-            host.record(EventKind::Stalled, None, gap);
+        if let Some(gap) = self.gaps.turn(turn.now, &mut self.agent.instruments.counters) {
+            self.agent.record(EventKind::Stalled, None, gap);
         }
         turn
     }
@@ -224,24 +220,24 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
 
     /// Whether a later life of this node is listed: this one would never be let in.
     fn is_outlived(&self) -> bool {
-        let core = &self.agent.host.core;
+        let core = &self.agent.host.member.core;
         !core.is_member() && core.view().is_some_and(|v| v.members.iter().any(|m| m.id.node == self.me.node && m.id > self.me))
     }
 
     /// Founds the cluster if it falls to this process. Returns what is to be done, or has been.
     fn found(&mut self, founding: &mut Option<Founding<F>>, settings: &Settings, now: Time) -> io::Result<Verdict> {
         let cluster = settings.cluster();
-        let host = &mut self.agent.host;
+        let host = &mut self.agent.host.member;
         let Some(looking) = founding else { return Ok(Verdict::Wait) };
         if host.core.view().is_some() {
             *founding = None;
-            host.counters.set(Counter::Awaited, 0);
+            self.agent.instruments.counters.set(Counter::Awaited, 0);
             return Ok(Verdict::Wait);
         }
         host.boards_read.drain(..).for_each(|completion| looking.handle_completion(completion));
         let verdict = looking.look(now, &OnBackend::<F>::new(cluster, self.me.node), &mut host.fabric, &host.members)?;
         let awaited = looking.awaited().iter().fold(0, |nodes, node| nodes | 1_u64 << (node % 64));
-        host.counters.set(Counter::Awaited, awaited);
+        self.agent.instruments.counters.set(Counter::Awaited, awaited);
         // Only on one host does it help to be told that all would be seen.
         let hint = if awaited != 0 && !F::FIXED_CLAIM && !settings.all_here() { ALL_HERE_HINT } else { "" };
         if let Some(why) = looking.poll_reason() {
@@ -276,8 +272,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 host.core.found_again(host.now, &mut host.fabric, number, members.into_iter().filter_map(member).collect());
             }
         }
-        host.counters.set(Counter::Awaited, 0);
-        host.take_membership_events();
+        self.agent.instruments.counters.set(Counter::Awaited, 0);
+        self.agent.take_membership_events();
         *founding = None;
         Ok(Verdict::Found(None))
     }
@@ -286,26 +282,26 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     /// this thread is looked at there.
     fn park(&mut self, due: Time, bed: &mut F::Rest, at_sockets: bool, fifo: Option<&mut FifoWatch>) {
         let host = &mut self.agent.host;
-        if std::mem::take(&mut host.members_changed) {
-            let watched = host.members.iter().filter(|(_, process)| host.is_ours_to_watch(*process)).map(|(peer, _)| *peer);
-            bed.watch_deaths(&host.fabric, watched, self.me.node);
+        if std::mem::take(&mut host.member.members_changed) {
+            let watched = host.member.members.iter().filter(|(_, process)| host.is_ours_to_watch(*process)).map(|(peer, _)| *peer);
+            bed.watch_deaths(&host.member.fabric, watched, self.me.node);
         }
-        bed.prepare(&mut host.fabric, at_sockets);
-        self.agent.look_around_next();
+        bed.prepare(&mut host.member.fabric, at_sockets);
+        self.agent.cycle.look_around_next();
         let turn = self.turn();
         let due = self.rehearsals.due(&self.agent.host).map_or(due, |rehearsal| due.min(rehearsal));
         let until = self.agent.deadline().min(due).min(turn.now.after(LONGEST_SLEEP_NS));
-        let Agent { host, app, .. } = &mut self.agent;
-        if turn.worked || until <= turn.now || host.members_changed {
-            bed.cancel(&mut host.fabric);
+        let Agent { host, app, instruments, .. } = &mut self.agent;
+        if turn.worked || until <= turn.now || host.member.members_changed {
+            bed.cancel(&mut host.member.fabric);
             return;
         }
-        host.counters.add(Counter::Parks, 1);
-        host.publish_counters();
+        instruments.counters.add(Counter::Parks, 1);
+        instruments.publish(host);
         if fifo.is_some_and(FifoWatch::before_sleep) {
-            host.counters.add(Counter::Demotions, 1);
+            instruments.counters.add(Counter::Demotions, 1);
         }
-        bed.sleep(&mut host.fabric, at_sockets, until.since(turn.now), |at_most_ns| app.sleep(at_most_ns));
+        bed.sleep(&mut host.member.fabric, at_sockets, until.since(turn.now), |at_most_ns| app.sleep(at_most_ns));
         // Who slept through its deadline was stalled; who was woken before it was not.
         self.gaps.slept(clock::now(), until);
     }
@@ -316,9 +312,9 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         self.agent.end_life();
         // A clean end: whoever still waits for this process sees that it acts no more.
         self.words = None;
-        let Agent { host, app, .. } = self.agent;
-        let newest = host.core.newest_life().0;
-        let parts = Parts { app, machine: host.machine, counters: host.counters, engine: host.engine };
+        let Agent { host, app, instruments, .. } = self.agent;
+        let newest = host.member.core.newest_life().0;
+        let parts = Parts { app, machine: host.machine, counters: instruments.counters, engine: host.engine };
         (newest, parts, self.keeper.map_or(Ok(()), Keeper::close))
     }
 }

@@ -205,12 +205,12 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
             report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns });
         }
         let sockets = hooks.wake.as_ref().map(|fd| fd.as_fd());
-        let mut bed =
-            F::Rest::start(settings, &life.agent.host.fabric, sockets, hooks.stop.as_fd()).map_err(system("cannot watch descriptors"))?;
+        let mut bed = F::Rest::start(settings, &life.agent.host.member.fabric, sockets, hooks.stop.as_fd())
+            .map_err(system("cannot watch descriptors"))?;
         let end = life.live(settings, &hooks.stop, &mut bed, &placement).map_err(system("cannot tell who runs"))?;
         drop(bed);
         // Who has come back and has not seen a view comes back again; whoever knows one joins those who have it.
-        may_return = life.agent.host.core.view().is_none();
+        may_return = life.agent.host.member.core.view().is_none();
         let (old, parts, written) = life.end();
         (app, machine, counters, newest) = (parts.app, parts.machine, parts.counters, newest.max(old));
         engine = Some(parts.engine);

@@ -2,10 +2,10 @@
 
 use martlet_protocol::basics::Time;
 
-use crate::agent::Turn;
 use crate::counters::{Counter, Counters};
 use crate::idle::Rest;
 use crate::sched::{self, Class};
+use martlet_protocol::duty::Turn;
 
 /// How long a new role lasts before the thread's schedule is suited to it, in nanoseconds.
 const SETTLE_NS: u64 = 1_000_000;
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_new_primary_without_work_yields_until_its_role_has_settled() {
         let mut posture = Posture::new(Class::Normal, false, Time(0));
-        let turn = |now| Turn { now: Time(now), worked: false };
+        let turn = |now| Turn { now: Time(now), ..Turn::default() };
         posture.after_turn(&turn(5), false);
         assert_eq!(posture.rest(Rest::Park, false, false), Rest::Park, "a backup sleeps");
         posture.after_turn(&turn(10), true);

@@ -46,6 +46,8 @@ probes! {
         SameLife = "same-life",
         /// Views are pushed once and never looked for (6).
         NoPull = "no-pull",
+        /// Nobody asks whether the view is active before replies go out (7).
+        UncheckedView = "unchecked-view",
         /// Replies go out on the strength of a check made before their requests were executed (7).
         NoSecondCheck = "no-second-check",
         /// The replies of a turn without proposals wait for none of the entries that they show (7).

@@ -9,6 +9,7 @@ use martlet_fabric::sim::World;
 use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{RETURNED, Sizes, regions, returned};
 use martlet_protocol::basics::{ProcessId, RETURN_BITS, ViewNumber};
+use martlet_protocol::duty::Host;
 use martlet_protocol::membership::{Config, Core};
 
 use super::clients::Client;
@@ -324,7 +325,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             ..Config::new(me, settings.roles[usize::from(node)])
         };
         let now = self.world.now();
-        let core = Core::new(clock.read(now, &mut self.chance), config);
+        let local = clock.read(now, &mut self.chance);
+        let core = Core::new(local, config);
         let mut machine = Machine::default();
         let engine = match &back {
             None => E::new(me, engine_config),
@@ -332,8 +334,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 .expect("what it has written")
                 .expect("an engine that writes"),
         };
-        let mut life = Node::new(me, fabric, core, engine, clock, settings.threads, settings.canary);
-        life.machine = machine;
+        let host = Host::new(me, fabric, core, engine, machine, local);
+        let mut life = Node::new(host, clock, settings.pace, settings.threads);
         if settings.worn {
             let known = self.oracles.views.newest().map_or(ViewNumber(0), |view| view.number);
             life.wear_out(known.next(), &mut self.chance);
@@ -373,14 +375,14 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// A process ends, cleanly or by SIGKILL.
     pub(super) fn end(&mut self, process: usize, cleanly: bool) {
         let Some(node) = self.nodes[process].take() else { return };
-        self.oracles.story.tell(self.world.now(), || format!("{} ends{}", node.me, if cleanly { "" } else { " by SIGKILL" }));
+        self.oracles.story.tell(self.world.now(), || format!("{} ends{}", node.me(), if cleanly { "" } else { " by SIGKILL" }));
         if cleanly {
             // The threads give their robust futexes back first, so the kernel has nothing to say (TRAPS 28).
             node.set_death_words(0);
         }
         self.world.kill(process, Some(node.death_words()));
-        self.current[usize::from(node.me.node.0)] = None;
-        self.end_writing(node.me.node.0, if cleanly { End::Clean } else { End::Sudden });
+        self.current[usize::from(node.me().node.0)] = None;
+        self.end_writing(node.me().node.0, if cleanly { End::Clean } else { End::Sudden });
     }
 
     /// Lets the world go on, with turns and troubles, up to `end` or the first violation.
@@ -443,11 +445,11 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     pub(super) fn turn(&mut self, process: usize) {
         let now = self.world.now();
         let Some(node) = &mut self.nodes[process] else { return };
-        let mut place = power::place::<HOST>(&mut self.lasting, node.me.node, &self.current);
+        let mut place = power::place::<HOST>(&mut self.lasting, node.me().node, &self.current);
         let turn = node.turn(now, &self.settings, &mut self.chance, place.as_mut());
-        let (knows_view, comes_back_as) = (node.core.view().is_some(), node.comes_back_as);
+        let (knows_view, comes_back_as) = (node.core().view().is_some(), node.comes_back_as);
         let has_stopped_clock = node.clock.has_stopped();
-        let (me, over, replies) = (node.me, node.over, std::mem::take(&mut node.server.outbox));
+        let (me, over, replies) = (node.me(), node.over, std::mem::take(&mut node.server.outbox));
         self.faults.add(Fault::FullLog, std::mem::take(&mut node.server.refused));
         if node.is_mid_turn() {
             self.faults.add(Fault::BrokenTurn, 1);
@@ -462,11 +464,10 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.look_at(process);
         // Of whoever has a clock that is out of the model nothing is asked but that it replies nothing wrong.
         if let Some(view) = turn.active
-            && self.settings.canary != Some(Canary::NoActiveCheck)
             && !has_stopped_clock
         {
-            let others = self.nodes.iter().flatten().filter(|n| n.me != me && !n.clock.has_stopped());
-            let others = others.filter_map(|n| Some((n.me, n.may_act_in(now)?)));
+            let others = self.nodes.iter().flatten().filter(|n| n.me() != me && !n.clock.has_stopped());
+            let others = others.filter_map(|n| Some((n.me(), n.may_act_in(now)?)));
             self.oracles.active(now, me, view, others);
         }
         for reply in replies {
@@ -493,6 +494,6 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
 
     /// The name of a process that lives.
     pub(super) fn name(&self, process: usize) -> ProcessId {
-        self.nodes[process].as_ref().expect("it lives").me
+        self.nodes[process].as_ref().expect("it lives").me()
     }
 }

@@ -66,8 +66,6 @@ impl Changes {
 /// A mistake made on purpose: an oracle that does not find it is worth nothing (STYLE 24).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// Replies go out without a look at the lease.
-    NoActiveCheck,
     /// Now and then a process is declared dead for certain that goes on.
     FalseCertainty,
     /// Clocks drift far more than the bounds say: out of the model.

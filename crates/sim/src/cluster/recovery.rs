@@ -22,8 +22,8 @@ const ALONE_REPLIES: u64 = 3;
 
 /// Whether a node leads and may answer: by its lease, where views are the law.
 fn leads<E: Engine, const HOST: bool>(node: &Node<E, HOST>, now: u64) -> bool {
-    let entitled = E::TRAITS.elects() || node.may_act_in(now) == Some(node.engine.view());
-    node.engine.standing() == Standing::Primary && entitled
+    let entitled = E::TRAITS.elects() || node.may_act_in(now) == Some(node.engine().view());
+    node.engine().standing() == Standing::Primary && entitled
 }
 
 impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
@@ -38,7 +38,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// A majority is healed, and it alone: the others are stopped, or on a network cut off from it, and who starts over among them comes back later. It
     /// has to serve. Then they come back, too.
     pub(super) fn serve_alone(&mut self) {
-        let suspected = |p: usize| self.nodes.iter().flatten().any(|n| n.core.suspicion(self.name(p)).is_some());
+        let suspected = |p: usize| self.nodes.iter().flatten().any(|n| n.core().suspicion(self.name(p)).is_some());
         let stays = |p: usize| self.nodes[p].as_ref().is_some_and(|n| !n.leaving && !n.dying && !n.over) && !suspected(p);
         let Some(few) = self.enough_with_newcomers(stays) else { return };
         let others: Vec<usize> = self.alive().filter(|p| !few.contains(p)).collect();
@@ -88,7 +88,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         if !self.wait_for(Property::Recovery, "every node is a replica of one active view", Self::is_whole) {
             return;
         }
-        let is_told = |node: &Node<E, HOST>| node.engine.hand_over_state() != Some(HandOverState::UnderWay);
+        let is_told = |node: &Node<E, HOST>| node.engine().hand_over_state() != Some(HandOverState::UnderWay);
         if !self.wait_for(Property::Recovery, "whoever was to hand over can say what came of it", |c| c.nodes.iter().flatten().all(is_told))
         {
             return;
@@ -113,10 +113,10 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     fn look_inside(&mut self) {
         let now = self.world.now();
         for node in self.nodes.iter().flatten() {
-            if self.settings.roles[usize::from(node.me.node.0)].has(Roles::REPLICA) {
-                self.oracles.settled(now, node.me, &node.machine);
+            if self.settings.roles[usize::from(node.me().node.0)].has(Roles::REPLICA) {
+                self.oracles.settled(now, node.me(), &node.host.machine);
             }
-            self.oracles.footprint(now, node.me, node.footprint());
+            self.oracles.footprint(now, node.me(), node.footprint());
         }
     }
 
@@ -135,8 +135,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             self.go_on_until(self.world.now() + STEP_NS);
         }
         let describe = |node: &Node<E, HOST>| {
-            let (core, leased) = (node.core.view_number(), node.core.lease().view());
-            format!("\n  {} knows view {core}, leased {leased}, {}", node.me, node.engine.describe())
+            let (core, leased) = (node.core().view_number(), node.core().lease().view());
+            format!("\n  {} knows view {core}, leased {leased}, {}", node.me(), node.engine().describe())
         };
         let state: String = self.nodes.iter().flatten().map(describe).collect();
         let newest = self.oracles.views.newest().cloned();
@@ -148,14 +148,14 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// presumption at once, the one on its way when the other comes: a view drops the last of them only for certain, and nobody is killed who is
     /// known to be needed. Tests bound how often it happens.
     pub(super) fn has_ended(&self) -> bool {
-        let runs = |id: ProcessId| self.nodes.iter().flatten().any(|n| n.me == id);
+        let runs = |id: ProcessId| self.nodes.iter().flatten().any(|n| n.me() == id);
         let left = |view: &View, role| view.with_roles(role).any(|m| runs(m.id));
         self.ended || self.oracles.views.newest().is_some_and(|view| !left(view, Roles::REPLICA) || !left(view, Roles::COORDINATOR))
     }
 
     fn is_equal(&self) -> bool {
-        let replicas = self.nodes.iter().flatten().filter(|n| self.settings.roles[usize::from(n.me.node.0)].has(Roles::REPLICA));
-        replicas::are_equal(replicas.map(|n| (n.engine.applied(), n.machine.digest())))
+        let replicas = self.nodes.iter().flatten().filter(|n| self.settings.roles[usize::from(n.me().node.0)].has(Roles::REPLICA));
+        replicas::are_equal(replicas.map(|n| (n.engine().applied(), n.host.machine.digest())))
     }
 
     pub(super) fn is_whole(&self) -> bool {
@@ -164,8 +164,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let all_run = self.current.iter().all(Option::is_some);
         let all_replicas =
             view.with_roles(Roles::REPLICA).count() == self.settings.roles.iter().filter(|roles| roles.has(Roles::REPLICA)).count();
-        let all_know = self.nodes.iter().flatten().all(|n| n.core.view_number() == view.number && view.member(n.me).is_some());
-        let primaries = self.nodes.iter().flatten().filter(|n| n.engine.standing() == Standing::Primary).count();
+        let all_know = self.nodes.iter().flatten().all(|n| n.core().view_number() == view.number && view.member(n.me()).is_some());
+        let primaries = self.nodes.iter().flatten().filter(|n| n.engine().standing() == Standing::Primary).count();
         let leading = self.nodes.iter().flatten().filter(|n| leads(n, now)).count();
         all_run && all_replicas && all_know && primaries == 1 && leading == 1
     }

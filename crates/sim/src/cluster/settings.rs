@@ -2,6 +2,7 @@
 
 use fastrand::Rng;
 use martlet_fabric::sim::{Faults, Span};
+use martlet_protocol::duty::Pace;
 use martlet_protocol::membership::{ClockBounds, Leases, Roles};
 
 use super::faults::{FAULTS, Fault};
@@ -72,10 +73,8 @@ pub struct Settings {
     pub roles: Vec<Roles>,
     /// Who takes leases.
     pub leases: Leases,
-    /// How many in 1000 of a primary's turns are for requests only.
-    pub short_turns: u32,
-    /// When the next one is due after such a turn, at the latest.
-    pub short_turn_ns: u64,
+    /// How duty cycles divide their time.
+    pub pace: Pace,
     /// How often, per thousand, a turn stops between two of its steps.
     pub broken_turns: u32,
     /// How long it stops.
@@ -125,6 +124,13 @@ fn mean_ns(chance: &mut Rng, temper: Temper, ground: Ground, fault: Fault) -> Op
     (chance.u8(..8) < of_8 && possible).then_some(mean)
 }
 
+/// Draws how duty cycles divide their time. In half of all lives no turn is for requests only.
+fn drawn_pace(chance: &mut Rng) -> Pace {
+    let expects_requests_ns = if chance.bool() { 0 } else { 100 * chance.u64(1..500) };
+    let short = chance.u64(200..5_000);
+    Pace { expects_requests_ns, short_turns_ns: 4 * short, patience_ns: 2 * short }
+}
+
 impl Settings {
     /// Draws a life on a host, or on a network. Each kind of trouble is absent from some lives, since troubles hide each other.
     pub fn drawn(chance: &mut Rng, ground: Ground) -> Settings {
@@ -163,8 +169,7 @@ impl Settings {
             nodes,
             roles,
             leases: if chance.u8(..6) == 0 { Leases::Everybody } else { Leases::Primary },
-            short_turns: if chance.bool() { 0 } else { chance.u32(1..500) },
-            short_turn_ns: chance.u64(200..5_000),
+            pace: drawn_pace(chance),
             broken_turns: if temper == Temper::Calm || chance.bool() { 0 } else { chance.u32(1..300) },
             break_ns: Span(0, chance.u64(1_000..20_000)),
             long_breaks: 0,
@@ -296,8 +301,7 @@ impl Settings {
             nodes: 3,
             roles: vec![both; 3],
             leases: Leases::Primary,
-            short_turns: 0,
-            short_turn_ns: 4_000,
+            pace: Pace { expects_requests_ns: 0, patience_ns: 5_000, ..Pace::default() },
             broken_turns: 0,
             break_ns: Span(0, 0),
             long_breaks: 0,

@@ -25,9 +25,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             (0..self.settings.roles.len()).filter(|node| self.settings.roles[*node].has(Roles::COORDINATOR) && !coordinates(*node));
         let majority = if HOST && !self.settings.worn { 1 } else { ballot::majority(newest.coordinators().count() + newcomers.count()) };
         let decide = |set: &Vec<usize>| set.iter().filter(|p| newest.coordinators().any(|c| c.id == self.name(**p))).count() >= majority;
-        let knows = |set: &Vec<usize>| set.iter().filter_map(|p| self.nodes[*p].as_ref()).any(|node| node.core.view().is_some());
-        let replicas = self.nodes.iter().flatten().filter(|n| self.settings.roles[usize::from(n.me.node.0)].has(Roles::REPLICA));
-        let replicas: Vec<ProcessId> = replicas.map(|n| n.me).collect();
+        let knows = |set: &Vec<usize>| set.iter().filter_map(|p| self.nodes[*p].as_ref()).any(|node| node.core().view().is_some());
+        let replicas = self.nodes.iter().flatten().filter(|n| self.settings.roles[usize::from(n.me().node.0)].has(Roles::REPLICA));
+        let replicas: Vec<ProcessId> = replicas.map(|n| n.me()).collect();
         self.sets(fit).into_iter().filter(|set| knows(set) && decide(set) && self.are_enough(set, &replicas)).min_by_key(Vec::len)
     }
 
@@ -44,18 +44,18 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// yet, also one of the views by whose coordinators they can find out. `newcomers` may be taken in at any moment.
     pub(in crate::cluster) fn are_enough(&self, set: &[usize], newcomers: &[ProcessId]) -> bool {
         let Some(newest) = self.oracles.views.newest() else { return false };
-        let nodes = || set.iter().filter_map(|p| self.nodes[*p].as_ref()).filter(|n| newest.member(n.me).is_some());
+        let nodes = || set.iter().filter_map(|p| self.nodes[*p].as_ref()).filter(|n| newest.member(n.me()).is_some());
         let decides = |view: &View| {
             let is_coordinator = |id: ProcessId| view.member(id).is_some_and(|m| m.roles.has(Roles::COORDINATOR));
             let majority = if HOST && !self.settings.worn { 1 } else { ballot::majority(view.coordinators().count()) };
-            nodes().filter(|n| is_coordinator(n.me)).count() >= majority
+            nodes().filter(|n| is_coordinator(n.me())).count() >= majority
         };
-        let known = nodes().map(|n| n.core.view_number().0).max().unwrap_or(0);
-        let running: Vec<_> = self.nodes.iter().flatten().filter(|n| !n.dormant).map(|n| (n.me, &n.engine)).collect();
+        let known = nodes().map(|n| n.core().view_number().0).max().unwrap_or(0);
+        let running: Vec<_> = self.nodes.iter().flatten().filter(|n| !n.host.dormant).map(|n| (n.me(), n.engine())).collect();
         nodes().count() == set.len()
             && (known..=newest.number.0).filter_map(|number| self.oracles.views.get(number)).all(decides)
-            && nodes().any(|n| newest.member(n.me).is_some_and(|m| m.roles.has(Roles::REPLICA)))
-            && E::suffice(&nodes().map(|n| (n.me, &n.engine)).collect::<Vec<_>>(), &running, newcomers)
+            && nodes().any(|n| newest.member(n.me()).is_some_and(|m| m.roles.has(Roles::REPLICA)))
+            && E::suffice(&nodes().map(|n| (n.me(), n.engine())).collect::<Vec<_>>(), &running, newcomers)
             && set.iter().enumerate().all(|(at, one)| set[..at].iter().all(|other| self.world.are_connected(*one, *other)))
     }
 }

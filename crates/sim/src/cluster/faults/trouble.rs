@@ -100,7 +100,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             Fault::HostCrash => {
                 let Some(process) = self.dispensable(chance) else { return false };
                 self.tell(|c| format!("{fault}/{nth}: the host of {} stops", c.name(process)));
-                let node = self.nodes[process].take().expect("it lives").me.node.0;
+                let node = self.nodes[process].take().expect("it lives").me().node.0;
                 self.world.crash(process);
                 self.current[usize::from(node)] = None;
                 self.end_writing(node, End::Sudden);
@@ -172,7 +172,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             Fault::HandOver => {
                 let Some(leader) = self.leader().filter(|p| !self.world.is_paused(*p)) else { return false };
                 let to = chance.bool().then(|| NodeId(chance.u16(..self.settings.nodes)));
-                let engine = &mut self.nodes[leader].as_mut().expect("it lives").engine;
+                let engine = &mut self.nodes[leader].as_mut().expect("it lives").host.engine;
                 match engine.hand_over(to) {
                     Ok(()) => {
                         let to = to.map_or("whom it likes".to_owned(), |node| node.to_string());
@@ -202,7 +202,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
 
     /// A process that leads, if one does, and is not on its way out.
     pub(in crate::cluster) fn leader(&self) -> Option<usize> {
-        self.alive().find(|p| self.nodes[*p].as_ref().is_some_and(|n| n.engine.standing() == Standing::Primary && !n.leaving))
+        self.alive().find(|p| self.nodes[*p].as_ref().is_some_and(|n| n.engine().standing() == Standing::Primary && !n.leaving))
     }
 
     pub(in crate::cluster) fn tell(&mut self, what: impl FnOnce(&Self) -> String) {
@@ -305,19 +305,20 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
         let others = || self.nodes.iter().enumerate().filter(|(p, _)| *p != victim).filter_map(|(p, n)| Some((p, n.as_ref()?)));
         let well = |p: usize, n: &Node<E, HOST>| {
-            let suspected = self.nodes.iter().flatten().any(|other| other.core.suspicion(n.me).is_some());
+            let suspected = self.nodes.iter().flatten().any(|other| other.core().suspicion(n.me()).is_some());
             !n.leaving && !n.dying && !suspected && !self.world.is_paused(p)
         };
-        let left = |role: Roles| others().filter(|(p, n)| view.member(n.me).is_some_and(|m| m.roles.has(role)) && well(*p, n)).count();
+        let left = |role: Roles| others().filter(|(p, n)| view.member(n.me()).is_some_and(|m| m.roles.has(role)) && well(*p, n)).count();
         let survives = left(Roles::REPLICA) > 0 && left(Roles::COORDINATOR) > 0;
-        let met =
-            others().filter(|(_, n)| view.member(n.me).is_some()).all(|(_, n)| view.coordinators().all(|c| n.core.peer_of(c.id).is_some()));
+        let met = others()
+            .filter(|(_, n)| view.member(n.me()).is_some())
+            .all(|(_, n)| view.coordinators().all(|c| n.core().peer_of(c.id).is_some()));
         // Who is out of reach, or is asked by RPC, has to be there to answer.
         let fit = |p: usize| p != victim && self.nodes[p].as_ref().is_some_and(|n| well(p, n));
         let answers = (HOST && !self.settings.worn) || self.enough_with_newcomers(fit).is_some();
         // Who has come back and stands in no view has no part in what goes on.
-        let running: Vec<_> = self.nodes.iter().flatten().filter(|n| !n.dormant).map(|n| (n.me, &n.engine)).collect();
-        let able: Vec<_> = others().filter(|(p, n)| well(*p, n) && !n.dormant).map(|(_, n)| (n.me, &n.engine)).collect();
+        let running: Vec<_> = self.nodes.iter().flatten().filter(|n| !n.host.dormant).map(|n| (n.me(), n.engine())).collect();
+        let able: Vec<_> = others().filter(|(p, n)| well(*p, n) && !n.host.dormant).map(|(_, n)| (n.me(), n.engine())).collect();
         survives && met && answers && E::can_lose(self.name(victim), &able, &running)
     }
 
@@ -365,7 +366,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let deaf: Vec<usize> = self.alive().filter(|p| !self.world.has_nic(*p)).collect();
         for process in deaf {
             self.tell(|c| format!("{} has a dead NIC, and is restarted", c.name(process)));
-            let node = self.nodes[process].take().expect("it lives").me.node.0;
+            let node = self.nodes[process].take().expect("it lives").me().node.0;
             self.world.crash(process);
             self.current[usize::from(node)] = None;
             self.end_writing(node, End::Sudden);

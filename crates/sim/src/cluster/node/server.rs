@@ -3,10 +3,9 @@
 use std::collections::VecDeque;
 
 use martlet_protocol::basics::{LogIndex, ProcessId};
-use martlet_protocol::replica::{Standing, Ticket};
+use martlet_protocol::replica::{Application, Replica, Standing, Ticket};
 
 use super::machine::{MOST_EFFECTS, Machine};
-use crate::cluster::engine::Engine;
 use crate::linearizability::kv::{Action, Output};
 
 /// A client's request.
@@ -61,37 +60,41 @@ pub struct Server {
     effects: Vec<u8>,
 }
 
-impl Server {
+impl Application for Server {
+    type Machine = Machine;
+
     /// Takes requests and executes them, each write once (TRAPS 19): one that has come before has its reply repeated, one that its client has given
     /// up for a later one is dropped.
-    pub fn poll<E: Engine>(&mut self, engine: &mut E, machine: &mut Machine) {
-        self.note_reign(engine);
+    fn poll<R: Replica<Machine = Machine>>(&mut self, replica: &mut R) -> usize {
+        self.note_reign(replica);
+        let mut taken = 0;
         while let Some(request) = self.inbox.front() {
             let Request { client, number, by_quorum, .. } = *request;
-            match engine.standing() {
+            match replica.standing() {
                 Standing::Primary => {
-                    if !self.heedless && !engine.has_room(MOST_EFFECTS) {
+                    if !self.heedless && !replica.has_room(MOST_EFFECTS) {
                         self.refused += 1;
-                        return;
+                        return taken;
                     }
-                    let newest = machine.session(client as u64).filter(|(newest, _)| number <= *newest);
+                    let newest = replica.machine().session(client as u64).filter(|(newest, _)| number <= *newest);
                     let mut proposed = None;
                     let output = match newest {
                         Some((newest, output)) => (newest == number).then_some(output),
                         None => {
                             self.effects.clear();
-                            let output = machine.execute((client as u64, number), request.key, &request.action, &mut self.effects);
+                            let (id, key) = ((client as u64, number), request.key);
+                            let output = replica.machine_mut().execute(id, key, &request.action, &mut self.effects);
                             if !self.effects.is_empty() {
-                                let index = engine.propose(&self.effects).expect("it is primary, and had room");
+                                let index = replica.propose(&self.effects).expect("it is primary, and had room");
                                 assert!(index > LogIndex(0));
-                                machine.note_proposed(index, &self.effects);
-                                proposed = Some((index, engine.fencing_token().expect("it is primary")));
+                                replica.machine_mut().note_proposed(index, &self.effects);
+                                proposed = Some((index, replica.fencing_token().expect("it is primary")));
                             }
                             Some(output)
                         }
                     };
                     if let Some(output) = output {
-                        let ticket = if by_quorum { engine.ticket_by_quorum() } else { engine.ticket() };
+                        let ticket = if by_quorum { replica.ticket_by_quorum() } else { replica.ticket() };
                         self.waiting.push_back(Waiting {
                             ticket,
                             by_quorum,
@@ -103,29 +106,36 @@ impl Server {
                 Standing::Excluded => self.outbox.push(Reply { client, number, result: Err(None), proposed: None }),
             }
             self.inbox.pop_front();
+            taken += 1;
         }
+        taken
     }
 
     /// Sends what has been released.
-    pub fn release<E: Engine>(&mut self, engine: &E) {
-        self.note_reign(engine);
+    fn release<R: Replica<Machine = Machine>>(&mut self, replica: &mut R) -> usize {
+        self.note_reign(replica);
         let released =
-            |waiting: &Waiting| waiting.ticket <= if waiting.by_quorum { engine.released_by_quorum() } else { engine.released() };
+            |waiting: &Waiting| waiting.ticket <= if waiting.by_quorum { replica.released_by_quorum() } else { replica.released() };
+        let mut sent = 0;
         while self.waiting.front().is_some_and(released) {
             let waiting = self.waiting.pop_front().expect("checked");
             self.outbox.push(waiting.reply);
+            sent += 1;
         }
+        sent
     }
+}
 
+impl Server {
     /// How much waits here.
     pub fn held(&self) -> usize {
         self.inbox.len() + self.outbox.len() + self.waiting.len()
     }
 
     /// Replies of an earlier reign say what may never have been: their clients hear nothing.
-    fn note_reign<E: Engine>(&mut self, engine: &E) {
-        if self.reign != engine.reign() {
-            self.reign = engine.reign();
+    fn note_reign<R: Replica>(&mut self, replica: &R) {
+        if self.reign != replica.reign() {
+            self.reign = replica.reign();
             self.waiting.clear();
         }
     }

@@ -20,7 +20,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         if node.notable.is_empty() {
             return;
         }
-        let (me, mut notable) = (node.me, std::mem::take(&mut node.notable));
+        let (me, mut notable) = (node.me(), std::mem::take(&mut node.notable));
         for what in notable.drain(..) {
             match what {
                 Notable::Learned(view) => {

@@ -6,6 +6,7 @@ pub mod steps;
 use std::path::{Path, PathBuf};
 
 use martlet_protocol::basics::layout;
+use martlet_protocol::duty::Pace;
 use martlet_protocol::engine::{Mu, PrimaryBackup};
 use martlet_protocol::membership::{ClockBounds, Evidence};
 
@@ -107,7 +108,7 @@ pub(super) fn stopped_after_renewal(plan: &Plan) -> (Report, String) {
         Settings { clocks, lease_ns: 2_000_000, heartbeat_interval_ns: 4_000, idle_ns: 1_000, ..scripted },
         |c| {
             let old = c.process(0);
-            let end = |c: &Cluster<PrimaryBackup, true>| c.nodes[old].as_ref().expect("it lives").core.lease().end();
+            let end = |c: &Cluster<PrimaryBackup, true>| c.nodes[old].as_ref().expect("it lives").core().lease().end();
             let before = end(c);
             c.until("the primary renews its lease", |c| end(c) > before);
             c.hold(old);
@@ -132,7 +133,7 @@ pub(super) fn read_from_the_past(plan: &Plan) -> (Report, String) {
         let name = c.name(old);
         let asks = |c: &Cluster<PrimaryBackup, false>| {
             let node = c.nodes[old].as_ref();
-            node.is_some_and(|n| n.engine.wants_round() && n.engine.committed() == n.engine.last() && n.server.inbox.is_empty())
+            node.is_some_and(|n| n.engine().wants_round() && n.engine().committed() == n.engine().last() && n.server.inbox.is_empty())
         };
         if !c.until("it asks the coordinators, and writes nothing", asks) {
             return;
@@ -158,10 +159,16 @@ pub(super) fn read_from_the_past(plan: &Plan) -> (Report, String) {
         c.call(0);
         c.until("the request is there", |c| c.nodes[old].as_ref().is_none_or(|n| !n.server.inbox.is_empty()));
         // Turns for requests only, which a busy primary takes between two whole ones.
-        c.settings.short_turns = 1000;
+        let short = Pace { short_turns_ns: u64::MAX / 2, expects_requests_ns: u64::MAX / 4, patience_ns: 0 };
+        if let Some(node) = &mut c.nodes[old] {
+            node.cycle.set_pace(short);
+        }
         c.release(old);
         c.go_on_until(c.world.now() + 20_000);
-        c.settings.short_turns = 0;
+        let usual = c.settings.pace;
+        if let Some(node) = &mut c.nodes[old] {
+            node.cycle.set_pace(usual);
+        }
         c.until("the read is answered, by whomever", |c| !c.clients[0].is_waiting());
     })
 }
@@ -218,7 +225,7 @@ fn leader_change<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
     c.say("the leader is stopped");
     c.hold(leader);
     c.until("the next coordinator suspects it", |c| {
-        c.nodes[next].as_ref().is_some_and(|n| n.core.suspicion(name) == Some(Evidence::Presumed))
+        c.nodes[next].as_ref().is_some_and(|n| n.core().suspicion(name) == Some(Evidence::Presumed))
     });
     c.say("the leader goes on, and an operator asks it for longer leases: it proposes, too");
     c.release(leader);
@@ -254,7 +261,7 @@ fn removed_leader<const HOST: bool>(c: &mut Cluster<Mu, HOST>) {
     let leader = c.process(0);
     let name = c.name(leader);
     c.say("the leader removes itself");
-    c.nodes[leader].as_mut().expect("it lives").engine.remove(name);
+    c.nodes[leader].as_mut().expect("it lives").host.engine.remove(name);
     c.world.wake(leader);
     c.until("another one leads", |c| c.has_other_primary(name));
     c.until_replies(10);
@@ -307,12 +314,12 @@ fn permission_change<E: Engine, const HOST: bool>(c: &mut Cluster<E, HOST>) {
     c.until_replies(5);
     c.say("clients have got replies again; the old leader goes on");
     c.release(c.process(0));
-    let doubted = |c: &Cluster<E, HOST>| c.nodes.iter().flatten().any(|n| n.core.suspicion(old).is_some());
+    let doubted = |c: &Cluster<E, HOST>| c.nodes.iter().flatten().any(|n| n.core().suspicion(old).is_some());
     c.until("it leads again, and nobody doubts that it lives", |c| c.leader() == Some(c.process(0)) && !doubted(c));
     c.until_replies(5);
     c.say("an operator wants it to hand over");
     let leader = c.process(0);
-    let asked = c.nodes[leader].as_mut().expect("it lives").engine.hand_over(None);
+    let asked = c.nodes[leader].as_mut().expect("it lives").host.engine.hand_over(None);
     asked.expect("it leads, and there are others");
     c.world.wake(leader);
     c.until("another one leads", |c| c.leader().is_some_and(|p| p != leader));

@@ -50,7 +50,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
 
     /// Whether another process than this leads.
     pub(in crate::cluster) fn has_other_primary(&self, than: ProcessId) -> bool {
-        self.alive().any(|p| self.nodes[p].as_ref().is_some_and(|n| n.me != than && n.engine.standing() == Standing::Primary))
+        self.alive().any(|p| self.nodes[p].as_ref().is_some_and(|n| n.me() != than && n.engine().standing() == Standing::Primary))
     }
 
     /// Whether the newest view lists this process.

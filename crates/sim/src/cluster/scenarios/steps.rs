@@ -141,7 +141,7 @@ fn view_change<E: Engine, const HOST: bool>() -> Script<E, HOST> {
         },
         is_over: |c, _| {
             let view = c.oracles.views.newest().filter(|view| view.lease_ns == 60_000);
-            view.is_some_and(|view| c.nodes.iter().flatten().all(|n| n.core.view_number() >= view.number))
+            view.is_some_and(|view| c.nodes.iter().flatten().all(|n| n.core().view_number() >= view.number))
         },
     }
 }
@@ -168,7 +168,7 @@ fn leader_change<const HOST: bool>() -> Script<Mu, HOST> {
             let old = c.name(process);
             c.hold(process);
             c.until("another one takes itself for the leader", |c| {
-                c.nodes.iter().flatten().any(|n| n.me != old && n.engine.leader() == Some(n.me))
+                c.nodes.iter().flatten().any(|n| n.me() != old && n.engine().leader() == Some(n.me()))
             });
         },
         begin: |_| {},
@@ -181,7 +181,7 @@ fn hand_over<const HOST: bool>() -> Script<Mu, HOST> {
         prepare: |_| {},
         begin: |c| {
             let leader = c.process(0);
-            let asked = c.nodes[leader].as_mut().expect("it lives").engine.hand_over(None);
+            let asked = c.nodes[leader].as_mut().expect("it lives").host.engine.hand_over(None);
             asked.expect("it leads, and all others could");
             c.world.wake(leader);
         },

@@ -79,7 +79,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             disks[usize::from(node)].end(how);
             joins[usize::from(node)] = false;
             // With disks it may be founded again by those who were about to learn the first view of somebody who has died since.
-            if self.nodes.iter().flatten().all(|node| node.core.view().is_none()) {
+            if self.nodes.iter().flatten().all(|node| node.core().view().is_none()) {
                 self.oracles.views_forgotten();
             }
         }

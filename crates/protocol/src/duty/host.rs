@@ -1,0 +1,338 @@
+//! A replica: a member, with an engine and a state on top of it; and the application's view of them.
+
+use std::collections::VecDeque;
+
+use martlet_fabric::{Fabric, NodeId, PeerId};
+
+use super::member::{Member, PeerChange};
+use super::{Environment, Note};
+use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use crate::engine::{self, Engine, Leadership};
+use crate::membership::{Core, View};
+use crate::replica::{ClientEvent, HandOverError, HandOverState, ProposeError, Replica, Standing, StateMachine, Ticket};
+
+/// How long memory is kept that nobody needs any more, in nanoseconds.
+const FORGET_AFTER_NS: u64 = 5_000_000;
+
+/// One life of a replica. A [`DutyCycle`](super::DutyCycle) gives it its turns.
+#[derive(Debug)]
+pub struct Host<F, E, M> {
+    /// Its endpoint and its membership.
+    pub member: Member<F>,
+    /// Its engine.
+    pub engine: E,
+    /// Its state.
+    pub machine: M,
+    client_events: VecDeque<ClientEvent>,
+    /// Clients whose going the application has been told of, or will be in this turn: their memory can go after it.
+    departed_clients: Vec<PeerId>,
+    /// Members that the engine has let go of, but membership perhaps not.
+    let_go: Vec<(PeerId, Time)>,
+    /// Whether the application has sent a reply since this process leads.
+    replied: bool,
+    /// The engine can't go on in this life.
+    pub unfit: bool,
+    /// The application has executed what cannot be replicated, and the onlooker has not heard of it.
+    gave_up: bool,
+    was_alone: bool,
+    /// Whom the engine has last taken for the leader, where it elects.
+    followed: Option<ProcessId>,
+    /// It has come back from its disk, and no view lists it: its engine takes no part. Others may have gone on without it.
+    pub dormant: bool,
+    /// Too much waits for this node's disk: no more requests are taken until there is less.
+    pub congested: bool,
+}
+
+impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
+    /// A process that knows nobody yet, at the time `now`.
+    pub fn new(me: ProcessId, fabric: F, core: Core, engine: E, machine: M, now: Time) -> Self {
+        Host {
+            member: Member::new(me, fabric, core, now),
+            engine,
+            machine,
+            client_events: VecDeque::with_capacity(64),
+            departed_clients: Vec::new(),
+            let_go: Vec::new(),
+            replied: false,
+            unfit: false,
+            gave_up: false,
+            was_alone: false,
+            followed: None,
+            dormant: false,
+            congested: false,
+        }
+    }
+
+    /// Takes what the fabric has to say about peers. Returns how much that was.
+    pub fn take_peer_events(&mut self, env: &mut impl Environment<F>) -> usize {
+        let mut taken = 0;
+        while let Some((event, change)) = self.member.next_peer_event(env) {
+            taken += 1;
+            match change {
+                PeerChange::ClientUp(peer) => self.client_events.push_back(ClientEvent::Up(peer)),
+                PeerChange::ClientGone(peer, certain) => {
+                    self.departed_clients.push(peer);
+                    self.client_events.push_back(ClientEvent::Gone { peer, certain });
+                }
+                PeerChange::MemberUp(peer, process) => self.engine.handle_peer_up(peer, process, &mut self.member.fabric),
+                PeerChange::MemberGone(peer, certain) => self.engine.handle_peer_gone(peer, certain),
+            }
+            self.member.handle_peer(event, change);
+            self.take_membership_events(env);
+        }
+        taken
+    }
+
+    /// Acts on what membership says. To be called after each of its handlers, so that the onlooker hears of things when they happen.
+    pub fn take_membership_events(&mut self, env: &mut impl Environment<F>) {
+        while let Some(view) = self.member.poll_event(env) {
+            let led = self.engine.standing() == Standing::Primary;
+            self.engine.handle_view(&view);
+            if led && self.engine.standing() != Standing::Primary {
+                self.member.note(env, Note::SteppedDown);
+            }
+        }
+    }
+
+    /// Gives membership its tick.
+    pub(super) fn tend_membership(&mut self, env: &mut impl Environment<F>) {
+        self.member.tick();
+        self.take_membership_events(env);
+    }
+
+    /// Acts on what the engine says.
+    pub fn take_engine_events(&mut self, env: &mut impl Environment<F>) {
+        while let Some(event) = self.engine.poll_event() {
+            let member = &mut self.member;
+            match event {
+                engine::Event::CaughtUp(process) => {
+                    member.note(env, Note::CaughtUp(process));
+                    member.core.promote(member.now, &mut member.fabric, process);
+                }
+                engine::Event::Drop(process) => {
+                    member.note(env, Note::CannotFollow(process));
+                    member.core.evict(member.now, &mut member.fabric, process);
+                }
+                engine::Event::Unteachable { process, bytes } => member.note(env, Note::Unteachable { process, bytes }),
+                engine::Event::Forget(peer) => self.let_go.push((peer, member.now)),
+                engine::Event::AskedPermission => member.note(env, Note::AskedPermission),
+                engine::Event::Permitted => member.note(env, Note::Permitted),
+                engine::Event::TookOver { recovered } => {
+                    self.replied = false;
+                    member.members_changed = true;
+                    member.note(env, Note::TookOver { view: self.engine.view(), recovered });
+                }
+                engine::Event::SteppedDown => {
+                    member.members_changed = true;
+                    member.note(env, Note::SteppedDown);
+                }
+                engine::Event::LaneFault { peer, fault, stuck } => {
+                    let process = member.process_of(peer);
+                    member.note(env, Note::LaneFault { peer, process, fault: &fault, stuck });
+                    self.unfit |= stuck;
+                }
+                engine::Event::Unfit => {
+                    member.note(env, Note::Unfit(self.engine.view()));
+                    self.unfit = true;
+                }
+            }
+            self.take_membership_events(env);
+        }
+        if E::TRAITS.elects()
+            && let Some(leader) = self.leader()
+            && self.followed.replace(leader) != Some(leader)
+        {
+            // Whose death this process has to hear of depends on which replica leads.
+            self.member.members_changed = true;
+        }
+        let alone = self.engine.is_alone();
+        if alone && !self.was_alone {
+            self.member.note(env, Note::Alone);
+        }
+        self.was_alone = alone;
+        if std::mem::take(&mut self.gave_up) {
+            self.member.note(env, Note::GaveUp);
+        }
+        self.unfit |= self.engine.standing() == Standing::Excluded && !self.member.excluded;
+    }
+
+    /// Whether this process should be woken by the death of `process`: the leader by that of every member, each other member by the death of the one before
+    /// it in seniority, or where the engine elects in the order of ids behind the leader, whose place it takes. If all were woken at once they would be in each
+    /// other's way just when it matters. A member that is not woken hears of the death in the next view, and looks at the others' signs in each whole turn anyway.
+    pub fn is_ours_to_watch(&self, process: ProcessId) -> bool {
+        let (core, me) = (&self.member.core, self.member.me);
+        let Some(view) = core.view() else { return true };
+        let mut order: Vec<ProcessId> = view.members.iter().map(|m| m.id).collect();
+        let leads = match E::TRAITS.leadership {
+            Leadership::Views => core.is_leader(),
+            Leadership::Election => {
+                let leader = self.leader();
+                // A leader that was named may have any id.
+                order.sort_unstable_by_key(|id| (Some(*id) != leader, *id));
+                leader == Some(me)
+            }
+        };
+        let place = |id: ProcessId| order.iter().position(|m| *m == id);
+        match (place(me), place(process)) {
+            (Some(mine), Some(theirs)) => leads || theirs + 1 == mine,
+            _ => true,
+        }
+    }
+
+    /// Whom the engine takes for the leader.
+    pub fn leader(&self) -> Option<ProcessId> {
+        match self.engine.standing() {
+            Standing::Primary => Some(self.member.me),
+            Standing::Backup { primary } => primary,
+            Standing::Excluded => None,
+        }
+    }
+
+    /// The application has sent so many replies.
+    pub(super) fn note_replies(&mut self, env: &mut impl Environment<F>, sent: usize) {
+        if sent > 0 && !self.replied && self.engine.standing() == Standing::Primary {
+            self.replied = true;
+            self.member.note(env, Note::FirstReply);
+        }
+    }
+
+    /// Gives up the memory of peers that nobody needs any more, once that is in nobody's way: to unmap it takes a while, and a member that has died has usually
+    /// just been succeeded.
+    pub fn forget_the_gone(&mut self) {
+        for client in self.departed_clients.drain(..) {
+            self.member.fabric.forget(client);
+        }
+        if self.let_go.is_empty() {
+            return;
+        }
+        let Member { core, fabric, now, .. } = &mut self.member;
+        self.let_go.retain(|(peer, since)| {
+            let go = now.since(*since) >= FORGET_AFTER_NS && core.forget(*peer);
+            if go {
+                fabric.forget(*peer);
+            }
+            !go
+        });
+    }
+
+    /// What holds between two turns, whatever came in them. Panics where it does not: a replica that contradicts itself must not go on.
+    pub fn invariants(&self) {
+        let (engine, member) = (&self.engine, &self.member);
+        assert!(engine.committed() <= engine.last() || !engine.is_complete(), "committed {} of {}", engine.committed(), engine.last());
+        assert!(engine.applied() <= engine.last() || !engine.is_complete(), "applied {} of {}", engine.applied(), engine.last());
+        assert!(engine.view() <= member.core.view_number(), "view {} of {}", engine.view(), member.core.view_number());
+        assert!(engine.released() <= engine.ticket(), "released {:?} of {:?}", engine.released(), engine.ticket());
+        let leads = engine.standing() == Standing::Primary;
+        assert!(!leads || engine.is_complete(), "a leader without the whole state");
+        assert!(!leads || engine.fencing_token().is_some_and(|token| token > 0), "a leader without a fencing token");
+    }
+
+    /// How many members the engine has let go of that are still remembered.
+    pub fn awaiting_forgetting(&self) -> usize {
+        self.let_go.len()
+    }
+
+    /// Lets the application know that every client is gone: this life ends.
+    pub fn dismiss_clients(&mut self) {
+        self.client_events.extend(self.member.clients.drain(..).map(|peer| ClientEvent::Gone { peer, certain: false }));
+    }
+}
+
+impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
+    type Fabric = F;
+    type Machine = M;
+
+    fn now(&self) -> Time {
+        self.member.now
+    }
+
+    fn standing(&self) -> Standing {
+        if self.member.excluded || self.unfit { Standing::Excluded } else { self.engine.standing() }
+    }
+
+    fn view(&self) -> ViewNumber {
+        self.member.core.view_number()
+    }
+
+    fn current_view(&self) -> Option<&View> {
+        self.member.core.view()
+    }
+
+    fn address_of(&self, process: ProcessId) -> Option<&str> {
+        let member = self.member.core.view()?.member(process)?;
+        (!member.address.is_empty()).then_some(member.address.as_str())
+    }
+
+    fn reign(&self) -> u64 {
+        self.engine.reign()
+    }
+
+    fn fencing_token(&self) -> Option<u64> {
+        self.engine.fencing_token()
+    }
+
+    fn shows_committed(&self) -> bool {
+        !self.member.excluded && !self.unfit && self.engine.shows_committed()
+    }
+
+    fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    fn machine_mut(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        !self.congested && self.engine.has_room(bytes)
+    }
+
+    fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError> {
+        self.engine.propose(effects)
+    }
+
+    fn max_proposal_bytes(&self) -> usize {
+        self.engine.max_proposal_bytes()
+    }
+
+    fn hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError> {
+        self.engine.hand_over(to)
+    }
+
+    fn hand_over_state(&self) -> Option<HandOverState> {
+        self.engine.hand_over_state()
+    }
+
+    fn hands_over(&self) -> bool {
+        E::TRAITS.hands_over_by_name
+    }
+
+    fn give_up(&mut self) {
+        self.unfit = true;
+        self.gave_up = true;
+    }
+
+    fn ticket(&self) -> Ticket {
+        self.engine.ticket()
+    }
+
+    fn released(&self) -> Ticket {
+        self.engine.released()
+    }
+
+    fn ticket_by_quorum(&mut self) -> Ticket {
+        self.engine.ticket_by_quorum()
+    }
+
+    fn released_by_quorum(&self) -> Ticket {
+        self.engine.released_by_quorum()
+    }
+
+    fn fabric(&mut self) -> &mut F {
+        &mut self.member.fabric
+    }
+
+    fn client_event(&mut self) -> Option<ClientEvent> {
+        self.client_events.pop_front()
+    }
+}
