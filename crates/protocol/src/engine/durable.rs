@@ -66,6 +66,14 @@ pub trait Durable: Engine {
         Ok(false)
     }
 
+    /// What the process `me` has written down: its log, as it would come back with it. `None`: it knows no group.
+    ///
+    /// # Errors
+    /// When something else was written there.
+    fn written(_me: ProcessId, _config: &Self::Config, _last: &[u8], _journal: &[u8]) -> Result<Option<Returned>, RecoverError> {
+        Ok(None)
+    }
+
     /// The engine of the process `me` as what was written down says: the parts of a snapshot, its last words, and the journal. `None`: engines of this kind write nothing down.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec};
 
-use super::{ConfigError, Event, Traits};
+use super::{ConfigError, Event, Gathered, Traits};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::membership::{Core, Proof, Round, View};
 use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
@@ -157,6 +157,11 @@ pub trait Engine: Debug + Sized {
     fn hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError>;
     /// What has come of the last wish to hand the lead over that was not refused; `None` if there was none in this life.
     fn hand_over_state(&self) -> Option<HandOverState>;
+    /// Brings into the machine all that this process holds, known to be committed or not, and says what that is: for an operator who goes on from it alone, since those
+    /// who could say what was committed are lost. The engine is of no use after that. `None`: its machine does not show the whole state.
+    fn gather<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> Option<Gathered>;
+    /// The engine of the process `me`, whose machine shows what was gathered, and who alone holds it: the first view, [`Gathered::first_view`], lists nobody else.
+    fn go_on_from(me: ProcessId, config: Self::Config, gathered: &Gathered) -> Self;
     /// Starts over as the new incarnation `me`, with an empty machine and fresh lanes: every peer has to come up anew.
     fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S);
 

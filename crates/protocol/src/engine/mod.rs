@@ -6,6 +6,7 @@
 mod durable;
 mod error;
 mod event;
+mod gathered;
 mod interface;
 pub mod mu;
 mod part;
@@ -15,6 +16,7 @@ mod registry;
 pub use durable::Durable;
 pub use error::ConfigError;
 pub use event::Event;
+pub use gathered::Gathered;
 pub use interface::Engine;
 pub use mu::Mu;
 pub use part::{PartFault, REST_NS};

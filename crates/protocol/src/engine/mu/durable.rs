@@ -16,6 +16,7 @@ use super::permission::{tell, word_from};
 use super::{Group, Mu};
 use crate::basics::{LogIndex, ProcessId};
 use crate::engine::part::{self, Oversized};
+use crate::founding::Returned;
 use crate::replica::{NoState, StateMachine, UnreadablePart};
 
 /// What a follower has told about its stable storage, and whom.
@@ -232,6 +233,22 @@ impl Mu {
         // Who is on its way out still does, as long as that is not known to be committed.
         let committed = log.committed_group().map(|(_, group)| group);
         Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.known_as(me))))
+    }
+
+    /// The log that the process `me` has written down.
+    ///
+    /// # Errors
+    /// When the journal was not written by this engine.
+    pub fn written(config: &Config, last: &[u8], journal: &[u8]) -> Result<Option<Returned>, RecoverError> {
+        let ring: Vec<AtomicU64> = (0..lane_bytes(config.log_ring_bytes) / 8).map(|_| AtomicU64::new(0)).collect();
+        let Replayed { log, .. } = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut NoState)?;
+        let group = log.group().filter(|_| log.is_complete());
+        Ok(group.map(|group| Returned {
+            ballot: log.last_ballot(),
+            last: log.tail().index,
+            view: group.view(),
+            members: group.members().to_vec(),
+        }))
     }
 
     /// The engine of the process `me`, as what its journal and its snapshot say: a member of the same group, with the same log. `machine` is empty, and shows what

@@ -4,7 +4,7 @@ use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec};
 
 use super::{Config, Event, Mu, RecoverError, SnapshotStep, layout};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::engine::{self, CommitRule, ConfigError, Durable, Engine, Leadership, Traits};
+use crate::engine::{self, CommitRule, ConfigError, Durable, Engine, Gathered, Leadership, Traits};
 use crate::founding::Returned;
 use crate::membership::View;
 use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
@@ -147,6 +147,14 @@ impl Engine for Mu {
         self.hand_over_state()
     }
 
+    fn gather<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> Option<Gathered> {
+        self.gather_all(fabric, machine)
+    }
+
+    fn go_on_from(me: ProcessId, config: Config, gathered: &Gathered) -> Self {
+        Mu::begun_with(me, config, gathered)
+    }
+
     fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S) {
         self.reset(me, machine);
     }
@@ -222,6 +230,10 @@ impl Durable for Mu {
 
     fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
         Mu::belonged(me, config, last, journal)
+    }
+
+    fn written(_: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<Option<Returned>, RecoverError> {
+        Mu::written(config, last, journal)
     }
 
     fn recover<F: Fabric, S: StateMachine>(

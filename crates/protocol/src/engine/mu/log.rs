@@ -107,6 +107,16 @@ impl Log {
         }
     }
 
+    /// The log of a machine that shows everything up to `mark`, as it was accepted under `ballot`, of a group that begins there.
+    pub fn behind(capacity: usize, group: Group, mark: Mark, ballot: u64) -> Log {
+        let mut log = Log::new(capacity, None);
+        (log.tail, log.committed, log.applied) = (mark, mark, mark);
+        (log.floor, log.written) = (mark.position, mark.position);
+        (log.min_proposal, log.last_ballot) = (ballot, ballot);
+        (log.groups, log.complete) = (vec![(mark.index, group)], true);
+        log
+    }
+
     #[inline]
     pub fn tail(&self) -> Mark {
         self.tail

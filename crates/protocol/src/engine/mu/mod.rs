@@ -23,6 +23,7 @@ mod numbers;
 mod patience;
 mod peers;
 mod permission;
+mod recovery;
 mod release;
 mod replay;
 mod role;

@@ -42,6 +42,11 @@ impl Chain {
         }
     }
 
+    /// The log of a machine that shows everything up to `last`.
+    pub fn behind(last: LogIndex) -> Chain {
+        Chain { origin: Origin::Whole, pending: EntryQueue::new(last.next()), committed: last, ..Chain::new() }
+    }
+
     pub fn view(&self) -> ViewNumber {
         self.view
     }

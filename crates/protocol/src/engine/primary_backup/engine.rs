@@ -6,7 +6,7 @@ use super::chain::Origin;
 use super::{Config, Event, PrimaryBackup, Role};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::engine::{self, CommitRule, ConfigError, Engine, Leadership, Traits};
+use crate::engine::{self, CommitRule, ConfigError, Engine, Gathered, Leadership, Traits};
 use crate::membership::{Proof, Round, View};
 use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
@@ -159,6 +159,14 @@ impl Engine for PrimaryBackup {
 
     fn hand_over_state(&self) -> Option<HandOverState> {
         None
+    }
+
+    fn gather<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> Option<Gathered> {
+        self.gather_all(fabric, machine)
+    }
+
+    fn go_on_from(me: ProcessId, config: Config, gathered: &Gathered) -> Self {
+        PrimaryBackup::begun_with(me, config, gathered)
     }
 
     fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S) {

@@ -18,6 +18,7 @@ mod leading;
 mod peers;
 mod queue;
 mod quorum;
+mod recovery;
 #[cfg(test)]
 mod tests;
 mod turns;

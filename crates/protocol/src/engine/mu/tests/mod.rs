@@ -8,5 +8,6 @@ mod overrun;
 mod paper;
 pub(super) mod power;
 mod random;
+mod recovery;
 mod traps;
 pub(super) mod world;

@@ -14,6 +14,7 @@ use crate::basics::{LogIndex, ProcessId, RETURN_BITS, Time};
 use crate::detector::heartbeat::Thresholds;
 use crate::engine::mu::layout::add_regions;
 use crate::engine::mu::{Config, Durability, Event, Execution, Group, Mu};
+use crate::engine::{Engine as _, Gathered};
 use crate::replica::{Standing, StateMachine, Ticket};
 
 /// A reply that waits for its ticket.
@@ -127,6 +128,21 @@ impl<const HOST: bool> Cluster<HOST> {
         for stored in disks {
             self.come_up(None, Some(stored.expect("nobody was ready")), seed);
         }
+    }
+
+    /// The node that an operator goes on from, as the only one of another world. What its machine shows is committed now.
+    pub fn go_on_from(mut self, n: usize) -> (Self, Gathered) {
+        let node = &mut self.nodes[n];
+        let gathered = node.engine.gather(&mut node.fabric, &mut node.machine).expect("it holds the state");
+        let machine = node.machine.clone();
+        let mut next = Cluster::in_world(2, 0, self.config, Faults::calm());
+        (next.losses, next.commands, next.next_id) = (self.losses + 1, self.commands, self.next_id);
+        next.truth = machine.log.iter().copied().collect();
+        next.spawn(None);
+        let me = ProcessId { incarnation: Incarnation(id(0).incarnation.0 + next.losses), ..id(0) };
+        next.nodes[0].checked = machine.log.len();
+        (next.nodes[0].machine, next.nodes[0].engine) = (machine, Mu::go_on_from(me, next.config, &gathered));
+        (next, gathered)
     }
 
     /// A new process, in the founding group or outside.

@@ -5,6 +5,7 @@ mod failover;
 mod hostile;
 mod learning;
 mod random;
+mod recovery;
 mod simulated;
 pub(super) mod world;
 

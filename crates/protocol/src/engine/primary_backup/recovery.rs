@@ -1,0 +1,40 @@
+//! Going on from one replica alone, since those who decide on views are lost for good.
+
+use martlet_fabric::Fabric;
+
+use super::chain::{Chain, Origin};
+use super::{Config, PrimaryBackup, Role};
+use crate::basics::ProcessId;
+use crate::engine::Gathered;
+use crate::replica::StateMachine;
+
+impl PrimaryBackup {
+    /// Whatever was acknowledged stands in the memory of every replica of the view: all that stands in ours is taken for committed.
+    pub(super) fn gather_all<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> Option<Gathered> {
+        let view = self.view();
+        let gathered = |last| Gathered { last, view, ..Gathered::default() };
+        match &self.role {
+            // It has executed ahead of its log.
+            Role::TakingOver(leading) | Role::Primary(leading) => return Some(gathered(leading.last())),
+            // What it executed may never have been committed, and others have gone on without it.
+            Role::Excluded => return None,
+            Role::Backup | Role::Candidate => {}
+        }
+        self.drain(fabric, machine, usize::MAX);
+        let whole = match self.chain.origin() {
+            Origin::Whole => true,
+            Origin::Genesis => self.listed && !self.learner,
+            Origin::Learning => false,
+        };
+        if !whole {
+            return None;
+        }
+        let (_, uncommitted) = self.chain.take_over(machine);
+        Some(gathered(uncommitted.last()))
+    }
+
+    /// A log that begins behind all that was gathered.
+    pub(super) fn begun_with(me: ProcessId, config: Config, gathered: &Gathered) -> PrimaryBackup {
+        PrimaryBackup { chain: Chain::behind(gathered.last), ..PrimaryBackup::new(me, config) }
+    }
+}
