@@ -178,6 +178,10 @@ impl Application for KvApp {
                 Err(error) => tracing::warn!(%error, "leadership is not handed over"),
             }
         }
+        if let Some(process) = turn.shared.evict.take() {
+            tracing::warn!(%process, "a client has asked for its removal, by CLUSTER FORGET");
+            turn.replica.evict(process);
+        }
         self.untidy = turn.replica.machine_mut().tidy();
         let executed = turn.executed;
         if self.handing_over {

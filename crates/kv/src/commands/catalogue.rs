@@ -130,6 +130,7 @@ static CLIENT: &[Command] = commands! {
 
 static CLUSTER: &[Command] = commands! {
     "cluster|countkeysinslot" 3 [TELLS STALE] "cluster" cluster::count_keys_in_slot, "How many keys lie in a slot.";
+    "cluster|forget" 3 [ADMIN STALE NO_ASYNC_LOADING] "cluster" cluster::forget, "Remove a node that hangs.";
     "cluster|getkeysinslot" 4 [TELLS STALE] "cluster" cluster::get_keys_in_slot, "Some keys of a slot.", "nondeterministic_output";
     "cluster|help" 2 [LOADING STALE] "cluster" cluster::help, "What the subcommands do.";
     "cluster|info" 2 [STALE] "cluster" cluster::info, "The cluster's state.", "nondeterministic_output";

@@ -61,8 +61,25 @@ pub(super) fn help(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
+/// `CLUSTER FORGET name`: a member that hangs is removed. It is an operator's, whatever clients are told of a cluster. The reply says that it has begun; CLUSTER NODES tells when it is not there any more.
+pub(super) fn forget(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let wanted = args.at(2);
+    let env = ctx.env();
+    let me = env.me();
+    let member = env.view.iter().flat_map(|view| &view.members).find(|member| name(member).as_bytes().eq_ignore_ascii_case(wanted));
+    match member.map(|member| member.id) {
+        None => reply.error(&format!("ERR Unknown node {}", String::from_utf8_lossy(wanted))),
+        Some(id) if id.node == me => reply.error("ERR I tried hard but I can't forget myself..."),
+        Some(id) => {
+            ctx.shared.evict = Some(id);
+            reply.ok();
+        }
+    }
+}
+
 const HELP: &[(&str, &str)] = &[
     ("COUNTKEYSINSLOT <slot>", "How many keys lie in a slot."),
+    ("FORGET <name>", "Remove a node that hangs."),
     ("GETKEYSINSLOT <slot> <count>", "Some keys of a slot."),
     ("INFO", "The cluster's state."),
     ("KEYSLOT <key>", "The slot of a key."),

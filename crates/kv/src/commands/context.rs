@@ -1,6 +1,7 @@
 //! What a command's handler works on.
 
 use martlet_fabric::NodeId;
+use martlet_protocol::basics::ProcessId;
 
 use super::bound;
 use super::calls::Calls;
@@ -57,6 +58,8 @@ pub struct Shared {
     pub shutdown: bool,
     /// A client asked for leadership to be handed over: to this node, or to whoever comes next.
     pub hand_over: Option<Option<NodeId>>,
+    /// Whose removal CLUSTER FORGET has asked for.
+    pub evict: Option<ProcessId>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -82,6 +85,7 @@ impl Shared {
             killed: false,
             shutdown: false,
             hand_over: None,
+            evict: None,
         }
     }
 }

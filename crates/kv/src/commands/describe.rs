@@ -19,6 +19,7 @@ const FLAGS: &[(u32, &str)] = &[
     (flag::SKIP_SLOWLOG, "skip_slowlog"),
     (flag::FAST, "fast"),
     (flag::NO_AUTH, "no_auth"),
+    (flag::NO_ASYNC_LOADING, "no_async_loading"),
     (flag::NO_MULTI, "no_multi"),
     (flag::BUSY, "allow_busy"),
 ];

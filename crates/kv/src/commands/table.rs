@@ -56,6 +56,8 @@ pub mod flag {
     pub const IN_DANGEROUS: u32 = 1 << 28;
     /// `@admin`, without being one for operators only.
     pub const IN_ADMIN: u32 = 1 << 29;
+    /// It does not run while the state is being loaded beside the old one.
+    pub const NO_ASYNC_LOADING: u32 = 1 << 30;
 }
 
 /// What a command does with a key: bits of [`Keys::uses`], in Redis's words.

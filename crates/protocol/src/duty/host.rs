@@ -303,6 +303,10 @@ impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
         self.engine.hand_over_state()
     }
 
+    fn evict(&mut self, process: ProcessId) {
+        self.member.core.evict(self.member.now, &mut self.member.fabric, process);
+    }
+
     fn hands_over(&self) -> bool {
         E::TRAITS.hands_over_by_name
     }

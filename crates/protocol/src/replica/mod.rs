@@ -214,6 +214,11 @@ pub trait Replica {
     fn hand_over_state(&self) -> Option<HandOverState> {
         None
     }
+    /// Asks for another member's removal, as an operator does of one that hangs: a view without it is decided, and where a majority commits its group goes on without it.
+    /// If it lives it starts over when it hears of that. Whoever is no member is asked for in vain.
+    fn evict(&mut self, process: ProcessId) {
+        let _ = process;
+    }
     /// Whether leadership can be handed over at all, other than by leaving.
     fn hands_over(&self) -> bool {
         false
