@@ -1,7 +1,9 @@
 //! `martlet cluster`
 
 mod add;
+mod asking;
 mod down;
+mod evict;
 mod handover;
 mod kill;
 mod remove;
@@ -27,6 +29,7 @@ pub enum Command {
     Add(add::Arguments),
     Remove(remove::Arguments),
     Replace(replace::Arguments),
+    Evict(evict::Arguments),
     Down(down::Arguments),
 }
 
@@ -40,6 +43,7 @@ pub fn run(command: &Command, format: Format) -> Outcome {
         Command::Add(arguments) => add::run(arguments, format),
         Command::Remove(arguments) => remove::run(arguments, format),
         Command::Replace(arguments) => replace::run(arguments, format),
+        Command::Evict(arguments) => evict::run(arguments, format),
         Command::Kill(arguments) => kill::run(arguments, format),
     }
 }
