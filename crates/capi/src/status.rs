@@ -103,7 +103,11 @@ fn of_run(error: &RunError) -> martlet_status {
         // Chance is no disk's, though it is a disk's log that needs it.
         RunError::Disk { error: DiskError::Chance(_), .. } => MARTLET_FAILED,
         RunError::Disk { .. } => MARTLET_DISK_FAILED,
-        RunError::Fabric { .. } | RunError::DeathWords { .. } | RunError::System { .. } | RunError::Removed { .. } => MARTLET_FAILED,
+        RunError::Fabric { .. }
+        | RunError::DeathWords { .. }
+        | RunError::System { .. }
+        | RunError::Removed { .. }
+        | RunError::NothingHeld { .. } => MARTLET_FAILED,
     }
 }
 

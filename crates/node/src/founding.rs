@@ -24,12 +24,14 @@ pub(crate) type Founding<F> = founding::Founding<<F as Backend>::Claim>;
 pub(crate) struct OnBackend<'a, F> {
     cluster: &'a Cluster,
     me: NodeId,
+    /// Whether this process has come back with a log of this generation of the cluster.
+    comes_back: bool,
     backend: std::marker::PhantomData<F>,
 }
 
 impl<'a, F: Backend> OnBackend<'a, F> {
-    pub fn new(cluster: &'a Cluster, me: NodeId) -> Self {
-        OnBackend { cluster, me, backend: std::marker::PhantomData }
+    pub fn new(cluster: &'a Cluster, me: NodeId, comes_back: bool) -> Self {
+        OnBackend { cluster, me, comes_back, backend: std::marker::PhantomData }
     }
 }
 
@@ -43,7 +45,13 @@ impl<F: Backend> Ground for OnBackend<'_, F> {
         F::claim_founding(self.cluster, self.me)
     }
 
+    /// A cluster that is founded again begins with the state of one node. Until that one is there nobody else founds anything; but for those who have been in it: then it
+    /// has begun.
     fn is_absent(&self, node: NodeId) -> io::Result<bool> {
+        let begins = self.cluster.config().recovery.as_ref().is_some_and(|recovery| recovery.from == node.0);
+        if begins && !self.comes_back {
+            return Ok(false);
+        }
         F::is_absent(self.cluster, node)
     }
 
@@ -62,6 +70,7 @@ pub(crate) fn config(settings: &Settings, me: ProcessId) -> Config {
         look_interval_ns: LOOK_INTERVAL_NS,
         unable_interval_ns: UNABLE_INTERVAL_NS,
         return_patience_ns: RETURN_PATIENCE_NS,
+        has_begun: cluster.generation() > 0 && cluster.config().durability.writes(),
         all_here: settings.all_here(),
     }
 }
@@ -97,7 +106,7 @@ mod tests {
         fn start(cluster: &Cluster, number: u16) -> Node {
             let identity = Identity { node: NodeId(number), incarnation: Incarnation(1), kind: PeerKind::Member };
             let regions = (crate::engine::regions(cluster, cluster.sizes()), layout::client_regions(cluster.sizes()));
-            let config = ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, regions.0, regions.1);
+            let config = ShmConfig::new(&cluster.fabric_name(), cluster.key().bytes(), identity, regions.0, regions.1);
             let fabric = ShmFabric::start(ShmConfig { prefault: false, ..config }).expect("started");
             fabric.connect(NodeId(1 - number));
             let founding = Founding::<ShmFabric>::new(config_at_once(cluster, identity));
@@ -110,7 +119,7 @@ mod tests {
                     self.members.push((peer, ProcessId { node: identity.node, incarnation: identity.incarnation }));
                 }
             }
-            let ground = OnBackend::<ShmFabric>::new(cluster, self.fabric.identity().node);
+            let ground = OnBackend::<ShmFabric>::new(cluster, self.fabric.identity().node, false);
             let verdict = self.founding.look(clock::now(), &ground, &mut self.fabric, &self.members).expect("it can be told who runs");
             while let Some(completion) = self.fabric.poll() {
                 self.founding.handle_completion(completion);

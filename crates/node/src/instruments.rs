@@ -2,12 +2,13 @@
 
 use martlet_fabric::{Fabric, LocalRegion, Memory};
 use martlet_protocol::basics::layout::COUNTERS;
-use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
+use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::duty::{Environment, Host, Note, Turn};
 use martlet_protocol::engine::Engine;
 use martlet_protocol::membership::{Roles, View};
 use martlet_protocol::replica::{MAX_PART_BYTES, Standing, StateMachine};
 
+use crate::clock;
 use crate::counters::{Counter, Counters, Event, EventKind};
 
 /// One life's onlooker.
@@ -19,6 +20,8 @@ pub(crate) struct Instruments {
     by_view: bool,
     /// The newest view whose decision stands in the timeline.
     decided: ViewNumber,
+    /// The last entry that it held when its counters were last written out.
+    held: Option<LogIndex>,
     /// This process ends in order. Its counters say so.
     pub leaving: bool,
 }
@@ -35,7 +38,8 @@ impl Instruments {
         if let Some(region) = region(fabric) {
             counters.open(region);
         }
-        let mut instruments = Instruments { counters, clock, me, by_view: !E::TRAITS.elects(), decided: ViewNumber(0), leaving: false };
+        let mut instruments =
+            Instruments { counters, clock, me, by_view: !E::TRAITS.elects(), decided: ViewNumber(0), held: None, leaving: false };
         instruments.record(fabric, EventKind::Started, ViewNumber(0), Some(me), 0);
         instruments
     }
@@ -108,7 +112,13 @@ impl Instruments {
         count.set(Counter::Standing, standing);
         count.set(Counter::Reign, engine.reign());
         count.set(Counter::CacheRenewals, member.core.renewals_through_cache());
-        count.set(Counter::ProposedIndex, engine.last().0);
+        let last = engine.last();
+        count.set(Counter::ProposedIndex, last.0);
+        if self.held != Some(last) {
+            self.held = Some(last);
+            count.set(Counter::HeldAtNs, clock::wall_ns());
+        }
+        count.set(Counter::Whole, u64::from(engine.is_complete()));
         count.set(Counter::CommittedIndex, engine.committed().0);
         count.set(Counter::AppliedIndex, engine.applied().0);
         let group = engine.committed_group();

@@ -56,7 +56,7 @@ pub mod wal;
 const _: () =
     assert!(!martlet_fabric::probe::BUILT_IN, "a node must not hold a simulator's canaries or marks: build it without those features");
 
-pub use durable::DiskError;
+pub use durable::{DiskError, OnDisk, on_disk};
 pub use os::{clock, cpu, idle, sched, stop, waker};
 use os::{undertaker, warm};
 pub use runner::{Ended, Hooks, OnStart, RunError, Started, run};

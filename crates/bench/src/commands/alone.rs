@@ -90,7 +90,7 @@ impl Disk {
         let style = Style { owner: Owner { cluster: 1, node }, segment_bytes: 1 << 30, chance: fastrand::u64(..) };
         let started = || {
             let directory = wal::Directory::open(&path.join(format!("node-{node}")), style)?;
-            Wal::start(directory.begin(1)?, &directory.life_path(1), Pace::unbounded(), || {})
+            Wal::start(directory.begin(1, 0)?, &directory.life_path(1), Pace::unbounded(), || {})
         };
         Ok(Disk { wal: started().map_err(Fail::failed)?, begun: false, based: false })
     }

@@ -83,6 +83,12 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     }
     format.say(table);
     say_awaited(&cluster, &sights, format);
+    if !is_down && observer::primary(&sights).is_none() {
+        let dir = directory.path().display();
+        format.say(format_args!(
+            "nobody leads: `martlet cluster up --dir {dir}` starts what does not run; where a majority is lost for good, `martlet cluster recover --dir {dir}` shows what can be gone on from"
+        ));
+    }
     if cluster.config().durability.writes() {
         say_disks(&cluster, &sights, format);
     }

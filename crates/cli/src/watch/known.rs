@@ -26,7 +26,7 @@ impl Known {
         }
         let activity = match cluster.config().fabric {
             FabricKind::Shm => {
-                let runs = cluster.rendezvous().is_running(&cluster.config().name, NodeId(node)).context("cannot see who runs")?;
+                let runs = cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node)).context("cannot see who runs")?;
                 match started_here {
                     _ if !runs => Some(Activity::Gone),
                     // It runs again, without us, or died this very moment.

@@ -284,7 +284,7 @@ impl Lookout {
         let Ok(cluster) = self.directory.existing_cluster() else { return };
         let numbers = |cluster: &Cluster| cluster.config().nodes.iter().map(|node| node.number).collect::<Vec<_>>();
         let same = cluster.key().bytes() == self.cluster.key().bytes()
-            && cluster.config().name == self.cluster.config().name
+            && cluster.fabric_name() == self.cluster.fabric_name()
             && numbers(&cluster) == numbers(&self.cluster);
         if same {
             (self.cluster, self.stamp, self.successor) = (cluster, stamp, None);

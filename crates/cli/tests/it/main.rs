@@ -7,6 +7,7 @@ mod containers;
 mod durable;
 mod martlet;
 mod nodes;
+mod recover;
 mod terminal;
 mod trial;
 mod unwritten;

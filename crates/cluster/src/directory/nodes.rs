@@ -163,6 +163,11 @@ impl Directory {
         self.existing_cluster()
     }
 
+    /// Replaces the cluster's file by this text. Under the lock.
+    pub fn write_cluster(&self, text: &str) -> Outcome {
+        write_whole(&self.cluster_file(), text)
+    }
+
     /// What a node to be added does: as the first one that has a file here.
     fn node_like_others(&self, cluster: &Cluster, number: u16) -> Outcome<NodeConfig> {
         let mut others = cluster.config().nodes.iter().map(|node| node.number).filter(|other| *other != number);
@@ -188,7 +193,7 @@ impl Directory {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
             if name.starts_with("life-") {
                 fs::remove_dir_all(&path).context(doing())?;
-            } else if name.starts_with("return-") {
+            } else if name.starts_with("return-") || name.starts_with("generation-") {
                 remove(&path)?;
             }
         }

@@ -38,11 +38,21 @@ impl<'a> Standing<'a> {
 
     /// Why the cluster would not go on, or not with its data, if a node went for good; `None`: it would.
     pub fn objection(&self, node: u16) -> Option<String> {
-        let live = |number: u16| number != node && self.live.contains(&number);
+        self.lacks(Some(node))
+    }
+
+    /// Why the cluster does not go on by itself, or not with its data; `None`: it does.
+    pub fn is_stuck(&self) -> Option<String> {
+        self.lacks(None)
+    }
+
+    fn lacks(&self, without: Option<u16>) -> Option<String> {
+        let goes = |number: u16| without == Some(number);
+        let live = |number: u16| !goes(number) && self.live.contains(&number);
         let of = |role: Roles| self.view.members.iter().filter(move |m| m.roles.has(role)).map(|m| m.id.node.0);
         let holders: Vec<u16> = of(Roles::REPLICA).filter(|number| live(*number)).collect();
         if holders.is_empty() {
-            return Some("none of the others that run holds the data".into());
+            return Some(format!("none of the {} that run holds the data", if without.is_some() { "others" } else { "nodes" }));
         }
         let lacks = |what: &str, rest: &[u16]| {
             let there: Vec<u16> = rest.iter().copied().filter(|number| live(*number)).collect();
@@ -50,16 +60,18 @@ impl<'a> Standing<'a> {
             missing.then(|| format!("of nodes {rest:?}, a majority of which {what}, only {there:?} run"))
         };
         if self.engine == EngineKind::Mu && self.group != 0 {
-            let rest: Vec<u16> = (0..64).filter(|number| *number != node && self.group >> number & 1 == 1).collect();
+            let rest: Vec<u16> = (0..64).filter(|number| !goes(*number) && self.group >> number & 1 == 1).collect();
             if let Some(why) = lacks("acknowledges requests", &rest) {
                 return Some(why);
             }
         }
-        let rest: Vec<u16> = of(Roles::COORDINATOR).filter(|number| *number != node).collect();
+        let rest: Vec<u16> = of(Roles::COORDINATOR).filter(|number| !goes(*number)).collect();
         match self.fabric {
             // The memory of the dead is at hand as long as one lives who has it.
             FabricKind::Shm if rest.iter().any(|number| live(*number)) => None,
-            FabricKind::Shm => Some("none of the others that run is a coordinator".into()),
+            FabricKind::Shm => {
+                Some(format!("none of the {} that run is a coordinator", if without.is_some() { "others" } else { "nodes" }))
+            }
             FabricKind::Verbs => lacks("decides about membership", &rest),
         }
     }

@@ -160,9 +160,9 @@ impl Hello {
 
 /// A cluster's name goes into a socket's name and into messages, so it is kept plain.
 pub(crate) fn check_cluster(name: &str) -> Result<(), String> {
-    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-~".contains(&b));
     if name.is_empty() || name.len() > MAX_CLUSTER || !plain {
-        return Err(format!("cluster name {name:?}: allowed are 1 to {MAX_CLUSTER} of the characters a-z A-Z 0-9 . _ -"));
+        return Err(format!("cluster name {name:?}: allowed are 1 to {MAX_CLUSTER} of the characters a-z A-Z 0-9 . _ - ~"));
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ const NAME_PATIENCE: Duration = Duration::from_secs(2);
 /// What an endpoint needs to know. [`ShmConfig::new`] fills in the rest.
 #[derive(Clone)]
 pub struct ShmConfig {
-    /// The cluster's name: 1 to 64 of the characters a-z A-Z 0-9 . _ -. It keeps clusters of one host apart.
+    /// The cluster's name: 1 to 64 of the characters a-z A-Z 0-9 . _ - ~. It keeps clusters of one host apart.
     pub cluster: String,
     /// The cluster's key, at least [`super::MIN_KEY_BYTES`] long. Processes with different keys refuse each other.
     pub key: Vec<u8>,

@@ -22,7 +22,7 @@ const WITHOUT_SOCKETS_NS: u64 = 1_000_000;
 fn config(cluster: &Cluster, identity: Identity) -> ShmConfig {
     let sizes = cluster.sizes();
     let (members, clients) = (crate::engine::regions(cluster, sizes), layout::client_regions(sizes));
-    let config = ShmConfig::new(&cluster.config().name, cluster.key().bytes(), identity, members, clients);
+    let config = ShmConfig::new(&cluster.fabric_name(), cluster.key().bytes(), identity, members, clients);
     ShmConfig { protocol: version::protocol(), rendezvous: cluster.rendezvous(), ..config }
 }
 
@@ -74,18 +74,18 @@ impl Backend for ShmFabric {
     }
 
     fn claim_founding(cluster: &Cluster, _me: NodeId) -> io::Result<Option<HostLock>> {
-        cluster.rendezvous().claim_founding(&cluster.config().name)
+        cluster.rendezvous().claim_founding(&cluster.fabric_name())
     }
 
     /// A process listens before it does anything else.
     fn is_absent(cluster: &Cluster, node: NodeId) -> io::Result<bool> {
-        Ok(!cluster.rendezvous().is_running(&cluster.config().name, node)?)
+        Ok(!cluster.rendezvous().is_running(&cluster.fabric_name(), node)?)
     }
 
     fn strangers(cluster: &Cluster) -> io::Result<Vec<NodeId>> {
         let mut running = Vec::new();
         for node in (0..MAX_MEMBERS as u16).map(NodeId).filter(|node| cluster.node(*node).is_none()) {
-            if cluster.rendezvous().is_running(&cluster.config().name, node)? {
+            if cluster.rendezvous().is_running(&cluster.fabric_name(), node)? {
                 running.push(node);
             }
         }

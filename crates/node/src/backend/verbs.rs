@@ -31,7 +31,7 @@ fn config(cluster: &Cluster, identity: Identity, device: DeviceChoice) -> VerbsC
         patience: cluster.config().verbs.patience(),
         huge_pages: cluster.config().verbs.huge_pages,
         multicast: cluster.config().verbs.multicast(),
-        ..VerbsConfig::new(&cluster.config().name, cluster.key().bytes(), identity, regions.0, regions.1)
+        ..VerbsConfig::new(&cluster.fabric_name(), cluster.key().bytes(), identity, regions.0, regions.1)
     }
 }
 

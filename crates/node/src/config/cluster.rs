@@ -17,6 +17,7 @@ use super::Secret;
 use super::durability::DurabilityConfig;
 use super::error::{Checker, ConfigError};
 use super::fabric::VerbsConfig;
+use super::recovery::RecoveryConfig;
 
 /// What all processes of a cluster agree on: the same file, or the same words, for each of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +60,9 @@ pub struct ClusterConfig {
     /// What outlives a loss of power at all nodes at once.
     #[serde(default, skip_serializing_if = "DurabilityConfig::is_default")]
     pub durability: DurabilityConfig,
+    /// How it was last founded again from one node, if it ever was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<RecoveryConfig>,
     /// The nodes, senior first: the first replica that is up leads.
     #[serde(rename = "node")]
     pub nodes: Vec<NodeEntry>,
@@ -246,6 +250,7 @@ impl ClusterConfig {
             verbs: VerbsConfig::default(),
             engine: EngineKind::default(),
             durability: DurabilityConfig::default(),
+            recovery: None,
             nodes,
         }
     }
@@ -300,6 +305,7 @@ impl ClusterConfig {
         }
         self.durability.validate(self.engine, &check)?;
         self.verbs.validate(&check)?;
+        self.recovery.iter().try_for_each(|recovery| recovery.validate(&check))?;
         self.validate_nodes(&check)
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClusterConfig, NodeEntry};
+use super::{ClusterConfig, NodeEntry, RecoveryConfig};
 
 /// A part of a cluster's file that lists nodes, and nothing else.
 #[derive(Serialize, Deserialize)]
@@ -36,17 +36,40 @@ impl ClusterConfig {
     pub fn unlist(text: &str, number: u16) -> Result<String, String> {
         let mut wanted = parse(text)?;
         wanted.nodes.retain(|node| node.number != number);
-        let changed = cut(text, number);
+        let changed =
+            cut(text, |table| toml::from_str::<Listing>(table).is_ok_and(|listing| listing.node.iter().any(|node| node.number == number)));
         Ok(if parse(&changed).is_ok_and(|config| config == wanted) { changed } else { wanted.to_toml() })
     }
+}
+
+impl ClusterConfig {
+    /// That file's text of a cluster that is founded again.
+    ///
+    /// # Errors
+    /// What is wrong with the text, in words. Whether the cluster is valid then is not looked at.
+    pub fn founded_again(text: &str, recovery: &RecoveryConfig) -> Result<String, String> {
+        let mut wanted = parse(text)?;
+        wanted.recovery = Some(recovery.clone());
+        let rest = cut(text, |table| toml::from_str::<Founding>(table).is_ok());
+        let written = toml::to_string(&Founding { recovery: recovery.clone() }).map_err(|error| error.to_string())?;
+        let changed = format!("{}\n\n{written}", rest.trim_end());
+        Ok(if parse(&changed).is_ok_and(|config| config == wanted) { changed } else { wanted.to_toml() })
+    }
+}
+
+/// A part of a cluster's file that says how it was last founded again, and nothing else.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Founding {
+    recovery: RecoveryConfig,
 }
 
 fn parse(text: &str) -> Result<ClusterConfig, String> {
     toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())
 }
 
-/// The text without the tables of that node, as far as they stand there in the usual form: each from its heading to the next one, or to what is said about that.
-fn cut(text: &str, number: u16) -> String {
+/// The text without those tables, as far as they stand there in the usual form: each from its heading to the next one, or to what is said about that.
+fn cut(text: &str, is_it: impl Fn(&str) -> bool) -> String {
     let is_heading = |line: &str| line.trim_start().starts_with('[');
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let mut kept = String::with_capacity(text.len());
@@ -61,8 +84,7 @@ fn cut(text: &str, number: u16) -> String {
             end -= 1;
         }
         let table = lines[at..end].concat();
-        let is_it = toml::from_str::<Listing>(&table).is_ok_and(|listing| listing.node.iter().any(|node| node.number == number));
-        if !is_it {
+        if !is_it(&table) {
             kept.push_str(&table);
         }
         at = end;
@@ -116,6 +138,16 @@ log_ring_bytes = 65536
         let without = ClusterConfig::unlist(TEXT, 1).expect("a good file");
         assert_eq!((numbers(&without), parse(&without).expect("good").sizes), (vec![0], parse(TEXT).expect("good").sizes));
         assert_eq!(ClusterConfig::unlist(TEXT, 9).expect("a good file"), TEXT, "nothing is to be done");
+    }
+
+    #[test]
+    fn a_cluster_is_founded_again_and_again_and_the_rest_stays_as_it_was_written() {
+        let once = ClusterConfig::founded_again(TEXT, &RecoveryConfig { generation: 1, from: 1 }).expect("a good file");
+        assert!(once.starts_with(TEXT) && once.ends_with("[recovery]\ngeneration = 1\nfrom = 1\n"), "{once}");
+        let twice = ClusterConfig::founded_again(&once, &RecoveryConfig { generation: 2, from: 0 }).expect("a good file");
+        assert_eq!(twice, once.replace("generation = 1\nfrom = 1", "generation = 2\nfrom = 0"));
+        let more = ClusterConfig::list(&twice, &NodeEntry::new(2)).expect("a good file");
+        assert_eq!(parse(&more).expect("good").recovery, Some(RecoveryConfig { generation: 2, from: 0 }));
     }
 
     #[test]

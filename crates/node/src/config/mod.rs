@@ -11,6 +11,7 @@ mod error;
 mod fabric;
 mod listing;
 mod node;
+mod recovery;
 mod secret;
 mod settings;
 
@@ -22,6 +23,7 @@ pub use durability::{DurabilityConfig, DurabilityKind};
 pub use error::ConfigError;
 pub use fabric::{NodeVerbsConfig, VerbsConfig};
 pub use node::{Bytes, Idle, NodeConfig, Pin, Priority, RedisConfig, ThreadPlan, ThreadsConfig};
+pub use recovery::RecoveryConfig;
 pub use secret::Secret;
 pub(crate) use settings::RelistError;
 pub use settings::{Cluster, Key, Settings};

@@ -11,7 +11,7 @@ use martlet_fabric::verbs::DeviceChoice;
 use martlet_protocol::basics::layout::Sizes;
 
 use super::error::{Checker, ConfigError};
-use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, Secret};
+use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, RecoveryConfig, Secret};
 
 /// The secret that admits a process to a cluster. It does not show itself in messages.
 #[derive(Clone, PartialEq, Eq)]
@@ -110,7 +110,10 @@ impl Cluster {
             (None, None) => return Err(check.refuse("key", "absent", "one of key and key_file")),
         };
         if let Some(directory) = config.rendezvous.as_ref().map(|directory| base.join(directory)) {
-            let (bytes, most) = (directory.as_os_str().len(), Rendezvous::max_directory_bytes(&config.name));
+            let (bytes, most) = (
+                directory.as_os_str().len(),
+                Rendezvous::max_directory_bytes(&format!("{}~{}", config.name, RecoveryConfig::MAX_GENERATION)),
+            );
             if config.rendezvous.as_ref().is_some_and(|given| given.as_os_str().is_empty()) || bytes > most {
                 let value = format!("{:?}, which is {bytes} bytes long", directory.display().to_string());
                 let allowed = format!("a directory whose path is 1 to {most} bytes long with the cluster's name {:?}", config.name);
@@ -128,6 +131,24 @@ impl Cluster {
     /// Where its nodes keep their data, each in a directory of its own there, unless its own file says otherwise.
     pub fn data_directory(&self) -> PathBuf {
         self.base.join(&self.config.durability.directory)
+    }
+
+    /// How often it has been founded again from one node.
+    pub fn generation(&self) -> u64 {
+        self.config.recovery.as_ref().map_or(0, |recovery| recovery.generation)
+    }
+
+    /// What it is called on the fabric: processes of two generations have no part in each other.
+    pub fn fabric_name(&self) -> String {
+        match self.generation() {
+            0 => self.config.name.clone(),
+            generation => format!("{}~{generation}", self.config.name),
+        }
+    }
+
+    /// The file that says what it is, if one does.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     /// Where its processes meet, where they all run on one host.
@@ -232,13 +253,26 @@ impl Settings {
     /// # Errors
     /// See [`RelistError`].
     pub(crate) fn relisted(&self) -> Result<Settings, RelistError> {
+        self.read_again(|_| self.cluster.config.recovery.clone())
+    }
+
+    /// The same, in the generation of the cluster that its file says.
+    ///
+    /// # Errors
+    /// See [`RelistError`].
+    pub(crate) fn moved_on(&self) -> Result<Settings, RelistError> {
+        self.read_again(|recovery| recovery)
+    }
+
+    fn read_again(&self, generation: impl FnOnce(Option<RecoveryConfig>) -> Option<RecoveryConfig>) -> Result<Settings, RelistError> {
         let Some(file) = &self.cluster.file else { return Ok(self.clone()) };
-        let mut nodes = parse::<ClusterConfig>(file)?.nodes;
+        let ClusterConfig { mut nodes, recovery, .. } = parse::<ClusterConfig>(file)?;
+        let recovery = generation(recovery);
         let Some(own) = nodes.iter_mut().find(|entry| entry.number == self.node.number) else {
             return Err(RelistError::Removed { file: file.clone(), nodes: nodes.iter().map(|entry| entry.number).collect() });
         };
         own.clone_from(self.entry());
-        let cluster = Cluster { config: ClusterConfig { nodes, ..self.cluster.config.clone() }, ..self.cluster.clone() };
+        let cluster = Cluster { config: ClusterConfig { nodes, recovery, ..self.cluster.config.clone() }, ..self.cluster.clone() };
         cluster.config.validate(file)?;
         Ok(Settings { all_here: self.all_here, ..Self::joined(cluster, self.node.clone(), file)? })
     }

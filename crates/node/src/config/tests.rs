@@ -81,7 +81,7 @@ fn a_directory_to_meet_in_is_beside_the_cluster_s_file_and_short_enough_for_sock
     assert_eq!(meets(Some("meet")), Rendezvous::Directory(dir.0.join("meet")));
     assert_eq!(meets(Some("/run/martlet")), Rendezvous::Directory("/run/martlet".into()));
     let refused = |rendezvous: &str, fabric| load(Some(rendezvous), fabric).expect_err("refused").to_string();
-    let most = Rendezvous::max_directory_bytes("demo");
+    let most = Rendezvous::max_directory_bytes("demo~999999");
     let long = format!("/{}", "d".repeat(most));
     let text = refused(&long, FabricKind::Shm);
     assert!(

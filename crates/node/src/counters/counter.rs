@@ -67,6 +67,8 @@ counters! {
     Group "group" "Where a majority commits (mu): the nodes that it is a majority of, a bit each, node 0 the lowest; 0 where views say who counts.",
     GroupProcesses "group_processes" "How many processes that group has: for a moment it may have two of one node.",
     Awaited "awaited" "Without a view: the nodes that it waits for, since they are not connected and may run all the same, a bit each, node 0 the lowest.",
+    Whole "whole" "Whether it holds the whole state: 1, or 0 while it is being taught.",
+    HeldAtNs "held_at_ns" "When the last entry that it holds was first seen to be there, on the wall clock, since 1970.",
 }
 
 #[cfg(test)]

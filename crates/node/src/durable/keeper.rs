@@ -57,7 +57,7 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// The log of a life that begins with nothing.
     pub fn begin(store: &Store, me: ProcessId, bell: Box<dyn Fn() + Send>) -> Result<Keeper, DiskError> {
-        let log = store.directory.begin(Store::life_of(me))?;
+        let log = store.directory.begin(Store::life_of(me), store.generation)?;
         Keeper::start(store, me, log, bell)
     }
 

@@ -3,10 +3,13 @@
 //! | module | what stands there |
 //! |---|---|
 //! | `keeper` | [`Keeper`]: takes the engine's journal to the log's thread in each turn, and takes snapshots in steps |
+//! | `inspect` | what a node that does not run has on its disk |
 //! | here | [`Store`]: a node's directory, over all its lives |
 
+mod inspect;
 mod keeper;
 
+use std::cmp::Ordering;
 use std::hash::Hasher as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,6 +19,7 @@ use martlet_protocol::engine::mu::RecoverError;
 use martlet_protocol::founding::life_to_come_back_as;
 use siphasher::sip::SipHasher24;
 
+pub use inspect::{OnDisk, on_disk};
 pub(crate) use keeper::Keeper;
 
 use crate::config::{DurabilityConfig, Key, Settings};
@@ -76,6 +80,8 @@ pub(crate) enum Origin {
 #[derive(Debug)]
 pub(crate) struct Store {
     directory: Arc<Directory>,
+    /// The generation of the cluster: what was written in an earlier one is not come back with.
+    generation: u64,
     segment_bytes: u64,
     max_pending_bytes: u64,
     snapshot_bytes_per_s: u64,
@@ -92,22 +98,63 @@ impl Store {
         hasher.write(cluster.config().name.as_bytes());
         let owner = Owner { cluster: hasher.finish(), node: settings.id().0 };
         let directory = Directory::open(&path, Style { owner, segment_bytes, chance })?;
-        Ok(Some(Store { directory: Arc::new(directory), segment_bytes, max_pending_bytes, snapshot_bytes_per_s }))
+        let generation = cluster.generation();
+        Ok(Some(Store { directory: Arc::new(directory), generation, segment_bytes, max_pending_bytes, snapshot_bytes_per_s }))
     }
 
     /// Where to begin when nobody is known to have a view. `belongs` says of what a life has left whether it belongs to its group.
     pub fn origin(&self, belongs: impl Fn(u64, &Recovered) -> Result<bool, RecoverError>) -> Result<Origin, DiskError> {
-        let lives = self.lives()?;
-        let life = life_to_come_back_as(&lives, |life| {
-            let (recovered, _) = self.recover(life)?;
-            belongs(life, &recovered).map_err(|error| self.unfit(life, error))
-        })?;
+        let life = self.choose(&self.lives()?, belongs)?;
         Ok(life.map_or(Origin::Afresh, |life| Origin::Return { life }))
     }
 
     /// The lives that could be come back as, the oldest first.
     pub fn lives(&self) -> Result<Vec<u64>, DiskError> {
-        Ok(self.directory.lives_to_recover()?)
+        let mut lives = Vec::new();
+        for life in self.directory.lives_to_recover()? {
+            if self.directory.generation(life)? == self.generation {
+                lives.push(life);
+            }
+        }
+        Ok(lives)
+    }
+
+    /// From now on the cluster is in this generation.
+    pub fn enter(&mut self, generation: u64) {
+        self.generation = generation;
+    }
+
+    /// The life of an earlier generation that a cluster that is founded again from this disk goes on from: of the newest generation that has left one. `None` where this
+    /// generation has begun here before, however little it has left: others may have gone on from that.
+    pub fn life_to_go_on_from(&self, belongs: impl Fn(u64, &Recovered) -> Result<bool, RecoverError>) -> Result<Option<u64>, DiskError> {
+        for life in self.directory.lives()? {
+            if self.directory.generation(life)? >= self.generation {
+                return Ok(None);
+            }
+        }
+        let lives = self.newest_generation()?;
+        self.choose(&lives, &belongs)
+    }
+
+    /// The lives of the newest generation that has left any that could be come back as, the oldest first.
+    fn newest_generation(&self) -> Result<Vec<u64>, DiskError> {
+        let mut newest: (u64, Vec<u64>) = (0, Vec::new());
+        for life in self.directory.lives_to_recover()? {
+            let generation = self.directory.generation(life)?;
+            match generation.cmp(&newest.0) {
+                Ordering::Less => {}
+                Ordering::Equal => newest.1.push(life),
+                Ordering::Greater => newest = (generation, vec![life]),
+            }
+        }
+        Ok(newest.1)
+    }
+
+    fn choose(&self, lives: &[u64], belongs: impl Fn(u64, &Recovered) -> Result<bool, RecoverError>) -> Result<Option<u64>, DiskError> {
+        life_to_come_back_as(lives, |life| {
+            let (recovered, _) = self.recover(life)?;
+            belongs(life, &recovered).map_err(|error| self.unfit(life, error))
+        })
     }
 
     /// What a life has left. A torn tail has been cut off, and is said.
@@ -164,7 +211,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("martlet-{name}-{}", std::process::id()));
         let style = Style { owner: Owner { cluster: 1, node: 2 }, segment_bytes: 1 << 16, chance: 3 };
         let directory = Arc::new(Directory::open(&path, style).expect("ours"));
-        (path, Store { directory, segment_bytes: 1 << 16, max_pending_bytes: 1 << 16, snapshot_bytes_per_s: 1 << 30 })
+        (path, Store { directory, generation: 0, segment_bytes: 1 << 16, max_pending_bytes: 1 << 16, snapshot_bytes_per_s: 1 << 30 })
     }
 
     #[test]
@@ -187,18 +234,27 @@ mod tests {
         let origin = |members: &[u64]| store.origin(|life, _| Ok(members.contains(&life))).expect("a good disk");
         assert_eq!(origin(&[]), Origin::Afresh);
         for life in [4, 5, 6] {
-            let log = directory.begin(life).expect("a new life");
+            let log = directory.begin(life, 0).expect("a new life");
             let mut wal = Wal::start(log, &directory.life_path(life), Pace::unbounded(), || {}).expect("a thread");
             wal.begin_snapshot();
             wal.append(b"base");
             wal.finish_snapshot(Vec::new());
             wal.close().expect("a good disk");
         }
-        drop(directory.begin(7).expect("a new life"));
+        drop(directory.begin(7, 0).expect("a new life"));
         let life = |life| Origin::Return { life };
         assert_eq!(origin(&[4, 5, 6, 7]), life(6), "7 has no snapshot: nobody has counted on it");
         assert_eq!(origin(&[4, 5]), life(5), "6 was on its way into the group");
         assert_eq!(origin(&[]), life(4), "nobody belongs any more: it joins anew, and is told so by the others");
+        let mut store = store;
+        store.enter(2);
+        let go_on = |store: &Store| store.life_to_go_on_from(|life, _| Ok(life == 5)).expect("a good disk");
+        assert_eq!(store.lives().expect("a good disk"), Vec::<u64>::new(), "of an earlier generation");
+        assert_eq!(go_on(&store), Some(5), "for whoever is told to go on from it");
+        drop(directory.begin(8, 2).expect("a new life"));
+        assert_eq!(go_on(&store), None, "it has begun, and others may have gone on");
+        store.enter(3);
+        assert_eq!(go_on(&store), Some(5), "8 has left nothing");
         drop((store, directory));
         std::fs::remove_dir_all(&path).expect("ours");
     }

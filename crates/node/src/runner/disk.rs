@@ -2,6 +2,7 @@
 
 use martlet_fabric::Incarnation;
 use martlet_protocol::basics::{ProcessId, RETURN_BITS};
+use martlet_protocol::engine::Gathered;
 use martlet_protocol::engine::mu::RecoverError;
 use martlet_protocol::replica::{Application, StateMachine as _};
 
@@ -19,6 +20,8 @@ use crate::wal::{Recovered, WalError};
 pub(super) struct Birth<'a> {
     pub me: ProcessId,
     pub disk: Option<(&'a Store, Origin)>,
+    /// What its machine shows already, where the cluster is founded again from this node.
+    pub gathered: Option<Gathered>,
 }
 
 impl Birth<'_> {
@@ -45,7 +48,7 @@ impl Birth<'_> {
 }
 
 /// Whether the group has that life of this node, by what it has left on the disk.
-pub(super) fn belonged<E: NodeEngine>(settings: &Settings, life: u64, left: &Recovered) -> Result<bool, RecoverError> {
+pub(crate) fn belonged<E: NodeEngine>(settings: &Settings, life: u64, left: &Recovered) -> Result<bool, RecoverError> {
     let cluster = settings.cluster();
     let me = ProcessId { node: settings.id(), incarnation: Incarnation(life) };
     let Some(snapshot) = &left.snapshot else { return Ok(false) };
@@ -66,7 +69,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         machine: &mut A::Machine,
         fabric: &F,
     ) -> Result<(E, Option<Keeper>), RunError> {
-        let Birth { me, disk } = *birth;
+        let Birth { me, disk, gathered } = *birth;
         let node = me.node;
         let failed = |error| RunError::Disk { node, error };
         let config = || {
@@ -86,12 +89,13 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 return Ok((back, Some(keeper)));
             }
         }
-        let engine = match engine {
-            None => {
+        let engine = match (engine, gathered) {
+            (_, Some(gathered)) => E::go_on_from(me, config()?, &gathered),
+            (None, None) => {
                 machine.clear();
                 E::new(me, config()?)
             }
-            Some(mut engine) => {
+            (Some(mut engine), None) => {
                 engine.reset(me, machine);
                 engine
             }

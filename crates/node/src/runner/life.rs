@@ -7,13 +7,15 @@ use martlet_fabric::shm::DeathWords;
 use martlet_fabric::{Identity, LocalRegion, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, RETURNED, life};
 use martlet_protocol::basics::{ProcessId, Time};
-use martlet_protocol::duty::Turn;
+use martlet_protocol::duty::{Host, Turn};
+use martlet_protocol::engine::Gathered;
 use martlet_protocol::founding::{Refounding, Returned, Verdict};
-use martlet_protocol::membership::{ClockBounds, Core, Member};
+use martlet_protocol::membership::{ClockBounds, Core, Member, Roles};
 use martlet_protocol::replica::{Application, Standing};
 
 use super::RunError;
 use super::disk::Birth;
+use super::recovery::{FileWatch, goes_on_from};
 use super::rhythm::{Gaps, Posture};
 use crate::agent::Agent;
 use crate::backend::{Backend, Rest as _};
@@ -42,6 +44,8 @@ pub(super) enum End {
         left: bool,
     },
     StartOver,
+    /// The cluster has been founded again, says its file, which is read into these settings. What this node held, where the cluster goes on from it.
+    MovesOn(Box<Settings>, Option<Gathered>),
     /// As this earlier life, of which the disk has the log.
     ComeBackAs(u64),
     DiskFailed(WalError),
@@ -90,7 +94,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let cluster = settings.cluster();
         let config = cluster.config();
         let identity = Identity { node, incarnation: me.incarnation, kind: PeerKind::Member };
-        let fabric = F::start_node(settings, identity).map_err(|error| RunError::Fabric { node, error })?;
+        let mut fabric = F::start_node(settings, identity).map_err(|error| RunError::Fabric { node, error })?;
         let (engine, keeper) = Self::equip(cluster, birth, engine, &mut machine, &fabric)?;
         let returned = engine.returned();
         if let Some(region) = fabric.memory(LocalRegion::Public(RETURNED)) {
@@ -104,9 +108,6 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         signs[life::THREADS].store(1, Ordering::Release);
         let lives = birth.lives()?;
         birth.announce()?;
-        fabric.open();
-        let others = config.nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != node);
-        others.for_each(|other| fabric.connect(cluster, other));
 
         let now = clock::now();
         let entry = settings.entry();
@@ -115,18 +116,34 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let stall_ns = membership.heartbeat_interval_ns / 2;
         let mut core = Core::new(now, membership);
         let returns = birth.returns();
-        if !returns {
+        if let Some(gathered) = birth.gathered {
+            // Before anybody is let in: nobody is to take this node for one that has no view.
+            let roles = entry.role_set().with(Roles::COORDINATOR);
+            let member = Member { address: entry.redis.clone(), ..Member::new(me, roles) };
+            tracing::warn!(view = gathered.first_view().0, last = %gathered.last, "{me} founds the cluster again, with all that it holds");
+            core.found_again(now, &mut fabric, gathered.first_view(), vec![member]);
+        } else if !returns {
             core.join(now);
         }
+        fabric.open();
+        let others = config.nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != node);
+        others.for_each(|other| fabric.connect(cluster, other));
         let mut agent = Agent::new(me, fabric, core, engine, machine, app, counters, clock::now);
         agent.host.dormant = returns;
+        agent.take_membership_events();
         let rehearsals = Rehearsals::new(settings, clocks, now);
         let gaps = Gaps::new(now, stall_ns);
         Ok(Life { agent, rehearsals, words: Some(words), me, gaps, keeper, returns, lives, founds_for_others: false })
     }
 
     /// Turns, until it is over.
-    pub(super) fn live(&mut self, settings: &Settings, stop: &Stop, bed: &mut F::Rest, placement: &Placement) -> io::Result<End> {
+    pub(super) fn live(
+        &mut self,
+        settings: &Settings,
+        (stop, file): (&Stop, &FileWatch),
+        bed: &mut F::Rest,
+        placement: &Placement,
+    ) -> io::Result<End> {
         let cluster = settings.cluster();
         let mut founding = Some(match self.keeper {
             None => Founding::<F>::new(founding::config(settings, self.me)),
@@ -154,6 +171,13 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             if let Some(error) = self.keeper.as_mut().and_then(Keeper::failure) {
                 self.step_aside(stop, &error);
                 return Ok(End::DiskFailed(error));
+            }
+            if file.has_moved_on(cluster)
+                && let Some(moved) = file.read_again(settings)
+            {
+                let Host { engine, machine, member, .. } = &mut self.agent.host;
+                let gathered = if goes_on_from(&moved) { engine.gather(&mut member.fabric, machine) } else { None };
+                return Ok(End::MovesOn(Box::new(moved), gathered));
             }
             if self.is_asked_to_end(stop) {
                 return Ok(End::Stopped { left: self.leave(stop) });
@@ -235,7 +259,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             return Ok(Verdict::Wait);
         }
         host.boards_read.drain(..).for_each(|completion| looking.handle_completion(completion));
-        let verdict = looking.look(now, &OnBackend::<F>::new(cluster, self.me.node), &mut host.fabric, &host.members)?;
+        let verdict = looking.look(now, &OnBackend::<F>::new(cluster, self.me.node, self.returns), &mut host.fabric, &host.members)?;
         let awaited = looking.awaited().iter().fold(0, |nodes, node| nodes | 1_u64 << (node % 64));
         self.agent.instruments.counters.set(Counter::Awaited, awaited);
         // Only on one host does it help to be told that all would be seen.

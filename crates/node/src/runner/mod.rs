@@ -3,6 +3,7 @@
 mod disk;
 mod leaving;
 mod life;
+mod recovery;
 mod rhythm;
 
 use std::io;
@@ -12,7 +13,7 @@ use martlet_fabric::shm::{DeathWordsError, process};
 use martlet_fabric::{Incarnation, NodeId, with_fabric};
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::ClockBounds;
-use martlet_protocol::replica::Application;
+use martlet_protocol::replica::{Application, StateMachine as _};
 use martlet_protocol::with_engine;
 
 use crate::backend::{Backend, Rest as _, StartError};
@@ -26,8 +27,10 @@ use crate::stop::Stop;
 use crate::undertaker::Undertaker;
 use crate::warm;
 
-use disk::{Birth, belonged, birth_after};
+pub(crate) use disk::belonged;
+use disk::{Birth, birth_after};
 use life::{End, Life};
+use recovery::{FileWatch, goes_on_from};
 
 /// How many trips between two cores measure the difference of their clocks at the start.
 const SKEW_ROUNDS: u32 = 64;
@@ -115,6 +118,12 @@ pub enum RunError {
         /// The file, and whom it lists.
         why: String,
     },
+    /// The cluster is to be founded again from this node, which does not hold the whole state.
+    #[error("node {node}: the cluster is to go on from it, and it does not hold the whole state; `martlet cluster recover` shows who does")]
+    NothingHeld {
+        /// Which node.
+        node: NodeId,
+    },
     /// The system refuses something else.
     #[error("node {node}: {what}: {error}")]
     System {
@@ -175,8 +184,17 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     counters.set(Counter::StartedNs, clock::now().0);
     // After the undertaker, who would keep the directory locked for longer than this process lives.
     let disk = |error| RunError::Disk { node, error };
-    let store = Store::open(settings).map_err(disk)?;
+    let mut store = Store::open(settings).map_err(disk)?;
+    let file = FileWatch::start(settings).map_err(system("cannot start a thread that looks at the cluster's file"))?;
     let mut engine = None;
+    // What the machine shows already, where the cluster is founded again from this node.
+    let mut gathered = match &store {
+        Some(store) if goes_on_from(settings) => {
+            machine.clear();
+            Life::<F, E, A>::gather_from_disk(settings, store, &mut machine)?
+        }
+        _ => None,
+    };
     // The newest incarnation that is known of, and where the next life begins.
     let mut newest = 0;
     let mut may_return = true;
@@ -188,6 +206,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     let mut settings = settings;
     loop {
         let origin = match &store {
+            Some(_) if gathered.is_some() => Origin::Afresh,
             Some(_) if let Some(life) = known_as.take() => Origin::Return { life },
             Some(store) if may_return => store.origin(|life, left| belonged::<E>(settings, life, left)).map_err(disk)?,
             _ => Origin::Afresh,
@@ -199,7 +218,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         };
         newest = newest.max(incarnation);
         let me = ProcessId { node, incarnation: Incarnation(incarnation) };
-        let birth = Birth { me, disk: store.as_ref().map(|store| (store, origin)) };
+        let birth = Birth { me, disk: store.as_ref().map(|store| (store, origin)), gathered: gathered.take() };
         let mut life = Life::<F, E, A>::begin(settings, &birth, clocks, engine, machine, counters, app)?;
         if let Some(report) = report.take() {
             report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns });
@@ -207,7 +226,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         let sockets = hooks.wake.as_ref().map(|fd| fd.as_fd());
         let mut bed = F::Rest::start(settings, &life.agent.host.member.fabric, sockets, hooks.stop.as_fd())
             .map_err(system("cannot watch descriptors"))?;
-        let end = life.live(settings, &hooks.stop, &mut bed, &placement).map_err(system("cannot tell who runs"))?;
+        let end = life.live(settings, (&hooks.stop, &file), &mut bed, &placement).map_err(system("cannot tell who runs"))?;
         drop(bed);
         // Who has come back and has not seen a view comes back again; whoever knows one joins those who have it.
         may_return = life.agent.host.member.core.view().is_none();
@@ -231,6 +250,18 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
                         settings.clone()
                     }
                 };
+                settings = &relisted;
+            }
+            End::MovesOn(moved, held) => {
+                resets += 1;
+                counters.set(Counter::Resets, resets);
+                let generation = moved.cluster().generation();
+                tracing::warn!(generation, "the cluster has been founded again: node {node} starts over as a new incarnation");
+                if goes_on_from(&moved) && held.is_none() {
+                    return Err(RunError::NothingHeld { node });
+                }
+                store.iter_mut().for_each(|store| store.enter(generation));
+                (gathered, relisted) = (held, *moved);
                 settings = &relisted;
             }
         }

@@ -24,6 +24,18 @@ fn parse_return(name: &str) -> Option<(u64, u64)> {
     (return_name(life, count) == name).then_some((life, count))
 }
 
+/// The file that says in which generation of the cluster a life began; none: before any recovery.
+fn generation_name(life: u64, generation: u64) -> String {
+    format!("generation-{life:016x}-{generation}")
+}
+
+/// Of which life such a file is, and what it says.
+fn parse_generation(name: &str) -> Option<(u64, u64)> {
+    let (life, generation) = name.strip_prefix("generation-")?.split_once('-')?;
+    let (life, generation) = (u64::from_str_radix(life, 16).ok()?, generation.parse().ok()?);
+    (generation_name(life, generation) == name).then_some((life, generation))
+}
+
 /// An open data directory. It is given up when this is dropped.
 #[derive(Debug)]
 pub struct Directory {
@@ -104,12 +116,28 @@ impl Directory {
         Ok(whole)
     }
 
-    /// Begins the log of a new life.
+    /// Begins the log of a new life, in that generation of the cluster.
     ///
     /// # Errors
     /// When the disk refuses.
-    pub fn begin(&self, life: u64) -> Result<Log<SystemDisk>, WalError> {
+    pub fn begin(&self, life: u64, generation: u64) -> Result<Log<SystemDisk>, WalError> {
+        // First: what stands there without it is of a cluster that was never founded again.
+        if generation > 0 {
+            let path = self.path.join(generation_name(life, generation));
+            SystemDisk.create(&path).map_err(refused(&path, Operation::Create))?;
+            SystemDisk.sync_dir(&self.path).map_err(refused(&self.path, Operation::Sync))?;
+        }
         Log::create(SystemDisk, &self.life_path(life), self.style, life)
+    }
+
+    /// In which generation of the cluster a life began.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn generation(&self, life: u64) -> Result<u64, WalError> {
+        let names = SystemDisk.list(&self.path).map_err(refused(&self.path, Operation::Read))?;
+        let of_life = names.iter().filter_map(|name| parse_generation(name)).filter(|(of, _)| *of == life);
+        Ok(of_life.map(|(_, generation)| generation).max().unwrap_or(0))
     }
 
     fn returns(&self, life: u64) -> Result<Vec<u64>, WalError> {
@@ -167,8 +195,8 @@ impl Directory {
             SystemDisk.remove_dir(&dir).map_err(refused(&dir, Operation::Remove))?;
         }
         let names = SystemDisk.list(&self.path).map_err(refused(&self.path, Operation::Read))?;
-        let counts = names.iter().filter(|name| parse_return(name).is_some_and(|(of, _)| of != life));
-        for path in counts.map(|name| self.path.join(name)) {
+        let of_another = |name: &str| parse_return(name).or(parse_generation(name)).is_some_and(|(of, _)| of != life);
+        for path in names.iter().filter(|name| of_another(name)).map(|name| self.path.join(name)) {
             SystemDisk.remove(&path).map_err(refused(&path, Operation::Remove))?;
         }
         SystemDisk.sync_dir(&self.path).map_err(refused(&self.path, Operation::Sync))

@@ -76,6 +76,8 @@ pub struct Config {
     pub unable_interval_ns: u64,
     /// For how long those who can found the cluster again wait for the rest of their group, in nanoseconds. Who comes later is taught the whole state.
     pub return_patience_ns: u64,
+    /// Whether the cluster has begun with a node's data, and keeps them on disks: then nobody founds an empty one, whoever has nothing.
+    pub has_begun: bool,
     /// Whether whoever started this process has said that every process of the cluster runs where this one sees it: then a node that is not seen does not run.
     /// Without that it may run in a namespace of its own, and serve there.
     pub all_here: bool,
@@ -440,6 +442,10 @@ impl Disks {
             }
         }
         if present.is_empty() {
+            if config.has_begun {
+                self.say("nobody who runs has any data of the cluster since it was founded again".into());
+                return None;
+            }
             if everybody {
                 return Some(Verdict::Found(None));
             }
@@ -545,6 +551,7 @@ mod tests {
             look_interval_ns: 1,
             unable_interval_ns: 1,
             return_patience_ns: PATIENCE_NS,
+            has_begun: false,
             all_here: true,
         };
         let own = Returned::parse(&words).expect("just stored");
@@ -556,6 +563,9 @@ mod tests {
         let mut empty = disks(0, None);
         assert_eq!(empty.judge(Time(0), &[shown(1, None)], false), None, "node 2 may have the data");
         assert_eq!(empty.judge(Time(0), &[shown(1, None), shown(2, None)], true), Some(Verdict::Found(None)));
+        empty.config.has_begun = true;
+        assert_eq!(empty.judge(Time(0), &[shown(1, None), shown(2, None)], true), None, "it had data once");
+        empty.config.has_begun = false;
         assert_eq!(empty.judge(Time(0), &[shown(1, None), shown(2, Some(&[1, 2]))], true), None, "one of two");
         let all = [shown(1, Some(&[1, 2])), shown(2, Some(&[1, 2]))];
         assert_eq!(empty.judge(Time(0), &all, true), None, "they do it themselves");

@@ -116,6 +116,7 @@ impl<const HOST: bool> Cluster<HOST> {
             look_interval_ns: 50_000,
             unable_interval_ns: 100_000,
             return_patience_ns: PATIENCE_NS,
+            has_begun: false,
             all_here: self.all_here,
         };
         let founding = Some(Founding::with_disks(config, back, self.others[node].clone()));

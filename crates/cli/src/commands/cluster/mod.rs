@@ -6,6 +6,7 @@ mod down;
 mod evict;
 mod handover;
 mod kill;
+mod recover;
 mod remove;
 mod replace;
 mod restart;
@@ -30,6 +31,7 @@ pub enum Command {
     Remove(remove::Arguments),
     Replace(replace::Arguments),
     Evict(evict::Arguments),
+    Recover(recover::Arguments),
     Down(down::Arguments),
 }
 
@@ -44,6 +46,7 @@ pub fn run(command: &Command, format: Format) -> Outcome {
         Command::Remove(arguments) => remove::run(arguments, format),
         Command::Replace(arguments) => replace::run(arguments, format),
         Command::Evict(arguments) => evict::run(arguments, format),
+        Command::Recover(arguments) => recover::run(arguments, format),
         Command::Kill(arguments) => kill::run(arguments, format),
     }
 }

@@ -70,6 +70,8 @@ fn shown(counter: Counter) -> Option<(&'static str, Kind, Value)> {
         Counter::DiskSnapshots => ("martlet_disk_snapshots_total", Count, Plain),
         Counter::StableIndex => ("martlet_stable_index", Gauge, Plain),
         Counter::DiskErrno => ("martlet_disk_errno", Gauge, Plain),
+        Counter::Whole => ("martlet_whole", Gauge, Plain),
+        Counter::HeldAtNs => ("martlet_held_at_seconds", Gauge, Seconds),
         Counter::GroupProcesses => ("martlet_group_processes", Gauge, Plain),
     })
 }

@@ -294,7 +294,7 @@ fn a_directory_is_one_processs_at_a_time_and_knows_what_to_come_back_as() {
     assert!(directory.lives_to_recover().expect("readable").is_empty());
 
     let whole = |life: u64, state: &[u8]| {
-        let log = directory.begin(life).expect("a new life");
+        let log = directory.begin(life, 0).expect("a new life");
         let mut wal = Wal::start(log, &directory.life_path(life), Pace::unbounded(), || {}).expect("a thread");
         wal.begin_snapshot();
         wal.append(b"base");
@@ -303,7 +303,7 @@ fn a_directory_is_one_processs_at_a_time_and_knows_what_to_come_back_as() {
         wal.append(b"entry");
         wal.close().expect("a good disk");
     };
-    drop(directory.begin(4).expect("a new life"));
+    drop(directory.begin(4, 0).expect("a new life"));
     assert!(directory.lives_to_recover().expect("readable").is_empty(), "it was never whole");
     whole(5, b"five");
     whole(6, b"six");

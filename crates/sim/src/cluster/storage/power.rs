@@ -61,6 +61,7 @@ pub fn founding_config(settings: &Settings, me: ProcessId) -> founding::Config {
         look_interval_ns: LOOK_INTERVAL_NS,
         unable_interval_ns: UNABLE_INTERVAL_NS,
         return_patience_ns: RETURN_PATIENCE_NS,
+        has_begun: false,
         all_here: true,
     }
 }

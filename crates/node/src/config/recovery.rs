@@ -1,0 +1,26 @@
+//! How often a cluster has been founded again from one node, after a majority was lost for good.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{Checker, ConfigError};
+use martlet_protocol::basics::layout::MAX_MEMBERS;
+
+/// What `martlet cluster recover` writes into the cluster's file. Processes of two generations do not meet: each has a name of its own on the fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecoveryConfig {
+    /// Which one this is, from 1 on.
+    pub generation: u64,
+    /// The node whose state it began with.
+    pub from: u16,
+}
+
+impl RecoveryConfig {
+    /// More than an operator comes to; and with the longest name it has room on the fabric.
+    pub const MAX_GENERATION: u64 = 999_999;
+
+    pub(super) fn validate(&self, check: &Checker<'_>) -> Result<(), ConfigError> {
+        check.range("recovery.generation", self.generation, 1..=Self::MAX_GENERATION)?;
+        check.range("recovery.from", self.from.into(), 0..=MAX_MEMBERS as u64 - 1)
+    }
+}

@@ -1,0 +1,162 @@
+//! A cluster that has lost its majority for good is founded again from one node: what its nodes do when their cluster's file says so (`docs/membership.md`, "Founded again by an operator").
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use martlet_fabric::{Identity, Incarnation, PeerKind};
+use martlet_protocol::basics::ProcessId;
+use martlet_protocol::engine::Gathered;
+use martlet_protocol::replica::Application;
+
+use super::RunError;
+use super::disk::{Birth, belonged};
+use super::life::Life;
+use crate::backend::Backend;
+use crate::config::{Cluster, Settings};
+use crate::durable::{DiskError, Origin, Store};
+use crate::engine::NodeEngine;
+
+/// How often the cluster's file is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Looks at the cluster's file on a thread of its own, since a file can keep whoever reads it waiting.
+#[derive(Debug)]
+pub(super) struct FileWatch {
+    /// The newest generation that the file has been seen to say.
+    generation: Arc<AtomicU64>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FileWatch {
+    /// Of a cluster that a program has made there is no file, and nothing is seen.
+    pub fn start(settings: &Settings) -> std::io::Result<FileWatch> {
+        let (generation, ends) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let file = settings.cluster().file().map(Path::to_owned);
+        let thread = file.map(|file| {
+            let (generation, ends) = (Arc::clone(&generation), Arc::clone(&ends));
+            std::thread::Builder::new().name("martlet-file".into()).spawn(move || {
+                martlet_fabric::shm::process::stand_aside();
+                watch(&file, &generation, &ends);
+            })
+        });
+        Ok(FileWatch { generation, ends, thread: thread.transpose()? })
+    }
+
+    /// Whether the file says that the cluster has been founded again since this one.
+    #[inline]
+    pub fn has_moved_on(&self, cluster: &Cluster) -> bool {
+        self.generation.load(Ordering::Relaxed) > cluster.generation()
+    }
+
+    /// What it says. `None`: it cannot be read just now, or does not list this node, or says what it said before. Nothing is given up then, until it changes.
+    pub fn read_again(&self, settings: &Settings) -> Option<Settings> {
+        let read = settings.moved_on();
+        let moved =
+            read.inspect_err(|error| tracing::error!(%error, "the cluster has been founded again, and this node has no part in it")).ok();
+        let moved = moved.filter(|moved| moved.cluster().generation() > settings.cluster().generation());
+        if moved.is_none() {
+            self.generation.store(0, Ordering::Relaxed);
+        }
+        moved
+    }
+}
+
+impl Drop for FileWatch {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It panics nowhere, and what it said is of no use any more.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn watch(file: &PathBuf, generation: &AtomicU64, ends: &AtomicBool) {
+    let stamp = || std::fs::metadata(file).and_then(|about| Ok((about.modified()?, about.len()))).ok();
+    let mut seen: Option<(SystemTime, u64)> = None;
+    while !ends.load(Ordering::Relaxed) {
+        let now = stamp();
+        // What is not there, or not valid, says nothing; it is looked at again when it changes.
+        if now.is_some()
+            && now != seen
+            && let Ok(cluster) = Cluster::load(file)
+        {
+            generation.fetch_max(cluster.generation(), Ordering::Relaxed);
+        }
+        seen = now;
+        std::thread::park_timeout(LOOK);
+    }
+}
+
+/// Whether the cluster goes on from this node.
+pub(super) fn goes_on_from(settings: &Settings) -> bool {
+    let recovery = settings.cluster().config().recovery.as_ref();
+    recovery.is_some_and(|recovery| recovery.from == settings.id().0)
+}
+
+impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
+    /// Brings the state that stands on this node's disk, of an earlier generation of the cluster, into the machine. `None`: there is none to go on from.
+    pub(super) fn gather_from_disk(settings: &Settings, store: &Store, machine: &mut A::Machine) -> Result<Option<Gathered>, RunError> {
+        let node = settings.id();
+        let disk = |error: DiskError| RunError::Disk { node, error };
+        let Some(life) = store.life_to_go_on_from(|life, left| belonged::<E>(settings, life, left)).map_err(disk)? else { return Ok(None) };
+        let me = ProcessId { node, incarnation: Incarnation(store.incarnation(life).map_err(disk)?) };
+        let identity = Identity { node, incarnation: me.incarnation, kind: PeerKind::Member };
+        // Its log needs memory to stand in. It lets nobody in.
+        let mut fabric = F::start_node(settings, identity).map_err(|error| RunError::Fabric { node, error })?;
+        let birth = Birth { me, disk: Some((store, Origin::Return { life })), gathered: None };
+        let (mut engine, keeper) = Self::equip(settings.cluster(), &birth, None, machine, &fabric)?;
+        let gathered = engine.gather(&mut fabric, machine);
+        keeper.map_or(Ok(()), |keeper| keeper.close()).map_err(|error| disk(error.into()))?;
+        gathered.map(Some).ok_or(RunError::NothingHeld { node })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ClusterConfig, Key, NodeConfig, NodeEntry, RecoveryConfig};
+
+    #[test]
+    fn a_newer_generation_in_the_file_is_seen_and_an_older_one_is_not() {
+        let path = std::env::temp_dir().join(format!("martlet-file-watch-{}.toml", std::process::id()));
+        let key = Key::generate().expect("randomness").to_hex();
+        let write = |generation: u64| {
+            let recovery = (generation > 0).then_some(RecoveryConfig { generation, from: 0 });
+            let config =
+                ClusterConfig { key: Some(key.clone().into()), recovery, ..ClusterConfig::new("watched", vec![NodeEntry::new(0)]) };
+            let fresh = path.with_extension("new");
+            std::fs::write(&fresh, config.to_toml()).and_then(|()| std::fs::rename(&fresh, &path)).expect("a temporary file");
+        };
+        write(1);
+        let cluster = Cluster::load(&path).expect("valid");
+        let settings = Settings::new(cluster, NodeConfig::new(0, "<cluster>")).expect("valid");
+        let watch = FileWatch::start(&settings).expect("a thread");
+        let until = |wanted: u64| {
+            while watch.generation.load(Ordering::Relaxed) != wanted {
+                std::thread::yield_now();
+            }
+        };
+        until(1);
+        assert!(!watch.has_moved_on(settings.cluster()), "that is the one it is in");
+        assert!(goes_on_from(&settings));
+        std::fs::write(&path, "nonsense").expect("ours");
+        write(12);
+        until(12);
+        assert!(watch.has_moved_on(settings.cluster()));
+        assert!(watch.read_again(&settings).is_some_and(|moved| moved.cluster().generation() == 12));
+        write(0);
+        assert!(watch.read_again(&settings).is_none() && !watch.has_moved_on(settings.cluster()), "it has been taken back");
+        drop(watch);
+        write(12);
+        assert_eq!(settings.relisted().expect("valid").cluster().generation(), 1, "who starts over stays where it is");
+        let moved = settings.moved_on().expect("valid");
+        assert_eq!((moved.cluster().generation(), moved.cluster().fabric_name().as_str()), (12, "watched~12"));
+        std::fs::remove_file(&path).expect("ours");
+    }
+}
