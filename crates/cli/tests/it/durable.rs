@@ -7,10 +7,12 @@ use std::process::Command;
 
 use crate::cluster::Cluster;
 use crate::martlet::{Ran, TempDir, await_mourners, command, free_ports, processes_about, ran};
+use crate::nodes::{Load, ROOM, nothing_is_lost};
 
 fn up(cluster: &Cluster, more: &[&str]) -> Ran {
-    let usual = ["cluster", "up", "--engine", "mu", "--durability", "sync", "--redis-port", &cluster.port.to_string(), "--patience", "120"];
-    cluster.run(&[&usual, more].concat())
+    let usual = ["cluster", "up", "--engine", "mu", "--redis-port", &cluster.port.to_string(), "--patience", "120"];
+    let sync: &[&str] = if more.contains(&"--durability") { &[] } else { &["--durability", "sync"] };
+    cluster.run(&[&usual, sync, more].concat())
 }
 
 #[test]
@@ -35,6 +37,48 @@ fn the_store_keeps_its_data_over_an_end_and_over_a_crash_of_all() {
     assert!(stable >= 2, "a majority has it on disk: {objects:?}");
     cluster.run(&["cluster", "down", "--purge"]).ok();
     assert!(!std::path::Path::new(&cluster.dir).exists(), "the data go with --purge");
+}
+
+/// SIGTERM to these nodes, all at once, as a service manager sends it; until they have ended.
+fn end(cluster: &Cluster, nodes: &[u64]) {
+    let pid = |node: &u64| cluster.nodes()[node].1.map(|pid| pid.to_string());
+    let pids: Vec<String> = nodes.iter().filter_map(pid).collect();
+    assert_eq!(pids.len(), nodes.len(), "all of them run");
+    assert!(Command::new("kill").arg("-TERM").args(&pids).status().expect("there is a kill").success());
+    while nodes.iter().any(|node| cluster.nodes()[node].1.is_some()) {}
+}
+
+/// Under load all nodes end in order, or all but one, in each way that an operator and a service manager have; then what does not run is started again. Writers
+/// go on through all of it, and whatever they were told is there.
+fn is_ended_in_order_again_and_again(durability: &str) {
+    let cluster = Cluster::with_room_for(ROOM);
+    up(&cluster, &["--durability", durability]).ok();
+    let load = Load::start(&cluster);
+    for round in 0..6 {
+        load.goes_on();
+        match round % 3 {
+            0 => end(&cluster, &[2, 0, 1]),
+            1 => drop(cluster.run(&["cluster", "down"]).ok()),
+            // The third one serves alone.
+            _ => {
+                end(&cluster, if round == 2 { &[0, 1] } else { &[1, 2] });
+                load.goes_on();
+            }
+        }
+        cluster.up_again().ok();
+    }
+    load.goes_on();
+    nothing_is_lost(&cluster, &load.end());
+}
+
+#[test]
+fn the_store_goes_on_after_orderly_ends_of_all_nodes_or_two_with_sync() {
+    is_ended_in_order_again_and_again("sync");
+}
+
+#[test]
+fn the_store_goes_on_after_orderly_ends_of_all_nodes_or_two_with_async() {
+    is_ended_in_order_again_and_again("async");
 }
 
 #[test]

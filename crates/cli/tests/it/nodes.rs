@@ -19,7 +19,7 @@ use crate::cluster::Cluster;
 use crate::martlet::{Ran, command, fabric};
 
 /// The most nodes that a cluster here grows to, and one number more.
-const ROOM: u16 = 6;
+pub const ROOM: u16 = 6;
 /// Longer than anything takes, for what does not wait without one.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -28,14 +28,14 @@ fn address(cluster: &Cluster, node: u16) -> String {
 }
 
 /// Clients that write, each key once, until they are told to stop; they know what was acknowledged.
-struct Load {
+pub struct Load {
     stop: Arc<AtomicBool>,
     acknowledged: Arc<AtomicU64>,
     writers: Vec<JoinHandle<u64>>,
 }
 
 impl Load {
-    fn start(cluster: &Cluster) -> Load {
+    pub fn start(cluster: &Cluster) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let acknowledged = Arc::new(AtomicU64::new(0));
         let writers = (0..2).map(|writer| {
@@ -59,7 +59,7 @@ impl Load {
     }
 
     /// Waits until requests that came after this moment have been served.
-    fn goes_on(&self) {
+    pub fn goes_on(&self) {
         let before = self.acknowledged.load(Ordering::Relaxed);
         while self.acknowledged.load(Ordering::Relaxed) < before + 10 {
             assert!(!self.writers.iter().any(JoinHandle::is_finished), "a writer has given up");
@@ -68,7 +68,7 @@ impl Load {
     }
 
     /// Ends it. How much of each writer was acknowledged.
-    fn end(self) -> Vec<u64> {
+    pub fn end(self) -> Vec<u64> {
         self.stop.store(true, Ordering::Relaxed);
         self.writers.into_iter().map(|writer| writer.join().expect("it does not give up")).collect()
     }
@@ -82,7 +82,7 @@ fn client(cluster: &Cluster) -> ClusterClient {
 }
 
 /// Everything that was acknowledged is there.
-fn nothing_is_lost(cluster: &Cluster, written: &[u64]) {
+pub fn nothing_is_lost(cluster: &Cluster, written: &[u64]) {
     let mut client = client(cluster);
     for (writer, count) in written.iter().enumerate() {
         assert!(*count > 0);

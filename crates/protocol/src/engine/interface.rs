@@ -88,6 +88,12 @@ pub trait Engine: Debug + Sized {
     /// Whether it leads and no other replica holds the state: one more crash and the service ends.
     fn is_alone(&self) -> bool;
 
+    /// Whether those who stay may still need this replica, which has asked to be removed: as long as it counts among those whose majority commits, and others of them
+    /// live. Where views alone say who counts, a view without it is enough.
+    fn is_needed(&self) -> bool {
+        false
+    }
+
     /// Whose majority commits, as far as it is known to be committed; nobody where views alone say who counts.
     fn committed_group(&self) -> &[ProcessId] {
         &[]

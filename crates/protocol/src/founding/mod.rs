@@ -21,8 +21,8 @@
 //! founds it anew; otherwise all of them have to be back, since a node that is not heard from may be alive: on another host, or in a namespace of this one.
 //!
 //! **Where disks are used** (`docs/durability.md`, "Coming back"), whoever would found it reads also what everybody has come back with. If anybody has come
-//! back with a log, the members of the best log's group that are there go on with it, once they are a majority of that group; a process that has nothing, or a
-//! log of another history, waits for their view. If nobody has one, every configured node has to be there to say so.
+//! back with a log, the members of the best log's group that are there go on with it, once they are a majority of that group, and with them who has that log, if none
+//! of them has it; a process that has nothing, or a log of another history, waits for their view. If nobody has one, every configured node has to be there to say so.
 //!
 //! Where one process has the claim whatever it has come back with ([`Ground::FIXED`]), it founds the cluster **for others** if it does not belong to that group: it
 //! shows their first view on its board, from where they learn it, and asks to be taken in like any newcomer. So the claim never has to move, and there is no
@@ -452,7 +452,7 @@ impl Disks {
             self.say("nobody who runs has any data; a new cluster is founded when every configured node runs and has none either".into());
             return None;
         }
-        let named = returned::best(&present).into_iter().flat_map(|log| &log.members).find(|id| id.node == config.me.node);
+        let named = returned::best(&present).into_iter().flat_map(|(_, log)| &log.members).find(|id| id.node == config.me.node);
         if let Some(id) = named.filter(|id| **id != config.me.birth() && self.lives.contains(&id.incarnation.0)) {
             return Some(Verdict::ComeBackAs(id.incarnation.0));
         }

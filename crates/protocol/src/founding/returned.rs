@@ -2,7 +2,7 @@
 
 use crate::basics::ballot::majority;
 use crate::basics::layout::{LAST_VIEW, MAX_MEMBERS, returned};
-use crate::basics::{LogIndex, ProcessId, ViewNumber, is_number};
+use crate::basics::{Canary, LogIndex, ProcessId, ViewNumber, is_number};
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Incarnation, Memory, NodeId};
 
@@ -76,9 +76,9 @@ impl Returned {
 pub struct Refounding {
     /// The first view's number.
     pub number: ViewNumber,
-    /// Who belongs to the group of the best log and is there.
+    /// Who belongs to the group of the best log and is there; and if that log is none of theirs, who has come back with it.
     pub members: Vec<ProcessId>,
-    /// Whether that is the whole group.
+    /// Whether the whole group is there.
     pub complete: bool,
 }
 
@@ -100,17 +100,20 @@ pub enum Lack {
     },
 }
 
-/// The best of these logs: the one with the highest number, then the longest, as for the engine itself.
-pub(super) fn best(present: &[(ProcessId, Returned)]) -> Option<&Returned> {
-    present.iter().map(|(_, log)| log).max_by_key(|log| (log.ballot, log.last))
+/// The best of these logs: the one with the highest number, then the longest, as for the engine itself. And who has it: of several lives of one member the latest.
+pub(super) fn best(present: &[(ProcessId, Returned)]) -> Option<(ProcessId, &Returned)> {
+    present.iter().map(|(id, log)| (*id, log)).max_by_key(|(id, log)| (log.ballot, log.last, *id))
 }
 
 /// What those who are there can found. A majority of the best log's group has to be there, since nothing less is sure to know of all that was acknowledged.
 ///
+/// A leader that has taken itself out of the group may have ended before anybody else knew: then the change stands in its log alone, and by their own logs those who
+/// stay lack its vote. So it has to be there for them to read its log, and belongs to the first view until they have.
+///
 /// # Errors
 /// When nobody can, for now.
 pub fn refound(present: &[(ProcessId, Returned)]) -> Result<Refounding, Lack> {
-    let best = best(present).ok_or(Lack::Logs)?;
+    let (owner, best) = best(present).ok_or(Lack::Logs)?;
     let is_member = |id: &ProcessId| best.members.contains(&id.birth());
     let mut members: Vec<ProcessId> = present.iter().map(|(id, _)| *id).filter(is_member).collect();
     // A member has one voice: an earlier return of it may still be listed while it dies.
@@ -123,7 +126,13 @@ pub fn refound(present: &[(ProcessId, Returned)]) -> Result<Refounding, Lack> {
         return Err(Lack::Majority { group: nodes(&best.members), present: nodes(&members), needed });
     }
     let newest = present.iter().map(|(_, log)| log.view).max().unwrap_or_default();
-    Ok(Refounding { number: newest.next(), complete: members.len() == best.members.len(), members })
+    let complete = members.len() == best.members.len();
+    let has_it = |(id, log): &(ProcessId, Returned)| members.contains(id) && (log.ballot, log.last) == (best.ballot, best.last);
+    if !present.iter().any(has_it) && !Canary::BestLogLeftOut.is_planted() {
+        members.push(owner);
+        members.sort_unstable();
+    }
+    Ok(Refounding { number: newest.next(), complete, members })
 }
 
 #[cfg(test)]
@@ -189,6 +198,21 @@ mod tests {
         let other = ProcessId { incarnation: Incarnation(9 << 16), ..born(1) };
         let mixed = refound(&[(back(0), log(4, 50, &all)), (other, log(4, 50, &all))]);
         assert!(matches!(mixed, Err(Lack::Majority { .. })));
+    }
+
+    #[test]
+    fn who_has_the_best_log_is_in_until_a_member_of_its_group_has_it_too() {
+        let of = |logs: &[(u16, Returned)]| refound(&logs.iter().map(|(node, log)| (back(*node), log.clone())).collect::<Vec<_>>());
+        // Node 0 led, and took itself out of the group of two; node 1 had ended before it heard.
+        let alone = of(&[(0, log(4, 91, &[1])), (1, log(4, 90, &[0, 1])), (2, log(4, 80, &[0, 1, 2]))]).expect("node 1 is the whole group");
+        assert_eq!((alone.members, alone.complete), (vec![back(0), back(1)], true));
+        let Err(_) = of(&[(0, log(4, 91, &[1])), (2, log(4, 80, &[0, 1, 2]))]) else { panic!("nobody can go on without node 1") };
+        let known = of(&[(0, log(4, 91, &[1])), (1, log(4, 91, &[1]))]).expect("node 1 is the whole group");
+        assert_eq!(known.members, [back(1)], "it has the log itself");
+        // An earlier return of the owner may still be listed while it dies.
+        let again = ProcessId { incarnation: Incarnation(back(0).incarnation.0 + 1), ..back(0) };
+        let twice = [(again, log(4, 91, &[1])), (back(0), log(4, 91, &[1])), (back(1), log(4, 90, &[0, 1]))];
+        assert_eq!(refound(&twice).expect("node 1 is the whole group").members, [again, back(1)]);
     }
 
     #[test]

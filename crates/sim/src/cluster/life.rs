@@ -61,8 +61,12 @@ pub enum Due {
     Mend {
         cut: usize,
     },
-    /// The last thread of a process dies, some time after the first.
+    /// A process is killed, or its last thread dies some time after the first.
     Perish {
+        process: usize,
+    },
+    /// A process is asked to end.
+    Leave {
         process: usize,
     },
     DeclareDead,
@@ -113,6 +117,8 @@ pub struct Cluster<E, const HOST: bool> {
     pub(super) history: Vec<Recorded>,
     /// What outlives processes, where there are disks.
     pub(super) lasting: Option<Lasting>,
+    /// All nodes are on their way to end, and start again when they have: chance for that.
+    pub(super) shutdown: Option<Rng>,
     /// Ways that have been cut: pairs of processes.
     pub(super) cuts: Vec<Vec<(usize, usize)>>,
     /// Values handed out, so that no two writes write the same.
@@ -172,6 +178,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             free_messages: Vec::new(),
             history: Vec::new(),
             lasting: None,
+            shutdown: None,
             cuts: Vec::new(),
             values: 0,
             requests: 0,
@@ -392,6 +399,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
 
     /// As [`Cluster::advance`], but lets only one thing happen in the world, be it a store that lands somewhere.
     pub(super) fn advance_a_step(&mut self, end: u64) -> bool {
+        self.start_again_after_shutdown();
         let next = self.agenda.peek().map_or(u64::MAX, |Reverse((at, _, _))| *at);
         match self.world.next_event(next.min(end)) {
             Some(Some(process)) => self.turn(process),
@@ -407,6 +415,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
 
     /// Lets the next turn or trouble come, if one is due by `end`. Returns whether one was.
     pub(super) fn advance(&mut self, end: u64) -> bool {
+        self.start_again_after_shutdown();
         let next = self.agenda.peek().map_or(u64::MAX, |Reverse((at, _, _))| *at);
         if let Some(process) = self.world.next_turn(next.min(end)) {
             self.turn(process);
@@ -424,6 +433,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         match due {
             Due::Fault { fault, nth } => self.strike(fault, nth),
             Due::Restart { node } if !self.alone.is_empty() && !self.alone.contains(&node) => self.late.push(node),
+            // They all start again when the last one has ended.
+            Due::Restart { .. } if self.shutdown.is_some() => {}
             Due::Restart { node } => {
                 if self.current[usize::from(node)].is_none() {
                     self.start(node);
@@ -433,6 +444,11 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             Due::Doze { process, left, held } => self.doze(process, left, held),
             Due::Mend { cut } => self.mend(cut),
             Due::Perish { process } => self.end(process, false),
+            Due::Leave { process } => {
+                if self.nodes[process].is_some() {
+                    self.leave(process);
+                }
+            }
             Due::DeclareDead => self.declare_dead(),
             Due::Call { client } => self.call(client),
             Due::Send { client, number } => self.send_request(client, number),
@@ -447,7 +463,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let Some(node) = &mut self.nodes[process] else { return };
         let mut place = power::place::<HOST>(&mut self.lasting, node.me().node, &self.current);
         let turn = node.turn(now, &self.settings, &mut self.chance, place.as_mut());
-        let (knows_view, comes_back_as) = (node.core().view().is_some(), node.comes_back_as);
+        // Who ends in order ends its process: the next one looks at its disk.
+        let (joins_again, comes_back_as) = (node.core().view().is_some() && !node.is_leaving(), node.comes_back_as);
         let has_stopped_clock = node.clock.has_stopped();
         let (me, over, replies) = (node.me(), node.over, std::mem::take(&mut node.server.outbox));
         self.faults.add(Fault::FullLog, std::mem::take(&mut node.server.refused));
@@ -479,7 +496,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         if over {
             self.end(process, true);
             if let Some(Lasting { joins, known_as, .. }) = &mut self.lasting {
-                joins[usize::from(me.node.0)] = knows_view;
+                joins[usize::from(me.node.0)] = joins_again;
                 known_as[usize::from(me.node.0)] = comes_back_as;
             }
             let span = self.settings.restart;

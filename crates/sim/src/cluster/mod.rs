@@ -113,6 +113,13 @@ pub const SPECIAL: &[Kind] = &[
         disks: false,
         live: |plan, _| scenarios::read_from_the_past(plan),
     },
+    Kind {
+        name: "two-end",
+        about: "mu on one host, with slow disks; two of three replicas are asked to end at once, and the third one goes on alone",
+        ground: Ground::Host,
+        disks: true,
+        live: |plan, _| scenarios::two_of_three_end(plan),
+    },
 ];
 
 impl Kind {

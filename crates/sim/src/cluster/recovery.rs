@@ -30,6 +30,11 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// What was on its way when trouble ended comes to its end: a view that had been proposed is decided, say. Then it shows whether enough is left to
     /// go on with.
     pub(super) fn settle(&mut self) {
+        // Those who are to end do so within their patience, and start again.
+        let until = self.world.now() + BOUND_NS;
+        while self.shutdown.is_some() && self.world.now() < until && self.oracles.violation().is_none() {
+            self.go_on_until(self.world.now() + STEP_NS);
+        }
         self.go_on_until(self.world.now() + SETTLE_NS);
         // Where nobody knows a view the disks decide.
         self.ended = self.oracles.views.newest().is_some() && self.enough(false, |_| true).is_none();
@@ -39,7 +44,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
     /// has to serve. Then they come back, too.
     pub(super) fn serve_alone(&mut self) {
         let suspected = |p: usize| self.nodes.iter().flatten().any(|n| n.core().suspicion(self.name(p)).is_some());
-        let stays = |p: usize| self.nodes[p].as_ref().is_some_and(|n| !n.leaving && !n.dying && !n.over) && !suspected(p);
+        let stays = |p: usize| self.nodes[p].as_ref().is_some_and(|n| !n.is_leaving() && !n.dying && !n.over) && !suspected(p);
         let Some(few) = self.enough_with_newcomers(stays) else { return };
         let others: Vec<usize> = self.alive().filter(|p| !few.contains(p)).collect();
         self.tell(|c| {

@@ -147,7 +147,8 @@ impl Settings {
         }
         let lease_ns = chance.u64(20_000..150_000);
         let mut every_ns = [None; FAULTS];
-        for fault in Fault::ALL.into_iter().filter(|fault| fault.is_event() && !matches!(fault, Fault::HandOver | Fault::PowerLoss)) {
+        let drawn_later = [Fault::HandOver, Fault::PowerLoss, Fault::Shutdown];
+        for fault in Fault::ALL.into_iter().filter(|fault| fault.is_event() && !drawn_later.contains(fault)) {
             every_ns[fault as usize] = mean_ns(chance, temper, ground, fault);
         }
         if temper == Temper::Calm {
@@ -226,7 +227,7 @@ impl Settings {
         settings
     }
 
-    /// Gives the nodes disks, whose power goes now and then. With chance of its own: lives without disks are what they were.
+    /// Gives the nodes disks, whose power goes now and then, and all of which end in order now and then. With chance of its own: lives without disks are what they were.
     pub fn add_disks(&mut self, chance: &mut Rng) {
         let slowest = chance.u64(1_000..30_000);
         self.disks = Some(Disks {
@@ -237,6 +238,7 @@ impl Settings {
             late: chance.u8(0..3),
         });
         self.set_every_ns(Fault::PowerLoss, chance.u64(600_000..3_000_000));
+        self.set_every_ns(Fault::Shutdown, chance.u64(600_000..3_000_000));
         // A first view has nobody but members of the group, and one of them has to decide the next.
         for roles in self.roles.iter_mut().filter(|roles| roles.has(Roles::REPLICA)) {
             *roles = roles.with(Roles::COORDINATOR);

@@ -98,6 +98,10 @@ impl Engine for Mu {
         self.is_alone()
     }
 
+    fn is_needed(&self) -> bool {
+        self.is_needed()
+    }
+
     fn committed_group(&self) -> &[ProcessId] {
         self.log.committed_group().map_or(&[], |(_, group)| group.members())
     }

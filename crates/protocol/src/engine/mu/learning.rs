@@ -141,6 +141,8 @@ impl Mu {
             Some(Status::Follower) if self.ahead.is_empty() || self.ahead.contains(&peer.process) => 3,
             Some(Status::Leader) if leader_too => 2,
             Some(Status::Follower) if leader_too => 1,
+            // A leader that took itself out of the group, and has come back with the only log that says so.
+            Some(Status::Taught) if leader_too && self.ahead.contains(&peer.process) => 2,
             _ => 0,
         };
         let best = able.map(|p| (rank(p), Some(p.id) != last, p.process, p.id)).max();

@@ -309,6 +309,18 @@ impl Mu {
         reign.is_some_and(|r| !r.followers.iter().any(|f| f.held().is_some_and(|held| held >= committed)))
     }
 
+    /// Whether this process is about to go and the others may still need it: it votes until a group without it is committed, and a leader that takes itself out has
+    /// to see that there. If nobody else of the group in force lives, nothing more can come of waiting.
+    pub fn is_needed(&self) -> bool {
+        let Some(group) = self.log.group() else { return false };
+        let leads = self.is_leading();
+        let votes = group.contains(self.me) || self.log.committed_group().is_some_and(|(_, group)| group.contains(self.me));
+        if self.is_removed() || !(leads || votes) || (!leads && Canary::MuEarlyFarewell.is_planted()) {
+            return false;
+        }
+        self.peers.iter().any(|p| p.watch.is_alive() && group.contains(p.process))
+    }
+
     /// When [`post`](Self::post) has something to do by itself, at the latest.
     pub fn deadline(&self) -> Time {
         let next = self.schedule.next(&self.heart);

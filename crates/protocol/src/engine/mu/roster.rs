@@ -191,7 +191,8 @@ impl Mu {
             |id: &ProcessId| latest(id).is_some_and(|p| matches!(p.watch.status, Some(Status::Follower | Status::Leader | Status::Taught)));
         let successor_knows = self.hand_over.wish().is_some_and(|to| self.could_lead(to));
         let Some(reign) = self.reign.as_mut().filter(|r| r.may_change(&self.log)) else { return };
-        let Some(group) = self.log.group() else { return };
+        // Who has taken itself out goes on leading up to where that is committed, and changes nothing more: nobody else would hear of it.
+        let Some(group) = self.log.group().filter(|group| group.contains(self.me)) else { return };
         self.adding.retain(|id| !group.contains(*id) && !group.has_removed(*id));
         self.removing.retain(|id| group.contains(*id) && group.members().len() > 1);
         let committed = self.log.committed().index;

@@ -33,6 +33,8 @@ pub enum Fault {
     HandOver,
     /// All hosts lose their power at once: what is not on disks is gone (kinds with disks).
     PowerLoss,
+    /// All nodes are asked to end, at nearly the same moment or one after the other; when all have, they start again (kinds with disks).
+    Shutdown,
     /// Lost datagrams.
     Drop,
     /// Datagrams that come twice.
@@ -81,6 +83,7 @@ impl Fault {
         Fault::LeaseChange,
         Fault::HandOver,
         Fault::PowerLoss,
+        Fault::Shutdown,
         Fault::Drop,
         Fault::Repeat,
         Fault::Delay,
@@ -99,7 +102,7 @@ impl Fault {
 
     /// Whether it happens at moments of its own, so that one of them can be left out.
     pub const fn is_event(self) -> bool {
-        (self as usize) <= Fault::PowerLoss as usize
+        (self as usize) <= Fault::Shutdown as usize
     }
 
     /// Whether it takes a network.
@@ -122,6 +125,7 @@ impl Fault {
             Fault::LeaseChange => "lease-change",
             Fault::HandOver => "hand-over",
             Fault::PowerLoss => "power-loss",
+            Fault::Shutdown => "shutdown",
             Fault::Drop => "drop",
             Fault::Repeat => "repeat",
             Fault::Delay => "delay",

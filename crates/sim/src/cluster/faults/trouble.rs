@@ -188,21 +188,22 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 true
             }
             Fault::PowerLoss => self.lose_power(nth, chance),
+            Fault::Shutdown => self.shut_down(nth, chance),
             _ => unreachable!("{fault} is no single event"),
         }
     }
 
-    /// A process asks to be removed.
-    fn leave(&mut self, process: usize) {
+    /// A process is to end in order.
+    pub(in crate::cluster) fn leave(&mut self, process: usize) {
         let now = self.world.now();
-        self.nodes[process].as_mut().expect("it lives").leave(now, &mut self.chance);
+        self.nodes[process].as_mut().expect("it lives").leave(now, &self.settings, &mut self.chance);
         self.look_at(process);
         self.world.wake(process);
     }
 
     /// A process that leads, if one does, and is not on its way out.
     pub(in crate::cluster) fn leader(&self) -> Option<usize> {
-        self.alive().find(|p| self.nodes[*p].as_ref().is_some_and(|n| n.engine().standing() == Standing::Primary && !n.leaving))
+        self.alive().find(|p| self.nodes[*p].as_ref().is_some_and(|n| n.engine().standing() == Standing::Primary && !n.is_leaving()))
     }
 
     pub(in crate::cluster) fn tell(&mut self, what: impl FnOnce(&Self) -> String) {
@@ -306,7 +307,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let others = || self.nodes.iter().enumerate().filter(|(p, _)| *p != victim).filter_map(|(p, n)| Some((p, n.as_ref()?)));
         let well = |p: usize, n: &Node<E, HOST>| {
             let suspected = self.nodes.iter().flatten().any(|other| other.core().suspicion(n.me()).is_some());
-            !n.leaving && !n.dying && !suspected && !self.world.is_paused(p)
+            !n.is_leaving() && !n.dying && !suspected && !self.world.is_paused(p)
         };
         let left = |role: Roles| others().filter(|(p, n)| view.member(n.me()).is_some_and(|m| m.roles.has(role)) && well(*p, n)).count();
         let survives = left(Roles::REPLICA) > 0 && left(Roles::COORDINATOR) > 0;
@@ -350,6 +351,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             match due {
                 Due::Restart { node } => self.enter(self.world.now() + 1, Due::Restart { node }),
                 Due::Perish { process } => self.end(process, false),
+                // What has begun has to come to an end: nobody starts again before.
+                Due::Leave { process } => self.enter(self.world.now() + 1, Due::Leave { process }),
                 Due::Call { .. } | Due::Send { .. } | Due::Resend { .. } | Due::Arrive { .. } | Due::GiveUp { .. } => {
                     self.agenda.push(Reverse((at, order, due)));
                 }

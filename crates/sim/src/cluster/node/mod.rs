@@ -14,6 +14,7 @@ use martlet_protocol::basics::ballot::{self, LAST_CAS_BALLOT, SlotState, SlotWor
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, RETURNED, SLOT_WORDS, SLOTS, life};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
 use martlet_protocol::duty::{DutyCycle, Environment, Host, Note, Pace};
+use martlet_protocol::engine::{Leaving, LeavingPatience, LeavingStep};
 use martlet_protocol::founding::simulated::Claim;
 use martlet_protocol::founding::{Founding, Refounding, Returned, Verdict};
 use martlet_protocol::membership::{Core, Member, Milestone, Roles, View};
@@ -65,8 +66,10 @@ pub struct Node<E, const HOST: bool> {
     threads: usize,
     /// This life is over: membership says that the process is out, or the engine can't go on.
     pub over: bool,
-    /// It has been asked to leave.
-    pub leaving: bool,
+    /// It has been asked to leave: how far it is with that.
+    leaving: Option<Leaving>,
+    /// It is a replica, or was one when it began to leave.
+    replicates: bool,
     /// One of its threads has died, the others follow.
     pub dying: bool,
     /// Entries taken that are not known to be committed.
@@ -155,7 +158,8 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             clock,
             threads,
             over: false,
-            leaving: false,
+            leaving: None,
+            replicates: false,
             dying: false,
             uncommitted: VecDeque::new(),
             notable: Vec::new(),
@@ -284,10 +288,34 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         self.ask(true_now, chance, |core, now, _| core.join(now));
     }
 
-    /// Asks to be removed, of its own will. It takes no more requests.
-    pub fn leave(&mut self, true_now: u64, chance: &mut Rng) {
-        (self.leaving, self.cycle.serving) = (true, false);
-        self.ask(true_now, chance, |core, now, fabric| core.leave(now, fabric));
+    /// It is to end in order.
+    pub fn leave(&mut self, true_now: u64, settings: &Settings, chance: &mut Rng) {
+        let leave_ns = settings.broadcast_timeout_ns;
+        let patience = LeavingPatience { last_copy_ns: 2 * leave_ns, leave_ns, needed_ns: 2 * leave_ns };
+        let now = self.clock.read(true_now, chance);
+        self.leaving.get_or_insert_with(|| Leaving::new(now, patience));
+    }
+
+    /// Whether it has been asked to leave.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.is_some()
+    }
+
+    /// Gets on with that, up to the next turn.
+    fn get_on_with_leaving(&mut self, true_now: u64, chance: &mut Rng) {
+        while let Some(leaving) = &mut self.leaving {
+            let now = self.clock.read(true_now, chance);
+            let Host { engine, member, unfit, .. } = &self.host;
+            match leaving.step(now, &member.core, engine, member.excluded, *unfit) {
+                LeavingStep::Turn => return,
+                LeavingStep::StopServing => self.cycle.serving = false,
+                LeavingStep::Leave => self.ask(true_now, chance, |core, now, fabric| core.leave(now, fabric)),
+                LeavingStep::End => {
+                    self.over = true;
+                    return;
+                }
+            }
+        }
     }
 
     /// An operator wants leases of another length.
@@ -332,7 +360,8 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                 return Turn { due: true_now + chance.u64(settings.break_ns.0..=settings.break_ns.1), active };
             }
         };
-        self.over |= self.host.unfit || self.host.member.excluded;
+        self.over |= (self.host.unfit || self.host.member.excluded) && !self.is_leaving();
+        self.get_on_with_leaving(true_now, chance);
         self.note_entries();
         self.note_contradictions();
         self.host.invariants();
@@ -369,8 +398,12 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         for taken in self.host.machine.taken.drain(..) {
             self.uncommitted.push_back(taken);
         }
-        // What a learner has taken may yet be taken back, by teaching it anew.
-        if self.core().view().and_then(|view| view.member(self.me())).is_none_or(|member| !member.roles.has(Roles::REPLICA)) {
+        // What a learner has taken may yet be taken back, by teaching it anew. Who leaves is a replica up to its end, whatever the view says by then.
+        let member = self.core().view().and_then(|view| view.member(self.me()));
+        if member.is_some() || !self.is_leaving() {
+            self.replicates = member.is_some_and(|member| member.roles.has(Roles::REPLICA));
+        }
+        if !self.replicates {
             return;
         }
         // Nor has what it shows any meaning while it holds the state no longer.
@@ -390,7 +423,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             core: memory::length(self.core()),
             engine: memory::length(self.engine()),
             // Who leaves takes none any more; its clients' lie there until it has gone.
-            requests: if self.leaving { 0 } else { self.server.held() },
+            requests: if self.is_leaving() { 0 } else { self.server.held() },
             let_go: self.host.awaiting_forgetting(),
         }
     }

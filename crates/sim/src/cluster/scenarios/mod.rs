@@ -5,6 +5,7 @@ pub mod steps;
 
 use std::path::{Path, PathBuf};
 
+use martlet_fabric::sim::Span;
 use martlet_protocol::basics::layout;
 use martlet_protocol::duty::Pace;
 use martlet_protocol::engine::{Mu, PrimaryBackup};
@@ -15,6 +16,7 @@ use super::life::Cluster;
 use super::plan::Plan;
 use super::report::Report;
 use super::settings::Settings;
+use super::storage::disk::Disks;
 
 /// A scene.
 #[derive(Debug)]
@@ -119,6 +121,21 @@ pub(super) fn stopped_after_renewal(plan: &Plan) -> (Report, String) {
             c.until_served();
         },
     )
+}
+
+/// For a canary. Two of three replicas are asked to end at the same moment, and disks are slow. The third one can serve alone once a group without them is on
+/// enough of their disks; where one of them goes sooner it can't, nor take in anybody, for ever.
+pub(super) fn two_of_three_end(plan: &Plan) -> (Report, String) {
+    let disks = Disks { sync: Span(20_000, 60_000), segment_bytes: 20_000, part_bytes: 2_000, dark: Span(0, 0), late: 0 };
+    play::<Mu, true>(plan, Settings { disks: Some(disks), patience_ns: 2_000_000, ..Settings::scripted() }, |c| {
+        c.until_replies(10);
+        c.say("two of three are asked to end");
+        let two = [1, 2].map(|node| c.process(node));
+        two.iter().for_each(|process| c.leave(*process));
+        c.until("both have ended", |c| two.iter().all(|process| c.nodes[*process].is_none()));
+        c.until_replies(5);
+        c.until_served();
+    })
 }
 
 /// For canaries. The primary is stopped while it asks the coordinators for a read by quorum, and its clock with it; when it goes on, another one leads and has

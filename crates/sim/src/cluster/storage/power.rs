@@ -7,7 +7,7 @@ use martlet_protocol::founding;
 use martlet_protocol::founding::simulated::Lock;
 use martlet_protocol::membership::Roles;
 
-use super::disk::{Disk, End};
+use super::disk::{Disk, Disks, End};
 use crate::cluster::engine::Engine;
 use crate::cluster::faults::Fault;
 use crate::cluster::life::{Cluster, Due};
@@ -101,6 +101,13 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 self.end_writing(node, End::Sudden);
             }
         }
+        self.shutdown = None;
+        self.start_all_again(disks, chance);
+        true
+    }
+
+    /// No process runs. All nodes start one after the other, from their disks.
+    fn start_all_again(&mut self, disks: Disks, chance: &mut Rng) {
         if let Some(Lasting { joins, known_as, .. }) = &mut self.lasting {
             joins.fill(false);
             known_as.fill(None);
@@ -110,6 +117,35 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             let at = self.world.now() + factor * chance.u64(disks.dark.0..=disks.dark.1);
             self.enter(at, Due::Restart { node });
         }
+    }
+
+    /// All nodes are asked to end, and those that do not do so soon enough are killed, as an operator or a service manager does.
+    pub(in crate::cluster) fn shut_down(&mut self, nth: u32, chance: &mut Rng) -> bool {
+        if self.settings.disks.is_none() || self.shutdown.is_some() {
+            return false;
+        }
+        // At once, in any order, or one after the other.
+        let within_ns = *chance.choice(&[1, 2_000, 50_000, 2 * self.settings.broadcast_timeout_ns]).expect("there are some");
+        self.tell(|_| format!("{}/{nth}: all nodes are asked to end, within {within_ns} ns", Fault::Shutdown));
+        let now = self.world.now();
+        for process in self.alive().collect::<Vec<_>>() {
+            let at = now + chance.u64(..within_ns);
+            self.enter(at, Due::Leave { process });
+            if chance.u8(..8) == 0 {
+                let grace_ns = chance.u64(..4 * self.settings.broadcast_timeout_ns);
+                self.enter(at + grace_ns, Due::Perish { process });
+            }
+        }
+        self.shutdown = Some(chance.fork());
         true
+    }
+
+    /// Once all nodes have ended they start again.
+    pub(in crate::cluster) fn start_again_after_shutdown(&mut self) {
+        if self.shutdown.is_some() && self.alive().next().is_none() {
+            let (mut chance, disks) = (self.shutdown.take().expect("just seen"), self.settings.disks.expect("only where there are disks"));
+            self.tell(|_| "all nodes have ended, and start again".to_owned());
+            self.start_all_again(disks, &mut chance);
+        }
     }
 }

@@ -374,6 +374,35 @@ fn mu_5_4_a_leader_can_be_removed() {
     level(&mut c);
 }
 
+/// What it changed later would be in its own log only: its successor would lack what the best log says about the group.
+#[test]
+fn mu_5_4_a_leader_that_has_removed_itself_changes_nothing_more() {
+    let mut c = led::<true>(tiny());
+    [0, 1].into_iter().for_each(|n| c.nodes[0].engine.remove(id(n)));
+    c.until("it stops", |c| c.nodes[0].engine.standing() == Standing::Excluded);
+    assert_eq!(c.nodes[0].engine.group().map(|g| g.members().to_vec()), Some(vec![id(1), id(2)]));
+    c.until_led_by(1);
+    c.write_through(1);
+    level(&mut c);
+}
+
+#[test]
+fn mu_5_4_whoever_ends_is_needed_until_a_group_without_it_is_committed() {
+    let mut c = led::<true>(tiny());
+    assert!((0..3).all(|n| c.nodes[n].engine.is_needed()));
+    c.nodes[0].engine.remove(id(2));
+    c.until("it knows that", |c| !c.nodes[2].engine.is_needed());
+    let committed = c.nodes[0].engine.log.committed_group().map(|(_, group)| group.members().to_vec());
+    assert_eq!(committed, Some(vec![id(0), id(1)]));
+    assert!((0..2).all(|n| c.nodes[n].engine.is_needed()), "of two each is");
+    c.kill(1);
+    c.until("its death is seen", |c| !c.nodes[0].engine.could_lead(id(1)));
+    assert!(!c.nodes[0].engine.is_needed(), "nobody is left whom it could tell anything");
+    let newcomer = c.spawn(None);
+    c.run(100_000);
+    assert!(!c.nodes[newcomer].engine.is_needed(), "nobody counts on its vote");
+}
+
 #[test]
 fn mu_5_4_a_replica_is_added_with_the_state_of_a_follower() {
     let mut c = led::<true>(tiny());
