@@ -124,7 +124,7 @@ pub struct Command {
     pub tips: &'static [&'static str],
     /// What runs it.
     pub handler: Handler,
-    /// Its place in the table, below [`count`].
+    /// Its place in the table, below the number of all commands.
     pub number: usize,
     /// Its subcommands, as they stand in the catalogue.
     pub(super) rows: &'static [Command],
