@@ -26,11 +26,13 @@ pub struct Pace {
     pub short_turns_ns: u64,
     /// For how long after a request more are expected, in nanoseconds.
     pub expects_requests_ns: u64,
+    /// For how long the memory of a member that the engine has let go of is kept at least, in nanoseconds: longer than a failover takes.
+    pub forget_after_ns: u64,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Pace { patience_ns: 1_000_000, short_turns_ns: 4_000, expects_requests_ns: 50_000 }
+        Pace { patience_ns: 1_000_000, short_turns_ns: 4_000, expects_requests_ns: 50_000, forget_after_ns: 5_000_000 }
     }
 }
 
@@ -257,7 +259,7 @@ impl DutyCycle {
             }
             Step::End => {
                 if !self.turn.worked {
-                    host.forget_the_gone();
+                    host.forget_the_gone(self.pace.forget_after_ns);
                 }
                 self.turn.now = host.member.now;
                 self.step = Step::Begin;

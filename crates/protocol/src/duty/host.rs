@@ -11,9 +11,6 @@ use crate::engine::{self, Engine, Leadership};
 use crate::membership::{Core, View};
 use crate::replica::{ClientEvent, HandOverError, HandOverState, ProposeError, Replica, Standing, StateMachine, Ticket};
 
-/// How long memory is kept that nobody needs any more, in nanoseconds.
-const FORGET_AFTER_NS: u64 = 5_000_000;
-
 /// One life of a replica. A [`DutyCycle`](super::DutyCycle) gives it its turns.
 #[derive(Debug)]
 pub struct Host<F, E, M> {
@@ -198,7 +195,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
 
     /// Gives up the memory of peers that nobody needs any more, once that is in nobody's way: to unmap it takes a while, and a member that has died has usually
     /// just been succeeded.
-    pub fn forget_the_gone(&mut self) {
+    pub fn forget_the_gone(&mut self, after_ns: u64) {
         for client in self.departed_clients.drain(..) {
             self.member.fabric.forget(client);
         }
@@ -207,7 +204,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         }
         let Member { core, fabric, now, .. } = &mut self.member;
         self.let_go.retain(|(peer, since)| {
-            let go = now.since(*since) >= FORGET_AFTER_NS && core.forget(*peer);
+            let go = now.since(*since) >= after_ns && core.forget(*peer);
             if go {
                 fabric.forget(*peer);
             }

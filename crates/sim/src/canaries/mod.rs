@@ -51,7 +51,7 @@ pub fn bugs() -> Vec<Bug> {
         // Where clocks keep their bounds the lease is right, and hides what a round should have found.
         "unasked-quorum" | "early-round" => "stopped-clock",
         // Nobody else has a disk.
-        "mu-unsynced" | "best-log-left-out" => "mu-disks",
+        "mu-unsynced" => "mu-disks",
         // Elsewhere nobody is asked to end whom the others could not lose by SIGKILL, unless all are.
         "mu-early-farewell" => "two-end",
         // Lives of `mu` find it too, after some hundred; those of `mu-network` sooner.

@@ -144,7 +144,9 @@ pub(super) fn two_of_three_end(plan: &Plan) -> (Report, String) {
 /// It has no writes in its hands: those are acknowledged under the lease, and whose clock is out of the model may acknowledge what will be lost.
 pub(super) fn read_from_the_past(plan: &Plan) -> (Report, String) {
     // One key, of which every client knows what the others have written.
-    let settings = Settings { quorum_reads: 1000, keys: 1, ..Settings::scripted() };
+    let mut settings = Settings { quorum_reads: 1000, keys: 1, ..Settings::scripted() };
+    // Requests are expected, and turns for them only are so short that there are none, until it goes on.
+    (settings.pace.expects_requests_ns, settings.pace.short_turns_ns) = (50_000, 0);
     play::<PrimaryBackup, false>(plan, settings, |c| {
         let old = c.process(0);
         let name = c.name(old);
@@ -176,7 +178,7 @@ pub(super) fn read_from_the_past(plan: &Plan) -> (Report, String) {
         c.call(0);
         c.until("the request is there", |c| c.nodes[old].as_ref().is_none_or(|n| !n.server.inbox.is_empty()));
         // Turns for requests only, which a busy primary takes between two whole ones.
-        let short = Pace { short_turns_ns: u64::MAX / 2, expects_requests_ns: u64::MAX / 4, patience_ns: 0 };
+        let short = Pace { short_turns_ns: u64::MAX / 2, expects_requests_ns: u64::MAX / 4, ..c.settings.pace };
         if let Some(node) = &mut c.nodes[old] {
             node.cycle.set_pace(short);
         }
