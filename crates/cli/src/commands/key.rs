@@ -138,6 +138,10 @@ fn request(patience: &Patience, args: &[&[u8]]) -> Outcome<Replied> {
         _ => Err(Fail::failed(format_args!("the node's reply makes no sense: {}", answer.reply.escape_ascii()))),
     })?;
     replied.unwrap_or_else(|| {
+        if !client.was_sent() {
+            let ms = timeout.as_millis();
+            return Err(Fail::absent(format_args!("no node of the cluster could be reached within {ms} ms; the request was not sent")));
+        }
         Err(Fail::failed(format_args!("no reply within {} ms; whether the request takes effect is unknown", timeout.as_millis())))
     })
 }

@@ -62,12 +62,17 @@ impl FabricClient {
         }))
     }
 
-    /// Makes one request. `None`: no reply came in time, and whether it takes effect is unknown.
+    /// Makes one request. `None`: no reply came in time; whether it takes effect is unknown, unless it [was not sent](FabricClient::was_sent).
     ///
     /// # Errors
     /// When the request cannot be sent at all: it is too long, say.
     pub fn request<T>(&mut self, args: &[&[u8]], reply: impl FnOnce(&Answer<'_>) -> T) -> Outcome<Option<T>> {
         either!(self, client => client.request(args, reply))
+    }
+
+    /// Whether the last request was sent to a node. If it was not, it has not been executed and never will be.
+    pub fn was_sent(&mut self) -> bool {
+        either!(self, client => client.client.was_sent(client.last))
     }
 
     /// When a request that waited last turned to another node, which had said that it leads.
@@ -97,6 +102,8 @@ struct ClientOn<F: Backend> {
     client: Client<F>,
     waiting: Waiting,
     patience: Duration,
+    /// The number of the last request; 0 before the first.
+    last: u64,
     turned_at: Time,
 }
 
@@ -104,11 +111,11 @@ impl<F: Backend> ClientOn<F> {
     fn open(cluster: &Cluster, waiting: Waiting, patience: Duration) -> Outcome<ClientOn<F>> {
         let fabric = ClientEndpoint::<F>::open(cluster).map_err(Fail::failed)?.into_fabric();
         let config = ClientConfig { sizes: cluster.sizes(), ..ClientConfig::new(fabric.identity().incarnation.0) };
-        Ok(ClientOn { client: Client::new(fabric, config), waiting, patience, turned_at: Time(0) })
+        Ok(ClientOn { client: Client::new(fabric, config), waiting, patience, last: 0, turned_at: Time(0) })
     }
 
     fn request<T>(&mut self, args: &[&[u8]], reply: impl FnOnce(&Answer<'_>) -> T) -> Outcome<Option<T>> {
-        self.client.post(args).map_err(Fail::usage)?;
+        self.last = self.client.post(args).map_err(Fail::usage)?;
         let mut asked = self.client.primary();
         let start = Instant::now();
         let mut turns = 0u32;

@@ -172,6 +172,12 @@ impl<F: Fabric> Client<F> {
         Ok(seq)
     }
 
+    /// Whether the request of this number may have been sent to a node. One that has not cannot have been executed. Of one that was abandoned
+    /// unsent it says so until a later one is sent.
+    pub fn was_sent(&self, seq: u64) -> bool {
+        seq < self.ever_sent
+    }
+
     /// Looks for what has come: the next answer, if there is one. Also sends again what must be, so call it while anything is awaited.
     pub fn poll(&mut self, now: Time) -> Option<Answer<'_>> {
         let head = self.advance(now)?;

@@ -506,6 +506,19 @@ fn requests_that_cannot_be_sent_are_refused_with_reasons() {
 }
 
 #[test]
+fn a_client_knows_which_of_its_requests_no_node_has_been_sent() {
+    let mut cluster = Cluster::new(6, 1, 1, |_| Faults::calm());
+    let client = &mut cluster.callers[0].client;
+    let given_up = client.post(&[b"INCR", b"k"]).expect("room");
+    client.abandon();
+    let seq = client.post(&[b"INCR", b"k"]).expect("room");
+    assert!(!client.was_sent(given_up) && !client.was_sent(seq), "it is not connected");
+    assert_eq!(cluster.answer(seq), b":1\r\n", "what was given up unsent has not been executed");
+    let client = &cluster.callers[0].client;
+    assert!(client.was_sent(seq));
+}
+
+#[test]
 fn replies_that_do_not_fit_are_errors_and_state_needs_a_connection() {
     let mut cluster = Cluster::new(5, 1, 1, |_| Faults::calm());
     cluster.run_to(5);
