@@ -51,7 +51,10 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             nodes().filter(|n| is_coordinator(n.me())).count() >= majority
         };
         let known = nodes().map(|n| n.core().view_number().0).max().unwrap_or(0);
-        let running: Vec<_> = self.nodes.iter().flatten().filter(|n| !n.host.dormant).map(|n| (n.me(), n.engine())).collect();
+        // One that has come back with its log counts for nothing while others go on. Where all have just come back, their logs are all there is.
+        let awake = self.nodes.iter().flatten().any(|n| !n.host.dormant);
+        let running = self.nodes.iter().flatten().filter(|n| !awake || !n.host.dormant);
+        let running: Vec<_> = running.map(|n| (n.me(), n.engine())).collect();
         nodes().count() == set.len()
             && (known..=newest.number.0).filter_map(|number| self.oracles.views.get(number)).all(decides)
             && nodes().any(|n| newest.member(n.me()).is_some_and(|m| m.roles.has(Roles::REPLICA)))
