@@ -84,8 +84,8 @@ pub enum AbortReason {
     Granted(ProcessId),
     /// Somebody with a lower id lives.
     NotLeader,
-    /// A follower has promised more to somebody else.
-    Outbid,
+    /// A process has promised, or accepted, under this number, which is not below the one of this reign.
+    Outbid(u64),
     /// A follower's log could not be read as it should.
     CatchUp,
     /// The others' logs begin behind the end of ours.

@@ -64,6 +64,8 @@ pub(super) struct Context<'a, F, S> {
     pub stray_log: Option<PeerId>,
     /// Whether a majority is still hoped for by who cannot catch up with what it has found without one.
     pub hopes: bool,
+    /// The highest number by which an earlier reign of this process was outbid; 0 for none.
+    pub outbid: u64,
 }
 
 /// Our own log's memory.
@@ -488,13 +490,14 @@ impl Reign {
                 .filter_map(|f| Some(f.numbers()?.min_proposal))
                 .max()
                 .unwrap_or(0)
+                .max(cx.outbid)
                 .max(cx.log.min_proposal())
                 .max(cx.log.taught_ballot());
             // Higher than any seen or used before (listing 2, line 20), and nobody else's.
             let ballot = (((seen >> PROPOSER_BITS) + 1) << PROPOSER_BITS) | u64::from(self.me.node.0);
             // No record carries such a number.
             if !basics::is_number(ballot) {
-                return Err(AbortReason::Outbid);
+                return Err(AbortReason::Outbid(seen));
             }
             self.ballot = ballot;
             if Canary::MuKeptFastPath.is_planted() && cx.log.last_ballot() & ((1 << PROPOSER_BITS) - 1) == u64::from(self.me.node.0) {
@@ -552,7 +555,7 @@ impl Reign {
         }
         if self.ballot != 0 && numbers.last_ballot.max(numbers.taught_ballot) > self.ballot {
             // Its number was chosen before this log was seen. Nothing may be accepted under it any more.
-            return Err(AbortReason::Outbid);
+            return Err(AbortReason::Outbid(numbers.last_ballot.max(numbers.taught_ballot)));
         }
         let whole = reader.position() == numbers.tail.position;
         let ring = ring_of(cx.fabric);
@@ -596,7 +599,7 @@ impl Reign {
         for at in 0..self.followers.len() {
             let Phase::Confirmed(numbers) = self.followers[at].phase else { continue };
             if numbers.min_proposal >= self.ballot {
-                return Err(AbortReason::Outbid);
+                return Err(AbortReason::Outbid(numbers.min_proposal));
             }
             let header = self.header(Kind::Prepare, numbers.tail.index, 0, cx.log);
             self.record.fill(|bytes| header.encode(bytes));

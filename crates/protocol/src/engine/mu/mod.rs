@@ -107,6 +107,9 @@ pub struct Mu {
     lesson_begun: bool,
     /// Since when nothing has come of being the one to lead but logs that cannot be caught up with.
     overrun_since: Option<Time>,
+    /// The highest number by which a reign was outbid. A group that is small has a majority before all numbers are home: without this, a leader would be outbid again and
+    /// again by a process that is no part of it.
+    outbid: u64,
     /// It has been asked to give up the lead.
     steps_down: bool,
     hand_over: HandOver,
@@ -180,6 +183,7 @@ impl Mu {
             failures: 0,
             lesson_begun: false,
             overrun_since: None,
+            outbid: 0,
             steps_down: false,
             hand_over: HandOver::default(),
             reigns: 0,

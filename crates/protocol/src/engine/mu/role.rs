@@ -132,6 +132,7 @@ impl Mu {
             bells: &mut self.bells,
             buffer: &mut self.buffer,
             self_granted: self.permission.self_granted,
+            outbid: self.outbid,
             stray_log: self.stray_log.map(|stray| stray.from),
             // Whoever lives and is in reach has answered by then.
             hopes: self.overrun_since.is_none_or(|since| now.since(since) <= self.config.silence_ns),
@@ -155,7 +156,10 @@ impl Mu {
             AbortReason::AccessLost(_) => Mark::MuAccessLost,
             AbortReason::Granted(_) => Mark::MuGrantedAway,
             AbortReason::NotLeader => Mark::MuStepsAside,
-            AbortReason::Outbid => Mark::MuOutbid,
+            AbortReason::Outbid(by) => {
+                self.outbid = self.outbid.max(by);
+                Mark::MuOutbid
+            }
             AbortReason::CatchUp => Mark::MuCatchUpFailed,
             AbortReason::TooOld => Mark::MuTooOld,
             AbortReason::Removed => Mark::MuRemoved,

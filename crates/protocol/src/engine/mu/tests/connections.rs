@@ -2,10 +2,10 @@
 
 use super::world::{Cluster, id, tiny};
 use crate::basics::{Time, ViewNumber};
-use crate::engine::mu::Event;
 use crate::engine::mu::layout::MAX_PEERS;
 use crate::engine::mu::leading::Stage;
 use crate::engine::mu::patience::Patience;
+use crate::engine::mu::{AbortReason, Event, Group};
 use crate::membership::{Member, Roles, View};
 
 /// The second view, of so many replicas and, after them, so many learners.
@@ -325,4 +325,17 @@ fn of_those_taken_in_who_have_not_heard_that_they_belong_one_leads_when_nobody_e
     c.write_through(1);
     c.run(tiny().silence_ns);
     assert!(c.leads(1) && !c.leads(2), "the lower id leads, and stays");
+}
+
+/// A group of one has a majority before any other process has answered, and all that it knows ends with the reign but the number by which it was outbid.
+#[test]
+fn a_leader_that_is_a_majority_alone_is_outbid_once_by_a_process_outside_its_group() {
+    let mut c = Cluster::<false>::new(1, tiny());
+    let other = c.spawn(Some(Group::new(vec![id(0), id(1)])));
+    // The hundredth number of node 1.
+    c.nodes[other].engine.log.promise((100 << 16) | 1);
+    show(&mut c, &view_of(2, 0));
+    c.until("it has taken the other in", |c| c.leads(0) && c.nodes[0].engine.log.committed_group().is_some_and(|(_, g)| g.contains(id(1))));
+    c.write_through(0);
+    assert_eq!(c.events(0, |event| matches!(event, Event::Aborted { reason: AbortReason::Outbid(_), .. })), 1);
 }
