@@ -285,7 +285,8 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 tracing::info!("nobody has a view: {} founds the cluster", self.me);
                 host.core.bootstrap(host.now, &mut host.fabric);
             }
-            Some(Refounding { number, members, .. }) => {
+            Some(again) => {
+                let Refounding { number, ref members, .. } = again;
                 let names: Vec<String> = members.iter().map(ProcessId::to_string).collect();
                 tracing::info!(view = number.0, "nobody has a view: {} founds the cluster again, of {}", self.me, names.join(", "));
                 let member = |id: ProcessId| {
@@ -293,7 +294,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                     Some(Member { address: entry.redis.clone(), ..Member::new(id, entry.role_set()) })
                 };
                 self.founds_for_others = !members.contains(&self.me);
-                host.core.found_again(host.now, &mut host.fabric, number, members.into_iter().filter_map(member).collect());
+                host.core.found_again(host.now, &mut host.fabric, number, again.view_members(member));
             }
         }
         self.agent.instruments.counters.set(Counter::Awaited, 0);

@@ -92,6 +92,8 @@ probes! {
         MuUnawareMember = "mu-unaware-member",
         /// A process of `mu` that ends in order goes as soon as a view without it is decided, whether or not the group still counts on its vote.
         MuEarlyFarewell = "mu-early-farewell",
+        /// A cluster is founded again of the best log's group alone, although none of that group has the log.
+        BestLogLeftOut = "best-log-left-out",
         /// With `mu`'s durability `sync`, what a majority has in its memory is acknowledged, whether or not it is on stable storage (APUS section 4.1).
         MuUnsynced = "mu-unsynced",
     }

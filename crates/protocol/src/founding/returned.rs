@@ -2,7 +2,8 @@
 
 use crate::basics::ballot::majority;
 use crate::basics::layout::{LAST_VIEW, MAX_MEMBERS, returned};
-use crate::basics::{LogIndex, ProcessId, ViewNumber, is_number};
+use crate::basics::{Canary, LogIndex, ProcessId, ViewNumber, is_number};
+use crate::membership::{Member, Roles};
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Incarnation, Memory, NodeId};
 
@@ -78,8 +79,23 @@ pub struct Refounding {
     pub number: ViewNumber,
     /// Who belongs to the group of the best log and is there; and if that log is none of theirs, who has come back with it.
     pub members: Vec<ProcessId>,
+    /// The one of them that is no member of the group, and is there since it alone has the best log.
+    pub guest: Option<ProcessId>,
     /// Whether the whole group is there.
     pub complete: bool,
+}
+
+impl Refounding {
+    /// The members of the first view; `configured` says how each is configured, if it is. Nobody depends on the guest's vote: it ends when the others have its log, and
+    /// coordinators that needed it could not decide on a view without it.
+    pub fn view_members(&self, configured: impl FnMut(ProcessId) -> Option<Member>) -> Vec<Member> {
+        let mut members: Vec<Member> = self.members.iter().copied().filter_map(configured).collect();
+        let is_guest = |id: ProcessId| Some(id) == self.guest;
+        if members.iter().any(|m| !is_guest(m.id) && m.roles.has(Roles::COORDINATOR)) {
+            members.iter_mut().filter(|m| is_guest(m.id)).for_each(|m| m.roles = m.roles.without(Roles::COORDINATOR));
+        }
+        members
+    }
 }
 
 /// Why nothing can be founded yet.
@@ -128,11 +144,10 @@ pub fn refound(present: &[(ProcessId, Returned)]) -> Result<Refounding, Lack> {
     let newest = present.iter().map(|(_, log)| log.view).max().unwrap_or_default();
     let complete = members.len() == best.members.len();
     let has_it = |(id, log): &(ProcessId, Returned)| members.contains(id) && (log.ballot, log.last) == (best.ballot, best.last);
-    if !present.iter().any(has_it) {
-        members.push(owner);
-        members.sort_unstable();
-    }
-    Ok(Refounding { number: newest.next(), complete, members })
+    let guest = (!present.iter().any(has_it) && !Canary::BestLogLeftOut.is_planted()).then_some(owner);
+    members.extend(guest);
+    members.sort_unstable();
+    Ok(Refounding { number: newest.next(), complete, members, guest })
 }
 
 #[cfg(test)]
@@ -205,10 +220,21 @@ mod tests {
         let of = |logs: &[(u16, Returned)]| refound(&logs.iter().map(|(node, log)| (back(*node), log.clone())).collect::<Vec<_>>());
         // Node 0 led, and took itself out of the group of two; node 1 had ended before it heard.
         let alone = of(&[(0, log(4, 91, &[1])), (1, log(4, 90, &[0, 1])), (2, log(4, 80, &[0, 1, 2]))]).expect("node 1 is the whole group");
-        assert_eq!((alone.members, alone.complete), (vec![back(0), back(1)], true));
+        assert_eq!((&alone.members[..], alone.complete, alone.guest), (&[back(0), back(1)][..], true, Some(back(0))));
+        // It ends as soon as node 1 has its log, and node 1 must then be able to decide alone.
+        let both = Roles::COORDINATOR.with(Roles::REPLICA);
+        let roles = |of: Roles| {
+            alone
+                .view_members(|id| Some(Member::new(id, if id == back(1) { of } else { both })))
+                .iter()
+                .map(|m| m.roles)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(roles(both), [Roles::REPLICA, both]);
+        assert_eq!(roles(Roles::REPLICA), [both, Roles::REPLICA], "no other member is a coordinator");
         let Err(_) = of(&[(0, log(4, 91, &[1])), (2, log(4, 80, &[0, 1, 2]))]) else { panic!("nobody can go on without node 1") };
         let known = of(&[(0, log(4, 91, &[1])), (1, log(4, 91, &[1]))]).expect("node 1 is the whole group");
-        assert_eq!(known.members, [back(1)], "it has the log itself");
+        assert_eq!((&known.members[..], known.guest), (&[back(1)][..], None), "it has the log itself");
         // An earlier return of the owner may still be listed while it dies.
         let again = ProcessId { incarnation: Incarnation(back(0).incarnation.0 + 1), ..back(0) };
         let twice = [(again, log(4, 91, &[1])), (back(0), log(4, 91, &[1])), (back(1), log(4, 90, &[0, 1]))];

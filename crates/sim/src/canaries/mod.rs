@@ -54,6 +54,8 @@ pub fn bugs() -> Vec<Bug> {
         "mu-unsynced" => "mu-disks",
         // Elsewhere nobody is asked to end whom the others could not lose by SIGKILL, unless all are.
         "mu-early-farewell" => "two-end",
+        // Who founds over a network has waited for everybody, so all logs are there.
+        "best-log-left-out" => "mu-disks-network",
         // Lives of `mu` find it too, after some hundred; those of `mu-network` sooner.
         "mu-unchecked-space" => "mu-network",
         name if name.starts_with("mu-") => "mu",

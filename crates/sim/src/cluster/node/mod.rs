@@ -16,7 +16,7 @@ use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
 use martlet_protocol::duty::{DutyCycle, Environment, Host, Note, Pace};
 use martlet_protocol::engine::{Leaving, LeavingPatience, LeavingStep};
 use martlet_protocol::founding::simulated::Claim;
-use martlet_protocol::founding::{Founding, Refounding, Returned, Verdict};
+use martlet_protocol::founding::{Founding, Returned, Verdict};
 use martlet_protocol::membership::{Core, Member, Milestone, Roles, View};
 
 use super::engine::Engine;
@@ -220,9 +220,9 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             Verdict::StartOver => self.over = true,
             Verdict::ComeBackAs(life) => (self.over, self.comes_back_as) = (true, Some(life)),
             Verdict::Found(None) => self.bootstrap(true_now, chance),
-            Verdict::Found(Some(Refounding { number, members, .. })) => {
-                let roles = |id: ProcessId| settings.roles[usize::from(id.node.0)];
-                let members = members.into_iter().map(|id| Member::new(id, roles(id))).collect();
+            Verdict::Found(Some(again)) => {
+                let number = again.number;
+                let members = again.view_members(|id| Some(Member::new(id, settings.roles[usize::from(id.node.0)])));
                 self.ask(true_now, chance, |core, now, fabric| core.found_again(now, fabric, number, members));
             }
         }
