@@ -59,7 +59,7 @@ pub mod errors {
     pub use martlet_node::backend::StartError as FabricError;
     pub use martlet_node::wal::{Operation, WalError, format::Owner};
     pub use martlet_node::{DiskError, RunError};
-    pub use martlet_protocol::engine::mu::{LaneFault, RecoverError, layout::Kind};
+    pub use martlet_protocol::replica::journal::RecoverError;
 }
 
 /// A cluster seen from outside, at no cost to it: which view its nodes know, their counters, the events of their failovers.

@@ -32,7 +32,7 @@ fn of_disk(error: DiskError) -> Option<PathBuf> {
             let _: RecoverError = error;
             match error {
                 RecoverError::Order { entry: _, fault } => {
-                    let _: LaneFault = fault;
+                    let _: String = fault;
                 }
                 RecoverError::Part(UnreadablePart) => {}
                 RecoverError::NoEntry(_) | RecoverError::Ring { .. } | RecoverError::Snapshot => {}

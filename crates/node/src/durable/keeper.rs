@@ -6,7 +6,7 @@ use martlet_fabric::Fabric;
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::duty::{Host, Member};
 use martlet_protocol::engine::REST_NS;
-use martlet_protocol::engine::mu::SnapshotStep;
+use martlet_protocol::replica::journal::SnapshotStep;
 use martlet_protocol::replica::{MAX_PART_BYTES, StateMachine};
 
 use super::{DiskError, Store};

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use martlet_protocol::basics::{ProcessId, RETURN_BITS};
-use martlet_protocol::engine::mu::RecoverError;
 use martlet_protocol::founding::life_to_come_back_as;
+use martlet_protocol::replica::journal::RecoverError;
 use siphasher::sip::SipHasher24;
 
 pub use inspect::{OnDisk, on_disk};
@@ -34,7 +34,7 @@ pub enum DiskError {
     #[error(transparent)]
     Wal(#[from] WalError),
     /// What stands there makes no log, though every byte of it is as it was written.
-    #[error("{}: {error}; {}", path.display(), advice(*error))]
+    #[error("{}: {error}; {}", path.display(), advice(error))]
     Log {
         /// The directory of the life that was to be come back as.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum DiskError {
     Chance(std::io::Error),
 }
 
-fn advice(error: RecoverError) -> &'static str {
+fn advice(error: &RecoverError) -> &'static str {
     match error {
         RecoverError::Ring { .. } => {
             "set sizes.log_ring_bytes back to what it was: it cannot be changed while there are data that were written with it"

@@ -3,7 +3,7 @@
 use martlet_fabric::Incarnation;
 use martlet_protocol::basics::{ProcessId, RETURN_BITS};
 use martlet_protocol::engine::Gathered;
-use martlet_protocol::engine::mu::RecoverError;
+use martlet_protocol::replica::journal::RecoverError;
 use martlet_protocol::replica::{Application, StateMachine as _};
 
 use super::RunError;

@@ -2,11 +2,11 @@
 
 use martlet_fabric::Fabric;
 
-use super::mu::{RecoverError, SnapshotStep};
 use super::{Engine, PrimaryBackup};
 use crate::basics::{LogIndex, ProcessId};
 use crate::founding::Returned;
 use crate::replica::StateMachine;
+use crate::replica::journal::{RecoverError, SnapshotStep};
 
 /// An engine, and what of it goes to a disk: that of a node, or a simulated one. An engine without a journal writes nothing and comes back with nothing, which
 /// is what these methods do by themselves.

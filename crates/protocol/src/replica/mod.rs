@@ -1,4 +1,10 @@
-//! What stands around every engine: the state machine that the user supplies, and how an application sees its replica.
+//! What stands around every engine: the state machine that the user supplies, how an application sees its replica, and what engines share.
+
+pub mod journal;
+pub mod lane;
+pub mod nudges;
+pub mod patience;
+pub mod release;
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId};
 

@@ -4,7 +4,8 @@ use martlet_fabric::sim::{Endpoint, Faults, World};
 use martlet_fabric::{Fabric as _, Identity, Incarnation, NodeId, PeerKind, RegionSpec};
 use martlet_protocol::basics::{LogIndex, ProcessId, RETURN_BITS, Time};
 use martlet_protocol::engine::Engine as _;
-use martlet_protocol::engine::mu::{Config, Durability, Group, Mu, SnapshotStep};
+use martlet_protocol::engine::mu::{Config, Durability, Group, Mu};
+use martlet_protocol::replica::journal::SnapshotStep;
 use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
 
 use super::super::{Log, Pace, Wal, recover};

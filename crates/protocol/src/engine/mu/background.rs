@@ -11,8 +11,8 @@ use crate::detector::stall::StallMeter;
 
 use super::config::Config;
 use super::layout::{Op, Status, WORDS, words};
-use super::patience::{Patience, discounted};
 use super::{Event, Mu};
+use crate::replica::patience::{Patience, discounted};
 
 /// What is known of the life of one peer.
 #[derive(Debug)]
@@ -264,7 +264,7 @@ impl Mu {
     pub(super) fn mind_lost(&mut self, now: Time) {
         let Mu { me, config, peers, roster, .. } = self;
         for peer in peers.iter_mut().filter(|p| p.watch.dead) {
-            if peer.watch.patience.try_on(now, config) {
+            if peer.watch.patience.try_on(now, config.patience_ns()) {
                 Mark::MuGivenUp.reach();
             }
         }

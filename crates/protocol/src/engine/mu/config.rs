@@ -147,6 +147,12 @@ impl Config {
         most - HEADER_BYTES - COMMAND_HEADER_BYTES - ring::RECORD_HEADER_BYTES
     }
 
+    /// For how long something that may come back is waited for, in nanoseconds: so many of the longer timeouts.
+    pub(super) fn patience_ns(&self) -> u64 {
+        const TIMEOUTS: u64 = 4;
+        TIMEOUTS * self.silence_ns
+    }
+
     /// What a process is called in groups. With a journal it stays a member when it comes back from its disk as another process.
     pub(super) fn known_as(&self, process: ProcessId) -> ProcessId {
         if self.durability == Durability::Memory { process } else { process.birth() }

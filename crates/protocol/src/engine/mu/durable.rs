@@ -17,6 +17,7 @@ use super::{Group, Mu};
 use crate::basics::{LogIndex, ProcessId};
 use crate::engine::part::{self, Oversized};
 use crate::founding::Returned;
+use crate::replica::journal::{RecoverError, SnapshotStep};
 use crate::replica::{NoState, StateMachine, UnreadablePart};
 
 /// What a follower has told about its stable storage, and whom.
@@ -36,52 +37,6 @@ pub(super) struct Snapshot {
     cursor: Option<u64>,
     /// The last entry that a part shows.
     shown: LogIndex,
-}
-
-/// What has come of asking for a part of a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SnapshotStep {
-    /// A part.
-    Part,
-    /// Nothing just now.
-    Wait,
-    /// The last words: the snapshot is whole.
-    Whole,
-    /// The state is not any more what the parts before showed: the snapshot has to be given up.
-    Void,
-    /// The next part has so many bytes, more than [`MAX_PART_BYTES`](crate::replica::MAX_PART_BYTES) with what stands before it: the snapshot has to be given up, and another
-    /// one may fare no better.
-    TooLong(usize),
-}
-
-/// Why a replica cannot come back from what it has written down. It was checked when it was read, so it was written by something else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RecoverError {
-    /// Bytes that are no entry of a journal.
-    #[error("entry {0} of the journal is none")]
-    NoEntry(u64),
-    /// An entry that cannot follow the ones before.
-    #[error("entry {entry} of the journal does not follow from those before it: {fault}")]
-    Order {
-        /// Which one, from 0 on.
-        entry: u64,
-        /// What is wrong with it.
-        fault: LaneFault,
-    },
-    /// The log had another size then, and what stands where in it depends on that.
-    #[error("it was written with a log of {written} bytes, and now it has {configured}")]
-    Ring {
-        /// The size with which it was written.
-        written: u64,
-        /// The size of today.
-        configured: u64,
-    },
-    /// Parts and last words of a snapshot that do not belong to this journal.
-    #[error("the snapshot does not belong to the journal")]
-    Snapshot,
-    /// A part of the snapshot that this program's state machine did not write.
-    #[error(transparent)]
-    Part(#[from] UnreadablePart),
 }
 
 impl Mu {
@@ -218,7 +173,7 @@ impl Mu {
             tell(fabric, leader, permission::STABLE_UNDER, now.under);
         }
         tell(fabric, leader, permission::STABLE, now.stable);
-        self.bells.at_once(leader);
+        self.nudges.at_once(leader);
         self.told = now;
     }
 
@@ -332,7 +287,9 @@ pub(super) fn replay<S: StateMachine>(
             Entry::Ceiling(promised) => ceiling = promised.max(ceiling),
             _ if broken_off => {}
             Entry::Shown(index) => shown = index,
-            _ => restoring.replay(next, entry == 0, &mut log, ring).map_err(|fault| RecoverError::Order { entry, fault })?,
+            _ => restoring
+                .replay(next, entry == 0, &mut log, ring)
+                .map_err(|fault| RecoverError::Order { entry, fault: fault.to_string() })?,
         }
         (rest, entry) = (after, entry + 1);
     }

@@ -2,11 +2,12 @@
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec};
 
-use super::{Config, Event, Mu, RecoverError, SnapshotStep, layout};
+use super::{Config, Event, Mu, layout};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::{self, CommitRule, ConfigError, Durable, Engine, Gathered, Leadership, Traits};
 use crate::founding::Returned;
 use crate::membership::View;
+use crate::replica::journal::{RecoverError, SnapshotStep};
 use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 impl Engine for Mu {

@@ -1,12 +1,11 @@
 //! One process that a leader writes to.
 
-use std::collections::VecDeque;
-
 use martlet_fabric::ring::{Record, Writer};
 use martlet_fabric::{Fabric, Local, LocalRegion, PeerId, Region, Remote};
 
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, Mark, ProcessId};
+use crate::replica::lane::LaneWriter;
 
 use super::layout::{Op, PROBE_OFFSET, SCRATCH, WORDS, words};
 use super::numbers::Numbers;
@@ -36,7 +35,8 @@ pub(super) struct Follower {
     /// Where its numbers land in our scratch memory.
     pub slot: usize,
     pub phase: Phase,
-    pub writer: Writer,
+    /// The lane that it keeps for us.
+    pub lane: LaneWriter<Sent>,
     /// Where in the leader's log the next record for it begins.
     pub cursor: u64,
     /// Everything up to here stands in its memory, since its start has taken effect.
@@ -62,19 +62,11 @@ pub(super) struct Follower {
     /// What was last said to it to be committed, and by which operation.
     told: LogIndex,
     told_op: u64,
-    posted_ops: u64,
-    done_ops: u64,
-    marks: VecDeque<Sent>,
-    refreshing: bool,
-    pub full: bool,
-    records_since_refresh: u32,
-    refresh_tail: u64,
 }
 
 /// What the completion of an operation stands for.
 #[derive(Clone, Copy, Debug)]
-struct Sent {
-    op: u64,
+pub(super) struct Sent {
     index: Option<LogIndex>,
     turn: u64,
 }
@@ -86,7 +78,7 @@ impl Follower {
             peer,
             slot,
             phase: Phase::Asked,
-            writer,
+            lane: LaneWriter::new(writer),
             cursor: 0,
             acked: None,
             votes: false,
@@ -100,13 +92,6 @@ impl Follower {
             prepare_op: u64::MAX,
             told: LogIndex(0),
             told_op: 0,
-            posted_ops: 0,
-            done_ops: 0,
-            marks: VecDeque::with_capacity(256),
-            refreshing: false,
-            full: false,
-            records_since_refresh: 0,
-            refresh_tail: 0,
         }
     }
 
@@ -121,10 +106,11 @@ impl Follower {
         if self.holds || self.reading {
             return;
         }
-        if self.writer.tail() - self.writer.outstanding() >= self.start_ends {
+        if self.lane.writer().tail() - self.lane.writer().outstanding() >= self.start_ends {
             self.inspect(round, fabric);
         } else {
-            self.full = true;
+            // So that it is asked how far it has read.
+            self.lane.set_full(true);
         }
     }
 
@@ -133,7 +119,7 @@ impl Follower {
         self.reading = true;
         let from = Remote { peer: self.peer, region: Region::Public(WORDS), offset: 0 };
         let into = Local { region: LocalRegion::Public(SCRATCH), offset: self.slot * words::BYTES };
-        fabric.read_word(self.writer.consumed_word(), Op::Consumed.token(round, self.peer));
+        fabric.read_word(self.lane.writer().consumed_word(), Op::Consumed.token(round, self.peer));
         fabric.read(from, into, words::COUNT * 8, Op::Words.token(round, self.peer));
     }
 
@@ -151,33 +137,28 @@ impl Follower {
 
     /// Whether the proposal number stands in its memory, and it gave its permission until then.
     pub fn is_prepared(&self) -> bool {
-        self.done_ops >= self.prepare_op && matches!(self.phase, Phase::Preparing(_) | Phase::Following)
+        self.lane.is_done(self.prepare_op) && matches!(self.phase, Phase::Preparing(_) | Phase::Following)
     }
 
     /// Posts a record, if there is room. When it completes, everything up to `index` stands there.
     #[inline]
     pub fn push<F: Fabric>(&mut self, fabric: &mut F, record: &mut Record, index: Option<LogIndex>, round: u64, turn: u64) -> bool {
-        let Some(ops) = self.writer.push(fabric, record, Op::Log.token(round, self.peer)) else {
+        let posted = self.lane.push(fabric, record, Op::Log.token(round, self.peer), Some(Sent { index, turn }));
+        if !posted {
             Mark::MuLaneFull.reach();
-            self.full = true;
-            return false;
-        };
-        self.full = false;
-        self.posted_ops += u64::from(ops);
-        self.records_since_refresh = self.records_since_refresh.saturating_add(1);
-        self.marks.push_back(Sent { op: self.posted_ops, index, turn });
-        true
+        }
+        posted
     }
 
     /// The record just posted carried the proposal number.
     pub fn note_prepare(&mut self) {
-        self.prepare_op = self.posted_ops;
+        self.prepare_op = self.lane.last_op();
     }
 
     /// The record just posted said what is committed.
     pub fn note_told(&mut self, committed: LogIndex) {
         if committed > self.told {
-            (self.told, self.told_op) = (committed, self.posted_ops);
+            (self.told, self.told_op) = (committed, self.lane.last_op());
         }
     }
 
@@ -188,54 +169,42 @@ impl Follower {
 
     /// Whether it stands in its memory that this entry is committed, for it to read before it grants anybody else.
     pub fn has_heard_of(&self, index: LogIndex) -> bool {
-        self.told >= index && self.done_ops >= self.told_op && matches!(self.phase, Phase::Following)
+        self.told >= index && self.lane.is_done(self.told_op) && matches!(self.phase, Phase::Following)
     }
 
     /// The last turn for which an operation has been posted.
     pub fn asked(&self) -> u64 {
-        self.marks.back().map_or(self.vouched, |sent| sent.turn)
+        self.lane.last_mark().map_or(self.vouched, |sent| sent.turn)
     }
 
     /// Writes a word that nobody reads, to learn whether it still gives its permission.
     pub fn probe<F: Fabric>(&mut self, fabric: &mut F, round: u64, turn: u64) {
         let at = Remote { peer: self.peer, region: Region::Lane(LOG_LANE), offset: PROBE_OFFSET };
         fabric.write(at, &turn.to_le_bytes(), Op::Log.token(round, self.peer));
-        self.posted_ops += 1;
-        self.marks.push_back(Sent { op: self.posted_ops, index: None, turn });
+        self.lane.note_posted(1, Some(Sent { index: None, turn }));
     }
 
     /// One more operation has completed well.
     #[inline]
     pub fn handle_done(&mut self) {
-        self.done_ops += 1;
-        while let Some(sent) = self.marks.front().filter(|sent| sent.op <= self.done_ops) {
+        let Follower { lane, vouched, acked, .. } = self;
+        lane.note_done(|sent| {
             // What is written for no turn takes nothing back.
-            self.vouched = self.vouched.max(sent.turn);
-            if sent.index.is_some() {
-                self.acked = sent.index;
-            }
-            self.marks.pop_front();
-        }
+            *vouched = (*vouched).max(sent.turn);
+            *acked = sent.index.or(*acked);
+        });
     }
 
     /// Takes what its reader has consumed. Returns whether it has to be woken: what stood there when we last asked is still untouched.
     pub fn handle_consumed(&mut self, position: u64) -> bool {
-        self.refreshing = false;
-        self.writer.note_consumed(position);
-        let consumed = self.writer.tail() - self.writer.outstanding();
-        let sleeps = consumed < self.refresh_tail || (self.full && self.writer.outstanding() > 0);
-        self.refresh_tail = self.writer.tail();
-        sleeps
+        self.lane.note_consumed(position)
     }
 
     /// Asks for the reader's progress when it is due: in the background, before the lane is full (TRAPS 15).
     #[inline]
     pub fn refresh<F: Fabric>(&mut self, fabric: &mut F, round: u64, every: u32) {
-        let due = self.full || self.records_since_refresh >= every;
-        if due && !self.refreshing && !self.is_lost() {
-            self.refreshing = true;
-            self.records_since_refresh = 0;
-            fabric.read_word(self.writer.consumed_word(), Op::Consumed.token(round, self.peer));
+        if !self.is_lost() {
+            self.lane.refresh(fabric, Op::Consumed.token(round, self.peer), every, false);
         }
     }
 }
@@ -251,7 +220,8 @@ mod tests {
         let process = ProcessId { node: NodeId(1), incarnation: Incarnation(1) };
         let lane = Remote { peer: PeerId(0), region: Region::Lane(LOG_LANE), offset: 0 };
         let mut follower = Follower::new(process, PeerId(0), 0, Writer::new(lane, 1024));
-        follower.marks.extend([Sent { op: 1, index: Some(LogIndex(1)), turn: 7 }, Sent { op: 2, index: None, turn: 0 }]);
+        follower.lane.note_posted(1, Some(Sent { index: Some(LogIndex(1)), turn: 7 }));
+        follower.lane.note_posted(1, Some(Sent { index: None, turn: 0 }));
         follower.handle_done();
         follower.handle_done();
         assert_eq!((follower.vouched, follower.acked), (7, Some(LogIndex(1))), "a reply may have waited for a disk meanwhile");

@@ -14,8 +14,8 @@ use crate::basics::{Mark, ProcessId, Time};
 use crate::replica::{HandOverError, HandOverState};
 
 use super::layout::Status;
-use super::patience::{Patience, discounted};
 use super::{Group, Mu};
+use crate::replica::patience::{Patience, discounted};
 
 /// A leader's wish to hand over, and what has become of earlier ones.
 #[derive(Debug, Default)]
@@ -134,7 +134,7 @@ impl Mu {
     fn mind_asked(&mut self, now: Time) {
         let leads = self.is_leading();
         if let Some(asked) = self.hand_over.asked.as_mut().filter(|_| !leads) {
-            asked.patience.try_on(now, &self.config);
+            asked.patience.try_on(now, self.config.patience_ns());
         }
     }
 

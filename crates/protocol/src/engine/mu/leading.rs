@@ -11,15 +11,15 @@ use crate::basics::{self, Canary, LogIndex, ProcessId, Time};
 use crate::replica::StateMachine;
 
 use super::backlog::Backlog;
-use super::bells::Bells;
 use super::config::Config;
 use super::follower::{Follower, Phase};
 use super::layout::{self, Header, Kind, LOG, Op, SCRATCH, SCRATCH_WORDS_BYTES, words};
 use super::log::{Log, Mark, Staged};
 use super::numbers::Numbers;
 use super::permission::word_from;
-use super::release::Releases;
 use super::{AbortReason, Event, Group};
+use crate::replica::nudges::Nudges;
+use crate::replica::release::Releases;
 
 /// The bits of a proposal number that tell its proposers apart; the rounds stand above them.
 const PROPOSER_BITS: u32 = 16;
@@ -56,7 +56,7 @@ pub(super) struct Context<'a, F, S> {
     pub fabric: &'a mut F,
     pub machine: &'a mut S,
     pub events: &'a mut VecDeque<Event>,
-    pub bells: &'a mut Bells,
+    pub nudges: &'a mut Nudges,
     pub buffer: &'a mut Vec<u8>,
     /// The number of the request that this process has granted itself last.
     pub self_granted: u64,
@@ -231,7 +231,7 @@ impl Reign {
     }
 
     /// An operation of this reign has completed.
-    pub fn handle_completion(&mut self, op: Op, peer: PeerId, result: Result<u64, OpError>, bells: &mut Bells) {
+    pub fn handle_completion(&mut self, op: Op, peer: PeerId, result: Result<u64, OpError>, nudges: &mut Nudges) {
         let Some(follower) = self.followers.iter_mut().find(|f| f.peer == peer) else { return };
         follower.reading &= op != Op::Words || result.is_ok();
         let mut log_is_home = false;
@@ -253,7 +253,7 @@ impl Reign {
             (_, Err(OpError::AccessLost)) => self.failed = Some(AbortReason::AccessLost(follower.process)),
             // What still comes home of who is lost counts for nothing: its process may count already by another connection.
             (Op::Log, Ok(_)) if !follower.is_lost() => follower.handle_done(),
-            (Op::Consumed, Ok(position)) if follower.handle_consumed(position) => bells.soon(peer),
+            (Op::Consumed, Ok(position)) if follower.handle_consumed(position) => nudges.soon(peer),
             (Op::Words, Ok(_)) => self.read.push(peer),
             (Op::CatchUp, Ok(_)) if log_is_home => self.read.push(peer),
             _ => {}
@@ -392,11 +392,10 @@ impl Reign {
         for follower in &mut self.followers {
             if matches!(follower.phase, Phase::Asked) && word_from(cx.fabric, follower.peer, layout::permission::ACK) == self.round {
                 // It told the salt before it acknowledged anything. Who did not is not written to.
-                if !follower.writer.is_salted() {
-                    follower.writer = follower.writer.with_salt(word_from(cx.fabric, follower.peer, layout::permission::LOG_SALT));
-                    if !follower.writer.is_salted() {
-                        continue;
-                    }
+                if !follower.lane.writer().is_salted()
+                    && !follower.lane.salt(word_from(cx.fabric, follower.peer, layout::permission::LOG_SALT))
+                {
+                    continue;
                 }
                 follower.phase = Phase::Inspecting;
                 follower.inspect(self.round, cx.fabric);
@@ -607,7 +606,7 @@ impl Reign {
             if follower.push(cx.fabric, &mut self.record, None, self.round, 0) {
                 follower.note_prepare();
                 follower.phase = Phase::Preparing(numbers);
-                cx.bells.at_once(follower.peer);
+                cx.nudges.at_once(follower.peer);
             }
         }
         Ok(())

@@ -164,7 +164,7 @@ impl Mu {
         self.wishes += 1;
         let wish = self.wishes;
         tell(fabric, teacher, permission::TEACH, wish << 1 | 1);
-        self.bells.at_once(teacher);
+        self.nudges.at_once(teacher);
         self.events.push_back(Event::Learning { teacher });
         self.learning = Some(Learning {
             teacher,

@@ -6,7 +6,6 @@
 
 mod background;
 mod backlog;
-mod bells;
 mod config;
 mod durable;
 mod engine;
@@ -20,11 +19,9 @@ mod leading;
 mod learning;
 mod log;
 mod numbers;
-mod patience;
 mod peers;
 mod permission;
 mod recovery;
-mod release;
 mod replay;
 mod role;
 mod roster;
@@ -45,14 +42,14 @@ use crate::basics::{Canary, LogIndex, ProcessId, Time};
 use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
 
 pub use config::{Config, Durability, Execution, MIN_RING_BYTES};
-pub use durable::{RecoverError, SnapshotStep};
 pub use event::{AbortReason, Event};
 pub use group::Group;
 pub use layout::LaneFault;
 
+use crate::replica::nudges::Nudges;
+use crate::replica::release::Releases;
 use background::{Heart, Schedule};
 use backlog::Backlog;
-use bells::Bells;
 use durable::{Snapshot, Told};
 use handover::HandOver;
 use journal::Journal;
@@ -62,7 +59,6 @@ use learning::Learning;
 use log::Log;
 use peers::Peer;
 use permission::Permission;
-use release::Releases;
 use replay::Inbound;
 use roster::Roster;
 
@@ -138,7 +134,7 @@ pub struct Mu {
     /// The committed change of the group that was last reported.
     group_seen: LogIndex,
     events: VecDeque<Event>,
-    bells: Bells,
+    nudges: Nudges,
     buffer: Vec<u8>,
     spare: Record,
     teaching_record: Record,
@@ -187,7 +183,7 @@ impl Mu {
             steps_down: false,
             hand_over: HandOver::default(),
             reigns: 0,
-            releases: Releases::new(),
+            releases: Releases::default(),
             heart: Heart::new(),
             schedule: Schedule::new(),
             learning: None,
@@ -202,7 +198,7 @@ impl Mu {
             removing: Vec::new(),
             group_seen: LogIndex(0),
             events: VecDeque::with_capacity(64),
-            bells: Bells::new(),
+            nudges: Nudges::default(),
             buffer: Vec::with_capacity(ring::max_payload(config.log_ring_bytes)),
             spare: record(),
             teaching_record: record(),
@@ -328,7 +324,7 @@ impl Mu {
     /// When [`post`](Self::post) has something to do by itself, at the latest.
     pub fn deadline(&self) -> Time {
         let next = self.schedule.next(&self.heart);
-        self.bells.due().map_or(next, |due| due.min(next))
+        self.nudges.due().map_or(next, |due| due.min(next))
     }
 
     /// Whether the replication plane is inside a call to propose (Mu section 5.1, fate sharing).
@@ -345,7 +341,7 @@ impl Mu {
         match op {
             Op::Log | Op::Consumed | Op::Words | Op::CatchUp => match &mut self.reign {
                 Some(reign) if round == reign.round() & 0xffff => {
-                    reign.handle_completion(op, peer, completion.result, &mut self.bells);
+                    reign.handle_completion(op, peer, completion.result, &mut self.nudges);
                 }
                 _ => self.handle_stray(op, round, peer),
             },
@@ -441,7 +437,7 @@ impl Mu {
             self.background = now.after(self.config.background_ns);
             moved |= self.assist(fabric, now, machine, moved);
         }
-        self.bells.ring(now, self.config.nudge_gap_ns, fabric);
+        self.nudges.send(now, self.config.nudge_gap_ns, fabric);
         moved
     }
 
@@ -456,7 +452,7 @@ impl Mu {
         if let Some(reign) = self.reign.as_mut().filter(|r| r.is_leading()) {
             reign.release(&mut self.releases, &self.log);
         }
-        self.bells.ring(now, self.config.nudge_gap_ns, fabric);
+        self.nudges.send(now, self.config.nudge_gap_ns, fabric);
     }
 
     /// Starts over as the new incarnation `me`, with an empty machine and fresh lanes: every peer has to come up anew. Tickets and

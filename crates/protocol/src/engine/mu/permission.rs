@@ -114,7 +114,7 @@ impl Mu {
             fabric.grant(peer, LOG_LANE);
             self.publish(fabric);
             tell(fabric, peer, permission::ACK, request);
-            self.bells.at_once(peer);
+            self.nudges.at_once(peer);
         }
     }
 

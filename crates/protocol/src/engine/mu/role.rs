@@ -74,7 +74,7 @@ impl Mu {
         let is_connected = |f: &Follower| self.peers.iter().any(|p| p.process == f.process && !p.watch.dead);
         for follower in reign.drop_lost(|f| group.contains(f.process) && !is_connected(f)) {
             if let Some(peer) = self.peers.iter_mut().find(|p| p.id == follower.peer) {
-                peer.writer = Some(follower.writer);
+                peer.writer = Some(follower.lane.into_writer());
             }
         }
         for at in 0..self.peers.len() {
@@ -94,7 +94,7 @@ impl Mu {
             Mark::MuAsked.reach();
             permission::tell(fabric, peer.id, lane_words::START, writer.tail());
             permission::tell(fabric, peer.id, lane_words::REQUEST, reign.round());
-            self.bells.at_once(peer.id);
+            self.nudges.at_once(peer.id);
             reign.ask(peer.process, peer.id, slot, writer);
         }
     }
@@ -129,7 +129,7 @@ impl Mu {
             fabric,
             machine,
             events: &mut self.events,
-            bells: &mut self.bells,
+            nudges: &mut self.nudges,
             buffer: &mut self.buffer,
             self_granted: self.permission.self_granted,
             outbid: self.outbid,
@@ -196,7 +196,7 @@ impl Mu {
         self.spare = record;
         for follower in followers {
             if let Some(peer) = self.peers.iter_mut().find(|p| p.id == follower.peer) {
-                peer.writer = Some(follower.writer);
+                peer.writer = Some(follower.lane.into_writer());
             }
         }
         self.published = false;

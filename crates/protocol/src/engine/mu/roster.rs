@@ -7,10 +7,10 @@ use martlet_fabric::{Fabric, invariant};
 use super::follower::Follower;
 use super::layout::Status;
 use super::log::Log;
-use super::patience::Patience;
 use super::{AbortReason, Config, Durability, Event, Group, Mu, Peer};
 use crate::basics::{LogIndex, Mark, ProcessId, Time, ViewNumber};
 use crate::membership::{Roles, View};
+use crate::replica::patience::Patience;
 
 /// The newest view, as far as it matters here.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl Roster {
             }
         }
         for (_, patience) in unmet {
-            if patience.try_on(now, config) {
+            if patience.try_on(now, config.patience_ns()) {
                 Mark::MuGivenUp.reach();
             }
         }

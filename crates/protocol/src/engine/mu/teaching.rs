@@ -103,7 +103,7 @@ impl Mu {
             return false;
         }
         let exact = !self.is_ahead_of_log();
-        let Mu { peers, log, config, teaching_record, buffer, bells, events, unteachable_since, .. } = self;
+        let Mu { peers, log, config, teaching_record, buffer, nudges, events, unteachable_since, .. } = self;
         *unteachable_since = unteachable_since.filter(|since| now.since(*since) <= REST_NS);
         let mut any = false;
         for peer in peers.iter_mut().filter(|p| !p.watch.dead) {
@@ -111,7 +111,7 @@ impl Mu {
             match peer.teach(&mut desk, fabric, machine) {
                 Ok(true) => {
                     any = true;
-                    bells.at_once(peer.id);
+                    nudges.at_once(peer.id);
                 }
                 Ok(false) => {}
                 Err(Oversized(bytes)) => {

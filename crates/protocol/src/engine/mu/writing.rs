@@ -68,9 +68,9 @@ impl Reign {
             (follower.phase, follower.cursor, follower.started_to) = (Phase::Following, base.position, cx.log.tail().position);
             follower.note_told(header.committed);
             if count == 0 {
-                follower.start_ends = follower.writer.tail();
+                follower.start_ends = follower.lane.writer().tail();
             }
-            cx.bells.at_once(follower.peer);
+            cx.nudges.at_once(follower.peer);
         }
     }
 
@@ -82,7 +82,7 @@ impl Reign {
         let told = follower.push(cx.fabric, &mut self.record, None, self.round, 0);
         if told {
             follower.note_told(header.committed);
-            cx.bells.soon(follower.peer);
+            cx.nudges.soon(follower.peer);
         }
         told
     }
@@ -96,8 +96,8 @@ impl Reign {
                 self.start(at, None, cx);
                 return moved;
             };
-            if !self.followers[at].writer.fits(cx.buffer.len()) {
-                self.followers[at].full = true;
+            if !self.followers[at].lane.writer().fits(cx.buffer.len()) {
+                self.followers[at].lane.set_full(true);
                 return moved;
             }
             (header.ballot, header.committed) = (self.ballot, cx.log.committed().index);
@@ -112,7 +112,7 @@ impl Reign {
             follower.cursor = next;
             follower.note_told(header.committed);
             if next == follower.started_to {
-                follower.start_ends = follower.writer.tail();
+                follower.start_ends = follower.lane.writer().tail();
             }
             moved = true;
         }
@@ -127,7 +127,7 @@ impl Reign {
         let mut posted = false;
         if !self.backlog.is_empty() {
             // Their readers look at these lines all the time; while the record is made they come back.
-            self.followers.iter().for_each(|f| f.writer.expect(cx.fabric, 0, 64));
+            self.followers.iter().for_each(|f| f.lane.writer().expect(cx.fabric, 0, 64));
         }
         while let Some(batch) = self.backlog.front() {
             let len = batch.record.len();
@@ -156,13 +156,13 @@ impl Reign {
                     follower.note_told(committed);
                     if cx.config.durability == Durability::Sync {
                         // It is committed when it stands on disks, to which its followers bring it.
-                        cx.bells.at_once(follower.peer);
+                        cx.nudges.at_once(follower.peer);
                     }
                 }
             }
             // The next record will be like this one. Its first line is looked at until it is there, the others can be had ahead.
             let next = ring::record_bytes(len).min(EXPECTED_BYTES);
-            self.followers.iter().for_each(|f| f.writer.expect(cx.fabric, 64, next));
+            self.followers.iter().for_each(|f| f.lane.writer().expect(cx.fabric, 64, next));
             ring::expect_place(ring_of(cx.fabric), end, next);
             self.backlog.pop_front();
             posted = true;
@@ -216,8 +216,8 @@ impl Reign {
                 continue;
             }
             // Without room its reader's progress is asked for, and this is tried again.
-            follower.full = !follower.writer.fits(layout::HEADER_BYTES);
-            if !follower.full {
+            follower.lane.set_full(!follower.lane.writer().fits(layout::HEADER_BYTES));
+            if !follower.lane.is_full() {
                 basics::Mark::MuFlushed.reach();
                 self.say(at, Kind::Flush, cx);
                 self.last_post = cx.now;

@@ -1,12 +1,11 @@
 //! One process that a primary writes to.
 
-use std::collections::VecDeque;
-
 use martlet_fabric::ring::{Record, Writer};
 use martlet_fabric::{Fabric, OpError, PeerId, Region, Remote, Token};
 
 use crate::basics::layout::{Component, LOG_LANE, token_rest};
 use crate::basics::{LogIndex, Mark, ProcessId, Time};
+use crate::replica::lane::LaneWriter;
 
 use super::config::Config;
 
@@ -69,7 +68,8 @@ pub(super) struct Transfer {
 pub(super) struct Follower {
     pub process: ProcessId,
     pub peer: Option<PeerId>,
-    pub writer: Option<Writer>,
+    /// The lane that it keeps for us; when a record in it has been written, everything up to the record's mark stands in its memory.
+    lane: Option<LaneWriter<LogIndex>>,
     pub phase: Phase,
     /// A replica of the view: nothing is committed that it does not hold.
     pub replica: bool,
@@ -84,18 +84,8 @@ pub(super) struct Follower {
     pub acked: Option<LogIndex>,
     /// The last committed index that was sent along.
     pub told: LogIndex,
-    /// Its lane had no room when it was last tried.
-    pub full: bool,
     /// Transfers that had to begin anew.
     pub restarts: u32,
-    /// Operations posted and completed, and the indices that completions stand for. They complete in the order in which they were posted.
-    posted_ops: u64,
-    done_ops: u64,
-    marks: VecDeque<(u64, LogIndex)>,
-    refreshing: bool,
-    records_since_refresh: u32,
-    /// The tail when the reader's progress was last asked for.
-    refresh_tail: u64,
     wants_nudge: bool,
     nudged: Option<Time>,
 }
@@ -106,7 +96,7 @@ impl Follower {
         let mut follower = Follower {
             process,
             peer: None,
-            writer: None,
+            lane: None,
             phase,
             replica: false,
             caught_up: false,
@@ -114,14 +104,7 @@ impl Follower {
             broken: None,
             acked: None,
             told: LogIndex(0),
-            full: false,
             restarts: 0,
-            posted_ops: 0,
-            done_ops: 0,
-            marks: VecDeque::with_capacity(256),
-            refreshing: false,
-            records_since_refresh: 0,
-            refresh_tail: 0,
             wants_nudge: false,
             nudged: None,
         };
@@ -135,7 +118,8 @@ impl Follower {
     pub fn connect(&mut self, peer: PeerId, salt: u64, config: &Config) {
         if self.peer.is_none() {
             self.peer = Some(peer);
-            self.writer = Some(Writer::salted(Remote { peer, region: Region::Lane(LOG_LANE), offset: 0 }, config.log_ring_bytes, salt));
+            let at = Remote { peer, region: Region::Lane(LOG_LANE), offset: 0 };
+            self.lane = Some(LaneWriter::new(Writer::salted(at, config.log_ring_bytes, salt)));
         }
     }
 
@@ -150,38 +134,40 @@ impl Follower {
     }
 
     pub fn fits(&self, payload: usize) -> bool {
-        self.writer.as_ref().is_some_and(|w| w.fits(payload))
+        self.lane.as_ref().is_some_and(|lane| lane.writer().fits(payload))
+    }
+
+    /// Whether its lane had no room when it was last tried, or is not there yet.
+    pub fn is_full(&self) -> bool {
+        self.lane.as_ref().is_none_or(LaneWriter::is_full)
+    }
+
+    /// Says whether there is room for what is to be written next.
+    pub fn set_full(&mut self, full: bool) {
+        if let Some(lane) = &mut self.lane {
+            lane.set_full(full);
+        }
     }
 
     /// Bytes written and, as far as known, not taken.
     pub fn outstanding(&self) -> u64 {
-        self.writer.as_ref().map_or(0, Writer::outstanding)
+        self.lane.as_ref().map_or(0, |lane| lane.writer().outstanding())
     }
 
     /// Posts a record, for which there has to be room. When it completes, everything up to `mark` stands there.
     pub fn push<F: Fabric>(&mut self, fabric: &mut F, record: &mut Record, mark: Option<LogIndex>) -> bool {
-        let (Some(peer), Some(writer)) = (self.peer, self.writer.as_mut()) else { return false };
-        let Some(ops) = writer.push(fabric, record, token(Op::Write, peer)) else {
-            self.full = true;
-            return false;
-        };
-        self.full = false;
-        self.posted_ops += u64::from(ops);
-        self.records_since_refresh = self.records_since_refresh.saturating_add(1);
-        if let Some(index) = mark {
-            self.marks.push_back((self.posted_ops, index));
-        }
-        true
+        let (Some(peer), Some(lane)) = (self.peer, self.lane.as_mut()) else { return false };
+        lane.push(fabric, record, token(Op::Write, peer), mark)
     }
 
     /// The number of the operation posted last.
     pub fn last_op(&self) -> u64 {
-        self.posted_ops
+        self.lane.as_ref().map_or(0, LaneWriter::last_op)
     }
 
     /// Whether that operation has completed.
     pub fn is_done(&self, op: u64) -> bool {
-        self.done_ops >= op
+        self.lane.as_ref().is_some_and(|lane| lane.is_done(op))
     }
 
     pub fn handle_completion(&mut self, op: Op, result: Result<u64, OpError>) {
@@ -190,38 +176,22 @@ impl Follower {
                 // Later operations may be told otherwise, but there is a hole now.
                 Mark::LaneBroken.reach();
                 self.broken.get_or_insert(error);
-                self.refreshing = false;
             }
             (Op::Write, Ok(_)) => {
-                if self.broken.is_some() {
-                    return;
-                }
-                self.done_ops += 1;
-                while let Some(&(op, index)) = self.marks.front() {
-                    if op > self.done_ops {
-                        break;
-                    }
-                    self.acked = Some(index);
-                    self.marks.pop_front();
+                if let Some(lane) = self.lane.as_mut().filter(|_| self.broken.is_none()) {
+                    lane.note_done(|index| self.acked = Some(index));
                 }
             }
             (Op::Attended, Ok(_)) => {}
             (Op::Consumed, Ok(position)) => {
-                self.refreshing = false;
-                if let Some(writer) = self.writer.as_mut() {
-                    writer.note_consumed(position);
-                    // What stood there when we last asked is still untouched: its reader sleeps, or is slow.
-                    let consumed = writer.tail() - writer.outstanding();
-                    self.wants_nudge |= consumed < self.refresh_tail || (self.full && writer.outstanding() > 0);
-                    self.refresh_tail = writer.tail();
-                }
+                self.wants_nudge |= self.lane.as_mut().is_some_and(|lane| lane.note_consumed(position));
             }
         }
     }
 
     /// Asks for the reader's progress when it is due, and wakes a reader that does not read.
     pub fn tend<F: Fabric>(&mut self, now: Time, fabric: &mut F, config: &Config) {
-        let (Some(peer), Some(writer)) = (self.peer, self.writer.as_ref()) else { return };
+        let (Some(peer), Some(lane)) = (self.peer, self.lane.as_mut()) else { return };
         if self.broken.is_some() || self.phase == Phase::Dropped {
             return;
         }
@@ -233,13 +203,8 @@ impl Follower {
             self.wants_nudge = false;
         }
         let learns = matches!(self.phase, Phase::Learning(_) | Phase::Unlearned);
-        let due =
-            self.full || self.records_since_refresh >= config.nudge_entries || (learns && writer.outstanding() * 2 > writer.capacity());
-        if due && !self.refreshing {
-            self.refreshing = true;
-            self.records_since_refresh = 0;
-            fabric.read_word(writer.consumed_word(), token(Op::Consumed, peer));
-        }
+        let half_full = lane.writer().outstanding() * 2 > lane.writer().capacity();
+        lane.refresh(fabric, token(Op::Consumed, peer), config.nudge_entries, learns && half_full);
     }
 
     /// A learner is nudged for every part, since nothing else in its life is urgent.

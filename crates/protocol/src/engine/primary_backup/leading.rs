@@ -188,8 +188,8 @@ impl Leading {
             let payload = HEADER_BYTES + fragment.len();
             let mut stalled = false;
             for follower in self.followers.iter_mut().filter(|f| f.counts() && f.gets_entries()) {
-                follower.full = !follower.fits(payload);
-                stalled |= follower.full;
+                follower.set_full(!follower.fits(payload));
+                stalled |= follower.is_full();
             }
             if stalled {
                 Mark::LaneFull.reach();
@@ -239,7 +239,7 @@ impl Leading {
         self.record.fill(|out| start.encode(out));
         for follower in self.followers.iter_mut().filter(|f| f.phase == Phase::Unlearned && f.broken.is_none()) {
             if follower.outstanding() > 0 {
-                follower.full = true;
+                follower.set_full(true);
                 continue;
             }
             if follower.push(fabric, &mut self.record, Some(posted)) {

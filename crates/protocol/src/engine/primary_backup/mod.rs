@@ -236,7 +236,7 @@ impl PrimaryBackup {
             Role::TakingOver(leading) | Role::Primary(leading) => leading.followers.as_slice(),
             _ => &[],
         };
-        followers.iter().filter(|f| f.counts() && (f.peer.is_none() || f.broken.is_some() || f.full)).map(|f| f.process)
+        followers.iter().filter(|f| f.counts() && (f.peer.is_none() || f.broken.is_some() || f.is_full())).map(|f| f.process)
     }
 
     /// Lanes found to make no sense, ever.

@@ -9,8 +9,8 @@ use fastrand::Rng;
 use martlet_fabric::Fabric;
 use martlet_fabric::sim::Span;
 use martlet_protocol::basics::{ProcessId, RETURN_BITS};
-use martlet_protocol::engine::mu::SnapshotStep;
 use martlet_protocol::founding::life_to_come_back_as;
+use martlet_protocol::replica::journal::SnapshotStep;
 
 use crate::cluster::engine::Engine;
 use crate::cluster::node::machine::Machine;

@@ -4,7 +4,6 @@ use super::world::{Cluster, id, tiny};
 use crate::basics::{Time, ViewNumber};
 use crate::engine::mu::layout::MAX_PEERS;
 use crate::engine::mu::leading::Stage;
-use crate::engine::mu::patience::Patience;
 use crate::engine::mu::{AbortReason, Event, Group};
 use crate::membership::{Member, Roles, View};
 
@@ -168,7 +167,7 @@ fn who_stays_out_of_reach_loses_its_place() {
     c.write_through(0);
     let from = c.world.now();
     c.until("it is removed", |c| c.nodes[0].engine.group().is_some_and(|g| !g.contains(id(2))));
-    assert!(c.world.now() - from < 2 * Patience::length_ns(&tiny()));
+    assert!(c.world.now() - from < 2 * tiny().patience_ns());
     c.write_through(0);
 }
 
@@ -186,7 +185,7 @@ fn who_is_listed_and_was_forgotten_before_is_given_up() {
     show(&mut c, &view_of(2, 1));
     let from = c.world.now();
     c.until("membership is told", |c| c.events(0, |e| *e == Event::Drop(id(2))) > 0);
-    assert!(c.world.now() - from > Patience::length_ns(&tiny()), "it might still have come");
+    assert!(c.world.now() - from > tiny().patience_ns(), "it might still have come");
     assert_eq!(c.events(1, |e| *e == Event::Drop(id(2))), 0, "by one voice");
     c.write_through(0);
 }
@@ -218,7 +217,7 @@ fn any_number_of_followers_is_outlived_in_one_reign() {
 #[test]
 fn who_is_often_stalled_gives_up_the_lost_all_the_same() {
     let mut c = parted();
-    let patience = Patience::length_ns(&tiny());
+    let patience = tiny().patience_ns();
     let given_up = |c: &Cluster<false>| c.nodes[0].engine.peers.iter().any(|p| p.process == id(2) && p.watch.patience.is_over());
     let (from, stall) = (c.world.now(), 2 * tiny().stall_ns);
     while !given_up(&c) {

@@ -4,7 +4,8 @@ use fastrand::Rng;
 use martlet_fabric::Fabric;
 
 use super::machine::Machine;
-use crate::engine::mu::{Mu, SnapshotStep};
+use crate::engine::mu::Mu;
+use crate::replica::journal::SnapshotStep;
 
 /// A snapshot, and the journal from its base on.
 #[derive(Clone, Debug, Default)]

@@ -51,7 +51,7 @@ fn who_tells_no_salt_is_not_written_to() {
     }
     let reign = c.nodes[0].engine.reign.as_ref().expect("it leads");
     let follower = reign.followers.iter().find(|f| f.process == id(1)).expect("it was asked");
-    assert_eq!((follower.writer.tail(), follower.acked), (0, None));
+    assert_eq!((follower.lane.writer().tail(), follower.acked), (0, None));
 }
 
 /// Has a node show a word from now on whenever it has had a turn, until `done`.

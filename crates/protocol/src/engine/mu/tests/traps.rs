@@ -270,7 +270,7 @@ fn a_group_of_one_founds_itself_and_grows() {
 fn planted(cluster: &Cluster<true>, leader: usize) -> Vec<u8> {
     let ring = cluster.config.log_ring_bytes as u64;
     let reign = cluster.nodes[leader].engine.reign.as_ref().expect("it leads");
-    let lane = reign.followers[0].writer.tail();
+    let lane = reign.followers[0].lane.writer().tail();
     let forge: Vec<AtomicU64> = (0..ring::lane_bytes(ring as usize) / 8).map(|_| AtomicU64::new(0)).collect();
     let mut bytes = command(1 << 40, 3);
     // The ring's header, the record's, the command's: what follows is to be aligned as records are.

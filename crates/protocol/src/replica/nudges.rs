@@ -1,42 +1,44 @@
-//! Who has to be woken, and when: on small hosts followers sleep, on the processor that their leader needs.
+//! Which followers a leader wakes, and when: on small hosts they sleep, on the processor that their leader needs.
 
 use martlet_fabric::{Fabric, PeerId};
 
 use crate::basics::Time;
 use crate::basics::layout::MAX_MEMBERS;
 
-/// The bells to be rung at the end of a turn.
+/// The followers to be woken at the end of a turn.
 #[derive(Debug)]
-pub(super) struct Bells {
-    /// Somebody waits for what they will do.
+pub struct Nudges {
+    /// A request waits for what they will do.
     at_once: Vec<PeerId>,
-    /// They lag behind, or have not been told what is committed: nobody waits for that, and whoever is woken too often keeps the leader from running, or
+    /// They lag behind, or have not been told what is committed: no request waits for that, and a follower that is woken too often keeps the leader from running, or
     /// is in its own way when the leader dies.
     soon: Vec<PeerId>,
-    /// When those may be rung next.
+    /// When those may be woken next.
     next: Time,
 }
 
-impl Bells {
-    pub fn new() -> Bells {
-        Bells { at_once: Vec::with_capacity(4 * MAX_MEMBERS), soon: Vec::with_capacity(MAX_MEMBERS), next: Time(0) }
+impl Default for Nudges {
+    fn default() -> Nudges {
+        Nudges { at_once: Vec::with_capacity(4 * MAX_MEMBERS), soon: Vec::with_capacity(MAX_MEMBERS), next: Time(0) }
     }
+}
 
+impl Nudges {
     /// To be rung at the end of this turn.
     pub fn at_once(&mut self, peer: PeerId) {
         self.at_once.push(peer);
     }
 
-    /// To be rung once nobody has been for a while.
+    /// To be woken once none of them has been for a while.
     pub fn soon(&mut self, peer: PeerId) {
         if !self.soon.contains(&peer) {
             self.soon.push(peer);
         }
     }
 
-    /// Rings what is due; those who have time no more often than every `gap_ns`.
+    /// Wakes those that are due; those that have time no more often than every `gap_ns`.
     #[inline]
-    pub fn ring<F: Fabric>(&mut self, now: Time, gap_ns: u64, fabric: &mut F) {
+    pub fn send<F: Fabric>(&mut self, now: Time, gap_ns: u64, fabric: &mut F) {
         for peer in self.at_once.drain(..) {
             fabric.nudge(peer);
         }
@@ -48,7 +50,7 @@ impl Bells {
         }
     }
 
-    /// When somebody is to be rung next, if anybody waits for that.
+    /// When one is to be woken next, if one is.
     pub fn due(&self) -> Option<Time> {
         (!self.soon.is_empty()).then_some(self.next)
     }
@@ -72,28 +74,28 @@ mod tests {
     }
 
     #[test]
-    fn who_has_time_is_rung_once_in_a_while_and_who_is_waited_for_at_once() {
+    fn a_follower_that_has_time_is_woken_once_in_a_while_and_one_that_is_waited_for_at_once() {
         const GAP_NS: u64 = 10_000;
         let mut world = World::<true>::new(1, Faults::calm());
         let (mut fabric, peer) = two(&mut world);
-        let mut bells = Bells::new();
+        let mut nudges = Nudges::default();
         let start = 1_000_000;
-        let mut rung = |bells: &mut Bells, ns| {
-            bells.ring(Time(start + ns), GAP_NS, &mut fabric);
+        let mut woken = |nudges: &mut Nudges, ns| {
+            nudges.send(Time(start + ns), GAP_NS, &mut fabric);
             world.next_turn(world.now() + 1_000_000) == Some(1)
         };
-        assert!(!rung(&mut bells, 0), "nobody is to be rung");
-        bells.soon(peer);
-        assert!(bells.due().is_some_and(|due| due <= Time(start)));
-        assert!(rung(&mut bells, 0), "nobody has been for long");
-        bells.soon(peer);
-        bells.soon(peer);
-        assert_eq!(bells.due(), Some(Time(start + GAP_NS)), "a leader that sleeps wakes up for it");
-        assert!(!rung(&mut bells, GAP_NS - 1));
-        bells.at_once(peer);
-        assert!(rung(&mut bells, GAP_NS - 1));
-        assert!(rung(&mut bells, GAP_NS));
-        assert_eq!(bells.due(), None);
-        assert!(!rung(&mut bells, 2 * GAP_NS), "once is enough");
+        assert!(!woken(&mut nudges, 0), "nobody is to be woken");
+        nudges.soon(peer);
+        assert!(nudges.due().is_some_and(|due| due <= Time(start)));
+        assert!(woken(&mut nudges, 0), "nobody has been for long");
+        nudges.soon(peer);
+        nudges.soon(peer);
+        assert_eq!(nudges.due(), Some(Time(start + GAP_NS)), "a leader that sleeps wakes up for it");
+        assert!(!woken(&mut nudges, GAP_NS - 1));
+        nudges.at_once(peer);
+        assert!(woken(&mut nudges, GAP_NS - 1));
+        assert!(woken(&mut nudges, GAP_NS));
+        assert_eq!(nudges.due(), None);
+        assert!(!woken(&mut nudges, 2 * GAP_NS), "once is enough");
     }
 }

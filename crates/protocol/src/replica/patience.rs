@@ -1,34 +1,25 @@
 //! How long something that may come back is waited for.
 
-use super::Config;
 use crate::basics::Time;
-
-/// How many of the longer timeouts it may be away before it is given up.
-const TIMEOUTS: u64 = 4;
 
 /// Since when something has lasted, where this process was stalled for `gap_ns` until `now`. What began within the gap begins now: a replica that stood still until
 /// it got its first view has a gap as long as its clock.
-pub(super) fn discounted(since: Time, gap_ns: u64, now: Time) -> Time {
+pub fn discounted(since: Time, gap_ns: u64, now: Time) -> Time {
     since.after(gap_ns).min(now)
 }
 
 /// Since when something has been away, and whether it is given up. What is given up stays so.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Patience {
+pub struct Patience {
     since: Option<Time>,
     is_over: bool,
 }
 
 impl Patience {
-    /// How long it lasts, in nanoseconds.
-    pub fn length_ns(config: &Config) -> u64 {
-        TIMEOUTS * config.silence_ns
-    }
-
-    /// It is away, now as before. Returns whether it is given up for that, which is news.
-    pub fn try_on(&mut self, now: Time, config: &Config) -> bool {
+    /// It is away, now as before, and is given up after `length_ns`. Returns whether it is given up for that, which is news.
+    pub fn try_on(&mut self, now: Time, length_ns: u64) -> bool {
         let since = *self.since.get_or_insert(now);
-        let ends = !self.is_over && now.since(since) > Patience::length_ns(config);
+        let ends = !self.is_over && now.since(since) > length_ns;
         self.is_over |= ends;
         ends
     }
@@ -60,15 +51,15 @@ mod tests {
 
     #[test]
     fn a_stall_that_began_before_the_wait_ends_no_later_than_it_does() {
-        let config = Config::default();
+        const LENGTH_NS: u64 = 1_000_000;
         let mut patience = Patience::default();
         let now = Time(1_000_000_000_000);
-        assert!(!patience.try_on(now, &config));
+        assert!(!patience.try_on(now, LENGTH_NS));
         // The first look of its own at the clock, which has run since the host was booted.
         let now = now.after(5);
         patience.discount(now.0, now);
-        assert!(!patience.try_on(now.after(Patience::length_ns(&config)), &config));
-        assert!(patience.try_on(now.after(Patience::length_ns(&config) + 1), &config), "it has waited since the stall's end");
+        assert!(!patience.try_on(now.after(LENGTH_NS), LENGTH_NS));
+        assert!(patience.try_on(now.after(LENGTH_NS + 1), LENGTH_NS), "it has waited since the stall's end");
         assert_eq!(discounted(Time(100), 30, Time(500)), Time(130), "of a stall within the wait nothing else counts");
     }
 }

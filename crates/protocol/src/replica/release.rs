@@ -1,15 +1,15 @@
-//! Which replies may go out (TRAPS 7): a turn's, once what was proposed up to its end is committed, and a majority still gave its permission
+//! Which replies may go out where a majority entitles a leader (TRAPS 7): a turn's, once what was proposed up to its end is committed, and a majority still gave its permission
 //! after the turn's execution. So a read sees whatever was acknowledged before it, although nothing is replicated for it.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+use super::Ticket;
 use crate::basics::LogIndex;
-use crate::replica::Ticket;
 
-/// Turns whose replies have not been released.
+/// Turns whose replies have not been released. A turn is what lies between two calls of [`Releases::end`].
 #[derive(Debug)]
-pub(super) struct Releases {
+pub struct Releases {
     turn: u64,
     released: u64,
     /// Whether somebody waits for the present turn.
@@ -17,21 +17,25 @@ pub(super) struct Releases {
     waiting: VecDeque<(u64, LogIndex)>,
 }
 
-impl Releases {
-    pub fn new() -> Releases {
+impl Default for Releases {
+    fn default() -> Releases {
         Releases { turn: 1, released: 0, asked: Cell::new(false), waiting: VecDeque::with_capacity(1024) }
     }
+}
 
-    /// The present turn. Its first is 1.
+impl Releases {
+    /// The present turn. The first is 1.
     pub fn turn(&self) -> u64 {
         self.turn
     }
 
+    /// The ticket for replies computed in the present turn; from now on they are waited for.
     pub fn ticket(&self) -> Ticket {
         self.asked.set(true);
         Ticket(self.turn)
     }
 
+    /// Replies with tickets up to this one may go out.
     pub fn released(&self) -> Ticket {
         Ticket(self.released)
     }
@@ -78,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_reply_waits_for_its_entries_and_for_a_majority_that_still_gives_its_permission() {
-        let mut releases = Releases::new();
+        let mut releases = Releases::default();
         let write = releases.ticket();
         releases.end(LogIndex(1));
         releases.end(LogIndex(1));
