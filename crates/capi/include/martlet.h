@@ -208,7 +208,7 @@ typedef struct martlet_role_change {
     char leader_address[MARTLET_ADDRESS_BYTES];
     // The newest view of the cluster that the replica knew then.
     uint64_t view;
-    // When, on the host's monotonic clock, in nanoseconds.
+    // When, on the host's clock since its start, in nanoseconds.
     uint64_t at_ns;
     // Of a leader, by which systems outside can tell it from earlier ones: whoever leads later has a larger one, whichever replica it is. 0: it does not lead.
     uint64_t fencing_token;

@@ -38,7 +38,7 @@ pub struct martlet_role_change {
     pub leader_address: [c_char; MARTLET_ADDRESS_BYTES],
     /// The newest view of the cluster that the replica knew then.
     pub view: u64,
-    /// When, on the host's monotonic clock, in nanoseconds.
+    /// When, on the host's clock since its start, in nanoseconds.
     pub at_ns: u64,
     /// Of a leader, by which systems outside can tell it from earlier ones: whoever leads later has a larger one, whichever replica it is. 0: it does not lead.
     pub fencing_token: u64,

@@ -48,7 +48,7 @@ pub struct Reign {
     pub cause: Cause,
     /// In which view.
     pub view: u64,
-    /// When it took over, on its host's monotonic clock.
+    /// When it took over, on its host's clock since its start.
     pub took_over: Time,
     /// The same on our wall clock, in nanoseconds since 1970.
     pub wall_ns: u64,

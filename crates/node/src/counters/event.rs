@@ -52,7 +52,7 @@ kinds! {
 /// Something that happened at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, on the host's monotonic clock: comparable between all processes of this host.
+    /// When, on the host's clock since its start: comparable between all processes of this host.
     pub at: Time,
     /// What.
     pub kind: EventKind,

@@ -215,7 +215,7 @@ impl<'t, M: StateMachine> Here<'t, M> {
         self.handle.0.shared.inbox.bell.watch(fd.as_fd())
     }
 
-    /// When this turn began, on the host's monotonic clock, in nanoseconds.
+    /// When this turn began, on the host's clock since its start, in nanoseconds.
     pub fn now_ns(&self) -> u64 {
         self.inside.now().0
     }

@@ -35,7 +35,7 @@ pub struct RoleChange {
     /// Of a leader, by which systems outside can tell it from earlier ones: whoever leads later has a larger one, whichever replica it is. Above 0. See
     /// `docs/embedding.md`.
     pub fencing_token: Option<u64>,
-    /// When, on the host's monotonic clock, in nanoseconds.
+    /// When, on the host's clock since its start, in nanoseconds.
     pub at_ns: u64,
 }
 

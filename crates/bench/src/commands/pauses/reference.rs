@@ -51,5 +51,5 @@ pub fn watch(core: Option<u16>, stop: &AtomicBool, seen: &Mutex<Option<io::Resul
 fn sleep_until(due: Time) {
     let at = Timespec { tv_sec: (due.0 / 1_000_000_000) as i64, tv_nsec: (due.0 % 1_000_000_000) as i64 };
     // Interrupted or not, the clock says when it is.
-    let _ = clock_nanosleep_absolute(ClockId::Monotonic, &at);
+    let _ = clock_nanosleep_absolute(ClockId::Boottime, &at);
 }
