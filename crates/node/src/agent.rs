@@ -118,9 +118,10 @@ pub(crate) mod tests {
     use martlet_protocol::engine::PrimaryBackup;
     use martlet_protocol::engine::primary_backup::Config;
     use martlet_protocol::membership::{self, Core, Roles};
-    use martlet_protocol::replica::{NoState, Replica};
+    use martlet_protocol::replica::{NoState, Replica, Ticket};
 
     use super::*;
+    use crate::clock::jumps::{JumpWatch, Reading};
     use crate::counters::{Counter, Counters};
 
     /// Somebody asks it for something in each turn. Keeps what the time was then.
@@ -204,6 +205,62 @@ pub(crate) mod tests {
         assert_eq!(shown(&mut agent), 4);
         agent.host.member.excluded = true;
         assert_eq!(shown(&mut agent), 3, "the others have removed it");
+    }
+
+    thread_local! {
+        static WALL: Cell<u64> = const { Cell::new(0) };
+    }
+
+    fn clocks() -> Reading {
+        let now = clock().0;
+        Reading { before: now, monotonic: now, wall: WALL.get() + now, after: now }
+    }
+
+    /// Answers what it is asked when a test may, and keeps how many answers there were.
+    #[derive(Default)]
+    struct Answering(Vec<Ticket>, usize);
+
+    impl Application for Answering {
+        type Machine = NoState;
+
+        fn poll<R: Replica<Machine = NoState>>(&mut self, replica: &mut R) -> usize {
+            self.0.push(replica.ticket());
+            1
+        }
+
+        fn release<R: Replica<Machine = NoState>>(&mut self, replica: &mut R) -> usize {
+            let before = self.0.len();
+            self.0.retain(|ticket| *ticket > replica.released());
+            self.1 += before - self.0.len();
+            before - self.0.len()
+        }
+    }
+
+    #[test]
+    fn trap_8_a_holder_whose_clock_has_jumped_answers_nothing_before_it_has_asked() {
+        let (mut agent, _other) = alone(Answering::default(), NoState);
+        (0..8).for_each(|_| _ = agent.turn());
+        assert_eq!(agent.host.engine.standing(), Standing::Primary);
+        agent.instruments.jumps = Some(JumpWatch::of(clocks));
+        // Long before its lease ends, and in a short turn.
+        CLOCK.set(CLOCK.get() + 1_000_000);
+        agent.turn();
+        let (answered, won) = (agent.app.1, agent.host.member.core.renewals_by_majority());
+        CLOCK.set(CLOCK.get() + 1_000_000);
+        agent.turn();
+        assert_eq!((agent.app.1, agent.host.member.core.renewals_by_majority()), (answered + 1, won), "the lease stands");
+        // A virtual machine that stood still for an hour, whose wall clock has been set right.
+        WALL.set(WALL.get() + 3_600_000_000_000);
+        CLOCK.set(CLOCK.get() + 1_000_000);
+        agent.turn();
+        assert_eq!((agent.app.1, agent.app.0.len()), (answered + 1, 1), "its lease would have had it answered");
+        assert_eq!(agent.instruments.counters.get(Counter::ClockJumps), 1);
+        agent.turn();
+        assert_eq!(
+            (agent.app.1, agent.host.member.core.renewals_by_majority()),
+            (answered + 3, won + 1),
+            "the coordinators have been asked"
+        );
     }
 
     fn received(agent: &Agent<ShmFabric, PrimaryBackup, Asked>) -> u64 {

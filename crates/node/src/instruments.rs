@@ -9,12 +9,15 @@ use martlet_protocol::membership::{Roles, View};
 use martlet_protocol::replica::{MAX_PART_BYTES, Standing, StateMachine};
 
 use crate::clock;
+use crate::clock::jumps::JumpWatch;
 use crate::counters::{Counter, Counters, Event, EventKind};
 
 /// One life's onlooker.
 pub(crate) struct Instruments {
     pub counters: Counters,
     pub clock: fn() -> Time,
+    /// What looks for jumps of that clock; on a stage nothing does.
+    pub jumps: Option<JumpWatch>,
     me: ProcessId,
     /// Whether views say which replica leads.
     by_view: bool,
@@ -38,8 +41,16 @@ impl Instruments {
         if let Some(region) = region(fabric) {
             counters.open(region);
         }
-        let mut instruments =
-            Instruments { counters, clock, me, by_view: !E::TRAITS.elects(), decided: ViewNumber(0), held: None, leaving: false };
+        let mut instruments = Instruments {
+            counters,
+            clock,
+            jumps: None,
+            me,
+            by_view: !E::TRAITS.elects(),
+            decided: ViewNumber(0),
+            held: None,
+            leaving: false,
+        };
         instruments.record(fabric, EventKind::Started, ViewNumber(0), Some(me), 0);
         instruments
     }
@@ -142,6 +153,13 @@ impl<F: Fabric> Environment<F> for Instruments {
         (self.clock)()
     }
 
+    #[inline]
+    fn clock_jumped(&mut self, now: Time) -> Option<u64> {
+        let jump = self.jumps.as_mut()?.look(now)?;
+        tracing::warn!("{jump}");
+        Some(jump.size_ns())
+    }
+
     fn note(&mut self, fabric: &F, view: ViewNumber, note: Note<'_>) {
         let me = Some(self.me);
         match note {
@@ -177,6 +195,13 @@ impl<F: Fabric> Environment<F> for Instruments {
             Note::Alone => self.record(fabric, EventKind::Alone, view, me, 0),
             Note::LaneFault { process, fault, .. } => tracing::error!(?process, fault, "a peer wrote what makes no sense"),
             Note::Unfit(view) => tracing::error!(view = view.0, "made primary without the whole state: starting over"),
+            Note::ClockJumped { by_ns, held } => {
+                if held {
+                    tracing::warn!("the clock has jumped: the lease is given up, and the coordinators are asked anew");
+                }
+                self.counters.add(Counter::ClockJumps, 1);
+                self.record(fabric, EventKind::ClockJumped, view, me, by_ns);
+            }
             Note::GaveUp => tracing::error!("what was executed cannot be replicated: starting over"),
         }
     }

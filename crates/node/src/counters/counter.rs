@@ -69,6 +69,7 @@ counters! {
     Awaited "awaited" "Without a view: the nodes that it waits for, since they are not connected and may run all the same, a bit each, node 0 the lowest.",
     Whole "whole" "Whether it holds the whole state: 1, or 0 while it is being taught.",
     HeldAtNs "held_at_ns" "When the last entry that it holds was first seen to be there, on the wall clock, since 1970.",
+    ClockJumps "clock_jumps" "How often the clock did what no drift explains, so that a lease would have been given up: a suspension, a wall clock that was set, a disruption that the hypervisor tells of.",
 }
 
 #[cfg(test)]

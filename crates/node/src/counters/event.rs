@@ -47,6 +47,7 @@ kinds! {
     Leaving 16 "leaving" "This node asked to leave.",
     PermissionAsked 17 "permission asked" "With `mu`: this node takes itself for the leader, and asks the others for their permission.",
     PermissionHeld 18 "permission held" "With `mu`: a majority gives this node its permission.",
+    ClockJumped 19 "clock jumped" "The host was suspended or its wall clock set, by `detail` nanoseconds, or its hypervisor tells of a disruption (0): this node gave its lease up, if it held one.",
 }
 
 /// Something that happened at a node.

@@ -20,6 +20,7 @@ use super::rhythm::{Gaps, Posture};
 use crate::agent::Agent;
 use crate::backend::{Backend, Rest as _};
 use crate::clock;
+use crate::clock::jumps::JumpWatch;
 use crate::config::Settings;
 use crate::counters::{Counter, Counters, EventKind};
 use crate::durable::Keeper;
@@ -129,6 +130,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let others = config.nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != node);
         others.for_each(|other| fabric.connect(cluster, other));
         let mut agent = Agent::new(me, fabric, core, engine, machine, app, counters, clock::now);
+        agent.instruments.jumps = Some(JumpWatch::of_this_host());
         agent.host.dormant = returns;
         agent.take_membership_events();
         let rehearsals = Rehearsals::new(settings, clocks, now);

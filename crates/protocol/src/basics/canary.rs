@@ -34,6 +34,8 @@ probes! {
         UnawaitedPrimary = "unawaited-primary",
         /// Leases are used and waited for as if all clocks ran alike (uKharon App. C).
         NoClockMargin = "no-clock-margin",
+        /// A jump of the clock is noticed, and the lease is kept (8).
+        KeptLease = "kept-lease",
         /// The lease word is stored once the lease has begun, not before it is asked for (16).
         LateLeaseWord = "late-lease-word",
         /// A lease got through a cache lasts from the reading that proves it, not from the one before the cache's round (uKharon section 6.3).

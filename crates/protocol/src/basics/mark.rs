@@ -109,6 +109,8 @@ probes! {
         Cut = "membership: cuts to a clique",
         /// Leases are confirmed by a majority of empty slots.
         LeaseConfirmed = "lease: confirmed",
+        /// A clock has jumped: the lease is given up, and asked for anew.
+        ClockDistrusted = "lease: given up after a jump of the clock",
         /// The next slot is taken: no lease on this view any more.
         LeaseRefused = "lease: the next slot is taken",
         /// A lease is extended on the word of a lease cache.

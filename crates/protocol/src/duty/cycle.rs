@@ -102,12 +102,14 @@ struct Rounds {
     begun: Time,
     /// Until when more requests are expected.
     requests_until: Time,
+    /// Something has come up that the next turn has to see to, whatever is expected.
+    urgent: bool,
 }
 
 impl Rounds {
     #[inline]
     fn is_due(&self, now: Time, pace: &Pace) -> bool {
-        now >= self.requests_until || now.since(self.begun) >= pace.short_turns_ns
+        self.urgent || now >= self.requests_until || now.since(self.begun) >= pace.short_turns_ns
     }
 }
 
@@ -274,7 +276,7 @@ impl DutyCycle {
     #[inline]
     fn may_be_short<F: Fabric, E: Engine, M>(&self, host: &mut Host<F, E, M>, env: &mut impl Environment<F>) -> bool {
         let leads = !E::TRAITS.elects() && host.engine.standing() == Standing::Primary;
-        if !leads || host.member.now >= self.rounds.requests_until {
+        if !leads || self.rounds.urgent || host.member.now >= self.rounds.requests_until {
             return false;
         }
         host.member.now = env.now();
@@ -283,7 +285,7 @@ impl DutyCycle {
 
     /// The next turn is a whole one: before a sleep everything has to be looked at that could end it.
     pub fn look_around_next(&mut self) {
-        self.rounds.requests_until = Time(0);
+        self.rounds.urgent = true;
     }
 
     fn look_around<F, E, M>(&mut self, host: &mut Host<F, E, M>, env: &mut impl Environment<F>)
@@ -292,7 +294,7 @@ impl DutyCycle {
         E: Engine,
         M: crate::replica::StateMachine,
     {
-        self.rounds.begun = host.member.now;
+        (self.rounds.begun, self.rounds.urgent) = (host.member.now, false);
         self.looked = host.take_peer_events(env);
         for _ in 0..DATAGRAMS_A_TURN {
             if !host.member.take_datagram(env) {
@@ -332,6 +334,10 @@ impl DutyCycle {
         // Later than every completion just taken, as membership and the engine ask.
         let now = env.now();
         host.member.now = now;
+        // Before a lease is extended or asked about at that time, which a jump would make worthless.
+        if host.member.mind_jumps(env) {
+            self.rounds.urgent = true;
+        }
         if self.completions.is_empty() {
             return false;
         }

@@ -12,6 +12,10 @@ pub trait Environment<F> {
     /// What the process's clock shows now. Never earlier than it has shown before.
     fn now(&mut self) -> Time;
 
+    /// Whether that clock has done, since this was last asked, what no bound on clocks allows for: its host was suspended, say, or its virtual machine stopped.
+    /// `now` has just been read, and what happened before that reading is told. If so, by how much, in nanoseconds; 0 where that is not known.
+    fn clock_jumped(&mut self, now: Time) -> Option<u64>;
+
     /// Something has happened, in this view as far as the process knows. Notes come in the order of what they tell, and as soon as it has happened.
     fn note(&mut self, fabric: &F, view: ViewNumber, note: Note<'_>);
 }
@@ -85,4 +89,11 @@ pub enum Note<'a> {
     Unfit(ViewNumber),
     /// The application has executed what cannot be replicated: this process has to start over.
     GaveUp,
+    /// The clock has jumped ([`Environment::clock_jumped`]): this process uses no lease until the coordinators have been asked anew.
+    ClockJumped {
+        /// By how much, in nanoseconds; 0 where that is not known.
+        by_ns: u64,
+        /// Whether it held a lease on the newest view that it knows.
+        held: bool,
+    },
 }

@@ -112,6 +112,16 @@ impl<F: Fabric> Member<F> {
         true
     }
 
+    /// Gives the lease up, and has it asked for anew, if the clock has jumped up to `now`, which has just been read. Returns whether it has.
+    #[inline]
+    pub fn mind_jumps(&mut self, env: &mut impl Environment<F>) -> bool {
+        let Some(by_ns) = env.clock_jumped(self.now) else { return false };
+        let held = self.core.is_member() && self.core.lease().view() == self.core.view_number();
+        self.core.distrust_clock(self.now);
+        self.note(env, Note::ClockJumped { by_ns, held });
+        true
+    }
+
     /// Gives membership its tick. The calling thread makes progress, since it is here: one that hangs neither beats nor renews (TRAPS 9).
     pub fn tick(&mut self) {
         self.core.tick(self.now, &mut self.fabric, true);

@@ -12,7 +12,8 @@
 //!    is looked at, since all that is cold by then;
 //! 4. the application takes requests, executes them on the primary's state and proposes their effects;
 //! 5. the engine posts them to the backups, or applies what has come as a backup; completions again;
-//! 6. with a clock that was read after the last completion: is the view active? The engine draws its conclusions;
+//! 6. with a clock that was read after the last completion: is the view active? The engine draws its conclusions. A clock that is found to have jumped since it was
+//!    last read costs the lease before that, and makes the next turn a whole one;
 //! 7. where replies are not to depend on a lease: the coordinators are asked whether the view still stands, and where the answers are there at once they are taken;
 //! 8. the application sends the replies that may go out: every one of them follows a check that is later than its execution (TRAPS 7).
 //!

@@ -100,6 +100,11 @@ impl Handover {
         Handover { holders: holders.map(|p| (p, false)).collect(), over }
     }
 
+    /// Waits for whoever is still awaited until `over`, if that is later.
+    pub fn wait_until(&mut self, over: Time) {
+        self.over = self.over.max(over);
+    }
+
     /// `process` can hold no older lease any more. Returns whether that was news.
     pub fn release(&mut self, process: ProcessId) -> bool {
         match self.holders.iter_mut().find(|(p, _)| *p == process) {

@@ -15,10 +15,12 @@ use martlet_protocol::basics::Canary;
 pub use hunt::{Found, hunt};
 
 probes! {
-    /// A bug of the application that is replicated.
+    /// A bug of what drives the protocol, or of the application that is replicated.
     pub enum Careless {
         /// Only the primary remembers which requests it has executed: sessions are not replicated (19).
         UnreplicatedSession = "unreplicated-session",
+        /// The clock that a node reads stands still while its host is suspended (8).
+        MonotonicTime = "monotonic-time",
     }
 }
 
@@ -50,6 +52,8 @@ pub fn bugs() -> Vec<Bug> {
         "no-clock-margin" => "clocks",
         // Where clocks keep their bounds the lease is right, and hides what a round should have found.
         "unasked-quorum" | "early-round" => "stopped-clock",
+        "monotonic-time" => "suspended-host",
+        "kept-lease" => "stopped-machine",
         // Nobody else has a disk.
         "mu-unsynced" => "mu-disks",
         // Elsewhere nobody is asked to end whom the others could not lose by SIGKILL, unless all are.
@@ -65,7 +69,7 @@ pub fn bugs() -> Vec<Bug> {
     // Every engine stands on the fabric.
     let fabric = canary::Canary::ALL.iter();
     let fabric = fabric.flat_map(|canary| ["host", "mu"].map(|kind| bug(canary.name(), canary.meaning(), kind)));
-    let application = Careless::ALL.iter().map(|canary| bug(canary.name(), canary.meaning(), "host"));
+    let application = Careless::ALL.iter().map(|canary| bug(canary.name(), canary.meaning(), of_engine(canary.name())));
     protocol.chain(fabric).chain(application).collect()
 }
 

@@ -111,7 +111,21 @@ pub const SPECIAL: &[Kind] = &[
         about: "primary-backup on a network; the primary stops, and with it its clock, and it is asked for reads by quorum when another one leads",
         ground: Ground::Network,
         disks: false,
-        live: |plan, _| scenarios::read_from_the_past(plan),
+        live: |plan, _| scenarios::read_from_the_past(plan, scenarios::Standstill::Unseen),
+    },
+    Kind {
+        name: "suspended-host",
+        about: "primary-backup on a network; the primary's host is suspended, and it is asked for a read when another one leads",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, _| scenarios::read_from_the_past(plan, scenarios::Standstill::Suspended),
+    },
+    Kind {
+        name: "stopped-machine",
+        about: "the same in a virtual machine that is stopped, and its clock with it; that clocks have jumped is seen when it goes on",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, _| scenarios::read_from_the_past(plan, scenarios::Standstill::Noticed),
     },
     Kind {
         name: "two-end",

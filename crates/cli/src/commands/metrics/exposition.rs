@@ -72,6 +72,7 @@ fn shown(counter: Counter) -> Option<(&'static str, Kind, Value)> {
         Counter::DiskErrno => ("martlet_disk_errno", Gauge, Plain),
         Counter::Whole => ("martlet_whole", Gauge, Plain),
         Counter::HeldAtNs => ("martlet_held_at_seconds", Gauge, Seconds),
+        Counter::ClockJumps => ("martlet_clock_jumps_total", Count, Plain),
         Counter::GroupProcesses => ("martlet_group_processes", Gauge, Plain),
     })
 }

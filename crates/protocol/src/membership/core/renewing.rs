@@ -109,6 +109,28 @@ impl Core {
         Some(self.renewal.inquiry.latest())
     }
 
+    /// The clock has done what its bounds exclude: the host was suspended, say, or its virtual machine stopped. Whatever was measured by it says nothing any more:
+    /// the lease is given up, with the round under way, whose beginning was read from that clock. The coordinators are asked again at once, as they are
+    /// for a first lease; and those who might hold an older one are waited for once more, from now on, unless they have given it back.
+    ///
+    /// The lease word stays, so that nobody takes this process for one that holds nothing.
+    pub fn distrust_clock(&mut self, now: Time) {
+        Mark::ClockDistrusted.reach();
+        let number = self.view_number();
+        if Canary::KeptLease.is_planted() {
+            return;
+        }
+        let began = self.lease.view() == number;
+        self.lease.drop_it();
+        self.renewal.cancel();
+        self.renewal.taken_until = now;
+        self.borrowing.restart();
+        self.learned = now;
+        if let Some(view) = self.view.as_ref().filter(|_| !began) {
+            self.handover.wait_until(now.after(self.config.clocks.lengthened(view.fence_ns)));
+        }
+    }
+
     /// What the last round that was won has proved of the newest view.
     pub fn proof(&self) -> Option<Proof> {
         self.renewal.proof
@@ -228,6 +250,7 @@ mod tests {
     use super::*;
     use crate::basics::ProcessId;
     use crate::basics::layout::{LIFE, SLOT_WORDS, SLOTS};
+    use crate::membership::lease::Handover;
     use crate::membership::{Leases, Member, Roles, View};
 
     /// Keeps what is asked of others, which is nothing but words.
@@ -327,6 +350,43 @@ mod tests {
         answer(&mut core, &mut fabric, Time(50), 0, empty());
         answer(&mut core, &mut fabric, Time(50), 1, empty());
         assert_eq!(core.proof(), Some(Proof { round: Round(1), view: VIEW }));
+    }
+
+    /// What was measured by a clock that has jumped says nothing, and a round that had begun before is measured by it.
+    #[test]
+    fn trap_8_a_clock_that_jumps_costs_the_lease_until_a_later_round_is_won() {
+        let (mut core, mut fabric) = leads(true);
+        core.begin_round(Time(10), &mut fabric).expect("none is under way");
+        (0..2).for_each(|at| answer(&mut core, &mut fabric, Time(20), at, empty()));
+        core.renew(Time(20), &mut fabric);
+        assert!(core.lease().active(VIEW, Time(30)));
+        core.begin_round(Time(30), &mut fabric).expect("none is under way");
+        core.distrust_clock(Time(40));
+        assert!(!core.lease().active(VIEW, Time(40)));
+        assert_eq!(fabric.life[life::LEASE].load(Ordering::SeqCst), VIEW.0, "nobody else may take it for one that holds nothing");
+        (2..4).for_each(|at| answer(&mut core, &mut fabric, Time(50), at, empty()));
+        assert!(!core.lease().active(VIEW, Time(50)), "they were asked before the jump");
+        assert_eq!(core.proof(), None);
+        assert_eq!(core.renewal_due(), Time(0), "it asks again without delay");
+        core.renew(Time(60), &mut fabric);
+        (4..6).for_each(|at| answer(&mut core, &mut fabric, Time(70), at, empty()));
+        assert!(core.lease().active(VIEW, Time(70)));
+        assert_eq!(core.lease().end(), Time(60).after(core.config.clocks.shortened(LEASE_NS)));
+    }
+
+    /// How long it has waited for others is measured by the same clock.
+    #[test]
+    fn trap_8_a_clock_that_jumps_has_not_waited_for_older_leases() {
+        let (mut core, mut fabric) = leads(true);
+        let other = ProcessId { node: NodeId(3), incarnation: Incarnation(1) };
+        core.handover = Handover::new([other].into_iter(), Time(500));
+        core.distrust_clock(Time(100_000));
+        core.renew(Time(100_000), &mut fabric);
+        (0..2).for_each(|at| answer(&mut core, &mut fabric, Time(100_010), at, empty()));
+        assert!(!core.lease().active(VIEW, Time(100_010)), "the other one may hold a lease");
+        core.handover.release(other);
+        core.renew(Time(100_020), &mut fabric);
+        assert!(core.lease().active(VIEW, Time(100_020)));
     }
 
     #[test]

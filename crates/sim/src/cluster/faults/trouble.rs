@@ -118,6 +118,12 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 let span = self.settings.pause;
                 let ns = chance.u64(span.0..=span.1.max(span.0));
                 self.tell(|c| format!("{fault}/{nth}: {} is paused for {ns} ns", c.name(process)));
+                // Its wall clock may have been set meanwhile, say: its own clock keeps to its bounds, and it does not trust it.
+                if stream(self.seed, "jumps", u64::from(nth)).u8(..4) == 0
+                    && let Some(node) = &mut self.nodes[process]
+                {
+                    node.jumped = true;
+                }
                 self.hold(process);
                 self.enter(now + ns, Due::Release { process });
                 true

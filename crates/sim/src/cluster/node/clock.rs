@@ -14,18 +14,25 @@ pub struct Clock {
     skew_ns: u64,
     /// When it has stopped, in true time: out of the model.
     stopped_at: Option<u64>,
+    /// For how long it has stood still before, in true time.
+    stood_ns: u64,
 }
 
 impl Clock {
     /// A clock whose durations differ from those of every other by at most `drift_ppm`.
     pub fn drawn(chance: &mut Rng, drift_ppm: u64, skew_ns: u64) -> Clock {
         let half = drift_ppm as i64 / 2;
-        Clock { offset: chance.u64(1_000_000..1_000_000_000), ppm: chance.i64(-half..=half), skew_ns, stopped_at: None }
+        Clock { offset: chance.u64(1_000_000..1_000_000_000), ppm: chance.i64(-half..=half), skew_ns, stopped_at: None, stood_ns: 0 }
     }
 
     /// From now on it shows one time only, as where a host has been suspended and its clock does not count that.
     pub fn stop(&mut self, now: u64) {
         self.stopped_at = Some(now);
+    }
+
+    /// It goes on from where it has stopped.
+    pub fn go_on(&mut self, now: u64) {
+        self.stood_ns += self.stopped_at.take().map_or(0, |at| now.saturating_sub(at));
     }
 
     /// Whether it is out of the model.
@@ -34,7 +41,7 @@ impl Clock {
     }
 
     fn at(&self, now: u64) -> u64 {
-        let now = now.min(self.stopped_at.unwrap_or(now));
+        let now = now.min(self.stopped_at.unwrap_or(now)).saturating_sub(self.stood_ns);
         (self.offset as i64 + now as i64 + now as i64 * self.ppm / 1_000_000) as u64
     }
 
@@ -52,7 +59,7 @@ impl Clock {
     pub fn true_time(&self, local: Time) -> u64 {
         let ahead = local.0.saturating_sub(self.offset).saturating_add(self.skew_ns);
         let speed = (1_000_000 + self.ppm) as u128;
-        u64::try_from((u128::from(ahead) * 1_000_000).div_ceil(speed) + 1).unwrap_or(u64::MAX)
+        u64::try_from((u128::from(ahead) * 1_000_000).div_ceil(speed) + 1).unwrap_or(u64::MAX).saturating_add(self.stood_ns)
     }
 }
 
@@ -74,6 +81,13 @@ mod tests {
                 let later = clock.true_time(read);
                 assert!(clock.bounds(later).0 >= read, "woken before it is time");
             }
+            let mut clock = clock;
+            let (_, before) = clock.bounds(1_000_000);
+            clock.stop(1_000_000);
+            assert_eq!(clock.bounds(9_000_000).1, before);
+            clock.go_on(9_000_000);
+            assert_eq!(clock.bounds(9_000_000).1, before, "from where it stood");
+            assert!(clock.bounds(clock.true_time(before.after(5_000))).0 >= before.after(5_000));
         }
     }
 }

@@ -72,6 +72,8 @@ pub struct Node<E, const HOST: bool> {
     replicates: bool,
     /// One of its threads has died, the others follow.
     pub dying: bool,
+    /// A jump of its clock is there to be seen.
+    pub jumped: bool,
     /// Entries taken that are not known to be committed.
     uncommitted: VecDeque<Taken>,
     /// What has happened since somebody looked last.
@@ -91,6 +93,8 @@ struct Surroundings<'a> {
     clock: &'a Clock,
     chance: &'a mut Rng,
     notable: &'a mut Vec<Notable>,
+    /// Whether there is a jump of the clock to be seen.
+    jumped: &'a mut bool,
     /// Whether it has been asked for the time.
     has_read: bool,
 }
@@ -99,6 +103,10 @@ impl<F> Environment<F> for Surroundings<'_> {
     fn now(&mut self) -> Time {
         self.has_read = true;
         self.clock.read(self.true_now, self.chance)
+    }
+
+    fn clock_jumped(&mut self, _: Time) -> Option<u64> {
+        std::mem::take(self.jumped).then_some(0)
     }
 
     fn note(&mut self, _: &F, _: ViewNumber, note: Note<'_>) {
@@ -125,7 +133,13 @@ impl<F> Environment<F> for Surroundings<'_> {
                 Notable::Wrong(Property::FitPrimary, format!("view {view} makes {me} primary, which does not hold the state"))
             }
             Note::GaveUp => Notable::Wrong(Property::Recovery, format!("{me} has executed what cannot be replicated")),
-            Note::PeerUp(_) | Note::Excluded | Note::CaughtUp(_) | Note::CannotFollow(_) | Note::FirstReply | Note::Alone => return,
+            Note::PeerUp(_)
+            | Note::Excluded
+            | Note::CaughtUp(_)
+            | Note::CannotFollow(_)
+            | Note::FirstReply
+            | Note::Alone
+            | Note::ClockJumped { .. } => return,
         };
         self.notable.push(notable);
     }
@@ -161,6 +175,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             leaving: None,
             replicates: false,
             dying: false,
+            jumped: false,
             uncommitted: VecDeque::new(),
             notable: Vec::new(),
             returns: false,
@@ -189,7 +204,15 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         let member = &mut self.host.member;
         member.now = self.clock.read(true_now, chance);
         what(&mut member.core, member.now, &mut member.fabric);
-        let mut env = Surroundings { me: member.me, true_now, clock: &self.clock, chance, notable: &mut self.notable, has_read: false };
+        let mut env = Surroundings {
+            me: member.me,
+            true_now,
+            clock: &self.clock,
+            chance,
+            notable: &mut self.notable,
+            jumped: &mut self.jumped,
+            has_read: false,
+        };
         self.host.take_membership_events(&mut env);
     }
 
@@ -325,6 +348,9 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
 
     /// The view that some core of this process may find active at the true time `true_now`.
     pub fn may_act_in(&self, true_now: u64) -> Option<ViewNumber> {
+        if self.jumped {
+            return None;
+        }
         let (lease, (least, most)) = (self.core().lease(), self.clock.bounds(true_now));
         // Between the slowest core and the fastest one, somebody finds the lease begun and not ended.
         let begun = lease.active(lease.view(), most) || (most >= lease.end() && least < lease.end());
@@ -345,7 +371,15 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         }
         let mut active = None;
         let turn = loop {
-            let mut env = Surroundings { me: self.me(), true_now, clock: &self.clock, chance, notable: &mut self.notable, has_read: false };
+            let mut env = Surroundings {
+                me: self.me(),
+                true_now,
+                clock: &self.clock,
+                chance,
+                notable: &mut self.notable,
+                jumped: &mut self.jumped,
+                has_read: false,
+            };
             let ended = self.cycle.step(&mut self.host, &mut self.server, &mut env);
             if env.has_read {
                 // What it would find active at this moment; it may stand still before it looks.

@@ -17,6 +17,7 @@ use super::plan::Plan;
 use super::report::Report;
 use super::settings::Settings;
 use super::storage::disk::Disks;
+use crate::canaries::Careless;
 
 /// A scene.
 #[derive(Debug)]
@@ -138,28 +139,44 @@ pub(super) fn two_of_three_end(plan: &Plan) -> (Report, String) {
     })
 }
 
-/// For canaries. The primary is stopped while it asks the coordinators for a read by quorum, and its clock with it; when it goes on, another one leads and has
-/// acknowledged writes, but by its clock its lease holds. It takes one more read before it looks at anything else, and must not answer from what it knows.
+/// How a primary comes to stand still, and what its clock makes of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standstill {
+    /// The clock stops, for good, and nothing says so: out of the model.
+    Unseen,
+    /// Its host is suspended. The clock that nodes read counts that.
+    Suspended,
+    /// The clock stops, and goes on from there. It is seen that clocks have jumped.
+    Noticed,
+}
+
+/// For canaries. The primary is stopped; when it goes on, another one leads and has acknowledged writes. It takes one more read before it looks at anything else, and must not
+/// answer from what it knows. With an unseen standstill, after which its lease holds by its clock, that is asked of reads by quorum; it is stopped while it asks the coordinators for one.
 ///
 /// It has no writes in its hands: those are acknowledged under the lease, and whose clock is out of the model may acknowledge what will be lost.
-pub(super) fn read_from_the_past(plan: &Plan) -> (Report, String) {
+pub(super) fn read_from_the_past(plan: &Plan, standstill: Standstill) -> (Report, String) {
     // One key, of which every client knows what the others have written.
-    let mut settings = Settings { quorum_reads: 1000, keys: 1, ..Settings::scripted() };
+    let by_quorum = standstill == Standstill::Unseen;
+    let mut settings = Settings { quorum_reads: if by_quorum { 1000 } else { 0 }, keys: 1, ..Settings::scripted() };
     // Requests are expected, and turns for them only are so short that there are none, until it goes on.
     (settings.pace.expects_requests_ns, settings.pace.short_turns_ns) = (50_000, 0);
+    let clock_stops = standstill != Standstill::Suspended || Careless::MonotonicTime.is_planted();
     play::<PrimaryBackup, false>(plan, settings, |c| {
         let old = c.process(0);
         let name = c.name(old);
-        let asks = |c: &Cluster<PrimaryBackup, false>| {
+        let is_ready = |c: &Cluster<PrimaryBackup, false>| {
             let node = c.nodes[old].as_ref();
-            node.is_some_and(|n| n.engine().wants_round() && n.engine().committed() == n.engine().last() && n.server.inbox.is_empty())
+            let asks = |wants_round: bool| wants_round || !by_quorum;
+            node.is_some_and(|n| asks(n.engine().wants_round()) && n.engine().committed() == n.engine().last() && n.server.inbox.is_empty())
         };
-        if !c.until("it asks the coordinators, and writes nothing", asks) {
+        if !c.until("it writes nothing, and asks the coordinators where reads go by quorum", is_ready) {
             return;
         }
-        c.say("the primary is stopped, and its clock");
+        c.say(if clock_stops { "the primary is stopped, and its clock" } else { "the primary's host is suspended" });
         let now = c.world.now();
-        c.nodes[old].as_mut().expect("it lives").clock.stop(now);
+        if clock_stops {
+            c.nodes[old].as_mut().expect("it lives").clock.stop(now);
+        }
         c.hold(old);
         c.until("another one leads", |c| c.has_other_primary(name));
         c.until_replies(10);
@@ -173,14 +190,19 @@ pub(super) fn read_from_the_past(plan: &Plan) -> (Report, String) {
         if let Some(node) = &mut c.nodes[old] {
             node.server.inbox.clear();
         }
-        c.say("it is asked for a read by quorum, and goes on");
+        c.say("it is asked for a read, and goes on");
         (c.clients[0].wanted, c.clients[0].target) = (vec![1], 0);
         c.call(0);
         c.until("the request is there", |c| c.nodes[old].as_ref().is_none_or(|n| !n.server.inbox.is_empty()));
         // Turns for requests only, which a busy primary takes between two whole ones.
         let short = Pace { short_turns_ns: u64::MAX / 2, expects_requests_ns: u64::MAX / 4, ..c.settings.pace };
+        let now = c.world.now();
         if let Some(node) = &mut c.nodes[old] {
             node.cycle.set_pace(short);
+            if standstill != Standstill::Unseen {
+                node.clock.go_on(now);
+                node.jumped = standstill == Standstill::Noticed;
+            }
         }
         c.release(old);
         c.go_on_until(c.world.now() + 20_000);
@@ -192,7 +214,7 @@ pub(super) fn read_from_the_past(plan: &Plan) -> (Report, String) {
     })
 }
 
-fn play<E: Engine, const HOST: bool>(plan: &Plan, settings: Settings, script: fn(&mut Cluster<E, HOST>)) -> (Report, String) {
+fn play<E: Engine, const HOST: bool>(plan: &Plan, settings: Settings, script: impl FnOnce(&mut Cluster<E, HOST>)) -> (Report, String) {
     let mut cluster = Cluster::new(plan, settings);
     cluster.until_served();
     if cluster.oracles.violation().is_none() {

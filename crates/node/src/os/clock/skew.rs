@@ -1,27 +1,6 @@
-//! The clocks: one for everything that is ordered or timed, one for the wall.
-//!
-//! [`now`] reads CLOCK_BOOTTIME. It serves both as the protocol's [`Time`] and as the stamp of events, so the stamps of all processes of one
-//! host stand on one axis and a failover can be shown as one timeline. It goes on while the host is suspended, as the other hosts' clocks do: a lease that was
-//! held before is over after it. CLOCK_MONOTONIC stands still meanwhile, and costs as much to read: 22 ns each through the vDSO (under a hypervisor, Linux 6.18).
-//! Reading the time-stamp counter directly would save about 10 of them, and would leave to us what the kernel does: to keep the cores' counters in step, to notice
-//! when they are not, and to follow a migration of the virtual machine.
+//! How far the clocks of two cores differ.
 
-use martlet_protocol::basics::Time;
-use rustix::time::{ClockId, clock_gettime};
-
-/// Now, on the host's clock since its start, suspensions included, in nanoseconds. The same axis in every process of this host; never goes backwards in one thread, and
-/// between threads on different cores by no more than [`cross_core_skew`] finds.
-#[inline]
-pub fn now() -> Time {
-    let t = clock_gettime(ClockId::Boottime);
-    Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
-}
-
-/// The wall clock in nanoseconds since 1970. For expiry of keys and for people; it can be set, in both directions, at any time.
-pub fn wall_ns() -> u64 {
-    let t = clock_gettime(ClockId::Realtime);
-    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + t.tv_nsec as u64
-}
+use crate::clock::now;
 
 /// What is known about the difference between the clocks of two cores, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,46 +86,6 @@ pub fn cross_core_skew(first: u16, second: u16, rounds: u32) -> std::io::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_clock_never_goes_back_in_a_thread() {
-        let mut last = now();
-        for _ in 0..100_000 {
-            let next = now();
-            assert!(next >= last);
-            last = next;
-        }
-    }
-
-    /// Says to a test that it is the one within a namespace of the test of that name.
-    const INSIDE: &str = "MARTLET_TEST_TIME_NAMESPACE";
-
-    /// A host that was suspended for ten days, as far as processes in a namespace can tell.
-    #[test]
-    fn time_goes_on_while_the_host_is_suspended() {
-        const SUSPENDED_S: u64 = 864_000;
-        if std::env::var_os(INSIDE).is_some() {
-            let monotonic = clock_gettime(ClockId::Monotonic);
-            let ahead_s = now().0 / 1_000_000_000 - monotonic.tv_sec as u64;
-            assert!(ahead_s >= SUSPENDED_S - 60, "{ahead_s}");
-            return;
-        }
-        let (_, module) = module_path!().split_once("::").expect("the crate's name comes first");
-        let name = format!("{module}::time_goes_on_while_the_host_is_suspended");
-        let this = std::env::current_exe().expect("the test's own file");
-        let mut inside = std::process::Command::new("unshare");
-        inside.args(["--time", "--boottime", &SUSPENDED_S.to_string(), "--fork"]).arg(this).args(["--exact", &name]).env(INSIDE, "1");
-        let ended = inside.output();
-        let refused = |ended: &std::process::Output| String::from_utf8_lossy(&ended.stderr).contains("unshare:");
-        match ended {
-            Ok(ended) if refused(&ended) => eprintln!("not tried: it takes the right to make a namespace"),
-            Ok(ended) => {
-                let said = String::from_utf8_lossy(&ended.stdout);
-                assert!(ended.status.success() && said.contains("1 passed"), "{said}");
-            }
-            Err(error) => eprintln!("not tried: {error}"),
-        }
-    }
 
     #[test]
     fn the_clocks_of_two_cores_bound_each_other() {
