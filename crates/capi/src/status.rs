@@ -107,6 +107,7 @@ fn of_run(error: &RunError) -> martlet_status {
         | RunError::DeathWords { .. }
         | RunError::System { .. }
         | RunError::Removed { .. }
+        | RunError::OnCommit { .. }
         | RunError::NothingHeld { .. } => MARTLET_FAILED,
     }
 }

@@ -39,7 +39,7 @@ impl NodeEngine for Mu {
             // What can be proposed has to fit here too.
             state_ring_bytes: log_ring_bytes,
             secret,
-            execution: mu::Execution::Speculative,
+            execution: config.execution,
             durability: config.durability.mode.of_engine(),
             heartbeat_interval_ns: beat_ns,
             thresholds: Thresholds { cap: election.cap, failure: election.failure, recovery: election.recovery },

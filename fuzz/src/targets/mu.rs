@@ -13,8 +13,9 @@ use martlet_protocol::engine::Mu;
 use martlet_protocol::engine::mu::layout::{
     COMMAND_HEADER_BYTES, Header, Kind, LOG, PERMISSION_LANE, STATE_LANE, WORDS, add_regions, permission, words,
 };
-use martlet_protocol::engine::mu::{Config, Durability, Event, Execution, Group};
+use martlet_protocol::engine::mu::{Config, Durability, Event, Group};
 use martlet_protocol::membership::{Member, Roles, View};
+use martlet_protocol::replica::Execution;
 use martlet_protocol::replica::Standing;
 
 use super::input::Input;

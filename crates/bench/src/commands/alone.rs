@@ -11,9 +11,10 @@ use martlet_node::wal::format::Owner;
 use martlet_node::wal::{self, Pace, Style, Wal};
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use martlet_protocol::engine::mu::{self, Execution, Group};
+use martlet_protocol::engine::mu::{self, Group};
 use martlet_protocol::engine::{Engine, Mu, PrimaryBackup, primary_backup};
 use martlet_protocol::membership::{Member, Roles, View};
+use martlet_protocol::replica::Execution;
 use martlet_protocol::replica::journal::SnapshotStep;
 use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
 

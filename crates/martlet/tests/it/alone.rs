@@ -6,9 +6,9 @@ use martlet::config::EngineKind;
 use martlet::counters::Counter;
 use martlet::{CallError, MAX_COMMAND_BYTES, Replica, Role, SessionCommand, StartError, StopError};
 
-use crate::cluster::{Text, cluster, threads, with_every_engine};
+use crate::cluster::{Text, Way, cluster, cluster_that, in_every_way, threads};
 
-with_every_engine!(
+in_every_way!(
     a_command_takes_effect_and_is_read,
     a_read_by_quorum_sees_what_was_acknowledged_and_keeps_its_place_among_calls,
     a_sessions_command_takes_effect_once_and_in_its_turn,
@@ -20,15 +20,15 @@ with_every_engine!(
     reads_that_wait_are_as_few_as_calls_may_wait,
 );
 
-fn leading(name: &str, engine: EngineKind) -> Replica<Text> {
+fn leading(name: &str, way: Way) -> Replica<Text> {
     let replica =
-        Replica::builder().cluster(cluster(name, engine, 1)).node(0).threads(threads()).start(Text::default()).expect("it starts");
+        Replica::builder().cluster(cluster_that(name, way, 1)).node(0).threads(threads()).start(Text::default()).expect("it starts");
     assert!(replica.roles().any(|change| change.role == Role::Leader), "who is alone leads");
     replica
 }
 
-fn a_command_takes_effect_and_is_read(engine: EngineKind) {
-    let replica = leading("calls", engine);
+fn a_command_takes_effect_and_is_read(way: Way) {
+    let replica = leading("calls", way);
     assert_eq!(replica.propose(b"ab").as_deref(), Ok(&b"2"[..]));
     let (sender, receiver) = channel();
     let told = sender.clone();
@@ -41,8 +41,8 @@ fn a_command_takes_effect_and_is_read(engine: EngineKind) {
     assert_eq!(receiver.recv().expect("told"), Ok(b"abc".to_vec()));
 }
 
-fn a_read_by_quorum_sees_what_was_acknowledged_and_keeps_its_place_among_calls(engine: EngineKind) {
-    let replica = leading("quorum", engine);
+fn a_read_by_quorum_sees_what_was_acknowledged_and_keeps_its_place_among_calls(way: Way) {
+    let replica = leading("quorum", way);
     assert_eq!(replica.propose(b"ab").as_deref(), Ok(&b"2"[..]));
     assert_eq!(replica.read_by_quorum(|text| text.0.clone()).as_deref(), Ok(&b"ab"[..]));
     assert_eq!(replica.query_by_quorum(b"? ").as_deref(), Ok(&b"? ab"[..]));
@@ -65,8 +65,8 @@ fn a_read_by_quorum_sees_what_was_acknowledged_and_keeps_its_place_among_calls(e
     assert_eq!(replica.read_by_quorum(|_| ()), Err(CallError::ShuttingDown));
 }
 
-fn a_sessions_command_takes_effect_once_and_in_its_turn(engine: EngineKind) {
-    let replica = leading("session", engine);
+fn a_sessions_command_takes_effect_once_and_in_its_turn(way: Way) {
+    let replica = leading("session", way);
     let session = replica.open_session().expect("opened");
     let once = |seq, confirmed, command| replica.propose_once(SessionCommand { session, seq, confirmed, command });
     for _ in 0..3 {
@@ -89,8 +89,8 @@ fn a_sessions_command_takes_effect_once_and_in_its_turn(engine: EngineKind) {
     assert_eq!(replica.query(b"").as_deref(), Ok(&b"abc"[..]));
 }
 
-fn what_cannot_be_is_refused_with_a_reason(engine: EngineKind) {
-    let replica = leading("refused", engine);
+fn what_cannot_be_is_refused_with_a_reason(way: Way) {
+    let replica = leading("refused", way);
     let long = vec![0; MAX_COMMAND_BYTES + 1];
     assert_eq!(replica.propose(&long), Err(CallError::TooLong { bytes: MAX_COMMAND_BYTES + 1, limit: MAX_COMMAND_BYTES }));
     assert_eq!(replica.transfer_leadership(), Err(CallError::NoSuccessor));
@@ -111,8 +111,8 @@ fn what_cannot_be_is_refused_with_a_reason(engine: EngineKind) {
     assert!(matches!(replica.join(), Err(StopError::Elsewhere)));
 }
 
-fn the_longest_command_takes_effect_and_a_longer_one_is_refused_with_the_limit(engine: EngineKind) {
-    let replica = leading("long", engine);
+fn the_longest_command_takes_effect_and_a_longer_one_is_refused_with_the_limit(way: Way) {
+    let replica = leading("long", way);
     // What an engine takes can be less than what any takes.
     let limit = match replica.propose(&[0; MAX_COMMAND_BYTES]) {
         Err(CallError::TooLong { bytes: MAX_COMMAND_BYTES, limit }) => {
@@ -125,19 +125,19 @@ fn the_longest_command_takes_effect_and_a_longer_one_is_refused_with_the_limit(e
             MAX_COMMAND_BYTES
         }
     };
-    assert_eq!(limit < MAX_COMMAND_BYTES, engine == EngineKind::Mu, "a quarter of its log is less");
+    assert_eq!(limit < MAX_COMMAND_BYTES, way.engine == EngineKind::Mu, "a quarter of its log is less");
     assert_eq!(replica.read(|text| text.0.len()), Ok(limit));
 }
 
-fn a_machine_that_panics_ends_its_replica_and_leaves_the_outcome_open(engine: EngineKind) {
-    let replica = leading("panic", engine);
+fn a_machine_that_panics_ends_its_replica_and_leaves_the_outcome_open(way: Way) {
+    let replica = leading("panic", way);
     assert_eq!(replica.propose(b"panic"), Err(CallError::OutcomeUnknown));
     assert!(matches!(replica.join(), Err(StopError::Panicked(text)) if text.contains("as it was told")));
     assert_eq!(replica.propose(b"x"), Err(CallError::ShuttingDown));
 }
 
-fn a_callback_that_waits_for_a_change_of_role_is_told_why_that_cannot_be(engine: EngineKind) {
-    let replica = leading("waits", engine);
+fn a_callback_that_waits_for_a_change_of_role_is_told_why_that_cannot_be(way: Way) {
+    let replica = leading("waits", way);
     let mut changes = replica.roles();
     replica.propose_with(b"ab", move |_| while changes.next().is_some() {});
     assert!(matches!(replica.join(), Err(StopError::Panicked(text)) if text.contains("call try_next there")));
@@ -161,8 +161,8 @@ fn a_builder_names_what_it_lacks() {
     assert!(matches!(none, Err(StartError::Value { key: "max_waiting", .. })));
 }
 
-fn a_call_that_comes_while_a_replica_ends_is_told_so(engine: EngineKind) {
-    let replica = leading("ends", engine);
+fn a_call_that_comes_while_a_replica_ends_is_told_so(way: Way) {
+    let replica = leading("ends", way);
     let (sender, receiver) = channel();
     let its = replica.clone();
     // On the replica's own thread, which takes the call after it has been asked to end, or never.
@@ -174,8 +174,8 @@ fn a_call_that_comes_while_a_replica_ends_is_told_so(engine: EngineKind) {
     replica.stop().expect("in order");
 }
 
-fn reads_that_wait_are_as_few_as_calls_may_wait(engine: EngineKind) {
-    let cluster = cluster("reads", engine, 1);
+fn reads_that_wait_are_as_few_as_calls_may_wait(way: Way) {
+    let cluster = cluster_that("reads", way, 1);
     let replica = Replica::builder().cluster(cluster).node(0).threads(threads()).max_waiting(2).start(Text::default()).expect("it starts");
     assert!(replica.roles().any(|change| change.role == Role::Leader), "who is alone leads");
     let (sender, receiver) = channel();

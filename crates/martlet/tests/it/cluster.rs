@@ -1,17 +1,49 @@
 //! Clusters for tests in this process, and a machine to replicate.
 
-use martlet::config::{Cluster, ClusterConfig, ElectionConfig, EngineKind, ThreadsConfig};
+use martlet::config::{Cluster, ClusterConfig, ElectionConfig, EngineKind, Execution, ThreadsConfig};
 use martlet::{LogIndex, StateMachine, UnreadablePart};
 
 use crate::config::config;
 
 /// A cluster of so many nodes, whose name tells it from those of other tests and engines.
 pub fn cluster(name: &str, engine: EngineKind, count: u16) -> Cluster {
+    cluster_that(name, Way { engine, execution: Execution::Speculative }, count)
+}
+
+/// The same of a way of replication.
+pub fn cluster_that(name: &str, way: Way, count: u16) -> Cluster {
+    let Way { engine, execution } = way;
     // Elections that soon hear who is there, and are slow to take anybody for gone.
     let election = ElectionConfig { heartbeat_us: 10_000, cap: 250, failure: 1, recovery: 2 };
     let election = (engine == EngineKind::Mu).then_some(election);
-    Cluster::new(ClusterConfig { engine, election, ..config(&format!("{name}-{engine}"), count) }).expect("a good configuration")
+    let suffix = if execution == Execution::Committed { "-on-commit" } else { "" };
+    let name = format!("{name}-{engine}{suffix}");
+    Cluster::new(ClusterConfig { engine, execution, election, ..config(&name, count) }).expect("a good configuration")
 }
+
+/// How commands are replicated, and when a leader executes them.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    pub engine: EngineKind,
+    pub execution: Execution,
+}
+
+/// Each of these in every way, as a test of its own.
+macro_rules! in_every_way {
+    ($($test:ident),+ $(,)?) => {
+        in_every_way!(@ primary_backup, PrimaryBackup, Speculative: $($test),+);
+        in_every_way!(@ mu, Mu, Speculative: $($test),+);
+        in_every_way!(@ mu_on_commit, Mu, Committed: $($test),+);
+    };
+    (@ $name:ident, $engine:ident, $execution:ident: $($test:ident),+) => {
+        mod $name {
+            use martlet::config::{EngineKind, Execution};
+            use crate::cluster::Way;
+            $(#[test] fn $test() { super::$test(Way { engine: EngineKind::$engine, execution: Execution::$execution }); })+
+        }
+    };
+}
+pub(crate) use in_every_way;
 
 /// Each of these, with every engine, as a test of its own.
 macro_rules! with_every_engine {

@@ -71,7 +71,10 @@ fn of_run(error: RunError) -> Option<PathBuf> {
             None
         }
         RunError::Disk { node: _, error } => of_disk(error),
-        RunError::System { node: _, what: _, error: _ } | RunError::Removed { node: _, why: _ } | RunError::NothingHeld { node: _ } => None,
+        RunError::System { node: _, what: _, error: _ }
+        | RunError::Removed { node: _, why: _ }
+        | RunError::NothingHeld { node: _ }
+        | RunError::OnCommit { node: _ } => None,
     }
 }
 

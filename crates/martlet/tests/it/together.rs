@@ -8,9 +8,9 @@ use martlet::config::{Cluster, EngineKind};
 use martlet::counters::Counter;
 use martlet::{CallError, Leader, Replica, Role, SessionCommand, StopError};
 
-use crate::cluster::{Text, cluster, threads, with_every_engine};
+use crate::cluster::{Text, Way, cluster, cluster_that, in_every_way, threads};
 
-with_every_engine!(
+in_every_way!(
     a_follower_names_the_leader_and_leadership_is_handed_over_without_loss,
     a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere,
     whoever_leads_later_has_a_larger_fencing_token,
@@ -43,8 +43,8 @@ fn settled(replicas: &[Replica<Text>], right: impl Fn(usize) -> bool) -> usize {
     }
 }
 
-fn a_follower_names_the_leader_and_leadership_is_handed_over_without_loss(engine: EngineKind) {
-    let (replicas, first) = three(&cluster("together", engine, 3));
+fn a_follower_names_the_leader_and_leadership_is_handed_over_without_loss(way: Way) {
+    let (replicas, first) = three(&cluster_that("together", way, 3));
     let session = replicas[first].open_session().expect("it leads");
     let once = |at: usize, seq, command| replicas[at].propose_once(SessionCommand { session, seq, confirmed: 0, command });
     assert_eq!(once(first, 1, b"ab").as_deref(), Ok(&b"2"[..]));
@@ -66,7 +66,7 @@ fn a_follower_names_the_leader_and_leadership_is_handed_over_without_loss(engine
     let seen: Vec<Role> = std::iter::from_fn(|| roles.try_next()).map(|change| change.role).collect();
     assert_eq!(seen[0], Role::Leader);
     assert!(matches!(seen.last(), Some(Role::Follower { .. })), "{seen:?}");
-    assert_eq!(seen.contains(&Role::Rejoining), engine == EngineKind::PrimaryBackup, "{seen:?}");
+    assert_eq!(seen.contains(&Role::Rejoining), way.engine == EngineKind::PrimaryBackup, "{seen:?}");
     // A repeated command is known there, and nothing is lost.
     assert_eq!(once(second, 1, b"ab").as_deref(), Ok(&b"2"[..]));
     assert_eq!(once(second, 2, b"c").as_deref(), Ok(&b"3"[..]));
@@ -85,8 +85,8 @@ fn a_follower_names_the_leader_and_leadership_is_handed_over_without_loss(engine
     assert_eq!(reply.as_deref(), Ok(&b"3"[..]));
 }
 
-fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(engine: EngineKind) {
-    let (replicas, first) = three(&cluster("load", engine, 3));
+fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Way) {
+    let (replicas, first) = three(&cluster_that("load", way, 3));
     let (sender, answers) = channel();
     let mut handover: Option<std::thread::JoinHandle<_>> = None;
     let (mut under_way, mut taken, mut refused) = (VecDeque::new(), 0u64, 0u64);
@@ -111,7 +111,7 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(engine:
         }
         if taken == 500 && handover.is_none() && !handed_over {
             let leader = replicas[first].clone();
-            handover = Some(std::thread::spawn(move || match engine {
+            handover = Some(std::thread::spawn(move || match way.engine {
                 EngineKind::Mu => leader.transfer_leadership_to(2),
                 EngineKind::PrimaryBackup => leader.transfer_leadership(),
             }));
@@ -125,12 +125,12 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(engine:
         }
     }
     let second = settled(&replicas, |leader| leader != first);
-    assert!(engine == EngineKind::PrimaryBackup || second == 2, "it was to go to 2, and {second} leads");
+    assert!(way.engine == EngineKind::PrimaryBackup || second == 2, "it was to go to 2, and {second} leads");
     assert_eq!(replicas[second].read(|text| text.0.len() as u64), Ok(taken), "what was answered, and nothing else");
 }
 
-fn whoever_leads_later_has_a_larger_fencing_token(engine: EngineKind) {
-    let (replicas, mut leader) = three(&cluster("token", engine, 3));
+fn whoever_leads_later_has_a_larger_fencing_token(way: Way) {
+    let (replicas, mut leader) = three(&cluster_that("token", way, 3));
     let token = |leader: usize| replicas[leader].role().fencing_token.expect("it leads");
     let mut tokens = vec![token(leader)];
     assert!(tokens[0] > 0);

@@ -11,6 +11,7 @@ use martlet_protocol::basics::layout::{MAX_MEMBERS, Sizes};
 use martlet_protocol::engine::EngineKind;
 use martlet_protocol::membership::view::MAX_ADDRESS_BYTES;
 use martlet_protocol::membership::{self, Roles};
+use martlet_protocol::replica::Execution;
 use serde::{Deserialize, Serialize};
 
 use super::Secret;
@@ -57,6 +58,9 @@ pub struct ClusterConfig {
     /// How requests are replicated.
     #[serde(default, with = "super::by_name")]
     pub engine: EngineKind,
+    /// When a leader executes a command: `"speculative"`, before it is replicated, or `"committed"`, once it is committed.
+    #[serde(default, with = "super::by_name", skip_serializing_if = "is_speculative")]
+    pub execution: Execution,
     /// What outlives a loss of power at all nodes at once.
     #[serde(default, skip_serializing_if = "DurabilityConfig::is_default")]
     pub durability: DurabilityConfig,
@@ -66,6 +70,11 @@ pub struct ClusterConfig {
     /// The nodes, senior first: the first replica that is up leads.
     #[serde(rename = "node")]
     pub nodes: Vec<NodeEntry>,
+}
+
+/// Whether a file need not say it.
+fn is_speculative(execution: &Execution) -> bool {
+    *execution == Execution::Speculative
 }
 
 /// When the followers of an engine that elects by itself (`mu`) take their leader for gone, and when back again (Mu section 5.1). A mistake costs two
@@ -249,6 +258,7 @@ impl ClusterConfig {
             sizes: SizesConfig::default(),
             verbs: VerbsConfig::default(),
             engine: EngineKind::default(),
+            execution: Execution::default(),
             durability: DurabilityConfig::default(),
             recovery: None,
             nodes,
@@ -302,6 +312,15 @@ impl ClusterConfig {
             if !value.is_power_of_two() || !range.contains(&value) {
                 return Err(check.refuse(key, value, format_args!("a power of two from {} to {}", range.start(), range.end())));
             }
+        }
+        if self.execution == Execution::Committed && !self.engine.traits().executes_on_commit {
+            let allowed = format_args!(
+                "\"{}\" with the engine {:?}; \"committed\" with {}",
+                Execution::Speculative,
+                self.engine.name(),
+                EngineKind::names_with(|traits| traits.executes_on_commit)
+            );
+            return Err(check.refuse("execution", format_args!("\"{}\"", self.execution), allowed));
         }
         self.durability.validate(self.engine, &check)?;
         self.verbs.validate(&check)?;

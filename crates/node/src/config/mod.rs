@@ -17,6 +17,7 @@ mod settings;
 
 pub use martlet_fabric::FabricKind;
 pub use martlet_protocol::engine::EngineKind;
+pub use martlet_protocol::replica::Execution;
 
 pub use cluster::{ClusterConfig, DetectorConfig, ElectionConfig, NodeEntry, Role, SizesConfig};
 pub use durability::{DurabilityConfig, DurabilityKind};

@@ -126,6 +126,20 @@ fn the_page_of_keys_shows_the_defaults() {
     assert!(matches!(&node.verbs, NodeVerbsConfig { listen: Some(_), device: Some(_), port: Some(_), gid_index: Some(_) }));
 }
 
+#[test]
+fn execution_on_commit_is_refused_where_an_engine_executes_ahead() {
+    let of = |engine, execution| Cluster::new(ClusterConfig { engine, execution, ..three() });
+    let error = of(EngineKind::PrimaryBackup, Execution::Committed).expect_err("refused").to_string();
+    assert!(
+        error.contains("execution is \"committed\"; allowed: \"speculative\" with the engine \"primary-backup\"; \"committed\" with mu"),
+        "{error}"
+    );
+    let cluster = of(EngineKind::Mu, Execution::Committed).expect("mu can");
+    assert!(cluster.config().to_toml().contains("execution = \"committed\""));
+    let wrong = toml::from_str::<ClusterConfig>("name = \"x\"\nexecution = \"late\"\n").expect_err("refused").to_string();
+    assert!(wrong.contains("execution is \"late\"; allowed are speculative, committed"), "{wrong}");
+}
+
 /// A program can ask for durability that the file does not.
 #[test]
 fn a_cluster_that_is_changed_keeps_its_paths() {

@@ -52,6 +52,8 @@ impl<'a, M: StateMachine> Serving<'a, M> {
 impl<'a, M: StateMachine> Application for Serving<'a, M> {
     type Machine = Lent<'a, M>;
 
+    const ON_COMMIT: bool = true;
+
     fn poll<R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R) -> usize {
         let served = &mut *self.served;
         served.closed = false;

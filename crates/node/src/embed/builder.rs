@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::app::{Program, Serving};
 use super::call::{Calls, Inbox};
 use super::direct::Direct;
-use super::error::{StartError, StopError};
+use super::error::{CallError, StartError, StopError};
 use super::machine::{Lent, Replicated, StateMachine};
 use super::role::{Role, Roles};
 use super::served::{Served, Shared};
@@ -274,6 +274,7 @@ impl<M: StateMachine> Prepared<M> {
             // What the machine, a callback or the program did before it panicked is never used again.
             let ended = catch_unwind(AssertUnwindSafe(|| run(&settings, Serving::new(&mut served, program), Lent(&mut machine), hooks)));
             let ended = ended.map_err(|panic| StopError::Panicked(message(panic.as_ref())))??;
+            machine.give_up_calls().into_iter().for_each(|job| job.end(Err(CallError::NotLeader { leader: None })));
             if !served.end_of_run() || stop.requests() > 0 {
                 return Ok(ended);
             }

@@ -94,6 +94,14 @@ impl Proposal<'_> {
         }
     }
 
+    /// The session that it is about, if that is open already.
+    pub fn session(&self) -> Option<u64> {
+        match self {
+            Proposal::InSession(SessionCommand { session, .. }) | Proposal::Close { session } => Some(*session),
+            Proposal::Plain { .. } | Proposal::Open => None,
+        }
+    }
+
     /// Why no engine would take it, whatever the log's size.
     pub fn too_long(&self) -> Option<CallError> {
         let (bytes, limit) = (self.bytes(), MAX_COMMAND_BYTES);

@@ -1,9 +1,12 @@
 //! The state machine that a program supplies, and what stands around it in the log: sessions.
 
+use std::collections::VecDeque;
+
 use martlet_fabric::invariant;
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::replica::{self, UnreadablePart};
 
+use super::call::ReadJob;
 use super::entry::Entry;
 use super::error::CallError;
 use super::sessions::{Sessions, Turn};
@@ -16,7 +19,8 @@ use super::sessions::{Sessions, Turn};
 pub trait StateMachine: Send + 'static {
     /// Executes one command and appends its reply. `index` is the command's place in the log, the same on every replica, and growing.
     ///
-    /// On the leader this happens before the command is replicated; the reply goes out when it has been. Any bytes must do: nobody but this
+    /// On the leader this happens before the command is replicated, or with `execution = "committed"` in the cluster's file once it is committed; the reply goes out when it is
+    /// both. Any bytes must do: nobody but this
     /// method looks at them. A reply to a session's command is kept until it is confirmed if it has no more than
     /// [`MAX_KEPT_REPLY_BYTES`](super::MAX_KEPT_REPLY_BYTES); a longer one goes out once.
     fn apply(&mut self, index: LogIndex, command: &[u8], reply: &mut Vec<u8>);
@@ -91,11 +95,28 @@ pub(super) struct Replicated<M> {
     inner: M,
     sessions: Sessions,
     reply: Vec<u8>,
+    /// Where a leader executes on commit: its calls that wait for entries to be applied, in their order, and what has come of those before them.
+    under_way: VecDeque<UnderWay<M>>,
+    through: VecDeque<Through<M>>,
+}
+
+/// A call that waits for an entry to be applied.
+enum UnderWay<M> {
+    /// It is to have the reply to the entry of this place.
+    Reply(LogIndex),
+    /// It looks at the state behind the entries that were proposed before it, and at nothing later.
+    Look(Box<dyn ReadJob<M>>),
+}
+
+/// What has come of one.
+pub(super) enum Through<M> {
+    Reply(Vec<u8>),
+    Looked(Box<dyn ReadJob<M>>),
 }
 
 impl<M: StateMachine> Replicated<M> {
     pub fn new(inner: M) -> Self {
-        Replicated { inner, sessions: Sessions::default(), reply: Vec::new() }
+        Replicated { inner, sessions: Sessions::default(), reply: Vec::new(), under_way: VecDeque::new(), through: VecDeque::new() }
     }
 
     pub fn inner(&self) -> &M {
@@ -104,6 +125,50 @@ impl<M: StateMachine> Replicated<M> {
 
     pub fn sessions(&self) -> &Sessions {
         &self.sessions
+    }
+
+    /// The reply to the entry that has this place will be [taken](Self::take_through).
+    pub fn await_reply(&mut self, index: LogIndex) {
+        self.under_way.push_back(UnderWay::Reply(index));
+    }
+
+    /// Has a read look at the state behind all entries that are awaited now. Hands it back when there are none: it may look at once.
+    pub fn await_look(&mut self, job: Box<dyn ReadJob<M>>) -> Option<Box<dyn ReadJob<M>>> {
+        if self.under_way.is_empty() {
+            return Some(job);
+        }
+        self.under_way.push_back(UnderWay::Look(job));
+        None
+    }
+
+    /// What has come of the first call whose outcome has not been taken. `None`: its entry has not been applied.
+    pub fn take_through(&mut self) -> Option<Through<M>> {
+        if self.through.is_empty() {
+            self.look();
+        }
+        self.through.pop_front()
+    }
+
+    /// Nothing is waited for any more: the leader that proposed those entries leads no longer. Returns the reads, which nothing has come of.
+    pub fn give_up_calls(&mut self) -> Vec<Box<dyn ReadJob<M>>> {
+        let through = self.through.drain(..).filter_map(|through| match through {
+            Through::Looked(job) => Some(job),
+            Through::Reply(_) => None,
+        });
+        let under_way = self.under_way.drain(..).filter_map(|call| match call {
+            UnderWay::Look(job) => Some(job),
+            UnderWay::Reply(_) => None,
+        });
+        through.chain(under_way).collect()
+    }
+
+    /// All entries before the reads that are next have been applied.
+    fn look(&mut self) {
+        while let Some(UnderWay::Look(_)) = self.under_way.front() {
+            let Some(UnderWay::Look(mut job)) = self.under_way.pop_front() else { break };
+            job.look(&self.inner);
+            self.through.push_back(Through::Looked(job));
+        }
     }
 
     /// Executes an entry and appends the reply to it: that of the machine, or the session's name.
@@ -148,9 +213,14 @@ impl<M: StateMachine> replica::StateMachine for Lent<'_, M> {
             "entry {index} of the log is none of an embedded replica: do all nodes of the cluster run the same program?"
         );
         let Some(entry) = entry else { return };
+        self.0.look();
         let mut reply = std::mem::take(&mut self.0.reply);
         reply.clear();
         self.0.execute(index, entry, &mut reply);
+        if matches!(self.0.under_way.front(), Some(UnderWay::Reply(awaited)) if *awaited == index) {
+            self.0.under_way.pop_front();
+            self.0.through.push_back(Through::Reply(std::mem::take(&mut reply)));
+        }
         self.0.reply = reply;
     }
 

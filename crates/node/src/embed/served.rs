@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use martlet_fabric::primitive::{Ordering, fence};
-use martlet_fabric::{Fabric as _, LocalRegion, NodeId};
+use martlet_fabric::{Fabric as _, LocalRegion, NodeId, invariant};
 use martlet_protocol::basics::layout::COUNTERS;
 use martlet_protocol::membership::{Roles as MemberRoles, View};
-use martlet_protocol::replica::{HandOverState, ProposeError, Replica, Standing, Ticket};
+use martlet_protocol::replica::{Execution, HandOverState, ProposeError, Replica, Standing, Ticket};
 
 use super::SessionCommand;
 use super::call::{Aside, Call, Calls, DoneHere, Inbox, Proposal, ReadJob, Task};
 use super::entry::{Entry, HEADER_BYTES, MAX_COMMAND_BYTES};
 use super::error::{CallError, Leader};
-use super::machine::{Lent, StateMachine};
+use super::machine::{Lent, Replicated, StateMachine, Through};
 use super::role::{Role, Roles};
 use super::sessions::Turn as SessionTurn;
 use super::verdict::{Verdict, leader_named, leader_of, primary_of, refused};
@@ -48,31 +48,57 @@ impl<M> Waiting<M> {
 /// What somebody is to be told.
 enum Answer<M> {
     Proposal(DoneHere<Vec<u8>>, Result<Vec<u8>, CallError>),
+    /// Of a command that is executed on commit: the reply is the machine's by then. It keeps the session waiting that it names.
+    Applied(DoneHere<Vec<u8>>, Option<u64>),
     /// A session's command that had been executed before.
     Known(DoneHere<Vec<u8>>, Vec<u8>),
     Read(Box<dyn ReadJob<M>>),
+    /// Where a leader executes on commit, of a read behind such commands: what it saw is the machine's by then.
+    Looked,
 }
 
-impl<M> Answer<M> {
+impl<M: StateMachine> Answer<M> {
     /// Its ticket has come.
-    fn tell(self) {
+    fn tell(self, machine: &mut Replicated<M>) {
         match self {
             Answer::Proposal(done, result) => done.tell(result),
+            Answer::Applied(done, _) => {
+                let reply = match machine.take_through() {
+                    Some(Through::Reply(reply)) => Some(reply),
+                    Some(Through::Looked(_)) | None => None,
+                };
+                invariant!(reply.is_some(), "a reply was released before its command was applied");
+                done.tell(Ok(reply.unwrap_or_default()));
+            }
+            Answer::Looked => {
+                let job = match machine.take_through() {
+                    Some(Through::Looked(job)) => Some(job),
+                    Some(Through::Reply(_)) | None => None,
+                };
+                invariant!(job.is_some(), "a read was released before the commands that it follows were applied");
+                job.into_iter().for_each(|job| job.end(Ok(())));
+            }
             Answer::Known(done, reply) => done.tell(Ok(reply)),
             Answer::Read(job) => job.end(Ok(())),
         }
     }
+}
 
+impl<M> Answer<M> {
     /// The reign is over before its ticket came; `leader` is the next one, if that is known. What has had no effect may be asked of that one.
     fn give_up(self, leader: Option<Leader>) {
         let elsewhere = CallError::NotLeader { leader };
         match self {
             // It was executed, here or under an earlier leader.
-            Answer::Proposal(done, Ok(_) | Err(CallError::Confirmed { .. } | CallError::ReplyTooLong { .. })) | Answer::Known(done, _) => {
+            Answer::Proposal(done, Ok(_) | Err(CallError::Confirmed { .. } | CallError::ReplyTooLong { .. }))
+            | Answer::Applied(done, _)
+            | Answer::Known(done, _) => {
                 done.tell(Err(CallError::OutcomeUnknown));
             }
             Answer::Proposal(done, Err(_)) => done.tell(Err(elsewhere)),
             Answer::Read(job) => job.end(Err(elsewhere)),
+            // The machine has it.
+            Answer::Looked => {}
         }
     }
 }
@@ -159,14 +185,17 @@ impl<M: StateMachine> Served<M> {
     }
 
     /// Tells of a change of role, and gives up what waits when the reign is over.
-    pub fn observe<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &R)
+    pub fn observe<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R)
     where
         M: 'a,
     {
         if self.reign != replica.reign() {
             self.reign = replica.reign();
             let leader = leader_of(replica);
-            self.give_up_waiting(leader);
+            self.give_up_waiting(leader.clone());
+            for job in replica.machine_mut().0.give_up_calls() {
+                job.end(Err(CallError::NotLeader { leader: leader.clone() }));
+            }
         }
         let standing = replica.standing();
         if !self.handing_over.is_empty() {
@@ -317,10 +346,16 @@ impl<M: StateMachine> Served<M> {
                 self.refuse(|| task.refuse(CallError::NotLeader { leader }));
             }
             task if !self.has_place() => return Some(task),
-            Task::Read { mut job, by_quorum } => {
-                job.look(replica.machine().0.inner());
+            Task::Read { job, by_quorum } => {
+                let answer = match replica.machine_mut().0.await_look(job) {
+                    None => Answer::Looked,
+                    Some(mut job) => {
+                        job.look(replica.machine().0.inner());
+                        Answer::Read(job)
+                    }
+                };
                 let ticket = if by_quorum { replica.ticket_by_quorum() } else { replica.ticket() };
-                self.waiting.push_back(Waiting { ticket, by_quorum, answer: Answer::Read(job) });
+                self.waiting.push_back(Waiting { ticket, by_quorum, answer });
             }
             Task::HandOver { to, done } => match replica.hand_over(to) {
                 Ok(()) => self.handing_over.push((to, done)),
@@ -331,6 +366,11 @@ impl<M: StateMachine> Served<M> {
             },
         }
         None
+    }
+
+    /// Whether a command of this session has been proposed, and not been answered.
+    fn is_under_way(&self, session: u64) -> bool {
+        self.waiting.iter().any(|waiting| matches!(waiting.answer, Answer::Applied(_, Some(of)) if of == session))
     }
 
     /// Leads to this replica's end, after which it joins again. Who leads next is the next in the order of the view.
@@ -362,7 +402,9 @@ impl<M: StateMachine> Served<M> {
             self.refuse(|| done.tell(Err(CallError::NotLeader { leader })));
             return None;
         }
-        if !self.has_place() {
+        let on_commit = replica.execution() == Execution::Committed;
+        // What a session's command is follows from what has been executed of it. Where that is done on commit, the one before has to be through.
+        if !self.has_place() || (on_commit && proposal.session().is_some_and(|session| self.is_under_way(session))) {
             return Some(done);
         }
         let sessions = replica.machine().0.sessions();
@@ -396,9 +438,14 @@ impl<M: StateMachine> Served<M> {
                 match replica.propose(&self.entry) {
                     Ok(index) => {
                         let done = done.executed();
-                        let mut reply = Vec::new();
-                        replica.machine_mut().0.execute(index, entry, &mut reply);
-                        Answer::Proposal(done, Ok(reply))
+                        if on_commit {
+                            replica.machine_mut().0.await_reply(index);
+                            Answer::Applied(done, proposal.session())
+                        } else {
+                            let mut reply = Vec::new();
+                            replica.machine_mut().0.execute(index, entry, &mut reply);
+                            Answer::Proposal(done, Ok(reply))
+                        }
                     }
                     Err(ProposeError::TooLong { bytes, allowed }) => {
                         let beside = self.entry.len() - proposal.bytes();
@@ -419,13 +466,16 @@ impl<M: StateMachine> Served<M> {
     }
 
     /// Answers what may be answered now. Returns how much.
-    pub fn answer<R: Replica>(&mut self, replica: &R) -> usize {
+    pub fn answer<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &mut R) -> usize
+    where
+        M: 'a,
+    {
         self.tell_refused();
         let mut sent = 0;
         // In order: what was executed behind a read by quorum waits with it.
         while self.waiting.front().is_some_and(|waiting| waiting.is_released(replica)) {
             let Some(Waiting { answer, .. }) = self.waiting.pop_front() else { break };
-            answer.tell();
+            answer.tell(replica.machine_mut().0);
             sent += 1;
         }
         self.has_told |= sent > 0;
@@ -461,6 +511,7 @@ mod tests {
         };
         assert_eq!(told(|done| Answer::Proposal(done, Ok(Vec::new()))), Err(CallError::OutcomeUnknown));
         assert_eq!(told(|done| Answer::Known(done, Vec::new())), Err(CallError::OutcomeUnknown));
+        assert_eq!(told(|done| Answer::Applied(done, None)), Err(CallError::OutcomeUnknown), "it may be committed yet");
         let confirmed = |done| Answer::Proposal(done, Err(CallError::Confirmed { session: 3, seq: 5 }));
         assert_eq!(told(confirmed), Err(CallError::OutcomeUnknown));
         let elsewhere = Err(CallError::NotLeader { leader: Some(leader(1)) });

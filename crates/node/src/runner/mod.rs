@@ -13,7 +13,7 @@ use martlet_fabric::shm::{DeathWordsError, process};
 use martlet_fabric::{Incarnation, NodeId, with_fabric};
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::ClockBounds;
-use martlet_protocol::replica::{Application, StateMachine as _};
+use martlet_protocol::replica::{Application, Execution, StateMachine as _};
 use martlet_protocol::with_engine;
 
 use crate::backend::{Backend, Rest as _, StartError};
@@ -83,6 +83,14 @@ pub struct Ended {
 /// Why a node did not start, or could not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
+    /// The cluster's leader is to execute on commit, and this program executes requests before they are replicated.
+    #[error(
+        "node {node}: execution is \"committed\" in the cluster's file; this program executes requests before they are replicated, so \"speculative\" is allowed"
+    )]
+    OnCommit {
+        /// Which node.
+        node: NodeId,
+    },
     /// The fabric does not start.
     #[error("node {node}: {error}")]
     Fabric {
@@ -158,6 +166,9 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     hooks: Hooks,
 ) -> Result<Ended, RunError> {
     let node = settings.id();
+    if E::TRAITS.executes_on_commit && settings.cluster().config().execution == Execution::Committed && !A::ON_COMMIT {
+        return Err(RunError::OnCommit { node });
+    }
     let system = |what| move |error| RunError::System { node, what, error };
     process::disable_core_dumps().map_err(system("cannot turn core dumps off"))?;
     sched::raise_descriptor_limit().map_err(system("cannot raise the limit of descriptors"))?;

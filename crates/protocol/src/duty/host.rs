@@ -9,7 +9,7 @@ use super::{Environment, Note};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::{self, Engine, Leadership};
 use crate::membership::{Core, View};
-use crate::replica::{ClientEvent, HandOverError, HandOverState, ProposeError, Replica, Standing, StateMachine, Ticket};
+use crate::replica::{ClientEvent, Execution, HandOverError, HandOverState, ProposeError, Replica, Standing, StateMachine, Ticket};
 
 /// One life of a replica. A [`DutyCycle`](super::DutyCycle) gives it its turns.
 #[derive(Debug)]
@@ -274,6 +274,10 @@ impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
 
     fn machine(&self) -> &M {
         &self.machine
+    }
+
+    fn execution(&self) -> Execution {
+        self.engine.execution()
     }
 
     fn machine_mut(&mut self) -> &mut M {

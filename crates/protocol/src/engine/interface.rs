@@ -7,7 +7,7 @@ use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec};
 use super::{ConfigError, Event, Gathered, Traits};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::membership::{Core, Proof, Round, View};
-use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
+use crate::replica::{Execution, HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 /// A replication engine, as a node and a simulated node drive it (DESIGN section 6). Static dispatch: a node is generic over its engine.
 ///
@@ -25,8 +25,8 @@ use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, State
 ///
 /// The order is what makes a reply safe: whatever entitles a process to lead is checked after everything that the reply depends on (TRAPS 7).
 ///
-/// The machine is executed on ahead: as leader it shows exactly the effects of everything proposed. Decided entries reach the machine of everybody
-/// else through [`StateMachine::apply`], in order and each once.
+/// The machine is executed on ahead, unless [`execution`](Engine::execution) says otherwise: as leader it shows exactly the effects of everything proposed. Decided entries reach
+/// the machine of everybody else through [`StateMachine::apply`], in order and each once.
 pub trait Engine: Debug + Sized {
     /// What can be set about it.
     type Config: Copy + Debug;
@@ -50,6 +50,11 @@ pub trait Engine: Debug + Sized {
 
     // Queries.
 
+    /// When the machine of a leader executes. Where it is on commit, a reply is [released](Engine::released) no earlier than its machine has applied everything that was
+    /// proposed before.
+    fn execution(&self) -> Execution {
+        Execution::Speculative
+    }
     /// What this replica is.
     fn standing(&self) -> Standing;
     /// The newest view that it has been told; 0 for none. It is the one whose activity [`advance`](Engine::advance) wants to know.

@@ -1,5 +1,6 @@
 //! What stands around every engine: the state machine that the user supplies, how an application sees its replica, and what engines share.
 
+mod execution;
 pub mod journal;
 pub mod lane;
 pub mod nudges;
@@ -7,6 +8,8 @@ pub mod patience;
 pub mod release;
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId};
+
+pub use execution::Execution;
 
 use crate::basics::layout::Sizes;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
@@ -190,7 +193,12 @@ pub trait Replica {
     /// while it is taught, and nothing is there that may yet be lost, as after a reign. What it answers then is true of the past, and never of a state that was
     /// not to be.
     fn shows_committed(&self) -> bool;
-    /// The state, to execute a request as primary, at once and before it is replicated.
+    /// When the machine of a leader executes a command. With [`Execution::Committed`] an application proposes commands, and answers them by what its machine shows once
+    /// their ticket is [released](Replica::released): everything that was proposed before the ticket was taken has been applied by then.
+    fn execution(&self) -> Execution {
+        Execution::Speculative
+    }
+    /// The state, to execute a request as primary, at once and before it is replicated. Not with [`Execution::Committed`].
     fn machine_mut(&mut self) -> &mut Self::Machine;
     /// Whether proposals of about `bytes` more would find room; if not, the application takes no further request in this turn.
     fn has_room(&self, bytes: usize) -> bool;
@@ -252,6 +260,9 @@ pub const NODES_OWN: u64 = u64::MAX;
 pub trait Application {
     /// Its state.
     type Machine: StateMachine;
+
+    /// Whether it can serve where a leader executes [on commit](Execution::Committed).
+    const ON_COMMIT: bool = false;
 
     /// Takes requests and executes them. Returns how many it took; 0 lets the node idle.
     fn poll<R: Replica<Machine = Self::Machine>>(&mut self, replica: &mut R) -> usize;

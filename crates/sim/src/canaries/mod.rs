@@ -21,6 +21,8 @@ probes! {
         UnreplicatedSession = "unreplicated-session",
         /// The clock that a node reads stands still while its host is suspended (8).
         MonotonicTime = "monotonic-time",
+        /// Where a leader executes on commit, a request that comes again while it is under way is proposed again.
+        ProposedTwice = "proposed-twice",
     }
 }
 
@@ -58,6 +60,8 @@ pub fn bugs() -> Vec<Bug> {
         "mu-unsynced" => "mu-disks",
         // Elsewhere nobody is asked to end whom the others could not lose by SIGKILL, unless all are.
         "mu-early-farewell" => "two-end",
+        // Elsewhere leaders execute ahead.
+        "proposed-twice" => "mu-on-commit",
         // Who founds over a network has waited for everybody, so all logs are there.
         "best-log-left-out" => "mu-disks-network",
         // Lives of `mu` find it too, after some hundred; those of `mu-network` sooner.

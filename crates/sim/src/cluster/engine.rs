@@ -87,7 +87,7 @@ impl Engine for Mu {
             log_ring_bytes: settings.log_ring_bytes.max(LEAST_LOG_BYTES),
             state_ring_bytes: LEAST_LOG_BYTES,
             secret,
-            execution: mu::Execution::Speculative,
+            execution: settings.execution,
             durability: if settings.disks.is_some() { mu::Durability::Sync } else { mu::Durability::Memory },
             backlog_bytes: settings.log_ring_bytes,
             batch_bytes: settings.transfer_budget_bytes,

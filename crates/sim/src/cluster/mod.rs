@@ -24,6 +24,7 @@ use std::str::FromStr;
 
 use martlet_fabric::sim::Span;
 use martlet_protocol::engine::{Mu, PrimaryBackup};
+use martlet_protocol::replica::Execution;
 
 pub use faults::{FAULTS, Fault, Mask, Masks};
 use life::{Cluster, stream};
@@ -97,6 +98,20 @@ pub const SPECIAL: &[Kind] = &[
         ground: Ground::Network,
         disks: true,
         live: |plan, settings| Cluster::<Mu, false>::new(plan, settings).live(),
+    },
+    Kind {
+        name: "mu-on-commit",
+        about: "mu on one host, whose leader executes what is committed",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, settings| Cluster::<Mu, true>::new(plan, Settings { execution: Execution::Committed, ..settings }).live(),
+    },
+    Kind {
+        name: "mu-on-commit-network",
+        about: "the same on hosts with one-sided operations between them",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, settings| Cluster::<Mu, false>::new(plan, Settings { execution: Execution::Committed, ..settings }).live(),
     },
     // All alike but for their clocks and chance.
     Kind {

@@ -4,6 +4,7 @@ use fastrand::Rng;
 use martlet_fabric::sim::{Faults, Span};
 use martlet_protocol::duty::Pace;
 use martlet_protocol::membership::{ClockBounds, Leases, Roles};
+use martlet_protocol::replica::Execution;
 
 use super::faults::{FAULTS, Fault};
 use super::plan::{Canary, Changes, Ground};
@@ -91,6 +92,8 @@ pub struct Settings {
     pub quorum_reads: u32,
     /// Whether a majority has to serve alone before everything heals.
     pub alone: bool,
+    /// When a leader's machine executes.
+    pub execution: Execution,
     /// What the nodes' disks are like, where they have any.
     pub disks: Option<Disks>,
     /// A mistake made on purpose.
@@ -205,6 +208,7 @@ impl Settings {
             idle_ns: chance.u64(2_000..20_000),
             quorum_reads: 0,
             alone: false,
+            execution: Execution::Speculative,
             disks: None,
             canary: None,
             faults,
@@ -337,6 +341,7 @@ impl Settings {
             idle_ns: 10_000,
             quorum_reads: 0,
             alone: false,
+            execution: Execution::Speculative,
             disks: None,
             canary: None,
             faults: Faults { turn: Span(400, 600), ..Faults::calm() },

@@ -77,10 +77,26 @@ fn no_life_with_disks_violates_anything() {
     }
 }
 
+/// Lives whose leaders execute what is committed.
+#[test]
+fn no_life_that_executes_on_commit_violates_anything() {
+    for name in ["mu-on-commit", "mu-on-commit-network"] {
+        let kind = Kind::named(name).expect("there is one");
+        let mut replies = 0;
+        for seed in 0..60 {
+            let report =
+                catch_unwind(|| kind.live(&Plan::new(seed)).0).unwrap_or_else(|_| panic!("seed {seed} breaks an invariant, as said above"));
+            assert_clean(&report);
+            replies += report.replies;
+        }
+        assert!(replies > 15_000, "{name}: {replies} replies");
+    }
+}
+
 /// The same seed gives the same trace, byte for byte, the same story, and the same history; another one gives another.
 #[test]
 fn a_seed_repeats_its_life() {
-    for kind in KINDS.iter().chain(["mu-disks", "mu-disks-network"].map(|name| Kind::named(name).expect("there is one"))) {
+    for kind in KINDS.iter().chain(["mu-disks", "mu-disks-network", "mu-on-commit"].map(|name| Kind::named(name).expect("there is one"))) {
         let mut traces = Vec::new();
         for seed in 0..4 {
             let plan = Plan { narrate: true, keep_history: true, keep_trace: true, ..Plan::new(seed) };

@@ -6,22 +6,12 @@ use crate::basics::ProcessId;
 use crate::detector::heartbeat::Thresholds;
 use crate::engine::ConfigError;
 use crate::engine::part::check_transfer_budget;
+use crate::replica::Execution;
 
 use super::layout::{COMMAND_HEADER_BYTES, HEADER_BYTES};
 
 /// The smallest ring that the engine works with.
 pub const MIN_RING_BYTES: usize = 1024;
-
-/// When the leader's machine executes a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Execution {
-    /// Once it is committed: [`StateMachine::apply`](crate::replica::StateMachine::apply) runs on the leader as on its followers. Nothing has
-    /// ever to be undone.
-    Committed,
-    /// Before it is proposed, by the application: what is proposed are the effects. A leader that loses entries which its machine shows
-    /// throws the machine away and is taught anew.
-    Speculative,
-}
 
 /// What an acknowledgement means (`docs/durability.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use martlet_fabric::primitive::AtomicU64;
 use martlet_fabric::ring::lane_bytes;
 use martlet_fabric::{Fabric, Memory, PeerId, invariant};
 
-use super::config::{Config, Durability, Execution};
+use super::config::{Config, Durability};
 use super::follower::Follower;
 use super::journal::{Entry, Journal};
 use super::layout::{self, LaneFault, MAX_PEERS, permission};
@@ -18,7 +18,7 @@ use crate::basics::{LogIndex, ProcessId};
 use crate::engine::part::{self, Oversized};
 use crate::founding::Returned;
 use crate::replica::journal::{RecoverError, SnapshotStep};
-use crate::replica::{NoState, StateMachine, UnreadablePart};
+use crate::replica::{Execution, NoState, StateMachine, UnreadablePart};
 
 /// What a follower has told about its stable storage, and whom.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

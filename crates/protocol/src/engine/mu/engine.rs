@@ -8,7 +8,7 @@ use crate::engine::{self, CommitRule, ConfigError, Durable, Engine, Gathered, Le
 use crate::founding::Returned;
 use crate::membership::View;
 use crate::replica::journal::{RecoverError, SnapshotStep};
-use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
+use crate::replica::{Execution, HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
 impl Engine for Mu {
     type Config = Config;
@@ -19,6 +19,7 @@ impl Engine for Mu {
         commit: CommitRule::Majority,
         has_journal: true,
         hands_over_by_name: true,
+        executes_on_commit: true,
         prefers_lowest: true,
     };
 
@@ -32,6 +33,10 @@ impl Engine for Mu {
 
     fn new(me: ProcessId, config: Config) -> Self {
         Mu::new(me, config, None)
+    }
+
+    fn execution(&self) -> Execution {
+        self.config.execution
     }
 
     fn standing(&self) -> Standing {

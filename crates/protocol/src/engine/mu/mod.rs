@@ -41,7 +41,7 @@ use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{Canary, LogIndex, ProcessId, Time};
 use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
 
-pub use config::{Config, Durability, Execution, MIN_RING_BYTES};
+pub use config::{Config, Durability, MIN_RING_BYTES};
 pub use event::{AbortReason, Event};
 pub use group::Group;
 pub use layout::LaneFault;

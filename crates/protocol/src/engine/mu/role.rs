@@ -6,9 +6,9 @@ use super::follower::Follower;
 use super::layout::{self, Status, permission as lane_words};
 use super::leading::{self, Context, Reign};
 use super::permission;
-use super::{AbortReason, Event, Execution, Mu};
+use super::{AbortReason, Event, Mu};
 use crate::basics::{Mark, Time};
-use crate::replica::StateMachine;
+use crate::replica::{Execution, StateMachine};
 
 /// How often the time between two attempts to lead is doubled, at most.
 const MOST_DOUBLINGS: u32 = 8;

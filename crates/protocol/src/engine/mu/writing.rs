@@ -3,9 +3,9 @@
 use martlet_fabric::{Fabric, Memory, invariant, ring};
 
 use crate::basics::{self, Canary, LogIndex};
-use crate::replica::StateMachine;
+use crate::replica::{Execution, StateMachine};
 
-use super::config::{Config, Durability, Execution};
+use super::config::{Config, Durability};
 use super::follower::Phase;
 use super::layout::{self, Header, Kind};
 use super::leading::{Context, Reign, Stage, ring_of};

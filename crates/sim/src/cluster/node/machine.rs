@@ -119,14 +119,54 @@ fn output_of(code: u64) -> Output {
 
 /// The effects of a write, as they stand in the log: client, number, reply, whether the key changes, key, and its new value if it has one.
 const HEADER: usize = 40;
-/// The longest effects of a write: see `tail`.
-pub const MOST_EFFECTS: usize = HEADER + 8 + 3000;
+/// In place of a reply: what stands there is a request, to be executed when it is applied. The number of the action stands where effects say whether the key changes; behind the key
+/// stands what the action needs.
+const REQUEST: u64 = 0;
+/// The actions of requests, by number.
+const PUT: u64 = 0;
+const DELETE: u64 = 1;
+/// Compare and swap, of a key that is to hold nothing, or something.
+const SWAP_NOTHING: u64 = 2;
+const SWAP: u64 = 3;
+/// The longest effects of a write, or request: see `tail`.
+pub const MOST_EFFECTS: usize = HEADER + 16 + 3000;
 
 impl Machine {
     /// The client's newest write and its reply.
     pub fn session(&self, client: u64) -> Option<(u64, Output)> {
         let held = self.held.get(&(SESSIONS | client))?;
         Some((word(held, 0), output_of(word(held, 1))))
+    }
+
+    /// Appends a write as a request, to be executed when it is applied.
+    pub fn encode_request(request: Request, key: u64, action: &Action, out: &mut Vec<u8>) {
+        let (number, expected, new) = match action {
+            Action::Put(value) => (PUT, None, Some(number_of(value))),
+            Action::Delete => (DELETE, None, None),
+            Action::CompareAndSwap { expected: None, new } => (SWAP_NOTHING, None, Some(number_of(new))),
+            Action::CompareAndSwap { expected: Some(expected), new } => (SWAP, Some(number_of(expected)), Some(number_of(new))),
+            Action::Get | Action::Add(_) | Action::Append(_) => unreachable!("no write, or none that a simulated client asks for"),
+        };
+        for word in [request.0, request.1, REQUEST, number, key].into_iter().chain(expected) {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        if let Some(value) = new {
+            append_with_tail(out, value);
+        }
+    }
+
+    /// What [`encode_request`](Self::encode_request) wrote, if these are no effects.
+    fn decode_request(command: &[u8]) -> Option<(Request, u64, Action)> {
+        let [client, number, reply, action, key] = [0, 1, 2, 3, 4].map(|at| word(command, at));
+        let rest = &command[HEADER..];
+        let action = match (reply, action) {
+            (REQUEST, PUT) => Action::Put(shown(value_of(rest))),
+            (REQUEST, DELETE) => Action::Delete,
+            (REQUEST, SWAP_NOTHING) => Action::CompareAndSwap { expected: None, new: shown(value_of(rest)) },
+            (REQUEST, SWAP) => Action::CompareAndSwap { expected: Some(shown(word(rest, 0))), new: shown(value_of(&rest[8..])) },
+            _ => return None,
+        };
+        Some(((client, number), key, action))
     }
 
     /// Executes a request, and appends its effects to `effects`; none means that it was a read, and nothing is to be replicated. A write that has
@@ -184,7 +224,12 @@ impl Machine {
 impl StateMachine for Machine {
     fn apply(&mut self, index: LogIndex, command: &[u8]) {
         assert!(index > self.applied, "entry {index} is applied after {}", self.applied);
-        self.change(command, !Careless::UnreplicatedSession.is_planted());
+        match Machine::decode_request(command) {
+            Some((request, key, action)) => {
+                self.execute(request, key, &action, &mut Vec::new());
+            }
+            None => self.change(command, !Careless::UnreplicatedSession.is_planted()),
+        }
         self.note_proposed(index, command);
     }
 

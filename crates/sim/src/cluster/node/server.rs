@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 
 use martlet_protocol::basics::{LogIndex, ProcessId};
-use martlet_protocol::replica::{Application, Replica, Standing, Ticket};
+use martlet_protocol::replica::{Application, Execution, Replica, Standing, Ticket};
 
 use super::machine::{MOST_EFFECTS, Machine};
+use crate::canaries::Careless;
 use crate::linearizability::kv::{Action, Output};
 
 /// A client's request.
@@ -42,6 +43,17 @@ struct Waiting {
     ticket: Ticket,
     by_quorum: bool,
     reply: Reply,
+    /// Where a leader executes on commit: what the machine is asked when the ticket has come.
+    asks: Option<Asks>,
+}
+
+/// What the machine is asked when everything that was proposed before has been applied.
+#[derive(Debug)]
+enum Asks {
+    /// What a key holds.
+    Key(u64),
+    /// What became of the client's write.
+    Write,
 }
 
 /// Requests and replies of one life.
@@ -63,6 +75,8 @@ pub struct Server {
 impl Application for Server {
     type Machine = Machine;
 
+    const ON_COMMIT: bool = true;
+
     /// Takes requests and executes them, each write once (TRAPS 19): one that has come before has its reply repeated, one that its client has given
     /// up for a later one is dropped.
     fn poll<R: Replica<Machine = Machine>>(&mut self, replica: &mut R) -> usize {
@@ -77,9 +91,34 @@ impl Application for Server {
                         return taken;
                     }
                     let newest = replica.machine().session(client as u64).filter(|(newest, _)| number <= *newest);
-                    let mut proposed = None;
+                    let on_commit = replica.execution() == Execution::Committed;
+                    if on_commit && newest.is_none() && !Careless::ProposedTwice.is_planted() {
+                        // What the session says of this request follows from what is under way.
+                        match self.waiting.iter().find(|w| w.reply.client == client && matches!(w.asks, Some(Asks::Write))) {
+                            Some(same) if same.reply.number == number => {
+                                self.inbox.pop_front();
+                                taken += 1;
+                                continue;
+                            }
+                            Some(_) => return taken,
+                            None => {}
+                        }
+                    }
+                    let (mut proposed, mut asks) = (None, None);
                     let output = match newest {
                         Some((newest, output)) => (newest == number).then_some(output),
+                        None if on_commit && matches!(request.action, Action::Get) => {
+                            asks = Some(Asks::Key(request.key));
+                            Some(Output::Done)
+                        }
+                        None if on_commit => {
+                            self.effects.clear();
+                            Machine::encode_request((client as u64, number), request.key, &request.action, &mut self.effects);
+                            let index = replica.propose(&self.effects).expect("it is primary, and had room");
+                            proposed = Some((index, replica.fencing_token().expect("it is primary")));
+                            asks = Some(Asks::Write);
+                            Some(Output::Done)
+                        }
                         None => {
                             self.effects.clear();
                             let (id, key) = ((client as u64, number), request.key);
@@ -99,6 +138,7 @@ impl Application for Server {
                             ticket,
                             by_quorum,
                             reply: Reply { client, number, result: Ok(output), proposed },
+                            asks,
                         });
                     }
                 }
@@ -114,12 +154,24 @@ impl Application for Server {
     /// Sends what has been released.
     fn release<R: Replica<Machine = Machine>>(&mut self, replica: &mut R) -> usize {
         self.note_reign(replica);
-        let released =
-            |waiting: &Waiting| waiting.ticket <= if waiting.by_quorum { replica.released_by_quorum() } else { replica.released() };
+        let (released, by_quorum) = (replica.released(), replica.released_by_quorum());
+        let released = |waiting: &Waiting| waiting.ticket <= if waiting.by_quorum { by_quorum } else { released };
         let mut sent = 0;
         while self.waiting.front().is_some_and(released) {
-            let waiting = self.waiting.pop_front().expect("checked");
-            self.outbox.push(waiting.reply);
+            let Waiting { mut reply, asks, .. } = self.waiting.pop_front().expect("checked");
+            match asks {
+                Some(Asks::Key(key)) => {
+                    let request = (reply.client as u64, reply.number);
+                    reply.result = Ok(replica.machine_mut().execute(request, key, &Action::Get, &mut Vec::new()));
+                }
+                Some(Asks::Write) => {
+                    let newest = replica.machine().session(reply.client as u64).filter(|(newest, _)| *newest == reply.number);
+                    let (_, output) = newest.expect("its ticket was released, so it has been applied, and its client's next waits for it");
+                    reply.result = Ok(output);
+                }
+                None => {}
+            }
+            self.outbox.push(reply);
             sent += 1;
         }
         sent

@@ -4,7 +4,8 @@ use martlet_fabric::NodeId;
 
 use super::world::{Cluster, id, tiny};
 use crate::basics::LogIndex;
-use crate::engine::mu::{AbortReason, Config, Execution};
+use crate::engine::mu::{AbortReason, Config};
+use crate::replica::Execution;
 use crate::replica::{HandOverError, HandOverState};
 
 fn led<const HOST: bool>() -> Cluster<HOST> {

@@ -14,7 +14,8 @@ use crate::engine::mu::durable::{Replayed, replay};
 use crate::engine::mu::journal::Journal;
 use crate::engine::mu::layout::{Header, Kind, add_regions};
 use crate::engine::mu::log::{Log, Mark, Staged};
-use crate::engine::mu::{Config, Durability, Event, Execution, Group, Mu};
+use crate::engine::mu::{Config, Durability, Event, Group, Mu};
+use crate::replica::Execution;
 use crate::replica::journal::{RecoverError, SnapshotStep};
 use crate::replica::{MAX_PART_BYTES, Standing, StateMachine, UnreadablePart};
 

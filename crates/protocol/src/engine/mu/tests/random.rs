@@ -8,7 +8,8 @@ use fastrand::Rng;
 
 use super::world::{Cluster, drawn, tiny};
 use crate::basics::LogIndex;
-use crate::engine::mu::{Config, Event, Execution, Group};
+use crate::engine::mu::{Config, Event, Group};
+use crate::replica::Execution;
 
 const MAX_PROCESSES: usize = 9;
 /// Schedules on each kind of fabric.

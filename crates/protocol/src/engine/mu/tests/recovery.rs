@@ -4,7 +4,8 @@ use martlet_fabric::Incarnation;
 
 use super::world::{Cluster, id, tiny};
 use crate::basics::ProcessId;
-use crate::engine::mu::{Config, Execution};
+use crate::engine::mu::Config;
+use crate::replica::Execution;
 use crate::replica::StateMachine as _;
 
 /// The last entry was acknowledged, and its follower has not heard that it is committed.

@@ -10,7 +10,8 @@ use super::machine::command;
 use super::world::{Cluster, id, tiny};
 use crate::basics::LogIndex;
 use crate::engine::mu::layout::{COMMAND_HEADER_BYTES, HEADER_BYTES, WORDS, words};
-use crate::engine::mu::{Config, Event, Execution};
+use crate::engine::mu::{Config, Event};
+use crate::replica::Execution;
 use crate::replica::Standing;
 
 fn level<const HOST: bool>(c: &mut Cluster<HOST>) {

@@ -13,8 +13,9 @@ use crate::basics::layout::{LIFE, MAX_WATCHERS, life};
 use crate::basics::{LogIndex, ProcessId, RETURN_BITS, Time};
 use crate::detector::heartbeat::Thresholds;
 use crate::engine::mu::layout::add_regions;
-use crate::engine::mu::{Config, Durability, Event, Execution, Group, Mu};
+use crate::engine::mu::{Config, Durability, Event, Group, Mu};
 use crate::engine::{Engine as _, Gathered};
+use crate::replica::Execution;
 use crate::replica::{Standing, StateMachine, Ticket};
 
 /// A reply that waits for its ticket.
