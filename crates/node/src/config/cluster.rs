@@ -43,6 +43,11 @@ pub struct ClusterConfig {
     /// a member that dies costs none of it. It must outlast what the scheduler takes from a thread, or the primary pauses with each loss.
     #[serde(default = "ClusterConfig::default_lease_us")]
     pub lease_us: u64,
+    /// By how much a host's clock may run fast or slow, in parts per million: a holder uses less of its lease by as much, and others wait longer by as much. A host
+    /// whose clock is corrected faster breaks leases; `martlet doctor` compares. Absent: see
+    /// [`clock_drift_ppm`](Self::clock_drift_ppm()).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_drift_ppm: Option<u64>,
     /// When a silent process is presumed dead.
     #[serde(default)]
     pub detector: DetectorConfig,
@@ -239,6 +244,11 @@ impl NodeEntry {
 impl ClusterConfig {
     /// The longest name of a cluster, in bytes.
     pub const MAX_NAME_BYTES: usize = 48;
+    /// How far clocks may be off where all processes read the same one, in parts per million: not at all, really.
+    pub const ONE_CLOCK_DRIFT_PPM: u64 = 200;
+    /// How far each of several hosts' clocks may be off, in parts per million. Linux lets no daemon correct a clock by more (`tick` 100,000, `freq` 500, `adjtime`
+    /// 500: adjtimex(2)); 200 more are for the crystal. So chrony's usual 83,333 is within it.
+    pub const HOSTS_DRIFT_PPM: u64 = 101_200;
 
     fn default_lease_us() -> u64 {
         membership::Config::new(ProcessId::default(), Roles::default()).lease_ns / 1_000
@@ -253,6 +263,7 @@ impl ClusterConfig {
             fabric: FabricKind::default(),
             rendezvous: None,
             lease_us: Self::default_lease_us(),
+            clock_drift_ppm: None,
             detector: DetectorConfig::default(),
             election: None,
             sizes: SizesConfig::default(),
@@ -263,6 +274,13 @@ impl ClusterConfig {
             recovery: None,
             nodes,
         }
+    }
+
+    /// By how much a host's clock may run fast or slow, in parts per million: what the file says, or [`ONE_CLOCK_DRIFT_PPM`](Self::ONE_CLOCK_DRIFT_PPM) or
+    /// [`HOSTS_DRIFT_PPM`](Self::HOSTS_DRIFT_PPM).
+    pub fn clock_drift_ppm(&self) -> u64 {
+        let usual = if self.fabric.traits().spans_hosts { Self::HOSTS_DRIFT_PPM } else { Self::ONE_CLOCK_DRIFT_PPM };
+        self.clock_drift_ppm.unwrap_or(usual)
     }
 
     /// The file's text. Reading it gives an equal value.
@@ -292,6 +310,12 @@ impl ClusterConfig {
             return Err(check.refuse("rendezvous", value, allowed));
         }
         check.range("lease_us", self.lease_us, 50..=60_000_000)?;
+        // No two crystals are closer than some tens. Of a lease on a clock that may be off by half, half is of use.
+        check.range(
+            "clock_drift_ppm",
+            self.clock_drift_ppm(),
+            if self.fabric.traits().spans_hosts { 50..=500_000 } else { 0..=500_000 },
+        )?;
         let detector = &self.detector;
         check.range("detector.heartbeat_us", detector.heartbeat_us, 100..=60_000_000)?;
         check.range("detector.cap", detector.cap.into(), 2..=255)?;

@@ -388,6 +388,7 @@ fn each_wrong_key_of_a_cluster_file_is_named_with_its_value_and_what_is_allowed(
         (&key_line, "", "key is absent; allowed: one of key and key_file"),
         (&key_line, &format!("key_file = \"k\"\n{key_line}"), "key is given twice, as key and as key_file; allowed: one of"),
         ("lease_us = 10000", "lease_us = 10", "lease_us is 10; allowed: 50 to 60000000"),
+        ("lease_us = 10000", "lease_us = 10000\nclock_drift_ppm = 500001", "clock_drift_ppm is 500001; allowed: 0 to 500000"),
         ("heartbeat_us = 25000", "heartbeat_us = 99", "detector.heartbeat_us is 99; allowed: 100 to 60000000"),
         ("cap = 6", "cap = 1", "detector.cap is 1; allowed: 2 to 255"),
         ("failure = 1", "failure = 5", "detector.failure is 5; allowed: 0 to 4"),

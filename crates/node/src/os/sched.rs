@@ -83,6 +83,26 @@ pub fn choose_core(pin: &Pin, position: usize, thread: usize, allowed: &[u16]) -
     }
 }
 
+/// The cores that the nodes of a cluster run on, as far as one of them, at `position` of `nodes`, can tell from its own settings; its own first. What others are bound to in
+/// files of their own is not known: with cores that are named, or none, it is any that is allowed, of which up to `most` are taken, spread evenly.
+pub fn cores_of_nodes(pin: &Pin, position: usize, nodes: usize, allowed: &[u16], most: usize) -> Vec<u16> {
+    let own = choose_core(pin, position, 0, allowed);
+    let others: Vec<u16> = match pin {
+        Pin::Auto => (0..nodes).filter_map(|other| choose_core(pin, other, 0, allowed)).collect(),
+        Pin::None | Pin::Cores(_) => {
+            let most = most.max(1);
+            (0..allowed.len().min(most)).map(|at| allowed[at * allowed.len() / allowed.len().min(most)]).collect()
+        }
+    };
+    let mut cores: Vec<u16> = Vec::new();
+    for core in own.into_iter().chain(others) {
+        if cores.len() < most && !cores.contains(&core) {
+            cores.push(core);
+        }
+    }
+    cores
+}
+
 /// The class that a thread got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -389,6 +409,20 @@ mod tests {
         assert_eq!(choose_core(&Pin::Auto, 2, 1, &[]), None);
         assert_eq!(choose_core(&Pin::Cores(vec![3, 5]), 2, 0, &[0]), Some(3));
         assert_eq!(choose_core(&Pin::Cores(vec![3, 5]), 2, 3, &[0]), Some(5));
+    }
+
+    #[test]
+    fn clocks_are_compared_between_the_cores_that_nodes_are_bound_to() {
+        // Three nodes share the second of two cores, so there is nothing to compare; the first is the clients'.
+        assert_eq!(cores_of_nodes(&Pin::Auto, 1, 3, &[0, 1], 8), [1]);
+        // From the last on, the own one first.
+        assert_eq!(cores_of_nodes(&Pin::Auto, 1, 3, &[0, 1, 2, 3, 4, 5], 8), [4, 5, 3]);
+        assert_eq!(cores_of_nodes(&Pin::Auto, 7, 16, &[0, 1, 2], 8), [1, 2]);
+        // Where others are is not known.
+        assert_eq!(cores_of_nodes(&Pin::Cores(vec![7]), 1, 3, &[0, 1, 7], 8), [7, 0, 1]);
+        let many: Vec<u16> = (0..128).collect();
+        assert_eq!(cores_of_nodes(&Pin::None, 1, 3, &many, 4), [0, 32, 64, 96], "of both sockets");
+        assert_eq!(cores_of_nodes(&Pin::None, 0, 1, &[], 4), [0; 0]);
     }
 
     #[test]

@@ -34,6 +34,8 @@ use recovery::{FileWatch, goes_on_from};
 
 /// How many trips between two cores measure the difference of their clocks at the start.
 const SKEW_ROUNDS: u32 = 64;
+/// Of how many cores the clocks are compared at most.
+const SKEW_CORES: usize = 16;
 
 /// Told how a node has been set up.
 pub type OnStart = Box<dyn FnOnce(&Started)>;
@@ -174,14 +176,11 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     sched::raise_descriptor_limit().map_err(system("cannot raise the limit of descriptors"))?;
     let threads = &settings.node().threads;
     let allowed = sched::allowed_cores().map_err(system("cannot tell the cores"))?;
-    let skew_ns = match allowed[..] {
-        [first, second, ..] => {
-            clock::cross_core_skew(first, second, SKEW_ROUNDS).map_err(system("cannot compare the cores' clocks"))?.bound_ns()
-        }
-        _ => 0,
-    };
-    let clocks = ClockBounds::default();
-    let clocks = ClockBounds { skew_ns: clocks.skew_ns.max(skew_ns), ..clocks };
+    let nodes = settings.cluster().config().nodes.len();
+    let cores = sched::cores_of_nodes(&threads.pin, settings.position(), nodes, &allowed, SKEW_CORES);
+    let skew_ns = clock::skew_among(&cores, SKEW_ROUNDS).map_err(system("cannot compare the cores' clocks"))?;
+    let clocks =
+        ClockBounds { drift_ppm: settings.cluster().config().clock_drift_ppm(), skew_ns: ClockBounds::default().skew_ns.max(skew_ns) };
     let core = sched::choose_core(&threads.pin, settings.position(), 0, &allowed);
     let placement = sched::place_current_thread(core, threads.priority, threads.idle).map_err(system("cannot place the thread"))?;
     let populated_bytes = warm::populate_code().map_err(system("cannot tell what is mapped"))?;

@@ -14,7 +14,8 @@ use crate::basics::{Canary, ProcessId, Time, ViewNumber};
 /// How inexact clocks are allowed to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockBounds {
-    /// How far durations of two processes may differ, in parts per million (uKharon App. C measured 10).
+    /// By how much a process's clock may run fast or slow against true time, in parts per million (uKharon App. C measured 10 between two hosts). Processes of one
+    /// host read the same clock.
     pub drift_ppm: u64,
     /// How far the clocks of two cores may differ, in nanoseconds (App. C).
     pub skew_ns: u64,
@@ -27,21 +28,27 @@ impl Default for ClockBounds {
 }
 
 impl ClockBounds {
-    /// What a holder may use of a lease of `ns`: a little less.
+    /// What a holder may use of a lease of `ns`: less by the drift, so that on the slowest clock allowed no more than `ns` of true time go by.
     pub fn shortened(self, ns: u64) -> u64 {
         if Canary::NoClockMargin.is_planted() {
             return ns;
         }
-        ns.saturating_sub(ns / 1_000_000 * self.drift_ppm + ns % 1_000_000 * self.drift_ppm / 1_000_000 + 2 * self.skew_ns)
+        ns.saturating_sub(parts(ns, self.drift_ppm).saturating_add(2 * self.skew_ns))
     }
 
-    /// What others wait for a lease of `ns`: a little more.
+    /// What others wait for a lease of `ns`: more by the drift, so that on the fastest clock allowed no less than `ns` of true time go by; and 1 % more at least, as in the
+    /// paper (App. C).
     pub fn lengthened(self, ns: u64) -> u64 {
         if Canary::NoClockMargin.is_planted() {
             return ns;
         }
-        ns.saturating_add(ns / 100).saturating_add(2 * self.skew_ns)
+        ns.saturating_add(parts(ns, self.drift_ppm.max(10_000))).saturating_add(2 * self.skew_ns)
     }
+}
+
+/// So many millionths of it, rounded up.
+fn parts(ns: u64, ppm: u64) -> u64 {
+    u64::try_from((u128::from(ns) * u128::from(ppm)).div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// The lease of one process.
@@ -144,6 +151,20 @@ mod tests {
         assert_eq!(c.shortened(1_000_000), 1_000_000 - 1000 - 128);
         assert!(c.lengthened(1_000_000) >= 1_010_000);
         assert_eq!(c.shortened(100), 0, "a lease shorter than the clocks' error is none");
+    }
+
+    /// Whatever the bound is, the slowest clock's holder is done, in true time, before the fastest clock's owner is.
+    #[test]
+    fn trap_8_the_slowest_holder_is_done_before_the_fastest_waits_no_longer() {
+        for drift_ppm in [0, 1, 10, 200, 5_000, 10_000, 83_333, 101_200, 250_000, 500_000] {
+            let bounds = ClockBounds { drift_ppm, skew_ns: 0 };
+            for ns in [50_000, 99_999, 1_000_003, 10_000_000, 60_000_000_000] {
+                let (million, drift) = (1_000_000_f64, drift_ppm as f64);
+                let used = bounds.shortened(ns) as f64 * million / (million - drift);
+                let waited = bounds.lengthened(ns) as f64 * million / (million + drift);
+                assert!(used <= ns as f64 && ns as f64 <= waited, "{drift_ppm} ppm, {ns} ns: {used} used, {waited} waited");
+            }
+        }
     }
 
     #[test]

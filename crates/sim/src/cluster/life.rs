@@ -304,7 +304,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         }
         let (process, fabric) = self.world.spawn(identity, &offered);
         let drift_ppm = match settings.canary {
-            Some(Canary::WildClocks) => 800_000,
+            Some(Canary::WildClocks) => 400_000,
             _ if self.changes.lacks(Fault::Drift) => 0,
             _ => settings.clocks.drift_ppm,
         };

@@ -17,7 +17,7 @@ mod vmclock;
 use martlet_protocol::basics::Time;
 use rustix::time::{ClockId, clock_gettime};
 
-pub use skew::{Skew, cross_core_skew};
+pub use skew::{Skew, cross_core_skew, skew_among};
 
 fn read(clock: ClockId) -> u64 {
     let t = clock_gettime(clock);

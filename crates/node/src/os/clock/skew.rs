@@ -83,6 +83,20 @@ pub fn cross_core_skew(first: u16, second: u16, rounds: u32) -> std::io::Result<
     })
 }
 
+/// How far reads on any two of these cores may be apart, in nanoseconds, by trips between the first and each of the others. Of two others each may be off by its own bound.
+///
+/// # Errors
+/// See [`cross_core_skew`].
+pub fn skew_among(cores: &[u16], rounds: u32) -> std::io::Result<u64> {
+    let Some((first, others)) = cores.split_first() else { return Ok(0) };
+    let mut largest = [0; 2];
+    for other in others {
+        let bound = cross_core_skew(*first, *other, rounds)?.bound_ns();
+        largest = [largest[0].max(bound), largest[1].max(bound.min(largest[0]))];
+    }
+    Ok(largest[0] + largest[1])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

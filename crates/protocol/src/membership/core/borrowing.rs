@@ -84,7 +84,7 @@ impl Core {
         if under_way || now < self.borrowing.next {
             return;
         }
-        self.borrowing.next = now.after((lease_ns / READS_A_LEASE).max(1));
+        self.borrowing.next = now.after((self.config.clocks.shortened(lease_ns) / READS_A_LEASE).max(1));
         let Some(cache) = self.lease_cache().and_then(|cache| self.peers.of(cache)) else {
             self.borrowing.restart();
             return;
@@ -122,7 +122,7 @@ impl Core {
             let from = if Canary::BorrowedFromAnswer.is_planted() { at } else { base.at };
             self.lease.extend(from.after(self.config.clocks.shortened(lease_ns)));
             self.borrowing.base = Some(fresh);
-        } else if now.since(base.at) >= lease_ns / 2 {
+        } else if now.since(base.at) >= self.config.clocks.shortened(lease_ns) / 2 {
             // Whatever it proves would come too late to be of use.
             Mark::CacheStands.reach();
             self.borrowing.base = Some(fresh);

@@ -52,7 +52,7 @@ impl Core {
             return;
         }
         let Some(begun) = self.caching.word.begun() else { return };
-        self.caching.next = now.after((lease_ns / ROUNDS_A_LEASE).max(1));
+        self.caching.next = now.after((self.config.clocks.shortened(lease_ns) / ROUNDS_A_LEASE).max(1));
         self.show(fabric, begun);
         if Canary::CacheServesOn.is_planted() {
             self.show(fabric, begun.confirmed());

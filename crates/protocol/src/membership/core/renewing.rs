@@ -56,7 +56,8 @@ impl Core {
     pub(super) fn renewal_due(&self) -> Time {
         match &self.view {
             Some(view) if self.lease.view() == view.number => {
-                let margin_ns = if self.borrowing.works() { view.lease_ns / 3 } else { view.lease_ns / 2 };
+                let usable_ns = self.config.clocks.shortened(view.lease_ns);
+                let margin_ns = if self.borrowing.works() { usable_ns / 3 } else { usable_ns / 2 };
                 Time(self.lease.end().0.saturating_sub(margin_ns))
             }
             _ => Time(0),

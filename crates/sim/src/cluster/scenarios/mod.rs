@@ -101,7 +101,7 @@ impl Scenario {
     }
 }
 
-/// For a canary. Clocks differ by up to a tenth, leases are long and suspicions quick; the primary is stopped just when it has renewed its lease, and the next one
+/// For a canary. Clocks run fast or slow by up to a tenth, leases are long and suspicions quick; the primary is stopped just when it has renewed its lease, and the next one
 /// acts as soon as it has waited for that. What is left between the two are the margins for clocks ([`ClockBounds`](martlet_protocol::membership::ClockBounds)).
 pub(super) fn stopped_after_renewal(plan: &Plan) -> (Report, String) {
     let scripted = Settings::scripted();
