@@ -90,11 +90,11 @@ pub struct Leader {
 
 /// The view after `view` that fulfils the wishes, or `None` when they change nothing.
 ///
-/// Nobody decides on its own removal whom another coordinator can relieve of it: see "Who decides on whom" in `docs/membership.md`.
+/// Nobody decides on its own removal whom another coordinator can relieve of it: see "Removing a coordinator" in `docs/membership.md`.
 ///
 /// Who leaves removes nobody who may live while another coordinator can: of those who presume each other dead it would choose who is to have the state.
 ///
-/// Of new coordinators it takes in only so many that those who stay go on without them: see "How many at once" there. The others wait.
+/// Of new coordinators it takes in only so many that those who stay go on without them: see "How many new coordinators at once" there. The others wait.
 ///
 /// `have_met`: whether a newcomer and a member, in this order, can use each other's memory; who has not met all members waits. `asked`: which view a newcomer knew when
 /// it asked just now; who did not waits, and so does who would be the second coordinator and did not know `view`.
@@ -193,7 +193,7 @@ pub fn next(
 }
 
 /// Which of the coordinators of `view` have to answer before `next` is proposed in its place: of those who stay so many that they are a majority of the
-/// coordinators of `next`, or all. Nobody where coordinators only go that are certainly dead. See "Who is there to go on" in `docs/membership.md`.
+/// coordinators of `next`, or all. Nobody where coordinators only go that are certainly dead. See "Coordinators that answer" in `docs/membership.md`.
 pub fn required(view: &View, next: &View) -> Required {
     let is_in = |of: &View, id| of.coordinators().any(|c| c.id == id);
     let certain = |id| next.departed.iter().any(|d| d.id == id && d.evidence == Evidence::Certain);
