@@ -33,10 +33,10 @@ use martlet_protocol::replica::MAX_PART_BYTES;
 pub const HEADER_BYTES: usize = 64;
 /// Bytes of a frame before its payload.
 pub const FRAME_HEAD_BYTES: usize = 16;
-/// The longest payload of a frame, in bytes.
-pub const MAX_PAYLOAD_BYTES: usize = 1 << 30;
-
-const _: () = assert!(MAX_PAYLOAD_BYTES >= MAX_PART_BYTES, "a frame takes any part of a snapshot");
+/// What stands before a part of a snapshot in its frame: a byte that says what it is.
+pub const TAG_BYTES: usize = 1;
+/// The longest payload of a frame, in bytes: the longest part of a snapshot, with its tag.
+pub const MAX_PAYLOAD_BYTES: usize = TAG_BYTES + MAX_PART_BYTES;
 
 /// What a file is, by its first eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,23 +139,32 @@ pub const fn frame_bytes(payload: usize) -> usize {
     (FRAME_HEAD_BYTES + payload).next_multiple_of(8)
 }
 
-fn checksum(salt: u64, number: u64, payload: &[u8]) -> u32 {
+/// Of a payload in pieces.
+fn checksum(salt: u64, number: u64, payload: &[&[u8]]) -> u32 {
+    let bytes: usize = payload.iter().map(|piece| piece.len()).sum();
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&salt.to_le_bytes());
     hasher.update(&number.to_le_bytes());
-    hasher.update(&(payload.len() as u32).to_le_bytes());
-    hasher.update(payload);
+    hasher.update(&(bytes as u32).to_le_bytes());
+    payload.iter().for_each(|piece| hasher.update(piece));
     hasher.finalize()
 }
 
 /// Appends a frame. Panics when the payload is longer than [`MAX_PAYLOAD_BYTES`].
 pub fn encode_frame(salt: u64, number: u64, payload: &[u8], out: &mut Vec<u8>) {
-    martlet_fabric::invariant!(payload.len() <= MAX_PAYLOAD_BYTES, "a frame of {} bytes; at most {MAX_PAYLOAD_BYTES}", payload.len());
-    let end = out.len() + frame_bytes(payload.len());
+    encode_frame_of(salt, number, &[payload], out);
+}
+
+/// Appends a frame whose payload is these pieces, one behind the other. Panics as [`encode_frame`].
+pub fn encode_frame_of(salt: u64, number: u64, payload: &[&[u8]], out: &mut Vec<u8>) {
+    let bytes: usize = payload.iter().map(|piece| piece.len()).sum();
+    martlet_fabric::invariant!(bytes <= MAX_PAYLOAD_BYTES, "a frame of {bytes} bytes; at most {MAX_PAYLOAD_BYTES}");
+    let end = out.len() + frame_bytes(bytes);
+    out.reserve(frame_bytes(bytes));
     out.extend_from_slice(&number.to_le_bytes());
-    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    out.extend_from_slice(&(bytes as u32).to_le_bytes());
     out.extend_from_slice(&checksum(salt, number, payload).to_le_bytes());
-    out.extend_from_slice(payload);
+    payload.iter().for_each(|piece| out.extend_from_slice(piece));
     out.resize(end, 0);
 }
 
@@ -168,7 +177,7 @@ fn decode_frame(salt: u64, number: u64, bytes: &[u8]) -> Option<&[u8]> {
         return None;
     }
     let (payload, padding) = bytes.get(FRAME_HEAD_BYTES..frame_bytes(len))?.split_at(len);
-    (checksum(salt, number, payload) == half(12) && padding.iter().all(|byte| *byte == 0)).then_some(payload)
+    (checksum(salt, number, &[payload]) == half(12) && padding.iter().all(|byte| *byte == 0)).then_some(payload)
 }
 
 /// How the frames of a file end.
@@ -321,6 +330,16 @@ mod tests {
             let expected = if n == 2 { Tail::Torn(ends[2]) } else { Tail::Corrupt(ends[n]) };
             assert_eq!(frames.tail(), expected, "at {at}");
         }
+    }
+
+    /// As the log stages it: with its tag.
+    #[test]
+    fn the_longest_part_of_a_state_fits_into_a_frame() {
+        let part = vec![0; MAX_PART_BYTES];
+        let mut frame = Vec::new();
+        encode_frame_of(HEADER.salt, 1, &[&[7; TAG_BYTES], &part], &mut frame);
+        let payload = decode_frame(HEADER.salt, 1, &frame).expect("whole");
+        assert_eq!((payload.len(), payload[0]), (TAG_BYTES + MAX_PART_BYTES, 7));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::disk::Disk;
 use super::error::{Operation, WalError, refused};
-use super::format::{FileKind, HEADER_BYTES, Header, Owner, encode_frame};
+use super::format::{FileKind, HEADER_BYTES, Header, Owner, TAG_BYTES, encode_frame, encode_frame_of};
 
 /// The last frame of a snapshot begins with this byte, all others with [`PART`].
 pub(super) const END: u8 = 1;
@@ -92,11 +92,9 @@ struct Unfinished<F> {
 }
 
 impl<F> Unfinished<F> {
-    fn stage(&mut self, tag: u8, part: &[u8], payload: &mut Vec<u8>) {
-        payload.clear();
-        payload.push(tag);
-        payload.extend_from_slice(part);
-        encode_frame(self.salt, self.next, payload, &mut self.staged);
+    fn stage(&mut self, tag: u8, part: &[u8]) {
+        let tag: [u8; TAG_BYTES] = [tag];
+        encode_frame_of(self.salt, self.next, &[&tag, part], &mut self.staged);
         self.next += 1;
     }
 
@@ -230,7 +228,7 @@ impl<D: Disk> Log<D> {
     /// Appends a part to the snapshot that has been begun, without writing it: see [`Log::write_slice`]. Without one it does nothing.
     pub fn stage_part(&mut self, part: &[u8]) {
         if let Some(unfinished) = &mut self.unfinished {
-            unfinished.stage(PART, part, &mut self.buffer);
+            unfinished.stage(PART, part);
         }
     }
 
@@ -270,7 +268,7 @@ impl<D: Disk> Log<D> {
     /// As [`Log::append`]. The older snapshot is there until the new one is stable under its name.
     pub fn finish_snapshot(&mut self, last: &[u8]) -> Result<(), WalError> {
         if let Some(unfinished) = &mut self.unfinished {
-            unfinished.stage(END, last, &mut self.buffer);
+            unfinished.stage(END, last);
         }
         while self.staged_bytes() > 0 {
             self.write_slice()?;
