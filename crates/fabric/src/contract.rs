@@ -19,6 +19,7 @@
 //!    cluster.
 
 use crate::primitive::AtomicU64;
+use crate::pulse::Pulse;
 
 /// The number an operator gives a node in the cluster's configuration; the same after a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -192,6 +193,12 @@ pub trait Fabric {
 
     /// Our own memory, or `None` when the region was never declared or its writer has been forgotten.
     fn memory(&self, region: LocalRegion) -> Option<&Memory>;
+
+    /// A pulse that beats in these words of our own public regions, which nobody but this endpoint's thread writes. The default shows nothing to anybody:
+    /// for fabrics on which no turn takes any time.
+    fn pulse(&self, _words: &[(RegionName, usize)]) -> Pulse {
+        Pulse::default()
+    }
 
     /// Posts a write of `bytes` (a multiple of 8 long) at `at`.
     fn write(&mut self, at: Remote, bytes: &[u8], token: Token);

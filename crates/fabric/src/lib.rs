@@ -23,6 +23,7 @@ mod kind;
 mod meeting;
 pub mod primitive;
 pub mod probe;
+pub mod pulse;
 pub mod ring;
 #[cfg(all(feature = "fuzzing", target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod samples;
@@ -42,4 +43,5 @@ pub use contract::{
     Completion, Fabric, Identity, Incarnation, Local, LocalRegion, Memory, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region,
     RegionName, RegionSpec, Remote, Token,
 };
+pub use pulse::Pulse;
 pub use speech::{Levels, MAX_BUILD_BYTES, Protocol};

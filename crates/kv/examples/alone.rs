@@ -6,7 +6,7 @@
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use martlet_fabric::double::Nobody;
-use martlet_fabric::{Incarnation, NodeId};
+use martlet_fabric::{Incarnation, NodeId, Pulse};
 use martlet_kv::store::KvMachine;
 use martlet_kv::{KvApp, KvConfig};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
@@ -15,6 +15,7 @@ use martlet_protocol::replica::{Application, ClientEvent, ProposeError, Replica,
 /// A primary by itself: what it proposes is committed.
 struct Alone {
     fabric: Nobody,
+    pulse: Pulse,
     machine: KvMachine,
     start: Instant,
     now: Time,
@@ -41,6 +42,9 @@ impl Replica for Alone {
     }
     fn shows_committed(&self) -> bool {
         false
+    }
+    fn pulse(&self) -> &Pulse {
+        &self.pulse
     }
     fn machine(&self) -> &KvMachine {
         &self.machine
@@ -85,7 +89,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = KvConfig { node: id.node, listen: Some(listen), ..KvConfig::default() };
     // What is measured here holds no secret.
     let mut app = KvApp::new(config, Box::new(wall_ns), [wall_ns(), 1])?;
-    let mut replica = Alone { fabric: Nobody, machine: KvMachine::new(), start: Instant::now(), now: Time(1), entries: 0 };
+    let mut replica =
+        Alone { fabric: Nobody, pulse: Pulse::default(), machine: KvMachine::new(), start: Instant::now(), now: Time(1), entries: 0 };
     let spin_ns = if std::env::args().nth(2).as_deref() == Some("spin") { u64::MAX } else { 20_000 };
     let mut busy_at = Time(0);
     while !app.wants_end() {

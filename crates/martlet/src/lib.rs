@@ -33,7 +33,7 @@
 
 #![forbid(unsafe_code)]
 
-pub use martlet_fabric::{Incarnation, NodeId};
+pub use martlet_fabric::{Incarnation, NodeId, Pulse};
 pub use martlet_node::embed::{
     Apply, Builder, CallError, Direct, Here, Leader, MAX_COMMAND_BYTES, MAX_KEPT_REPLY_BYTES, MAX_SESSIONS, MAX_UNCONFIRMED,
     MAX_UNCONFIRMED_BYTES, Plain, Replica, Role, RoleChange, RoleChanges, SessionCommand, StartError, StateMachine, StopError, Turn, Value,

@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::mail::{self, Popped};
-use super::memory::Area;
+use super::memory::{self, Area};
 use super::peer::{Own, Peer};
 use super::robust::OwnRegions;
 use super::shared::{Command, Note, Shared};
@@ -32,6 +32,7 @@ use crate::contract::{
 use crate::exchange::BootstrapCounters;
 use crate::invariant;
 use crate::primitive::{Ordering, fence, prefetch_for_write};
+use crate::pulse::Pulse;
 
 pub use parking::ParkWord;
 use posting::{Outcome, Posted, load};
@@ -234,6 +235,10 @@ impl Fabric for ShmFabric {
     #[inline]
     fn memory(&self, region: LocalRegion) -> Option<&Memory> {
         self.local(region).map(Area::memory)
+    }
+
+    fn pulse(&self, words: &[(RegionName, usize)]) -> Pulse {
+        memory::pulse(words, |name| self.own.public(name))
     }
 
     // Taken apart where it is called: passed as a whole it would be stored in parts and loaded as one, which has to wait until the stores before it

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::contract::Memory;
+use crate::contract::{Memory, RegionName};
 use crate::invariant;
 use crate::primitive::AtomicU64;
+use crate::pulse::{OwnWord, Pulse};
 
 /// The unit in which memory is mapped.
 pub(crate) fn page() -> usize {
@@ -146,6 +147,29 @@ impl Area {
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.len * 8
+    }
+}
+
+/// One word of a region of our own.
+#[derive(Debug)]
+struct AreaWord {
+    area: Area,
+    at: usize,
+}
+
+/// A pulse that beats in these words of our regions, which `area` finds.
+pub(crate) fn pulse<'a>(words: &[(RegionName, usize)], area: impl Fn(RegionName) -> Option<&'a Area>) -> Pulse {
+    let word = |&(name, at): &(RegionName, usize)| -> Box<dyn OwnWord> {
+        let area = area(name).filter(|area| at < area.len);
+        invariant!(area.is_some(), "a pulse in word {at} of region {}, which this process does not have", name.0);
+        Box::new(AreaWord { area: area.expect("just checked").clone(), at })
+    };
+    Pulse::new(words.iter().map(word).collect())
+}
+
+impl OwnWord for AreaWord {
+    fn word(&self) -> &AtomicU64 {
+        &self.area.memory()[self.at]
     }
 }
 

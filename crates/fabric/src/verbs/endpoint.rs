@@ -45,7 +45,8 @@ use crate::contract::{
 use crate::exchange::BootstrapCounters;
 use crate::invariant;
 use crate::primitive::{Ordering, fence};
-use crate::shm::{DeathWords, DeathWordsError};
+use crate::pulse::Pulse;
+use crate::shm::{DeathWords, DeathWordsError, memory};
 
 /// A connected process, and what is under way to it.
 #[derive(Debug)]
@@ -267,6 +268,10 @@ impl Fabric for VerbsFabric {
     #[inline]
     fn memory(&self, region: LocalRegion) -> Option<&Memory> {
         self.local(region).map(|(area, _)| area.memory())
+    }
+
+    fn pulse(&self, words: &[(RegionName, usize)]) -> Pulse {
+        memory::pulse(words, |name| find(&self.card.own.public, name))
     }
 
     fn write(&mut self, at: Remote, bytes: &[u8], token: Token) {

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use martlet_fabric::{Fabric, Incarnation, NodeId, PeerEvent, PeerId, PeerKind};
+use martlet_fabric::{Fabric, Incarnation, NodeId, PeerEvent, PeerId, PeerKind, Pulse};
 use martlet_kv::store::KvMachine;
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::membership::{Member, Roles, View};
@@ -21,6 +21,7 @@ pub type Log = Rc<RefCell<Vec<Vec<u8>>>>;
 /// The replica.
 pub struct FakeReplica<F> {
     pub fabric: F,
+    pub pulse: Pulse,
     pub machine: KvMachine,
     pub now: Time,
     pub standing: Standing,
@@ -55,6 +56,7 @@ impl<F: Fabric> FakeReplica<F> {
             .collect();
         FakeReplica {
             fabric,
+            pulse: Pulse::default(),
             machine: KvMachine::new(),
             now: Time(1_000_000),
             standing: Standing::Backup { primary: Some(process(0)) },
@@ -145,6 +147,9 @@ impl<F: Fabric> Replica for FakeReplica<F> {
     }
     fn shows_committed(&self) -> bool {
         self.shows_committed && self.standing != Standing::Primary
+    }
+    fn pulse(&self) -> &Pulse {
+        &self.pulse
     }
     fn machine(&self) -> &KvMachine {
         &self.machine

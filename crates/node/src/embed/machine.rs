@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use martlet_fabric::invariant;
+use martlet_fabric::{Pulse, invariant};
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::replica::{self, UnreadablePart};
 
@@ -14,7 +14,8 @@ use super::sessions::{Sessions, Turn};
 /// The state that is replicated. Every replica executes the same commands in the same order, and so holds the same state.
 ///
 /// It must be deterministic: nothing counts but the state and the arguments; no clock, no chance, no order of a `HashMap`. Its methods are called
-/// on the replica's own thread and hold everything up while they run: some microseconds are well spent there, a millisecond looks like a death.
+/// on the replica's own thread and hold everything up while they run: some microseconds are well spent there, and what takes as long as the detector waits
+/// looks like a death, unless it says that it works: [`StateMachine::keep_alive`].
 /// A panic ends the replica.
 pub trait StateMachine: Send + 'static {
     /// Executes one command and appends its reply. `index` is the command's place in the log, the same on every replica, and growing.
@@ -46,6 +47,13 @@ pub trait StateMachine: Send + 'static {
 
     /// Forgets everything: a fresh machine, as it was when the replica was started for the first time.
     fn clear(&mut self);
+
+    /// The machine belongs to the process of this pulse from now on; it is called anew when a replica starts over. A method that may take longer than some
+    /// milliseconds keeps a clone and [reports to it](Pulse::worked) what it has done, every few ten microseconds: then the others see that this process
+    /// works and do not take it for dead. Calls that wait for a reply wait all the same.
+    fn keep_alive(&mut self, pulse: &Pulse) {
+        let _ = pulse;
+    }
 
     /// Appends the next part of the state from `cursor` on (0 at the start), about `budget` bytes of it, and returns the cursor after it, or
     /// `None` when that was the last. Cursors stay below 2^63. A part of more than a gigabyte is taken by nobody.
@@ -247,6 +255,10 @@ impl<M: StateMachine> replica::StateMachine for Lent<'_, M> {
 
     fn clear(&mut self) {
         self.0.clear();
+    }
+
+    fn keep_alive(&mut self, pulse: &Pulse) {
+        self.0.inner.keep_alive(pulse);
     }
 
     fn digest(&self) -> u64 {

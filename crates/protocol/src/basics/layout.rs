@@ -42,7 +42,8 @@ pub mod life {
     use super::{MAX_ACTING_THREADS, MAX_WATCHERS};
 
     /// Heartbeat counter (uKharon section 4.2, kernel failures). Owner; only upwards; stops when the owner's replication thread makes no
-    /// progress (fate sharing).
+    /// progress (fate sharing). That thread counts each duty cycle here, and each stretch of long work between two of them
+    /// ([`Pulse`](martlet_fabric::Pulse)).
     pub const HEARTBEAT: usize = 0;
     /// Lease word: the newest view on which the owner may hold a lease; 0 for none. Stored, and fenced, before the owner asks for a lease;
     /// raised or cleared only after it has stopped acting in older views. Owner.

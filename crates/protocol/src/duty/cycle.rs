@@ -186,6 +186,7 @@ impl DutyCycle {
             Step::Begin => {
                 self.turn = Turn::default();
                 self.looked = 0;
+                host.pulse.allow(host.engine.may_beat());
                 self.turn.short = self.may_be_short(host, env);
                 if self.turn.short { Step::Serve } else { Step::LookAround }
             }

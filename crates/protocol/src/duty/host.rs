@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use martlet_fabric::{Fabric, NodeId, PeerId};
+use martlet_fabric::{Fabric, NodeId, PeerId, Pulse};
 
 use super::member::{Member, PeerChange};
 use super::{Environment, Note};
@@ -20,6 +20,8 @@ pub struct Host<F, E, M> {
     pub engine: E,
     /// Its state.
     pub machine: M,
+    /// Where long work shows that this process lives.
+    pub(super) pulse: Pulse,
     client_events: VecDeque<ClientEvent>,
     /// Clients whose going the application has been told of, or will be in this turn: their memory can go after it.
     departed_clients: Vec<PeerId>,
@@ -42,11 +44,15 @@ pub struct Host<F, E, M> {
 
 impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
     /// A process that knows nobody yet, at the time `now`.
-    pub fn new(me: ProcessId, fabric: F, core: Core, engine: E, machine: M, now: Time) -> Self {
+    pub fn new(me: ProcessId, fabric: F, core: Core, mut engine: E, mut machine: M, now: Time) -> Self {
+        let pulse = fabric.pulse(E::hearts());
+        engine.keep_alive(pulse.clone());
+        machine.keep_alive(&pulse);
         Host {
             member: Member::new(me, fabric, core, now),
             engine,
             machine,
+            pulse,
             client_events: VecDeque::with_capacity(64),
             departed_clients: Vec::new(),
             let_go: Vec::new(),
@@ -270,6 +276,10 @@ impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
 
     fn shows_committed(&self) -> bool {
         !self.member.excluded && !self.unfit && self.engine.shows_committed()
+    }
+
+    fn pulse(&self) -> &Pulse {
+        &self.pulse
     }
 
     fn machine(&self) -> &M {

@@ -122,7 +122,8 @@ impl<F: Fabric> Member<F> {
         true
     }
 
-    /// Gives membership its tick. The calling thread makes progress, since it is here: one that hangs neither beats nor renews (TRAPS 9).
+    /// Gives membership its tick. The calling thread makes progress, since it is here: one that hangs neither beats nor renews (TRAPS 9). One that
+    /// works for long beats meanwhile, by what it gets done, and renews when it is back here.
     pub fn tick(&mut self) {
         self.core.tick(self.now, &mut self.fabric, true);
     }

@@ -2,9 +2,10 @@
 
 use std::fmt::Debug;
 
-use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec};
+use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse, RegionName, RegionSpec};
 
 use super::{ConfigError, Event, Gathered, Traits};
+use crate::basics::layout::{LIFE, life};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::membership::{Core, Proof, Round, View};
 use crate::replica::{Execution, HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
@@ -43,6 +44,11 @@ pub trait Engine: Debug + Sized {
     /// Adds what a process has to offer for this engine to what it offers anyway ([`regions`](crate::basics::layout::regions)); its log lanes
     /// replace those.
     fn add_regions(spec: &mut RegionSpec, config: &Self::Config);
+
+    /// The words of this process's memory that move while it lives: which region, which word. Long work counts in them too.
+    fn hearts() -> &'static [(RegionName, usize)] {
+        &[(LIFE, life::HEARTBEAT)]
+    }
 
     /// The engine of the process `me`, which holds the empty state and belongs to nothing yet: views say the rest. Panics when the settings do not
     /// [check](Engine::check).
@@ -110,6 +116,10 @@ pub trait Engine: Debug + Sized {
     }
     /// When [`post`](Engine::post) has something to do by itself, at the latest.
     fn deadline(&self) -> Time;
+    /// Whether work for this process is a sign of life. Not while the engine keeps its own heart from beating because it gets nowhere.
+    fn may_beat(&self) -> bool {
+        true
+    }
 
     // What comes from outside.
 
@@ -125,6 +135,8 @@ pub trait Engine: Debug + Sized {
 
     // Commands.
 
+    /// Long copies show by this pulse that the process lives, until it is [reset](Engine::reset).
+    fn keep_alive(&mut self, pulse: Pulse);
     /// The ticket for replies computed in this turn that wait for [`released_by_quorum`](Engine::released_by_quorum).
     fn ticket_by_quorum(&mut self) -> Ticket;
     /// A round of questions has just begun: whatever is [released](Engine::released) by now was executed, and replicated, before anybody was asked.

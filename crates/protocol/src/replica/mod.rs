@@ -7,7 +7,7 @@ pub mod nudges;
 pub mod patience;
 pub mod release;
 
-use martlet_fabric::{Completion, Fabric, NodeId, PeerId};
+use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse};
 
 pub use execution::Execution;
 
@@ -51,6 +51,10 @@ pub trait StateMachine {
 
     /// Forgets everything: a fresh machine.
     fn clear(&mut self);
+
+    /// The machine belongs to the process of this pulse from now on. A call that may take long reports there what it has done, so that this process is
+    /// not taken for dead meanwhile. Not needed where no call takes longer than a turn may.
+    fn keep_alive(&mut self, _pulse: &Pulse) {}
 
     /// A digest of the whole state, equal on replicas that have applied the same commands. For tests and `martlet status`; may be slow.
     fn digest(&self) -> u64;
@@ -187,6 +191,8 @@ pub trait Replica {
     fn fencing_token(&self) -> Option<u64> {
         None
     }
+    /// Where the application reports long work, as the machine does. It changes with each life of the process.
+    fn pulse(&self) -> &Pulse;
     /// The state, to read.
     fn machine(&self) -> &Self::Machine;
     /// Whether the machine of a replica that does not lead shows the whole state as it was after some committed command, perhaps a while ago: nothing is missing, as

@@ -6,12 +6,13 @@ mod cluster;
 mod deciding;
 mod joining;
 
-use cluster::{Cluster, DUTY_NS, LEASE_NS, Node, roles};
+use cluster::{Cluster, DUTY_NS, LEASE_NS, Node, PATIENCE_NS, roles};
 use martlet_fabric::primitive::Ordering;
+use martlet_fabric::pulse::beat;
 use martlet_fabric::sim::{Faults, World};
 use martlet_fabric::{Fabric, Incarnation, LocalRegion, NodeId, PeerEvent};
 use martlet_protocol::basics::ballot::{self, FROZEN, SlotState, SlotWord};
-use martlet_protocol::basics::layout::SLOT_WORDS;
+use martlet_protocol::basics::layout::{LIFE, SLOT_WORDS, life};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
 use martlet_protocol::membership::message::Message;
 use martlet_protocol::membership::{Evidence, Leases, Member, Milestone, Roles, View};
@@ -427,6 +428,45 @@ fn trap_9_a_process_without_progress_loses_its_lease() {
     let now = Time(c.world.now());
     let lease = c.nodes[0].core.lease();
     assert!(!lease.active(lease.view(), now));
+}
+
+/// It executes something long: no duty cycle, and signs of life in between. That may last longer than a silence may.
+#[test]
+fn trap_9_who_works_for_long_keeps_its_place_for_as_long_as_it_gets_on_and_has_no_lease_meanwhile() {
+    let mut c = Cluster::three(41, Faults::calm(), Leases::Primary);
+    let [first, second, _] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
+    let before = c.newest().number;
+    c.world.pause(c.nodes[first].index);
+    for _ in 0..PATIENCE_NS / 250_000 {
+        let own = c.nodes[first].fabric.memory(LocalRegion::Public(LIFE)).expect("signs of life");
+        beat(&own[life::HEARTBEAT]);
+        c.run(250_000);
+        assert_eq!(c.newest().number, before, "at {}", c.world.now());
+    }
+    let lease = c.nodes[first].core.lease();
+    assert!(!lease.active(before, Time(c.world.now())), "a process that is back releases nothing before it has another one");
+    // It gets on no more.
+    c.run(20_000_000);
+    let (newest, old) = (c.newest(), c.nodes[first].id);
+    assert!(newest.departed.iter().any(|d| d.id == old && d.evidence == Evidence::Presumed), "{newest:?}");
+    assert_eq!(newest.primary().map(|m| m.id), Some(c.nodes[second].id));
+}
+
+#[test]
+fn who_has_worked_for_long_acts_again_at_once() {
+    let mut c = Cluster::three(42, Faults::calm(), Leases::Primary);
+    let [first, ..] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
+    let before = c.newest().number;
+    c.world.pause(c.nodes[first].index);
+    for _ in 0..100 {
+        let own = c.nodes[first].fabric.memory(LocalRegion::Public(LIFE)).expect("signs of life");
+        beat(&own[life::HEARTBEAT]);
+        c.run(250_000);
+    }
+    assert_eq!(c.active(), []);
+    c.world.resume(c.nodes[first].index);
+    c.run(LEASE_NS);
+    assert_eq!(c.active(), [(c.nodes[first].id, before)]);
 }
 
 /// Kills, pauses, restarts at random under random tempers: never two active views, and at the end, healed, one is active.

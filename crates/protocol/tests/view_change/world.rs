@@ -369,15 +369,9 @@ impl World {
         for p in (0..RUNNING).filter(|&p| self.runs(p)) {
             text.clear();
             write!(text, "{:?}", self.cores[p]).expect("a string takes everything");
-            // How often its heart has beaten, when it last had a turn, what it last encoded, how many rounds of questions there were and were won: nothing
+            // When it last had a turn, what it last encoded, how many rounds of questions there were and were won: nothing
             // follows from these here.
-            let idle = [
-                (" stalls: ", " next_monitor: "),
-                (" heartbeat: ", " events: "),
-                (" message: ", " malformed: "),
-                (" serial: ", " asked: "),
-                (" won: ", " }"),
-            ];
+            let idle = [(" stalls: ", " next_monitor: "), (" message: ", " malformed: "), (" serial: ", " asked: "), (" won: ", " }")];
             for (from, to) in idle {
                 let start = text.find(from).expect("a field of the core");
                 let end = text[start..].find(to).expect("the field after it") + start;

@@ -1,6 +1,6 @@
 //! The background plane (Mu section 5.1): who lives, whether our own heart may beat, and so who leads.
 
-use martlet_fabric::primitive::Ordering;
+use martlet_fabric::pulse::beat;
 use martlet_fabric::{Fabric, LocalRegion, PeerId, Region, Remote};
 
 use crate::basics::layout::{LIFE, MAX_ACTING_THREADS, life};
@@ -72,7 +72,6 @@ impl Watch {
 /// Our own heart. It stops when the replication plane makes no progress (fate sharing).
 #[derive(Debug)]
 pub(super) struct Heart {
-    counter: u64,
     next: Time,
     beats: u32,
     /// What was committed at the last check.
@@ -83,14 +82,14 @@ pub(super) struct Heart {
 
 impl Heart {
     pub fn new() -> Heart {
-        Heart { counter: 0, next: Time(0), beats: 0, checked: LogIndex(0), stopped: false }
+        Heart { next: Time(0), beats: 0, checked: LogIndex(0), stopped: false }
     }
 
     /// Beats if it is due. `waiting` says whether the replication plane is inside a call to propose, `committed` how far it has come: every
-    /// `every` beats that is checked. Returns the counter if it has changed.
-    fn tick(&mut self, now: Time, interval_ns: u64, every: u32, waiting: bool, committed: LogIndex) -> Option<u64> {
+    /// `every` beats that is checked. Returns whether it beats.
+    fn tick(&mut self, now: Time, interval_ns: u64, every: u32, waiting: bool, committed: LogIndex) -> bool {
         if now < self.next {
-            return None;
+            return false;
         }
         self.next = now.after(interval_ns / 2);
         if !waiting || committed != self.checked {
@@ -102,11 +101,7 @@ impl Heart {
                 self.stopped = true;
             }
         }
-        if self.stopped {
-            return None;
-        }
-        self.counter += 1;
-        Some(self.counter)
+        !self.stopped
     }
 }
 
@@ -150,11 +145,10 @@ impl Mu {
             }
         }
         let (waiting, committed) = (self.is_inside_propose(), self.log.committed().index);
-        if let Some(counter) = self.heart.tick(now, self.config.heartbeat_interval_ns, self.config.fate_beats, waiting, committed)
+        if self.heart.tick(now, self.config.heartbeat_interval_ns, self.config.fate_beats, waiting, committed)
             && let Some(own) = fabric.memory(LocalRegion::Public(WORDS))
         {
-            // Read by the others' `read_word`; nothing is ordered by it.
-            own[words::HEARTBEAT].store(counter, Ordering::Relaxed);
+            beat(&own[words::HEARTBEAT]);
         }
         if now >= self.schedule.read {
             self.schedule.read = now.after(self.config.heartbeat_interval_ns);
@@ -338,15 +332,15 @@ mod tests {
             now = now.after(50);
             heart.tick(now, 100, 3, waiting, LogIndex(committed))
         };
-        assert_eq!(beat(&mut heart, false, 7), Some(1));
-        assert_eq!(beat(&mut heart, true, 7), Some(2));
-        assert_eq!(beat(&mut heart, true, 7), Some(3));
-        assert_eq!(beat(&mut heart, true, 7), None, "three beats without progress");
+        assert!(beat(&mut heart, false, 7));
+        assert!(beat(&mut heart, true, 7));
+        assert!(beat(&mut heart, true, 7));
+        assert!(!beat(&mut heart, true, 7), "three beats without progress");
         assert!(heart.stopped);
-        assert_eq!(beat(&mut heart, true, 8), Some(4), "progress starts it again");
+        assert!(beat(&mut heart, true, 8), "progress starts it again");
         assert!(!heart.stopped);
         for _ in 0..10 {
-            assert!(beat(&mut heart, false, 8).is_some(), "who has nothing to propose is not stuck");
+            assert!(beat(&mut heart, false, 8), "who has nothing to propose is not stuck");
         }
     }
 }

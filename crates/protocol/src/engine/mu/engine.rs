@@ -1,8 +1,9 @@
 //! `mu` behind the interface of all engines. The methods are those of [`Mu`] itself.
 
-use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec};
+use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse, RegionName, RegionSpec};
 
 use super::{Config, Event, Mu, layout};
+use crate::basics::layout::{LIFE, life};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::{self, CommitRule, ConfigError, Durable, Engine, Gathered, Leadership, Traits};
 use crate::founding::Returned;
@@ -31,6 +32,10 @@ impl Engine for Mu {
         layout::add_regions(spec, config);
     }
 
+    fn hearts() -> &'static [(RegionName, usize)] {
+        &[(LIFE, life::HEARTBEAT), (layout::WORDS, layout::words::HEARTBEAT)]
+    }
+
     fn new(me: ProcessId, config: Config) -> Self {
         Mu::new(me, config, None)
     }
@@ -38,6 +43,13 @@ impl Engine for Mu {
     fn execution(&self) -> Execution {
         self.config.execution
     }
+
+    fn may_beat(&self) -> bool {
+        !self.heart.stopped
+    }
+
+    /// An entry is no longer than its log, and copied in no time.
+    fn keep_alive(&mut self, _: Pulse) {}
 
     fn standing(&self) -> Standing {
         self.standing()

@@ -72,7 +72,7 @@ pub mod words {
     /// How many there are of these.
     pub const COUNT: usize = 11;
     /// The count of the owner's heart, read by itself. It stops when replication does, which membership's heartbeat
-    /// ([`life::HEARTBEAT`](crate::basics::layout::life::HEARTBEAT)) need not. Only upwards.
+    /// ([`life::HEARTBEAT`](crate::basics::layout::life::HEARTBEAT)) need not. Like that one it also counts stretches of long work. Only upwards.
     pub const HEARTBEAT: usize = 15;
     /// The region's bytes: cache lines of its own.
     pub const BYTES: usize = 128;

@@ -1,10 +1,11 @@
 //! What a follower does: it takes what the holder of its permission has written into the log, and applies what is committed.
 
 use martlet_fabric::ring::Reader;
-use martlet_fabric::{Fabric, LocalRegion, Memory, PeerId};
+use martlet_fabric::{Fabric, LocalRegion, Memory, PeerId, pulse};
 
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{self, LogIndex};
+use crate::engine::Engine as _;
 use crate::replica::StateMachine;
 
 use super::layout::{self, Header, Kind, LOG, LaneFault};
@@ -153,6 +154,7 @@ impl Mu {
         while taken < budget && !self.inbound.broken && self.peers[at].reader.next(lane, &mut self.buffer) {
             any = true;
             taken += self.buffer.len() + 1;
+            pulse::moved(fabric, Mu::hearts(), self.buffer.len());
             if let Err(fault) = self.inbound.take(&self.buffer, &self.peers[at].reader, &mut self.log, ring, machine) {
                 self.inbound.broken = true;
                 self.events.push_back(Event::LaneFault { peer, fault, stuck: true });

@@ -1,8 +1,9 @@
 //! What a reign writes once it may (Mu sections 4.1, accept phase, and 4.2): what its followers lack, and then each record once into each log.
 
-use martlet_fabric::{Fabric, Memory, invariant, ring};
+use martlet_fabric::{Fabric, Memory, invariant, pulse, ring};
 
 use crate::basics::{self, Canary, LogIndex};
+use crate::engine::Engine as _;
 use crate::replica::{Execution, StateMachine};
 
 use super::config::{Config, Durability};
@@ -10,7 +11,7 @@ use super::follower::Phase;
 use super::layout::{self, Header, Kind};
 use super::leading::{Context, Reign, Stage, ring_of};
 use super::log::{Log, Mark};
-use super::{AbortReason, Event};
+use super::{AbortReason, Event, Mu};
 
 /// At most so much of the next record is fetched ahead: more lines than that the processor does not fetch at one time.
 const EXPECTED_BYTES: usize = 512;
@@ -109,6 +110,7 @@ impl Reign {
             let follower = &mut self.followers[at];
             let mark = (next >= follower.started_to).then_some(header.last());
             follower.push(cx.fabric, &mut self.record, mark, self.round, 0);
+            pulse::moved(cx.fabric, Mu::hearts(), cx.buffer.len());
             follower.cursor = next;
             follower.note_told(header.committed);
             if next == follower.started_to {
@@ -154,6 +156,7 @@ impl Reign {
                 if level && follower.push(cx.fabric, &mut batch.record, Some(mark.index), self.round, turn) {
                     follower.cursor = end;
                     follower.note_told(committed);
+                    pulse::moved(cx.fabric, Mu::hearts(), len);
                     if cx.config.durability == Durability::Sync {
                         // It is committed when it stands on disks, to which its followers bring it.
                         cx.nudges.at_once(follower.peer);

@@ -1,5 +1,7 @@
 //! A backup's log: what it has applied, what it holds beyond that, and whose word it follows.
 
+use martlet_fabric::Pulse;
+
 use crate::basics::{Canary, LogIndex, Mark, ViewNumber};
 use crate::engine::part::Part;
 use crate::replica::StateMachine;
@@ -45,6 +47,11 @@ impl Chain {
     /// The log of a machine that shows everything up to `last`.
     pub fn behind(last: LogIndex) -> Chain {
         Chain { origin: Origin::Whole, pending: EntryQueue::new(last.next()), committed: last, ..Chain::new() }
+    }
+
+    /// Long entries are copied with signs of life.
+    pub fn keep_alive(&mut self, pulse: Pulse) {
+        self.pending.keep_alive(pulse);
     }
 
     pub fn view(&self) -> ViewNumber {

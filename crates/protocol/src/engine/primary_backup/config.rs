@@ -8,6 +8,8 @@ use crate::engine::part::check_transfer_budget;
 
 /// The smallest ring that the engine works with.
 pub const MIN_RING_BYTES: usize = 512;
+/// No fragment of an entry is longer.
+const MOST_FRAGMENT_BYTES: usize = 256 << 10;
 
 /// Settings of the engine; the same at every replica, as far as `log_ring_bytes` is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +70,10 @@ impl Config {
         Ok(())
     }
 
-    /// The most bytes of an entry or part that one record carries.
+    /// The most bytes of an entry or part that one record carries: what fits, and no more than is copied and sealed in a moment. Between two records there are
+    /// signs of life.
     pub(super) fn fragment_bytes(&self) -> usize {
-        ring::max_payload(self.log_ring_bytes) - HEADER_BYTES
+        (ring::max_payload(self.log_ring_bytes) - HEADER_BYTES).min(MOST_FRAGMENT_BYTES)
     }
 }
 

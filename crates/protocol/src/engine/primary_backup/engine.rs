@@ -1,6 +1,6 @@
 //! `primary-backup` behind the interface of all engines. The methods are those of [`PrimaryBackup`] itself.
 
-use martlet_fabric::{Completion, Fabric, NodeId, PeerId, RegionSpec, ring};
+use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse, RegionSpec, ring};
 
 use super::chain::Origin;
 use super::{Config, Event, PrimaryBackup, Role};
@@ -34,6 +34,10 @@ impl Engine for PrimaryBackup {
 
     fn new(me: ProcessId, config: Config) -> Self {
         PrimaryBackup::new(me, config)
+    }
+
+    fn keep_alive(&mut self, pulse: Pulse) {
+        self.chain.keep_alive(pulse);
     }
 
     fn standing(&self) -> Standing {

@@ -1,12 +1,13 @@
 //! As a backup: taking what stands in the lanes, and following the log from one primary's lane to the next one's.
 
-use martlet_fabric::{Fabric, PeerId, ring};
+use martlet_fabric::{Fabric, PeerId, pulse, ring};
 
 use super::inbound::Phase;
 use super::layout::LaneFault;
 use super::peers::lane_of;
 use super::{Event, PrimaryBackup};
 use crate::basics::{Canary, Mark};
+use crate::engine::Engine as _;
 use crate::replica::StateMachine;
 
 impl PrimaryBackup {
@@ -55,6 +56,7 @@ impl PrimaryBackup {
                 break;
             }
             taken += ring::record_bytes(self.buffer.len());
+            pulse::moved(fabric, PrimaryBackup::hearts(), self.buffer.len());
             match inbound.take(&self.buffer, &mut self.chain, machine) {
                 Ok(false) => {}
                 Ok(true) => self.retire_others(id),

@@ -2,14 +2,17 @@
 
 use std::collections::VecDeque;
 
+use martlet_fabric::pulse;
 use martlet_fabric::ring::Record;
 use martlet_fabric::{Fabric, OpError, PeerId, invariant};
 
 use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, ViewNumber};
+use crate::engine::Engine as _;
 use crate::engine::part::{self, Oversized, REST_NS};
 use crate::membership::{Roles, View};
 use crate::replica::StateMachine;
 
+use super::PrimaryBackup;
 use super::config::Config;
 use super::event::{DropReason, Event};
 use super::follower::{Follower, Op, Phase, Transfer};
@@ -210,6 +213,7 @@ impl Leading {
                 } else {
                     overrun(follower, &self.config, events);
                 }
+                pulse::moved(fabric, PrimaryBackup::hearts(), payload);
             }
             if more {
                 Mark::Fragmented.reach();

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use martlet_fabric::invariant;
+use martlet_fabric::{Pulse, invariant};
 
 use crate::basics::LogIndex;
 
@@ -22,12 +22,18 @@ pub(super) struct EntryQueue {
     first: LogIndex,
     /// Bytes at the end of the buffer that belong to an entry whose last fragment has not come.
     open: Option<usize>,
+    pulse: Pulse,
 }
 
 impl EntryQueue {
     /// An empty queue whose first entry will have index `first`.
     pub fn new(first: LogIndex) -> EntryQueue {
-        EntryQueue { bytes: Vec::new(), head: 0, lens: VecDeque::new(), first, open: None }
+        EntryQueue { bytes: Vec::new(), head: 0, lens: VecDeque::new(), first, open: None, pulse: Pulse::default() }
+    }
+
+    /// Long entries are copied with signs of life from now on.
+    pub fn keep_alive(&mut self, pulse: Pulse) {
+        self.pulse = pulse;
     }
 
     /// Forgets everything; the next entry will have index `first`.
@@ -66,7 +72,7 @@ impl EntryQueue {
 
     /// Appends a fragment; with `more`, others of the same entry follow.
     pub fn push(&mut self, fragment: &[u8], more: bool) {
-        self.bytes.extend_from_slice(fragment);
+        self.pulse.append(&mut self.bytes, fragment);
         let len = self.open.take().unwrap_or(0) + fragment.len();
         if more {
             self.open = Some(len);

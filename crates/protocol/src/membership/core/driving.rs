@@ -1,6 +1,6 @@
 //! What drives the state machine: duty cycles, and whatever arrives.
 
-use martlet_fabric::primitive::Ordering;
+use martlet_fabric::pulse::beat;
 use martlet_fabric::{Completion, Fabric, PeerEvent, PeerId, invariant};
 
 use super::peers::Asked;
@@ -30,10 +30,8 @@ impl Core {
             self.next_monitor = now.after(self.config.heartbeat_interval_ns);
         }
         if progress {
-            self.heartbeat += 1;
-            let life = own_life(fabric);
-            // Relaxed: the count alone carries meaning.
-            life[life::HEARTBEAT].store(self.heartbeat, Ordering::Relaxed);
+            // Long work may have counted here since the last duty cycle.
+            beat(&own_life(fabric)[life::HEARTBEAT]);
         }
         self.mind_patience(now, if stalled { late } else { 0 });
         if self.excluded {
@@ -48,7 +46,7 @@ impl Core {
         self.peers.watch(fabric);
         if now >= self.next_monitor {
             self.next_monitor = now.after(self.config.heartbeat_interval_ns);
-            self.monitor(fabric);
+            self.monitor(now, fabric);
         }
         if now >= self.next_broadcast {
             self.next_broadcast = now.after(self.config.broadcast_interval_ns);
@@ -145,7 +143,7 @@ impl Core {
                 }
             }
             k if k == Read::Heartbeat as u8 => {
-                if let Some(process) = self.peers.note_heartbeat(peer, result) {
+                if let Some(process) = self.peers.note_heartbeat(now, peer, result) {
                     self.suspect(now, fabric, process, Evidence::Presumed);
                 }
             }

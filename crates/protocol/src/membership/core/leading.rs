@@ -247,9 +247,9 @@ impl Core {
     }
 
     /// Reads the heartbeat of the next member in the ring, and of the leader, on whose work everybody depends; of whoever stands behind them where they are
-    /// suspected, or else those who stop together would be noticed by their silence only; and of everybody who is presumed dead, since they may come back, and
-    /// nobody stops presuming so without having looked.
-    pub(super) fn monitor<F: Fabric>(&mut self, fabric: &mut F) {
+    /// suspected, or else those who stop together would be noticed by their silence only; of everybody who is presumed dead, since they may come back, and
+    /// nobody stops presuming so without having looked; and of everybody who has been silent for a while, since who works on something long beats and sends nothing.
+    pub(super) fn monitor<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let Some(view) = &self.view else { return };
         let me = self.config.me;
         let Some(at) = view.members.iter().position(|m| m.id == me) else { return };
@@ -257,7 +257,8 @@ impl Core {
         let leaders: Vec<ProcessId> = view.coordinators().map(|m| m.id).take_while(|id| *id != me).collect();
         let next = [ring, leaders].map(|line| line.into_iter().find(|id| !self.peers.is_suspect(*id)));
         let presumed = view.members.iter().map(|m| m.id).filter(|id| self.peers.suspicion(*id) == Some(Evidence::Presumed));
-        let targets: Vec<ProcessId> = next.into_iter().flatten().chain(presumed).collect();
+        let quiet = self.peers.quiet(now, view, self.config.broadcast_timeout_ns);
+        let targets: Vec<ProcessId> = next.into_iter().flatten().chain(presumed).chain(quiet).collect();
         for target in targets {
             // Who is being asked is not asked twice.
             self.peers.ask_heartbeat(fabric, target);

@@ -162,7 +162,6 @@ pub struct Core {
     next_resend: Time,
     /// When the view that was decided here is pushed.
     push_due: Option<Time>,
-    heartbeat: u64,
     events: VecDeque<Event>,
     message: Vec<u8>,
     malformed: u64,
@@ -208,7 +207,6 @@ impl Core {
             next_pull: now,
             next_resend: now,
             push_due: None,
-            heartbeat: 0,
             events: VecDeque::with_capacity(64),
             message: Vec::with_capacity(4096),
             malformed: 0,

@@ -38,6 +38,8 @@ pub(super) struct Peer {
     suspicion: Option<Evidence>,
     /// Whether that is known from others only, and nothing has been seen of it here.
     hearsay: bool,
+    /// Its heartbeat as it was last read here.
+    last_beat: Option<u64>,
     /// Its heartbeat as it was first read here since it has been suspected.
     beat_when_suspected: Option<u64>,
     /// Its connection has ended; or an earlier one has, and that cannot be mended.
@@ -99,6 +101,7 @@ impl Peers {
             heard: None,
             suspicion: severed.as_ref().and_then(|e| e.suspicion),
             hearsay: false,
+            last_beat: None,
             beat_when_suspected: None,
             lost: severed.is_some(),
             forgotten: false,
@@ -325,14 +328,24 @@ impl Peers {
         }
     }
 
-    /// Takes a heartbeat. Returns who is presumed dead because of it. A suspicion is withdrawn when the heart is seen to beat: by an advance since the first look
+    /// Those of `view` that have not been heard for so long that a look at their hearts is due: whoever works on something long sends nothing meanwhile.
+    pub fn quiet(&self, now: Time, view: &View, timeout_ns: u64) -> Vec<ProcessId> {
+        let quiet = |process: &ProcessId| self.list.iter().any(|p| p.process == *process && p.silence.is_suspicious(now, timeout_ns / 2));
+        view.members.iter().map(|m| m.id).filter(quiet).collect()
+    }
+
+    /// Takes a heartbeat. Returns who is presumed dead because of it. A heart that is seen to beat breaks a silence: this process reads what that one writes, so
+    /// they reach each other. A suspicion is withdrawn when the heart is seen to beat: by an advance since the first look
     /// after it was suspected. Somebody else may have looked for longer, and what is not seen to have stopped here yet is no sign of life. Unlike a score that
     /// baseline outlives our own stalls: an advance is one however late it is read, and who is often stalled would else never withdraw anything.
-    pub fn note_heartbeat(&mut self, id: PeerId, result: Result<u64, OpError>) -> Option<ProcessId> {
+    pub fn note_heartbeat(&mut self, now: Time, id: PeerId, result: Result<u64, OpError>) -> Option<ProcessId> {
         let peer = self.get(id)?;
         peer.heart_asked = false;
         let before = std::mem::take(&mut peer.heart_asked_before);
         let counter = result.ok()?;
+        if peer.last_beat.replace(counter).is_some_and(|last| last != counter) && !peer.lost {
+            peer.silence.reset(now);
+        }
         let failed = peer.score.observe(counter);
         let beats = !before && *peer.beat_when_suspected.get_or_insert(counter) != counter;
         if failed {
@@ -449,7 +462,7 @@ mod tests {
             peers.add(Time(3), PeerId(2), identity, mends);
             assert_eq!((peers.of(process), peers.process(PeerId(1))), (Some(PeerId(2)), None), "by its latest connection");
             assert_eq!(peers.listed_since(process), Some(process), "it is the same process");
-            peers.note_heartbeat(PeerId(2), Ok(1));
+            peers.note_heartbeat(Time(2), PeerId(2), Ok(1));
             peers.trust(PeerId(2));
             assert_eq!(peers.suspicion(process), (!mends).then_some(Evidence::Presumed));
         }
@@ -463,21 +476,21 @@ mod tests {
             let mut peers = Peers::new(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }, Thresholds::default());
             peers.add(Time(1), PeerId(1), identity, true);
             if looked_at_before {
-                (1..4).for_each(|beat| assert_eq!(peers.note_heartbeat(PeerId(1), Ok(beat)), None));
+                (1..4).for_each(|beat| assert_eq!(peers.note_heartbeat(Time(2), PeerId(1), Ok(beat)), None));
             }
             // Somebody else says so. It may have beaten once more after our last look, and then stopped.
             assert!(peers.suspect(Time(2), process, Evidence::Presumed, true));
             for _ in 0..3 {
-                peers.note_heartbeat(PeerId(1), Ok(4));
+                peers.note_heartbeat(Time(2), PeerId(1), Ok(4));
                 assert_eq!(peers.suspicion(process), Some(Evidence::Presumed), "looked at before: {looked_at_before}");
             }
             // That it is said again changes nothing about what has been seen.
             assert!(!peers.suspect(Time(3), process, Evidence::Presumed, true));
-            peers.note_heartbeat(PeerId(1), Ok(5));
+            peers.note_heartbeat(Time(2), PeerId(1), Ok(5));
             assert_eq!(peers.suspicion(process), None);
             // Said once more: by what has been seen since.
             assert!(peers.suspect(Time(4), process, Evidence::Presumed, true));
-            peers.note_heartbeat(PeerId(1), Ok(6));
+            peers.note_heartbeat(Time(2), PeerId(1), Ok(6));
             assert!(peers.is_suspect(process));
         }
     }
@@ -497,7 +510,7 @@ mod tests {
         // It beats once more, stops, and somebody else says so; what that look found comes only now.
         peers.suspect(Time(2), process, Evidence::Presumed, true);
         for (found, suspected) in [(7, true), (8, true), (8, true), (9, false)] {
-            peers.note_heartbeat(peer, Ok(found));
+            peers.note_heartbeat(Time(2), peer, Ok(found));
             assert_eq!(peers.is_suspect(process), suspected, "found {found}");
         }
     }
@@ -512,7 +525,7 @@ mod tests {
         for beat in [7, 8] {
             assert!(peers.is_suspect(process));
             peers.forgive(Time(beat));
-            peers.note_heartbeat(PeerId(1), Ok(beat));
+            peers.note_heartbeat(Time(2), PeerId(1), Ok(beat));
         }
         assert!(!peers.is_suspect(process));
     }
