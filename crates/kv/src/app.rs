@@ -116,6 +116,7 @@ impl KvApp {
     /// Takes note of a change of view or reign. Replies that wait are void when the reign changed.
     fn refresh<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R) {
         self.shared.env.refresh(replica);
+        self.shared.keep_alive(replica.pulse());
         if replica.reign() == self.reign {
             return;
         }
@@ -153,7 +154,8 @@ impl Application for KvApp {
         self.refresh(replica);
         self.clock.forget();
         let budget = self.shared.env.config.commands_per_turn;
-        let mut turn = Turn { replica, shared: &mut self.shared, clock: &mut self.clock, budget, executed: 0, replied: 0 };
+        let work = self.shared.work();
+        let mut turn = Turn { replica, shared: &mut self.shared, clock: &mut self.clock, budget, executed: 0, replied: 0, work };
         if self.is_primary && !turn.replica.machine().is_seeded() {
             turn.perform(Effect::Seed(self.seed));
         }

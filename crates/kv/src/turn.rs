@@ -16,6 +16,10 @@ const ENOUGH_BYTES: usize = 64 << 10;
 /// long that the primary is taken for dead.
 pub(crate) const REPLY_BYTES: usize = 4 << 20;
 
+/// After so much work, in bytes copied or their equal, a turn takes no further request: some ten milliseconds. A request that has been begun is finished, however
+/// long it takes, and shows meanwhile that the node lives.
+const WORK_BYTES: u64 = 16 << 20;
+
 /// A turn: the replica, what outlives it, and the budget.
 pub(crate) struct Turn<'a, R> {
     pub(crate) replica: &'a mut R,
@@ -26,6 +30,8 @@ pub(crate) struct Turn<'a, R> {
     pub(crate) executed: usize,
     /// How many bytes of replies have been written.
     pub(crate) replied: usize,
+    /// How much work commands had been when the turn began.
+    pub(crate) work: u64,
 }
 
 impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
@@ -42,6 +48,7 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
     pub(crate) fn takes(&self, bytes: usize) -> bool {
         self.budget > 0
             && self.replied < REPLY_BYTES
+            && self.shared.work().wrapping_sub(self.work) < WORK_BYTES
             && (!self.shared.env.is_primary
                 || self.replica.has_room(self.shared.effects.bytes().len() + bytes.min(ENOUGH_BYTES) + OVERHEAD_BYTES))
     }

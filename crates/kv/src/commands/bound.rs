@@ -4,7 +4,7 @@
 //! Changes are made of what stands in the request, so its arguments bound them. RENAME alone copies what it does not name, and asks for room itself
 //! when it knows how much that is.
 
-use super::table::Command;
+use super::table::{Command, flag};
 use crate::resp::Args;
 
 /// What one effect takes beside its key and its value: a tag, two lengths, a time.
@@ -16,9 +16,10 @@ pub(crate) fn roughly(args: Args<'_>) -> usize {
     3 * (args.total_bytes() + args.len() * EFFECT_BYTES)
 }
 
-/// Bounds what this command adds, but for copies.
+/// Bounds what this command adds, but for copies. A command that only reads adds nothing that it has to have room for: it deletes keys that are due on its way,
+/// as far as there is room.
 pub(super) fn of(command: &Command, args: Args<'_>) -> usize {
-    if !command.is_data() {
+    if !command.has(flag::WRITE) {
         return 0;
     }
     // A key that is due is deleted before it is given a new value.

@@ -1,12 +1,15 @@
 //! What commands know and keep of each client.
 
-use hashbrown::HashMap;
+use std::collections::BTreeSet;
+
+use martlet_fabric::Pulse;
 
 use super::table::Command;
-use crate::resp::{OwnedArgs, Protocol};
+use super::watches::{Watched, Watchers};
+use crate::resp::{Args, Protocol, QueuedRequests};
 
 /// A place in [`Clients`]. It is used again after its client has gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientSlot(pub usize);
 
 /// Whether a client gets replies (CLIENT REPLY).
@@ -23,20 +26,46 @@ pub enum ReplyMode {
     Skip,
 }
 
-/// A command that waits for EXEC.
-#[derive(Debug)]
-pub struct Queued {
-    /// Which.
-    pub command: &'static Command,
-    /// Its request.
-    pub args: OwnedArgs,
+/// The commands of a transaction, which wait.
+#[derive(Debug, Default)]
+pub struct Queue {
+    requests: QueuedRequests,
+    commands: Vec<&'static Command>,
+}
+
+impl Queue {
+    /// Appends a request, which is one of `command`.
+    pub fn push(&mut self, command: &'static Command, args: Args<'_>, pulse: &Pulse) {
+        self.requests.push(args, pulse);
+        self.commands.push(command);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    /// Forgets all, and gives their memory back.
+    pub fn clear(&mut self) {
+        *self = Queue::default();
+    }
+
+    /// Each of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static Command, Args<'_>)> {
+        self.commands.iter().copied().zip(self.requests.iter())
+    }
 }
 
 /// A transaction between MULTI and EXEC.
 #[derive(Debug, Default)]
 pub struct Transaction {
     /// What was queued.
-    pub queue: Vec<Queued>,
+    pub queue: Queue,
     /// A command could not be queued, so EXEC will refuse.
     pub broken: bool,
     /// Some queued command reads or writes keys.
@@ -45,7 +74,7 @@ pub struct Transaction {
     pub is_primarys: bool,
     /// Some queued command may need memory.
     pub deny_oom: bool,
-    /// What the queue takes of the heap, in bytes.
+    /// What the queue counts as, in bytes.
     pub bytes: usize,
     /// What it may add to the log, in bytes.
     pub effect_bytes: usize,
@@ -69,7 +98,7 @@ pub struct Client {
     /// The open transaction.
     pub transaction: Option<Transaction>,
     /// The keys it watches.
-    pub watched: Vec<Box<[u8]>>,
+    pub watched: Watched,
     /// A watched key has changed.
     pub watch_broken: bool,
     /// Whether it gets replies.
@@ -115,7 +144,7 @@ impl Client {
             protocol: Protocol::Resp2,
             authenticated,
             transaction: None,
-            watched: Vec::new(),
+            watched: Watched::default(),
             watch_broken: false,
             reply_mode: ReplyMode::On,
             readonly: false,
@@ -176,7 +205,7 @@ impl Client {
 pub struct Clients {
     slots: Vec<Option<Client>>,
     free: Vec<usize>,
-    watchers: HashMap<Box<[u8]>, Vec<ClientSlot>>,
+    watchers: Watchers,
     next_id: u64,
     count: usize,
 }
@@ -200,8 +229,8 @@ impl Clients {
     }
 
     /// Forgets a client.
-    pub fn remove(&mut self, slot: ClientSlot) {
-        self.unwatch(slot);
+    pub fn remove(&mut self, slot: ClientSlot, pulse: &Pulse) {
+        self.unwatch(slot, pulse);
         if self.slots[slot.0].take().is_some() {
             self.free.push(slot.0);
             self.count -= 1;
@@ -248,49 +277,42 @@ impl Clients {
 
     /// Lets a client watch a key.
     pub fn watch(&mut self, slot: ClientSlot, key: &[u8]) {
-        let client = self.get_mut(slot);
-        if client.watched.iter().any(|k| **k == *key) {
-            return;
-        }
-        client.watched.push(key.into());
-        self.watchers.entry(key.into()).or_default().push(slot);
+        let client = self.slots[slot.0].as_mut().expect("a slot lives as long as its connection");
+        self.watchers.add(slot, &mut client.watched, key);
     }
 
     /// Ends all watching of a client.
-    pub fn unwatch(&mut self, slot: ClientSlot) {
+    pub fn unwatch(&mut self, slot: ClientSlot, pulse: &Pulse) {
         let Some(client) = self.slots[slot.0].as_mut() else { return };
         client.watch_broken = false;
-        for key in std::mem::take(&mut client.watched) {
-            if let Some(watchers) = self.watchers.get_mut(&key) {
-                watchers.retain(|w| *w != slot);
-                if watchers.is_empty() {
-                    self.watchers.remove(&key);
-                }
-            }
-        }
+        self.watchers.remove(slot, &mut client.watched, pulse);
+    }
+
+    /// How many keys are watched.
+    pub fn watched_keys(&self) -> usize {
+        self.watchers.len()
     }
 
     /// Takes note that a key has changed.
     #[inline]
     pub fn touched(&mut self, key: &[u8]) {
-        if self.watchers.is_empty() {
-            return;
-        }
-        if let Some(watchers) = self.watchers.get(key) {
-            for slot in watchers {
-                self.slots[slot.0].as_mut().expect("whoever watches is there").watch_broken = true;
-            }
+        if let Some(watchers) = self.watchers.changed(key) {
+            self.break_watches(watchers);
         }
     }
 
     /// The watched keys that `is_there` says are there; all of them are about to be removed.
-    pub fn flushed(&mut self, mut is_there: impl FnMut(&[u8]) -> bool) {
-        for (key, watchers) in &self.watchers {
-            if is_there(key) {
-                for slot in watchers {
-                    self.slots[slot.0].as_mut().expect("whoever watches is there").watch_broken = true;
-                }
-            }
+    pub fn flushed(&mut self, mut is_there: impl FnMut(&[u8]) -> bool, pulse: &Pulse) {
+        let watchers = self.watchers.flushed(|key| {
+            pulse.stepped();
+            is_there(key)
+        });
+        self.break_watches(watchers);
+    }
+
+    fn break_watches(&mut self, of: BTreeSet<ClientSlot>) {
+        for slot in of {
+            self.slots[slot.0].as_mut().expect("whoever watches is there").watch_broken = true;
         }
     }
 

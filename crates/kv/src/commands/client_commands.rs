@@ -1,5 +1,7 @@
 //! CLIENT: what the server keeps of connections.
 
+use std::collections::BTreeSet;
+
 use super::client::{Client, ReplyMode};
 use super::connection::{BAD_NAME, valid_name};
 use super::context::Ctx;
@@ -74,7 +76,7 @@ pub(super) fn unblock(_: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
 
 pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let mut wanted = None;
-    let mut ids = Vec::new();
+    let mut ids = BTreeSet::new();
     if args.len() == 4 && args.is(2, "TYPE") {
         match is_type_of_ours(args.at(3)) {
             Ok(ours) => wanted = Some(ours),
@@ -83,7 +85,7 @@ pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     } else if args.len() > 3 && args.is(2, "ID") {
         for id in args.from(3) {
             match parse_i64(id) {
-                Some(id) if id > 0 => ids.push(id as u64),
+                Some(id) if id > 0 => _ = ids.insert(id as u64),
                 _ => return reply.error("ERR Invalid client ID"),
             }
         }
@@ -93,9 +95,16 @@ pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let mut text = String::new();
     ctx.client().argument_bytes = args.total_bytes();
     let now_ms = ctx.now_ms();
+    let room = ctx.shared.reply_end.saturating_sub(reply.position());
     for client in ctx.shared.clients.iter() {
+        ctx.shared.pulse.stepped();
+        if text.len() > room {
+            return reply.error(errors::REPLY_TOO_LONG);
+        }
         if wanted != Some(false) && !client.stateless && (ids.is_empty() || ids.contains(&client.id)) {
+            let before = text.len();
             client.describe(now_ms, &mut text);
+            ctx.shared.pulse.worked(text.len() - before);
             text.push('\n');
         }
     }
@@ -111,6 +120,9 @@ fn is_type_of_ours(name: &[u8]) -> Result<bool, String> {
         _ => Err(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(name))),
     }
 }
+
+/// What a look at one client counts for, in bytes copied.
+const CLIENT_BYTES: usize = 64;
 
 /// Which clients CLIENT KILL ends.
 #[derive(Default)]
@@ -168,7 +180,12 @@ pub(super) fn kill(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     };
     let me = ctx.client().id;
     let mut killed = 0;
-    for client in ctx.shared.clients.iter_mut().filter(|client| doomed.is(client, me)) {
+    let pulse = &ctx.shared.pulse;
+    let is_doomed = |client: &&mut Client| {
+        pulse.worked(CLIENT_BYTES);
+        doomed.is(client, me)
+    };
+    for client in ctx.shared.clients.iter_mut().filter(is_doomed) {
         killed += 1;
         if client.id == me {
             // After it has been told.

@@ -2,9 +2,10 @@
 
 use martlet_protocol::membership::{Member, Roles};
 
+use super::address;
 use super::context::Ctx;
 use super::env::Env;
-use super::info::split_address;
+use super::errors;
 use super::keyspace::{is_live, too_many};
 use super::server::write_help;
 use super::slots::{SLOTS, key_slot};
@@ -108,17 +109,26 @@ fn keys_in_slot(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
         Some(Some(n)) if n >= 0 => Some(n as usize),
         Some(_) => return reply.error("ERR Invalid slot or number of keys"),
     };
-    if let Some(error) = too_many(ctx, &format!("CLUSTER {}", String::from_utf8_lossy(args.at(1)).to_ascii_uppercase())) {
+    let len = ctx.machine.len();
+    if let Some(error) = too_many(ctx, &format!("CLUSTER {}", String::from_utf8_lossy(args.at(1)).to_ascii_uppercase()), len) {
         return reply.error(&error);
     }
     let now_ms = ctx.now_ms();
-    let of_slot = ctx.machine.iter().filter(|e| is_live(e, now_ms) && i64::from(key_slot(e.key())) == slot);
+    let pulse = &ctx.shared.pulse;
+    let of_slot = ctx.machine.iter().filter(|e| {
+        pulse.stepped();
+        pulse.worked(e.key().len());
+        is_live(e, now_ms) && i64::from(key_slot(e.key())) == slot
+    });
     match most {
         None => reply.count(of_slot.count()),
         Some(most) => {
             let keys: Vec<&[u8]> = of_slot.take(most).map(|e| e.key()).collect();
+            if keys.iter().map(|key| key.len()).sum::<usize>() > ctx.shared.reply_end.saturating_sub(reply.position()) {
+                return reply.error(errors::REPLY_TOO_LONG);
+            }
             reply.array(keys.len());
-            keys.into_iter().for_each(|key| reply.bulk(key));
+            keys.into_iter().for_each(|key| reply.long_bulk(key, pulse));
         }
     }
 }
@@ -174,10 +184,10 @@ pub(super) fn nodes(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
 fn line(env: &Env, m: &Member) -> String {
     let primary = shard(env).first().copied();
     let myself = if m.id.node == env.me() { "myself," } else { "" };
-    let bus = u32::from(split_address(&m.address).1) + 10_000;
+    let bus = u32::from(address::split(&m.address).1) + 10_000;
     let of = primary.map_or_else(|| "-".to_owned(), name);
     let (role, of, slots) = if primary.is_some_and(|p| p.id == m.id) { ("master", "-", " 0-16383") } else { ("slave", of.as_str(), "") };
-    format!("{} {}@{bus} {myself}{role} {of} 0 0 {} connected{slots}\n", name(m), m.address, env.view_number)
+    format!("{} {}@{bus} {myself}{role} {of} 0 0 {} connected{slots}\n", name(m), address::told(&m.address), env.view_number)
 }
 
 /// REPLICAS, and SLAVES, its older name.
@@ -211,7 +221,7 @@ pub(super) fn slots(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     reply.int(0);
     reply.int(i64::from(SLOTS) - 1);
     for m in members {
-        let (host, port) = split_address(&m.address);
+        let (host, port) = address::split(&m.address);
         reply.array(4);
         reply.bulk(host.as_bytes());
         reply.int(i64::from(port));
@@ -238,7 +248,7 @@ pub(super) fn shards(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     reply.bulk(b"nodes");
     reply.array(members.len());
     for (i, m) in members.iter().enumerate() {
-        let (host, port) = split_address(&m.address);
+        let (host, port) = address::split(&m.address);
         reply.map(7);
         for (field, value) in [("id", name(m).as_str()), ("ip", host), ("endpoint", host)] {
             reply.bulk(field.as_bytes());

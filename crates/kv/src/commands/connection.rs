@@ -35,7 +35,7 @@ pub(super) fn select(_: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
 
 pub(super) fn reset(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     let needs_password = ctx.env().config.password.is_some();
-    ctx.shared.clients.unwatch(ctx.slot);
+    ctx.shared.clients.unwatch(ctx.slot, &ctx.shared.pulse);
     let client = ctx.client();
     client.transaction = None;
     client.protocol = Protocol::Resp2;

@@ -1,6 +1,6 @@
 //! What a command's handler works on.
 
-use martlet_fabric::NodeId;
+use martlet_fabric::{NodeId, Pulse};
 use martlet_protocol::basics::ProcessId;
 
 use super::bound;
@@ -42,8 +42,15 @@ pub struct Shared {
     pub limit: usize,
     /// How much more the request being executed may add to the effects than its arguments say.
     pub spare: usize,
+    /// Whether what the request being executed adds to the effects has been bounded before: it may change keys. One that only reads deletes keys that are due
+    /// out of what is spare.
+    pub may_add: bool,
     /// How far the reply to the request being executed may reach in the output.
     pub reply_end: usize,
+    /// Where long work is reported.
+    pub pulse: Pulse,
+    /// How many keys the request being executed has gone through to find some.
+    pub visited: usize,
     /// Counters.
     pub stats: KvStats,
     /// Counters by command and by error.
@@ -77,7 +84,10 @@ impl Shared {
             effects: Effects::default(),
             limit: usize::MAX,
             spare: usize::MAX,
+            may_add: true,
             reply_end: usize::MAX,
+            pulse: Pulse::default(),
+            visited: 0,
             stats: KvStats::default(),
             calls: Calls::default(),
             cpu: None,
@@ -87,6 +97,23 @@ impl Shared {
             hand_over: None,
             evict: None,
         }
+    }
+}
+
+impl Shared {
+    /// The process shows by this pulse that it lives.
+    #[inline]
+    pub fn keep_alive(&mut self, pulse: &Pulse) {
+        if !self.pulse.is_of_same_heart(pulse) {
+            self.pulse = pulse.clone();
+            self.effects.keep_alive(pulse.clone());
+        }
+    }
+
+    /// How much work commands have been so far, in bytes copied or their equal.
+    #[inline]
+    pub fn work(&self) -> u64 {
+        self.pulse.total().wrapping_add(self.effects.work())
     }
 }
 
@@ -129,20 +156,30 @@ impl Ctx<'_> {
         self.machine.keyed(key)
     }
 
-    /// The entry of a key that is there and not due. One that is due is deleted here, by a primary.
+    /// The entry of a key that is there and not due. One that is due is deleted here, by a primary, if the log has room for that; before a change it always has.
     #[inline]
     pub fn live(&mut self, k: Keyed<'_>) -> Option<&Entry> {
+        self.shared.pulse.stepped();
         if self.machine.expiring() > 0 {
             let now_ms = self.now_ms();
             if self.machine.get(k)?.expiry().is_some_and(|at| at <= now_ms) {
                 // It is gone for whoever asks a backup too; but only the primary deletes.
                 if self.env().is_primary {
-                    self.expire(k);
+                    self.expire_in_passing(k);
                 }
                 return None;
             }
         }
         self.machine.get(k)
+    }
+
+    #[cold]
+    fn expire_in_passing(&mut self, k: Keyed<'_>) {
+        if !self.shared.may_add {
+            let Some(spare) = self.shared.spare.checked_sub(k.key.len() + bound::EFFECT_BYTES) else { return };
+            self.shared.spare = spare;
+        }
+        self.expire(k);
     }
 
     /// The same, counted as a hit or a miss.
@@ -167,13 +204,16 @@ impl Ctx<'_> {
     #[inline]
     pub fn show(&mut self, k: Keyed<'_>, reply: &mut Reply<'_>) -> bool {
         let end = self.shared.reply_end;
-        let Some(entry) = self.look_up(k) else {
+        if self.live(k).is_none() {
+            self.shared.stats.keyspace_misses += 1;
             reply.null();
             return true;
-        };
+        }
+        self.shared.stats.keyspace_hits += 1;
+        let Some(entry) = self.machine.get(k) else { return true };
         let fits = entry.value().len() <= end.saturating_sub(reply.position());
         if fits {
-            reply.bulk(entry.value())
+            reply.long_bulk(entry.value(), &self.shared.pulse)
         } else {
             reply.error(errors::REPLY_TOO_LONG)
         }
@@ -190,12 +230,17 @@ impl Ctx<'_> {
 
     /// Removes a key. Returns whether it was there.
     pub fn delete(&mut self, k: Keyed<'_>) -> bool {
-        let was_there = self.machine.delete(k);
-        if was_there {
+        self.take(k).is_some()
+    }
+
+    /// Removes a key and hands its entry out.
+    pub fn take(&mut self, k: Keyed<'_>) -> Option<Entry> {
+        let entry = self.machine.take(k);
+        if entry.is_some() {
             self.shared.effects.push(Effect::Delete { key: k.key });
             self.shared.clients.touched(k.key);
         }
-        was_there
+        entry
     }
 
     /// Gives a key that is there another expiry; one that is not in the future deletes it.
@@ -226,8 +271,16 @@ impl Ctx<'_> {
 
     /// Removes every key.
     pub fn flush(&mut self) {
-        let machine = &*self.machine;
-        self.shared.clients.flushed(|key| machine.get(machine.keyed(key)).is_some());
+        let (machine, Shared { clients, pulse, .. }) = (&*self.machine, &mut *self.shared);
+        // Whichever are fewer: a watched key that is not there may be flushed over and over.
+        if machine.len() < clients.watched_keys() {
+            for entry in machine.iter() {
+                pulse.stepped();
+                clients.touched(entry.key());
+            }
+        } else {
+            clients.flushed(|key| machine.get(machine.keyed(key)).is_some(), pulse);
+        }
         self.machine.flush();
         self.shared.effects.push(Effect::Flush);
     }

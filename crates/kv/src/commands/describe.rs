@@ -2,7 +2,7 @@
 
 use super::context::Ctx;
 use super::errors;
-use super::glob;
+use super::glob::Pattern;
 use super::server::write_help;
 use super::table::{self, Command, Keys, flag, key_use};
 use crate::resp::{Args, Reply};
@@ -145,9 +145,24 @@ pub(super) fn count(_: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     reply.count(table::all().len());
 }
 
+/// How many commands one request has described: a few bytes ask for a kilobyte each.
+const NAMES_MOST: usize = 1024;
+
+/// Whether a request names more commands than that; an error has been written then.
+fn names_too_many(args: Args<'_>, reply: &mut Reply<'_>) -> bool {
+    let too_many = args.len() > 2 + NAMES_MOST;
+    if too_many {
+        reply.error(&format!("ERR COMMAND describes {NAMES_MOST} commands at once, and was asked for {}", args.len() - 2));
+    }
+    too_many
+}
+
 pub(super) fn info(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     if args.len() == 2 {
         return all(ctx, args, reply);
+    }
+    if names_too_many(args, reply) {
+        return;
     }
     reply.array(args.len() - 2);
     for name in args.from(2) {
@@ -159,6 +174,9 @@ pub(super) fn info(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
 }
 
 pub(super) fn docs(_: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    if names_too_many(args, reply) {
+        return;
+    }
     let known: Vec<&Command> =
         if args.len() == 2 { table::all().iter().collect() } else { args.from(2).filter_map(table::find_named).collect() };
     document(&known, reply);
@@ -181,7 +199,7 @@ fn document(commands: &[&Command], reply: &mut Reply<'_>) {
     }
 }
 
-pub(super) fn list(_: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+pub(super) fn list(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     let wanted: Box<dyn Fn(&Command) -> bool + '_> = match args.len() {
         2 => Box::new(|_| true),
         // There are no modules.
@@ -190,8 +208,8 @@ pub(super) fn list(_: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
             Box::new(move |c| categories(c).iter().any(|name| args.at(4).eq_ignore_ascii_case(&name.as_bytes()[1..])))
         }
         5 if args.is(2, "FILTERBY") && args.is(3, "PATTERN") => {
-            let pattern = args.at(4).to_ascii_lowercase();
-            Box::new(move |c| glob::matches(&pattern, c.name.as_bytes()))
+            let (pattern, pulse) = (args.at(4).to_ascii_lowercase(), &ctx.shared.pulse);
+            Box::new(move |c| Pattern::new(&pattern, pulse).matches(c.name.as_bytes()))
         }
         _ => return reply.error(errors::SYNTAX),
     };

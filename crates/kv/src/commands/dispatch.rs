@@ -122,7 +122,8 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
     }
     let room = ctx.shared.limit.saturating_sub(ctx.shared.effects.bytes().len());
     let queued = if is_exec { transactions::bound(ctx) } else { 0 };
-    let mut most = queued + bound::roughly(args);
+    let may_add = command.has(flag::WRITE);
+    let mut most = if may_add { queued + bound::roughly(args) } else { queued };
     if most > room {
         most = queued + bound::of(command, args);
         if most > room {
@@ -134,7 +135,8 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
         transactions::queue(ctx, command, args, reply);
         return Executed::default();
     }
-    ctx.shared.spare = room - most;
+    (ctx.shared.spare, ctx.shared.may_add, ctx.shared.visited) = (room - most, may_add, 0);
+    ctx.shared.pulse.stepped();
     ctx.shared.reply_end = reply.position().saturating_add(ctx.env().config.limits.max_bulk_bytes).saturating_add(REPLY_HEADS);
     call(ctx, command, args, reply);
     Executed { data, redirected: false }
@@ -197,7 +199,7 @@ fn reject(ctx: &mut Ctx<'_>, reply: &mut Reply<'_>, command: Option<&Command>, e
 
 fn redirect(ctx: &mut Ctx<'_>, args: Args<'_>, command: &Command, reply: &mut Reply<'_>) {
     let slot = match &ctx.client().transaction {
-        Some(t) if command.name == "exec" => t.queue.iter().find_map(|q| first_slot(q.command, q.args.args())),
+        Some(t) if command.name == "exec" => t.queue.iter().find_map(|(command, args)| first_slot(command, args)),
         _ => first_slot(command, args),
     };
     let error = ctx.env().redirection(slot.unwrap_or(0));

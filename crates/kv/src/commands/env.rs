@@ -5,6 +5,7 @@ use martlet_protocol::basics::{ProcessId, ViewNumber};
 use martlet_protocol::membership::{Member, Roles, View};
 use martlet_protocol::replica::{Replica, Standing};
 
+use super::address;
 use crate::config::KvConfig;
 
 /// The server as commands see it: its configuration, and what the cluster looked like at the start of the turn.
@@ -95,7 +96,7 @@ impl Env {
     /// What a client is told that must go elsewhere, for a request whose first key lies in `slot`.
     pub fn redirection(&self, slot: u16) -> String {
         match (&self.primary_address, self.config.cluster_mode) {
-            (Some(address), true) => format!("MOVED {slot} {address}"),
+            (Some(address), true) => format!("MOVED {slot} {}", address::told(address)),
             (Some(address), false) => format!("READONLY You can't write against a read only replica. The primary is {address}"),
             (None, true) => "CLUSTERDOWN The cluster is down".to_owned(),
             (None, false) => "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.".to_owned(),

@@ -1,47 +1,78 @@
 //! Patterns of keys.
 
-/// Whether `text` matches `pattern`, as Redis matches: `*`, `?`, `[a-c]`, `[^a]`, and `\` to take the next byte as it is.
-///
-/// Takes time in proportion to the product of the lengths at most: it goes back to the last star only, never further.
-pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    loop {
-        if p < pattern.len() && pattern[p] == b'*' {
-            star = Some((p + 1, t));
-            p += 1;
-            continue;
-        }
-        if t == text.len() {
-            return pattern[p..].iter().all(|&c| c == b'*');
-        }
-        match one(&pattern[p..], text[t]) {
-            Some(taken) if p < pattern.len() => {
+use martlet_fabric::Pulse;
+
+/// How many comparisons of bytes the patterns of one request may take. A pattern of a star and `n` bytes more is compared at each place of a key, which may be as
+/// long as a value.
+const COMPARISONS_MOST: usize = 200_000_000;
+
+/// The pattern of a request, and what it has cost so far.
+#[derive(Debug)]
+pub(super) struct Pattern<'a> {
+    pattern: &'a [u8],
+    pulse: &'a Pulse,
+    left: usize,
+}
+
+impl<'a> Pattern<'a> {
+    pub(super) fn new(pattern: &'a [u8], pulse: &'a Pulse) -> Pattern<'a> {
+        Pattern { pattern, pulse, left: COMPARISONS_MOST }
+    }
+
+    /// Whether `text` matches, as Redis matches: `*`, `?`, `[a-c]`, `[^a]`, and `\` to take the next byte as it is. No longer known once all comparisons have been
+    /// used up.
+    ///
+    /// Takes time in proportion to the product of the lengths at most: it goes back to the last star only, never further.
+    pub(super) fn matches(&mut self, text: &[u8]) -> bool {
+        let (pattern, mut p, mut t) = (self.pattern, 0, 0);
+        let mut star: Option<(usize, usize)> = None;
+        while self.left > 0 {
+            if p < pattern.len() && pattern[p] == b'*' {
+                star = Some((p + 1, t));
+                p += 1;
+                continue;
+            }
+            if t == text.len() {
+                return pattern[p..].iter().all(|&c| c == b'*');
+            }
+            let (hit, taken) = one(&pattern[p..], text[t]);
+            self.left = self.left.saturating_sub(taken.max(1));
+            self.pulse.worked(4 * taken.max(1));
+            if hit {
                 p += taken;
                 t += 1;
+            } else if let Some((after, from)) = star {
+                star = Some((after, from + 1));
+                (p, t) = (after, from + 1);
+            } else {
+                return false;
             }
-            _ => match star {
-                Some((after, from)) => {
-                    star = Some((after, from + 1));
-                    (p, t) = (after, from + 1);
-                }
-                None => return false,
-            },
         }
+        false
+    }
+
+    /// How many comparisons there have been.
+    pub(super) fn used(&self) -> usize {
+        COMPARISONS_MOST - self.left
+    }
+
+    /// Why nobody can say what matches, if that is so.
+    pub(super) fn exhausted(&self) -> Option<String> {
+        (self.left == 0).then(|| format!("ERR the pattern takes more than {COMPARISONS_MOST} comparisons of bytes"))
     }
 }
 
-/// Whether the pattern's first part matches `c`, and how long that part is.
-fn one(pattern: &[u8], c: u8) -> Option<usize> {
+/// Whether the pattern's first part matches `c`, and how long that part is; 0 at the pattern's end.
+fn one(pattern: &[u8], c: u8) -> (bool, usize) {
     match pattern {
-        [] => None,
-        [b'?', ..] => Some(1),
+        [] => (false, 0),
+        [b'?', ..] => (true, 1),
         [b'[', class @ ..] => {
             let (hit, len) = in_class(class, c);
-            hit.then_some(1 + len)
+            (hit, 1 + len)
         }
-        [b'\\', quoted, ..] => (*quoted == c).then_some(2),
-        [plain, ..] => (*plain == c).then_some(1),
+        [b'\\', quoted, ..] => (*quoted == c, 2),
+        [plain, ..] => (*plain == c, 1),
     }
 }
 
@@ -108,6 +139,36 @@ mod tests {
         ] {
             assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern:?} {text:?}");
         }
+    }
+
+    fn matches(pattern: &[u8], text: &[u8]) -> bool {
+        Pattern::new(pattern, &Pulse::default()).matches(text)
+    }
+
+    /// Comparisons are counted, not time.
+    #[test]
+    fn many_stars_cost_a_few_times_the_text() {
+        let used = |n: usize| {
+            let (pulse, text) = (Pulse::default(), vec![b'a'; n]);
+            let mut pattern = Pattern::new(b"*a*a*a*a*b", &pulse);
+            assert!(!pattern.matches(&text));
+            pattern.used()
+        };
+        let (once, ten_times) = (used(1_000), used(10_000));
+        assert!(once < 4_000 && ten_times < 11 * once, "{once} for n, {ten_times} for 10 n");
+    }
+
+    #[test]
+    fn a_pattern_that_takes_the_square_of_a_long_key_is_given_up() {
+        let (pulse, text) = (Pulse::default(), vec![b'a'; 1_000_000]);
+        let long = [&b"*"[..], &text[..500_000], b"b"].concat();
+        let mut pattern = Pattern::new(&long, &pulse);
+        assert!(!pattern.matches(&text));
+        assert_eq!(pattern.exhausted().as_deref(), Some("ERR the pattern takes more than 200000000 comparisons of bytes"));
+        let class = [&b"*["[..], &vec![b'b'; 1_000_000], b"]"].concat();
+        let mut pattern = Pattern::new(&class, &pulse);
+        assert!(!pattern.matches(&text) && pattern.exhausted().is_some(), "a class is as long as it is");
+        assert!(Pattern::new(b"*b", &pulse).exhausted().is_none());
     }
 
     proptest! {

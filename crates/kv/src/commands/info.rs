@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use martlet_protocol::membership::Roles;
 
+use super::address;
 use super::connection::REDIS_VERSION;
 use super::context::Ctx;
 use crate::resp::{Args, Reply};
@@ -138,16 +139,11 @@ fn stats(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
     )
 }
 
-/// Host and port of an address `host:port`.
-pub(super) fn split_address(address: &str) -> (&str, u16) {
-    address.rsplit_once(':').map_or((address, 0), |(host, port)| (host, port.parse().unwrap_or(0)))
-}
-
 /// `ROLE`: what INFO's section on replication tells, for programs such as load balancers.
 pub(super) fn role(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     let env = ctx.env();
     if !env.is_primary {
-        let (host, port) = env.primary_address.as_deref().map_or(("", 0), split_address);
+        let (host, port) = env.primary_address.as_deref().map_or(("", 0), address::split);
         reply.array(5);
         reply.bulk(b"slave");
         reply.bulk(host.as_bytes());
@@ -161,7 +157,7 @@ pub(super) fn role(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     reply.int(0);
     reply.array(others.len());
     for m in others {
-        let (host, port) = split_address(&m.address);
+        let (host, port) = address::split(&m.address);
         reply.array(3);
         reply.bulk(host.as_bytes());
         reply.bulk(itoa::Buffer::new().format(port).as_bytes());
@@ -175,13 +171,12 @@ fn replication(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
         let others: Vec<_> = env.others().filter(|m| m.roles.has(Roles::REPLICA) || m.roles.has(Roles::LEARNER)).collect();
         write!(out, "role:master\r\nconnected_slaves:{}\r\n", others.len())?;
         for (i, m) in others.iter().enumerate() {
-            let (host, port) = split_address(&m.address);
+            let (host, port) = address::split(&m.address);
             let state = if m.roles.has(Roles::REPLICA) { "online" } else { "send_bulk" };
             write!(out, "slave{i}:ip={host},port={port},state={state},offset=0,lag=0\r\n")?;
         }
     } else {
-        let address = env.primary_address.as_deref().unwrap_or("?:0");
-        let (host, port) = split_address(address);
+        let (host, port) = address::split(env.primary_address.as_deref().unwrap_or("?:0"));
         let status = if env.primary_address.is_some() { "up" } else { "down" };
         write!(
             out,

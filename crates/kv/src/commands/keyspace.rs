@@ -2,7 +2,7 @@
 
 use super::context::Ctx;
 use super::errors;
-use super::glob;
+use super::glob::Pattern;
 use crate::resp::{Args, Reply, parse_i64};
 use crate::store::Entry;
 
@@ -42,19 +42,19 @@ pub(super) fn renamenx(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
 
 fn rename_generic(ctx: &mut Ctx<'_>, args: Args<'_>, only_free: bool, reply: &mut Reply<'_>) {
     let (from, to) = (ctx.key(args.at(1)), ctx.key(args.at(2)));
-    let Some(entry) = ctx.live(from).cloned() else { return reply.error(errors::NO_SUCH_KEY) };
+    let Some(copied) = ctx.live(from).map(|entry| entry.value().len()) else { return reply.error(errors::NO_SUCH_KEY) };
     if only_free && ctx.live(to).is_some() {
         return reply.int(0);
     }
     if from.key != to.key {
-        let copied = entry.value().len();
         if copied > ctx.shared.spare {
             let used = ctx.shared.limit - ctx.shared.spare;
             return reply.error(&errors::too_large(used + copied, ctx.shared.limit));
         }
         ctx.shared.spare -= copied;
-        ctx.delete(from);
-        ctx.put(to, entry.value(), entry.expiry());
+        if let Some(entry) = ctx.take(from) {
+            ctx.put(to, entry.value(), entry.expiry());
+        }
     }
     if only_free { reply.int(1) } else { reply.ok() }
 }
@@ -76,9 +76,11 @@ pub(super) fn is_live(entry: &Entry, now_ms: u64) -> bool {
     entry.expiry().is_none_or(|at| at > now_ms)
 }
 
-/// The most keys that `KEYS` and its kin go through. They do so in one turn, since a reply is one moment's, and a turn that is much longer than a lease
-/// looks like the death of the primary.
+/// The most keys that `KEYS` and its kin go through, all those of a transaction and all `SCAN`s in it together. They do so in one turn, since a reply is one
+/// moment's, and everybody waits meanwhile.
 const KEYS_MOST: usize = 100_000;
+/// After so many comparisons of a pattern a `SCAN` goes on in the next one.
+const SCAN_COMPARISONS: usize = 1 << 20;
 /// The most entries that one `SCAN` visits, whatever its COUNT.
 const SCAN_MOST: usize = 1_000;
 /// After so many bytes of keys a `SCAN` goes on in the next one.
@@ -86,27 +88,41 @@ const SCAN_BYTES: usize = 1 << 20;
 /// How many keys that are due `RANDOMKEY` deletes on its way.
 const RANDOM_MOST: usize = 64;
 
-/// Why a command that goes through all keys in one turn does not, if there are too many.
-pub(super) fn too_many(ctx: &Ctx<'_>, command: &str) -> Option<String> {
-    let len = ctx.machine.len();
-    let error =
-        || format!("ERR {command} would go through {len} keys while everybody waits, and goes through {KEYS_MOST} at most: use SCAN");
-    (len > KEYS_MOST).then(error)
+/// Why a command that goes through so many keys in one turn does not, if there are too many. Else they count.
+pub(super) fn too_many(ctx: &mut Ctx<'_>, command: &str, keys: usize) -> Option<String> {
+    let visited = ctx.shared.visited + keys;
+    if visited > KEYS_MOST {
+        return Some(format!(
+            "ERR {command} would go through {visited} keys while everybody waits, and goes through {KEYS_MOST} at most: use SCAN"
+        ));
+    }
+    ctx.shared.visited = visited;
+    None
 }
 
 pub(super) fn keys(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
-    let (pattern, now_ms) = (args.at(1), ctx.now_ms());
-    if let Some(error) = too_many(ctx, "KEYS") {
+    let (now_ms, len) = (ctx.now_ms(), ctx.machine.len());
+    if let Some(error) = too_many(ctx, "KEYS", len) {
         return reply.error(&error);
     }
-    let found: Vec<&Entry> = ctx.machine.iter().filter(|e| is_live(e, now_ms) && glob::matches(pattern, e.key())).collect();
+    let pulse = &ctx.shared.pulse;
+    let mut pattern = Pattern::new(args.at(1), pulse);
+    let matches = |entry: &&Entry| {
+        pulse.stepped();
+        is_live(entry, now_ms) && pattern.matches(entry.key())
+    };
+    let found: Vec<&Entry> = ctx.machine.iter().filter(matches).collect();
+    if let Some(error) = pattern.exhausted() {
+        return reply.error(&error);
+    }
     let bytes: usize = found.iter().map(|entry| entry.key().len()).sum();
     if bytes > ctx.shared.reply_end.saturating_sub(reply.position()) {
         return reply.error(errors::REPLY_TOO_LONG);
     }
     reply.array(found.len());
     for entry in found {
-        reply.bulk(entry.key());
+        pulse.stepped();
+        reply.long_bulk(entry.key(), pulse);
     }
 }
 
@@ -125,6 +141,7 @@ fn parse_cursor(text: &[u8]) -> Option<u64> {
 }
 
 pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let now_ms = ctx.now_ms();
     let Some(cursor) = parse_cursor(args.at(1)) else { return reply.error("ERR invalid cursor") };
     let (mut pattern, mut count, mut strings) = (None, 10usize, true);
     let mut i = 2;
@@ -137,7 +154,7 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
                 Some(n) => count = (n as usize).min(SCAN_MOST),
             }
         } else if args.is(i, "MATCH") {
-            pattern = Some(value).filter(|p| *p != b"*");
+            pattern = Some(value).filter(|p| *p != b"*").map(|p| Pattern::new(p, &ctx.shared.pulse));
         } else if args.is(i, "TYPE") {
             strings = value.eq_ignore_ascii_case(b"string");
         } else {
@@ -145,20 +162,33 @@ pub(super) fn scan(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
         }
         i += 2;
     }
-    let now_ms = ctx.now_ms();
+    let most = KEYS_MOST.saturating_sub(ctx.shared.visited).min(count);
+    if most == 0 {
+        return reply.error(&format!("ERR the SCANs of a transaction go through {KEYS_MOST} keys at most: send them one by one"));
+    }
+    let pulse = &ctx.shared.pulse;
     let (mut seen, mut bytes, mut found) = (0, 0, Vec::new());
     let next = (cursor >> crate::store::hash::POSITION_BITS == 0)
         .then(|| {
             ctx.machine.walk(cursor, |_, entry| {
                 seen += 1;
-                if strings && is_live(entry, now_ms) && pattern.is_none_or(|p| glob::matches(p, entry.key())) {
+                pulse.stepped();
+                if strings && is_live(entry, now_ms) && pattern.as_mut().is_none_or(|p| p.matches(entry.key())) {
                     found.push(entry);
                     bytes += entry.key().len();
                 }
-                seen < count && bytes < SCAN_BYTES
+                seen < most && bytes < SCAN_BYTES && pattern.as_ref().is_none_or(|p| p.used() < SCAN_COMPARISONS)
             })
         })
         .flatten();
+    // It may pass a thousand buckets without a key.
+    ctx.shared.visited += seen.max(SCAN_MOST / 10);
+    if let Some(error) = pattern.as_ref().and_then(Pattern::exhausted) {
+        return reply.error(&error);
+    }
+    if bytes > ctx.shared.reply_end.saturating_sub(reply.position()) {
+        return reply.error(errors::REPLY_TOO_LONG);
+    }
     reply.array(2);
     reply.bulk(itoa::Buffer::new().format(next.unwrap_or(0)).as_bytes());
     reply.array(found.len());

@@ -4,6 +4,7 @@
 //! keys: a primary runs those, others answer with a redirection, to reads too, for a backup may lag behind what was acknowledged. What a backup answers by itself all
 //! the same, `dispatch::is_primarys` says.
 
+mod address;
 pub(crate) mod bound;
 mod calls;
 mod catalogue;
@@ -28,6 +29,7 @@ mod slots;
 mod strings;
 mod table;
 mod transactions;
+mod watches;
 
 pub use calls::Calls;
 pub use client::{Client, ClientSlot, Clients};

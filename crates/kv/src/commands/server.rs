@@ -1,13 +1,14 @@
 //! Commands on the server itself.
 
-use martlet_protocol::membership::Roles;
+use martlet_protocol::membership::{Member, Roles};
 
+use super::address;
 use super::calls::Calls;
 use super::connection::REDIS_VERSION;
 use super::context::Ctx;
 use super::errors;
-use super::glob;
-use crate::resp::{Args, Reply};
+use super::glob::Pattern;
+use crate::resp::{Args, Reply, parse_i64};
 
 pub(super) fn time(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     let now_us = ctx.clock.now_ns() / 1000;
@@ -51,8 +52,13 @@ pub(super) fn failover(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
     let to = match named {
         false => None,
         true => {
-            let address = [args.at(2), b":", args.at(3)].concat();
-            match others.iter().find(|m| m.address.as_bytes() == address) {
+            // As it is told, or as it is configured.
+            let bare = args.at(2).strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]")).unwrap_or(args.at(2));
+            let wanted = |m: &&&Member| {
+                let (host, port) = address::split(&m.address);
+                host.as_bytes() == bare && parse_i64(args.at(3)) == Some(port.into())
+            };
+            match others.iter().find(wanted) {
                 Some(member) => Some(member.id.node),
                 None => return reply.error("ERR FAILOVER target HOST and PORT is not a replica."),
             }
@@ -87,10 +93,18 @@ const CONFIG_HELP: &[(&str, &str)] = &[
 ];
 
 pub(super) fn config_get(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
-    let mut found = settings(ctx);
-    found.retain(|(name, _)| args.from(2).any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes())));
+    let mut found: Vec<_> = settings(ctx).into_iter().map(|(name, value)| (name, value, false)).collect();
+    for pattern in args.from(2) {
+        let pattern = pattern.to_ascii_lowercase();
+        let mut pattern = Pattern::new(&pattern, &ctx.shared.pulse);
+        found.iter_mut().for_each(|(name, _, wanted)| *wanted |= pattern.matches(name.as_bytes()));
+        if let Some(error) = pattern.exhausted() {
+            return reply.error(&error);
+        }
+    }
+    found.retain(|(.., wanted)| *wanted);
     reply.map(found.len());
-    for (name, value) in found {
+    for (name, value, _) in found {
         reply.bulk(name.as_bytes());
         reply.bulk(value.as_bytes());
     }

@@ -265,7 +265,8 @@ pub(super) fn getrange(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
     };
     let k = ctx.key(args.at(1));
     let most = ctx.shared.reply_end.saturating_sub(reply.position());
-    let value = ctx.look_up(k).map_or(&b""[..], Entry::value);
+    let there = ctx.look_up(k).is_some();
+    let value = ctx.machine.get(k).filter(|_| there).map_or(&b""[..], Entry::value);
     let len = value.len() as i64;
     // Negative positions count from the end; what still lies before the start is the start.
     let from_end = |n: i64| if n < 0 { n.saturating_add(len).max(0) } else { n };
@@ -275,7 +276,7 @@ pub(super) fn getrange(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
         return reply.bulk(b"");
     }
     let part = &value[start as usize..=end as usize];
-    if part.len() <= most { reply.bulk(part) } else { reply.error(errors::REPLY_TOO_LONG) }
+    if part.len() <= most { reply.long_bulk(part, &ctx.shared.pulse) } else { reply.error(errors::REPLY_TOO_LONG) }
 }
 
 pub(super) fn setrange(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {

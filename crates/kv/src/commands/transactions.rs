@@ -1,11 +1,12 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH. The effects of a transaction go into one entry: on every replica all of it happened, or nothing.
 
-use super::client::{Queued, Transaction};
+use super::client::Transaction;
 use super::context::Ctx;
 use super::dispatch::{call, is_primarys};
 use super::table::{Command, flag};
 use super::{bound, errors};
-use crate::resp::{Args, OwnedArgs, Reply};
+use crate::resp::{Args, QueuedRequests, Reply};
+use crate::store::Entry;
 
 pub(super) fn multi(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     if ctx.client().transaction.is_some() {
@@ -20,16 +21,15 @@ pub(super) fn queue(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>
     let limit = ctx.env().config.limits.max_request_bytes;
     let primarys = command.is_data() && is_primarys(ctx, command);
     let record = ctx.shared.limit;
-    let Some(transaction) = &mut ctx.client().transaction else { return };
-    let args = OwnedArgs::copy(args);
-    let bytes = args.heap_bytes() + size_of::<Queued>();
+    let Some(transaction) = &mut ctx.shared.clients.get_mut(ctx.slot).transaction else { return };
+    let bytes = QueuedRequests::size_of(args);
     if transaction.bytes + bytes > limit {
         transaction.broken = true;
         transaction.queue.clear();
         return reply.error(&format!("ERR the transaction exceeds the limit of {limit} bytes"));
     }
     // Its effects go into one entry.
-    let effect_bytes = transaction.effect_bytes + bound::of(command, args.args());
+    let effect_bytes = transaction.effect_bytes + bound::of(command, args);
     if effect_bytes > record {
         transaction.broken = true;
         transaction.queue.clear();
@@ -42,30 +42,21 @@ pub(super) fn queue(ctx: &mut Ctx<'_>, command: &'static Command, args: Args<'_>
         transaction.has_data |= command.is_data();
         transaction.is_primarys |= primarys;
         transaction.deny_oom |= command.has(flag::DENY_OOM);
-        transaction.queue.push(Queued { command, args });
+        transaction.queue.push(command, args, &ctx.shared.pulse);
     }
     reply.simple("QUEUED");
 }
 
-/// Bounds what the open transaction adds to the log, but for copies. Watched keys that are due are deleted before it.
+/// Bounds what the open transaction adds to the log, but for copies.
 pub(super) fn bound(ctx: &mut Ctx<'_>) -> usize {
-    let client = ctx.client();
-    let watched: usize = client.watched.iter().map(|key| key.len() + bound::EFFECT_BYTES).sum();
-    watched + client.transaction.as_ref().map_or(0, |transaction| transaction.effect_bytes)
+    ctx.client().transaction.as_ref().map_or(0, |transaction| transaction.effect_bytes)
 }
 
 pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     if ctx.client().transaction.is_none() {
         return reply.error("ERR EXEC without MULTI");
     }
-    // A watched key that became due since has changed; deleting it breaks the watch.
-    if ctx.env().is_primary {
-        for key in ctx.client().watched.clone() {
-            let k = ctx.key(&key);
-            let _ = ctx.live(k);
-        }
-    }
-    let watch_broken = ctx.client().watch_broken;
+    let watch_broken = is_watch_broken(ctx);
     let Some(transaction) = give_up(ctx) else { return };
     if transaction.broken {
         return reply.error("EXECABORT Transaction discarded because of previous errors.");
@@ -74,9 +65,26 @@ pub(super) fn exec(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
         return reply.null_array();
     }
     reply.array(transaction.queue.len());
-    for queued in &transaction.queue {
-        call(ctx, queued.command, queued.args.args(), reply);
+    for (command, args) in transaction.queue.iter() {
+        ctx.shared.pulse.stepped();
+        if reply.position() > ctx.shared.reply_end && !command.has(flag::WRITE) {
+            reply.error(errors::REPLY_TOO_LONG);
+            continue;
+        }
+        ctx.shared.may_add = command.has(flag::WRITE);
+        call(ctx, command, args, reply);
     }
+}
+
+/// Whether something that the client watches has changed. A watched key that has become due has, too, whoever deletes it.
+fn is_watch_broken(ctx: &mut Ctx<'_>) -> bool {
+    let now_ms = ctx.now_ms();
+    let client = ctx.shared.clients.get(ctx.slot);
+    let is_due = |key: &[u8]| {
+        ctx.shared.pulse.stepped();
+        ctx.machine.get(ctx.machine.keyed(key)).and_then(Entry::expiry).is_some_and(|at| at <= now_ms)
+    };
+    client.watch_broken || ctx.shared.env.is_primary && ctx.machine.expiring() > 0 && client.watched.iter().any(is_due)
 }
 
 pub(super) fn discard(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
@@ -89,7 +97,7 @@ pub(super) fn discard(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
 /// Ends the transaction and all watching.
 pub(super) fn give_up(ctx: &mut Ctx<'_>) -> Option<Transaction> {
     let transaction = ctx.client().transaction.take()?;
-    ctx.shared.clients.unwatch(ctx.slot);
+    ctx.shared.clients.unwatch(ctx.slot, &ctx.shared.pulse);
     Some(transaction)
 }
 
@@ -98,7 +106,8 @@ pub(super) fn watch(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
         return reply.error("ERR WATCH inside MULTI is not allowed");
     }
     for key in args.from(1) {
-        // One that is due is gone before the watching starts, so that its going breaks nothing.
+        // One that is due is gone before the watching starts, so that its going breaks nothing; as far as the log has room. Of the others the client's next
+        // transaction fails, and it tries again.
         let k = ctx.key(key);
         let _ = ctx.live(k);
         ctx.shared.clients.watch(ctx.slot, key);
@@ -107,6 +116,6 @@ pub(super) fn watch(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
 }
 
 pub(super) fn unwatch(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
-    ctx.shared.clients.unwatch(ctx.slot);
+    ctx.shared.clients.unwatch(ctx.slot, &ctx.shared.pulse);
     reply.ok();
 }

@@ -1,5 +1,7 @@
 //! The words of a request, where they lie in the buffer that they came in.
 
+use martlet_fabric::Pulse;
+
 /// One argument's place in its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
@@ -81,31 +83,80 @@ impl<'a> Args<'a> {
     }
 }
 
-/// A request that owns its bytes, for those that wait: the commands of a transaction.
+/// What each queued request counts for beside its bytes and its arguments' places.
+const REQUEST_BYTES: usize = 64;
+
+/// Requests that own their bytes, for those that wait: the commands of a transaction. All of them lie in a few allocations, however many they are: to give up
+/// a million at once takes no longer than to give up one.
 #[derive(Clone, Debug, Default)]
-pub struct OwnedArgs {
+pub struct QueuedRequests {
     bytes: Vec<u8>,
     spans: Vec<Span>,
+    /// Where the arguments of each request end in `spans`.
+    ends: Vec<u32>,
 }
 
-impl OwnedArgs {
-    /// A copy of `args`.
-    pub fn copy(args: Args<'_>) -> OwnedArgs {
-        let mut owned = OwnedArgs { bytes: Vec::with_capacity(args.total_bytes()), spans: Vec::with_capacity(args.len()) };
+impl QueuedRequests {
+    /// What a request counts as, in bytes.
+    pub fn size_of(args: Args<'_>) -> usize {
+        REQUEST_BYTES + args.total_bytes() + args.len() * size_of::<Span>()
+    }
+
+    /// Appends a copy of a request. All of them together stay below 4 GiB.
+    pub fn push(&mut self, args: Args<'_>, pulse: &Pulse) {
         for arg in args.from(0) {
-            owned.spans.push(Span::new(owned.bytes.len(), arg.len()));
-            owned.bytes.extend_from_slice(arg);
+            self.spans.push(Span::new(self.bytes.len(), arg.len()));
+            pulse.append(&mut self.bytes, arg);
         }
-        owned
+        self.ends.push(u32::try_from(self.spans.len()).expect("no more arguments than bytes"));
     }
 
-    /// The request.
-    pub fn args(&self) -> Args<'_> {
-        Args::new(&self.bytes, &self.spans)
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
     }
 
-    /// What it takes of the heap, in bytes.
-    pub fn heap_bytes(&self) -> usize {
-        self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Forgets all, and gives their memory back.
+    pub fn clear(&mut self) {
+        *self = QueuedRequests::default();
+    }
+
+    /// Each of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Args<'_>> {
+        let mut from = 0;
+        self.ends.iter().map(move |end| {
+            let spans = &self.spans[from..*end as usize];
+            from = *end as usize;
+            Args::new(&self.bytes, spans)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queued_requests_come_back_in_order_with_empty_arguments_too() {
+        let requests: [&[&str]; 4] = [&["SET", "k", ""], &["PING"], &["MSET", "", "", "a", "b"], &["GET", "k"]];
+        let mut queue = QueuedRequests::default();
+        for request in requests {
+            let (mut bytes, mut spans) = (Vec::new(), Vec::new());
+            for word in request {
+                spans.push(Span::new(bytes.len(), word.len()));
+                bytes.extend_from_slice(word.as_bytes());
+            }
+            queue.push(Args::new(&bytes, &spans), &Pulse::default());
+        }
+        let back: Vec<Vec<&[u8]>> = queue.iter().map(|args| args.from(0).collect()).collect();
+        let expected: Vec<Vec<&[u8]>> = requests.iter().map(|r| r.iter().map(|w| w.as_bytes()).collect()).collect();
+        assert_eq!((queue.len(), back), (4, expected));
+        queue.clear();
+        assert!(queue.is_empty() && queue.iter().next().is_none());
     }
 }

@@ -5,7 +5,7 @@ pub mod number;
 pub mod reply;
 pub mod request;
 
-pub use args::{Args, OwnedArgs, Span};
+pub use args::{Args, QueuedRequests, Span};
 pub use number::parse_i64;
 pub use reply::{Protocol, Reply};
 pub use request::{Limits, ProtocolError, RequestParser};

@@ -1,5 +1,7 @@
 //! Replies, in RESP2 or RESP3, appended to a connection's output.
 
+use martlet_fabric::Pulse;
+
 /// Which protocol a client speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
@@ -108,6 +110,15 @@ impl<'a> Reply<'a> {
         self.out.reserve(bytes.len() + 26);
         self.number_line(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// The same of a string that may be long.
+    #[inline]
+    pub fn long_bulk(&mut self, bytes: &[u8], pulse: &Pulse) {
+        self.out.reserve(bytes.len() + 26);
+        self.number_line(b'$', bytes.len());
+        pulse.append(self.out, bytes);
         self.out.extend_from_slice(b"\r\n");
     }
 

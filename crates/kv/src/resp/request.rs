@@ -101,6 +101,11 @@ pub struct RequestParser {
     missing: Option<usize>,
     /// The length of the argument at `at`, when it is known.
     bulk: Option<usize>,
+    /// Up to here the line that does not end yet has been searched for its end.
+    searched: usize,
+    /// How many bytes have been searched in all.
+    #[cfg(test)]
+    looked_at: usize,
 }
 
 /// How many argument places a parser keeps from one request to the next.
@@ -122,7 +127,7 @@ impl RequestParser {
                 Some(b'*') => {
                     self.is_inline = false;
                     self.spans.clear();
-                    let (count, next) = match line_number(input, 1, limits.max_inline_bytes) {
+                    let (count, next) = match self.line_number(input, 1, limits.max_inline_bytes) {
                         Line::More => return Ok(None),
                         Line::Endless => return Err(ProtocolError::CountTooLong),
                         Line::Number(n, next) => (n, next),
@@ -135,6 +140,7 @@ impl RequestParser {
                         return Err(ProtocolError::UnauthenticatedCount);
                     }
                     if count <= 0 {
+                        self.searched = 0;
                         return Ok(Some(next));
                     }
                     self.missing = Some(count as usize);
@@ -153,7 +159,7 @@ impl RequestParser {
                         Some(b'$') => {}
                         Some(&other) => return Err(ProtocolError::ExpectedBulk(other)),
                     }
-                    let (len, next) = match line_number(input, self.at + 1, limits.max_inline_bytes) {
+                    let (len, next) = match self.line_number(input, self.at + 1, limits.max_inline_bytes) {
                         Line::More => break,
                         Line::Endless => return Err(ProtocolError::LengthTooLong),
                         Line::Number(n, next) => (n, next),
@@ -186,7 +192,44 @@ impl RequestParser {
             return Ok(None);
         }
         self.missing = None;
+        self.searched = 0;
         Ok(Some(self.at))
+    }
+
+    /// Reads the number between `from` and the end of the line.
+    #[inline]
+    fn line_number(&mut self, input: &[u8], from: usize, longest: usize) -> Line {
+        // The usual case: one to six digits, then the end of the line.
+        let mut n = 0i64;
+        for (i, &byte) in input[from..].iter().take(7).enumerate() {
+            match byte {
+                b'0'..=b'9' => n = n * 10 + i64::from(byte - b'0'),
+                b'\r' if i > 0 && (i == 1 || input[from] != b'0') => {
+                    return if input.len() < from + i + 2 { Line::More } else { Line::Number(Some(n), from + i + 2) };
+                }
+                _ => break,
+            }
+        }
+        match self.find(b'\r', input, from).map(|end| end - from) {
+            None if input.len() - from > longest => Line::Endless,
+            None => Line::More,
+            Some(end) if end > longest => Line::Endless,
+            Some(end) if input.len() < from + end + 2 => Line::More,
+            Some(end) => Line::Number(parse_i64(&input[from..from + end]), from + end + 2),
+        }
+    }
+
+    /// Where the line that begins at `from` ends with this byte. What has been searched before is not searched again, as it would be with each byte of a line
+    /// that arrives byte by byte.
+    fn find(&mut self, byte: u8, input: &[u8], from: usize) -> Option<usize> {
+        let start = self.searched.clamp(from, input.len());
+        let found = memchr::memchr(byte, &input[start..]).map(|at| start + at);
+        self.searched = found.unwrap_or(input.len());
+        #[cfg(test)]
+        {
+            self.looked_at += self.searched - start + 1;
+        }
+        found
     }
 
     /// The request that [`RequestParser::parse`] just found at the start of `input`.
@@ -212,12 +255,13 @@ impl RequestParser {
         self.is_inline = true;
         self.spans.clear();
         self.inline.clear();
-        let Some(end) = memchr::memchr(b'\n', input) else {
+        let Some(end) = self.find(b'\n', input, 0) else {
             return if input.len() > limits.max_inline_bytes { Err(ProtocolError::InlineTooLong) } else { Ok(None) };
         };
         if end > limits.max_inline_bytes {
             return Err(ProtocolError::InlineTooLong);
         }
+        self.searched = 0;
         let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
         split_words(line, &mut self.inline, &mut self.spans)?;
         Ok(Some(end + 1))
@@ -234,29 +278,6 @@ enum Line {
     Endless,
     /// The number on it, if it is one, and where the next line starts.
     Number(Option<i64>, usize),
-}
-
-/// Reads the number between `from` and the end of the line.
-#[inline]
-fn line_number(input: &[u8], from: usize, longest: usize) -> Line {
-    // The usual case: one to six digits, then the end of the line.
-    let mut n = 0i64;
-    for (i, &byte) in input[from..].iter().take(7).enumerate() {
-        match byte {
-            b'0'..=b'9' => n = n * 10 + i64::from(byte - b'0'),
-            b'\r' if i > 0 && (i == 1 || input[from] != b'0') => {
-                return if input.len() < from + i + 2 { Line::More } else { Line::Number(Some(n), from + i + 2) };
-            }
-            _ => break,
-        }
-    }
-    match memchr::memchr(b'\r', &input[from..]) {
-        None if input.len() - from > longest => Line::Endless,
-        None => Line::More,
-        Some(end) if end > longest => Line::Endless,
-        Some(end) if input.len() < from + end + 2 => Line::More,
-        Some(end) => Line::Number(parse_i64(&input[from..from + end]), from + end + 2),
-    }
 }
 
 /// Splits a line into words as Redis does: double quotes with escapes, single quotes with `\'` only.
@@ -437,6 +458,20 @@ mod tests {
         assert_eq!(RequestParser::new().parse(b"*11\r\n", &limits, false), Err(ProtocolError::UnauthenticatedCount));
         assert_eq!(RequestParser::new().parse(b"*1\r\n$16385\r\n", &limits, false), Err(ProtocolError::UnauthenticatedLength));
         assert_eq!(RequestParser::new().parse(b"*10\r\n$16384\r\n", &limits, false), Ok(None));
+    }
+
+    /// Bytes searched are counted, not time.
+    #[test]
+    fn a_line_that_arrives_byte_by_byte_is_searched_once() {
+        for begin in [&b""[..], b"*", b"*1\r\n$"] {
+            let limits = Limits::default();
+            let (mut parser, mut input) = (RequestParser::new(), begin.to_vec());
+            while input.len() < limits.max_inline_bytes {
+                input.push(b'7');
+                assert_eq!(parser.parse(&input, &limits, true), Ok(None));
+            }
+            assert!(parser.looked_at <= 3 * input.len(), "{} bytes for a line of {}", parser.looked_at, input.len());
+        }
     }
 
     #[test]

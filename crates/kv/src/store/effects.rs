@@ -15,6 +15,8 @@
 //! 10 end       session u64
 //! ```
 
+use martlet_fabric::Pulse;
+
 use super::hash::Seed;
 use super::sessions::SessionId;
 
@@ -104,6 +106,7 @@ pub enum EffectError {
 #[derive(Debug, Default)]
 pub struct Effects {
     bytes: Vec<u8>,
+    pulse: Pulse,
 }
 
 impl Effects {
@@ -117,6 +120,17 @@ impl Effects {
         self.bytes.is_empty()
     }
 
+    /// Long values are copied with signs of life from now on.
+    pub fn keep_alive(&mut self, pulse: Pulse) {
+        self.pulse = pulse;
+    }
+
+    /// How much has been appended in all, in bytes and the work of as much.
+    #[inline]
+    pub fn work(&self) -> u64 {
+        self.pulse.total()
+    }
+
     /// Starts over. What was a huge buffer is given back.
     pub fn clear(&mut self) {
         self.bytes.clear();
@@ -126,7 +140,8 @@ impl Effects {
     /// Appends one.
     #[inline]
     pub fn push(&mut self, effect: Effect<'_>) {
-        let out = &mut self.bytes;
+        let (out, pulse) = (&mut self.bytes, &self.pulse);
+        pulse.stepped();
         match effect {
             Effect::Put { key, value, expiry } => {
                 out.push(if expiry.is_some() { 2 } else { 1 });
@@ -136,7 +151,7 @@ impl Effects {
                     out.extend_from_slice(&expiry.to_le_bytes());
                 }
                 out.extend_from_slice(key);
-                out.extend_from_slice(value);
+                pulse.append(out, value);
             }
             Effect::Delete { key } => {
                 out.push(3);
@@ -154,7 +169,7 @@ impl Effects {
                 put_varint(out, key.len() as u64);
                 put_varint(out, suffix.len() as u64);
                 out.extend_from_slice(key);
-                out.extend_from_slice(suffix);
+                pulse.append(out, suffix);
             }
             Effect::WriteAt { key, offset, bytes } => {
                 out.push(6);
@@ -162,7 +177,7 @@ impl Effects {
                 put_varint(out, offset as u64);
                 put_varint(out, bytes.len() as u64);
                 out.extend_from_slice(key);
-                out.extend_from_slice(bytes);
+                pulse.append(out, bytes);
             }
             Effect::Flush => out.push(7),
             Effect::Seed(seed) => {

@@ -1,6 +1,6 @@
 //! The replicated state: keys, sessions and the seed.
 
-use martlet_fabric::invariant;
+use martlet_fabric::{Pulse, invariant};
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::replica::{StateMachine, UnreadablePart};
 
@@ -24,6 +24,8 @@ pub struct KvMachine {
     pub(super) sessions: Sessions,
     /// Keys that are gone, and not yet freed. No part of the state.
     remains: Remains,
+    /// Where long work is reported.
+    pub(super) pulse: Pulse,
 }
 
 impl Default for KvMachine {
@@ -33,6 +35,7 @@ impl Default for KvMachine {
             expiry: ExpiryIndex::default(),
             sessions: Sessions::default(),
             remains: Remains::default(),
+            pulse: Pulse::default(),
         }
     }
 }
@@ -95,33 +98,36 @@ impl KvMachine {
 
     /// Gives a key this value and expiry.
     pub fn put(&mut self, k: Keyed<'_>, value: &[u8], expiry: Option<u64>) {
+        let pulse = &self.pulse;
         let old = self.table.update(k, |e| {
             let old = e.expiry();
-            e.replace(value, expiry);
+            e.replace(value, expiry, pulse);
             old
         });
         if old.is_none() {
-            self.table.insert_new(k.hash, Entry::new(k.key, value, expiry));
+            self.table.insert_new(k.hash, Entry::copied(k.key, value, expiry, pulse));
         }
         self.expiry.moved(k.hash, old.flatten(), expiry);
     }
 
     /// Removes a key. Returns whether it was there.
     pub fn delete(&mut self, k: Keyed<'_>) -> bool {
-        match self.table.remove(k) {
-            Some(entry) => {
-                self.expiry.moved(k.hash, entry.expiry(), None);
-                true
-            }
-            None => false,
-        }
+        self.take(k).is_some()
+    }
+
+    /// Removes a key and hands its entry out.
+    pub fn take(&mut self, k: Keyed<'_>) -> Option<Entry> {
+        let entry = self.table.remove(k)?;
+        self.expiry.moved(k.hash, entry.expiry(), None);
+        Some(entry)
     }
 
     /// Gives a key another expiry. Returns whether the key was there.
     pub fn set_expiry(&mut self, k: Keyed<'_>, expiry: Option<u64>) -> bool {
+        let pulse = &self.pulse;
         let old = self.table.update(k, |e| {
             let old = e.expiry();
-            e.set_expiry(expiry);
+            e.set_expiry(expiry, pulse);
             old
         });
         match old {
@@ -136,15 +142,18 @@ impl KvMachine {
     /// Writes into a key's value from `offset` on, zeros before it where there was nothing; an absent key counts as empty. Returns the
     /// value's length after it.
     pub fn write_at(&mut self, k: Keyed<'_>, offset: usize, bytes: &[u8]) -> usize {
+        let pulse = &self.pulse;
         let after = self.table.update(k, |e| {
-            e.write_at(offset, bytes);
+            e.write_at(offset, bytes, pulse);
             e.value().len()
         });
         after.unwrap_or_else(|| {
-            let mut value = vec![0; offset];
-            value.extend_from_slice(bytes);
-            self.table.insert_new(k.hash, Entry::new(k.key, &value, None));
-            value.len()
+            let mut entry = if offset == 0 { Entry::copied(k.key, bytes, None, pulse) } else { Entry::new(k.key, &[], None) };
+            if offset > 0 {
+                entry.write_at(offset, bytes, pulse);
+            }
+            self.table.insert_new(k.hash, entry);
+            offset + bytes.len()
         })
     }
 
@@ -161,6 +170,12 @@ impl KvMachine {
 
     /// Goes on without keys, hashing under `seed`.
     fn start_over(&mut self, seed: Seed) {
+        if self.table.seed() == seed && self.table.is_small() {
+            // As many as are flushed in one transaction would be tables to be freed.
+            self.table.clear_small(&self.pulse);
+            self.expiry = ExpiryIndex::default();
+            return;
+        }
         let table = std::mem::replace(&mut self.table, Table::new(seed));
         self.remains.take(table, std::mem::take(&mut self.expiry));
     }
@@ -258,6 +273,7 @@ impl KvMachine {
 impl StateMachine for KvMachine {
     fn apply(&mut self, index: LogIndex, command: &[u8]) {
         for effect in Decoder::new(command) {
+            self.pulse.stepped();
             match effect {
                 Ok(effect) => self.perform(effect),
                 Err(error) => invariant!(false, "entry {index} of the log cannot be read: {error}"),
@@ -274,6 +290,10 @@ impl StateMachine for KvMachine {
             tracing::error!(%error, "a part of the state cannot be read");
             UnreadablePart
         })
+    }
+
+    fn keep_alive(&mut self, pulse: &Pulse) {
+        self.pulse = pulse.clone();
     }
 
     fn clear(&mut self) {

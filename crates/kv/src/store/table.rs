@@ -9,6 +9,8 @@
 //! only how far it came, meets every entry that is there throughout, whatever splits meanwhile.
 
 use hashbrown::HashTable;
+use martlet_fabric::Pulse;
+use martlet_fabric::pulse::STEP_BYTES;
 
 use super::entry::Entry;
 use super::hash::{Hasher, POSITION_BITS, Position, Seed, position};
@@ -20,6 +22,8 @@ pub const BUCKET_ENTRIES: usize = 448;
 /// How many buckets one call of [`Table::walk`] looks into: a table that was emptied keeps its buckets, and to pass a million of them takes longer
 /// than a turn may.
 const WALK_BUCKETS: usize = 1024;
+/// A table of so few entries is cleared at once.
+const SMALL_ENTRIES: usize = 1024;
 /// No bucket is split so often that its range is narrower than a [`Position`].
 const MAX_DEPTH: u32 = POSITION_BITS - SEGMENT_BITS;
 
@@ -143,6 +147,26 @@ impl Table {
         let segments: Box<[Segment]> = (0..1 << SEGMENT_BITS).map(|_| Segment::default()).collect();
         let table_bytes = segments.len() * size_of::<Segment>() + segments.iter().map(Segment::heap_bytes).sum::<usize>();
         Table { hasher: Hasher::new(seed), segments, len: 0, entry_bytes: 0, table_bytes, nothing: Bucket::default() }
+    }
+
+    /// Whether it is so small that it can be cleared at once.
+    pub(super) fn is_small(&self) -> bool {
+        self.len <= SMALL_ENTRIES && self.segments.iter().map(|segment| segment.buckets.len()).sum::<usize>() <= 2 * self.segments.len()
+    }
+
+    /// Removes every entry, there being [few](Table::is_small).
+    pub(super) fn clear_small(&mut self, pulse: &Pulse) {
+        if self.len == 0 {
+            return;
+        }
+        for segment in self.segments.iter_mut().filter(|segment| segment.len > 0) {
+            pulse.worked(segment.len * STEP_BYTES);
+            *segment = Segment::default();
+        }
+        let slots = |segment: &Segment| segment.buckets.iter().map(|bucket| bucket.entries.allocation_size()).sum::<usize>();
+        let in_segments: usize = self.segments.iter().map(|segment| segment.heap_bytes() + slots(segment)).sum();
+        self.table_bytes = self.segments.len() * size_of::<Segment>() + in_segments;
+        (self.len, self.entry_bytes) = (0, 0);
     }
 
     /// Its buckets, by segments, for whoever takes it apart.
@@ -368,7 +392,7 @@ mod tests {
         for i in 0..45_000u32 {
             let key = i.to_le_bytes();
             let k = table.keyed(&key);
-            table.update(k, |e| e.replace(&vec![b'x'; (i % 100) as usize], None));
+            table.update(k, |e| e.replace(&vec![b'x'; (i % 100) as usize], None, &Pulse::default()));
         }
         assert_eq!((table.entry_bytes, table.table_bytes), sum(&table));
         for i in 0..50_000u32 {
@@ -437,7 +461,7 @@ mod tests {
                 match value {
                     Some(v) => {
                         let value = vec![v; usize::from(v)];
-                        if table.update(k, |e| e.replace(&value, None)).is_none() {
+                        if table.update(k, |e| e.replace(&value, None, &Pulse::default())).is_none() {
                             table.insert_new(k.hash, Entry::new(&key, &value, None));
                         }
                         model.insert(key, value);

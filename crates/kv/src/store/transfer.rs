@@ -35,7 +35,8 @@ fn keys(machine: &KvMachine, from: u64, budget: usize, out: &mut Vec<u8>) -> Opt
         put_varint(out, entry.value().len() as u64);
         out.extend_from_slice(&entry.expiry().unwrap_or(0).to_le_bytes());
         out.extend_from_slice(entry.key());
-        out.extend_from_slice(entry.value());
+        machine.pulse.stepped();
+        machine.pulse.append(out, entry.value());
         out.len() - start < budget
     });
     let last = next.map_or((1 << POSITION_BITS) - 1, |next| next - 1);
@@ -64,7 +65,8 @@ fn sessions(machine: &KvMachine, from: u64, budget: usize, out: &mut Vec<u8>) ->
         for (seq, reply) in session.replies() {
             out.extend_from_slice(&seq.to_le_bytes());
             put_varint(out, reply.len() as u64);
-            out.extend_from_slice(reply);
+            machine.pulse.stepped();
+            machine.pulse.append(out, reply);
         }
     }
     None
@@ -85,7 +87,9 @@ pub(super) fn install(machine: &mut KvMachine, part: &[u8]) -> Result<(), Effect
             clear_positions(machine, first, last);
             while !d.rest().is_empty() {
                 let (key, value, expiry) = (d.length()?, d.length()?, d.u64()?);
-                machine.adopt(Entry::new(d.bytes(key)?, d.bytes(value)?, (expiry != 0).then_some(expiry)));
+                let entry = Entry::copied(d.bytes(key)?, d.bytes(value)?, (expiry != 0).then_some(expiry), &machine.pulse);
+                machine.pulse.stepped();
+                machine.adopt(entry);
             }
         }
         2 => {
@@ -99,7 +103,10 @@ pub(super) fn install(machine: &mut KvMachine, part: &[u8]) -> Result<(), Effect
                 let mut replies = Vec::new();
                 for _ in 0..count {
                     let (seq, len) = (d.u64()?, d.length()?);
-                    replies.push((seq, d.bytes(len)?.to_vec()));
+                    let mut reply = Vec::new();
+                    machine.pulse.append(&mut reply, d.bytes(len)?);
+                    machine.pulse.stepped();
+                    replies.push((seq, reply));
                 }
                 machine.sessions.restore(id, lowest, replies.into_iter());
             }
@@ -121,6 +128,7 @@ fn clear_positions(machine: &mut KvMachine, first: u64, last: u64) {
         });
     }
     for key in gone {
+        machine.pulse.stepped();
         machine.delete(machine.keyed(&key));
     }
 }

@@ -4,6 +4,7 @@ mod backups;
 mod fabric;
 mod fake;
 mod info;
+mod limits;
 mod mistakes;
 mod page;
 mod redis;

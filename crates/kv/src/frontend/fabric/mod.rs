@@ -8,8 +8,9 @@
 mod lane;
 pub(crate) mod wire;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
+use hashbrown::HashMap;
 use martlet_fabric::{Completion, Fabric, LocalRegion, PeerId};
 use martlet_protocol::basics::layout::{self, Component, Sizes};
 use martlet_protocol::basics::{Time, ViewNumber};
@@ -54,6 +55,8 @@ fn token(peer: PeerId, what: u64) -> martlet_fabric::Token {
 pub struct FabricFront {
     sizes: Sizes,
     lanes: Vec<Lane>,
+    /// Where each client's lane stands among them.
+    places: HashMap<PeerId, usize>,
     /// The client that commands see: one for all, since requests over the fabric leave nothing behind on a connection.
     slot: Option<ClientSlot>,
     record: Vec<u8>,
@@ -70,6 +73,7 @@ impl FabricFront {
         FabricFront {
             sizes,
             lanes: Vec::new(),
+            places: HashMap::new(),
             slot: None,
             record: Vec::new(),
             spans: Vec::new(),
@@ -111,10 +115,16 @@ impl FabricFront {
 
     fn client_event<R: Replica<Machine = KvMachine>>(&mut self, event: ClientEvent, turn: &mut Turn<'_, R>) {
         match event {
-            ClientEvent::Up(peer) => self.lanes.push(Lane::new(peer, self.sizes.client_ring_bytes)),
+            ClientEvent::Up(peer) => {
+                self.places.insert(peer, self.lanes.len());
+                self.lanes.push(Lane::new(peer, self.sizes.client_ring_bytes));
+            }
             ClientEvent::Gone { peer, certain } => {
-                let Some(at) = self.lanes.iter().position(|lane| lane.peer == peer) else { return };
+                let Some(at) = self.places.remove(&peer) else { return };
                 let lane = self.lanes.swap_remove(at);
+                if let Some(moved) = self.lanes.get(at) {
+                    self.places.insert(moved.peer, at);
+                }
                 match lane.session {
                     Some(session) if turn.shared.env.is_primary && certain => turn.perform(Effect::End { session }),
                     // It may live, and ask again what it has no reply to, here or elsewhere.
@@ -135,14 +145,9 @@ impl FabricFront {
             return;
         }
         self.orphans_end_at = None;
-        let orphans: Vec<SessionId> = turn
-            .replica
-            .machine()
-            .sessions()
-            .from(SessionId(0))
-            .map(|(id, _)| id)
-            .filter(|id| !self.lanes.iter().any(|lane| lane.session == Some(*id)))
-            .collect();
+        let claimed = self.claimed();
+        let orphans: Vec<SessionId> =
+            turn.replica.machine().sessions().from(SessionId(0)).map(|(id, _)| id).filter(|id| !claimed.contains(id)).collect();
         for session in orphans {
             turn.perform(Effect::End { session });
         }
@@ -151,12 +156,21 @@ impl FabricFront {
     /// Ends the sessions of clients that have not come back.
     fn end_parted<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
         let now = turn.replica.now();
+        if self.parted.front().is_none_or(|(due, _)| now < *due) {
+            return;
+        }
+        let claimed = self.claimed();
         while let Some(&(_, session)) = self.parted.front().filter(|(due, _)| now >= *due) {
             self.parted.pop_front();
-            if turn.shared.env.is_primary && !self.lanes.iter().any(|lane| lane.session == Some(session)) {
+            if turn.shared.env.is_primary && !claimed.contains(&session) {
                 turn.perform(Effect::End { session });
             }
         }
+    }
+
+    /// The sessions whose clients are connected.
+    fn claimed(&self) -> BTreeSet<SessionId> {
+        self.lanes.iter().filter_map(|lane| lane.session).collect()
     }
 
     /// Sends what may go. Returns how many replies went.
@@ -178,7 +192,7 @@ impl FabricFront {
     pub(crate) fn complete<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R, completion: Completion) {
         let rest = layout::token_rest(completion.token);
         let peer = PeerId((rest >> 1) as u32);
-        let Some(lane) = self.lanes.iter_mut().find(|lane| lane.peer == peer) else { return };
+        let Some(lane) = self.places.get(&peer).map(|at| &mut self.lanes[*at]) else { return };
         match (rest & 1, completion.result) {
             (REPLY, Ok(_)) if lane.reply_stands() => replica.fabric().nudge(peer),
             (PROGRESS, Ok(position)) => lane.progress(position),

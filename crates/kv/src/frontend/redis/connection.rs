@@ -104,12 +104,14 @@ impl Connection {
         }
     }
 
-    /// Sends what may go, as far as the socket takes it. Returns how many bytes went.
-    pub(super) fn write(&mut self) -> io::Result<usize> {
+    /// Sends what may go, as far as the socket takes it, and so many bytes at most: whoever reads as fast as this writes gets the rest in the next turn. Returns
+    /// how many bytes went.
+    pub(super) fn write(&mut self, most: usize) -> io::Result<usize> {
         let mut total = 0;
-        while !self.blocked && !self.output.sendable().is_empty() {
+        while !self.blocked && total < most && !self.output.sendable().is_empty() {
+            let sendable = self.output.sendable();
             // The other end may be gone: an error, not a signal.
-            match send(&self.fd, self.output.sendable(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match send(&self.fd, &sendable[..sendable.len().min(most - total)], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(n) => {
                     self.output.sent(n);
                     total += n;

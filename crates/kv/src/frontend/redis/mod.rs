@@ -325,7 +325,7 @@ impl RedisFront {
 
     fn close(&mut self, at: usize, shared: &mut Shared) {
         if let Some(connection) = self.connections[at].take() {
-            shared.clients.remove(connection.slot);
+            shared.clients.remove(connection.slot, &shared.pulse);
             shared.stats.connections -= 1;
             self.free.push(at);
             // A descriptor is free again.
@@ -348,7 +348,7 @@ impl RedisFront {
                 kept += 1;
                 continue;
             }
-            match connection.write() {
+            match connection.write(REPLY_BYTES) {
                 Ok(n) => {
                     bytes += n;
                     shared.stats.output_bytes += n as u64;
