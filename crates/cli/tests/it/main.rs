@@ -5,6 +5,7 @@ mod cluster;
 mod command;
 mod containers;
 mod durable;
+mod limits;
 mod martlet;
 mod nodes;
 mod recover;
