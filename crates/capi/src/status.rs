@@ -108,7 +108,10 @@ fn of_run(error: &RunError) -> martlet_status {
         | RunError::System { .. }
         | RunError::Removed { .. }
         | RunError::OnCommit { .. }
-        | RunError::NothingHeld { .. } => MARTLET_FAILED,
+        | RunError::NothingHeld { .. }
+        | RunError::Level { .. }
+        | RunError::Build { .. }
+        | RunError::Unreadable { .. } => MARTLET_FAILED,
     }
 }
 

@@ -132,6 +132,11 @@ impl<F: Backend> ClientEndpoint<F> {
         Some(ProcessId { node, incarnation })
     }
 
+    /// Why the latest connection came to nothing that was refused since the node runs a build that does not understand this one, if that was less than `within` ago.
+    pub fn misfit(&self, within: Duration) -> Option<String> {
+        self.fabric.misfit(within)
+    }
+
     /// The endpoint itself. Take its events through [`ClientEndpoint::event`].
     pub fn fabric(&mut self) -> &mut F {
         &mut self.fabric

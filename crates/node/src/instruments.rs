@@ -194,6 +194,7 @@ impl<F: Fabric> Environment<F> for Instruments {
             Note::FirstReply => self.record(fabric, EventKind::FirstReply, view, me, 0),
             Note::Alone => self.record(fabric, EventKind::Alone, view, me, 0),
             Note::LaneFault { process, fault, .. } => tracing::error!(?process, fault, "a peer wrote what makes no sense"),
+            Note::Unreadable(entry) => tracing::error!("{entry}: another build has written it, and this replica steps aside"),
             Note::Unfit(view) => tracing::error!(view = view.0, "made primary without the whole state: starting over"),
             Note::ClockJumped { by_ns, held } => {
                 if held {

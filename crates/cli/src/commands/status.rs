@@ -38,13 +38,21 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let known: Vec<Known> =
         cluster.config().nodes.iter().map(|node| Known::of(&directory, &cluster, node.number)).collect::<Outcome<_>>()?;
     let perhaps: Vec<u16> = known.iter().filter(|known| known.activity != Some(Activity::Gone)).map(|known| known.node).collect();
-    let sights = if perhaps.is_empty() { Vec::new() } else { Observer::open(&cluster)?.connect(&perhaps, &interrupt)? };
+    let (mut sights, mut misfit) = (Vec::new(), None);
+    if !perhaps.is_empty() {
+        let mut observer = Observer::open(&cluster)?;
+        sights = observer.connect(&perhaps, &interrupt)?;
+        misfit = observer.misfit();
+    }
     // Of whom nothing is known but what can be read.
     let seen = |number: u16| sights.iter().any(|sight| sight.node == number && sight.reading.is_some());
     let settled = |known: &Known| known.activity.unwrap_or(if seen(known.node) { Activity::Running } else { Activity::Gone });
     let is_down = known.iter().all(|known| settled(known) == Activity::Gone);
     let view = observer::newest_view(&sights);
     summarise(&directory, &cluster, &sights, view, format);
+    if let Some(why) = misfit {
+        format.print(styled(WARN, format_args!("{why}\n")), || json!({"event": "refused", "why": why}));
+    }
     let mut table = Table::new(["node", "process", "state", "role", "view", "applied", "committed", "redis"]);
     for (known, node) in known.iter().zip(&cluster.config().nodes) {
         let (number, activity) = (known.node, settled(known));

@@ -135,6 +135,12 @@ impl<F: Backend> ClientOn<F> {
             let waited = start.elapsed();
             if waited >= self.patience {
                 self.client.abandon();
+                if self.client.connected().next().is_none()
+                    && let Some(why) = self.client.fabric().misfit(Duration::from_secs(2))
+                {
+                    // It has reached no node, and that is why.
+                    return Err(Fail::failed(why));
+                }
                 return Ok(None);
             }
             if waited < self.waiting.spin {

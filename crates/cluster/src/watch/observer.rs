@@ -24,6 +24,9 @@ trait Looking {
     fn look(&mut self) -> Vec<Sight>;
 
     fn wait(&mut self, timeout: Duration);
+
+    /// Why a node has refused this command of late, if their builds do not understand each other.
+    fn misfit(&self) -> Option<String>;
 }
 
 impl<F: Backend> Looking for ClientEndpoint<F> {
@@ -38,6 +41,10 @@ impl<F: Backend> Looking for ClientEndpoint<F> {
 
     fn wait(&mut self, timeout: Duration) {
         self.wait(timeout);
+    }
+
+    fn misfit(&self) -> Option<String> {
+        self.misfit(Duration::from_secs(2))
     }
 }
 
@@ -116,6 +123,11 @@ impl Observer {
         Ok(Observer { endpoint })
     }
 
+    /// Why a node that has refused this command of late cannot be looked at: their builds do not understand each other.
+    pub fn misfit(&self) -> Option<String> {
+        self.endpoint.misfit()
+    }
+
     /// What every node shows now, in the order of the configuration.
     pub fn look(&mut self) -> Vec<Sight> {
         self.endpoint.look()
@@ -137,7 +149,11 @@ impl Observer {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(Err(sights));
+                return match self.endpoint.misfit() {
+                    // Nothing can be seen, and that is why.
+                    Some(why) if sights.iter().all(|sight| sight.reading.is_none()) => Err(Fail::failed(why)),
+                    _ => Ok(Err(sights)),
+                };
             }
             // Connections wake it; counters change silently.
             self.endpoint.wait(left.min(Duration::from_millis(5)));

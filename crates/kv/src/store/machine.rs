@@ -1,8 +1,8 @@
 //! The replicated state: keys, sessions and the seed.
 
-use martlet_fabric::{Pulse, invariant};
+use martlet_fabric::Pulse;
 use martlet_protocol::basics::LogIndex;
-use martlet_protocol::replica::{StateMachine, UnreadablePart};
+use martlet_protocol::replica::{StateMachine, UnreadableEntry, UnreadablePart};
 
 use super::effects::{Decoder, Effect};
 use super::entry::Entry;
@@ -26,6 +26,8 @@ pub struct KvMachine {
     remains: Remains,
     /// Where long work is reported.
     pub(super) pulse: Pulse,
+    /// The first entry that could not be read. No part of the state.
+    unreadable: Option<UnreadableEntry>,
 }
 
 impl Default for KvMachine {
@@ -36,6 +38,7 @@ impl Default for KvMachine {
             sessions: Sessions::default(),
             remains: Remains::default(),
             pulse: Pulse::default(),
+            unreadable: None,
         }
     }
 }
@@ -272,16 +275,30 @@ impl KvMachine {
 
 impl StateMachine for KvMachine {
     fn apply(&mut self, index: LogIndex, command: &[u8]) {
+        if self.unreadable.is_some() {
+            return;
+        }
         for effect in Decoder::new(command) {
             self.pulse.stepped();
             match effect {
                 Ok(effect) => self.perform(effect),
-                Err(error) => invariant!(false, "entry {index} of the log cannot be read: {error}"),
+                Err(error) => {
+                    self.unreadable = Some(UnreadableEntry { index, why: error.to_string() });
+                    return;
+                }
             }
         }
     }
 
+    fn unreadable(&self) -> Option<&UnreadableEntry> {
+        self.unreadable.as_ref()
+    }
+
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
+        if self.unreadable.is_some() {
+            out.push(transfer::NO_PART);
+            return None;
+        }
         transfer::transfer(self, cursor, budget, out)
     }
 
@@ -299,6 +316,7 @@ impl StateMachine for KvMachine {
     fn clear(&mut self) {
         self.start_over(Seed::default());
         self.sessions = Sessions::default();
+        self.unreadable = None;
     }
 
     fn digest(&self) -> u64 {
@@ -325,4 +343,35 @@ fn hash_words(h: &Hasher, words: &[u64]) -> u64 {
         into.copy_from_slice(&word.to_le_bytes());
     }
     h.hash(&bytes[..words.len() * 8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Effects;
+
+    #[test]
+    fn an_entry_that_cannot_be_read_is_named_and_what_follows_is_not_taken() {
+        let put = |key: &'static [u8]| {
+            let mut effects = Effects::default();
+            effects.push(Effect::Put { key, value: b"value", expiry: None });
+            effects.bytes().to_vec()
+        };
+        let (mut machine, mut learner) = (KvMachine::new(), KvMachine::new());
+        machine.apply(LogIndex(1), &put(b"one"));
+        assert_eq!(machine.unreadable(), None);
+        // What a later build may write: a kind that is not known here.
+        machine.apply(LogIndex(2), &[200, 1, 2]);
+        machine.apply(LogIndex(3), &put(b"three"));
+        let unreadable = machine.unreadable().expect("an entry").to_string();
+        assert_eq!(unreadable, "entry 2 of the log cannot be read: 200 is no kind of effect");
+        assert_eq!(machine.len(), 1);
+        let mut part = Vec::new();
+        assert_eq!(machine.transfer(0, 1000, &mut part), None);
+        assert!(learner.install(&part).is_err(), "a state that lacks something is not taken");
+        machine.clear();
+        assert_eq!(machine.unreadable(), None);
+        machine.apply(LogIndex(1), &put(b"one"));
+        assert_eq!(machine.len(), 1);
+    }
 }

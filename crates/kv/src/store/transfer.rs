@@ -15,6 +15,9 @@ use super::hash::{POSITION_BITS, Seed};
 use super::machine::KvMachine;
 use super::sessions::SessionId;
 
+/// The first byte of what is no part of the state.
+pub(super) const NO_PART: u8 = 0;
+
 /// Cursors from here on speak of sessions: the rest is a session's name without its lowest bit.
 const SESSIONS: u64 = 1 << 63;
 

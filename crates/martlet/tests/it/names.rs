@@ -75,6 +75,15 @@ fn of_run(error: RunError) -> Option<PathBuf> {
         | RunError::Removed { node: _, why: _ }
         | RunError::NothingHeld { node: _ }
         | RunError::OnCommit { node: _ } => None,
+        RunError::Level { node: _, level: _, build } => {
+            let _: Protocol = build;
+            None
+        }
+        RunError::Build { node: _, why: _ } => None,
+        RunError::Unreadable { node: _, entry, build: _ } => {
+            let _: UnreadableEntry = entry;
+            None
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use martlet_fabric::{Pulse, invariant};
 use martlet_protocol::basics::LogIndex;
-use martlet_protocol::replica::{self, UnreadablePart};
+use martlet_protocol::replica::{self, UnreadableEntry, UnreadablePart};
 
 use super::call::ReadJob;
 use super::entry::Entry;
@@ -96,6 +96,8 @@ pub(super) fn digest_of(bytes: &[u8]) -> u64 {
 const SESSIONS: u64 = 1 << 63;
 /// The first byte of a part: what it is a part of.
 const OF_MACHINE: u8 = 1;
+/// That of what is no part, of a machine that could not read an entry.
+const NO_PART: u8 = 0;
 const OF_SESSIONS: u8 = 2;
 
 /// A program's machine with the sessions of its clients.
@@ -103,6 +105,8 @@ pub(super) struct Replicated<M> {
     inner: M,
     sessions: Sessions,
     reply: Vec<u8>,
+    /// The first entry that could not be read.
+    unreadable: Option<UnreadableEntry>,
     /// Where a leader executes on commit: its calls that wait for entries to be applied, in their order, and what has come of those before them.
     under_way: VecDeque<UnderWay<M>>,
     through: VecDeque<Through<M>>,
@@ -124,7 +128,14 @@ pub(super) enum Through<M> {
 
 impl<M: StateMachine> Replicated<M> {
     pub fn new(inner: M) -> Self {
-        Replicated { inner, sessions: Sessions::default(), reply: Vec::new(), under_way: VecDeque::new(), through: VecDeque::new() }
+        Replicated {
+            inner,
+            sessions: Sessions::default(),
+            reply: Vec::new(),
+            unreadable: None,
+            under_way: VecDeque::new(),
+            through: VecDeque::new(),
+        }
     }
 
     pub fn inner(&self) -> &M {
@@ -207,6 +218,7 @@ impl<M: StateMachine> Replicated<M> {
     pub fn clear(&mut self) {
         self.inner.clear();
         self.sessions.clear();
+        self.unreadable = None;
     }
 }
 
@@ -215,12 +227,14 @@ pub(super) struct Lent<'a, M>(pub &'a mut Replicated<M>);
 
 impl<M: StateMachine> replica::StateMachine for Lent<'_, M> {
     fn apply(&mut self, index: LogIndex, command: &[u8]) {
-        let entry = Entry::decode(command);
-        invariant!(
-            entry.is_some(),
-            "entry {index} of the log is none of an embedded replica: do all nodes of the cluster run the same program?"
-        );
-        let Some(entry) = entry else { return };
+        if self.0.unreadable.is_some() {
+            return;
+        }
+        let Some(entry) = Entry::decode(command) else {
+            let why = "it is none of an embedded replica: do all nodes of the cluster run the same program?".into();
+            self.0.unreadable = Some(UnreadableEntry { index, why });
+            return;
+        };
         self.0.look();
         let mut reply = std::mem::take(&mut self.0.reply);
         reply.clear();
@@ -232,7 +246,15 @@ impl<M: StateMachine> replica::StateMachine for Lent<'_, M> {
         self.0.reply = reply;
     }
 
+    fn unreadable(&self) -> Option<&UnreadableEntry> {
+        self.0.unreadable.as_ref()
+    }
+
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
+        if self.0.unreadable.is_some() {
+            out.push(NO_PART);
+            return None;
+        }
         if cursor < SESSIONS {
             out.push(OF_MACHINE);
             let next = self.0.inner.transfer(cursor, budget, out).unwrap_or(SESSIONS);
@@ -313,6 +335,22 @@ mod tests {
         assert_eq!(apply(&mut machine, 9, Entry::Plain { command: b"c" }), [3]);
         assert_eq!(apply(&mut machine, 10, once), [2]);
         assert_eq!(machine.inner().0, b"abc");
+    }
+
+    #[test]
+    fn an_entry_of_another_build_is_named_and_the_state_is_not_taught() {
+        let mut machine = Replicated::new(List::default());
+        Lent(&mut machine).apply(LogIndex(7), &[99, 1]);
+        let mut plain = Vec::new();
+        Entry::Plain { command: b"a" }.encode(&mut plain);
+        Lent(&mut machine).apply(LogIndex(8), &plain);
+        assert_eq!(Lent(&mut machine).unreadable().map(|entry| entry.index), Some(LogIndex(7)));
+        assert_eq!(machine.inner().0, b"", "nothing that follows is taken");
+        let mut part = Vec::new();
+        assert_eq!(Lent(&mut machine).transfer(0, 1000, &mut part), None);
+        assert_eq!(Lent(&mut Replicated::new(List::default())).install(&part), Err(UnreadablePart));
+        Lent(&mut machine).clear();
+        assert_eq!(Lent(&mut machine).unreadable(), None);
     }
 
     #[test]

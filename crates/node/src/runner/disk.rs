@@ -14,6 +14,7 @@ use crate::counters::Counter;
 use crate::durable::{Keeper, Origin, Store};
 use crate::engine::NodeEngine;
 use crate::stop::Stop;
+use crate::version;
 use crate::wal::{Recovered, WalError};
 
 /// Who a life is to be, and where on its disk it begins, if there is one.
@@ -83,6 +84,9 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             let (snapshot, journal) = (recovered.snapshot.unwrap_or_default(), recovered.frames.concat());
             let back = E::recover(me, config()?, &snapshot.parts, &snapshot.last, &journal, fabric, machine)
                 .map_err(|error| failed(store.unfit(life, error)))?;
+            if let Some(entry) = machine.unreadable() {
+                return Err(RunError::Unreadable { node, entry: entry.clone(), build: version::protocol() });
+            }
             if let Some(back) = back {
                 let (ballot, last, committed) = (back.returned().map_or(0, |log| log.ballot), back.last(), back.committed());
                 tracing::info!(ballot, %last, %committed, "{me} comes back with the log of an earlier life");

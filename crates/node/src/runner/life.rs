@@ -1,6 +1,7 @@
 //! One life of a node: its turns, its sleeps, and its founding.
 
 use std::io;
+use std::time::Duration;
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::shm::DeathWords;
@@ -11,7 +12,7 @@ use martlet_protocol::duty::{Host, Turn};
 use martlet_protocol::engine::Gathered;
 use martlet_protocol::founding::{Refounding, Returned, Verdict};
 use martlet_protocol::membership::{ClockBounds, Core, Member, Roles};
-use martlet_protocol::replica::{Application, Standing};
+use martlet_protocol::replica::{Application, Standing, StateMachine as _, UnreadableEntry};
 
 use super::RunError;
 use super::disk::Birth;
@@ -50,6 +51,39 @@ pub(super) enum End {
     /// As this earlier life, of which the disk has the log.
     ComeBackAs(u64),
     DiskFailed(WalError),
+    /// The view's feature level is one that this build cannot work at.
+    Unsuited(u8),
+    /// It has met only nodes of builds that do not understand it. With it the reason for which the latest connection was refused.
+    Misfit(String),
+    /// Its machine could not read an entry of the log.
+    Unreadable(UnreadableEntry),
+}
+
+/// For how long a node that knows no view, and has met only nodes of builds that it does not understand, waits for others, in nanoseconds.
+const MISFIT_PATIENCE_NS: u64 = 5_000_000_000;
+/// How often it looks whether that is so, in nanoseconds.
+const MISFIT_INTERVAL_NS: u64 = 100_000_000;
+/// How old the latest refusal may be.
+const MISFIT_FRESH: Duration = Duration::from_secs(2);
+
+/// Whether this node meets only nodes of other builds.
+#[derive(Debug, Default)]
+struct Misfits {
+    next: Time,
+    since: Option<Time>,
+}
+
+impl Misfits {
+    /// Why this node cannot belong to anything, once that has lasted. `refusal`: the latest refusal of that kind, if no node of its own build is there.
+    fn verdict(&mut self, now: Time, refusal: impl FnOnce() -> Option<String>) -> Option<String> {
+        if now < self.next {
+            return None;
+        }
+        self.next = now.after(MISFIT_INTERVAL_NS);
+        let why = refusal();
+        self.since = why.as_ref().map(|_| self.since.unwrap_or(now));
+        why.filter(|_| self.since.is_some_and(|since| now.since(since) >= MISFIT_PATIENCE_NS))
+    }
 }
 
 /// What goes on into the next life.
@@ -76,6 +110,7 @@ pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
     lives: Vec<u64>,
     /// It has founded the cluster for others, who have to learn that from it.
     pub(super) founds_for_others: bool,
+    misfits: Misfits,
 }
 
 impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
@@ -135,7 +170,18 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         agent.take_membership_events();
         let rehearsals = Rehearsals::new(settings, clocks, now);
         let gaps = Gaps::new(now, stall_ns);
-        Ok(Life { agent, rehearsals, words: Some(words), me, gaps, keeper, returns, lives, founds_for_others: false })
+        Ok(Life {
+            agent,
+            rehearsals,
+            words: Some(words),
+            me,
+            gaps,
+            keeper,
+            returns,
+            lives,
+            founds_for_others: false,
+            misfits: Misfits::default(),
+        })
     }
 
     /// Turns, until it is over.
@@ -170,6 +216,18 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                     Verdict::ComeBackAs(life) => return Ok(End::ComeBackAs(life)),
                 }
             }
+            if founding.is_some()
+                && let Some(why) = self.misfit(turn.now)
+            {
+                return Ok(End::Misfit(why));
+            }
+            if let Some(level) = self.agent.host.member.core.unsuited() {
+                return Ok(End::Unsuited(level));
+            }
+            if let Some(entry) = self.agent.host.machine.unreadable().cloned() {
+                self.leave(stop);
+                return Ok(End::Unreadable(entry));
+            }
             if let Some(error) = self.keeper.as_mut().and_then(Keeper::failure) {
                 self.step_aside(stop, &error);
                 return Ok(End::DiskFailed(error));
@@ -179,6 +237,9 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             {
                 let Host { engine, machine, member, .. } = &mut self.agent.host;
                 let gathered = if goes_on_from(&moved) { engine.gather(&mut member.fabric, machine) } else { None };
+                if let Some(entry) = machine.unreadable().cloned() {
+                    return Ok(End::Unreadable(entry));
+                }
                 return Ok(End::MovesOn(Box::new(moved), gathered));
             }
             if self.is_asked_to_end(stop) {
@@ -235,6 +296,13 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             self.agent.record(EventKind::Stalled, None, gap);
         }
         turn
+    }
+
+    /// Why this node, which knows no view, never will: every node that is there runs a build that does not understand this one.
+    fn misfit(&mut self, now: Time) -> Option<String> {
+        let host = &self.agent.host.member;
+        let alone = host.members.is_empty() && host.core.view().is_none();
+        self.misfits.verdict(now, || alone.then(|| host.fabric.misfit(MISFIT_FRESH)).flatten())
     }
 
     /// A turn of a node that waits for others: they may need this core.
@@ -343,5 +411,25 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let newest = host.member.core.newest_life().0;
         let parts = Parts { app, machine: host.machine, counters: instruments.counters, engine: host.engine };
         (newest, parts, self.keeper.map_or(Ok(()), Keeper::close))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_node_that_meets_none_of_its_build_for_long_gives_up() {
+        let why = || Some("another build".to_owned());
+        let mut misfits = Misfits::default();
+        let at = |ns| Time(1 + ns);
+        assert_eq!(misfits.verdict(at(0), why), None);
+        assert_eq!(misfits.verdict(at(MISFIT_PATIENCE_NS - 1), why), None);
+        // One of its own build has come.
+        assert_eq!(misfits.verdict(at(MISFIT_PATIENCE_NS + MISFIT_INTERVAL_NS), || None), None);
+        let again = at(MISFIT_PATIENCE_NS + 2 * MISFIT_INTERVAL_NS);
+        assert_eq!(misfits.verdict(again, why), None);
+        assert_eq!(misfits.verdict(again.after(MISFIT_INTERVAL_NS - 1), || panic!("looks are not for every turn")), None);
+        assert_eq!(misfits.verdict(again.after(MISFIT_PATIENCE_NS), why).as_deref(), Some("another build"));
     }
 }

@@ -10,10 +10,10 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use martlet_fabric::shm::{DeathWordsError, process};
-use martlet_fabric::{Incarnation, NodeId, with_fabric};
+use martlet_fabric::{Incarnation, NodeId, Protocol, with_fabric};
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::ClockBounds;
-use martlet_protocol::replica::{Application, Execution, StateMachine as _};
+use martlet_protocol::replica::{Application, Execution, StateMachine as _, UnreadableEntry};
 use martlet_protocol::with_engine;
 
 use crate::backend::{Backend, Rest as _, StartError};
@@ -25,7 +25,7 @@ use crate::engine::NodeEngine;
 use crate::sched::{self, Placement};
 use crate::stop::Stop;
 use crate::undertaker::Undertaker;
-use crate::warm;
+use crate::{version, warm};
 
 pub(crate) use disk::belonged;
 use disk::{Birth, birth_after};
@@ -119,6 +119,36 @@ pub enum RunError {
         /// The file, what was tried of it, and what the system said.
         #[source]
         error: DiskError,
+    },
+    /// The cluster works at a feature level that this build cannot work at.
+    #[error(
+        "node {node}: the cluster works at feature level {level}, and this is {build}: run a build that can work at that level (docs/operating.md, \"Upgrade\")"
+    )]
+    Level {
+        /// Which node.
+        node: NodeId,
+        /// The view's level.
+        level: u8,
+        /// This build.
+        build: Protocol,
+    },
+    /// Every other node that is there runs a build that does not understand this one.
+    #[error("node {node}: no node of its own build is there; {why}")]
+    Build {
+        /// Which node.
+        node: NodeId,
+        /// How the latest connection came to nothing: it names both builds.
+        why: String,
+    },
+    /// Another build has written an entry of the log that this one cannot read.
+    #[error("node {node}: {entry}: another build has written it, and this is {build} (docs/operating.md, \"Upgrade\")")]
+    Unreadable {
+        /// Which node.
+        node: NodeId,
+        /// The entry.
+        entry: UnreadableEntry,
+        /// This build.
+        build: Protocol,
     },
     /// The cluster's file does not list it any more, as it saw when it was to begin a new life.
     #[error("node {node}: {why}")]
@@ -250,6 +280,9 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
             End::ComeBackAs(life) => known_as = Some(life),
             End::StartOver => {
                 resets += 1;
+            End::Unsuited(level) => return Err(RunError::Level { node, level, build: version::protocol() }),
+            End::Misfit(why) => return Err(RunError::Build { node, why }),
+            End::Unreadable(entry) => return Err(RunError::Unreadable { node, entry, build: version::protocol() }),
                 counters.set(Counter::Resets, resets);
                 tracing::warn!("node {node} starts over as a new incarnation");
                 relisted = match settings.relisted() {

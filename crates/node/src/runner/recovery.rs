@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use martlet_fabric::{Identity, Incarnation, PeerKind};
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::engine::Gathered;
-use martlet_protocol::replica::Application;
+use martlet_protocol::replica::{Application, StateMachine as _};
 
 use super::RunError;
 use super::disk::{Birth, belonged};
@@ -18,6 +18,7 @@ use crate::backend::Backend;
 use crate::config::{Cluster, Settings};
 use crate::durable::{DiskError, Origin, Store};
 use crate::engine::NodeEngine;
+use crate::version;
 
 /// How often the cluster's file is looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -112,6 +113,9 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let birth = Birth { me, disk: Some((store, Origin::Return { life })), gathered: None };
         let (mut engine, keeper) = Self::equip(settings.cluster(), &birth, None, machine, &fabric)?;
         let gathered = engine.gather(&mut fabric, machine);
+        if let Some(entry) = machine.unreadable() {
+            return Err(RunError::Unreadable { node, entry: entry.clone(), build: version::protocol() });
+        }
         keeper.map_or(Ok(()), |keeper| keeper.close()).map_err(|error| disk(error.into()))?;
         gathered.map(Some).ok_or(RunError::NothingHeld { node })
     }

@@ -20,6 +20,9 @@ const WORRY: Duration = Duration::from_secs(10);
 /// Names the node's file to the child process.
 pub const CONFIG: &str = "MARTLET_TEST_NODE";
 
+/// The highest number that the child process can read in its log: it plays an earlier build.
+const READS_UP_TO: &str = "MARTLET_TEST_READS_UP_TO";
+
 /// What a child process does.
 pub fn be_a_node(config: &Path) {
     // Nothing outlives the test, however it ends.
@@ -28,8 +31,19 @@ pub fn be_a_node(config: &Path) {
     let hooks = Hooks::new().expect("descriptors");
     hooks.stop.on_signals().expect("nobody else has them");
     let app = CounterApp::new(settings.cluster().sizes());
-    run(&settings, app, Machine::default(), hooks).expect("the node runs until it is asked to end");
-    std::process::exit(0);
+    let machine = match std::env::var(READS_UP_TO) {
+        Ok(number) => Machine::that_reads_up_to(number.parse().expect("a number")),
+        Err(_) => Machine::default(),
+    };
+    match run(&settings, app, machine, hooks) {
+        Ok(_) => std::process::exit(0),
+        Err(error) => {
+            // Where a test reads it.
+            std::fs::write(config.with_extension("error"), error.to_string()).expect("our directory");
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
+    }
 }
 
 /// Some nodes of one cluster, and an endpoint that watches them.
@@ -77,11 +91,26 @@ impl Nodes {
 
     /// Starts a node that is not running.
     pub fn spawn(&mut self, number: u16) {
+        self.spawn_with(number, None);
+    }
+
+    /// The same of a build that reads entries up to this number.
+    pub fn spawn_that_reads_up_to(&mut self, number: u16, most: u64) {
+        self.spawn_with(number, Some(most));
+    }
+
+    /// What a node said that has ended with an error.
+    pub fn error_of(&self, number: u16) -> String {
+        std::fs::read_to_string(self.dir.join(format!("{number}.error"))).expect("it has ended with one")
+    }
+
+    fn spawn_with(&mut self, number: u16, reads_up_to: Option<u64>) {
         let slot = &mut self.children[usize::from(number)];
         assert!(slot.is_none(), "node {number} runs already");
         let child = Command::new(std::env::current_exe().expect("ourselves"))
             .args(["--exact", "node_process", "--nocapture", "--test-threads=1"])
             .env(CONFIG, self.dir.join(format!("{number}.toml")))
+            .envs(reads_up_to.map(|most| (READS_UP_TO, most.to_string())))
             .stdout(std::process::Stdio::null())
             .spawn()
             .expect("ourselves again");

@@ -6,7 +6,9 @@ use martlet_fabric::ring::{Reader, Record, Writer};
 use martlet_fabric::{Completion, Fabric, LocalRegion, PeerEvent, PeerId, Region, Remote, Token};
 use martlet_protocol::basics::layout::{CLIENT_LANE, Component, Sizes};
 use martlet_protocol::basics::{LogIndex, Time, ViewNumber};
-use martlet_protocol::replica::{Application, ClientEvent, MadeUpClient, Replica, Standing, StateMachine, Ticket, UnreadablePart};
+use martlet_protocol::replica::{
+    Application, ClientEvent, MadeUpClient, Replica, Standing, StateMachine, Ticket, UnreadableEntry, UnreadablePart,
+};
 
 /// What a client wants. `seq` is its own count of increments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +63,17 @@ impl Reply {
 pub struct Counter {
     value: u64,
     sessions: BTreeMap<u64, (u64, u64)>,
+    /// The highest number of an increment that this build can read; `None`: it reads all.
+    reads_up_to: Option<u64>,
+    unreadable: Option<UnreadableEntry>,
 }
 
 impl Counter {
+    /// That of an earlier build, which reads entries up to this number.
+    pub fn that_reads_up_to(number: u64) -> Counter {
+        Counter { reads_up_to: Some(number), ..Counter::default() }
+    }
+
     /// The result of an increment, and whether it is a new one.
     fn add(&mut self, client: u64, seq: u64) -> (u64, bool) {
         match self.sessions.get(&client) {
@@ -82,10 +92,21 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 impl StateMachine for Counter {
-    fn apply(&mut self, _index: LogIndex, command: &[u8]) {
+    fn apply(&mut self, index: LogIndex, command: &[u8]) {
         let mut w = words(command);
         let (client, seq) = (w.next().expect("a client"), w.next().expect("a number"));
+        if self.unreadable.is_some() {
+            return;
+        }
+        if self.reads_up_to.is_some_and(|most| seq > most) {
+            self.unreadable = Some(UnreadableEntry { index, why: format!("{seq} is a number of a later build") });
+            return;
+        }
         self.add(client, seq);
+    }
+
+    fn unreadable(&self) -> Option<&UnreadableEntry> {
+        self.unreadable.as_ref()
     }
 
     fn transfer(&self, cursor: u64, _budget: usize, out: &mut Vec<u8>) -> Option<u64> {
@@ -117,7 +138,7 @@ impl StateMachine for Counter {
     }
 
     fn clear(&mut self) {
-        *self = Counter::default();
+        *self = Counter { reads_up_to: self.reads_up_to, ..Counter::default() };
     }
 
     fn digest(&self) -> u64 {

@@ -5,6 +5,7 @@ mod counter;
 mod failover;
 mod rehearsal;
 mod session;
+mod unreadable;
 
 /// Not a test of its own: what the tests' child processes run.
 #[test]

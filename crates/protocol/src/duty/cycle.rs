@@ -229,6 +229,7 @@ impl DutyCycle {
                 self.turn.taken = if self.serving { app.poll(host) } else { 0 };
                 let Host { member, engine, machine, .. } = host;
                 self.posted = !host.dormant && engine.post(member.now, &mut member.fabric, machine);
+                host.mind_the_unreadable(env);
                 Step::Collect(After::Serve)
             }
             Step::Conclude(left) => {

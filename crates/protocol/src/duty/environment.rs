@@ -3,6 +3,7 @@
 use crate::basics::{ProcessId, Time, ViewNumber};
 use crate::membership::View;
 use crate::membership::view::Evidence;
+use crate::replica::UnreadableEntry;
 
 use martlet_fabric::PeerId;
 
@@ -96,4 +97,6 @@ pub enum Note<'a> {
         /// Whether it held a lease on the newest view that it knows.
         held: bool,
     },
+    /// The state machine could not read an entry, which another build has written: this process serves nobody any more, and has to leave.
+    Unreadable(&'a UnreadableEntry),
 }

@@ -157,6 +157,17 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
             self.member.note(env, Note::GaveUp);
         }
         self.unfit |= self.engine.standing() == Standing::Excluded && !self.member.excluded;
+        self.mind_the_unreadable(env);
+    }
+
+    /// A machine that could not read an entry shows nothing that a client may see: its replica serves nobody from here on, and leaves. To be called wherever
+    /// entries have been applied, before replies go out.
+    #[inline]
+    pub(super) fn mind_the_unreadable(&mut self, env: &mut impl Environment<F>) {
+        if let Some(entry) = self.machine.unreadable().filter(|_| !self.unfit) {
+            self.member.note(env, Note::Unreadable(entry));
+            self.unfit = true;
+        }
     }
 
     /// Whether this process should be woken by the death of `process`: the leader by that of every member, each other member by the death of the one before

@@ -26,15 +26,33 @@ pub const MAX_TRANSFER_BUDGET_BYTES: usize = MAX_PART_BYTES / 8;
 #[error("a part of the state cannot be read: do all nodes of the cluster run the same program?")]
 pub struct UnreadablePart;
 
+/// An entry of the log that a state machine cannot read: another build has written it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("entry {index} of the log cannot be read: {why}")]
+pub struct UnreadableEntry {
+    /// Its place in the log.
+    pub index: LogIndex,
+    /// What is wrong with it.
+    pub why: String,
+}
+
 /// The replicated state. Every replica applies the same commands in the same order and so holds the same state.
 ///
 /// Under `primary-backup` the primary has already changed its machine when it proposes (speculative execution, uKharon section 7.3): there,
 /// commands are the *effects* of a request, and `apply` runs on backups only.
 pub trait StateMachine {
     /// Applies one command, each once and in order. While a machine is being taught it holds only a part of the state: what a command finds
-    /// or does outside of the ranges installed so far is replaced when they are installed, and must do no harm. Deterministic: neither clock nor chance, nothing but the state and the arguments. A command that it cannot
-    /// read is a broken invariant, since it was proposed by a replica of this cluster and its seal held.
+    /// or does outside of the ranges installed so far is replaced when they are installed, and must do no harm. Deterministic: neither clock nor chance, nothing but the state and the arguments.
+    ///
+    /// A command that it cannot read was proposed by a replica of this cluster that runs another build. The machine then says so by
+    /// [`unreadable`](StateMachine::unreadable): what it holds means nothing from there on, and its replica steps aside.
     fn apply(&mut self, index: LogIndex, command: &[u8]);
+
+    /// The first entry that it could not read since it was last [cleared](StateMachine::clear). Until it is cleared again it takes no more commands, and what it
+    /// [transfers](StateMachine::transfer) is no part that a replica installs.
+    fn unreadable(&self) -> Option<&UnreadableEntry> {
+        None
+    }
 
     /// Appends to `out` the next part of the state from `cursor` on (0 at the start), about `budget` bytes of it, and returns the cursor
     /// after it, or `None` when that was the last. Between two calls commands may be applied; a receiver that has applied the same

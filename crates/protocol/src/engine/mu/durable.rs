@@ -18,7 +18,7 @@ use crate::basics::{LogIndex, ProcessId};
 use crate::engine::part::{self, Oversized};
 use crate::founding::Returned;
 use crate::replica::journal::{RecoverError, SnapshotStep};
-use crate::replica::{Execution, NoState, StateMachine, UnreadablePart};
+use crate::replica::{Execution, NoState, StateMachine, UnreadableEntry, UnreadablePart};
 
 /// What a follower has told about its stable storage, and whom.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,7 +110,8 @@ impl Mu {
     pub fn snapshot_step<S: StateMachine>(&mut self, machine: &S, budget: usize, out: &mut Vec<u8>) -> SnapshotStep {
         let Some(mut snapshot) = self.snapshot.take() else { return SnapshotStep::Void };
         let chain = self.log.journal.as_ref().map(|journal| journal.chain());
-        if !self.log.is_complete() || self.log.breaks() != snapshot.breaks || chain != Some(snapshot.chain) {
+        let holds = self.log.is_complete() && machine.unreadable().is_none();
+        if !holds || self.log.breaks() != snapshot.breaks || chain != Some(snapshot.chain) {
             return SnapshotStep::Void;
         }
         let step = match snapshot.cursor {
@@ -362,6 +363,10 @@ impl<S: StateMachine> StateMachine for Restoring<'_, S> {
                 self.machine.apply(index, command);
             }
         }
+    }
+
+    fn unreadable(&self) -> Option<&UnreadableEntry> {
+        self.machine.unreadable()
     }
 
     fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {

@@ -132,6 +132,8 @@ impl<F> Environment<F> for Surroundings<'_> {
             Note::Unfit(view) => {
                 Notable::Wrong(Property::FitPrimary, format!("view {view} makes {me} primary, which does not hold the state"))
             }
+            // Every process here runs the same machine.
+            Note::Unreadable(entry) => Notable::Wrong(Property::LogAgreement, format!("{me}: {entry}")),
             Note::GaveUp => Notable::Wrong(Property::Recovery, format!("{me} has executed what cannot be replicated")),
             Note::PeerUp(_)
             | Note::Excluded
