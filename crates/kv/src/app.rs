@@ -204,6 +204,10 @@ impl Application for KvApp {
         self.shared.shutdown
     }
 
+    fn malformed_requests(&self) -> u64 {
+        self.shared.stats.protocol_errors
+    }
+
     fn sleep(&mut self, at_most_ns: u64) -> bool {
         self.redis.sleep(at_most_ns)
     }

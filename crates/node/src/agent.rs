@@ -8,7 +8,7 @@ use martlet_protocol::engine::Engine;
 use martlet_protocol::membership::Core;
 use martlet_protocol::replica::{Application, Standing};
 
-use crate::counters::{Counters, EventKind};
+use crate::counters::{Counter, Counters, EventKind};
 use crate::idle::Rest;
 use crate::instruments::Instruments;
 
@@ -67,6 +67,7 @@ impl<F: Fabric, E: Engine, A: Application> Agent<F, E, A> {
 
     /// Writes the counters where others read them.
     pub fn publish(&mut self) {
+        self.instruments.counters.set(Counter::MalformedRequests, self.app.malformed_requests());
         self.instruments.publish(&self.host);
     }
 
@@ -122,7 +123,6 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::clock::jumps::{JumpWatch, Reading};
-    use crate::counters::{Counter, Counters};
 
     /// Somebody asks it for something in each turn. Keeps what the time was then.
     struct Asked(Time);

@@ -123,6 +123,10 @@ impl Instruments {
         count.set(Counter::Standing, standing);
         count.set(Counter::Reign, engine.reign());
         count.set(Counter::CacheRenewals, member.core.renewals_through_cache());
+        count.set(Counter::Level, member.core.view().map_or(0, |view| view.level.into()));
+        count.set(Counter::MalformedMessages, member.core.malformed());
+        count.set(Counter::MalformedViews, member.core.malformed_boards());
+        count.set(Counter::Contradictions, member.core.contradictions());
         let last = engine.last();
         count.set(Counter::ProposedIndex, last.0);
         if self.held != Some(last) {
@@ -193,7 +197,10 @@ impl<F: Fabric> Environment<F> for Instruments {
             Note::SteppedDown => self.record(fabric, EventKind::SteppedDown, view, me, 0),
             Note::FirstReply => self.record(fabric, EventKind::FirstReply, view, me, 0),
             Note::Alone => self.record(fabric, EventKind::Alone, view, me, 0),
-            Note::LaneFault { process, fault, .. } => tracing::error!(?process, fault, "a peer wrote what makes no sense"),
+            Note::LaneFault { process, fault, .. } => {
+                self.counters.add(Counter::LaneFaults, 1);
+                tracing::error!(?process, fault, "a peer wrote what makes no sense");
+            }
             Note::Unreadable(entry) => tracing::error!("{entry}: another build has written it, and this replica steps aside"),
             Note::Unfit(view) => tracing::error!(view = view.0, "made primary without the whole state: starting over"),
             Note::ClockJumped { by_ns, held } => {

@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use martlet_fabric::shm::{DeathWords, DeathWordsError};
+use martlet_fabric::shm::{BootstrapCounters, DeathWords, DeathWordsError};
 use martlet_fabric::{Fabric, Identity, NodeId, PeerId, RegionName, RegionSpec};
 use martlet_protocol::basics::Time;
 
@@ -75,6 +75,12 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     /// Why the latest connection came to nothing that was refused since its two ends run builds that do not understand each other, if that was less than
     /// `within` ago.
     fn misfit(&self, within: Duration) -> Option<String>;
+
+    /// What has come of connections since the start.
+    fn connections(&self) -> BootstrapCounters;
+
+    /// Datagrams, or packets of them, that no sender of ours produces.
+    fn malformed_datagrams(&self) -> u64;
 
     /// What any other thread of this process calls to end this endpoint's sleep, or the next one if it is about to sleep; where that cannot be, it does
     /// nothing.

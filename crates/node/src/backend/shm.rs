@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use martlet_fabric::primitive::{Ordering, fence};
-use martlet_fabric::shm::{DeathWords, DeathWordsError, HostLock, ParkWord, ShmConfig, ShmFabric, WakeReason};
+use martlet_fabric::shm::{BootstrapCounters, DeathWords, DeathWordsError, HostLock, ParkWord, ShmConfig, ShmFabric, WakeReason};
 use martlet_fabric::{Identity, NodeId, PeerId, Region, RegionName, RegionSpec, Remote};
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::{self, LIFE, MAX_ACTING_THREADS, MAX_MEMBERS, life};
@@ -62,6 +62,14 @@ impl Backend for ShmFabric {
 
     fn misfit(&self, within: Duration) -> Option<String> {
         self.misfit(within)
+    }
+
+    fn connections(&self) -> BootstrapCounters {
+        self.bootstrap_counters()
+    }
+
+    fn malformed_datagrams(&self) -> u64 {
+        self.datagram_counters().malformed
     }
 
     fn bell(&self) -> Box<dyn Fn() + Send> {

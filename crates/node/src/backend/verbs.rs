@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use martlet_fabric::shm::{DeathWords, DeathWordsError};
+use martlet_fabric::shm::{BootstrapCounters, DeathWords, DeathWordsError};
 use martlet_fabric::verbs::{DeviceChoice, VerbsConfig, VerbsFabric};
 use martlet_fabric::{Identity, NodeId, PeerId, RegionName};
 use martlet_protocol::basics::layout;
@@ -81,6 +81,14 @@ impl Backend for VerbsFabric {
 
     fn misfit(&self, within: Duration) -> Option<String> {
         VerbsFabric::misfit(self, within)
+    }
+
+    fn connections(&self) -> BootstrapCounters {
+        self.bootstrap_counters()
+    }
+
+    fn malformed_datagrams(&self) -> u64 {
+        self.mail_counters().rejected
     }
 
     fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError> {

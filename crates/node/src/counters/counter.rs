@@ -70,6 +70,17 @@ counters! {
     Whole "whole" "Whether it holds the whole state: 1, or 0 while it is being taught.",
     HeldAtNs "held_at_ns" "When the last entry that it holds was first seen to be there, on the wall clock, since 1970.",
     ClockJumps "clock_jumps" "How often the clock did what no drift explains, so that a lease would have been given up: a suspension, a wall clock that was set, a disruption that the hypervisor tells of.",
+    Protocol "protocol" "The version of the protocol that it speaks: nodes of another version are refused.",
+    Level "level" "The feature level of the view; 0 when it knows none.",
+    LevelMost "level_most" "The highest feature level that its program can work at.",
+    RefusedConnections "refused_connections" "Connections that came to nothing since one end refused the other, in this life of the node.",
+    RefusedBuilds "refused_builds" "Those of them in which the two ends run builds that do not understand each other.",
+    MalformedDatagrams "malformed_datagrams" "Datagrams, or packets of them, that no sender of ours produces, in this life of the node.",
+    MalformedMessages "malformed_messages" "Datagrams that are no message of membership, in this life of the node.",
+    MalformedViews "malformed_views" "Records of views in others' memory that are whole and no views, in this life of the node.",
+    Contradictions "contradictions" "How often a peer named another view under a known number, or had a value decided that is no view, in this life of the node.",
+    LaneFaults "lane_faults" "Lanes of the log that are read no further, since what a peer wrote there made no sense.",
+    MalformedRequests "malformed_requests" "Requests of clients that broke their protocol.",
 }
 
 #[cfg(test)]

@@ -36,6 +36,9 @@ use crate::wal::WalError;
 /// The longest sleep, in nanoseconds: a lost wake-up would cost this much and no more.
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
 
+/// How often what the fabric counts is brought to the counters, in nanoseconds.
+const COUNT_INTERVAL_NS: u64 = 100_000_000;
+
 /// What to do about nodes that are waited for since they may run unseen on this host.
 const ALL_HERE_HINT: &str = ", where this process does not see them: in another network namespace, or with another rendezvous directory. Start them; or, if \
     every node of the cluster runs where this one sees it, start this one with `martlet node --all-here`, as `martlet cluster up` does (docs/containers.md)";
@@ -111,6 +114,8 @@ pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
     /// It has founded the cluster for others, who have to learn that from it.
     pub(super) founds_for_others: bool,
     misfits: Misfits,
+    /// When what the fabric counts was last brought to the counters.
+    counted: Time,
 }
 
 impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
@@ -181,6 +186,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             lives,
             founds_for_others: false,
             misfits: Misfits::default(),
+            counted: Time(0),
         })
     }
 
@@ -292,7 +298,15 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         if let Some(keeper) = &mut self.keeper {
             turn.worked |= keeper.after_turn(&mut self.agent.host, &mut self.agent.instruments.counters) | news;
         }
-        if let Some(gap) = self.gaps.turn(turn.now, &mut self.agent.instruments.counters) {
+        let Agent { host, instruments, .. } = &mut self.agent;
+        if turn.now.since(self.counted) >= COUNT_INTERVAL_NS {
+            self.counted = turn.now;
+            let connections = host.member.fabric.connections();
+            instruments.counters.set(Counter::RefusedConnections, connections.refused);
+            instruments.counters.set(Counter::RefusedBuilds, connections.misfits);
+            instruments.counters.set(Counter::MalformedDatagrams, host.member.fabric.malformed_datagrams());
+        }
+        if let Some(gap) = self.gaps.turn(turn.now, &mut instruments.counters) {
             self.agent.record(EventKind::Stalled, None, gap);
         }
         turn

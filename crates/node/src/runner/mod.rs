@@ -222,6 +222,10 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     let mut counters = Counters::default();
     counters.set(Counter::Pid, u64::from(std::process::id()));
     counters.set(Counter::StartedNs, clock::now().0);
+    let build = version::protocol();
+    tracing::info!("node {node} runs {build}");
+    counters.set(Counter::Protocol, build.version.into());
+    counters.set(Counter::LevelMost, build.levels.most.into());
     // After the undertaker, who would keep the directory locked for longer than this process lives.
     let disk = |error| RunError::Disk { node, error };
     let mut store = Store::open(settings).map_err(disk)?;
@@ -276,13 +280,13 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         written.map_err(|error| disk(error.into()))?;
         match end {
             End::DiskFailed(error) => return Err(disk(error.into())),
+            End::Unsuited(level) => return Err(RunError::Level { node, level, build: version::protocol() }),
+            End::Misfit(why) => return Err(RunError::Build { node, why }),
+            End::Unreadable(entry) => return Err(RunError::Unreadable { node, entry, build: version::protocol() }),
             End::Stopped { left } => return Ok(Ended { left, resets }),
             End::ComeBackAs(life) => known_as = Some(life),
             End::StartOver => {
                 resets += 1;
-            End::Unsuited(level) => return Err(RunError::Level { node, level, build: version::protocol() }),
-            End::Misfit(why) => return Err(RunError::Build { node, why }),
-            End::Unreadable(entry) => return Err(RunError::Unreadable { node, entry, build: version::protocol() }),
                 counters.set(Counter::Resets, resets);
                 tracing::warn!("node {node} starts over as a new incarnation");
                 relisted = match settings.relisted() {

@@ -308,6 +308,11 @@ pub trait Application {
     /// Sleeps until there is something to do that the application learns of by its own means, such as sockets, or until a node's descriptor
     /// is readable that has been put among them; at most so many nanoseconds. `false`: it cannot, and has not slept.
     fn sleep(&mut self, _at_most_ns: u64) -> bool {
+    /// How many requests of its clients broke their protocol, since it was started.
+    fn malformed_requests(&self) -> u64 {
+        0
+    }
+
         false
     }
 

@@ -74,6 +74,17 @@ fn shown(counter: Counter) -> Option<(&'static str, Kind, Value)> {
         Counter::HeldAtNs => ("martlet_held_at_seconds", Gauge, Seconds),
         Counter::ClockJumps => ("martlet_clock_jumps_total", Count, Plain),
         Counter::GroupProcesses => ("martlet_group_processes", Gauge, Plain),
+        Counter::Protocol => ("martlet_protocol_version", Gauge, Plain),
+        Counter::Level => ("martlet_level", Gauge, Plain),
+        Counter::LevelMost => ("martlet_highest_level", Gauge, Plain),
+        Counter::RefusedConnections => ("martlet_refused_connections_total", Count, Plain),
+        Counter::RefusedBuilds => ("martlet_refused_builds_total", Count, Plain),
+        Counter::MalformedDatagrams => ("martlet_malformed_datagrams_total", Count, Plain),
+        Counter::MalformedMessages => ("martlet_malformed_messages_total", Count, Plain),
+        Counter::MalformedViews => ("martlet_malformed_views_total", Count, Plain),
+        Counter::Contradictions => ("martlet_contradictions_total", Count, Plain),
+        Counter::LaneFaults => ("martlet_lane_faults_total", Count, Plain),
+        Counter::MalformedRequests => ("martlet_malformed_requests_total", Count, Plain),
     })
 }
 

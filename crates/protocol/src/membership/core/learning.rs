@@ -254,7 +254,7 @@ impl Core {
                 Mark::LearnedFromBoard.reach();
                 self.learn(now, fabric, view);
             }
-            _ => self.malformed += 1,
+            _ => self.malformed_boards += 1,
         }
     }
 }

@@ -165,6 +165,7 @@ pub struct Core {
     events: VecDeque<Event>,
     message: Vec<u8>,
     malformed: u64,
+    malformed_boards: u64,
     contradictions: u64,
 }
 
@@ -210,6 +211,7 @@ impl Core {
             events: VecDeque::with_capacity(64),
             message: Vec::with_capacity(4096),
             malformed: 0,
+            malformed_boards: 0,
             contradictions: 0,
         }
     }
@@ -399,9 +401,14 @@ impl Core {
         self.stalls.longest_ns()
     }
 
-    /// Datagrams and records that made no sense.
+    /// Datagrams that made no sense, or came from a process that is no member of this cluster.
     pub fn malformed(&self) -> u64 {
         self.malformed
+    }
+
+    /// Records on others' boards that were whole and no views.
+    pub fn malformed_boards(&self) -> u64 {
+        self.malformed_boards
     }
 
     /// How often somebody named another view than the one that is known here under its number, or a value that is no view as what is to be
