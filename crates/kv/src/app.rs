@@ -184,6 +184,11 @@ impl Application for KvApp {
             tracing::warn!(%process, "a client has asked for its removal, by CLUSTER FORGET");
             turn.replica.evict(process);
         }
+        if let Some(level) = turn.shared.raise_level.take()
+            && let Err(error) = turn.replica.raise_level(level)
+        {
+            tracing::warn!(%error, "the feature level is not raised");
+        }
         self.untidy = turn.replica.machine_mut().tidy();
         let executed = turn.executed;
         if self.handing_over {
@@ -199,13 +204,13 @@ impl Application for KvApp {
         self.fabric.release(released, replica) + self.redis.release(released, &mut self.shared)
     }
 
+    fn malformed_requests(&self) -> u64 {
+        self.shared.stats.protocol_errors
+    }
+
     /// SHUTDOWN.
     fn wants_end(&self) -> bool {
         self.shared.shutdown
-    }
-
-    fn malformed_requests(&self) -> u64 {
-        self.shared.stats.protocol_errors
     }
 
     fn sleep(&mut self, at_most_ns: u64) -> bool {

@@ -66,7 +66,7 @@ pub mod errors {
 
 /// A cluster seen from outside, at no cost to it: which view its nodes know, their counters, the events of their failovers.
 pub mod observe {
-    pub use martlet_fabric::{NodeId, PeerEvent, PeerId};
+    pub use martlet_fabric::{Levels, NodeId, PeerEvent, PeerId};
     pub use martlet_node::client::{OpenError, ReadError};
     pub use martlet_protocol::membership::view::Departed;
     pub use martlet_protocol::membership::{Member, Roles, View};

@@ -178,6 +178,18 @@ fn what_is_left(on_disk: bool) -> &'static str {
     }
 }
 
+/// What there is to say of feature levels: nothing while there is only one.
+fn levels(view: &View) -> String {
+    let most = view.members.iter().map(|member| member.levels.most).min().unwrap_or(view.level);
+    match (view.level, most) {
+        (1, 1) => String::new(),
+        (level, most) if most > level => {
+            format!("; feature level {level}, and all members can work at {most} (`martlet cluster level --raise`)")
+        }
+        (level, _) => format!("; feature level {level}"),
+    }
+}
+
 fn summarise(directory: &Directory, cluster: &Cluster, sights: &[Sight], view: Option<&View>, format: Format) {
     let Some(view) = view else {
         format.print(
@@ -193,7 +205,7 @@ fn summarise(directory: &Directory, cluster: &Cluster, sights: &[Sight], view: O
     let up_ms = primary.map(|sight| clock::now().0.saturating_sub(sight.counter(Counter::StartedNs)) / 1_000_000);
     format.print(
         format_args!(
-            "view {}, lease {} ms; {}; data held by {}{}{}\n",
+            "view {}, lease {} ms; {}; data held by {}{}{}{}\n",
             view.number,
             view.lease_ns / 1_000_000,
             primary.map_or_else(|| styled(BAD, "nobody leads"), |sight| format!("node {} leads", sight.node)),
@@ -205,6 +217,7 @@ fn summarise(directory: &Directory, cluster: &Cluster, sights: &[Sight], view: O
             },
             if learners > 0 { format!(", {learners} more receiving it") } else { String::new() },
             if caches > 0 { format!("; lease caches: {caches}") } else { String::new() },
+            levels(view),
         ),
         || {
             json!({
@@ -216,6 +229,8 @@ fn summarise(directory: &Directory, cluster: &Cluster, sights: &[Sight], view: O
                 "replicas": replicas,
                 "learners": learners,
                 "lease_caches": caches,
+                "level": view.level,
+                "level_most": view.members.iter().map(|member| member.levels.most).min(),
             })
         },
     );

@@ -88,6 +88,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
     "psetex" 4 [WRITE DENY_OOM IN_STRING] {1 1 1 OW UPDATE} "string" strings::psetex, "Sets a key that expires in milliseconds.";
     "pttl" 2 [READ FAST IN_KEYSPACE] {1 1 1 RO ACCESS} "generic" expiry::pttl, "How long a key lasts, in milliseconds.", "nondeterministic_output";
     "quit" -1 [NO_SCRIPT LOADING STALE FAST NO_AUTH BUSY UNQUEUED CONNECTION IN_CONNECTION] "connection" connection::quit, "Closes the connection.";
+    "raiselevel" 2 [ADMIN NO_SCRIPT STALE NO_MULTI] "server" server::raise_level, "Raises the feature level of the cluster.";
     "randomkey" 1 [READ IN_KEYSPACE] "generic" keyspace::randomkey, "Some key.", "request_policy:all_shards", "nondeterministic_output";
     "readonly" 1 [LOADING STALE FAST CONNECTION IN_CONNECTION] "cluster" cluster::read_only, "Lets a backup answer what it knows, instead of sending the client to the primary.";
     "readwrite" 1 [LOADING STALE FAST CONNECTION IN_CONNECTION] "cluster" cluster::read_write, "Ends READONLY.";

@@ -67,6 +67,8 @@ pub struct Shared {
     pub hand_over: Option<Option<NodeId>>,
     /// Whose removal CLUSTER FORGET has asked for.
     pub evict: Option<ProcessId>,
+    /// A client asked for this feature level.
+    pub raise_level: Option<u8>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -96,6 +98,7 @@ impl Shared {
             shutdown: false,
             hand_over: None,
             evict: None,
+            raise_level: None,
         }
     }
 }

@@ -68,6 +68,22 @@ pub(super) fn failover(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
     reply.ok();
 }
 
+/// `RAISELEVEL level`. The reply says that the node has asked for it; the view tells when it has risen.
+pub(super) fn raise_level(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let Some(level) = parse_i64(args.at(1)).and_then(|level| u8::try_from(level).ok()).filter(|level| *level > 0) else {
+        return reply.error("ERR a feature level is a number from 1 to 255");
+    };
+    let Some(view) = &ctx.env().view else { return reply.error("ERR this node knows no view") };
+    if level < view.level {
+        return reply.error(&format!("ERR the feature level is {}, and never falls", view.level));
+    }
+    if let Some(member) = view.members.iter().find(|m| !m.levels.has(level)) {
+        return reply.error(&format!("ERR node {} can work at the feature levels {}, not at {level}", member.id.node.0, member.levels));
+    }
+    ctx.shared.raise_level = Some(level);
+    reply.ok();
+}
+
 /// The settings that CONFIG GET shows, under Redis's names where Redis has them.
 fn settings(ctx: &Ctx<'_>) -> Vec<(&'static str, String)> {
     let config = &ctx.env().config;

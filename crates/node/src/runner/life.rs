@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::shm::DeathWords;
-use martlet_fabric::{Identity, LocalRegion, NodeId, PeerKind};
+use martlet_fabric::{Identity, Levels, LocalRegion, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, RETURNED, life};
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::duty::{Host, Turn};
@@ -155,12 +155,13 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let mut membership = engine::membership(cluster, me, entry.role_set(), clocks);
         membership.address.clone_from(&entry.redis);
         let stall_ns = membership.heartbeat_interval_ns / 2;
+        let levels = membership.levels;
         let mut core = Core::new(now, membership);
         let returns = birth.returns();
         if let Some(gathered) = birth.gathered {
             // Before anybody is let in: nobody is to take this node for one that has no view.
             let roles = entry.role_set().with(Roles::COORDINATOR);
-            let member = Member { address: entry.redis.clone(), ..Member::new(me, roles) };
+            let member = Member { levels, address: entry.redis.clone(), ..Member::new(me, roles) };
             tracing::warn!(view = gathered.first_view().0, last = %gathered.last, "{me} founds the cluster again, with all that it holds");
             core.found_again(now, &mut fabric, gathered.first_view(), vec![member]);
         } else if !returns {
@@ -373,9 +374,11 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 let Refounding { number, ref members, .. } = again;
                 let names: Vec<String> = members.iter().map(ProcessId::to_string).collect();
                 tracing::info!(view = number.0, "nobody has a view: {} founds the cluster again, of {}", self.me, names.join(", "));
+                // What the others run is theirs to say.
+                let levels = Levels::only(host.core.level());
                 let member = |id: ProcessId| {
                     let entry = cluster.node(id.node)?;
-                    Some(Member { address: entry.redis.clone(), ..Member::new(id, entry.role_set()) })
+                    Some(Member { levels, address: entry.redis.clone(), ..Member::new(id, entry.role_set()) })
                 };
                 self.founds_for_others = !members.contains(&self.me);
                 host.core.found_again(host.now, &mut host.fabric, number, again.view_members(member));

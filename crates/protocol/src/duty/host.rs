@@ -8,7 +8,7 @@ use super::member::{Member, PeerChange};
 use super::{Environment, Note};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::{self, Engine, Leadership};
-use crate::membership::{Core, View};
+use crate::membership::{Core, LevelError, View};
 use crate::replica::{ClientEvent, Execution, HandOverError, HandOverState, ProposeError, Replica, Standing, StateMachine, Ticket};
 
 /// One life of a replica. A [`DutyCycle`](super::DutyCycle) gives it its turns.
@@ -327,6 +327,10 @@ impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
 
     fn evict(&mut self, process: ProcessId) {
         self.member.core.evict(self.member.now, &mut self.member.fabric, process);
+    }
+
+    fn raise_level(&mut self, level: u8) -> Result<(), LevelError> {
+        self.member.core.raise_level(self.member.now, &mut self.member.fabric, level)
     }
 
     fn hands_over(&self) -> bool {

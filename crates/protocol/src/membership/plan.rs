@@ -4,6 +4,7 @@ use super::view::{Departed, Evidence, Member, Roles, View};
 use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{ProcessId, ViewNumber, ballot};
 use crate::consensus::Required;
+use martlet_fabric::Levels;
 
 /// What a leader has been asked for and has not yet got into a view.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +19,8 @@ pub struct Wishes {
     pub lease_ns: Option<u64>,
     /// A higher feature level.
     pub level: Option<u8>,
+    /// Members whose programs can work at other levels than the view says, as they say themselves.
+    pub levels: Vec<(ProcessId, Levels)>,
     /// Any further view: leases on the present one can't be renewed, since the next slot is frozen and never looks empty again.
     pub renew: bool,
 }
@@ -25,7 +28,7 @@ pub struct Wishes {
 impl Wishes {
     /// Whether nothing is wished for.
     pub fn is_empty(&self) -> bool {
-        let of_settings = self.lease_ns.is_none() && self.level.is_none() && !self.renew;
+        let of_settings = self.lease_ns.is_none() && self.level.is_none() && self.levels.is_empty() && !self.renew;
         self.remove.is_empty() && self.join.is_empty() && self.promote.is_empty() && of_settings
     }
 
@@ -53,6 +56,12 @@ impl Wishes {
         }
     }
 
+    /// A member says what its program can work at.
+    pub fn note_levels(&mut self, process: ProcessId, levels: Levels) {
+        self.levels.retain(|(p, _)| *p != process);
+        self.levels.push((process, levels));
+    }
+
     /// Wishes that a learner be counted as a replica.
     pub fn promote(&mut self, process: ProcessId) {
         if !self.promote.contains(&process) {
@@ -73,6 +82,7 @@ impl Wishes {
         self.lease_ns = self.lease_ns.filter(|ns| *ns != view.lease_ns);
         // One that somebody cannot work at is forgotten: once they all can, whoever wants it says so again.
         self.level = self.level.filter(|level| *level > view.level && all_have(&view.members, *level));
+        self.levels.retain(|(p, levels)| view.member(*p).is_some_and(|m| m.levels != *levels) && levels.has(view.level));
         self.renew = false;
     }
 }
@@ -175,6 +185,11 @@ pub fn next(
             members.push(member);
         }
     }
+    for (process, levels) in wishes.levels.iter().filter(|(_, levels)| levels.has(view.level)) {
+        if let Some(member) = members.iter_mut().find(|m| m.id == *process) {
+            member.levels = *levels;
+        }
+    }
     // The list has a fixed room. Whoever may still hold a lease stays on it; of the certainly dead the oldest go: at worst somebody waits for a lease that nobody holds.
     while departed.len() > MAX_MEMBERS {
         let certain = departed.iter().position(|d| d.evidence.releases_leases());
@@ -243,7 +258,7 @@ fn is_the_last(members: &[Member], at: usize, leader: ProcessId, leaves: bool) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use martlet_fabric::{Incarnation, NodeId};
+    use martlet_fabric::{Incarnation, Levels, NodeId};
 
     fn id(node: u16, life: u64) -> ProcessId {
         ProcessId { node: NodeId(node), incarnation: Incarnation(life) }
@@ -602,5 +617,49 @@ mod tests {
         wishes.join(member(4, 1, Roles::LEARNER));
         let same = next(&view, &wishes, false, all_have_met).unwrap();
         assert_eq!(required(&view, &same), Required::default(), "coordinators stay as they are");
+    }
+
+    fn of_levels(most: &[u8]) -> View {
+        let mut view = three();
+        view.members.iter_mut().zip(most).for_each(|(member, most)| member.levels = Levels { least: 1, most: *most });
+        view
+    }
+
+    #[test]
+    fn the_feature_level_rises_once_all_members_can_work_at_it() {
+        let wishes = Wishes { level: Some(2), ..Wishes::default() };
+        assert_eq!(next(&of_levels(&[2, 2, 1]), &wishes, true, all_have_met), None, "not before");
+        let risen = next(&of_levels(&[2, 3, 2]), &wishes, true, all_have_met).expect("a view");
+        assert_eq!((risen.level, risen.compatible), (2, false));
+        let mut settled = wishes.clone();
+        settled.settle(&risen);
+        assert!(settled.is_empty(), "once");
+        let lower = Wishes { level: Some(1), ..Wishes::default() };
+        assert_eq!(next(&risen, &lower, true, all_have_met), None, "it never falls");
+    }
+
+    #[test]
+    fn a_newcomer_that_cannot_work_at_the_level_is_not_taken_in_and_keeps_it_from_rising_if_it_was() {
+        let mut wishes = Wishes { level: Some(2), ..Wishes::default() };
+        wishes.join(Member { levels: Levels::only(1), ..member(3, 1, Roles::LEARNER) });
+        let view = next(&of_levels(&[2, 2, 2]), &wishes, true, all_have_met).expect("a view");
+        assert_eq!((view.level, view.members.len()), (1, 4), "it came first");
+        wishes.settle(&view);
+        assert_eq!(wishes.level, None, "and is forgotten: it has to be asked for again");
+        let risen = View { level: 2, ..of_levels(&[2, 2, 2]) };
+        wishes.join(Member { levels: Levels::only(1), ..member(3, 1, Roles::LEARNER) });
+        assert_eq!(next(&risen, &wishes, true, all_have_met), None);
+    }
+
+    #[test]
+    fn a_member_that_is_taken_for_another_build_is_listed_as_what_it_is() {
+        let mut wishes = Wishes::default();
+        wishes.note_levels(id(1, 1), Levels { least: 1, most: 2 });
+        let view = next(&of_levels(&[2, 1, 2]), &wishes, true, all_have_met).expect("a view");
+        assert_eq!(view.members[1].levels, Levels { least: 1, most: 2 });
+        wishes.settle(&view);
+        assert!(wishes.is_empty());
+        wishes.note_levels(id(1, 1), Levels { least: 3, most: 4 });
+        assert_eq!(next(&view, &wishes, true, all_have_met), None, "a range without the level in force is not believed");
     }
 }

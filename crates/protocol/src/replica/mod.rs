@@ -13,7 +13,7 @@ pub use execution::Execution;
 
 use crate::basics::layout::Sizes;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::membership::View;
+use crate::membership::{LevelError, View};
 
 /// The longest part of the state, in bytes: the longest value of the key-value store is half of it, and goes in one part. What stands in a longer one is
 /// taught to nobody, and not written down; whoever would have to says so.
@@ -261,6 +261,14 @@ pub trait Replica {
     fn hands_over(&self) -> bool {
         false
     }
+    /// Asks for a higher feature level; the [view](Replica::current_view) tells when it has risen. A request can be lost: ask again until it has.
+    ///
+    /// # Errors
+    /// See [`LevelError`].
+    fn raise_level(&mut self, level: u8) -> Result<(), LevelError> {
+        let _ = level;
+        Err(LevelError::NoView)
+    }
     /// The ticket for replies computed in this turn.
     fn ticket(&self) -> Ticket;
     /// Replies with tickets up to this one may go out.
@@ -300,6 +308,11 @@ pub trait Application {
         self.release(replica);
     }
 
+    /// How many requests of its clients broke their protocol, since it was started.
+    fn malformed_requests(&self) -> u64 {
+        0
+    }
+
     /// Whether somebody whom the application serves has asked for this node's end: it then leaves the cluster in order.
     fn wants_end(&self) -> bool {
         false
@@ -308,11 +321,6 @@ pub trait Application {
     /// Sleeps until there is something to do that the application learns of by its own means, such as sockets, or until a node's descriptor
     /// is readable that has been put among them; at most so many nanoseconds. `false`: it cannot, and has not slept.
     fn sleep(&mut self, _at_most_ns: u64) -> bool {
-    /// How many requests of its clients broke their protocol, since it was started.
-    fn malformed_requests(&self) -> u64 {
-        0
-    }
-
         false
     }
 

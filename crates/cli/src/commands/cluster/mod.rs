@@ -6,6 +6,7 @@ mod down;
 mod evict;
 mod handover;
 mod kill;
+mod level;
 mod recover;
 mod remove;
 mod replace;
@@ -27,6 +28,7 @@ pub enum Command {
     Kill(kill::Arguments),
     Restart(restart::Arguments),
     Handover(handover::Arguments),
+    Level(level::Arguments),
     Add(add::Arguments),
     Remove(remove::Arguments),
     Replace(replace::Arguments),
@@ -41,6 +43,7 @@ pub fn run(command: &Command, format: Format) -> Outcome {
         Command::Status(arguments) => status::run(arguments, format),
         Command::Restart(arguments) => restart::run(arguments, format),
         Command::Handover(arguments) => handover::run(arguments, format),
+        Command::Level(arguments) => level::run(arguments, format),
         Command::Down(arguments) => down::run(arguments, format),
         Command::Add(arguments) => add::run(arguments, format),
         Command::Remove(arguments) => remove::run(arguments, format),

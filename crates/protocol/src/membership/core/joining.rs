@@ -77,6 +77,17 @@ impl Core {
         self.joining.wanted && !self.excluded && !self.is_member()
     }
 
+    /// As a member that the view takes for another build: says what it runs.
+    pub(super) fn correct_levels<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        let me = self.config.me;
+        let Some(listed) = self.view.as_ref().and_then(|v| v.member(me)).map(|m| m.levels) else { return };
+        if listed == self.config.levels || self.excluded {
+            return;
+        }
+        self.wishes.note_levels(me, self.config.levels);
+        if self.is_leader() { self.lead(now, fabric) } else { self.ask_to_join(fabric) }
+    }
+
     fn ask_to_join<F: Fabric>(&mut self, fabric: &mut F) {
         Mark::AskedToJoin.reach();
         let wanted = self.config.roles;
@@ -138,6 +149,13 @@ impl Core {
             return;
         }
         // Its request can arrive late: after it was taken in, or after the news of its death. A view that lists the dead would wait for them.
+        // A cluster that is founded again of many does not know what each of them runs.
+        let listed = self.view.as_ref().and_then(|v| v.member(process)).map(|m| m.levels);
+        if listed.is_some_and(|levels| levels != newcomer.levels) {
+            self.wishes.note_levels(process, newcomer.levels);
+            self.lead(now, fabric);
+            return;
+        }
         if self.view.as_ref().is_some_and(|v| v.member(process).is_some()) || self.peers.is_suspect(process) {
             return;
         }

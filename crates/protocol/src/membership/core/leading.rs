@@ -306,6 +306,7 @@ impl Core {
     /// Says again what has had no effect yet.
     pub(super) fn resend<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         self.ask_again(now, fabric);
+        self.correct_levels(now, fabric);
         if let Some(proposer) = &mut self.proposer {
             let outcome = proposer.repeat();
             self.handle_outcome(now, fabric, outcome);

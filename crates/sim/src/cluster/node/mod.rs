@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{DeathWords, Endpoint};
-use martlet_fabric::{Fabric, LocalRegion};
+use martlet_fabric::{Fabric, Levels, LocalRegion};
 use martlet_protocol::basics::ballot::{self, LAST_CAS_BALLOT, SlotState, SlotWord};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, RETURNED, SLOT_WORDS, SLOTS, life};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
@@ -247,7 +247,8 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             Verdict::Found(None) => self.bootstrap(true_now, chance),
             Verdict::Found(Some(again)) => {
                 let number = again.number;
-                let members = again.view_members(|id| Some(Member::new(id, settings.roles[usize::from(id.node.0)])));
+                let levels = Levels::only(self.core().level());
+                let members = again.view_members(|id| Some(Member { levels, ..Member::new(id, settings.roles[usize::from(id.node.0)]) }));
                 self.ask(true_now, chance, |core, now, fabric| core.found_again(now, fabric, number, members));
             }
         }
