@@ -46,6 +46,8 @@ probes! {
         OneThreadDead = "one-thread-dead",
         /// A restarted process is taken for its earlier life (28).
         SameLife = "same-life",
+        /// The feature level rises while a member cannot work at it.
+        EarlyLevel = "early-level",
         /// Views are pushed once and never looked for (6).
         NoPull = "no-pull",
         /// Nobody asks whether the view is active before replies go out (7).

@@ -77,6 +77,12 @@ probes! {
         Refused = "membership: refuses a newcomer",
         /// A process learns that its incarnation will not be taken in.
         WasRefused = "membership: is refused",
+        /// A newcomer is told that its program cannot work at the view's feature level.
+        Unsuited = "membership: a newcomer's program does not suit",
+        /// A process learns that its program cannot work at the view's feature level.
+        WasUnsuited = "membership: does not suit",
+        /// A view of a higher feature level is learned.
+        LevelRaised = "membership: the feature level has risen",
         /// A process has asked in vain for too long.
         LostPatience = "membership: loses patience",
         /// A process leaves of its own will.

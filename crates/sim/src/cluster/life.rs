@@ -6,11 +6,12 @@ use std::collections::BinaryHeap;
 use fastrand::Rng;
 use hashbrown::HashMap;
 use martlet_fabric::sim::World;
-use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind};
+use martlet_fabric::{Identity, Incarnation, Levels, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{RETURNED, Sizes, regions, returned};
 use martlet_protocol::basics::{ProcessId, RETURN_BITS, ViewNumber};
 use martlet_protocol::duty::Host;
 use martlet_protocol::membership::{Config, Core};
+use martlet_protocol::version;
 
 use super::clients::Client;
 use super::clients::traffic::Message;
@@ -90,6 +91,9 @@ pub enum Due {
     },
 }
 
+/// What the later build of a cluster that is being upgraded can work at.
+pub(super) const LATER_BUILD: Levels = Levels { least: 1, most: 2 };
+
 /// A cluster, its world, and who torments it.
 pub struct Cluster<E, const HOST: bool> {
     pub(super) seed: u64,
@@ -106,6 +110,8 @@ pub struct Cluster<E, const HOST: bool> {
     /// The life of each node that runs, by node; `None` between two lives.
     pub(super) current: Vec<Option<usize>>,
     pub(super) lives: Vec<u64>,
+    /// Nodes whose earlier build was refused, since the feature level had risen: they run the later one from then on.
+    pub(super) upgraded: Vec<bool>,
     /// By process: how many reasons there are for it to stand still.
     pub(super) holds: Vec<u32>,
     pub(super) agenda: BinaryHeap<Reverse<(u64, u64, Due)>>,
@@ -169,6 +175,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             processes: HashMap::new(),
             current: vec![None; nodes],
             lives: vec![0; nodes],
+            upgraded: vec![false; nodes],
             holds: Vec::new(),
             agenda: BinaryHeap::new(),
             entered: 0,
@@ -317,7 +324,13 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         ] {
             self.faults.add(fault, u64::from(happens));
         }
+        let later = settings.upgrades > 0
+            && (self.upgraded[usize::from(node)]
+                || lives > 1 && stream(self.seed, "builds", (u64::from(node) << 32) | lives).u32(..1000) < settings.upgrades);
+        let levels = if later { LATER_BUILD } else { version::LEVELS };
+        self.oracles.levels.note(me, levels);
         let config = Config {
+            levels,
             lease_ns: settings.lease_ns,
             clocks: settings.clocks,
             heartbeat_interval_ns: settings.heartbeat_interval_ns,
@@ -467,6 +480,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let (joins_again, comes_back_as) = (node.core().view().is_some() && !node.is_leaving(), node.comes_back_as);
         let has_stopped_clock = node.clock.has_stopped();
         let (me, over, replies) = (node.me(), node.over, std::mem::take(&mut node.server.outbox));
+        self.upgraded[usize::from(me.node.0)] |= node.core().unsuited().is_some();
         self.faults.add(Fault::FullLog, std::mem::take(&mut node.server.refused));
         if node.is_mid_turn() {
             self.faults.add(Fault::BrokenTurn, 1);

@@ -178,6 +178,7 @@ impl Kind {
     fn settings(&self, plan: &Plan) -> Settings {
         let mut settings = Settings::drawn(&mut stream(plan.seed, "settings", 0), self.ground);
         settings.add_quorum_reads(&mut stream(plan.seed, "quorum reads", 0));
+        settings.add_upgrades(&mut stream(plan.seed, "upgrades", 0));
         if self.disks {
             settings.add_disks(&mut stream(plan.seed, "disks", 0));
         }

@@ -17,6 +17,8 @@ pub enum Property {
     ViewAgreement,
     /// What is broadcast as a view is what was decided.
     DecidedIsBroadcast,
+    /// All members of a view can work at its feature level, which never falls.
+    FeatureLevel,
     /// All who apply an entry of one index apply the same one, in order and without gaps.
     LogAgreement,
     /// A request takes effect at most once, however often it is sent.
@@ -49,6 +51,7 @@ impl Property {
             Property::LeaseWithinView => "lease-within-view",
             Property::ViewAgreement => "view-agreement",
             Property::DecidedIsBroadcast => "decided-is-broadcast",
+            Property::FeatureLevel => "feature-level",
             Property::LogAgreement => "log-agreement",
             Property::ExactlyOnce => "exactly-once",
             Property::FencingTokens => "fencing-tokens-grow",

@@ -94,6 +94,8 @@ pub struct Settings {
     pub alone: bool,
     /// When a leader's machine executes.
     pub execution: Execution,
+    /// How many lives of nodes, per thousand, run a later build than those that began the cluster: the cluster is being upgraded.
+    pub upgrades: u32,
     /// What the nodes' disks are like, where they have any.
     pub disks: Option<Disks>,
     /// A mistake made on purpose.
@@ -209,6 +211,7 @@ impl Settings {
             quorum_reads: 0,
             alone: false,
             execution: Execution::Speculative,
+            upgrades: 0,
             disks: None,
             canary: None,
             faults,
@@ -258,6 +261,17 @@ impl Settings {
             1 => 1000,
             _ => 0,
         };
+    }
+
+    /// In some lives the cluster is upgraded: nodes start again with a later build, and an operator asks for a higher feature level, too early or not. With chance
+    /// of its own: other lives are what they were before there were any.
+    pub fn add_upgrades(&mut self, chance: &mut Rng) {
+        if chance.u8(..4) == 0 {
+            self.upgrades = chance.u32(200..900);
+            if self.every_ns(Fault::LeaseChange).is_none() {
+                self.set_every_ns(Fault::LeaseChange, chance.u64(150_000..500_000));
+            }
+        }
     }
 
     /// Brings the easy faults closer together, where too few would happen.
@@ -342,6 +356,7 @@ impl Settings {
             quorum_reads: 0,
             alone: false,
             execution: Execution::Speculative,
+            upgrades: 0,
             disks: None,
             canary: None,
             faults: Faults { turn: Span(400, 600), ..Faults::calm() },

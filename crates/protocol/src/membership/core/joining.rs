@@ -144,11 +144,11 @@ impl Core {
             return;
         }
         if let Some(level) = self.view.as_ref().map(|v| v.level).filter(|level| !newcomer.levels.has(*level)) {
+            Mark::Unsuited.reach();
             Message::Unsuited { level }.encode(&mut self.message);
             fabric.send(from, &self.message);
             return;
         }
-        // Its request can arrive late: after it was taken in, or after the news of its death. A view that lists the dead would wait for them.
         // A cluster that is founded again of many does not know what each of them runs.
         let listed = self.view.as_ref().and_then(|v| v.member(process)).map(|m| m.levels);
         if listed.is_some_and(|levels| levels != newcomer.levels) {
@@ -156,6 +156,7 @@ impl Core {
             self.lead(now, fabric);
             return;
         }
+        // Its request can arrive late: after it was taken in, or after the news of its death. A view that lists the dead would wait for them.
         if self.view.as_ref().is_some_and(|v| v.member(process).is_some()) || self.peers.is_suspect(process) {
             return;
         }
@@ -196,6 +197,7 @@ impl Core {
     /// The view's feature level is one that this program cannot work at, as a member says or the view itself: no life of it will ever be taken in.
     pub(super) fn handle_unsuited(&mut self, level: u8) {
         if !self.is_member() && !self.config.levels.has(level) {
+            Mark::WasUnsuited.reach();
             self.unsuited = Some(level);
             self.exclude();
         }

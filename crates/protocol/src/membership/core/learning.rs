@@ -125,7 +125,11 @@ impl Core {
         self.view = Some(view.clone());
         let level = view.level;
         self.events.push_back(Event::View(view));
+        if before.as_ref().is_some_and(|before| before.level < level) {
+            Mark::LevelRaised.reach();
+        }
         if !self.config.levels.has(level) {
+            Mark::WasUnsuited.reach();
             self.unsuited = Some(level);
             self.give_back(fabric);
             self.exclude();

@@ -11,7 +11,7 @@ use martlet_protocol::replica::{HandOverError, Standing};
 
 use super::Fault;
 use crate::cluster::engine::Engine;
-use crate::cluster::life::{Cluster, Due, stream};
+use crate::cluster::life::{Cluster, Due, LATER_BUILD, stream};
 use crate::cluster::node::Node;
 use crate::cluster::plan::Canary;
 use crate::cluster::storage::disk::End;
@@ -173,6 +173,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 let lease_ns = chance.u64(20_000..150_000);
                 self.tell(|c| format!("{fault}/{nth}: an operator asks {} for leases of {lease_ns} ns", c.name(process)));
                 self.ask_for_leases(process, lease_ns);
+                if self.settings.upgrades > 0 {
+                    self.ask_for_level(process, LATER_BUILD.most);
+                }
                 true
             }
             Fault::HandOver => {

@@ -349,6 +349,13 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         self.ask(true_now, chance, |core, now, fabric| core.set_lease_ns(now, fabric, lease_ns));
     }
 
+    /// An operator wants a higher feature level. Where a member cannot work at it the answer is no, and nothing follows.
+    pub fn raise_level(&mut self, true_now: u64, chance: &mut Rng, level: u8) {
+        self.ask(true_now, chance, |core, now, fabric| {
+            let _ = core.raise_level(now, fabric, level);
+        });
+    }
+
     /// The view that some core of this process may find active at the true time `true_now`.
     pub fn may_act_in(&self, true_now: u64) -> Option<ViewNumber> {
         if self.jumped {

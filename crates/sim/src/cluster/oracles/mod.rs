@@ -6,6 +6,7 @@ mod agreement;
 mod broadcast;
 mod fencing;
 mod lease;
+mod level;
 pub mod linearizable;
 mod log;
 pub mod memory;
@@ -33,6 +34,7 @@ pub struct Oracles {
     broadcast: broadcast::DecidedIsBroadcast,
     log: log::LogAgreement,
     fencing: fencing::Fencing,
+    pub levels: level::FeatureLevels,
     pub once: once::ExactlyOnce,
     pub acknowledged: acknowledged::Acknowledged,
     pub memory: memory::BoundedMemory,
@@ -86,6 +88,8 @@ impl Oracles {
             return;
         }
         self.story.learned(at_ns, by, view);
+        let verdict = self.levels.judge(self.views.get(view.number.0.saturating_sub(1)), view);
+        self.judge(at_ns, Property::FeatureLevel, verdict);
         if let Some(before) = self.views.get(view.number.0.saturating_sub(1)) {
             let verdict = self.broadcast.judge(before, view, acceptors);
             self.judge(at_ns, Property::DecidedIsBroadcast, verdict);

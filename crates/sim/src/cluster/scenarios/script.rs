@@ -66,6 +66,14 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         self.world.wake(process);
     }
 
+    /// An operator asks a process for a higher feature level, whether or not all can work at it.
+    pub(in crate::cluster) fn ask_for_level(&mut self, process: usize, level: u8) {
+        let now = self.world.now();
+        self.nodes[process].as_mut().expect("it lives").raise_level(now, &mut self.chance, level);
+        self.look_at(process);
+        self.world.wake(process);
+    }
+
     /// SIGKILL. Returns who it was.
     pub(in crate::cluster) fn kill(&mut self, process: usize) -> ProcessId {
         let name = self.name(process);
