@@ -69,7 +69,7 @@ pub fn canaries(root: &Path) -> Command {
     command
 }
 
-/// What goes on beside the steps after the tests: rows of checks. A check of the second row uses one core, one of the first both.
+/// What goes on beside the steps after the tests of real processes: rows of checks. A check of the second row uses one core, one of the first both.
 fn rows_beside(root: &Path) -> [Vec<Check>; 2] {
     let mut all = probed(root, ["canaries", "coverage", "hand_over"]);
     all.arg("--no-run");
@@ -100,7 +100,7 @@ pub fn run(root: &Path) -> ExitCode {
         Some(advisories) => advisories.finish(),
         None => Outcome::Skipped("cargo-deny could not be run, see above".into()),
     };
-    let steps: [(&str, Step); 12] = [
+    let steps: [(&str, Step); 13] = [
         ("format", &|root| finish(cargo(root).args(["fmt", "--all", "--check"]))),
         ("tidy", &|root| match crate::tidy::run(root) {
             code if code == ExitCode::SUCCESS => Outcome::Passed,
@@ -118,6 +118,7 @@ pub fn run(root: &Path) -> ExitCode {
         ("docs", &|root| finish(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))),
         ("deny", &deny),
         ("tests", &tests),
+        ("upgrade", &|root| crate::upgrade::run(root, None)),
         ("fuzz", &fuzz),
         ("rdma", &crate::vm::check::run),
         ("advisories", &advisories),
@@ -136,7 +137,8 @@ pub fn run(root: &Path) -> ExitCode {
         let start = Instant::now();
         let outcome = step(root);
         summary.add(name, outcome, start.elapsed().as_secs_f64());
-        if name == "tests" {
+        // What follows does not hang on time as clusters of real processes do.
+        if name == "upgrade" {
             let rows = rows_beside(root);
             let names: Vec<&str> = rows.iter().flatten().map(|check| check.name).collect();
             println!("== beside what follows, shown when they have ended: {}", names.join("; "));

@@ -9,6 +9,7 @@ mod fuzz;
 mod header;
 mod miri;
 mod tidy;
+mod upgrade;
 mod vm;
 
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ Usage: cargo xtask <COMMAND>
 
 Commands:
   ci             Everything that has to hold before a change lands: format, tidiness, header, lints, docs, dependencies, loom, fuzzing,
-                 canaries, coverage, tests, RDMA, Miri
+                 canaries, coverage, tests, the upgrade from the last release, RDMA, Miri
   tidy           Dependency direction, purity of `protocol`, unsafe code, leftovers, file sizes, licences, encodings that changed without their version
   encodings --record
                  Records what the samples of all encodings look like, after a version was raised or samples were added
@@ -34,6 +35,8 @@ Commands:
   header         Writes the header of the C ABI, crates/capi/include/martlet.h
   miri           Undefined behaviour in the parts that Miri can run, where its component is installed
   rdma           The tests that need RDMA devices, in that machine, on a good link and on bad ones
+  upgrade [FROM] Clusters that are upgraded to this build from the last release, which is built from its tag; or from another revision, or the
+                 `martlet` command at a path
   loom           The memory orders of shared memory, in every execution that the memory model allows
 ";
 
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Some("upgrade") => tell(upgrade::run(&root, args.next().as_deref())),
         Some("loom") => tell(ci::one_by_one(Ok(ci::loom(&root).into()))),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");

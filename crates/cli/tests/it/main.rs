@@ -12,4 +12,5 @@ mod recover;
 mod terminal;
 mod trial;
 mod unwritten;
+mod upgrade;
 mod watch;
