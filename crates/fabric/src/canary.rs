@@ -1,4 +1,4 @@
-//! Known bugs of this crate, kept as canaries ([`probe`]). Numbers in brackets are those of TRAPS.
+//! Known bugs of this crate, kept as canaries ([`probe`]). Numbers in brackets are those of `docs/traps.md`.
 
 use crate::{probe, probes};
 

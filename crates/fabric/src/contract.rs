@@ -1,4 +1,4 @@
-//! What a fabric promises (DESIGN section 3). The conformance suite states each promise as a test, and every backend runs it.
+//! What a fabric promises. The conformance suite states each promise as a test, and every backend runs it.
 //!
 //! A process **owns** regions; its **peers** act on them with one-sided operations, without the owner's CPU. An endpoint (a value of a type
 //! that implements [`Fabric`]) belongs to one thread. Operations are posted with a [`Token`] and complete later, through [`Fabric::poll`].

@@ -278,7 +278,7 @@ fn revocation(writer_fenced: bool, owner_fenced: bool) {
     });
 }
 
-/// Promise 6 (DESIGN section 3): either the writer sees the revocation, or the owner, who reads after it, sees the entry.
+/// Promise 6: either the writer sees the revocation, or the owner, who reads after it, sees the entry.
 #[test]
 fn what_is_acknowledged_is_seen_after_the_revocation() {
     revocation(true, true);

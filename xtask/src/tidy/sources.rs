@@ -3,7 +3,7 @@
 use super::Problem;
 use super::lexer::{self, Line};
 
-/// A longer file has outgrown its reader: split it by concept (STYLE 18).
+/// A longer file has outgrown its reader: split it by concept.
 const MAX_LINES: usize = 900;
 
 /// Crates that may hold unsafe code, each block with its argument. All others forbid it.

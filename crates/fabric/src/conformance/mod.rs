@@ -1,4 +1,4 @@
-//! The promises of the [contract](crate::contract) as tests, which every backend runs (DESIGN section 3).
+//! The promises of the [contract](crate::contract) as tests, which every backend runs.
 //!
 //! A backend implements [`Harness`] and names it in [`conformance_suite!`](crate::conformance_suite), which makes one `#[test]` for each
 //! promise. The suite waits by counting [`Harness::pass`]es, never by a clock, so it runs under virtual time as under real time.

@@ -1,4 +1,4 @@
-//! Death words: robust futexes in shared memory, by which the kernel tells the others that a thread has died (DESIGN section 4).
+//! Death words: robust futexes in shared memory, by which the kernel tells the others that a thread has died.
 //!
 //! A thread registers words of a public region of its process. Each holds the thread's id and FUTEX_WAITERS in its low 32 bits. When the
 //! thread ends without having given them back, SIGKILL included, the kernel sets FUTEX_OWNER_DIED in each, clears the id, and wakes one

@@ -1,5 +1,5 @@
 //! Known bugs, kept as canaries: each stands at the place where it was made, or could have been, and sleeps until a simulator plants it
-//! ([`probe`]). Numbers in brackets are those of TRAPS.
+//! ([`probe`]). Numbers in brackets are those of `docs/traps.md`.
 
 use martlet_fabric::{probe, probes};
 
@@ -26,7 +26,7 @@ probes! {
         StaleEvidence = "stale-evidence",
         /// A lease lasts from the moment of the answers, not from that of the questions (uKharon Alg. 2).
         LeaseFromAnswers = "lease-from-answers",
-        /// A lease word says that a lease has been given back before that is so (DESIGN section 5).
+        /// A lease word says that a lease has been given back before that is so.
         EarlyGiveBack = "early-give-back",
         /// A first lease starts at once, whoever may still hold an older one (8).
         NoStartDelay = "no-start-delay",

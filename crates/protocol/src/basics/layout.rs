@@ -1,10 +1,10 @@
-//! The words in shared memory: which regions a process offers, who writes what there, and which way it may move (STYLE 10).
+//! The words in shared memory: which regions a process offers, who writes what there, and which way it may move.
 
 use martlet_fabric::{RegionName, RegionSpec, Token, ring};
 
 /// The most processes that one view can list, coordinators and others together.
 pub const MAX_MEMBERS: usize = 16;
-/// The most threads of one process that may act for it (DESIGN section 4).
+/// The most threads of one process that may act for it.
 pub const MAX_ACTING_THREADS: usize = 4;
 /// The most processes that watch one thread's death, each with a word of its own, since the kernel wakes one waiter a word.
 pub const MAX_WATCHERS: usize = MAX_MEMBERS;

@@ -1,6 +1,6 @@
 //! Failure detection: small pure judges. Membership feeds them with what it reads, and acts on what they say.
 //!
-//! A suspicion carries its certainty (DESIGN section 4). [`certain`] judges the kernel's word on a process; [`heartbeat`] judges a counter
+//! A suspicion carries its certainty. [`certain`] judges the kernel's word on a process; [`heartbeat`] judges a counter
 //! read from its memory; [`broadcast`] judges silence; [`stall`] tells a detector that it was itself asleep, so that it discards what it
 //! believes to have seen.
 

@@ -10,7 +10,7 @@ use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::membership::{Core, Proof, Round, View};
 use crate::replica::{Execution, HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
-/// A replication engine, as a node and a simulated node drive it (DESIGN section 6). Static dispatch: a node is generic over its engine.
+/// A replication engine, as a node and a simulated node drive it. Static dispatch: a node is generic over its engine.
 ///
 /// A turn of a node:
 /// 1. peers and views, as they come: [`handle_peer_up`](Engine::handle_peer_up), [`handle_peer_gone`](Engine::handle_peer_gone),

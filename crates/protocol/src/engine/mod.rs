@@ -1,4 +1,4 @@
-//! Replication engines: how the effects of requests reach the other replicas, and when they count (DESIGN section 6).
+//! Replication engines: how the effects of requests reach the other replicas, and when they count.
 //!
 //! An [`Engine`] is a pure state machine over a [`Fabric`](martlet_fabric::Fabric) and a [`StateMachine`](crate::replica::StateMachine). It owns
 //! the log lanes ([`LOG_LANE`](crate::basics::layout::LOG_LANE)) and, for `mu`, the regions of [`mu::layout`].

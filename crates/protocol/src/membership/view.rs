@@ -96,7 +96,7 @@ pub const MAX_ADDRESS_BYTES: usize = 96;
 pub enum Evidence {
     /// It asked to leave and had stopped acting.
     Left,
-    /// Its kernel says that all its acting threads are gone: it can hold no lease (DESIGN section 5).
+    /// Its kernel says that all its acting threads are gone: it can hold no lease.
     Certain,
     /// Its signs of life stopped: it may still hold a lease.
     Presumed,

@@ -1,4 +1,4 @@
-//! Known bugs, planted one at a time, that lives have to bring to light (STYLE 24): default ones, and where those cannot, scripted ones.
+//! Known bugs, planted one at a time, that lives have to bring to light: default ones, and where those cannot, scripted ones.
 //!
 //! The bugs stand in the production crates, under their feature `canaries`: [`Canary`] in `protocol`, [`canary::Canary`] in `fabric`; those of the
 //! replicated application stand in the simulated one ([`Careless`]). A hunt

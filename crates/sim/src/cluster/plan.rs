@@ -63,7 +63,7 @@ impl Changes {
     }
 }
 
-/// A mistake made on purpose: an oracle that does not find it is worth nothing (STYLE 24).
+/// A mistake made on purpose: an oracle that does not find it is worth nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
     /// Now and then a process is declared dead for certain that goes on.

@@ -1,4 +1,4 @@
-//! The words and records of the engine: what stands where, who writes it, which way it may move (STYLE 10).
+//! The words and records of the engine: what stands where, who writes it, which way it may move.
 //!
 //! Beside the [`LOG_LANE`] that every engine has, a process offers
 //!

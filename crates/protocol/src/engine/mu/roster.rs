@@ -1,4 +1,4 @@
-//! Views as advice (DESIGN section 6, "change the group"): they say who is there, and the leader makes it so, through the log and one process at a time.
+//! Views as advice: they say who is there, and the leader makes it so, through the log and one process at a time.
 //!
 //! A group says as of which view it was made. A leader that knows only an older view changes nothing: it might undo what a later one asked for.
 
