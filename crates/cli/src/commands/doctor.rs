@@ -1,10 +1,12 @@
 //! `martlet doctor`
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anstyle::Style;
 use clap::Args;
 use martlet_bench::commands::victim::BENCH_KEY;
+use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
@@ -12,11 +14,12 @@ use martlet_cluster::output::{BAD, Format, GOOD, styled};
 use martlet_fabric::shm::{ShmConfig, ShmFabric};
 use martlet_fabric::verbs::{self, DeviceChoice, Fence, VerbsConfig, VerbsFabric};
 use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionSpec};
+use martlet_node::clock::discipline::{self, CRYSTAL_PPM, KERNEL_PPM};
 use martlet_node::config::{ClusterConfig, DetectorConfig};
 use martlet_node::{clock, sched};
 use serde_json::json;
 
-/// See what this host can do: how it keeps a thread from running, which timeouts follow from that, and which fabrics it has.
+/// See what this host can do: how it keeps a thread from running, which timeouts follow from that, how its clock is corrected, and which fabrics it has.
 ///
 /// Run it with the load that the host will have: an idle host keeps nobody waiting.
 ///
@@ -29,6 +32,9 @@ pub struct Arguments {
     /// How often each way to take a writer's permission away is tried on each RDMA device, while the writer writes. On a new card some hundred are wise.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = number::<u32>(1..=10_000))]
     fence_trials: u32,
+    /// The directory of a cluster whose `clock_drift_ppm` this host's clock is compared with. Without it: the usual one over a network.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
 }
 
 /// What kept a thread from running on one core.
@@ -48,6 +54,18 @@ const SLEEP: Duration = Duration::from_millis(1);
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let drift = match &arguments.dir {
+        Some(dir) => {
+            let directory = Directory::new(dir);
+            let config = directory.existing_cluster()?.config().clone();
+            Drift {
+                allowed_ppm: config.clock_drift_ppm(),
+                spans_hosts: config.fabric.traits().spans_hosts,
+                of: directory.cluster_file().display().to_string(),
+            }
+        }
+        None => Drift { allowed_ppm: ClusterConfig::HOSTS_DRIFT_PPM, spans_hosts: true, of: "the usual one over a network".into() },
+    };
     let cores = sched::allowed_cores().context("cannot tell the cores")?;
     let mut worst = Jitter::default();
     for core in &cores {
@@ -73,6 +91,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         ),
         || json!({"event": "timeouts", "lease_us": lease_us, "heartbeat_us": detector.heartbeat_us, "broadcast_timeout_us": detector.broadcast_timeout_us}),
     );
+    clocks(format, &drift);
     say(format, "shm", shm());
     match verbs::devices() {
         Ok(devices) if !devices.is_empty() => {
@@ -139,6 +158,68 @@ fn propose(worst: Jitter) -> (u64, DetectorConfig) {
     (usual.lease_us.max(whole_ms(3 * pause_us)), detector)
 }
 
+/// The bound that a cluster has for its clocks.
+struct Drift {
+    allowed_ppm: u64,
+    spans_hosts: bool,
+    /// Whose it is.
+    of: String,
+}
+
+/// Says how this host's clock is corrected, and whether a cluster allows for it.
+fn clocks(format: Format, drift: &Drift) {
+    let corrected_ppm = match discipline::rate() {
+        Ok(rate) => {
+            let told = if rate.synchronized { "takes it for synchronized" } else { "has not been told that it is synchronized" };
+            format.print(
+                format_args!("the clock is corrected by {:+.1} ppm at the moment; the kernel {told}", rate.corrected_ppm),
+                || json!({"event": "clock", "corrected_ppm": rate.corrected_ppm, "synchronized": rate.synchronized}),
+            );
+            rate.corrected_ppm.abs().ceil() as u64
+        }
+        Err(error) => {
+            format.print(
+                format_args!("how the clock is corrected cannot be told: {error}"),
+                || json!({"event": "clock", "corrected_ppm": null, "error": error.to_string()}),
+            );
+            0
+        }
+    };
+    let correctors = discipline::correctors();
+    for corrector in &correctors {
+        format.print(
+            format_args!("  {} may run it fast or slow by {} ppm ({})", corrector.name, corrector.slews_ppm, corrector.by),
+            || json!({"event": "corrector", "name": corrector.name, "slews_ppm": corrector.slews_ppm, "by": corrector.by}),
+        );
+    }
+    if correctors.is_empty() {
+        format.print(
+            format_args!("  no daemon that corrects it can be seen from here; one that is hidden, outside of a container say, can by {KERNEL_PPM} ppm at most"),
+            || json!({"event": "corrector", "name": null, "slews_ppm": 0, "by": "none is seen"}),
+        );
+    }
+    let needed = needed_ppm(corrected_ppm, correctors.iter().map(|corrector| corrector.slews_ppm));
+    // On one host all processes read the same clock.
+    let holds = !drift.spans_hosts || needed <= drift.allowed_ppm;
+    let mark = if holds { styled(GOOD, "enough") } else { styled(BAD, "NOT ENOUGH") };
+    let advice = match (drift.spans_hosts, holds) {
+        (false, _) => "all its processes read one clock".to_owned(),
+        (true, true) => format!("it takes {needed} here"),
+        (true, false) => {
+            format!("it takes {needed} here, or leases may overlap: raise it on all nodes, or have the clock corrected more slowly")
+        }
+    };
+    format.print(
+        format_args!("  clock_drift_ppm = {} ({}): {mark}, {advice}\n", drift.allowed_ppm, drift.of),
+        || json!({"event": "clock_drift", "allowed_ppm": drift.allowed_ppm, "needed_ppm": needed, "of": drift.of, "holds": holds}),
+    );
+}
+
+/// By how much a clock may be off that is corrected by so much now, and by daemons that each correct by so much at most: it may be wrong by itself in the same direction.
+fn needed_ppm(now_ppm: u64, slews_ppm: impl Iterator<Item = u64>) -> u64 {
+    CRYSTAL_PPM + slews_ppm.fold(now_ppm, u64::max)
+}
+
 fn identity() -> Identity {
     Identity { node: NodeId(0), incarnation: Incarnation(u64::from(std::process::id())), kind: PeerKind::Client }
 }
@@ -199,6 +280,14 @@ fn fences(format: Format, name: &str, rounds: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_allows_is_within_the_usual_bound_between_hosts() {
+        assert_eq!(needed_ppm(0, [].into_iter()), CRYSTAL_PPM);
+        assert_eq!(needed_ppm(20, [500, 83_334].into_iter()), 83_534, "they do not add up: each sets the one rate");
+        assert_eq!(needed_ppm(1_300, [500].into_iter()), 1_500, "whatever daemon has done that, it is done");
+        assert!(needed_ppm(0, [KERNEL_PPM].into_iter()) <= ClusterConfig::HOSTS_DRIFT_PPM);
+    }
 
     #[test]
     fn a_quiet_host_gets_the_usual_and_a_busy_one_what_outlasts_its_pauses() {

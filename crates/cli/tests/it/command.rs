@@ -54,6 +54,9 @@ fn the_doctor_says_what_this_host_can_do() {
     let objects = run(&["doctor", "--json", "--seconds", "1", "--fence-trials", "2"]).ok().objects();
     let of = |event: &str| objects.iter().filter(|object| object["event"] == event).collect::<Vec<_>>();
     assert!(!of("jitter").is_empty() && of("timeouts")[0]["lease_us"].as_u64() > Some(0), "{objects:?}");
+    assert_eq!((of("clock").len(), of("clock_drift").len()), (1, 1), "{objects:?}");
+    // The usual bound between hosts is beyond what the kernel lets any daemon correct a clock by.
+    assert_eq!((&of("clock_drift")[0]["allowed_ppm"], &of("clock_drift")[0]["holds"]), (&101_200.into(), &true.into()), "{objects:?}");
     let usable = |name: &str| of("fabric").iter().any(|fabric| fabric["fabric"] == name && fabric["usable"] == true);
     assert!(usable("shm"), "{objects:?}");
     // Where the tests run over RDMA, its devices are there, and nothing is stored after what revokes on them.

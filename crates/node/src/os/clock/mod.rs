@@ -9,6 +9,7 @@
 //! No clock of a virtual machine counts what its hypervisor keeps from it: a pause, a migration, the time that a snapshot has lain on a disk. What can be seen of that
 //! afterwards, [`jumps`] looks for.
 
+pub mod discipline;
 pub mod jumps;
 mod skew;
 mod uevents;
