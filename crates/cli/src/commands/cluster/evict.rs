@@ -1,11 +1,8 @@
 //! `martlet cluster evict`
 
-use std::time::Duration;
-
 use clap::Args;
 use martlet_cluster::directory::Directory;
-use martlet_cluster::fail::{Context as _, Fail, Outcome};
-use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
 use martlet_cluster::process::Activity;
@@ -18,6 +15,7 @@ use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
 
 use super::asking;
+use super::session::Session;
 use crate::commands::Which;
 use crate::watch::known::Known;
 
@@ -44,42 +42,41 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
-    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let node = arguments.node;
-    let directory = Directory::new(&arguments.which.dir);
-    let cluster = directory.existing_node(node)?;
-    let patience = Duration::from_secs(arguments.patience);
+    let session = Session::open_beside(&arguments.which, arguments.patience, format)?;
+    let cluster = session.directory.existing_node(node)?;
+    let Session { directory, interrupt, patience, .. } = &session;
     let mut observer = Observer::open(&cluster)?;
     // All who can be seen are, before it is said of any that it does not run.
     let mut others = Vec::new();
     for entry in cluster.config().nodes.iter().filter(|entry| entry.number != node) {
-        if !matches!(Known::of(&directory, &cluster, entry.number)?.activity, Some(Activity::Gone | Activity::Stopped)) {
+        if !matches!(Known::of(directory, &cluster, entry.number)?.activity, Some(Activity::Gone | Activity::Stopped)) {
             others.push(entry.number);
         }
     }
-    observer.connect(&others, &interrupt)?;
+    observer.connect(&others, interrupt)?;
     // Not by the word of the one that hangs. Any member can be asked: who leads, if one does, or who waits for that one.
-    let ask_of = |sights: &[Sight]| leader(sights, node).or_else(|| waits(&directory, sights, node));
-    let found = observer.wait_for(patience, &interrupt, |sights| ask_of(sights).is_some())?;
+    let ask_of = |sights: &[Sight]| leader(sights, node).or_else(|| waits(directory, sights, node));
+    let found = observer.wait_for(*patience, interrupt, |sights| ask_of(sights).is_some())?;
     let sights = found.map_err(|sights| observer::not_ready("none of the other nodes can be asked", &sights))?;
     let Some(hangs) = listed(&sights, node) else {
         return Err(Fail::absent(format_args!("node {node} is none of the members of the newest view: nobody counts on it")));
     };
     if !arguments.force {
-        check_dispensable(&directory, &cluster, &sights, node)?;
+        check_dispensable(directory, &cluster, &sights, node)?;
     }
     let asked = ask_of(&sights).ok_or_else(|| Fail::absent("none of the other nodes can be asked"))?;
     let doing = format!("cannot ask node {asked}");
     // As CLUSTER NODES names it.
     let name = format!("{:08x}{:032x}", hangs.node.0, hangs.incarnation.0);
-    asking::ask(&directory, &cluster, asked, &[b"CLUSTER", b"FORGET", name.as_bytes()], &doing, patience)?;
+    asking::ask(directory, &cluster, asked, &[b"CLUSTER", b"FORGET", name.as_bytes()], &doing, *patience)?;
     let engine = cluster.config().engine;
     let without = |sights: &[Sight]| sights.iter().filter(|sight| sight.node != node).cloned().collect::<Vec<_>>();
     let done = |sights: &[Sight]| {
         let sights = without(sights);
         listed(&sights, node) != Some(hangs) && standing::is_settled(&sights, engine)
     };
-    observer.wait_for(patience, &interrupt, done)?.map_err(|sights| {
+    observer.wait_for(*patience, interrupt, done)?.map_err(|sights| {
         observer::not_ready(&format!("the others were not seen to go on without node {node} within {} s", arguments.patience), &sights)
     })?;
     format.print(

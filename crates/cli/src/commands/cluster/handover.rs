@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use martlet_cluster::directory::Directory;
-use martlet_cluster::fail::{Context as _, Fail, Outcome};
-use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::number::number;
 use martlet_cluster::output::Format;
 use martlet_cluster::watch::observer::{self, Observer, Sight};
@@ -15,6 +14,7 @@ use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
 
 use super::asking;
+use super::session::Session;
 use crate::commands::Which;
 
 /// Hand leadership over to a node, without a failed request. It is done when that node leads and everybody who can be seen knows it.
@@ -37,10 +37,9 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
-    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let node = arguments.node;
-    let directory = Directory::new(&arguments.which.dir);
-    let cluster = directory.existing_node(node)?;
+    let session = Session::open_beside(&arguments.which, arguments.patience, format)?;
+    let cluster = session.directory.existing_node(node)?;
     let engine = cluster.config().engine;
     if engine != EngineKind::Mu {
         return Err(Fail::usage(format_args!(
@@ -48,14 +47,11 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             EngineKind::Mu
         )));
     }
-    let patience = Duration::from_secs(arguments.patience);
     let mut observer = Observer::open(&cluster)?;
-    let found = observer.wait_for(patience, &interrupt, |sights| observer::primary(sights).is_some())?;
-    let sights = found.map_err(|sights| observer::not_ready("nobody leads", &sights))?;
-    let leader = observer::primary(&sights).map(|sight| sight.node).ok_or_else(|| Fail::absent("nobody leads"))?;
+    let (leader, _) = session.leader(&mut observer)?;
     if leader != node {
-        ask(&directory, &cluster, leader, node, patience)?;
-        let found = observer.wait_for(patience, &interrupt, |sights| leads(sights, node))?;
+        ask(&session.directory, &cluster, leader, node, session.patience)?;
+        let found = observer.wait_for(session.patience, &session.interrupt, |sights| leads(sights, node))?;
         let now = |sights: &[Sight]| observer::primary(sights).map(|sight| sight.node);
         found.map_err(|sights| observer::not_ready(&why_not(now(&sights), node, leader, arguments.patience), &sights))?;
     }

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use martlet_cluster::directory::Directory;
-use martlet_cluster::fail::{Context as _, Fail, Outcome};
-use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::number::number;
 use martlet_cluster::output::{Format, Table};
 use martlet_cluster::watch::observer::{self, Observer};
@@ -13,6 +11,7 @@ use martlet_protocol::membership::{Member, View};
 use serde_json::json;
 
 use super::asking;
+use super::session::Session;
 use crate::commands::Which;
 
 /// Show the feature level of the cluster and those that each node's build can work at, or raise it.
@@ -38,13 +37,10 @@ pub struct Arguments {
 const REPEAT: Duration = Duration::from_millis(500);
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
-    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
-    let directory = Directory::new(&arguments.which.dir);
-    let cluster = directory.existing_cluster()?;
-    let patience = Duration::from_secs(arguments.patience);
-    let mut observer = Observer::open(&cluster)?;
-    let found = observer.wait_for(patience, &interrupt, |sights| observer::primary(sights).is_some())?;
-    let sights = found.map_err(|sights| observer::not_ready("nobody leads", &sights))?;
+    let session = Session::open_beside(&arguments.which, arguments.patience, format)?;
+    let Session { directory, cluster, interrupt, patience, .. } = &session;
+    let mut observer = Observer::open(cluster)?;
+    let (leader, sights) = session.leader(&mut observer)?;
     let view = observer::newest_view(&sights).ok_or_else(|| Fail::absent("no node shows a view"))?;
     if !arguments.raise {
         show(view, format);
@@ -54,15 +50,14 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let level = target(view, &configured).map_err(Fail::failed)?;
     let before = view.level;
     if level > before {
-        let leader = observer::primary(&sights).map(|sight| sight.node).ok_or_else(|| Fail::absent("nobody leads"))?;
         let doing = format!("cannot ask node {leader}, which leads");
         let wanted = level.to_string();
-        let mut left = patience;
+        let mut left = *patience;
         loop {
-            asking::ask(&directory, &cluster, leader, &[b"RAISELEVEL", wanted.as_bytes()], &doing, patience)?;
+            asking::ask(directory, cluster, leader, &[b"RAISELEVEL", wanted.as_bytes()], &doing, *patience)?;
             let slice = left.min(REPEAT);
             let risen = |sights: &[observer::Sight]| observer::newest_view(sights).is_some_and(|view| view.level >= level);
-            match observer.wait_for(slice, &interrupt, risen)? {
+            match observer.wait_for(slice, interrupt, risen)? {
                 Ok(_) => break,
                 Err(sights) if left <= slice => {
                     return Err(observer::not_ready(

@@ -19,7 +19,7 @@ use crate::commands::Which;
 /// For how long what stands against a change may pass by itself: whoever has just died is about to be removed.
 const SECOND_THOUGHTS: Duration = Duration::from_secs(2);
 
-/// A command that changes a cluster, from here to its end the only one.
+/// A command that changes a cluster.
 pub struct Session {
     /// Where the cluster's files are.
     pub directory: Directory,
@@ -31,22 +31,32 @@ pub struct Session {
     pub patience: Duration,
     /// How to tell what happens.
     pub format: Format,
-    _lock: Lock,
+    /// It is the only one of those that take turns.
+    _turn: Option<Lock>,
 }
 
 impl Session {
-    /// Waits for the directory's lock, and finds the cluster as the command before has left it.
+    /// For a command that changes the set of nodes, from here to its end the only one: waits for the directory's lock, and finds the cluster as the command
+    /// before has left it.
     ///
     /// # Errors
     /// When there is no cluster.
     pub fn open(which: &Which, patience_s: u64, format: Format) -> Outcome<Session> {
+        let mut session = Session::open_beside(which, patience_s, format)?;
+        session._turn = Some(session.directory.lock()?);
+        session.cluster = session.directory.existing_cluster()?;
+        Ok(session)
+    }
+
+    /// For a command that asks nodes that run for something: it waits for no other command, which may itself wait for what this one is to bring about.
+    ///
+    /// # Errors
+    /// When there is no cluster. A directory without one gets no lock file.
+    pub fn open_beside(which: &Which, patience_s: u64, format: Format) -> Outcome<Session> {
         let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
         let directory = Directory::new(&which.dir);
-        // A directory without a cluster gets no lock file.
-        directory.existing_cluster()?;
-        let lock = directory.lock()?;
         let cluster = directory.existing_cluster()?;
-        Ok(Session { directory, cluster, interrupt, patience: Duration::from_secs(patience_s), format, _lock: lock })
+        Ok(Session { directory, cluster, interrupt, patience: Duration::from_secs(patience_s), format, _turn: None })
     }
 
     /// The same for a command about one node, which has to be one of the cluster's.
@@ -76,8 +86,19 @@ impl Session {
         if self.running(cluster)?.is_empty() {
             return Err(Fail::absent(format_args!("no node of the cluster in {dir} runs; `martlet cluster up --dir {dir}` starts them")));
         }
-        let found = Observer::open(cluster)?.wait_for(self.patience, &self.interrupt, |sights| observer::primary(sights).is_some())?;
-        found.map(|_| ()).map_err(|sights| observer::not_ready(&format!("nobody led within {} s", self.patience.as_secs()), &sights))
+        self.leader(&mut Observer::open(cluster)?).map(|_| ())
+    }
+
+    /// The node that leads, once one does, and what all nodes show then.
+    ///
+    /// # Errors
+    /// When no node leads within the patience.
+    pub fn leader(&self, observer: &mut Observer) -> Outcome<(u16, Vec<Sight>)> {
+        let found = observer.wait_for(self.patience, &self.interrupt, |sights| observer::primary(sights).is_some())?;
+        let none = |sights: &[Sight]| observer::not_ready(&format!("nobody led within {} s", self.patience.as_secs()), sights);
+        let sights = found.map_err(|sights| none(&sights))?;
+        let leader = observer::primary(&sights).map(|sight| sight.node).ok_or_else(|| none(&sights))?;
+        Ok((leader, sights))
     }
 
     /// Makes sure that the others can do without a node. `whatfor` is to be done with it.
