@@ -10,11 +10,12 @@ use crate::basics::ballot::{SlotState, SlotWord};
 use crate::basics::layout::{self, Sizes, life, returned};
 use crate::basics::{LogIndex, ProcessId, ViewNumber, sealed};
 use crate::consensus::rpc::{RpcBody, RpcReply, RpcRequest, RpcVerdict};
-use crate::engine::{Engine, Mu, PrimaryBackup, mu, primary_backup};
+use crate::engine::{self, Engine, EngineKind};
 use crate::founding::Returned;
 use crate::membership::cache::CacheWord;
 use crate::membership::message::Message;
 use crate::membership::{Departed, Evidence, Member, Roles, View};
+use crate::with_engine;
 
 /// A sample: what it is of, and its bytes.
 pub type Sample = (String, Vec<u8>);
@@ -31,8 +32,7 @@ pub fn all() -> Vec<Sample> {
     sealed::encode(9, 2, b"a payload", &mut bytes);
     samples.push(("sealed record".into(), bytes));
     samples.extend(regions());
-    samples.extend(primary_backup_records());
-    samples.extend(mu::samples::all());
+    samples.extend(engine::samples());
     samples
 }
 
@@ -118,32 +118,12 @@ fn regions() -> Vec<Sample> {
         bytes
     };
     let sizes = Sizes::default();
-    let (mut of_primary_backup, mut of_mu) = (layout::regions(sizes), layout::regions(sizes));
-    PrimaryBackup::add_regions(&mut of_primary_backup, &primary_backup::Config::default());
-    <Mu as Engine>::add_regions(&mut of_mu, &mu::Config::default());
-    vec![
-        ("regions/primary-backup".into(), list(&of_primary_backup)),
-        ("regions/mu".into(), list(&of_mu)),
-        ("regions/client".into(), list(&layout::client_regions(sizes))),
-    ]
-}
-
-fn primary_backup_records() -> Vec<Sample> {
-    use primary_backup::layout::{Header, Kind};
-    let header = |kind| Header::new(kind, LogIndex(0x0102), ViewNumber(0x0304), LogIndex(0x0506));
-    let headers = [
-        ("start", Header { count: 7, ..header(Kind::Start) }),
-        ("start, for a learner", Header { learner: true, ..header(Kind::Start) }),
-        ("entry", header(Kind::Entry)),
-        ("entry, more of it to come", Header { more: true, ..header(Kind::Entry) }),
-        ("flush", header(Kind::Flush)),
-        ("part", header(Kind::Part)),
-        ("end", header(Kind::End)),
-    ];
-    let sample = |(name, header): (&str, Header)| {
-        let mut bytes = Vec::new();
-        header.encode(&mut bytes);
-        (format!("primary-backup/{name}"), bytes)
+    let of_engine = |kind: EngineKind| {
+        let mut spec = layout::regions(sizes);
+        with_engine!(kind, E => E::add_regions(&mut spec, &<E as Engine>::Config::default()));
+        (format!("regions/{kind}"), list(&spec))
     };
-    headers.into_iter().map(sample).collect()
+    let mut samples: Vec<Sample> = EngineKind::ALL.into_iter().map(of_engine).collect();
+    samples.push(("regions/client".into(), list(&layout::client_regions(sizes))));
+    samples
 }

@@ -2,7 +2,7 @@
 
 use martlet_fabric::Fabric;
 
-use super::{Engine, PrimaryBackup};
+use super::Engine;
 use crate::basics::{LogIndex, ProcessId};
 use crate::founding::Returned;
 use crate::replica::StateMachine;
@@ -90,5 +90,3 @@ pub trait Durable: Engine {
         Ok(None)
     }
 }
-
-impl Durable for PrimaryBackup {}

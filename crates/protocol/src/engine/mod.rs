@@ -24,3 +24,9 @@ pub use mu::Mu;
 pub use part::{PartFault, REST_NS};
 pub use primary_backup::PrimaryBackup;
 pub use registry::{CommitRule, EngineKind, Leadership, Traits};
+
+/// Samples of what the engines write: see [`samples`](crate::samples).
+#[cfg(feature = "fuzzing")]
+pub(crate) fn samples() -> Vec<crate::samples::Sample> {
+    [primary_backup::samples::all(), mu::samples::all()].concat()
+}

@@ -6,7 +6,7 @@ use super::chain::Origin;
 use super::{Config, Event, PrimaryBackup, Role};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::engine::{self, CommitRule, ConfigError, Engine, Gathered, Leadership, Traits};
+use crate::engine::{self, CommitRule, ConfigError, Durable, Engine, Gathered, Leadership, Traits};
 use crate::membership::{Proof, Round, View};
 use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
@@ -194,3 +194,6 @@ impl Engine for PrimaryBackup {
         })
     }
 }
+
+/// It has no journal.
+impl Durable for PrimaryBackup {}

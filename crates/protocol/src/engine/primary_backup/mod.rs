@@ -19,6 +19,8 @@ mod peers;
 mod queue;
 mod quorum;
 mod recovery;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod samples;
 #[cfg(test)]
 mod tests;
 mod turns;
