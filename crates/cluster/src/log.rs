@@ -61,7 +61,7 @@ pub fn start() -> Outcome {
     let behind = Arc::clone(&queue);
     let write = move || {
         // Other threads of a node are waited for, and this one is not.
-        martlet_fabric::shm::process::stand_aside();
+        martlet_fabric::host::process::stand_aside();
         let _ = tell.send(rustix::thread::gettid());
         Writer::new(StandardError).write_all_of(&lines, &behind);
     };

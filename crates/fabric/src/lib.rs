@@ -15,6 +15,8 @@ pub mod double;
 mod exchange;
 #[cfg(all(any(test, feature = "fuzzing"), target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod fuzz;
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub mod host;
 /// Which fabrics there are.
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 mod kind;
@@ -37,7 +39,13 @@ mod speech;
 pub mod verbs;
 
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub use exchange::BootstrapCounters;
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub use kind::{FabricKind, Traits};
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub use meeting::PartyError;
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub use shm::{HostLock, Rendezvous};
 
 pub use contract::{
     Completion, Fabric, Identity, Incarnation, Local, LocalRegion, Memory, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region,

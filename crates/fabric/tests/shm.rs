@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use martlet_fabric::shm::probe::{self, DeathProbe, Pastime, VictimPlan};
-use martlet_fabric::shm::{DeathWords, OWNER_DIED, ParkWord, ShmConfig, ShmFabric, WAITERS, WakeReason};
+use martlet_fabric::host::probe::{self, DeathProbe, Pastime, VictimPlan};
+use martlet_fabric::host::{DeathWords, OWNER_DIED, WAITERS, WakeReason};
+use martlet_fabric::shm::{ParkWord, ShmConfig, ShmFabric};
 use martlet_fabric::{
     Fabric, Identity, Incarnation, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token,
 };

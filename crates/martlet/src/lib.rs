@@ -54,8 +54,9 @@ pub use martlet_node::counters;
 /// counters in [`counters`].
 pub mod errors {
     pub use martlet_fabric::Protocol;
-    pub use martlet_fabric::shm::PartyError;
-    pub use martlet_fabric::shm::{DeathWordsError, StartError as ShmError};
+    pub use martlet_fabric::PartyError;
+    pub use martlet_fabric::host::DeathWordsError;
+    pub use martlet_fabric::shm::StartError as ShmError;
     pub use martlet_fabric::verbs::{DeviceError, FenceTrial, StartError as VerbsError};
     pub use martlet_node::backend::StartError as FabricError;
     pub use martlet_node::wal::{Operation, WalError, format::Owner};

@@ -3,9 +3,10 @@
 use clap::{Args, ValueEnum};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::number::number;
+use martlet_fabric::host::DeathWords;
+use martlet_fabric::host::probe::{self, Pastime, VictimPlan};
 use martlet_fabric::primitive::Ordering;
-use martlet_fabric::shm::probe::{self, Pastime, VictimPlan};
-use martlet_fabric::shm::{DeathWords, ShmFabric};
+use martlet_fabric::shm::ShmFabric;
 use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{self, LIFE, MAX_WATCHERS, Sizes, life};
 use rustix::process::Signal;
@@ -91,7 +92,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 
 fn member(arguments: &Arguments) -> Outcome {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie ourselves to our parent")?;
-    martlet_fabric::shm::process::disable_core_dumps().context("cannot turn core dumps off")?;
+    martlet_fabric::host::process::disable_core_dumps().context("cannot turn core dumps off")?;
     if let Some(core) = arguments.core {
         martlet_node::sched::pin_current_thread(core).context("cannot bind the thread")?;
     }

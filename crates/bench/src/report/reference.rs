@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use martlet_cluster::directory::own_command;
 use martlet_cluster::fail::{Context as _, Outcome};
-use martlet_fabric::shm::probe::{self, DeathProbe, Pastime};
+use martlet_fabric::host::probe::{self, DeathProbe, Pastime};
 use martlet_node::config::{Idle, Priority};
 use martlet_node::{clock, sched};
 

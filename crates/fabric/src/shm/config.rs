@@ -8,11 +8,11 @@ use super::bootstrap::Bootstrap;
 use super::endpoint::ShmFabric;
 use super::handshake::Ours;
 use super::mail;
-use super::memory::{self, Access, Area, Map, page};
 use super::peer::Own;
 use super::rendezvous::{Listener, Rendezvous};
 use super::shared::Shared;
 use crate::contract::{Identity, NodeId, PeerKind, RegionSpec};
+use crate::host::memory::{self, Access, Area, Map, page};
 use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
 use crate::speech::Protocol;
 
@@ -119,7 +119,7 @@ impl ShmFabric {
         let thread = std::thread::Builder::new()
             .name("martlet-boot".into())
             .spawn(move || {
-                super::process::stand_aside();
+                crate::host::process::stand_aside();
                 bootstrap.run()
             })
             .map_err(system("cannot start the bootstrap thread"))?;

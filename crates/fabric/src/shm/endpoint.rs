@@ -21,15 +21,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::mail::{self, Popped};
-use super::memory::{self, Area};
 use super::peer::{Own, Peer};
-use super::robust::OwnRegions;
+use super::regions::OwnRegions;
 use super::shared::{Command, Note, Shared};
 use crate::contract::{
     Completion, Fabric, Identity, Local, LocalRegion, MAX_DATAGRAM_BYTES, Memory, NodeId, OpError, PeerEvent, PeerId, Region, RegionName,
     Remote, Token,
 };
 use crate::exchange::BootstrapCounters;
+use crate::host::memory::{self, Area};
 use crate::invariant;
 use crate::primitive::{Ordering, fence, prefetch_for_write};
 use crate::pulse::Pulse;

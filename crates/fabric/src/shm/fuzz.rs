@@ -1,8 +1,8 @@
 //! What must hold for whatever a peer writes into its mail ring. For the fuzz targets.
 
 use super::mail::{self, Popped};
-use super::memory::{Access, Area, Map, create, page};
 use crate::contract::MAX_DATAGRAM_BYTES;
+use crate::host::memory::{Access, Area, Map, create, page};
 use crate::primitive::Ordering;
 
 /// A mail ring that its writer keeps to no rule in. Each operation is a byte: datagrams of ours come out as they went in until the other end

@@ -1,7 +1,7 @@
 //! Datagrams between two members: a ring ([`datagrams`]) in mapped memory that the reader keeps for the writer.
 
-use super::memory::Area;
 use crate::datagrams;
+use crate::host::memory::Area;
 
 pub(super) use crate::datagrams::Popped;
 

@@ -7,8 +7,6 @@
 //!
 //! | file | what stands there |
 //! |---|---|
-//! | `memory` | memfds, mappings, areas of words |
-//! | `plan` | where regions lie in them |
 //! | `peer` | our memory, lanes with their grant words, a mapped peer |
 //! | `mail` | datagram rings |
 //! | `bell` | parking and waking |
@@ -16,9 +14,7 @@
 //! | `rendezvous`, `socket`, `handshake`, `bootstrap` | where and how processes meet |
 //! | `shared` | between the bootstrap thread and the endpoint |
 //! | `endpoint` | the contract's operations; sleeping (`parking`); endpoints of one process, connected with each other (`private`) |
-//! | `robust` | death words |
-//! | `probe` | the bare death probe, a reference for measurements |
-//! | `process` | what a process sets for itself at its start |
+//! | `regions` | this process's regions, for its other threads |
 //!
 //! # Trust
 //! Who holds the cluster's key and runs as the same user (or root) is trusted with memory. Clients get public regions read-only, which
@@ -34,26 +30,21 @@ mod endpoint;
 pub mod fuzz;
 mod handshake;
 mod mail;
-pub(crate) mod memory;
 mod peer;
-pub(crate) mod plan;
-pub mod probe;
-pub mod process;
+mod regions;
 mod rendezvous;
-mod robust;
 mod shared;
 mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use crate::exchange::BootstrapCounters;
-pub use crate::meeting::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES, PartyError};
-pub use bell::{MAX_PARK_WORDS, Vigil, WakeReason};
+pub use crate::meeting::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES};
+pub use bell::{MAX_PARK_WORDS, Vigil};
 pub use config::{ShmConfig, StartError};
 pub use ear::Ear;
 pub use endpoint::{DatagramCounters, ParkWord, ShmFabric};
 pub use rendezvous::{HostLock, Rendezvous};
-pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, OwnRegions, WAITERS};
+pub use regions::OwnRegions;
 
 /// What shared memory is like.
 pub(crate) const TRAITS: crate::Traits =
@@ -64,9 +55,9 @@ pub(crate) const TRAITS: crate::Traits =
 pub(crate) fn sample_of_lanes() -> Vec<u8> {
     use crate::contract::{RegionName, RegionSpec};
     let regions = |name| vec![(RegionName(name), 64), (RegionName(name + 1), 3 * 4096), (RegionName(name + 2), 8)];
-    let public = plan::PublicPlan::new(&RegionSpec { public: regions(1), ..RegionSpec::default() });
-    let lanes = plan::LanesPlan::new(&regions(16), true);
+    let public = crate::host::plan::PublicPlan::new(&RegionSpec { public: regions(1), ..RegionSpec::default() });
+    let lanes = crate::host::plan::LanesPlan::new(&regions(16), Some(mail::BYTES));
     let mail = lanes.mail.expect("asked for");
     let places = public.offsets.iter().chain([&public.bytes]).chain(&lanes.offsets).chain([&mail, &lanes.body]);
-    places.chain([&plan::GRANT_STRIDE]).flat_map(|at| (*at as u64).to_le_bytes()).collect()
+    places.chain([&crate::host::plan::GRANT_STRIDE]).flat_map(|at| (*at as u64).to_le_bytes()).collect()
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::bell::Bell;
 use super::mail;
-use super::memory::{self, Access, Area, Map, page};
-use super::plan::{GRANT_STRIDE, LanesPlan, PublicPlan};
 use crate::contract::{Identity, PeerKind, RegionName, RegionSpec};
+use crate::host::memory::{self, Access, Area, Map, page};
+use crate::host::plan::{GRANT_STRIDE, LanesPlan, PublicPlan};
 use crate::meeting::regions::lanes_for;
 use crate::primitive::Ordering;
 
@@ -115,7 +115,7 @@ impl Kept {
     /// Makes the lanes that an owner of kind `own_kind` keeps for a peer of kind `peer`.
     pub(super) fn create(spec: &RegionSpec, own_kind: PeerKind, peer: PeerKind, prefault: bool) -> io::Result<Kept> {
         let lanes = lanes_for(spec, peer);
-        let plan = LanesPlan::new(lanes, own_kind == PeerKind::Member && peer == PeerKind::Member);
+        let plan = LanesPlan::new(lanes, (own_kind == PeerKind::Member && peer == PeerKind::Member).then_some(mail::BYTES));
         let fd = memory::create("martlet-lanes", plan.bytes())?;
         let grants = Map::new(&fd, 0, page(), Access::ReadWrite, true)?;
         let body = Map::new(&fd, page(), plan.body, Access::ReadWrite, prefault)?;
@@ -172,7 +172,7 @@ impl Peer {
         };
         let writable = own_kind == PeerKind::Member;
         let lane_list = lanes_for(spec, own_kind);
-        let plan = LanesPlan::new(lane_list, writable && identity.kind == PeerKind::Member);
+        let plan = LanesPlan::new(lane_list, (writable && identity.kind == PeerKind::Member).then_some(mail::BYTES));
         let public_plan = PublicPlan::new(spec);
         memory::check(&public, "public", public_plan.bytes)?;
         memory::check(&bell, "bell", page())?;

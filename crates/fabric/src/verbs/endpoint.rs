@@ -43,10 +43,10 @@ use crate::contract::{
     Token,
 };
 use crate::exchange::BootstrapCounters;
+use crate::host::{DeathWords, DeathWordsError, memory};
 use crate::invariant;
 use crate::primitive::{Ordering, fence};
 use crate::pulse::Pulse;
-use crate::shm::{DeathWords, DeathWordsError, memory};
 
 /// A connected process, and what is under way to it.
 #[derive(Debug)]

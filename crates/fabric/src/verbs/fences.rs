@@ -17,8 +17,8 @@ use super::ffi::{self, ACCESS_LOCAL_WRITE, SEND_SIGNALED, SendWr, Sge, Wc};
 use super::memory::{Block, Plane, Registered};
 use super::peer::LANE_RIGHTS;
 use super::queue::{Address, CompletionQueue, Patience, QueuePair, Shape, Transport};
+use crate::host::memory::Area;
 use crate::primitive::Ordering;
-use crate::shm::memory::Area;
 
 /// A way to take a writer's permission away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

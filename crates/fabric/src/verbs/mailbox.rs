@@ -15,8 +15,8 @@ use super::ffi::{ACCESS_LOCAL_WRITE, GRH_BYTES, RecvWr, SEND_SIGNALED, SendWr, S
 use super::memory::{Block, Plane, Registered};
 use super::overdue::{Attention, LEAST_TURNS};
 use super::queue::{CompletionQueue, Destination, QueuePair, Shape, Transport};
+use crate::host::memory::Area;
 use crate::primitive::Ordering;
-use crate::shm::memory::Area;
 
 /// Packets kept for receiving, and for sending.
 const RECEIVES: usize = 256;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::device::Device;
 use super::ffi;
-use crate::shm::memory::{self, Access, Area, HUGE_PAGE, Map, page};
+use crate::host::memory::{self, Access, Area, HUGE_PAGE, Map, page};
 
 /// Which protection domain a registration belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,10 +12,10 @@ use super::memory::{Block, Plane, Registered};
 use super::offer::{Key, Offer};
 use super::queue::{Address, CompletionQueue, Destination, Patience, QueuePair, Shape, Transport};
 use crate::contract::{Identity, PeerKind, RegionName, RegionSpec};
+use crate::host::memory::Area;
+use crate::host::plan::{LanesPlan, PublicPlan};
 use crate::meeting::regions::lanes_for;
 use crate::primitive::{AtomicU64, Ordering};
-use crate::shm::memory::Area;
-use crate::shm::plan::{LanesPlan, PublicPlan};
 
 /// Requests that may be under way on one queue pair of a member, and of a client.
 const MEMBER_REQUESTS: u32 = 64;
@@ -145,7 +145,7 @@ impl Kept {
         };
         let asking = Shape { sends: requests, receives: 1, inline: INLINE };
         let ours = lanes_for(&card.own.spec, peer);
-        let plan = LanesPlan::new(ours, false);
+        let plan = LanesPlan::new(ours, None);
         let block = Block::of_regions(plan.body, card.huge_pages)?;
         let lanes = ours.iter().zip(&plan.offsets).map(|((name, len), at)| (*name, block.area(*at, *len))).collect();
         let (grants, notices) = (Block::new(0)?, Block::new(0)?);
@@ -219,7 +219,7 @@ impl Kept {
             .answer(to, offer.background, FIRST_PSN, rights)
             .and_then(|()| self.background.send(FIRST_PSN, reads, card.patience))
             .map_err(refused("public memory"))?;
-        let plan = LanesPlan::new(theirs, false);
+        let plan = LanesPlan::new(theirs, None);
         let mut their_lanes = Vec::with_capacity(theirs.len());
         for (at, (writer, (name, bytes))) in self.writers.into_iter().zip(theirs).enumerate() {
             let grant = Grant::first(offer.answerers[at]);

@@ -15,9 +15,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use martlet_fabric::shm::{BootstrapCounters, DeathWords, DeathWordsError};
+use martlet_fabric::BootstrapCounters;
+use martlet_fabric::host::{DeathWords, DeathWordsError};
 use martlet_fabric::{Fabric, Identity, NodeId, PeerId, RegionName, RegionSpec};
 use martlet_protocol::basics::Time;
+use martlet_protocol::replica::NODES_OWN;
+use rustix::event::epoll;
 
 use crate::config::{Cluster, Settings};
 
@@ -176,4 +179,13 @@ pub trait Rest<F>: Sized {
     /// Sleeps for so many nanoseconds at most: among the sockets, by calling `among_sockets`, or elsewhere. That call says `false` when it
     /// cannot sleep.
     fn sleep(&mut self, fabric: &mut F, at_sockets: bool, at_most_ns: u64, among_sockets: impl FnOnce(u64) -> bool);
+}
+
+/// Puts a descriptor of the node's own among the application's. Edge-triggered: nobody reads it, and each new event is one.
+pub(crate) fn enter(sockets: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<()> {
+    match epoll::add(sockets, own, epoll::EventData::new_u64(NODES_OWN), epoll::EventFlags::IN | epoll::EventFlags::ET) {
+        // The node's stop handle stays there from one life to the next.
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }

@@ -12,16 +12,17 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use martlet_fabric::shm::{BootstrapCounters, DeathWords, DeathWordsError};
+use martlet_fabric::BootstrapCounters;
+use martlet_fabric::host::{DeathWords, DeathWordsError};
 use martlet_fabric::verbs::{DeviceChoice, VerbsConfig, VerbsFabric};
 use martlet_fabric::{Identity, NodeId, PeerId, RegionName};
 use martlet_protocol::basics::layout;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Backend, Rest, StartError};
+use super::{Backend, Rest, StartError, enter};
 use crate::clock;
 use crate::config::{Cluster, NodeEntry, Settings};
-use crate::{version, waker};
+use crate::version;
 
 fn config(cluster: &Cluster, identity: Identity, device: DeviceChoice) -> VerbsConfig {
     let regions = (crate::engine::regions(cluster, cluster.sizes()), layout::client_regions(cluster.sizes()));
@@ -129,7 +130,7 @@ pub struct Nap {
 impl Rest<VerbsFabric> for Nap {
     fn start(settings: &Settings, _: &VerbsFabric, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<Nap> {
         if let Some(sockets) = sockets {
-            waker::enter(sockets, stop)?;
+            enter(sockets, stop)?;
         }
         Ok(Nap {
             stop: stop.try_clone_to_owned()?,

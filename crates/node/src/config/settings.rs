@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use martlet_fabric::NodeId;
-use martlet_fabric::shm::Rendezvous;
+use martlet_fabric::Rendezvous;
 use martlet_fabric::verbs::DeviceChoice;
 use martlet_protocol::basics::layout::Sizes;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use martlet_fabric::shm::Rendezvous;
+use martlet_fabric::Rendezvous;
 use martlet_fabric::verbs::Multicast;
 use martlet_protocol::membership::Roles;
 

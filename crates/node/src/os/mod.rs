@@ -6,5 +6,4 @@ pub mod idle;
 pub mod sched;
 pub mod stop;
 pub(crate) mod undertaker;
-pub mod waker;
 pub(crate) mod warm;

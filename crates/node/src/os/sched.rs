@@ -36,7 +36,7 @@ pub fn allowed_cores() -> io::Result<Vec<u16>> {
 
 /// Binds the calling thread to one core.
 pub fn pin_current_thread(core: u16) -> io::Result<()> {
-    martlet_fabric::shm::process::pin_to_cpu(usize::from(core))
+    martlet_fabric::host::process::pin_to_cpu(usize::from(core))
 }
 
 /// Binds the calling thread to one core for as long as this value lives; then it may run where it could before. For measurements: processes that

@@ -15,7 +15,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use martlet_fabric::shm::process::stand_aside;
+use martlet_fabric::host::process::stand_aside;
 use rustix::process::{Pid, getpid, getppid};
 use rustix::thread::futex;
 use rustix::time::Timespec;

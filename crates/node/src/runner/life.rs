@@ -3,8 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use martlet_fabric::host::DeathWords;
 use martlet_fabric::primitive::Ordering;
-use martlet_fabric::shm::DeathWords;
 use martlet_fabric::{Identity, Levels, LocalRegion, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, RETURNED, life};
 use martlet_protocol::basics::{ProcessId, Time};

@@ -9,7 +9,7 @@ mod rhythm;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use martlet_fabric::shm::{DeathWordsError, process};
+use martlet_fabric::host::{DeathWordsError, process};
 use martlet_fabric::{Incarnation, NodeId, Protocol, with_fabric};
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::ClockBounds;

@@ -40,7 +40,7 @@ impl FileWatch {
         let thread = file.map(|file| {
             let (generation, ends) = (Arc::clone(&generation), Arc::clone(&ends));
             std::thread::Builder::new().name("martlet-file".into()).spawn(move || {
-                martlet_fabric::shm::process::stand_aside();
+                martlet_fabric::host::process::stand_aside();
                 watch(&file, &generation, &ends);
             })
         });

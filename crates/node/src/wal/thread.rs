@@ -98,7 +98,7 @@ impl Wal {
         let shared = Arc::new(Shared::default());
         let its = Arc::clone(&shared);
         let run = move || {
-            martlet_fabric::shm::process::leave_core();
+            martlet_fabric::host::process::leave_core();
             if let Err(error) = write(log, &its, pace, &tell) {
                 its.lock().error = Some(error);
                 // Pairs with the acquire in `failure`.

@@ -54,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let settings = Settings::new(settings.cluster().clone(), node).map_err(Fail::usage)?.with_all_here(true);
     if !arguments.helpers.is_empty() {
         let cores: Vec<usize> = arguments.helpers.iter().copied().map(usize::from).collect();
-        martlet_fabric::shm::process::keep_helpers_on(&cores).context("cannot keep this process's helpers off the leader's core")?;
+        martlet_fabric::host::process::keep_helpers_on(&cores).context("cannot keep this process's helpers off the leader's core")?;
     }
     let hooks = Hooks::new().context("cannot make the node's stop handle")?;
     hooks.stop.on_signals().context("cannot take SIGTERM and SIGINT")?;

@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::ShmFabric;
 use super::posting::{check_range, load};
 use crate::contract::{PeerId, Region, Remote};
+use crate::host::WakeReason;
+use crate::host::memory::Area;
 use crate::invariant;
-use crate::shm::bell::{MAX_PARK_WORDS, Vigil, WakeReason};
+use crate::shm::bell::{MAX_PARK_WORDS, Vigil};
 use crate::shm::ear::Ear;
-use crate::shm::memory::Area;
 
 /// A word to be watched while parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

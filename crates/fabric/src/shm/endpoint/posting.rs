@@ -2,9 +2,9 @@
 
 use super::ShmFabric;
 use crate::contract::{Memory, OpError, PeerId, Region, RegionName, Remote, Token};
+use crate::host::memory::Area;
 use crate::invariant;
 use crate::primitive::{Ordering, fence, store_words};
-use crate::shm::memory::Area;
 use crate::shm::peer::Lane;
 
 /// What is known of a posted operation.

@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use super::*;
+use crate::PartyError;
 use crate::contract::{Completion, LocalRegion, OpError, Region, Remote, Token};
+use crate::host::WakeReason;
 use crate::primitive::Ordering;
-use crate::shm::{ParkWord, PartyError, StartError, WakeReason};
+use crate::shm::{ParkWord, StartError};
 
 fn public(peer: PeerId, offset: usize) -> Remote {
     Remote { peer, region: Region::Public(PUBLIC), offset }
@@ -245,7 +247,7 @@ fn a_watched_word_wakes_the_sleeper() {
     let parked = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let held = crate::shm::DeathWords::register(&regions, PUBLIC, &[9]).expect("registered");
+            let held = crate::host::DeathWords::register(&regions, PUBLIC, &[9]).expect("registered");
             registered.store(true, Ordering::SeqCst);
             until(|| parked.load(Ordering::SeqCst).then_some(()));
             // Ends without giving back: a death.
@@ -260,7 +262,7 @@ fn a_watched_word_wakes_the_sleeper() {
         });
         // Before the wait or during it: either way it is this word.
         assert!(matches!(reason, WakeReason::Word(0) | WakeReason::Nudged), "{reason:?}");
-        until(|| (a.peer_memory(to_b, PUBLIC).expect("mapped")[9].load(Ordering::Acquire) & crate::shm::OWNER_DIED != 0).then_some(()));
+        until(|| (a.peer_memory(to_b, PUBLIC).expect("mapped")[9].load(Ordering::Acquire) & crate::host::OWNER_DIED != 0).then_some(()));
     });
 }
 
@@ -311,7 +313,7 @@ fn a_vigil_ends_by_a_nudge_a_death_a_word_or_its_keepers_state() {
     let (told, tid) = std::sync::mpsc::channel();
     let (die, dying) = std::sync::mpsc::channel::<()>();
     let victim = std::thread::spawn(move || {
-        let held = crate::shm::DeathWords::register(&regions, PUBLIC, &[9]).expect("registered");
+        let held = crate::host::DeathWords::register(&regions, PUBLIC, &[9]).expect("registered");
         told.send(held.value()).expect("it listens");
         // Ends without giving back: a death.
         std::mem::forget(held);

@@ -207,7 +207,7 @@ fn memory_that_is_not_as_agreed_is_refused() {
     let cluster = unique_cluster();
     let mut node = member(&cluster, 1);
     assert!(offer(&cluster, &[]).contains("0 descriptors, not 3"));
-    let small = crate::shm::memory::create("martlet-test", 8).expect("memfd");
+    let small = crate::host::memory::create("martlet-test", 8).expect("memfd");
     let text = offer(&cluster, &[small.as_fd(), small.as_fd(), small.as_fd()]);
     assert!(text.contains("public memory has 8 bytes, 4096 were agreed"), "{text}");
     let unsealed = rustix::fs::memfd_create("martlet-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");

@@ -3,9 +3,9 @@
 use super::revocation::{epoch_of, look, tell};
 use super::{Entry, VerbsFabric};
 use crate::contract::{Completion, LocalRegion, OpError, PeerId, Region, Remote, Token};
+use crate::host::memory::Area;
 use crate::invariant;
 use crate::primitive::Ordering;
-use crate::shm::memory::Area;
 use crate::verbs::ffi::{self, SEND_INLINE, SEND_SIGNALED, SendWr, Sge};
 use crate::verbs::line::{Channel, Line, Op, SIGNAL_EVERY, State, Work};
 use crate::verbs::peer::{Peer, Stage, find};

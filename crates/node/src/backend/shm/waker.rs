@@ -30,9 +30,10 @@ use std::thread::JoinHandle;
 
 use martlet_fabric::shm::{Ear, OwnRegions, ParkWord, ShmFabric, Vigil};
 use martlet_protocol::basics::Time;
-use martlet_protocol::replica::NODES_OWN;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::futex;
+
+use crate::backend::enter;
 
 /// How long a crier is kept that nobody needs, in nanoseconds. To start one costs a tenth of a millisecond or more.
 const CRIER_IDLE_NS: u64 = 10_000_000;
@@ -63,7 +64,7 @@ impl Listener {
         let state = Arc::new(AtomicU32::new(DISARMED));
         let its = Arc::clone(&state);
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
-            martlet_fabric::shm::process::stand_aside();
+            martlet_fabric::host::process::stand_aside();
             if let Err(error) = listen(&its, &wait, &pass_on) {
                 // Out of memory, perhaps. The main thread's own deadlines still wake it: what comes is then seen late, not never.
                 tracing::error!(%error, "nobody listens any more for a main thread that sleeps");
@@ -273,21 +274,14 @@ impl Watch {
     }
 }
 
-/// Puts a descriptor of the node's own among the application's. Edge-triggered: nobody reads it, and each new event is one.
-pub(crate) fn enter(sockets: BorrowedFd<'_>, own: BorrowedFd<'_>) -> io::Result<()> {
-    match epoll::add(sockets, own, epoll::EventData::new_u64(NODES_OWN), epoll::EventFlags::IN | epoll::EventFlags::ET) {
-        // The node's stop handle stays there from one life to the next.
-        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicU64;
 
     use martlet_fabric::shm::ShmConfig;
     use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionName, RegionSpec};
+
+    use rustix::event::epoll;
 
     use super::*;
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-use super::bell;
+use super::futex;
 use super::memory::{self, Access, Area, Map, page};
 use super::process;
 use super::robust::{DeathWords, OWNER_DIED};
@@ -254,7 +254,7 @@ fn await_death(word: &AtomicU64) -> io::Result<()> {
         if start.elapsed() > PATIENCE {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the kernel did not mark the victim's word"));
         }
-        bell::wait_on_word(word, now as u32, Some(PATIENCE));
+        futex::wait_on_word(word, now as u32, Some(PATIENCE));
     }
 }
 

@@ -1,11 +1,15 @@
 //! Shared memory: processes of one host.
 
+mod waker;
+
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use martlet_fabric::host::{DeathWords, DeathWordsError, WakeReason};
 use martlet_fabric::primitive::{Ordering, fence};
-use martlet_fabric::shm::{BootstrapCounters, DeathWords, DeathWordsError, HostLock, ParkWord, ShmConfig, ShmFabric, WakeReason};
+use martlet_fabric::shm::{ParkWord, ShmConfig, ShmFabric};
+use martlet_fabric::{BootstrapCounters, HostLock};
 use martlet_fabric::{Identity, NodeId, PeerId, Region, RegionName, RegionSpec, Remote};
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::{self, LIFE, MAX_ACTING_THREADS, MAX_MEMBERS, life};
@@ -14,7 +18,7 @@ use super::{Backend, Rest, StartError};
 use crate::clock;
 use crate::config::{Cluster, Settings};
 use crate::version;
-use crate::waker::Watch;
+use waker::Watch;
 
 /// The longest sleep of a node that serves sockets and cannot wait for them, in nanoseconds.
 const WITHOUT_SOCKETS_NS: u64 = 1_000_000;
@@ -121,7 +125,7 @@ impl Backend for ShmFabric {
     }
 }
 
-/// Sleeps on words in memory, or among sockets; module [`waker`](crate::waker) says who listens at the other place meanwhile.
+/// Sleeps on words in memory, or among sockets; module `waker` says who listens at the other place meanwhile.
 #[derive(Debug)]
 pub struct ShmRest {
     watch: Watch,

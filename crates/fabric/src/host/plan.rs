@@ -6,7 +6,6 @@
 //! | bell | one a process | one page: the doorbell |
 //! | lanes | one for each peer | one page of grant words, one a cache line, which only the owner can map writable by our code; then the lanes, each from a page's start; then, between members, the mail ring |
 
-use super::mail;
 use super::memory::page;
 use crate::contract::{RegionName, RegionSpec};
 
@@ -50,9 +49,9 @@ pub(crate) struct LanesPlan {
 }
 
 impl LanesPlan {
-    pub(crate) fn new(lanes: &[(RegionName, usize)], with_mail: bool) -> LanesPlan {
+    pub(crate) fn new(lanes: &[(RegionName, usize)], mail_bytes: Option<usize>) -> LanesPlan {
         let (offsets, end) = offsets(lanes, 0);
-        let (mail, end) = if with_mail { (Some(end), end + mail::BYTES.next_multiple_of(page())) } else { (None, end) };
+        let (mail, end) = (mail_bytes.map(|_| end), end + mail_bytes.unwrap_or(0).next_multiple_of(page()));
         LanesPlan { offsets, mail, body: end.max(page()) }
     }
 
@@ -76,7 +75,7 @@ mod tests {
         let plan = PublicPlan::new(&spec(&[(1, 8), (2, page() + 8), (3, 8)]));
         assert_eq!(plan.offsets, [0, page(), 3 * page()]);
         assert_eq!(plan.bytes, 4 * page());
-        let lanes = LanesPlan::new(&[], false);
+        let lanes = LanesPlan::new(&[], None);
         assert_eq!(lanes.bytes(), 2 * page());
         assert!(MAX_REGIONS * GRANT_STRIDE <= page(), "a grant word for each lane");
     }

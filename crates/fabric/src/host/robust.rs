@@ -11,12 +11,10 @@
 use std::io;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
+use super::futex;
 use super::memory::Area;
-use super::peer::Own;
-use crate::contract::{Memory, RegionName};
-use crate::primitive::{Ordering, fence};
+use crate::primitive::Ordering;
 
 /// FUTEX_WAITERS: makes the kernel wake a waiter when it sets [`OWNER_DIED`].
 pub const WAITERS: u64 = 0x8000_0000;
@@ -24,27 +22,6 @@ pub const WAITERS: u64 = 0x8000_0000;
 pub const OWNER_DIED: u64 = 0x4000_0000;
 /// The most entries of a list that the kernel walks: ROBUST_LIST_LIMIT.
 pub const MAX_WORDS: usize = 2048;
-
-/// Our own public regions, for any thread, as long as it likes.
-#[derive(Clone, Debug)]
-pub struct OwnRegions(Arc<Own>);
-
-impl OwnRegions {
-    pub(super) fn new(own: Arc<Own>) -> OwnRegions {
-        OwnRegions(own)
-    }
-
-    /// The region of that name, `None` when it was never declared.
-    pub fn memory(&self, name: RegionName) -> Option<&Memory> {
-        self.0.public(name).map(Area::memory)
-    }
-
-    /// Wakes the process's endpoint if it is parked, from another thread of the process. What the endpoint is to see is stored before.
-    pub fn nudge(&self) {
-        fence(Ordering::SeqCst);
-        self.0.bell.ring();
-    }
-}
 
 /// Why death words were not registered.
 #[derive(Debug, thiserror::Error)]
@@ -129,13 +106,8 @@ fn get_list() -> io::Result<(*mut libc::c_void, usize)> {
 }
 
 impl DeathWords {
-    /// Registers words of one of our public regions, by index, as the calling thread's death words: one for each watcher, since the kernel
-    /// wakes one waiter a word. From the return on each holds the thread's id and [`WAITERS`]. Nobody else may write them.
-    pub fn register(regions: &OwnRegions, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
-        let area = regions.0.public(region).ok_or(DeathWordsError::Region(region.0))?;
-        DeathWords::register_in(area.clone(), words)
-    }
-
+    /// Registers words of an area, by index, as the calling thread's death words: one for each watcher, since the kernel wakes one waiter a word. From the return on
+    /// each holds the thread's id and [`WAITERS`]. Nobody else may write them.
     pub(crate) fn register_in(area: Area, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
         let mut words = words.to_vec();
         words.sort_unstable();
@@ -210,7 +182,7 @@ impl Drop for DeathWords {
         HELD.set(false);
         // Whoever waits for a change of a word learns of the clean end too.
         for word in &self.words {
-            super::bell::wake_word(&self.area.memory()[*word]);
+            futex::wake_word(&self.area.memory()[*word]);
         }
     }
 }

@@ -1,0 +1,21 @@
+//! What fabrics need of the host that a process runs on, whichever fabric it is: memory that can be shared, words that threads sleep on, certain news of a thread's
+//! death, and what a process sets for itself.
+//!
+//! | file | what stands there |
+//! |---|---|
+//! | `memory` | memfds, mappings, areas of words |
+//! | `plan` | where regions lie in it |
+//! | `futex` | sleeping on words, and waking |
+//! | `robust` | death words |
+//! | `probe` | the bare death probe, a reference for measurements |
+//! | `process` | what a process sets for itself at its start |
+
+pub(crate) mod futex;
+pub(crate) mod memory;
+pub(crate) mod plan;
+pub mod probe;
+pub mod process;
+mod robust;
+
+pub use futex::WakeReason;
+pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, WAITERS};
