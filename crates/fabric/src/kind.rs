@@ -15,6 +15,12 @@ pub struct Traits {
     pub needs_address: bool,
     /// Whether the death of a process is known for certain, from words in its memory that the kernel marks and a look at which costs next to nothing.
     pub certain_deaths: bool,
+    /// Whether the memory of a process that has died can still be read by those that were connected with it.
+    pub memory_outlives_process: bool,
+    /// Whether it uses devices of the host, which can be named.
+    pub has_devices: bool,
+    /// Whether what a process tells all others can go to a multicast group.
+    pub has_multicast: bool,
     /// How long a lease lasts unless the cluster's file says so, in microseconds: longer where what a member hears of the others comes late.
     pub default_lease_us: u64,
 }
@@ -45,6 +51,12 @@ impl FabricKind {
     pub const fn name(self) -> &'static str {
         self.traits().name
     }
+
+    /// The names of all fabrics with a property, as a message lists them.
+    pub fn names_with(property: impl Fn(&Traits) -> bool) -> String {
+        let kinds = FabricKind::ALL.into_iter().filter(|kind| property(&kind.traits()));
+        kinds.map(FabricKind::name).collect::<Vec<_>>().join(", ")
+    }
 }
 
 impl fmt::Display for FabricKind {
@@ -58,7 +70,7 @@ impl FromStr for FabricKind {
 
     fn from_str(name: &str) -> Result<FabricKind, String> {
         FabricKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            let names = FabricKind::ALL.map(FabricKind::name).join(", ");
+            let names = FabricKind::names_with(|_| true);
             format!("the fabric is {name:?}; allowed are {names}")
         })
     }
@@ -79,6 +91,14 @@ macro_rules! with_fabric {
             }
         }
     };
+}
+
+/// Samples of what the fabrics write: see [`samples`](crate::samples).
+#[cfg(feature = "fuzzing")]
+pub(crate) fn samples() -> Vec<crate::samples::Sample> {
+    let mut samples = vec![("memory/lanes of shared memory".into(), crate::shm::sample_of_lanes())];
+    samples.extend(crate::verbs::samples());
+    samples
 }
 
 #[cfg(test)]

@@ -36,6 +36,8 @@ pub mod shm;
 pub mod sim;
 mod speech;
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub mod standalone;
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod verbs;
 
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
@@ -46,6 +48,14 @@ pub use kind::{FabricKind, Traits};
 pub use meeting::PartyError;
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub use shm::{HostLock, Rendezvous};
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub use verbs::Multicast;
+
+/// The devices of this host that a fabric may use, which are RDMA devices, and what they can do.
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub mod devices {
+    pub use crate::verbs::{DeviceChoice, Fence, devices as names, try_fences, try_multicast};
+}
 
 pub use contract::{
     Completion, Fabric, Identity, Incarnation, Local, LocalRegion, Memory, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region,

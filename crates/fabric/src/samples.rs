@@ -17,7 +17,7 @@ pub const VERSION: u32 = wire::VERSION;
 pub fn all() -> Vec<Sample> {
     let mut samples = messages();
     samples.extend(memory());
-    samples.extend(crate::verbs::samples());
+    samples.extend(crate::kind::samples());
     samples
 }
 
@@ -68,6 +68,5 @@ fn memory() -> Vec<Sample> {
         ("memory/a ring's record".into(), bytes(&lane)),
         ("memory/a salted record".into(), record.sealed(0x1230, 0x5a17_5a17_5a17_5a17)),
         ("memory/datagrams".into(), bytes(&mail)),
-        ("memory/lanes of shared memory".into(), crate::shm::sample_of_lanes()),
     ]
 }

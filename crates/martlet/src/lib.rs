@@ -53,12 +53,11 @@ pub use martlet_node::counters;
 /// What stands in [`StartError`] and [`StopError`], for programs that want to know more than the text says. A configuration's errors are in [`config`], and those of
 /// counters in [`counters`].
 pub mod errors {
-    pub use martlet_fabric::Protocol;
     pub use martlet_fabric::PartyError;
+    pub use martlet_fabric::Protocol;
     pub use martlet_fabric::host::DeathWordsError;
-    pub use martlet_fabric::shm::StartError as ShmError;
-    pub use martlet_fabric::verbs::{DeviceError, FenceTrial, StartError as VerbsError};
     pub use martlet_node::backend::StartError as FabricError;
+    pub use martlet_node::backend::errors::*;
     pub use martlet_node::wal::{Operation, WalError, format::Owner};
     pub use martlet_node::{DiskError, RunError};
     pub use martlet_protocol::replica::UnreadableEntry;

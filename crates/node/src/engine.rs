@@ -8,7 +8,7 @@ use martlet_protocol::engine::{Durable, Engine as _, Mu, PrimaryBackup, mu, prim
 use martlet_protocol::membership::{self, ClockBounds, Roles};
 use martlet_protocol::with_engine;
 
-use crate::config::Cluster;
+use crate::config::{Cluster, DurabilityKind};
 use crate::version;
 
 /// An engine that can be configured from a cluster's file.
@@ -40,7 +40,11 @@ impl NodeEngine for Mu {
             state_ring_bytes: log_ring_bytes,
             secret,
             execution: config.execution,
-            durability: config.durability.mode.of_engine(),
+            durability: match config.durability.mode {
+                DurabilityKind::Memory => mu::Durability::Memory,
+                DurabilityKind::Async => mu::Durability::Async,
+                DurabilityKind::Sync => mu::Durability::Sync,
+            },
             heartbeat_interval_ns: beat_ns,
             thresholds: Thresholds { cap: election.cap, failure: election.failure, recovery: election.recovery },
             // A leader that gets nowhere for as long as a silence may last does not take itself for alive.

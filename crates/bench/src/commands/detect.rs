@@ -44,10 +44,12 @@ pub struct Arguments {
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
-    if arguments.fabric.kind() != FabricKind::Shm {
-        let why = "over RDMA no death is certain (docs/rdma.md), so there is nothing to measure; allowed is shm, and how soon a death is presumed is part of \
-                   `martlet bench failover --fabric verbs`";
-        return Err(Fail::usage(format_args!("--fabric is {}: {why}", arguments.fabric.kind())));
+    if !arguments.fabric.kind().traits().certain_deaths {
+        let (kind, allowed) = (arguments.fabric.kind(), FabricKind::names_with(|traits| traits.certain_deaths));
+        return Err(Fail::usage(format_args!(
+            "--fabric is {kind}: no death is certain there (docs/rdma.md), so there is nothing to measure; allowed is {allowed}, and how soon a death is presumed \
+             is part of `martlet bench failover --fabric {kind}`"
+        )));
     }
     // It refuses flags that only another fabric has.
     arguments.fabric.plan(None)?;

@@ -4,9 +4,8 @@ use std::net::{SocketAddr, TcpListener};
 
 use martlet_cluster::directory::FabricPlan;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
-use martlet_fabric::shm::{ShmConfig, ShmFabric};
-use martlet_fabric::verbs::{DeviceChoice, VerbsConfig, VerbsFabric};
-use martlet_fabric::{Fabric, Identity, Incarnation, NodeId, PeerKind, RegionSpec};
+use martlet_fabric::standalone::{self, Standalone};
+use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionSpec};
 use martlet_protocol::basics::layout::{self, Sizes};
 
 use crate::commands::victim::BENCH_KEY;
@@ -15,9 +14,9 @@ use crate::commands::victim::BENCH_KEY;
 #[derive(Clone, Debug)]
 pub struct Place {
     cluster: String,
-    /// On RDMA: where each listens.
+    /// Where the fabric needs addresses: where each listens.
     addresses: Vec<SocketAddr>,
-    /// On RDMA: taken in turn.
+    /// Where the fabric has devices: those that are taken in turn.
     devices: Vec<String>,
 }
 
@@ -28,14 +27,14 @@ impl Place {
     /// When there are no free ports.
     pub fn new(purpose: &str, plan: &FabricPlan, endpoints: u16) -> Outcome<Place> {
         let cluster = format!("{purpose}-{}", std::process::id());
-        let FabricPlan::Verbs { devices, .. } = plan else {
+        if !plan.kind.traits().needs_address {
             return Ok(Place { cluster, addresses: Vec::new(), devices: Vec::new() });
-        };
+        }
         // All are held until all are known, so that they differ.
         let listeners = (0..endpoints).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>();
         let listeners = listeners.context("cannot find free ports")?;
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>().context("cannot find free ports")?;
-        Ok(Place { cluster, addresses, devices: devices.clone() })
+        Ok(Place { cluster, addresses, devices: plan.devices.clone() })
     }
 }
 
@@ -49,41 +48,30 @@ fn identity(node: u16) -> Identity {
 }
 
 /// A fabric that can be measured.
-pub trait Endpoint: Fabric + Send + Sized {
+pub trait Endpoint: Standalone {
     /// Starts the endpoint of a node with these regions.
     ///
     /// # Errors
     /// When the fabric does not start.
-    fn start(place: &Place, node: u16, regions: RegionSpec) -> Outcome<Self>;
+    fn start(place: &Place, node: u16, regions: RegionSpec) -> Outcome<Self> {
+        let number = usize::from(node);
+        let device = (!place.devices.is_empty()).then(|| place.devices[number % place.devices.len()].clone());
+        let endpoint = standalone::Endpoint {
+            cluster: &place.cluster,
+            key: BENCH_KEY,
+            identity: identity(node),
+            members: regions,
+            clients: layout::client_regions(Sizes::default()),
+            listen: place.addresses.get(number).copied(),
+            device,
+        };
+        Self::start_alone(endpoint).map_err(Fail::failed)
+    }
 
     /// Connects with another node of the benchmark.
-    fn connect(&self, place: &Place, node: u16);
-}
-
-impl Endpoint for ShmFabric {
-    fn start(place: &Place, node: u16, regions: RegionSpec) -> Outcome<ShmFabric> {
-        let clients = layout::client_regions(Sizes::default());
-        ShmFabric::start(ShmConfig::new(&place.cluster, BENCH_KEY, identity(node), regions, clients)).map_err(Fail::failed)
-    }
-
-    fn connect(&self, _: &Place, node: u16) {
-        self.connect(NodeId(node));
-    }
-}
-
-impl Endpoint for VerbsFabric {
-    fn start(place: &Place, node: u16, regions: RegionSpec) -> Outcome<VerbsFabric> {
-        let number = usize::from(node);
-        let name = (!place.devices.is_empty()).then(|| place.devices[number % place.devices.len()].clone());
-        let config = VerbsConfig {
-            listen: Some(place.addresses[number]),
-            device: DeviceChoice { name, ..DeviceChoice::default() },
-            ..VerbsConfig::new(&place.cluster, BENCH_KEY, identity(node), regions, layout::client_regions(Sizes::default()))
-        };
-        VerbsFabric::start(config).map_err(Fail::failed)
-    }
-
     fn connect(&self, place: &Place, node: u16) {
-        self.connect(NodeId(node), place.addresses[usize::from(node)]);
+        self.connect_alone(NodeId(node), place.addresses.get(usize::from(node)).copied());
     }
 }
+
+impl<F: Standalone> Endpoint for F {}

@@ -9,10 +9,7 @@ use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
 use martlet_fabric::ring::{Reader, Record, Writer};
-use martlet_fabric::shm::ShmFabric;
-use martlet_fabric::verbs::VerbsFabric;
-use martlet_fabric::{LocalRegion, PeerEvent, PeerId, Region, Remote, Token};
-use martlet_node::config::FabricKind;
+use martlet_fabric::{LocalRegion, PeerEvent, PeerId, Region, Remote, Token, with_fabric};
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::layout::{LOG_LANE, SLOT_WORDS, Sizes};
 
@@ -48,10 +45,7 @@ const ANSWER: u8 = 8;
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     let place = Place::new("bench-fabric", &arguments.fabric.plan(None)?, 3)?;
     report.set("fabric", arguments.fabric.kind().to_string());
-    match arguments.fabric.kind() {
-        FabricKind::Shm => run_on::<ShmFabric>(arguments, &place, report, interrupt),
-        FabricKind::Verbs => run_on::<VerbsFabric>(arguments, &place, report, interrupt),
-    }
+    with_fabric!(arguments.fabric.kind(), F => run_on::<F>(arguments, &place, report, interrupt))
 }
 
 fn run_on<F: Endpoint>(arguments: &Arguments, place: &Place, report: &mut Report, interrupt: &Interrupt) -> Outcome {

@@ -14,7 +14,7 @@ use martlet_cluster::scratch::Scratch;
 use martlet_cluster::watch::observer::{self, Observer, Sight};
 use martlet_cluster::watch::standing;
 use martlet_node::clock;
-use martlet_node::config::{Cluster, EngineKind, NodeEntry};
+use martlet_node::config::{Cluster, NodeEntry};
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::membership::View;
 use rustix::process::Signal;
@@ -168,10 +168,15 @@ impl Testbed {
         self.nodes.iter().filter(|node| node.process.is_some()).map(|node| node.number).collect()
     }
 
-    /// Waits until all nodes that run are in one view, hold the state and follow one primary: with `mu` the one that will go on leading.
+    /// Whether the engine has an election of its own.
+    fn elects(&self) -> bool {
+        self.cluster.config().engine.traits().elects()
+    }
+
+    /// Waits until all nodes that run are in one view, hold the state and follow one primary: where the engine elects, the one that will go on leading.
     pub fn await_whole(&mut self) -> Outcome<Vec<Sight>> {
         let numbers = self.running();
-        let elects = self.cluster.config().engine == EngineKind::Mu;
+        let elects = self.elects();
         self.await_that(PATIENCE, "the cluster was not whole", |sights| {
             observer::is_whole(sights, &numbers) && (!elects || observer::is_settled(sights, &numbers))
         })
@@ -238,15 +243,12 @@ impl Testbed {
     /// The process that leads, and the newest view.
     pub fn primary(&mut self) -> Outcome<(ProcessId, View)> {
         // With an election of its own there can be a moment without a leader, also when all are well.
-        let sights = match self.cluster.config().engine {
-            EngineKind::PrimaryBackup => self.look()?,
-            EngineKind::Mu => self.await_whole()?,
-        };
+        let sights = if self.elects() { self.await_whole()? } else { self.look()? };
         let view = observer::newest_view(&sights).cloned().ok_or_else(|| Fail::failed("no node shows a view"))?;
-        let primary = match self.cluster.config().engine {
-            EngineKind::PrimaryBackup => view.primary(),
-            // It has an election of its own.
-            EngineKind::Mu => observer::primary(&sights).and_then(|sight| view.members.iter().find(|m| m.id.node.0 == sight.node)),
+        let primary = if self.elects() {
+            observer::primary(&sights).and_then(|sight| view.members.iter().find(|m| m.id.node.0 == sight.node))
+        } else {
+            view.primary()
         };
         let primary = primary.map(|member| member.id).ok_or_else(|| Fail::failed(format_args!("nobody leads in view {}", view.number)))?;
         Ok((primary, view))

@@ -11,9 +11,9 @@ use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
 use martlet_cluster::output::{BAD, Format, GOOD, styled};
-use martlet_fabric::shm::{ShmConfig, ShmFabric};
-use martlet_fabric::verbs::{self, DeviceChoice, Fence, VerbsConfig, VerbsFabric};
-use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionSpec};
+use martlet_fabric::devices::{self, DeviceChoice, Fence};
+use martlet_fabric::standalone::{Endpoint, Standalone};
+use martlet_fabric::{FabricKind, Identity, Incarnation, NodeId, PeerKind, RegionSpec, with_fabric};
 use martlet_node::clock::discipline::{self, CRYSTAL_PPM, KERNEL_PPM};
 use martlet_node::config::{ClusterConfig, DetectorConfig};
 use martlet_node::{clock, sched};
@@ -92,22 +92,16 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         || json!({"event": "timeouts", "lease_us": lease_us, "heartbeat_us": detector.heartbeat_us, "broadcast_timeout_us": detector.broadcast_timeout_us}),
     );
     clocks(format, &drift);
-    say(format, "shm", shm());
-    match verbs::devices() {
-        Ok(devices) if !devices.is_empty() => {
-            for name in devices {
-                interrupt.check()?;
-                let found = device(&name);
-                let usable = found.is_ok();
-                say(format, &format!("verbs, device {name}"), found);
-                if usable {
-                    multicast(format, &name);
-                    fences(format, &name, arguments.fence_trials);
-                }
-            }
+    for kind in FabricKind::ALL {
+        if kind.traits().has_devices {
+            devices_of(kind, format, arguments.fence_trials, &interrupt)?;
+        } else {
+            say(
+                format,
+                kind.name(),
+                with_fabric!(kind, F => begins::<F>(None)).map(|()| "memory can be shared between processes of this user".into()),
+            );
         }
-        Ok(_) => say(format, "verbs", Err("this host has no RDMA device".into())),
-        Err(error) => say(format, "verbs", Err(error.to_string())),
     }
     Ok(())
 }
@@ -224,26 +218,42 @@ fn identity() -> Identity {
     Identity { node: NodeId(0), incarnation: Incarnation(u64::from(std::process::id())), kind: PeerKind::Client }
 }
 
-fn shm() -> Result<String, String> {
+/// Starts an endpoint: what every process of that fabric begins with.
+fn begins<F: Standalone>(device: Option<String>) -> Result<(), String> {
     let none = RegionSpec::default();
-    let config = ShmConfig::new("doctor", BENCH_KEY, identity(), none.clone(), none);
-    ShmFabric::start(config).map(|_| "memory can be shared between processes of this user".into()).map_err(|error| error.to_string())
+    let endpoint =
+        Endpoint { cluster: "doctor", key: BENCH_KEY, identity: identity(), members: none.clone(), clients: none, listen: None, device };
+    F::start_alone(endpoint).map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// Opens a device, registers memory with it, and connects a queue pair with itself: that is what every process on it begins with.
-fn device(name: &str) -> Result<String, String> {
-    let none = RegionSpec::default();
-    let choice = DeviceChoice { name: Some(name.to_owned()), ..DeviceChoice::default() };
-    let config = VerbsConfig { device: choice, ..VerbsConfig::new("doctor", BENCH_KEY, identity(), none.clone(), none) };
-    VerbsFabric::start(config)
-        .map(|_| "memory is registered and a queue pair connected with itself".into())
-        .map_err(|error| error.to_string())
+/// The devices that a fabric may use: whether memory can be registered with each and a queue pair connected with itself, and what takes permissions away there.
+fn devices_of(kind: FabricKind, format: Format, rounds: u32, interrupt: &Interrupt) -> Outcome {
+    match devices::names() {
+        Ok(names) if !names.is_empty() => {
+            for name in names {
+                interrupt.check()?;
+                let found = with_fabric!(kind, F => begins::<F>(Some(name.clone())));
+                let usable = found.is_ok();
+                let found = found.map(|()| "memory is registered and a queue pair connected with itself".into());
+                say(format, &format!("{kind}, device {name}"), found);
+                if usable {
+                    if kind.traits().has_multicast {
+                        multicast(format, &name);
+                    }
+                    fences(kind, format, &name, rounds);
+                }
+            }
+        }
+        Ok(_) => say(format, kind.name(), Err("this host has no RDMA device".into())),
+        Err(error) => say(format, kind.name(), Err(error.to_string())),
+    }
+    Ok(())
 }
 
 /// Tries whether a device takes part in multicast. It is for those who want it: nothing else depends on it.
 fn multicast(format: Format, name: &str) {
     let choice = DeviceChoice { name: Some(name.to_owned()), ..DeviceChoice::default() };
-    let found = match verbs::try_multicast(&choice) {
+    let found = match devices::try_multicast(&choice) {
         Ok(trial) if trial.heard.is_ok() => Ok(trial.to_string()),
         Ok(trial) => Err(trial.to_string()),
         Err(error) => Err(error.to_string()),
@@ -257,11 +267,11 @@ fn multicast(format: Format, name: &str) {
 }
 
 /// Tries what could take a writer's permission away on a device, and says what is chosen, and on what evidence.
-fn fences(format: Format, name: &str, rounds: u32) {
+fn fences(kind: FabricKind, format: Format, name: &str, rounds: u32) {
     let choice = DeviceChoice { name: Some(name.to_owned()), ..DeviceChoice::default() };
-    let trials = match verbs::try_fences(&choice, &choice, rounds) {
+    let trials = match devices::try_fences(&choice, &choice, rounds) {
         Ok(trials) => trials,
-        Err(error) => return say(format, &format!("verbs, device {name}, fences"), Err(error.to_string())),
+        Err(error) => return say(format, &format!("{kind}, device {name}, fences"), Err(error.to_string())),
     };
     for trial in trials {
         let chosen = trial.fence == Fence::CHOSEN;

@@ -4,7 +4,7 @@ use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::process::Activity;
 use martlet_fabric::NodeId;
-use martlet_node::config::{Cluster, FabricKind};
+use martlet_node::config::Cluster;
 
 /// What is known of a node without a look at it.
 pub struct Known {
@@ -24,18 +24,17 @@ impl Known {
         if started_here.is_some_and(|activity| activity != Activity::Gone) {
             return Ok(Known { node, pid: process.map(|process| process.pid), activity: started_here });
         }
-        let activity = match cluster.config().fabric {
-            FabricKind::Shm => {
-                let runs = cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node)).context("cannot see who runs")?;
-                match started_here {
-                    _ if !runs => Some(Activity::Gone),
-                    // It runs again, without us, or died this very moment.
-                    Some(_) => None,
-                    None => Some(Activity::Running),
-                }
-            }
+        let activity = if cluster.config().fabric.traits().spans_hosts {
             // It may run elsewhere, unless it has been started here.
-            FabricKind::Verbs => started_here,
+            started_here
+        } else {
+            let runs = cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node)).context("cannot see who runs")?;
+            match started_here {
+                _ if !runs => Some(Activity::Gone),
+                // It runs again, without us, or died this very moment.
+                Some(_) => None,
+                None => Some(Activity::Running),
+            }
         };
         Ok(Known { node, pid: None, activity })
     }

@@ -235,7 +235,7 @@ impl Lookout {
         let readings: Vec<(u16, &Reading)> = sights.iter().filter_map(|sight| Some((sight.node, sight.reading.as_ref()?))).collect();
         let engine = self.cluster.config().engine;
         sights.iter().filter_map(|sight| sight.view.as_ref()).for_each(|view| self.reigns.note_view(view));
-        self.reigns.note(&readings, engine == EngineKind::Mu, wall_ns);
+        self.reigns.note(&readings, engine.traits().elects(), wall_ns);
         let view = observer::newest_view(&sights).cloned();
         let leader = observer::primary(&sights).map(|sight| sight.node);
         let since_ns = leader.and_then(|leader| self.reigns.leads_since_ns(leader));

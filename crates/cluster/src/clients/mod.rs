@@ -4,13 +4,12 @@ pub mod redis;
 
 use std::time::{Duration, Instant};
 
-use martlet_fabric::shm::ShmFabric;
-use martlet_fabric::verbs::VerbsFabric;
+use martlet_fabric::with_fabric;
 use martlet_kv::client::{Answer, Client, ClientConfig};
 use martlet_node::backend::Backend;
 use martlet_node::client::ClientEndpoint;
 use martlet_node::clock;
-use martlet_node::config::{Cluster, FabricKind};
+use martlet_node::config::Cluster;
 use martlet_protocol::basics::Time;
 
 use crate::fail::{Fail, Outcome};
@@ -33,22 +32,7 @@ impl Waiting {
 }
 
 /// A client on the fabric. Which backend that is, is decided once a request; while a reply is awaited nothing is looked up.
-pub struct FabricClient(OnEither);
-
-enum OnEither {
-    Shm(Box<ClientOn<ShmFabric>>),
-    Verbs(Box<ClientOn<VerbsFabric>>),
-}
-
-/// The same for either.
-macro_rules! either {
-    ($self:expr, $client:ident => $what:expr) => {
-        match &mut $self.0 {
-            OnEither::Shm($client) => $what,
-            OnEither::Verbs($client) => $what,
-        }
-    };
-}
+pub struct FabricClient(Box<dyn Asking>);
 
 impl FabricClient {
     /// A client of that cluster. A call gives up after `patience`.
@@ -56,10 +40,10 @@ impl FabricClient {
     /// # Errors
     /// When the fabric does not start.
     pub fn open(cluster: &Cluster, waiting: Waiting, patience: Duration) -> Outcome<FabricClient> {
-        Ok(FabricClient(match cluster.config().fabric {
-            FabricKind::Shm => OnEither::Shm(Box::new(ClientOn::open(cluster, waiting, patience)?)),
-            FabricKind::Verbs => OnEither::Verbs(Box::new(ClientOn::open(cluster, waiting, patience)?)),
-        }))
+        let open = || -> Outcome<Box<dyn Asking>> {
+            Ok(with_fabric!(cluster.config().fabric, F => Box::new(ClientOn::<F>::open(cluster, waiting, patience)?)))
+        };
+        open().map(FabricClient)
     }
 
     /// Makes one request. `None`: no reply came in time; whether it takes effect is unknown, unless it [was not sent](FabricClient::was_sent).
@@ -67,17 +51,19 @@ impl FabricClient {
     /// # Errors
     /// When the request cannot be sent at all: it is too long, say.
     pub fn request<T>(&mut self, args: &[&[u8]], reply: impl FnOnce(&Answer<'_>) -> T) -> Outcome<Option<T>> {
-        either!(self, client => client.request(args, reply))
+        let (mut reply, mut made) = (Some(reply), None);
+        self.0.request(args, &mut |answer| made = reply.take().map(|reply| reply(answer)))?;
+        Ok(made)
     }
 
     /// Whether the last request was sent to a node. If it was not, it has not been executed and never will be.
     pub fn was_sent(&mut self) -> bool {
-        either!(self, client => client.client.was_sent(client.last))
+        self.0.was_sent()
     }
 
     /// When a request that waited last turned to another node, which had said that it leads.
     pub fn turned_at(&mut self) -> Time {
-        either!(self, client => client.turned_at)
+        self.0.turned_at()
     }
 
     /// Waits until this many nodes are connected. To be called while no reply is awaited.
@@ -85,7 +71,7 @@ impl FabricClient {
     /// # Errors
     /// When they are not in time.
     pub fn await_nodes(&mut self, count: usize) -> Outcome {
-        either!(self, client => client.await_nodes(count))
+        self.0.await_nodes(count)
     }
 
     /// Makes the same request `count` times, up to `outstanding` of them at once, and waits for all replies.
@@ -93,8 +79,18 @@ impl FabricClient {
     /// # Errors
     /// When one is refused, or a reply does not come in time.
     pub fn pipelined(&mut self, args: &[&[u8]], outstanding: u32, count: u32) -> Outcome {
-        either!(self, client => client.pipelined(args, outstanding, count))
+        self.0.pipelined(args, outstanding, count)
     }
+}
+
+/// A client on whatever backend; see [`FabricClient`].
+trait Asking: Send {
+    /// Calls `reply` once when there is an answer; not at all when none came in time.
+    fn request(&mut self, args: &[&[u8]], reply: &mut dyn FnMut(&Answer<'_>)) -> Outcome;
+    fn was_sent(&self) -> bool;
+    fn turned_at(&self) -> Time;
+    fn await_nodes(&mut self, count: usize) -> Outcome;
+    fn pipelined(&mut self, args: &[&[u8]], outstanding: u32, count: u32) -> Outcome;
 }
 
 /// A client on one backend.
@@ -113,15 +109,26 @@ impl<F: Backend> ClientOn<F> {
         let config = ClientConfig { sizes: cluster.sizes(), ..ClientConfig::new(fabric.identity().incarnation.0) };
         Ok(ClientOn { client: Client::new(fabric, config), waiting, patience, last: 0, turned_at: Time(0) })
     }
+}
 
-    fn request<T>(&mut self, args: &[&[u8]], reply: impl FnOnce(&Answer<'_>) -> T) -> Outcome<Option<T>> {
+impl<F: Backend> Asking for ClientOn<F> {
+    fn was_sent(&self) -> bool {
+        self.client.was_sent(self.last)
+    }
+
+    fn turned_at(&self) -> Time {
+        self.turned_at
+    }
+
+    fn request(&mut self, args: &[&[u8]], reply: &mut dyn FnMut(&Answer<'_>)) -> Outcome {
         self.last = self.client.post(args).map_err(Fail::usage)?;
         let mut asked = self.client.primary();
         let start = Instant::now();
         let mut turns = 0u32;
         loop {
             if let Some(answer) = self.client.poll(clock::now()) {
-                return Ok(Some(reply(&answer)));
+                reply(&answer);
+                return Ok(());
             }
             if self.client.primary() != asked {
                 asked = self.client.primary();
@@ -141,7 +148,7 @@ impl<F: Backend> ClientOn<F> {
                     // It has reached no node, and that is why.
                     return Err(Fail::failed(why));
                 }
-                return Ok(None);
+                return Ok(());
             }
             if waited < self.waiting.spin {
                 continue;
@@ -149,9 +156,9 @@ impl<F: Backend> ClientOn<F> {
             // The look between the announcement and the sleep is the client's own.
             self.client.fabric().announce();
             if let Some(answer) = self.client.poll(clock::now()) {
-                let reply = reply(&answer);
+                reply(&answer);
                 self.client.fabric().stay_awake();
-                return Ok(Some(reply));
+                return Ok(());
             }
             self.client.fabric().sleep_at_most(LONGEST_SLEEP);
         }

@@ -1,7 +1,7 @@
 //! Flags for the fabric that a cluster of ours runs on.
 
-use clap::{Args, ValueEnum};
-use martlet_fabric::verbs::Multicast;
+use clap::Args;
+use martlet_fabric::Multicast;
 use martlet_node::config::{DurabilityKind, EngineKind, FabricKind};
 
 use crate::directory::FabricPlan;
@@ -10,9 +10,9 @@ use crate::fail::{Fail, Outcome};
 /// What the nodes reach each other's memory by.
 #[derive(Clone, Debug, Args)]
 pub struct FabricFlags {
-    /// What the nodes reach each other's memory by [default: shm].
-    #[arg(long)]
-    pub fabric: Option<FabricFlag>,
+    /// What the nodes reach each other's memory by: shm, shared memory, or verbs, RDMA [default: shm].
+    #[arg(long, value_name = "NAME")]
+    pub fabric: Option<FabricKind>,
     /// With --fabric verbs: the RDMA devices, which the nodes take in turn, separated by commas [default: the first with an active port].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub devices: Vec<String>,
@@ -25,34 +25,15 @@ fn multicast(text: &str) -> Result<Multicast, String> {
     text.parse().map_err(|allowed| format!("allowed: {allowed}"))
 }
 
-/// A fabric by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FabricFlag {
-    /// Shared memory.
-    Shm,
-    /// RDMA.
-    Verbs,
-}
-
-impl FabricFlag {
-    /// As the cluster's file has it.
-    pub fn kind(self) -> FabricKind {
-        match self {
-            FabricFlag::Shm => FabricKind::Shm,
-            FabricFlag::Verbs => FabricKind::Verbs,
-        }
-    }
-}
-
 impl FabricFlags {
     /// Which fabric that is.
     pub fn kind(&self) -> FabricKind {
-        self.fabric.map_or(FabricKind::Shm, FabricFlag::kind)
+        self.fabric.unwrap_or_default()
     }
 
     /// Before anything is made or started: a host without a device says so, and a name that is none of a device is refused.
     fn check_devices(&self) -> Outcome {
-        let known = martlet_fabric::verbs::devices().map_err(Fail::failed)?;
+        let known = martlet_fabric::devices::names().map_err(Fail::failed)?;
         match self.devices.iter().find(|name| !known.contains(name)) {
             Some(name) => Err(Fail::usage(format_args!("--devices names {name:?}; this host's RDMA devices are {}", known.join(", ")))),
             None if known.is_empty() => Err(Fail::failed("this host has no RDMA device")),
@@ -65,20 +46,24 @@ impl FabricFlags {
     /// # Errors
     /// When devices are named for a fabric that has none, or this host has none.
     pub fn plan(&self, port: Option<u16>) -> Outcome<FabricPlan> {
-        match self.kind() {
-            FabricKind::Verbs => {
-                self.check_devices()?;
-                Ok(FabricPlan::Verbs { port, devices: self.devices.clone(), multicast: self.multicast.unwrap_or_default() })
-            }
-            FabricKind::Shm if self.multicast.is_some() => {
-                Err(Fail::usage("the fabric is shm, which has no multicast; allowed is --multicast with --fabric verbs"))
-            }
-            FabricKind::Shm if self.devices.is_empty() => Ok(FabricPlan::Shm),
-            FabricKind::Shm => Err(Fail::usage(format_args!(
-                "--devices is {}, but the fabric is shm, which has none; allowed is --devices with --fabric verbs",
-                self.devices.join(",")
-            ))),
+        let kind = self.kind();
+        let traits = kind.traits();
+        if self.multicast.is_some() && !traits.has_multicast {
+            let allowed = FabricKind::names_with(|traits| traits.has_multicast);
+            return Err(Fail::usage(format_args!(
+                "the fabric is {kind}, which has no multicast; allowed is --multicast with --fabric {allowed}"
+            )));
         }
+        if traits.has_devices {
+            self.check_devices()?;
+        } else if !self.devices.is_empty() {
+            return Err(Fail::usage(format_args!(
+                "--devices is {}, but the fabric is {kind}, which has none; allowed is --devices with --fabric {}",
+                self.devices.join(","),
+                FabricKind::names_with(|traits| traits.has_devices)
+            )));
+        }
+        Ok(FabricPlan { kind, port, devices: self.devices.clone(), multicast: self.multicast })
     }
 }
 
@@ -87,10 +72,11 @@ impl FabricFlags {
 /// # Errors
 /// When it cannot, with what is allowed.
 pub fn check_durability(durability: DurabilityKind, engine: EngineKind) -> Outcome {
-    if durability == DurabilityKind::Memory || engine == EngineKind::Mu {
+    if durability == DurabilityKind::Memory || engine.traits().has_journal {
         return Ok(());
     }
     Err(Fail::usage(format_args!(
-        "--durability is {durability}; with --engine {engine}, which has no journal, allowed is memory; async and sync need --engine mu"
+        "--durability is {durability}; with --engine {engine}, which has no journal, allowed is memory; async and sync need --engine {}",
+        EngineKind::names_with(|traits| traits.has_journal)
     )))
 }

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use martlet_fabric::verbs::Multicast;
+use martlet_fabric::Multicast;
 use martlet_node::config::{
     Cluster, ClusterConfig, DurabilityKind, ElectionConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role, ThreadsConfig,
 };
@@ -32,7 +32,7 @@ use martlet_node::config::{
 use crate::fail::{Context as _, Fail, Outcome};
 use crate::process::{Activity, ProcessName};
 
-pub use flags::{FabricFlag, FabricFlags, check_durability};
+pub use flags::{FabricFlags, check_durability};
 pub use nodes::{Change, Ports};
 
 /// What a cluster to be made looks like.
@@ -60,24 +60,25 @@ pub struct Plan {
     pub fabric: FabricPlan,
 }
 
-/// What the nodes of a cluster to be made reach each other's memory by.
+/// What the nodes of a cluster to be made reach each other's memory by, although all run on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FabricPlan {
-    /// Shared memory.
-    Shm,
-    /// RDMA, although all nodes run on this host.
-    Verbs {
-        /// Node `i` meets the others on this port plus `i`; `None`: on a port that is free now.
-        port: Option<u16>,
-        /// RDMA devices, which the nodes take in turn; none: each the first with an active port.
-        devices: Vec<String>,
-        /// Where what a node tells all others goes.
-        multicast: Multicast,
-    },
+pub struct FabricPlan {
+    /// Which fabric.
+    pub kind: FabricKind,
+    /// Where each node needs an address: node `i` meets the others on this port plus `i`; `None`: on a port that is free now.
+    pub port: Option<u16>,
+    /// Where the fabric has devices: those that the nodes take in turn; none: each the first with an active port.
+    pub devices: Vec<String>,
+    /// Where the fabric has multicast: where what a node tells all others goes; `None`: as is usual.
+    pub multicast: Option<Multicast>,
 }
 
-/// Over a network, a lease has to outlast the repetition of a lost request, which comes after 67 ms.
-const VERBS_LEASE_US: u64 = 100_000;
+impl FabricPlan {
+    /// That fabric, with everything as is usual.
+    pub fn new(kind: FabricKind) -> FabricPlan {
+        FabricPlan { kind, port: None, devices: Vec::new(), multicast: None }
+    }
+}
 
 impl Plan {
     /// So many nodes, all of which hold the state and keep consensus slots, on shared memory; what can be left to a default is.
@@ -92,7 +93,7 @@ impl Plan {
             durability: DurabilityKind::default(),
             election: None,
             threads: ThreadsConfig::default(),
-            fabric: FabricPlan::Shm,
+            fabric: FabricPlan::new(FabricKind::default()),
         }
     }
 
@@ -117,10 +118,10 @@ impl Plan {
                 Some(port) => format!("127.0.0.1:{}", next_port("--redis-port", port, number)?),
                 None => String::new(),
             };
-            let address = match &self.fabric {
-                FabricPlan::Shm => String::new(),
-                FabricPlan::Verbs { port: Some(port), .. } => format!("127.0.0.1:{}", next_port("--fabric-port", *port, number)?),
-                FabricPlan::Verbs { port: None, .. } => {
+            let address = match self.fabric.port {
+                _ if !self.fabric.kind.traits().needs_address => String::new(),
+                Some(port) => format!("127.0.0.1:{}", next_port("--fabric-port", port, number)?),
+                None => {
                     let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
                     let address = listener.local_addr().context("cannot find a free port")?.to_string();
                     free.push(listener);
@@ -130,11 +131,11 @@ impl Plan {
             nodes.push(NodeEntry { number, redis, address, roles });
         }
         let mut config = ClusterConfig::new(self.name.clone(), nodes);
-        if let FabricPlan::Verbs { devices, multicast, .. } = &self.fabric {
-            config.fabric = FabricKind::Verbs;
-            config.verbs.multicast = multicast.to_string();
-            config.lease_us = VERBS_LEASE_US;
-            config.verbs.device = devices.first().cloned();
+        config.fabric = self.fabric.kind;
+        config.lease_us = config.fabric.traits().default_lease_us;
+        config.use_device(self.fabric.devices.first().cloned());
+        if let Some(multicast) = self.fabric.multicast {
+            config.use_multicast(multicast);
         }
         config.engine = self.engine;
         config.durability.mode = self.durability;
@@ -253,10 +254,9 @@ impl Directory {
             let mut own = NodeConfig::new(node.number, "cluster.toml");
             own.threads = plan.threads.clone();
             own.redis.cluster = plan.redis_cluster;
-            if let FabricPlan::Verbs { devices, .. } = &plan.fabric
-                && !devices.is_empty()
-            {
-                own.verbs.device = devices.get(usize::from(node.number) % devices.len()).cloned();
+            let devices = &plan.fabric.devices;
+            if !devices.is_empty() {
+                own.use_device(devices.get(usize::from(node.number) % devices.len()).cloned());
             }
             write_whole(&self.node_file(node.number), &own.to_toml())?;
         }
@@ -444,16 +444,14 @@ mod tests {
         let scratch = Scratch::new("directory").expect("a directory");
         let directory = Directory::new(scratch.path());
         let devices = vec!["a".to_owned(), "b".to_owned()];
-        let fabric = FabricPlan::Verbs { port: Some(7611), devices: devices.clone(), multicast: Multicast::On };
+        let fabric = FabricPlan { port: Some(7611), devices: devices.clone(), multicast: Some(Multicast::On), kind: FabricKind::Verbs };
         let cluster = directory.create(&Plan { fabric, ..plan() }).expect("made");
         assert_eq!(cluster.config().fabric, FabricKind::Verbs);
         assert_eq!(cluster.config().nodes[2].address, "127.0.0.1:7613");
         assert_eq!(cluster.config().verbs.multicast(), Multicast::On);
         let of = |number| martlet_node::config::Settings::load(&directory.node_file(number)).expect("a valid node").verbs_device().name;
         assert_eq!([of(0), of(1), of(2)].map(Option::unwrap), ["a", "b", "a"]);
-        directory
-            .create(&Plan { fabric: FabricPlan::Verbs { port: None, devices: Vec::new(), multicast: Multicast::Off }, ..plan() })
-            .expect("made");
+        directory.create(&Plan { fabric: FabricPlan::new(FabricKind::Verbs), ..plan() }).expect("made");
         assert_eq!(of(1), None, "each finds one by itself");
     }
 

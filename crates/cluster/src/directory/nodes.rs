@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 
-use martlet_node::config::{Cluster, ClusterConfig, FabricKind, NodeConfig, NodeEntry, Settings};
+use martlet_node::config::{Cluster, ClusterConfig, NodeConfig, NodeEntry, Settings};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 
 use super::{Directory, remove, write_whole};
@@ -111,11 +111,10 @@ impl Directory {
             Ok(if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
         };
         let redis = beside("--redis-port", ports.redis, &|node| node.redis_host_port().map(|(host, port)| (host.to_owned(), port)))?;
-        let address = match config.fabric {
-            FabricKind::Shm => String::new(),
-            FabricKind::Verbs => beside("--fabric-port", ports.fabric, &|node| {
-                node.meeting_point().map(|address| (address.ip().to_string(), address.port()))
-            })?,
+        let address = if config.fabric.traits().needs_address {
+            beside("--fabric-port", ports.fabric, &|node| node.meeting_point().map(|address| (address.ip().to_string(), address.port())))?
+        } else {
+            String::new()
         };
         if let Some(other) = config.nodes.iter().find(|node| node.number != number && !redis.is_empty() && node.redis == redis) {
             return Err(Fail::usage(format_args!(
@@ -175,7 +174,8 @@ impl Directory {
         let mut own = Settings::load(&self.node_file(model)).map_err(Fail::failed)?.node().clone();
         (own.number, own.cluster, own.directory) = (number, "cluster.toml".into(), None);
         // What only one process can have.
-        (own.redis.port, own.redis.unix_socket, own.verbs.listen) = (None, None, None);
+        (own.redis.port, own.redis.unix_socket) = (None, None);
+        own.listens_elsewhere();
         Ok(own)
     }
 
@@ -231,7 +231,7 @@ impl Directory {
 mod tests {
     use std::collections::BTreeSet;
 
-    use martlet_fabric::verbs::Multicast;
+    use martlet_node::config::FabricKind;
 
     use super::super::tests::plan;
     use super::super::{FabricPlan, Plan};
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn on_rdma_a_node_gets_an_address_too() {
         let scratch = Scratch::new("nodes").expect("a directory");
-        let fabric = FabricPlan::Verbs { port: Some(7611), devices: vec!["a".to_owned()], multicast: Multicast::Off };
+        let fabric = FabricPlan { port: Some(7611), devices: vec!["a".to_owned()], ..FabricPlan::new(FabricKind::Verbs) };
         let (directory, cluster) = cluster(&scratch, &Plan { fabric, ..plan() });
         let entry = directory.entry_for(&cluster, 4, Ports::default()).expect("ports");
         assert_eq!((entry.redis.as_str(), entry.address.as_str()), ("127.0.0.1:7715", "127.0.0.1:7615"));

@@ -2,12 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use martlet_fabric::NodeId;
-use martlet_fabric::shm::ShmFabric;
-use martlet_fabric::verbs::VerbsFabric;
+use martlet_fabric::{NodeId, with_fabric};
 use martlet_node::backend::Backend;
-use martlet_node::client::ClientEndpoint;
-use martlet_node::config::{Cluster, FabricKind};
+use martlet_node::client::{ClientEndpoint, OpenError};
+use martlet_node::config::Cluster;
 use martlet_node::counters::{Counter, Event, Reading};
 use martlet_protocol::membership::View;
 
@@ -116,11 +114,10 @@ impl Sight {
 impl Observer {
     /// Begins to connect with all nodes.
     pub fn open(cluster: &Cluster) -> Outcome<Observer> {
-        let endpoint: Box<dyn Looking> = match cluster.config().fabric {
-            FabricKind::Shm => Box::new(ClientEndpoint::<ShmFabric>::open(cluster).map_err(Fail::failed)?),
-            FabricKind::Verbs => Box::new(ClientEndpoint::<VerbsFabric>::open(cluster).map_err(Fail::failed)?),
+        let open = || -> Result<Box<dyn Looking>, OpenError> {
+            Ok(with_fabric!(cluster.config().fabric, F => Box::new(ClientEndpoint::<F>::open(cluster)?)))
         };
-        Ok(Observer { endpoint })
+        Ok(Observer { endpoint: open().map_err(Fail::failed)? })
     }
 
     /// Why a node that has refused this command of late cannot be looked at: their builds do not understand each other.

@@ -59,21 +59,19 @@ impl<'a> Standing<'a> {
             let missing = there.len() * 2 <= rest.len();
             missing.then(|| format!("of nodes {rest:?}, a majority of which {what}, only {there:?} run"))
         };
-        if self.engine == EngineKind::Mu && self.group != 0 {
+        if self.engine.traits().commits_by_majority() && self.group != 0 {
             let rest: Vec<u16> = (0..64).filter(|number| !goes(*number) && self.group >> number & 1 == 1).collect();
             if let Some(why) = lacks("acknowledges requests", &rest) {
                 return Some(why);
             }
         }
         let rest: Vec<u16> = of(Roles::COORDINATOR).filter(|number| !goes(*number)).collect();
-        match self.fabric {
-            // The memory of the dead is at hand as long as one lives who has it.
-            FabricKind::Shm if rest.iter().any(|number| live(*number)) => None,
-            FabricKind::Shm => {
-                Some(format!("none of the {} that run is a coordinator", if without.is_some() { "others" } else { "nodes" }))
-            }
-            FabricKind::Verbs => lacks("decides about membership", &rest),
+        if !self.fabric.traits().memory_outlives_process {
+            return lacks("decides about membership", &rest);
         }
+        // The memory of the dead is at hand as long as a process lives that has it.
+        let gone = !rest.iter().any(|number| live(*number));
+        gone.then(|| format!("none of the {} that run is a coordinator", if without.is_some() { "others" } else { "nodes" }))
     }
 }
 
@@ -82,7 +80,7 @@ pub fn is_settled(sights: &[Sight], engine: EngineKind) -> bool {
     let (Some(view), Some(leader)) = (observer::newest_view(sights), observer::primary(sights)) else { return false };
     let replicas = view.members.iter().filter(|m| m.roles.has(Roles::REPLICA)).fold(0, |nodes, m| nodes | 1_u64 << (m.id.node.0 % 64));
     let group = leader.counter(Counter::Group);
-    engine != EngineKind::Mu || group == replicas && leader.counter(Counter::GroupProcesses) == u64::from(group.count_ones())
+    !engine.traits().commits_by_majority() || group == replicas && leader.counter(Counter::GroupProcesses) == u64::from(group.count_ones())
 }
 
 /// Whether nobody counts on that node any more.

@@ -35,6 +35,7 @@ mod regions;
 mod rendezvous;
 mod shared;
 mod socket;
+mod standalone;
 #[cfg(test)]
 mod tests;
 
@@ -43,12 +44,20 @@ pub use bell::{MAX_PARK_WORDS, Vigil};
 pub use config::{ShmConfig, StartError};
 pub use ear::Ear;
 pub use endpoint::{DatagramCounters, ParkWord, ShmFabric};
-pub use rendezvous::{HostLock, Rendezvous};
 pub use regions::OwnRegions;
+pub use rendezvous::{HostLock, Rendezvous};
 
 /// What shared memory is like.
-pub(crate) const TRAITS: crate::Traits =
-    crate::Traits { name: "shm", spans_hosts: false, needs_address: false, certain_deaths: true, default_lease_us: 10_000 };
+pub(crate) const TRAITS: crate::Traits = crate::Traits {
+    name: "shm",
+    spans_hosts: false,
+    needs_address: false,
+    certain_deaths: true,
+    memory_outlives_process: true,
+    has_devices: false,
+    has_multicast: false,
+    default_lease_us: 10_000,
+};
 
 /// Where regions and lanes lie, for the samples of encodings.
 #[cfg(feature = "fuzzing")]

@@ -47,6 +47,7 @@ pub(crate) mod packet;
 mod peer;
 mod queue;
 mod shared;
+mod standalone;
 pub(crate) mod stream;
 
 pub use crate::exchange::BootstrapCounters;
@@ -60,8 +61,17 @@ pub use mail::MailCounters;
 pub use queue::Patience;
 
 /// What RDMA is like. A lease has to outlast the repetition of a lost request, which comes after 67 ms.
-pub(crate) const TRAITS: crate::Traits =
-    crate::Traits { name: "verbs", spans_hosts: true, needs_address: true, certain_deaths: false, default_lease_us: 100_000 };
+pub(crate) const TRAITS: crate::Traits = crate::Traits {
+    name: "verbs",
+    spans_hosts: true,
+    needs_address: true,
+    certain_deaths: false,
+    memory_outlives_process: false,
+    has_devices: true,
+    has_multicast: true,
+    // It has to outlast the repetition of a lost request, which comes after 67 ms.
+    default_lease_us: 100_000,
+};
 
 /// Samples of what processes on RDMA write for each other.
 #[cfg(feature = "fuzzing")]

@@ -27,15 +27,21 @@ use crate::config::{Cluster, Settings};
 mod shm;
 mod verbs;
 
+/// Each fabric's own reasons why it does not start.
+pub mod errors {
+    pub use martlet_fabric::shm::StartError as ShmError;
+    pub use martlet_fabric::verbs::{DeviceError, FenceTrial, StartError as VerbsError};
+}
+
 /// Why an endpoint did not start, on whatever backend.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// On shared memory.
     #[error(transparent)]
-    Shm(#[from] martlet_fabric::shm::StartError),
+    Shm(#[from] errors::ShmError),
     /// On RDMA.
     #[error(transparent)]
-    Verbs(#[from] martlet_fabric::verbs::StartError),
+    Verbs(#[from] errors::VerbsError),
 }
 
 /// A backend that nodes and clients run on.

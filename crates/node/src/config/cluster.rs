@@ -388,8 +388,11 @@ impl ClusterConfig {
                 return Err(check.refuse(
                     format_args!("node[{i}].address"),
                     format_args!("{:?}", node.address),
-                    "an IP address of its own and a port from 1 to 65535, such as \"10.0.0.1:7600\", each once in the cluster; every node \
-                     needs one where fabric is \"verbs\"",
+                    format_args!(
+                        "an IP address of its own and a port from 1 to 65535, such as \"10.0.0.1:7600\", each once in the cluster; every \
+                         node needs one where fabric is {}",
+                        FabricKind::names_with(|traits| traits.needs_address)
+                    ),
                 ));
             }
             let distinct: BTreeSet<_> = node.roles.iter().collect();

@@ -4,7 +4,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use martlet_protocol::engine::mu;
 use serde::{Deserialize, Serialize};
 
 use super::EngineKind;
@@ -33,15 +32,6 @@ impl DurabilityKind {
             DurabilityKind::Memory => "memory",
             DurabilityKind::Async => "async",
             DurabilityKind::Sync => "sync",
-        }
-    }
-
-    /// As the engine calls it.
-    pub(crate) const fn of_engine(self) -> mu::Durability {
-        match self {
-            DurabilityKind::Memory => mu::Durability::Memory,
-            DurabilityKind::Async => mu::Durability::Async,
-            DurabilityKind::Sync => mu::Durability::Sync,
         }
     }
 }

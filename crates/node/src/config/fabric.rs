@@ -6,6 +6,7 @@ use martlet_fabric::verbs::{DeviceChoice, Multicast, Patience};
 use serde::{Deserialize, Serialize};
 
 use super::error::{Checker, ConfigError};
+use super::{ClusterConfig, NodeConfig, Settings};
 
 /// How RDMA is used: the same for all processes, but for the device, for which a node's own file may say something else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +123,43 @@ impl NodeVerbsConfig {
             port: self.port.unwrap_or(usual.port),
             gid_index: self.gid_index.or(usual.gid_index),
         }
+    }
+}
+
+impl ClusterConfig {
+    /// Which device nodes and clients use whose own file says nothing else; `None`: the first with an active port.
+    pub fn use_device(&mut self, device: Option<String>) {
+        self.verbs.device = device;
+    }
+
+    /// Where what a node tells all members goes.
+    pub fn use_multicast(&mut self, multicast: Multicast) {
+        self.verbs.multicast = multicast.to_string();
+    }
+}
+
+impl NodeConfig {
+    /// Which device this node uses; `None`: as the cluster's file says.
+    pub fn use_device(&mut self, device: Option<String>) {
+        self.verbs.device = device;
+    }
+
+    /// It listens at its own address in the cluster's file, and not where the node does whose file this was.
+    pub fn listens_elsewhere(&mut self) {
+        self.verbs.listen = None;
+    }
+}
+
+impl Settings {
+    /// What this node uses of its host's RDMA hardware.
+    pub fn verbs_device(&self) -> DeviceChoice {
+        self.node().verbs.device(&self.cluster().config().verbs)
+    }
+
+    /// Where this process listens for others over a network, if it has an address.
+    pub fn verbs_listen(&self) -> Option<std::net::SocketAddr> {
+        let own = self.node().verbs.listen.as_ref().map(|listen| listen.parse().expect("validated"));
+        own.or_else(|| self.entry().meeting_point())
     }
 }
 

@@ -22,7 +22,7 @@ pub use martlet_protocol::replica::Execution;
 pub use cluster::{ClusterConfig, DetectorConfig, ElectionConfig, NodeEntry, Role, SizesConfig};
 pub use durability::{DurabilityConfig, DurabilityKind};
 pub use error::ConfigError;
-pub use fabric::{NodeVerbsConfig, VerbsConfig};
+pub use fabric::*;
 pub use node::{Bytes, Idle, NodeConfig, Pin, Priority, RedisConfig, ThreadPlan, ThreadsConfig};
 pub use recovery::RecoveryConfig;
 pub use secret::Secret;

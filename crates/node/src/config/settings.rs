@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use martlet_fabric::NodeId;
 use martlet_fabric::Rendezvous;
-use martlet_fabric::verbs::DeviceChoice;
 use martlet_protocol::basics::layout::Sizes;
 
 use super::error::{Checker, ConfigError};
@@ -319,17 +318,6 @@ impl Settings {
     /// This node's number.
     pub fn id(&self) -> NodeId {
         NodeId(self.node.number)
-    }
-
-    /// What this process uses of its host's RDMA hardware.
-    pub fn verbs_device(&self) -> DeviceChoice {
-        self.node.verbs.device(&self.cluster.config.verbs)
-    }
-
-    /// Where this process listens for others over a network, if it has an address.
-    pub fn verbs_listen(&self) -> Option<std::net::SocketAddr> {
-        let own = self.node.verbs.listen.as_ref().map(|listen| listen.parse().expect("validated"));
-        own.or_else(|| self.entry().meeting_point())
     }
 
     /// The TCP address to listen on for the Redis protocol, or `None` when the port is 0 or neither file names one.

@@ -118,6 +118,14 @@ impl EngineKind {
         self.traits().name
     }
 
+    /// The first engine with a property.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn first_with(property: impl Fn(&Traits) -> bool) -> EngineKind {
+        EngineKind::ALL.into_iter().find(|kind| property(&kind.traits())).expect("an engine with that property")
+    }
+
     /// The names of all engines with a property, as a message lists them.
     pub fn names_with(property: impl Fn(&Traits) -> bool) -> String {
         let kinds = EngineKind::ALL.into_iter().filter(|kind| property(&kind.traits()));

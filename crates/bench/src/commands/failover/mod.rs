@@ -15,6 +15,7 @@ use martlet_cluster::watch::observer;
 use martlet_node::clock;
 use martlet_node::config::{ElectionConfig, EngineKind};
 use martlet_node::sched::OnCore;
+use martlet_protocol::engine::Leadership;
 use rustix::process::Signal;
 
 use super::threads::Threads;
@@ -106,11 +107,11 @@ impl How {
 
 /// The moments whose time since the signal is reported, in the order in which they come.
 fn moments(engine: EngineKind) -> &'static [&'static str] {
-    match engine {
-        EngineKind::PrimaryBackup => {
+    match engine.traits().leadership {
+        Leadership::Views => {
             &["death seen", "view proposed", "view decided", "view acknowledged", "view active", "took over", "first reply sent"]
         }
-        EngineKind::Mu => &["death seen", "permission asked", "permission held", "took over", "first reply sent"],
+        Leadership::Election => &["death seen", "permission asked", "permission held", "took over", "first reply sent"],
     }
 }
 

@@ -20,6 +20,7 @@ use martlet_cluster::number::number;
 use martlet_node::config::{Bytes, DurabilityKind, EngineKind};
 use martlet_node::counters::Counter;
 use martlet_node::{clock, sched};
+use martlet_protocol::engine::Traits;
 use rustix::process::Signal;
 
 use self::account::Gap;
@@ -42,7 +43,7 @@ use crate::report::{Figure, Report, Unit};
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// How requests are replicated: primary-backup or mu.
-    #[arg(long, default_value_t = EngineKind::Mu)]
+    #[arg(long, default_value_t = EngineKind::first_with(Traits::commits_by_majority))]
     engine: EngineKind,
     /// What a proposal outlives: memory, async or sync; the last two with --engine mu. Logs and snapshots go below TMPDIR, four of each, and are removed.
     #[arg(long, default_value_t)]

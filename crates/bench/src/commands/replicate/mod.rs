@@ -13,13 +13,13 @@ use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
 use martlet_cluster::scratch::Scratch;
-use martlet_fabric::shm::ShmFabric;
-use martlet_fabric::verbs::VerbsFabric;
+use martlet_fabric::with_fabric;
 use martlet_node::clock;
-use martlet_node::config::{DurabilityKind, EngineKind, FabricKind};
+use martlet_node::config::{DurabilityKind, EngineKind};
 use martlet_node::sched::OnCore;
 use martlet_protocol::basics::LogIndex;
-use martlet_protocol::engine::{Mu, PrimaryBackup};
+use martlet_protocol::engine::Traits;
+use martlet_protocol::with_engine;
 
 use super::alone::{Alone, NODES, Replica, follow};
 use super::endpoint::{Endpoint, Place};
@@ -40,7 +40,7 @@ use crate::report::{Figure, Report, Unit};
 pub struct Arguments {
     /// The replication engine: mu, whose requests are committed when one follower holds them, or primary-backup, which waits for both, in a view that is
     /// always active.
-    #[arg(long, default_value_t = EngineKind::Mu)]
+    #[arg(long, default_value_t = EngineKind::first_with(Traits::commits_by_majority))]
     engine: EngineKind,
     /// What a committed request outlives: memory, async or sync; the last two with --engine mu. Logs go below TMPDIR: its disk is what is measured.
     #[arg(long, default_value_t)]
@@ -83,12 +83,9 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     report.set("replicas", NODES);
     if arguments.figure != Some(Shown::Attached) {
         let place = Place::new("bench-replicate", &plan, NODES)?;
-        match (arguments.fabric.kind(), arguments.engine) {
-            (FabricKind::Shm, EngineKind::Mu) => run_on::<ShmFabric, Mu>(arguments, &place, report, interrupt),
-            (FabricKind::Shm, EngineKind::PrimaryBackup) => run_on::<ShmFabric, PrimaryBackup>(arguments, &place, report, interrupt),
-            (FabricKind::Verbs, EngineKind::Mu) => run_on::<VerbsFabric, Mu>(arguments, &place, report, interrupt),
-            (FabricKind::Verbs, EngineKind::PrimaryBackup) => run_on::<VerbsFabric, PrimaryBackup>(arguments, &place, report, interrupt),
-        }?;
+        with_fabric!(arguments.fabric.kind(), F => {
+            with_engine!(arguments.engine, E => run_on::<F, E>(arguments, &place, report, interrupt))
+        })?;
     }
     if arguments.figure.is_none_or(|figure| figure == Shown::Attached) {
         let subject =

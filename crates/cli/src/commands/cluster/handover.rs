@@ -41,10 +41,10 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let session = Session::open_beside(&arguments.which, arguments.patience, format)?;
     let cluster = session.directory.existing_node(node)?;
     let engine = cluster.config().engine;
-    if engine != EngineKind::Mu {
+    if !engine.traits().hands_over_by_name {
         return Err(Fail::usage(format_args!(
             "the cluster's engine is {engine}, where a leader hands over by leaving: `martlet cluster restart`; allowed is {}",
-            EngineKind::Mu
+            EngineKind::names_with(|traits| traits.hands_over_by_name)
         )));
     }
     let mut observer = Observer::open(&cluster)?;

@@ -5,7 +5,7 @@ use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Fail, Outcome};
 use martlet_cluster::number::number;
 use martlet_cluster::output::{Format, WARN, styled};
-use martlet_node::config::{Cluster, EngineKind, NodeEntry, Role};
+use martlet_node::config::{Cluster, NodeEntry, Role};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
 use serde_json::json;
 
@@ -103,7 +103,9 @@ fn warn_of_few(cluster: &Cluster, format: Format) {
     let replicas = cluster.config().nodes.iter().filter(|node| node.roles.contains(&Role::Replica)).count();
     let what = match (replicas, cluster.config().engine) {
         (1, _) => "one node holds the data: there is nobody to go on when it dies",
-        (2, EngineKind::Mu) => "two nodes hold the data: nobody goes on when the one that leads dies, since a majority of two is both",
+        (2, engine) if engine.traits().commits_by_majority() => {
+            "two nodes hold the data: nobody goes on when the one that leads dies, since a majority of two is both"
+        }
         _ => return,
     };
     format.say(styled(WARN, what));

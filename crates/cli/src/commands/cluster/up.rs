@@ -4,8 +4,8 @@ use std::fs;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use martlet_cluster::directory::FabricFlags;
 use martlet_cluster::directory::{Directory, Life, Plan};
-use martlet_cluster::directory::{FabricFlag, FabricFlags};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
@@ -136,7 +136,7 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
         ))
     };
     let fabric = cluster.config().fabric;
-    if let Some(asked) = arguments.fabric.fabric.map(FabricFlag::kind).filter(|asked| *asked != fabric) {
+    if let Some(asked) = arguments.fabric.fabric.filter(|asked| *asked != fabric) {
         return Err(other("--fabric", &asked, &fabric));
     }
     let engine = cluster.config().engine;

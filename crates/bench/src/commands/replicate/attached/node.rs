@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::number::number;
 use martlet_exchange::market::Market;
-use martlet_node::config::{EngineKind, Idle, NodeConfig, Pin, Settings};
+use martlet_node::config::{Idle, NodeConfig, Pin, Settings};
 use martlet_node::counters::{Counter, Reading};
 use martlet_node::embed::{Builder, CallError, Here, Replica, Role, Turn};
 use martlet_node::{clock, sched};
@@ -89,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     // The benchmark starts all of them here.
     let settings = Settings::new(settings.cluster().clone(), node).map_err(Fail::usage)?.with_all_here(true);
-    let lead = Lead { own: settings.id().0, comes_back: settings.cluster().config().engine == EngineKind::Mu };
+    let lead = Lead { own: settings.id().0, comes_back: settings.cluster().config().engine.traits().prefers_lowest };
     let builder = Replica::builder().settings(settings);
     match arguments.application {
         Application::Store => attached::<Store>(arguments, builder, lead),
@@ -102,7 +102,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 struct Lead {
     /// This node's number.
     own: u16,
-    /// Whether who has lost the lead gets it again: with `mu`, as the lowest that lives.
+    /// Whether a replica that has lost the lead gets it again, as the lowest that lives.
     comes_back: bool,
 }
 
