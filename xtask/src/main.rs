@@ -21,7 +21,8 @@ Usage: cargo xtask <COMMAND>
 Commands:
   ci             Everything that has to hold before a change lands: format, tidiness, header, lints, docs, dependencies, loom, fuzzing,
                  canaries, coverage, tests, the upgrade from the last release, RDMA, Miri
-  tidy           Dependency direction, purity of `protocol`, unsafe code, leftovers, file sizes, licences, encodings that changed without their version
+  tidy           Dependency direction, purity of `protocol`, unsafe code, leftovers, file sizes, licences, encodings that changed without their version,
+                 engines and fabrics that too many files name
   encodings --record
                  Records what the samples of all encodings look like, after a version was raised or samples were added
   bench [ARG]... `martlet bench ARG...`, built for release

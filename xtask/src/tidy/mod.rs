@@ -4,6 +4,7 @@ mod crates;
 pub mod encodings;
 mod lexer;
 mod licences;
+mod names;
 mod sources;
 
 use std::fs;
@@ -72,10 +73,14 @@ fn check(root: &Path) -> Result<(usize, Vec<Problem>), String> {
         collect(&root.join(top), &mut paths)?;
     }
     paths.extend(["ARCHITECTURE.md", "README.md", "CHANGELOG.md"].map(|name| root.join(name)).into_iter().filter(|path| path.exists()));
+    let mut names = names::Names::default();
     for path in &paths {
         let name = path.strip_prefix(root).expect("collected below the root").to_string_lossy().into_owned();
-        problems.extend(sources::check(&name, &read(path)?));
+        let text = read(path)?;
+        problems.extend(sources::check(&name, &text));
+        names.note(&name, &text);
     }
+    problems.extend(names.problems());
     problems.extend(licences::check(root)?);
     problems.extend(encodings::check(root)?);
     Ok((paths.len(), problems))
