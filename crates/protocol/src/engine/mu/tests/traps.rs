@@ -226,6 +226,19 @@ fn who_executed_what_is_lost_is_taught_anew() {
     assert_eq!(c.nodes[0].engine.last(), LogIndex(2));
 }
 
+/// What a deposed leader has executed and no log holds may never be, so a follower says nothing from it.
+#[test]
+fn who_shows_more_than_its_log_holds_does_not_show_what_is_committed() {
+    let mut c = Cluster::<true>::new(3, Config { execution: Execution::Speculative, ..tiny() });
+    c.until_led_by(0);
+    c.write_through(0);
+    level(&mut c);
+    assert!(!c.nodes[0].engine.shows_committed(), "it leads");
+    assert!(c.nodes[1].engine.shows_committed());
+    c.nodes[1].engine.log.set_beyond(true);
+    assert!(!c.nodes[1].engine.shows_committed());
+}
+
 #[test]
 fn changes_of_the_group_come_one_at_a_time_and_survive_the_leader() {
     let mut c = Cluster::<true>::new(3, tiny());

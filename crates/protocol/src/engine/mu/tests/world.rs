@@ -41,8 +41,8 @@ pub struct Node<const HOST: bool> {
     pub events: Vec<Event>,
     pub disk: Disk,
     checked: usize,
-    /// Up to where the state that it shows has been compared.
-    shown: Option<LogIndex>,
+    /// After which reign, and up to where, the state that it shows has been compared.
+    shown: Option<(u64, LogIndex)>,
     cleared: u64,
 }
 
@@ -362,12 +362,13 @@ impl<const HOST: bool> Cluster<HOST> {
     /// What a follower says that it may tell of is the state after some committed command.
     fn check_shown(&mut self, n: usize) {
         let node = &self.nodes[n];
-        let applied = node.engine.applied();
-        if !node.engine.shows_committed() || node.shown == Some(applied) {
+        let (reign, applied) = (node.engine.reign(), node.engine.applied());
+        // A reign may have changed what it shows, and not up to where it says that it has applied.
+        if !node.engine.shows_committed() || node.shown == Some((reign, applied)) {
             return;
         }
         assert_eq!(node.machine.digest(), self.replay(applied), "{n} shows what is not the state after {applied}");
-        self.nodes[n].shown = Some(applied);
+        self.nodes[n].shown = Some((reign, applied));
     }
 
     /// The digest of the state after the first entries.
