@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use hdrhistogram::Histogram;
 
+use super::clock::Clock;
 use super::table::{self, Command};
 
 /// The longest duration that is told apart, in nanoseconds; Redis's.
@@ -26,35 +27,95 @@ struct Called {
     durations: Option<Histogram<u64>>,
 }
 
+/// How many calls are timed together at most. A reading of the clock for each would take a tenth of a pipelined GET.
+const RUN: u64 = 16;
+
+/// Calls of one command in a row, not counted yet.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// The command's number.
+    command: usize,
+    /// When the first began, by the wall clock in nanoseconds.
+    began: u64,
+    calls: u64,
+    failed: u64,
+}
+
 /// All counters by command, and by error. One thread writes them.
+///
+/// Requests of one command that have arrived together and are executed in a row are timed together, up to 16 of them: each counts as having taken the mean.
 #[derive(Clone, Debug)]
 pub struct Calls {
     /// By [`Command::number`].
     commands: Vec<Called>,
+    run: Option<Run>,
     errors: BTreeMap<Vec<u8>, u64>,
 }
 
 impl Default for Calls {
     fn default() -> Calls {
         let none = Called { calls: 0, ns: 0, rejected: 0, failed: 0, durations: None };
-        Calls { commands: vec![none; table::count()], errors: BTreeMap::new() }
+        Calls { commands: vec![none; table::count()], run: None, errors: BTreeMap::new() }
     }
 }
 
 impl Calls {
-    /// A command was executed in so many nanoseconds; `failed`: it answered with an error.
+    /// A command is about to be executed, and nothing but commands since [`Calls::settle`]. [`Calls::ended`] must follow.
     #[inline]
-    pub fn executed(&mut self, command: &Command, ns: u64, failed: bool) {
-        let of = &mut self.commands[command.number];
-        of.calls += 1;
-        of.failed += u64::from(failed);
-        if ns < SET_NS {
+    pub fn begin(&mut self, command: &Command, clock: &mut Clock) {
+        match &self.run {
+            Some(run) if run.command == command.number && run.calls < RUN => {}
+            Some(_) => {
+                self.settle(clock);
+                self.start(command, clock);
+            }
+            None => self.start(command, clock),
+        }
+    }
+
+    fn start(&mut self, command: &Command, clock: &mut Clock) {
+        self.run = Some(Run { command: command.number, began: clock.latest(), calls: 0, failed: 0 });
+    }
+
+    /// The command that began last has been executed; `failed`: it answered with an error.
+    #[inline]
+    pub fn ended(&mut self, failed: bool) {
+        if let Some(run) = &mut self.run {
+            run.calls += 1;
+            run.failed += u64::from(failed);
+        }
+    }
+
+    /// Counts what has been executed: something else comes now.
+    pub fn settle(&mut self, clock: &mut Clock) {
+        if let Some(run) = self.run.take() {
+            self.count(run, clock.read());
+        }
+    }
+
+    /// Sets all counters to 0. What is being executed counts still.
+    pub fn reset(&mut self) {
+        *self = Calls { run: self.run, ..Calls::default() };
+    }
+
+    /// A command that has others executed takes as long as all of them: it was begun then, and has been executed now.
+    pub fn executed_others(&mut self, command: &Command, began: u64, failed: bool, clock: &mut Clock) {
+        self.settle(clock);
+        self.count(Run { command: command.number, began, calls: 1, failed: u64::from(failed) }, clock.latest());
+    }
+
+    fn count(&mut self, run: Run, ended: u64) {
+        let of = &mut self.commands[run.command];
+        of.calls += run.calls;
+        of.failed += run.failed;
+        let ns = ended.saturating_sub(run.began);
+        if ns < SET_NS && run.calls > 0 {
             of.ns += ns;
             let durations = of.durations.get_or_insert_with(|| {
                 // Two digits of what Redis tells three of; bounds and digits are good ones.
                 Histogram::new_with_bounds(1, LONGEST_NS, 2).expect("a nanosecond to a second")
             });
-            durations.saturating_record(ns.max(1));
+            durations.saturating_record_n((ns / run.calls).max(1), run.calls);
         }
     }
 
@@ -109,6 +170,9 @@ impl Calls {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     fn written(f: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
@@ -117,29 +181,73 @@ mod tests {
         out
     }
 
+    /// A clock that a test turns, in nanoseconds.
+    fn clock() -> (Clock, Arc<AtomicU64>) {
+        let ns = Arc::new(AtomicU64::new(1_000));
+        let wall = ns.clone();
+        (Clock::new(Box::new(move || wall.load(Ordering::Relaxed))), ns)
+    }
+
     #[test]
     fn commands_are_counted_by_name_and_timed() {
         let mut calls = Calls::default();
-        let (get, list) = (table::find(b"get").unwrap(), table::find_named(b"client|list").unwrap());
-        for _ in 0..99 {
-            calls.executed(get, 2_000, false);
-        }
-        calls.executed(get, 300_000, true);
-        calls.rejected(list);
+        let (mut clock, ns) = clock();
+        let (get, set) = (table::find(b"get").unwrap(), table::find(b"set").unwrap());
+        let mut call = |command, took, failed| {
+            calls.begin(command, &mut clock);
+            ns.fetch_add(took, Ordering::Relaxed);
+            calls.ended(failed);
+        };
+        // Six runs of sixteen, and one of four.
+        (0..99).for_each(|_| call(get, 2_000, false));
+        call(get, 300_000, true);
+        call(set, 5_000, false);
+        calls.settle(&mut clock);
+        calls.settle(&mut clock);
+        calls.rejected(table::find_named(b"client|list").unwrap());
         assert_eq!(
             written(|out| calls.write_commands(out)),
             "cmdstat_get:calls=100,usec=498,usec_per_call=4.98,rejected_calls=0,failed_calls=1\r\n\
+             cmdstat_set:calls=1,usec=5,usec_per_call=5.00,rejected_calls=0,failed_calls=0\r\n\
              cmdstat_client|list:calls=0,usec=0,usec_per_call=0.00,rejected_calls=1,failed_calls=0\r\n"
         );
         let latencies = written(|out| calls.write_latencies(out));
         assert!(latencies.starts_with("latency_percentiles_usec_get:p50=2.0"), "{latencies}");
-        assert!(latencies.contains(",p99=2.0") && latencies.contains(",p99.9=30"), "{latencies}");
+        assert!(
+            latencies.contains(",p99=7") && latencies.contains("\r\nlatency_percentiles_usec_set:p50=5.0"),
+            "the last four share what they took: {latencies}"
+        );
+    }
+
+    #[test]
+    fn what_has_others_executed_takes_as_long_as_they_do() {
+        let mut calls = Calls::default();
+        let (mut clock, ns) = clock();
+        let (exec, get) = (table::find(b"exec").unwrap(), table::find(b"get").unwrap());
+        let began = clock.latest();
+        for _ in 0..2 {
+            calls.begin(get, &mut clock);
+            ns.fetch_add(3_000, Ordering::Relaxed);
+            calls.ended(false);
+        }
+        calls.executed_others(exec, began, false, &mut clock);
+        let stats = written(|out| calls.write_commands(out));
+        assert!(stats.contains("cmdstat_exec:calls=1,usec=6,") && stats.contains("cmdstat_get:calls=2,usec=6,"), "{stats}");
+        calls.begin(get, &mut clock);
+        calls.reset();
+        calls.ended(false);
+        calls.settle(&mut clock);
+        assert_eq!(written(|out| calls.write_commands(out)).matches("cmdstat_").count(), 1, "what was being executed");
     }
 
     #[test]
     fn a_step_of_the_clock_is_no_duration() {
         let mut calls = Calls::default();
-        calls.executed(table::find(b"get").unwrap(), 3_600_000_000_000, false);
+        let (mut clock, ns) = clock();
+        calls.begin(table::find(b"get").unwrap(), &mut clock);
+        ns.fetch_add(3_600_000_000_000, Ordering::Relaxed);
+        calls.ended(false);
+        calls.settle(&mut clock);
         assert!(written(|out| calls.write_commands(out)).starts_with("cmdstat_get:calls=1,usec=0,"));
     }
 

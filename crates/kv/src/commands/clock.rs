@@ -2,8 +2,9 @@
 
 use crate::app::WallClock;
 
-/// A command's time is that of its execution, which is later than its client has sent it: so what is to expire at `now + 10 s` by the client's clock has no more than
-/// that to go. It stands still during a command, and during a transaction. It is read when it is first asked for, since most commands do not ask.
+/// A command's time is read after its request has arrived, so later than its client has sent it: what is to expire at `now + 10 s` by the client's clock has no more
+/// than that to go. It stands still during a command, and during a transaction. It is read when it is first asked for, since most commands do not ask; and what arrived
+/// together may share a reading.
 pub struct Clock {
     wall: WallClock,
     /// The last reading that still counts as now.

@@ -149,11 +149,22 @@ pub(super) fn call(ctx: &mut Ctx<'_>, command: &Command, args: Args<'_>, reply: 
         // To read the clock twice would take a twentieth of such a request.
         return (command.handler)(ctx, args, reply);
     }
-    let (began, at) = (ctx.clock.latest(), reply.position());
-    (command.handler)(ctx, args, reply);
-    let took = ctx.clock.read().saturating_sub(began);
-    let error = reply.error_at(at);
-    ctx.shared.calls.executed(command, took, error.is_some());
+    let at = reply.position();
+    let error = if command.has(flag::UNQUEUED) {
+        // EXEC has others executed, and its kind is nothing that comes in a row.
+        ctx.shared.calls.settle(ctx.clock);
+        let began = ctx.clock.latest();
+        (command.handler)(ctx, args, reply);
+        let error = reply.error_at(at);
+        ctx.shared.calls.executed_others(command, began, error.is_some(), ctx.clock);
+        error
+    } else {
+        ctx.shared.calls.begin(command, ctx.clock);
+        (command.handler)(ctx, args, reply);
+        let error = reply.error_at(at);
+        ctx.shared.calls.ended(error.is_some());
+        error
+    };
     if let Some(error) = error {
         ctx.shared.stats.errors += 1;
         ctx.shared.calls.told(error);

@@ -3,7 +3,6 @@
 use martlet_protocol::membership::{Member, Roles};
 
 use super::address;
-use super::calls::Calls;
 use super::connection::REDIS_VERSION;
 use super::context::Ctx;
 use super::errors;
@@ -137,7 +136,7 @@ pub(super) fn config_resetstat(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply
         fabric_clients: gauges.fabric_clients,
         ..crate::stats::KvStats::default()
     };
-    ctx.shared.calls = Calls::default();
+    ctx.shared.calls.reset();
     reply.ok();
 }
 

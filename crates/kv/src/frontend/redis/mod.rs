@@ -491,6 +491,7 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
             }
         }
     }
+    turn.shared.calls.settle(turn.clock);
     connection.output.hold(data.then(|| turn.ticket()));
     taken
 }
