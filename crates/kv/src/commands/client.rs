@@ -113,7 +113,7 @@ pub struct Client {
     pub library_version: String,
     /// When it came, in milliseconds of Unix time.
     pub since_ms: u64,
-    /// When its last command came, in milliseconds of Unix time.
+    /// When something last came from it, in milliseconds of Unix time, as the front end last said.
     pub last_ms: u64,
     /// Its last command's name.
     pub last_command: &'static str,

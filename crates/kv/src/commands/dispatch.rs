@@ -24,9 +24,6 @@ const REPLY_HEADS: usize = 4096;
 /// Executes one request of `ctx`'s client and appends its reply to `out`.
 pub fn execute(ctx: &mut Ctx<'_>, args: Args<'_>, out: &mut Vec<u8>) -> Executed {
     ctx.clock.begin();
-    if !ctx.client().stateless {
-        ctx.client().last_ms = ctx.now_ms();
-    }
     let client = ctx.client();
     let (protocol, mode) = (client.protocol, client.reply_mode);
     match mode {
@@ -93,15 +90,18 @@ fn run(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) -> Executed {
         return Executed::default();
     }
     let is_exec = in_transaction && command.name == "exec";
-    let primarys = is_primarys(ctx, command);
     let client = ctx.client();
     let watches = client.watch_broken || !client.watched.is_empty();
-    let (data, deny_oom, primarys) = match (&client.transaction, is_exec) {
+    let (data, deny_oom) = match (&client.transaction, is_exec) {
         // What is watched is data too: whether it has changed is not for a primary to say that is none any more, nor for a backup.
-        (Some(t), true) => (t.has_data || watches, t.deny_oom, t.is_primarys || watches),
-        _ => (command.is_data(), command.has(flag::DENY_OOM), primarys),
+        (Some(t), true) => (t.has_data || watches, t.deny_oom),
+        _ => (command.is_data(), command.has(flag::DENY_OOM)),
     };
     if data && !ctx.env().is_primary {
+        let primarys = match &ctx.client().transaction {
+            Some(t) if is_exec => t.is_primarys || watches,
+            _ => is_primarys(ctx, command),
+        };
         let known = ctx.env().primary_address.is_some();
         if primarys || !known {
             ctx.shared.stats.redirects += 1;

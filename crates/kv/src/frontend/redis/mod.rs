@@ -446,7 +446,9 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
     let slot: ClientSlot = connection.slot;
     let mut taken = 0;
     let mut data = false;
+    turn.clock.begin();
     let client = turn.shared.clients.get_mut(slot);
+    client.last_ms = turn.clock.now_ms();
     (client.input_bytes, client.output_bytes) = (input.len(), connection.output.pending());
     while taken < input.len() {
         if connection.output.pending() > pause {
