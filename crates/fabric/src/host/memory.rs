@@ -74,7 +74,8 @@ pub(crate) enum Access {
     ReadWrite,
 }
 
-/// A shared mapping; unmapped when dropped.
+/// A shared mapping; unmapped when dropped. A child of this process does not have it: what it stored there would be taken for this process's, and while it lived the
+/// memory of a dead one would not be given back.
 #[derive(Debug)]
 pub(crate) struct Map {
     base: NonNull<u8>,
@@ -97,7 +98,10 @@ impl Map {
         // SAFETY: the kernel chooses a free range, so that no existing mapping is touched.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, fd, offset as u64)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::Error::from(io::ErrorKind::OutOfMemory))?;
-        Ok(Arc::new(Map { base, len }))
+        let map = Map { base, len };
+        // SAFETY: the range is the mapping that has just been made; what stands there and how it is mapped here does not change.
+        unsafe { rustix::mm::madvise(map.base.as_ptr().cast(), len, rustix::mm::Advice::LinuxDontFork)? };
+        Ok(Arc::new(map))
     }
 }
 
@@ -195,6 +199,17 @@ mod tests {
         assert!(check(&fd, "test", 4096).expect_err("seals").contains("not sealed"));
         let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("sockets");
         assert!(check(&socket.into(), "test", 4096).expect_err("kind").contains("no memfd"));
+    }
+
+    #[test]
+    fn a_child_does_not_have_the_memory() {
+        let fd = create("martlet-test", 4096).expect("memfd");
+        let map = Map::new(&fd, 0, 4096, Access::ReadWrite, false).expect("mapped");
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("Linux");
+        let (_, ours) = maps.split_once(&format!("{:x}-", map.base.addr())).expect("it is mapped");
+        let flags = ours.lines().find_map(|line| line.strip_prefix("VmFlags:")).expect("flags");
+        // "dc": do not copy the area on fork.
+        assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{flags}");
     }
 
     #[test]
