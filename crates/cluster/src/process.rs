@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -63,6 +63,15 @@ impl ProcessName {
             }
         }
         Ok(None)
+    }
+
+    /// The files that its command line names, as far as they are there. `None`: it cannot be looked at.
+    pub fn files_named(&self) -> Option<Vec<PathBuf>> {
+        let line = fs::read(format!("/proc/{}/cmdline", self.pid)).ok().filter(|line| !line.is_empty())?;
+        let cwd = fs::read_link(format!("/proc/{}/cwd", self.pid)).ok()?;
+        let words = line.split(|byte| *byte == 0).skip(1).filter(|word| !word.is_empty());
+        let files = words.map(|word| cwd.join(OsStr::from_bytes(word))).filter(|path| path.is_file());
+        Some(files.collect())
     }
 
     /// Reads what [`ProcessName::write`] wrote; `None` when there is no such file, or nothing that makes sense stands in it (it was cut

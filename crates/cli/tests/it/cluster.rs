@@ -424,3 +424,48 @@ fn the_python_client_works_unchanged() {
     let output = Command::new(python).args(["-c", PYTHON]).args(&ports).output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+fn copied(from: &str, to: &str) {
+    let done = Command::new("cp").args(["-a", from, to]).status().expect("cp is there");
+    assert!(done.success());
+}
+
+#[test]
+fn a_copied_directory_is_refused_beside_the_original_and_a_moved_one_is_not() {
+    let mut cluster = Cluster::new();
+    cluster.up().ok();
+    cluster.greet();
+    let before = cluster.nodes();
+    let at = |dir: &str, arguments: &[&str]| run(&[arguments, &["--dir", dir, "--json"]].concat());
+    let refused = |dir: &str| {
+        let why = at(dir, &["cluster", "up"]).code(1).err;
+        assert!(why.contains("runs already, ") && why.contains("was not started from") && why.contains("is a copy"), "{why}");
+    };
+    let [copy, bare, moved] = ["copy", "bare", "moved"].map(|name| cluster.temp.join(name));
+    copied(&cluster.dir, &copy);
+    copied(&cluster.dir, &bare);
+    refused(&copy);
+    // What is asked of the copy does not meet the original.
+    at(&copy, &["cluster", "kill", "0"]).code(3);
+    assert_eq!(cluster.nodes(), before);
+    // Nor where only some of the original's nodes run, or nothing in the copy names them.
+    cluster.run(&["cluster", "kill", "0"]).ok();
+    refused(&copy);
+    at(&copy, &["cluster", "down"]).ok();
+    at(&copy, &["cluster", "add"]).code(3);
+    if fabric().is_empty() {
+        (0..3).for_each(|node| std::fs::remove_file(format!("{bare}/node-{node}.pid")).expect("there"));
+        refused(&bare);
+        refused(&copy);
+    }
+    cluster.is_greeted();
+
+    // Moved while it runs its processes are still known, and so it can be ended and started where it is.
+    std::fs::rename(&cluster.dir, &moved).expect("ours");
+    cluster.dir = moved;
+    assert_eq!(cluster.nodes()[&1].0, "running");
+    cluster.run(&["cluster", "down"]).ok();
+    assert_eq!(processes_about(cluster.temp.path()), Vec::<u32>::new());
+    cluster.up_again().ok();
+    cluster.greet();
+}

@@ -13,6 +13,7 @@
 
 mod flags;
 mod nodes;
+mod origin;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -264,10 +265,12 @@ impl Directory {
         self.existing_cluster()
     }
 
-    /// The process of a node, if one has been started from here; it may be gone.
+    /// The process of a node, if one has been started from here; it may be gone. A process that lives and belongs to the directory that this one was copied from
+    /// is none of ours.
     pub fn process(&self, number: u16) -> Outcome<Option<ProcessName>> {
         let file = self.pid_file(number);
-        ProcessName::read(&file).context(format_args!("cannot read {}", file.display()))
+        let process = ProcessName::read(&file).context(format_args!("cannot read {}", file.display()))?;
+        Ok(process.filter(|process| process.activity() == Activity::Gone || self.is_of_here(number, process)))
     }
 
     /// What a node's process is doing.
@@ -288,6 +291,7 @@ impl Directory {
 
     /// Starts a node by another command of this executable, which is given its file. Its output goes to the node's log. Under the lock.
     pub fn start_by(&self, number: u16, mut command: Command) -> Outcome<(ProcessName, Child)> {
+        self.refuse_processes_of_elsewhere()?;
         // One that was killed a moment ago may still hold its port.
         if let Some(before) = self.process(number)?
             && !before.await_release(RELEASE).context(format_args!("cannot wait for node {number}'s earlier process"))?
@@ -306,8 +310,11 @@ impl Directory {
         Ok((name, child))
     }
 
-    /// Forgets a node's process, which must be gone. Under the lock.
+    /// Forgets a node's process, which must be gone. One of the directory that this was copied from is not ours to forget: it says that this is a copy. Under the lock.
     pub fn forget_process(&self, number: u16) -> Outcome {
+        if self.elsewhere(number)?.is_some() {
+            return Ok(());
+        }
         remove(&self.pid_file(number))
     }
 

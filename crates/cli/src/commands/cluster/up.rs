@@ -85,10 +85,11 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             directory.create(&plan(arguments)?)?
         }
     };
+    cluster.config().nodes.iter().try_for_each(|node| directory.adopt(node.number))?;
+    directory.refuse_a_copy(&cluster)?;
     let mut started = Vec::new();
     for node in &cluster.config().nodes {
         let number = node.number;
-        directory.adopt(number)?;
         match directory.activity(number)? {
             Activity::Running => {}
             Activity::Stopped => {

@@ -1,0 +1,89 @@
+//! Whether what runs under a cluster's name belongs to this directory, or to the one that this was copied from.
+//!
+//! A copy of a running cluster's directory has the cluster's name, its key, and the numbers of the processes of the original's nodes. A command that believed those would
+//! take them for its own: `up` would start a second node beside the others of the original, and `down` would end the original.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use martlet_fabric::NodeId;
+use martlet_node::config::Cluster;
+
+use super::Directory;
+use crate::fail::{Context as _, Fail, Outcome};
+use crate::process::{Activity, ProcessName};
+
+/// How long the name of a process that was killed may outlast it, and how often it is looked for meanwhile.
+const RELEASE: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(10);
+
+impl Directory {
+    /// Whether a process that a file of this directory names was started from here: it was given this node's file, or writes this node's log (the directory may have
+    /// been moved since). What cannot be looked at is believed.
+    pub(super) fn is_of_here(&self, number: u16, process: &ProcessName) -> bool {
+        let Some(files) = process.files_named() else { return true };
+        let same = |one: &PathBuf, other: &PathBuf| match (fs::metadata(one), fs::metadata(other)) {
+            (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+            _ => false,
+        };
+        let log = PathBuf::from(format!("/proc/{}/fd/2", process.pid));
+        files.iter().any(|file| same(file, &self.node_file(number))) || same(&log, &self.log_file(number))
+    }
+
+    /// The process of a node that runs, by a file of this directory, and was not started from here.
+    pub(super) fn elsewhere(&self, number: u16) -> Outcome<Option<ProcessName>> {
+        let file = self.pid_file(number);
+        let noted = ProcessName::read(&file).context(format_args!("cannot read {}", file.display()))?;
+        Ok(noted.filter(|process| process.activity() != Activity::Gone && !self.is_of_here(number, process)))
+    }
+
+    /// Refuses to start a node where files of this directory name processes of another one. Under the lock.
+    pub(super) fn refuse_processes_of_elsewhere(&self) -> Outcome {
+        for node in self.nodes_with_processes()? {
+            if let Some(process) = self.elsewhere(node)? {
+                let of = process.files_named().into_iter().flatten().next();
+                let of = of.map_or_else(String::new, |file| format!(" of {}", file.display()));
+                return Err(self.is_a_copy(node, &format!("as process {}{of}", process.pid)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses to start a cluster whose nodes run already, but not from here. Under the lock.
+    pub fn refuse_a_copy(&self, cluster: &Cluster) -> Outcome {
+        self.refuse_processes_of_elsewhere()?;
+        for node in cluster.config().nodes.iter().map(|node| node.number) {
+            if self.activity(node)? == Activity::Gone && self.has_its_name_taken(cluster, node)? {
+                return Err(self.is_a_copy(node, "and no file here says as which process"));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_a_copy(&self, node: u16, how: &str) -> Fail {
+        let here = self.path().display();
+        Fail::failed(format_args!(
+            "node {node} of this cluster runs already, {how}, and was not started from {here}. If {here} is a copy of that cluster's directory, it is no cluster of its \
+             own: use the original, or remove the copy and let `martlet cluster up` make a new one. If it was copied to be moved, end the cluster with `martlet cluster \
+             down` in the original first"
+        ))
+    }
+
+    /// Whether a process that no file here names has the node's name on this host.
+    fn has_its_name_taken(&self, cluster: &Cluster, node: u16) -> Outcome<bool> {
+        if cluster.config().fabric.traits().spans_hosts {
+            return Ok(false);
+        }
+        let until = Instant::now() + RELEASE;
+        // One that was killed a moment ago may still have it.
+        while cluster.rendezvous().is_running(&cluster.config().name, NodeId(node)).context("cannot see who runs")? {
+            if Instant::now() >= until {
+                return Ok(true);
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(false)
+    }
+}
