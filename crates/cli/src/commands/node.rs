@@ -28,6 +28,9 @@ pub struct Arguments {
     /// does not run, and this one may found the cluster without it. Where that is not so, two clusters can come about.
     #[arg(long)]
     all_here: bool,
+    /// Whether to refuse to listen beyond this host without a password, whatever `redis.protected_mode` in the file says.
+    #[arg(long, value_name = "true|false", action = clap::ArgAction::Set)]
+    protected_mode: Option<bool>,
     /// End as soon as the process that started this one does.
     #[arg(long, hide = true)]
     die_with_parent: bool,
@@ -39,6 +42,18 @@ pub fn run(arguments: &Arguments) -> Outcome {
     }
     log::start()?;
     let settings = Settings::load(&arguments.config).map_err(Fail::usage)?.with_all_here(arguments.all_here);
+    let redis = &settings.node().redis;
+    if let Some(listen) = settings.redis_listen().filter(|_| redis.requirepass.is_none())
+        && arguments.protected_mode.unwrap_or(redis.protected_mode)
+        && !listen.ip().to_canonical().is_loopback()
+    {
+        return Err(Fail::usage(format_args!(
+            "redis.listen in {} is {}, beyond this host, and redis.requirepass is not set: whoever reaches {listen} could read and write everything. Set \
+             redis.requirepass, or listen on 127.0.0.1; where only those reach it who may, set redis.protected_mode = false, or give --protected-mode false",
+            arguments.config.display(),
+            listen.ip(),
+        )));
+    }
     let mut hooks = Hooks::new().context("cannot make the node's stop handle")?;
     hooks.stop.on_signals().context("cannot take SIGTERM and SIGINT")?;
     let mut store = store(&settings);

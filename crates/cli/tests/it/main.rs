@@ -8,6 +8,7 @@ mod durable;
 mod limits;
 mod martlet;
 mod nodes;
+mod process;
 mod recover;
 mod terminal;
 mod trial;

@@ -51,6 +51,8 @@ pub struct RedisConfig {
     /// The password that clients must give with AUTH. Absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requirepass: Option<Secret>,
+    /// Whether a node refuses to start that would listen beyond this host without a password.
+    pub protected_mode: bool,
     /// How much memory keys and values may take; 0: no limit. A number of bytes, or a text such as "256mb".
     pub maxmemory: Bytes,
     /// How many clients may be connected at once.
@@ -65,6 +67,7 @@ impl Default for RedisConfig {
             unix_socket: None,
             cluster: true,
             requirepass: None,
+            protected_mode: true,
             maxmemory: Bytes(0),
             maxclients: 10_000,
         }

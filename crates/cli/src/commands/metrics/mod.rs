@@ -28,6 +28,9 @@ pub struct Arguments {
     /// Where to listen; with port 0, on any port that is free. There is no password: it is for this host, or a network that is trusted.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9464", value_parser = address)]
     listen: SocketAddr,
+    /// Whether to refuse to listen beyond this host, where everybody could read the metrics.
+    #[arg(long, value_name = "true|false", action = clap::ArgAction::Set, default_value_t = true)]
+    protected_mode: bool,
     /// Print what would be served, and end.
     #[arg(long, conflicts_with = "listen")]
     once: bool,
@@ -48,6 +51,13 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         return Err(Fail::usage(
             "--json is given, but the exposition is no JSON; allowed with --once is text; `martlet status --json` shows the counters as objects",
         ));
+    }
+    if arguments.protected_mode && !arguments.once && !arguments.listen.ip().to_canonical().is_loopback() {
+        return Err(Fail::usage(format_args!(
+            "--listen is {}, beyond this host, and there is no password: whoever reaches it could read the metrics. Listen on 127.0.0.1; where only those reach \
+             it who may, give --protected-mode false",
+            arguments.listen
+        )));
     }
     let mut lookout = Lookout::open(Directory::new(&arguments.which.dir), &interrupt)?;
     // Nodes that are there are shown from the first answer on.
