@@ -131,6 +131,10 @@ typedef struct martlet_options {
     // Not 0: every process of the cluster runs where this one sees it, in this network namespace or with the same rendezvous directory, so that a replica that is
     // not seen does not run, and the cluster may be founded without it. 0: it is founded when all of them are there.
     uint64_t all_here;
+    // 1: this process is a replica and nothing else, which may turn core dumps off, raise the limit of descriptors, take signals (as martlet_on_signals does, and
+    // ignore those that mean nothing to it), keep memory at hand, and start a second process that makes connections of a killed one end at once. 0: it is a
+    // program with a replica in it, and nothing of that is done.
+    uint64_t owns_process;
 } martlet_options;
 
 // The state that is replicated, as callbacks. All are called on the replica's own thread, one at a time, with `context` as their first

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use martlet_node::ProcessPolicy;
 use martlet_node::config::{Idle, Pin, Priority, Settings, ThreadsConfig};
 use martlet_node::embed::{Builder, Replica, StartError};
 
@@ -50,6 +51,10 @@ pub struct martlet_options {
     /// Not 0: every process of the cluster runs where this one sees it, in this network namespace or with the same rendezvous directory, so that a replica that is
     /// not seen does not run, and the cluster may be founded without it. 0: it is founded when all of them are there.
     pub all_here: u64,
+    /// 1: this process is a replica and nothing else, which may turn core dumps off, raise the limit of descriptors, take signals (as martlet_on_signals does, and
+    /// ignore those that mean nothing to it), keep memory at hand, and start a second process that makes connections of a killed one end at once. 0: it is a
+    /// program with a replica in it, and nothing of that is done.
+    pub owns_process: u64,
 }
 
 /// Structures that a program fills in and that begin with their size, by which they can grow.
@@ -64,7 +69,10 @@ impl Grows for martlet_options {
 
 // A field that is added stands where a program that does not know it has nothing: not in padding, which may hold anything.
 const _: () = assert!(offset_of!(martlet_options, all_here) == martlet_options::LEAST_BYTES, "no padding before what was added");
-const _: () = assert!(offset_of!(martlet_options, all_here) + size_of::<u64>() == size_of::<martlet_options>(), "no padding at the end");
+const _: () =
+    assert!(offset_of!(martlet_options, owns_process) == offset_of!(martlet_options, all_here) + size_of::<u64>(), "no padding between");
+const _: () =
+    assert!(offset_of!(martlet_options, owns_process) + size_of::<u64>() == size_of::<martlet_options>(), "no padding at the end");
 
 /// More than any structure of ours will ever take: a larger size is one that was never set.
 const MOST_BYTES: usize = 4096;
@@ -157,6 +165,11 @@ impl martlet_options {
         }
         if let Some(directory) = directory {
             builder = builder.directory(directory);
+        }
+        match self.owns_process {
+            0 => {}
+            1 => builder = builder.process_policy(ProcessPolicy::OWN),
+            other => return Err(bad("options->owns_process", format_args!("is {other}; allowed are 0 and 1"))),
         }
         if self.timeout_us > 0 {
             builder = builder.timeout(Duration::from_micros(self.timeout_us));

@@ -105,6 +105,7 @@ fn of_run(error: &RunError) -> martlet_status {
         RunError::Disk { .. } => MARTLET_DISK_FAILED,
         RunError::Fabric { .. }
         | RunError::DeathWords { .. }
+        | RunError::Limit { .. }
         | RunError::System { .. }
         | RunError::Removed { .. }
         | RunError::OnCommit { .. }

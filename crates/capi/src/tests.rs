@@ -68,6 +68,7 @@ fn options() -> martlet_options {
         node: 0,
         spin_us: 0,
         all_here: 0,
+        owns_process: 0,
     }
 }
 

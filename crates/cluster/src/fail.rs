@@ -1,7 +1,11 @@
 //! How a command ends when it does not end well.
 
+use std::any::Any;
 use std::fmt;
+use std::io;
 use std::process::ExitCode;
+
+use martlet_fabric::limits;
 
 /// Why a command ends, and with which exit code.
 #[derive(Debug)]
@@ -85,12 +89,32 @@ pub type Outcome<T = ()> = Result<T, Fail>;
 
 /// Says what was being done when something failed.
 pub trait Context<T> {
-    /// Puts `doing` before the error's own words.
+    /// Puts `doing` before the error's own words, and behind them the limits of this process that it may come of.
     fn context(self, doing: impl fmt::Display) -> Outcome<T>;
 }
 
-impl<T, E: fmt::Display> Context<T> for Result<T, E> {
+impl<T, E: fmt::Display + 'static> Context<T> for Result<T, E> {
     fn context(self, doing: impl fmt::Display) -> Outcome<T> {
-        self.map_err(|error| Fail::failed(format_args!("{doing}: {error}")))
+        self.map_err(|error| {
+            let hint = (&error as &dyn Any).downcast_ref::<io::Error>().map(limits::hint).unwrap_or_default();
+            Fail::failed(format_args!("{doing}: {error}{hint}"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_system_names_the_limit_that_it_may_come_of() {
+        let error =
+            |errno: rustix::io::Errno| Err::<(), io::Error>(errno.into()).context("cannot open it").expect_err("it failed").to_string();
+        let said = error(rustix::io::Errno::MFILE);
+        assert!(
+            said.starts_with("cannot open it: Too many open files (os error 24); the limit of file descriptors (ulimit -n) is "),
+            "{said}"
+        );
+        assert_eq!(error(rustix::io::Errno::NOENT), "cannot open it: No such file or directory (os error 2)");
     }
 }

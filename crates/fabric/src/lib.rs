@@ -20,6 +20,8 @@ pub mod host;
 /// Which fabrics there are.
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 mod kind;
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub mod limits;
 // Who may act on whose memory; for the backends whose processes have to find each other.
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 mod meeting;

@@ -41,7 +41,7 @@ pub use martlet_node::embed::{
 };
 pub use martlet_node::sched::{Class, Placement};
 pub use martlet_node::stop::Stop;
-pub use martlet_node::{Ended, Started};
+pub use martlet_node::{Ended, ProcessPolicy, Started};
 pub use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 pub use martlet_protocol::replica::UnreadablePart;
 

@@ -31,7 +31,7 @@
 //! | [`client`] | an endpoint for clients, which reads what nodes show |
 //! | [`counters`] | counters and the timeline of failovers, in shared memory |
 //! | [`wal`] | a replica's log on disk |
-//! | `os` | this host's kernel: [`clock`], [`idle`] (sleep), [`sched`] (cores and classes), [`stop`] (signals), `warm` (what a failover must not wait for), `undertaker` (the memory of a process that died) |
+//! | `os` | this host's kernel: [`clock`], [`idle`] (sleep), [`sched`] (cores and classes), [`stop`] and [`signals`], `warm` (what a failover must not wait for), `undertaker` (the memory of a process that died) |
 
 mod agent;
 pub mod backend;
@@ -57,6 +57,6 @@ const _: () =
     assert!(!martlet_fabric::probe::BUILT_IN, "a node must not hold a simulator's canaries or marks: build it without those features");
 
 pub use durable::{DiskError, OnDisk, on_disk};
-pub use os::{clock, cpu, idle, sched, stop};
+pub use os::{clock, cpu, idle, sched, signals, stop};
 use os::{undertaker, warm};
-pub use runner::{Ended, Hooks, OnStart, RunError, Started, run};
+pub use runner::{Ended, Hooks, OnStart, ProcessPolicy, RunError, Started, run};

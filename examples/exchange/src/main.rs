@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use hdrhistogram::Histogram;
 use martlet::config::{Cluster, ClusterConfig, EngineKind, Key, NodeEntry};
 use martlet::observe::{ClientEndpoint, NodeId, Roles, View};
-use martlet::{Direct, Replica, Stop, Turn};
+use martlet::{Direct, ProcessPolicy, Replica, Turn};
 use martlet_exchange::load::{Client, Executed, Orders, digest, expected_market, leader};
 use martlet_exchange::market::Market;
 use martlet_exchange::server;
@@ -150,6 +150,8 @@ fn node(cluster: &Path, number: u16, listen: SocketAddr, threading: Threading, w
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     }
     let builder = Replica::builder().cluster_file(cluster).node(number).listen(listen.to_string());
+    // This process is a node and nothing else.
+    let builder = builder.process_policy(ProcessPolicy::OWN);
     match threading {
         Threading::Direct => direct(builder.direct(Market::default())?, number, listen),
         Threading::Handover => handover(&builder.start(Market::default())?, number, listen),
@@ -158,7 +160,6 @@ fn node(cluster: &Path, number: u16, listen: SocketAddr, threading: Threading, w
 
 fn direct(replica: Direct<Market>, number: u16, listen: SocketAddr) -> Result<(), Failure> {
     let stop = replica.stop_handle();
-    stop.on_signals()?;
     let mut server = server::direct::Server::new(TcpListener::bind(listen)?)?;
     replica.watch(server.events())?;
     let (mut shown, mut failed) = (false, Ok(()));
@@ -178,8 +179,6 @@ fn direct(replica: Direct<Market>, number: u16, listen: SocketAddr) -> Result<()
 
 fn handover(replica: &Replica<Market>, number: u16, listen: SocketAddr) -> Result<(), Failure> {
     complain(format_args!("node {number}: {}", replica.started().placement));
-    let stop: Stop = replica.stop_handle();
-    stop.on_signals()?;
     let listener = TcpListener::bind(listen)?;
     let served = replica.clone();
     std::thread::spawn(move || {

@@ -70,6 +70,8 @@ pub struct Which {
 
 /// Runs the command that the process was called with.
 pub fn run() -> ExitCode {
+    // Where a file that is printed to may not grow, that is an error like a full disk. Without this the signal ends the process, as it would anyway.
+    let _ = martlet_node::signals::ignore_file_size_signal();
     let ended = match Cli::try_parse() {
         Ok(cli) => {
             let format = if cli.json { Format::Json } else { Format::Text };

@@ -9,7 +9,7 @@ use martlet_kv::store::KvMachine;
 use martlet_kv::{CpuTimes, KvApp, KvConfig};
 use martlet_node::config::{Key, Settings};
 use martlet_node::cpu::{CpuOf, cpu_us};
-use martlet_node::{Hooks, clock};
+use martlet_node::{Hooks, ProcessPolicy, clock};
 use rustix::process::{Resource, Rlimit, Signal};
 
 /// Run one node in the foreground, until SIGTERM or Ctrl-C.
@@ -55,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         )));
     }
     let mut hooks = Hooks::new().context("cannot make the node's stop handle")?;
-    hooks.stop.on_signals().context("cannot take SIGTERM and SIGINT")?;
+    hooks.policy = ProcessPolicy::OWN;
     let mut store = store(&settings);
     store.max_clients = make_room(store.max_clients);
     let app = KvApp::new(store, Box::new(clock::wall_ns), chance()?).map_err(Fail::failed)?.with_cpu_clock(Box::new(cpu_times));

@@ -128,7 +128,7 @@ pub fn await_mourners(path: &Path) {
     }
 }
 
-fn is_mourner(pid: u32) -> bool {
+pub fn is_mourner(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "martlet-mourner")
 }
 

@@ -1,15 +1,65 @@
-//! What the system does to a node's process.
+//! What the system does to a node's process: signals, limits, and the end of its second process.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cluster::Cluster;
-use crate::martlet::{command, run};
+use crate::martlet::{await_mourners, command, fabric, is_mourner, run};
+
+fn kill(pid: u64, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a number");
+    kill_process(pid, signal).expect("a process of ours");
+}
+
+fn pid_of(cluster: &Cluster, node: u64) -> u64 {
+    cluster.nodes()[&node].1.expect("it runs")
+}
 
 #[track_caller]
 fn set(cluster: &Cluster, value: &str) {
     cluster.run(&["set", "key", value, "--timeout", "120000"]).ok();
+}
+
+#[test]
+fn signals_that_mean_nothing_to_a_node_do_nothing() {
+    let cluster = Cluster::new();
+    cluster.up_with(&[]).ok();
+    let before = cluster.nodes();
+    let named = [
+        Signal::HUP,
+        Signal::PIPE,
+        Signal::XFSZ,
+        Signal::USR1,
+        Signal::USR2,
+        Signal::ALARM,
+        Signal::VTALARM,
+        Signal::PROF,
+        Signal::IO,
+        Signal::POWER,
+        Signal::STKFLT,
+        Signal::XCPU,
+    ];
+    for signal in named {
+        for (_, pid) in before.values() {
+            kill(pid.expect("it runs"), signal);
+        }
+        set(&cluster, "value");
+        assert_eq!(cluster.nodes(), before, "{signal:?}");
+    }
+    assert!(cluster.run(&["members"]).ok().out.contains("\"view\":"));
+}
+
+/// A node that runs under limits, in the foreground: `ulimit` and its arguments.
+fn limited(cluster: &Cluster, limits: &[&str]) -> Command {
+    let mut shell = Command::new("sh");
+    let limits: String = limits.iter().map(|limit| format!("ulimit {limit} && ")).collect();
+    let node = command(&["node", "--config", &format!("{}/node-0.toml", cluster.dir)]);
+    shell.arg("-c").arg(format!("{limits}exec \"$0\" \"$@\"")).arg(node.get_program()).args(node.get_args());
+    shell.stdin(Stdio::null()).env_remove("RUST_LOG");
+    shell
 }
 
 fn alone(more: &[&str]) -> Cluster {
@@ -18,6 +68,106 @@ fn alone(more: &[&str]) -> Cluster {
     set(&cluster, "value");
     cluster.run(&["cluster", "down"]).ok();
     cluster
+}
+
+#[test]
+fn a_limit_that_a_node_cannot_run_with_is_named_at_its_start() {
+    if !fabric().is_empty() {
+        eprintln!("SKIPPED: how much memory there is to be depends on the fabric");
+        return;
+    }
+    let cluster = alone(&["--engine", "mu", "--durability", "sync"]);
+    let refused = |limit: &str, named: &str| {
+        let mut node = limited(&cluster, &[limit]).stderr(Stdio::piped()).spawn().expect("a shell");
+        let mut log = BufReader::new(node.stderr.take().expect("piped"));
+        let mut said = String::new();
+        while log.read_line(&mut said).expect("UTF-8") > 0 {
+            if said.contains("node n0 starts") {
+                node.kill().expect("ours");
+            }
+        }
+        assert_eq!(node.wait().expect("ours").code(), Some(1), "{limit}: {said}");
+        assert!(said.contains("error: node n0: ") && said.contains(named), "{limit}: {said}");
+    };
+    refused("-n 30", "the limit of file descriptors (ulimit -n) is 30; a node of 1 needs 64 at least");
+    refused("-s 128", "the limit of the stack (ulimit -s) is 131072 bytes; a node needs 524288");
+    refused("-f 100", "(ulimit -f) is 51200 bytes; shared memory is a file to the system");
+    refused("-f 65000", "(ulimit -f) is 33280000 bytes; a file of the log on disk takes 67108864 (durability.segment_bytes)");
+    // More than the rest of the process could take by far.
+    let file = format!("{}/cluster.toml", cluster.dir);
+    let text = fs::read_to_string(&file).expect("its file");
+    fs::write(&file, text.replace("log_ring_bytes = 4194304", "log_ring_bytes = 536870912")).expect("ours");
+    refused("-v 400000", "the limit of address space (ulimit -v) is 409600000 bytes; this node maps");
+}
+
+/// As `prlimit --fsize` does it to a process that runs.
+#[test]
+fn a_log_on_disk_that_may_not_grow_is_a_full_disk() {
+    let cluster = Cluster::new();
+    cluster.up_with(&["--engine", "mu", "--durability", "sync"]).ok();
+    set(&cluster, "first");
+    let backup = cluster.nodes().into_keys().map(|node| node.to_string()).find(|node| *node != cluster.primary()).expect("three nodes");
+    let pid = pid_of(&cluster, backup.parse().expect("a number"));
+    let limited = Command::new("prlimit").args(["--fsize=4096:4096", "--pid", &pid.to_string()]).status().expect("prlimit is there");
+    assert!(limited.success());
+    // It serves, and what it cannot write is not missed.
+    while cluster.nodes()[&backup.parse().expect("a number")].0 != "gone" {
+        set(&cluster, &"x".repeat(10_000));
+    }
+    set(&cluster, "last");
+    assert_eq!(cluster.run(&["get", "key", "--timeout", "120000"]).ok().objects()[0]["value"], "last");
+    let log = fs::read_to_string(format!("{}/node-{backup}.log", cluster.dir)).expect("its log");
+    let why = "cannot write to it: File too large (os error 27); the limit of a file's size (ulimit -f) is 4096 bytes";
+    assert!(log.contains(why) && log.contains("this replica steps aside"), "{log}");
+}
+
+#[test]
+fn a_node_whose_processor_time_is_used_up_leaves_in_order() {
+    let cluster = alone(&[]);
+    let file = format!("{}/node-0.toml", cluster.dir);
+    let text = fs::read_to_string(&file).expect("its file");
+    fs::write(&file, text.replace("[threads]", "[threads]\nidle = \"spin\"").replace("idle = \"adaptive\"\n", "")).expect("ours");
+    let out = limited(&cluster, &["-t 3"]).stderr(Stdio::piped()).spawn().and_then(Child::wait_with_output).expect("a shell");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    assert!(said.contains("the limit of processor time (ulimit -t) is 3 s: this node leaves when it has used 2 s"), "{said}");
+    assert!(said.contains("the processor time that this process may use (ulimit -t) is used up"), "{said}");
+}
+
+#[test]
+fn a_second_process_that_dies_is_replaced() {
+    let cluster = Cluster::new();
+    cluster.up_with(&[]).ok();
+    let pid = pid_of(&cluster, 0);
+    let second = || {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("a kernel that tells");
+        children.split_whitespace().map(|child| child.parse::<u32>().expect("a number")).find(|child| is_mourner(*child))
+    };
+    let mut killed = Vec::new();
+    for _ in 0..3 {
+        let next = loop {
+            match second() {
+                Some(next) if !killed.contains(&next) => break next,
+                _ => std::thread::yield_now(),
+            }
+        };
+        kill(next.into(), Signal::KILL);
+        killed.push(next);
+    }
+    set(&cluster, "value");
+    let last = loop {
+        match second() {
+            Some(next) if !killed.contains(&next) => break next,
+            _ => std::thread::yield_now(),
+        }
+    };
+    // It is there for what it is for, and ends after the node.
+    cluster.run(&["cluster", "kill", "0"]).ok();
+    while is_mourner(last) {
+        std::thread::yield_now();
+    }
+    await_mourners(cluster.temp.path().join("c/node-0.toml").as_path());
+    set(&cluster, "another");
 }
 
 #[test]

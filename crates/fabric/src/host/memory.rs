@@ -41,6 +41,7 @@ fn create_of(name: &str, len: usize, kind: MemfdFlags) -> io::Result<OwnedFd> {
         Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
         other => other?,
     };
+    crate::limits::check_file_size(len as u64)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
     rustix::fs::fcntl_add_seals(&fd, SEALS)?;
     Ok(fd)

@@ -13,6 +13,7 @@ use super::rendezvous::{Listener, Rendezvous};
 use super::shared::Shared;
 use crate::contract::{Identity, NodeId, PeerKind, RegionSpec};
 use crate::host::memory::{self, Access, Area, Map, page};
+use crate::host::plan::{LanesPlan, PublicPlan};
 use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
 use crate::speech::Protocol;
 
@@ -67,6 +68,25 @@ impl ShmConfig {
     }
 }
 
+/// How much memory an endpoint takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryNeed {
+    /// The largest piece, in bytes. Each is a file to the system.
+    pub largest_bytes: u64,
+    /// All that it makes and maps once it is connected with so many other members, in bytes.
+    pub all_bytes: u64,
+}
+
+impl ShmConfig {
+    /// What an endpoint with this configuration takes, connected with so many other members.
+    pub fn memory(&self, others: usize) -> MemoryNeed {
+        let public = PublicPlan::new(&self.members).bytes as u64;
+        let lanes = LanesPlan::new(&self.members.member_lanes, Some(mail::BYTES)).bytes() as u64;
+        let others = others as u64;
+        MemoryNeed { largest_bytes: public.max(lanes), all_bytes: public + others * (public + 2 * lanes) }
+    }
+}
+
 impl std::fmt::Debug for ShmConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Not the key: this may end in a log.
@@ -89,7 +109,7 @@ pub enum StartError {
         node: NodeId,
     },
     /// The system refuses something.
-    #[error("{what}: {source}")]
+    #[error("{what}: {source}{}", crate::limits::hint(source))]
     System {
         /// What was tried.
         what: &'static str,

@@ -104,7 +104,7 @@ impl Handshake {
     /// Makes the lanes for the peer and sends all that it may map.
     fn offer(&mut self, ours: &Ours, identity: Identity) -> Result<(), Refusal> {
         let kept = Kept::create(&ours.own.spec, ours.party.identity.kind, identity.kind, ours.prefault)
-            .map_err(|e| format!("no memory for its lanes ({e})"))?;
+            .map_err(|e| format!("no memory for its lanes ({e}{})", crate::limits::hint(&e)))?;
         let proof = self.meeting.prove(&ours.party, b"");
         let [public, bell] = ours.own.fds(identity.kind);
         self.send(&Message::Offer { proof: &proof, body: b"" }, &[public, bell, kept.fd.as_fd()])?;

@@ -41,7 +41,7 @@ mod tests;
 
 pub use crate::meeting::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES};
 pub use bell::{MAX_PARK_WORDS, Vigil};
-pub use config::{ShmConfig, StartError};
+pub use config::{MemoryNeed, ShmConfig, StartError};
 pub use ear::Ear;
 pub use endpoint::{DatagramCounters, ParkWord, ShmFabric};
 pub use regions::OwnRegions;

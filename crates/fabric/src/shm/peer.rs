@@ -179,7 +179,8 @@ impl Peer {
         memory::check(&lanes, "lane", plan.bytes())?;
 
         let map = |what: &str, fd: &OwnedFd, offset, len, access, prefault| {
-            Map::new(fd, offset, len, access, prefault).map_err(|e| format!("its {what} memory cannot be mapped ({e})"))
+            Map::new(fd, offset, len, access, prefault)
+                .map_err(|e| format!("its {what} memory cannot be mapped ({e}{})", crate::limits::hint(&e)))
         };
         let access = if writable { Access::ReadWrite } else { Access::Read };
         // A client reads a few words of what may be much: it takes its page faults as they come.

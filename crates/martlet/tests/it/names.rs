@@ -73,6 +73,7 @@ fn of_run(error: RunError) -> Option<PathBuf> {
         RunError::Disk { node: _, error } => of_disk(error),
         RunError::System { node: _, what: _, error: _ }
         | RunError::Removed { node: _, why: _ }
+        | RunError::Limit { node: _, why: _ }
         | RunError::NothingHeld { node: _ }
         | RunError::OnCommit { node: _ } => None,
         RunError::Level { node: _, level: _, build } => {

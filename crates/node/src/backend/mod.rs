@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use martlet_fabric::BootstrapCounters;
 use martlet_fabric::host::{DeathWords, DeathWordsError};
+use martlet_fabric::shm::MemoryNeed;
 use martlet_fabric::{Fabric, Identity, NodeId, PeerId, RegionName, RegionSpec};
 use martlet_protocol::basics::Time;
 use martlet_protocol::replica::NODES_OWN;
@@ -52,6 +53,11 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     type Claim: std::fmt::Debug;
     /// Whether the claim is one node's, whoever asks for it.
     const FIXED_CLAIM: bool;
+
+    /// What a node's endpoint takes of memory, as far as that is known before it starts.
+    fn memory_need(_settings: &Settings) -> MemoryNeed {
+        MemoryNeed::default()
+    }
 
     /// Starts a node's endpoint. It lets nobody in until [`Backend::open`] or [`Backend::connect`] is called.
     ///

@@ -16,7 +16,8 @@ use super::role::{Role, Roles};
 use super::served::{Served, Shared};
 use super::{Inner, Replica};
 use crate::config::{Cluster, DurabilityKind, EngineKind, Idle, NodeConfig, Settings, ThreadsConfig};
-use crate::runner::{Ended, Hooks, OnStart, RunError, Started, run};
+use crate::runner::{Ended, Hooks, OnStart, ProcessPolicy, RunError, Started, run};
+use crate::signals;
 use crate::stop::Stop;
 
 /// How many calls may wait when the builder is not told otherwise.
@@ -35,6 +36,7 @@ pub struct Builder {
     timeout: Option<Duration>,
     calls: Option<usize>,
     all_here: bool,
+    policy: Option<ProcessPolicy>,
 }
 
 #[derive(Debug)]
@@ -133,6 +135,15 @@ impl Builder {
         self
     }
 
+    /// What the replica may change of this process. Without it, [nothing](ProcessPolicy::GUEST): a program that is a replica and nothing else gives it
+    /// [everything](ProcessPolicy::OWN). The replica's own thread ([`Builder::start`]) is placed as `threads` says in any case; a thread of the program's
+    /// ([`Builder::direct`]) where the policy or [`Builder::threads`] or [`Builder::settings`] says so.
+    #[must_use]
+    pub fn process_policy(mut self, policy: ProcessPolicy) -> Builder {
+        self.policy = Some(policy);
+        self
+    }
+
     fn settled(self) -> Result<Settings, StartError> {
         let missing = |what, call| StartError::Missing { what, call };
         let mut all_here = self.all_here;
@@ -171,12 +182,15 @@ impl Builder {
     /// # Errors
     /// See [`StartError`]. Nothing is left behind then.
     pub fn start<M: StateMachine>(self, machine: M) -> Result<Replica<M>, StartError> {
-        let prepared = self.prepare(machine)?;
+        let mut prepared = self.prepare(machine)?;
+        // The thread is the replica's.
+        prepared.policy.place_thread = true;
         let on_start = prepared.handle_maker();
         let (report, reported) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("martlet-replica".into())
             .spawn(move || {
+                signals::expect_full_files();
                 let started: OnStart = Box::new(move |started: &Started| {
                     // Whoever started the replica waits for this.
                     let _ = report.send(on_start(started));
@@ -212,6 +226,8 @@ impl Builder {
         if calls == 0 {
             return Err(StartError::Value { key: "max_waiting", value: "0".into(), allowed: "at least 1" });
         }
+        let mut policy = self.policy.unwrap_or(ProcessPolicy::GUEST);
+        policy.place_thread |= self.threads.is_some() || matches!(self.cluster, Some(Source::Settings(_)));
         let settings = self.settled()?;
         let system = |what| move |error| StartError::System { what, error };
         let threads = &settings.node().threads;
@@ -226,7 +242,7 @@ impl Builder {
         let (inbox, calls) = Inbox::new(calls, rings).map_err(system("cannot make the descriptors that wake the replica"))?;
         let stop = Stop::new().map_err(system("cannot make the descriptor that stops the replica"))?;
         let shared = Arc::new(Shared { inbox, roles: Roles::new() });
-        Ok(Prepared { settings, machine, shared, calls, stop, timeout, spin })
+        Ok(Prepared { settings, machine, shared, calls, stop, timeout, spin, policy })
     }
 }
 
@@ -239,6 +255,7 @@ pub(super) struct Prepared<M> {
     pub stop: Stop,
     timeout: Option<Duration>,
     spin: Duration,
+    policy: ProcessPolicy,
 }
 
 impl<M: StateMachine> Prepared<M> {
@@ -262,14 +279,14 @@ impl<M: StateMachine> Prepared<M> {
 
     /// Runs the node, and again when the node has left only to hand its leadership over.
     fn serve_lives(self, started: OnStart, mut program: Option<Program<'_, M>>) -> Result<Ended, StopError> {
-        let Prepared { settings, machine, shared, calls, stop, .. } = self;
+        let Prepared { settings, machine, shared, calls, stop, policy, .. } = self;
         let mut machine = Replicated::new(machine);
         let mut served = Served::new(settings.id(), Arc::clone(&shared), calls);
         let mut started = Some(started);
         loop {
             let wake = shared.inbox.bell.events();
             let wake = wake.map_err(|error| RunError::System { node: settings.id(), what: "cannot wait for calls", error })?;
-            let hooks = Hooks { stop: stop.clone(), wake: Some(wake), started: started.take() };
+            let hooks = Hooks { stop: stop.clone(), wake: Some(wake), started: started.take(), policy };
             let program = program.as_mut().map(|program| Program { body: &mut *program.body, handle: program.handle });
             // What the machine, a callback or the program did before it panicked is never used again.
             let ended = catch_unwind(AssertUnwindSafe(|| run(&settings, Serving::new(&mut served, program), Lent(&mut machine), hooks)));

@@ -77,7 +77,8 @@ pub struct SessionCommand<'a> {
 
 /// A replica of a program's state. All clones are one; it ends when the last is dropped.
 ///
-/// A process has one replica: it is the process's death that the others watch for. Core dumps of the process are turned off.
+/// A process has one replica: it is the process's death that the others watch for. What else it changes of the
+/// process is the program's choice: [`Builder::process_policy`].
 pub struct Replica<M>(Arc<Inner<M>>);
 
 impl<M> Clone for Replica<M> {

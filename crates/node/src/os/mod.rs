@@ -4,6 +4,7 @@ pub mod clock;
 pub mod cpu;
 pub mod idle;
 pub mod sched;
+pub mod signals;
 pub mod stop;
 pub(crate) mod undertaker;
 pub(crate) mod warm;

@@ -125,6 +125,11 @@ pub struct Placement {
     pub refused: Option<String>,
 }
 
+impl Placement {
+    /// Of a thread that stays as it is.
+    pub const UNCHANGED: Placement = Placement { core: None, class: Class::Normal, refused: None };
+}
+
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.core {
@@ -302,11 +307,9 @@ static FIFO_THREADS: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
 /// How often the guard has stepped in.
 static DEMOTIONS: AtomicU64 = AtomicU64::new(0);
 
-/// RLIMIT_RTTIME ran out: some thread of ours has had a core for too long. All of ours go back to the normal class.
-extern "C" fn on_budget_spent(_signal: libc::c_int) {
-    // A signal handler: atomics and system calls only, and errno as it was.
-    // SAFETY: __errno_location points to the thread's errno for as long as the thread lives.
-    let errno = unsafe { *libc::__errno_location() };
+/// RLIMIT_RTTIME ran out: some thread of ours has had a core for too long. All of ours go back to the normal class. Called in a signal handler: atomics and
+/// system calls only.
+pub(super) fn end_budget() {
     for slot in &FIFO_THREADS {
         let tid = slot.load(Ordering::Relaxed);
         if tid != 0 {
@@ -314,19 +317,10 @@ extern "C" fn on_budget_spent(_signal: libc::c_int) {
         }
     }
     DEMOTIONS.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
 }
 
 fn enter_fifo() -> io::Result<()> {
-    // SAFETY: an all-zero sigaction is a valid value; the handler is set below and does only what a handler may.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = on_budget_spent as extern "C" fn(libc::c_int) as usize;
-    action.sa_flags = libc::SA_RESTART;
-    // SAFETY: the action is initialised and outlives the call; the old action is not asked for.
-    if unsafe { libc::sigaction(libc::SIGXCPU, &action, std::ptr::null_mut()) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    super::signals::expect_processor_time()?;
     set_budget()?;
     let tid = rustix::thread::gettid().as_raw_nonzero().get();
     let free = FIFO_THREADS.iter().find(|slot| slot.compare_exchange(0, tid, Ordering::Relaxed, Ordering::Relaxed).is_ok());

@@ -7,6 +7,16 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+/// The handle that the process's signals ask.
+static SIGNALLED: OnceLock<Stop> = OnceLock::new();
+
+/// Asks the node that has this process's signals to end, unless somebody has. May be called in a signal handler.
+pub(super) fn request_once_by_signal() {
+    if let Some(stop) = SIGNALLED.get() {
+        stop.request_once();
+    }
+}
+
 /// A handle by which a node is asked to end. All clones are one.
 ///
 /// The first request makes the node leave its cluster in order; a second one makes it end without waiting for that.
@@ -52,8 +62,6 @@ impl Stop {
     /// # Errors
     /// When another handle has them, or the system refuses.
     pub fn on_signals(&self) -> io::Result<()> {
-        static SIGNALLED: OnceLock<Stop> = OnceLock::new();
-
         extern "C" fn on_signal(_signal: libc::c_int) {
             // SAFETY: __errno_location points to the thread's errno for as long as the thread lives.
             let errno = unsafe { *libc::__errno_location() };

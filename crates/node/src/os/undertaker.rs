@@ -105,13 +105,16 @@ impl Undertaker {
         }
     }
 
-    /// Whether its process has ended; it can still be waited for.
-    fn has_ended(&self) -> bool {
+    /// Whether its process has ended. It can still be waited for, unless something else in this process has done so.
+    pub(crate) fn has_ended(&self) -> bool {
         // SAFETY: an all-zero siginfo is a valid value, which the call fills; it names our own child.
         unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
-            libc::waitid(libc::P_PID, self.pid as libc::id_t, &mut info, options) == 0 && info.si_pid() == self.pid
+            match libc::waitid(libc::P_PID, self.pid as libc::id_t, &mut info, options) {
+                0 => info.si_pid() == self.pid,
+                _ => io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD),
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ use martlet_protocol::replica::{Application, Standing, StateMachine as _, Unread
 
 use super::RunError;
 use super::disk::Birth;
+use super::policy::SecondProcess;
 use super::recovery::{FileWatch, goes_on_from};
 use super::rhythm::{Gaps, Posture};
 use crate::agent::Agent;
@@ -198,6 +199,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         (stop, file): (&Stop, &FileWatch),
         bed: &mut F::Rest,
         placement: &Placement,
+        second: &mut SecondProcess,
     ) -> io::Result<End> {
         let cluster = settings.cluster();
         let mut founding = Some(match self.keeper {
@@ -263,6 +265,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             let leads = self.agent.host.engine.standing() == Standing::Primary;
             posture.after_turn(&turn, leads);
             if !turn.worked {
+                second.tend(turn.now);
                 // A backup may lead at any moment, and whoever comes then must not wait.
                 bed.tend(turn.now, !(leads && self.agent.app.is_heard_in_memory()));
                 if self.rehearsals.play(turn.now, settings, &mut self.agent, bed) {

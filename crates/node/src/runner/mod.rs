@@ -3,13 +3,14 @@
 mod disk;
 mod leaving;
 mod life;
+mod policy;
 mod recovery;
 mod rhythm;
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use martlet_fabric::host::{DeathWordsError, process};
+use martlet_fabric::host::DeathWordsError;
 use martlet_fabric::{Incarnation, NodeId, Protocol, with_fabric};
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::ClockBounds;
@@ -23,9 +24,13 @@ use crate::counters::{Counter, Counters};
 use crate::durable::{DiskError, Origin, Store};
 use crate::engine::NodeEngine;
 use crate::sched::{self, Placement};
+use crate::signals;
 use crate::stop::Stop;
-use crate::undertaker::Undertaker;
-use crate::{version, warm};
+use crate::version;
+
+use policy::SecondProcess;
+
+pub use policy::ProcessPolicy;
 
 pub(crate) use disk::belonged;
 use disk::{Birth, birth_after};
@@ -50,15 +55,17 @@ pub struct Hooks {
     pub wake: Option<OwnedFd>,
     /// Called once, when the node is on the fabric and before its first turn.
     pub started: Option<OnStart>,
+    /// What the node may change of this process.
+    pub policy: ProcessPolicy,
 }
 
 impl Hooks {
-    /// No wake-ups, no report, a stop handle that nobody else has yet.
+    /// No wake-ups, no report, a stop handle that nobody else has yet; and the process is [not the node's](ProcessPolicy::GUEST).
     ///
     /// # Errors
     /// When the system has no descriptors left.
     pub fn new() -> io::Result<Hooks> {
-        Ok(Hooks { stop: Stop::new()?, wake: None, started: None })
+        Ok(Hooks { stop: Stop::new()?, wake: None, started: None, policy: ProcessPolicy::GUEST })
     }
 }
 
@@ -164,8 +171,16 @@ pub enum RunError {
         /// Which node.
         node: NodeId,
     },
+    /// A limit of this process is too low for a node.
+    #[error("node {node}: {why}")]
+    Limit {
+        /// Which node.
+        node: NodeId,
+        /// Which limit, what it is, and what it takes.
+        why: String,
+    },
     /// The system refuses something else.
-    #[error("node {node}: {what}: {error}")]
+    #[error("node {node}: {what}: {error}{}", martlet_fabric::limits::hint(error))]
     System {
         /// Which node.
         node: NodeId,
@@ -182,7 +197,7 @@ pub enum RunError {
 /// `machine` is the application's state, empty. It is emptied again whenever the node is excluded by the others, which happens to a node
 /// that was paused for too long: it then starts over as a new incarnation and receives the state from them.
 ///
-/// The process is taken to belong to the node: core dumps are turned off, and the calling thread must hold no robust pthread mutex.
+/// Of the process it changes what the [policy](ProcessPolicy) in `hooks` allows. The calling thread must hold no robust pthread mutex.
 ///
 /// # Errors
 /// See [`RunError`]. When it returns one, nothing is left behind.
@@ -202,8 +217,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         return Err(RunError::OnCommit { node });
     }
     let system = |what| move |error| RunError::System { node, what, error };
-    process::disable_core_dumps().map_err(system("cannot turn core dumps off"))?;
-    sched::raise_descriptor_limit().map_err(system("cannot raise the limit of descriptors"))?;
+    hooks.policy.begin::<F>(settings, &hooks.stop)?;
     let threads = &settings.node().threads;
     let allowed = sched::allowed_cores().map_err(system("cannot tell the cores"))?;
     let nodes = settings.cluster().config().nodes.len();
@@ -212,12 +226,13 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     let clocks =
         ClockBounds { drift_ppm: settings.cluster().config().clock_drift_ppm(), skew_ns: ClockBounds::default().skew_ns.max(skew_ns) };
     let core = sched::choose_core(&threads.pin, settings.position(), 0, &allowed);
-    let placement = sched::place_current_thread(core, threads.priority, threads.idle).map_err(system("cannot place the thread"))?;
-    let populated_bytes = warm::populate_code().map_err(system("cannot tell what is mapped"))?;
-    warm::keep_heap();
+    let placement = match hooks.policy.place_thread {
+        true => sched::place_current_thread(core, threads.priority, threads.idle).map_err(system("cannot place the thread"))?,
+        false => Placement::UNCHANGED,
+    };
+    let populated_bytes = hooks.policy.keep_memory().map_err(system("cannot tell what is mapped"))?;
     tracing::info!(%placement, skew_ns, populated_bytes, "node {node} starts");
-    // Without it everything works, but connections of clients end only after the memory of a dead node has been taken down.
-    let _undertaker = Undertaker::start().inspect_err(|error| tracing::warn!(%error, "no undertaker")).ok();
+    let mut second = SecondProcess::start(&hooks.policy);
 
     let mut counters = Counters::default();
     counters.set(Counter::Pid, u64::from(std::process::id()));
@@ -270,7 +285,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         let sockets = hooks.wake.as_ref().map(|fd| fd.as_fd());
         let mut bed = F::Rest::start(settings, &life.agent.host.member.fabric, sockets, hooks.stop.as_fd())
             .map_err(system("cannot watch descriptors"))?;
-        let end = life.live(settings, (&hooks.stop, &file), &mut bed, &placement).map_err(system("cannot tell who runs"))?;
+        let end = life.live(settings, (&hooks.stop, &file), &mut bed, &placement, &mut second).map_err(system("cannot tell who runs"))?;
         drop(bed);
         // Who has come back and has not seen a view comes back again; whoever knows one joins those who have it.
         may_return = life.agent.host.member.core.view().is_none();
@@ -283,7 +298,12 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
             End::Unsuited(level) => return Err(RunError::Level { node, level, build: version::protocol() }),
             End::Misfit(why) => return Err(RunError::Build { node, why }),
             End::Unreadable(entry) => return Err(RunError::Unreadable { node, entry, build: version::protocol() }),
-            End::Stopped { left } => return Ok(Ended { left, resets }),
+            End::Stopped { left } => {
+                if signals::has_used_up_its_time() {
+                    tracing::warn!("the processor time that this process may use (ulimit -t) is used up: node {node} has ended");
+                }
+                return Ok(Ended { left, resets });
+            }
             End::ComeBackAs(life) => known_as = Some(life),
             End::StartOver => {
                 resets += 1;

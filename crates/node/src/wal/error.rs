@@ -11,7 +11,7 @@ use super::format::Owner;
 #[derive(Debug, thiserror::Error)]
 pub enum WalError {
     /// The system refuses an operation: the disk is full, broken, or not ours to write. Nothing more is written after it.
-    #[error("{}: cannot {operation}: {error}", path.display())]
+    #[error("{}: cannot {operation}: {error}{}", path.display(), martlet_fabric::limits::hint(error))]
     Disk {
         /// The file or directory.
         path: PathBuf,

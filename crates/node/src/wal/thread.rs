@@ -99,6 +99,8 @@ impl Wal {
         let its = Arc::clone(&shared);
         let run = move || {
             martlet_fabric::host::process::leave_core();
+            // A file that may not grow is a full disk, in whatever process.
+            crate::signals::expect_full_files();
             if let Err(error) = write(log, &its, pace, &tell) {
                 its.lock().error = Some(error);
                 // Pairs with the acquire in `failure`.

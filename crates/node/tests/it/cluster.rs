@@ -8,7 +8,7 @@ use martlet_fabric::NodeId;
 use martlet_node::client::ClientEndpoint;
 use martlet_node::config::{Cluster, ClusterConfig, Key, NodeConfig, NodeEntry, Role, Settings};
 use martlet_node::counters::{Counter, EventKind, Reading};
-use martlet_node::{Hooks, run};
+use martlet_node::{Hooks, ProcessPolicy, run};
 use martlet_protocol::membership::{Roles, View};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
 
@@ -28,8 +28,7 @@ pub fn be_a_node(config: &Path) {
     // Nothing outlives the test, however it ends.
     set_parent_process_death_signal(Some(Signal::KILL)).expect("our own attribute");
     let settings = Settings::load(config).expect("the tests write good files");
-    let hooks = Hooks::new().expect("descriptors");
-    hooks.stop.on_signals().expect("nobody else has them");
+    let hooks = Hooks { policy: ProcessPolicy::OWN, ..Hooks::new().expect("descriptors") };
     let app = CounterApp::new(settings.cluster().sizes());
     let machine = match std::env::var(READS_UP_TO) {
         Ok(number) => Machine::that_reads_up_to(number.parse().expect("a number")),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use clap::Args;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::number::number;
-use martlet_node::Hooks;
 use martlet_node::config::{Idle, NodeConfig, Pin, Settings};
+use martlet_node::{Hooks, ProcessPolicy};
 use rustix::process::Signal;
 
 use super::app::{Pacer, Wanted};
@@ -56,8 +56,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         let cores: Vec<usize> = arguments.helpers.iter().copied().map(usize::from).collect();
         martlet_fabric::host::process::keep_helpers_on(&cores).context("cannot keep this process's helpers off the leader's core")?;
     }
-    let hooks = Hooks::new().context("cannot make the node's stop handle")?;
-    hooks.stop.on_signals().context("cannot take SIGTERM and SIGINT")?;
+    let hooks = Hooks { policy: ProcessPolicy::OWN, ..Hooks::new().context("cannot make the node's stop handle")? };
     let wanted = Arc::new(Wanted::default());
     let its = Arc::clone(&wanted);
     let orders = move || its.read(BufReader::new(std::io::stdin()));

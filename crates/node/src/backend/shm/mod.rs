@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use martlet_fabric::host::{DeathWords, DeathWordsError, WakeReason};
 use martlet_fabric::primitive::{Ordering, fence};
-use martlet_fabric::shm::{ParkWord, ShmConfig, ShmFabric};
+use martlet_fabric::shm::{MemoryNeed, ParkWord, ShmConfig, ShmFabric};
 use martlet_fabric::{BootstrapCounters, HostLock};
-use martlet_fabric::{Identity, NodeId, PeerId, Region, RegionName, RegionSpec, Remote};
+use martlet_fabric::{Identity, Incarnation, NodeId, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote};
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::{self, LIFE, MAX_ACTING_THREADS, MAX_MEMBERS, life};
 
@@ -34,6 +34,12 @@ impl Backend for ShmFabric {
     type Rest = ShmRest;
     type Claim = HostLock;
     const FIXED_CLAIM: bool = false;
+
+    fn memory_need(settings: &Settings) -> MemoryNeed {
+        let cluster = settings.cluster();
+        let identity = Identity { node: settings.id(), incarnation: Incarnation(0), kind: PeerKind::Member };
+        config(cluster, identity).memory(cluster.config().nodes.len() - 1)
+    }
 
     fn start_node(settings: &Settings, identity: Identity) -> Result<ShmFabric, StartError> {
         Ok(ShmFabric::start(ShmConfig { closed: true, ..config(settings.cluster(), identity) })?)

@@ -12,7 +12,7 @@ use martlet_exchange::market::Market;
 use martlet_node::config::{Idle, NodeConfig, Pin, Settings};
 use martlet_node::counters::{Counter, Reading};
 use martlet_node::embed::{Builder, CallError, Here, Replica, Role, Turn};
-use martlet_node::{clock, sched};
+use martlet_node::{ProcessPolicy, clock, sched};
 use martlet_protocol::basics::LogIndex;
 use rustix::process::Signal;
 
@@ -90,7 +90,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     // The benchmark starts all of them here.
     let settings = Settings::new(settings.cluster().clone(), node).map_err(Fail::usage)?.with_all_here(true);
     let lead = Lead { own: settings.id().0, comes_back: settings.cluster().config().engine.traits().prefers_lowest };
-    let builder = Replica::builder().settings(settings);
+    let builder = Replica::builder().settings(settings).process_policy(ProcessPolicy::OWN);
     match arguments.application {
         Application::Store => attached::<Store>(arguments, builder, lead),
         Application::Exchange => attached::<Market>(arguments, builder, lead),
