@@ -1,7 +1,8 @@
 //! What the system does to a node's process: signals, limits, and the end of its second process.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -42,14 +43,41 @@ fn signals_that_mean_nothing_to_a_node_do_nothing() {
         Signal::STKFLT,
         Signal::XCPU,
     ];
-    for signal in named {
-        for (_, pid) in before.values() {
-            kill(pid.expect("it runs"), signal);
-        }
+    for signal in named.map(Signal::as_raw).into_iter().chain(34..=64) {
+        let pids: Vec<String> = before.values().map(|(_, pid)| pid.expect("it runs").to_string()).collect();
+        let sent = Command::new("sh").arg("-c").arg(format!("kill -{signal} {}", pids.join(" "))).status().expect("a shell");
+        assert!(sent.success(), "{signal}");
         set(&cluster, "value");
-        assert_eq!(cluster.nodes(), before, "{signal:?}");
+        assert_eq!(cluster.nodes(), before, "{signal}");
     }
     assert!(cluster.run(&["members"]).ok().out.contains("\"view\":"));
+}
+
+#[test]
+fn a_node_that_a_signal_ends_says_by_which() {
+    let cluster = alone(&[]);
+    for (signal, name) in [
+        (Signal::QUIT, "SIGQUIT"),
+        (Signal::ILL, "SIGILL"),
+        (Signal::TRAP, "SIGTRAP"),
+        (Signal::ABORT, "SIGABRT"),
+        (Signal::BUS, "SIGBUS"),
+        (Signal::FPE, "SIGFPE"),
+        (Signal::SEGV, "SIGSEGV"),
+        (Signal::SYS, "SIGSYS"),
+    ] {
+        let mut node = limited(&cluster, &[]).stderr(Stdio::piped()).spawn().expect("a shell");
+        let mut log = BufReader::new(node.stderr.take().expect("piped"));
+        let mut said = String::new();
+        while !said.contains("node n0 starts") {
+            assert!(log.read_line(&mut said).expect("UTF-8") > 0, "{said}");
+        }
+        kill(node.id().into(), signal);
+        log.read_to_string(&mut said).expect("UTF-8");
+        assert_eq!(node.wait().expect("ours").signal(), Some(signal.as_raw()), "{said}");
+        let ends = format!("martlet: process {} ends by {name}, which process {} has sent\n", node.id(), std::process::id());
+        assert!(said.contains(&ends), "{said}");
+    }
 }
 
 /// A node that runs under limits, in the foreground: `ulimit` and its arguments.

@@ -5,7 +5,7 @@ use std::io;
 use martlet_fabric::host::process;
 use martlet_fabric::limits;
 use martlet_protocol::basics::Time;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, getrlimit};
 
 use super::RunError;
 use crate::backend::Backend;
@@ -146,7 +146,7 @@ fn leave_before_the_time_is_up() -> io::Result<()> {
     let Some(least) = limit.current.into_iter().chain(limit.maximum).min() else { return Ok(()) };
     let early = least - (least / 4).clamp(1, 10).min(least);
     tracing::warn!("the limit of processor time (ulimit -t) is {least} s: this node leaves when it has used {early} s");
-    Ok(setrlimit(Resource::Cpu, Rlimit { current: Some(early.max(1)), maximum: limit.maximum })?)
+    signals::end_after(early.max(1))
 }
 
 /// How often a node looks whether its second process lives.
