@@ -269,7 +269,8 @@ enum martlet_status martlet_started(const struct martlet_replica *replica, struc
 int martlet_on_replica_thread(const struct martlet_replica *replica);
 
 // Makes SIGTERM and SIGINT ask for the replica's end, as martlet_request_stop does, and SIGPIPE harmless. System calls that a signal interrupts go on; so
-// a program that waits for its end waits in martlet_join. One replica of a process can have the signals: for another the status is MARTLET_FAILED.
+// a program that waits for its end waits in martlet_join. One replica of a process can have the signals, until martlet_stop has had it: for another the
+// status is MARTLET_FAILED.
 //
 // # Safety
 // `replica` is one that martlet_start gave and martlet_stop has not had.

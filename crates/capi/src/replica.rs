@@ -140,7 +140,8 @@ pub unsafe extern "C" fn martlet_on_replica_thread(replica: *const martlet_repli
 }
 
 /// Makes SIGTERM and SIGINT ask for the replica's end, as martlet_request_stop does, and SIGPIPE harmless. System calls that a signal interrupts go on; so
-/// a program that waits for its end waits in martlet_join. One replica of a process can have the signals: for another the status is MARTLET_FAILED.
+/// a program that waits for its end waits in martlet_join. One replica of a process can have the signals, until martlet_stop has had it: for another the
+/// status is MARTLET_FAILED.
 ///
 /// # Safety
 /// `replica` is one that martlet_start gave and martlet_stop has not had.

@@ -6,6 +6,7 @@ mod config;
 mod counter;
 mod direct;
 mod durable;
+mod guest;
 mod names;
 mod quorum;
 mod together;

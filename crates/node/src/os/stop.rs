@@ -1,18 +1,27 @@
 //! How a node is asked to end: by a signal, by a command of a client, or by the program that embeds it.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// The handle that the process's signals ask.
-static SIGNALLED: OnceLock<Stop> = OnceLock::new();
+/// The handle that the process's signals ask: from `Arc::into_raw`, or null. What has stood here is never freed, since a handler may be using it.
+static SIGNALLED: AtomicPtr<Inner> = AtomicPtr::new(std::ptr::null_mut());
+/// Held while the former changes.
+static CHANGING: Mutex<()> = Mutex::new(());
+
+/// The handle that the process's signals ask, if there is one. May be called in a signal handler.
+fn signalled() -> Option<&'static Inner> {
+    // SAFETY: null, or an `Inner` that is never freed.
+    unsafe { SIGNALLED.load(Ordering::Acquire).as_ref() }
+}
 
 /// Asks the node that has this process's signals to end, unless somebody has. May be called in a signal handler.
 pub(super) fn request_once_by_signal() {
-    if let Some(stop) = SIGNALLED.get() {
+    if let Some(stop) = signalled() {
         stop.request_once();
     }
 }
@@ -30,6 +39,21 @@ struct Inner {
     wake: OwnedFd,
 }
 
+impl Inner {
+    fn request(&self) {
+        // Release pairs with the acquire in `requests`: what the caller did before is seen by the node that ends.
+        self.requests.fetch_add(1, Ordering::Release);
+        // It fails only when the counter is full, and then it is readable as well. No std I/O: this may be a signal handler.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn request_once(&self) {
+        if self.requests.compare_exchange(0, 1, Ordering::Release, Ordering::Relaxed).is_ok() {
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+}
+
 impl Stop {
     /// A handle that nobody has used yet.
     pub fn new() -> io::Result<Stop> {
@@ -39,17 +63,12 @@ impl Stop {
 
     /// Asks the node to end. May be called from any thread, and from a signal handler.
     pub fn request(&self) {
-        // Release pairs with the acquire in `requests`: what the caller did before is seen by the node that ends.
-        self.0.requests.fetch_add(1, Ordering::Release);
-        // It fails only when the counter is full, and then it is readable as well. No std I/O: this may be a signal handler.
-        let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
+        self.0.request();
     }
 
     /// Asks the node to end, unless somebody has: what would cut its orderly end short is a second request, and this is none.
     pub fn request_once(&self) {
-        if self.0.requests.compare_exchange(0, 1, Ordering::Release, Ordering::Relaxed).is_ok() {
-            let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
-        }
+        self.0.request_once();
     }
 
     /// How often the node has been asked.
@@ -57,7 +76,7 @@ impl Stop {
         self.0.requests.load(Ordering::Acquire)
     }
 
-    /// Makes SIGTERM and SIGINT ask this node to end, and SIGPIPE harmless. One handle in a process can have the signals.
+    /// Makes SIGTERM and SIGINT ask this node to end, and SIGPIPE harmless. One handle in a process can have the signals, until all its clones are dropped.
     ///
     /// # Errors
     /// When another handle has them, or the system refuses.
@@ -66,17 +85,24 @@ impl Stop {
             // SAFETY: __errno_location points to the thread's errno for as long as the thread lives.
             let errno = unsafe { *libc::__errno_location() };
             // A load, an addition and a write(2): all that a handler may.
-            if let Some(stop) = SIGNALLED.get() {
+            if let Some(stop) = signalled() {
                 stop.request();
             }
             // SAFETY: as above.
             unsafe { *libc::__errno_location() = errno };
         }
 
-        let ours = SIGNALLED.get_or_init(|| self.clone());
-        if !Arc::ptr_eq(&ours.0, &self.0) {
-            return Err(io::Error::other("another node of this process handles its signals already"));
+        let changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = SIGNALLED.load(Ordering::Acquire);
+        if before.cast_const() != Arc::as_ptr(&self.0) {
+            // SAFETY: it came from `Arc::into_raw`, and that reference is kept for ever: this one only borrows it.
+            let in_use = !before.is_null() && Arc::strong_count(&ManuallyDrop::new(unsafe { Arc::from_raw(before) })) > 1;
+            if in_use {
+                return Err(io::Error::other("another node of this process handles its signals already"));
+            }
+            SIGNALLED.store(Arc::into_raw(Arc::clone(&self.0)).cast_mut(), Ordering::Release);
         }
+        drop(changing);
         for (signal, handler) in [
             (libc::SIGTERM, on_signal as extern "C" fn(libc::c_int) as usize),
             (libc::SIGINT, on_signal as extern "C" fn(libc::c_int) as usize),
@@ -143,5 +169,14 @@ mod tests {
         let mut fds = [PollFd::new(&stop, PollFlags::IN)];
         while !matches!(poll(&mut fds, None), Ok(1)) {}
         assert_eq!((stop.requests(), other.requests()), (1, 0));
+        let clone = stop.clone();
+        drop(stop);
+        assert!(other.on_signals().is_err(), "somebody still has the first");
+        drop(clone);
+        other.on_signals().expect("nobody has the first any more");
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).expect("ourselves");
+        let mut fds = [PollFd::new(&other, PollFlags::IN)];
+        while !matches!(poll(&mut fds, None), Ok(1)) {}
+        assert_eq!(other.requests(), 1);
     }
 }
