@@ -380,7 +380,7 @@ impl Mu {
     // Commands.
 
     /// Takes a command into the log, to be posted by the next [`post`](Self::post) and as soon as there is room. With
-    /// [`Execution::Speculative`] the machine shows its effects already.
+    /// [`Execution::Speculative`](crate::replica::Execution::Speculative) the machine shows its effects already.
     ///
     /// # Errors
     /// When this process is not [`Standing::Primary`], or the command is longer than [`Config::max_command_bytes`].
