@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use martlet_fabric::{Completion, Fabric};
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::Sizes;
-use martlet_protocol::replica::{Application, HandOverState, MadeUpClient, Replica, Standing, Ticket};
+use martlet_protocol::replica::{Application, HandOverState, MadeUpClient, Replica, Standing};
 
 use crate::client::Rehearser;
 use crate::commands::{Clock, CpuClock, Ctx, Shared};
@@ -14,7 +14,7 @@ use crate::frontend::fabric::FabricFront;
 use crate::frontend::redis::{ListenError, RedisFront};
 use crate::stats::KvStats;
 use crate::store::{Effect, KvMachine, Seed};
-use crate::turn::Turn;
+use crate::turn::{Released, Turn};
 
 /// Tells the time, in nanoseconds of Unix time. Only expiry and what is shown to people depend on it.
 pub type WallClock = Box<dyn Fn() -> u64 + Send>;
@@ -200,7 +200,11 @@ impl Application for KvApp {
 
     fn release<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R) -> usize {
         self.refresh(replica);
-        let released = if self.is_primary { replica.released() } else { Ticket(0) };
+        let released = if self.is_primary {
+            Released { usual: replica.released(), by_quorum: replica.released_by_quorum() }
+        } else {
+            Released::default()
+        };
         self.fabric.release(released, replica) + self.redis.release(released, &mut self.shared)
     }
 

@@ -14,9 +14,9 @@ pub fn lane_record(bytes: &[u8]) {
     let mut spans = Vec::new();
     let mut again = Vec::new();
     match wire::decode_request(bytes, &mut spans) {
-        Ok(Request::Hello { epoch, session, next, salt }) => {
-            wire::encode_hello(epoch, session, next, salt, &mut again);
-            assert_eq!(wire::decode_request(&again, &mut spans), Ok(Request::Hello { epoch, session, next, salt }));
+        Ok(Request::Hello { epoch, session, next, salt, by_quorum }) => {
+            wire::encode_hello(epoch, session, next, salt, by_quorum, &mut again);
+            assert_eq!(wire::decode_request(&again, &mut spans), Ok(Request::Hello { epoch, session, next, salt, by_quorum }));
         }
         Ok(Request::Call { epoch, seq, lowest }) => {
             let args = Args::new(bytes, &spans);

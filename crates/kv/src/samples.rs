@@ -63,7 +63,8 @@ pub fn lane_records() -> Vec<Sample> {
         samples.push((format!("kv/client record, {name}"), bytes));
     };
     let view = ViewNumber(0x1234);
-    put("hello", &|out| wire::encode_hello(1, 2, 3, 4, out));
+    put("hello", &|out| wire::encode_hello(1, 2, 3, 4, false, out));
+    put("hello of who reads by quorum", &|out| wire::encode_hello(1, 2, 3, 4, true, out));
     put("call", &|out| wire::encode_call(1, 2, 3, &[b"SET", b"key", b""], out));
     put("reply", &|out| wire::encode_answer(Answer::Reply { seq: 2, view }, out));
     put("redirect", &|out| wire::encode_answer(Answer::Redirect { epoch: 1, seq: 2, view, node: Some(NodeId(3)) }, out));

@@ -20,6 +20,29 @@ pub(crate) const REPLY_BYTES: usize = 4 << 20;
 /// long it takes, and shows meanwhile that the node lives.
 const WORK_BYTES: u64 = 16 << 20;
 
+/// What a reply waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait {
+    pub(crate) ticket: Ticket,
+    /// Not by the lease: a majority has to be asked after that turn.
+    pub(crate) by_quorum: bool,
+}
+
+/// Which replies may go out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Released {
+    pub(crate) usual: Ticket,
+    pub(crate) by_quorum: Ticket,
+}
+
+impl Released {
+    /// Whether a reply that waits for this may go.
+    #[inline]
+    pub(crate) fn lets_go(self, wait: Wait) -> bool {
+        wait.ticket <= if wait.by_quorum { self.by_quorum } else { self.usual }
+    }
+}
+
 /// A turn: the replica, what outlives it, and the budget.
 pub(crate) struct Turn<'a, R> {
     pub(crate) replica: &'a mut R,
@@ -35,11 +58,16 @@ pub(crate) struct Turn<'a, R> {
 }
 
 impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
-    /// What the replies of this turn wait for. Only to be taken by a reply: an engine without leases asks its followers, for each turn in which somebody has
+    /// What the replies of this turn wait for, by quorum where their client wants that. Only to be taken by a reply: an engine without leases asks its followers, for each turn in which a reply has
     /// taken one, whether they still give their permission.
     #[inline]
-    pub(crate) fn ticket(&self) -> Ticket {
-        if self.shared.env.is_primary { self.replica.ticket() } else { Ticket(0) }
+    pub(crate) fn wait(&mut self, by_quorum: bool) -> Wait {
+        let ticket = match (self.shared.env.is_primary, by_quorum) {
+            (true, true) => self.replica.ticket_by_quorum(),
+            (true, false) => self.replica.ticket(),
+            (false, _) => Ticket(0),
+        };
+        Wait { ticket, by_quorum }
     }
 
     /// Whether a request of so many bytes may be executed in this turn. The engine takes entries of any length; what is asked of it is

@@ -4,6 +4,17 @@ use martlet_protocol::basics::layout::Sizes;
 
 use super::MAX_ARGS;
 
+/// What a client's replies depend on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reads {
+    /// That the primary's lease holds, by its clock. With the engine `mu`: on a majority, as [`Quorum`](Reads::Quorum).
+    #[default]
+    Lease,
+    /// On no clock: a majority of the coordinators is asked after the request was executed. On shared memory that takes a microsecond or so more, over a network a round trip. A primary
+    /// that has been succeeded, and whose clock was stopped meanwhile, so answers nothing instead of what is out of date.
+    Quorum,
+}
+
 /// What a client can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
@@ -15,6 +26,8 @@ pub struct ClientConfig {
     pub sizes: Sizes,
     /// The most requests without reply; at most 4096, which is what a server keeps.
     pub max_outstanding: usize,
+    /// What replies depend on. Those to writes wait for it too.
+    pub reads: Reads,
     /// While nobody is known to lead, how long to wait for a notice before another node is asked, in nanoseconds.
     pub probe_ns: u64,
     /// After so long without any word from the node that is believed to lead, another one is asked, in nanoseconds.
@@ -24,7 +37,14 @@ pub struct ClientConfig {
 impl ClientConfig {
     /// The usual settings for a client of that name.
     pub fn new(session: u64) -> ClientConfig {
-        ClientConfig { session, sizes: Sizes::default(), max_outstanding: 256, probe_ns: 200_000, silence_ns: 50_000_000 }
+        ClientConfig {
+            session,
+            sizes: Sizes::default(),
+            max_outstanding: 256,
+            reads: Reads::default(),
+            probe_ns: 200_000,
+            silence_ns: 50_000_000,
+        }
     }
 }
 

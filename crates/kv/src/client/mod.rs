@@ -19,7 +19,7 @@ use martlet_fabric::{Fabric, LocalRegion, NodeId, PeerEvent, PeerId, PeerKind};
 use martlet_protocol::basics::layout::{self, Component};
 use martlet_protocol::basics::{Time, ViewNumber};
 
-pub use self::config::{ClientConfig, RequestError};
+pub use self::config::{ClientConfig, Reads, RequestError};
 use self::node::{Node, PROGRESS, REQUEST, token};
 pub(crate) use self::rehearser::Rehearser;
 pub use self::value::Value;
@@ -239,7 +239,7 @@ impl<F: Fabric> Client<F> {
         match event {
             PeerEvent::Up { peer, identity } if identity.kind == PeerKind::Member => {
                 let mut node = Node::new(identity.node, peer, self.config.session, self.config.sizes);
-                node.introduce(&mut self.fabric, self.config.session, self.ever_sent, self.epoch);
+                node.introduce(&mut self.fabric, &self.config, self.ever_sent, self.epoch);
                 // A later life of a node takes the place of the earlier.
                 self.nodes.retain(|n| n.id != identity.node);
                 self.nodes.push(node);
@@ -292,7 +292,7 @@ impl<F: Fabric> Client<F> {
         let Some(node) = self.nodes.iter_mut().find(|n| n.id == primary && !n.broken) else { return };
         if self.sent < self.outstanding.len() && node.told != Some(self.epoch) {
             // Ahead of everything else.
-            if !node.introduce(&mut self.fabric, self.config.session, self.ever_sent, self.epoch) {
+            if !node.introduce(&mut self.fabric, &self.config, self.ever_sent, self.epoch) {
                 node.ask_progress(&mut self.fabric);
                 return self.complete();
             }

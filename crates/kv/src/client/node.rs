@@ -4,6 +4,7 @@ use martlet_fabric::ring::{Reader, Record, Writer, salt};
 use martlet_fabric::{Fabric, NodeId, PeerId, Region, Remote, Token};
 use martlet_protocol::basics::layout::{self, Component, Sizes};
 
+use super::config::{ClientConfig, Reads};
 use crate::frontend::fabric::wire;
 
 /// Tokens: what an operation was for.
@@ -43,9 +44,10 @@ impl Node {
     }
 
     /// Says who we are, and that requests below `next` may have been sent elsewhere. Returns whether there was room for it.
-    pub fn introduce<F: Fabric>(&mut self, fabric: &mut F, session: u64, next: u64, epoch: u32) -> bool {
+    pub fn introduce<F: Fabric>(&mut self, fabric: &mut F, config: &ClientConfig, next: u64, epoch: u32) -> bool {
         let mut hello = Record::with_capacity(wire::HELLO_BYTES);
-        hello.fill(|out| wire::encode_hello(epoch, session, next, lane_salt(session, self.peer), out));
+        let (session, by_quorum) = (config.session, config.reads == Reads::Quorum);
+        hello.fill(|out| wire::encode_hello(epoch, session, next, lane_salt(session, self.peer), by_quorum, out));
         let posted = self.writer.push(fabric, &mut hello, token(self.peer, REQUEST));
         self.in_flight += posted.unwrap_or(0);
         self.told = posted.map(|_| epoch).or(self.told);

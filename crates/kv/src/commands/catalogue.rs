@@ -90,6 +90,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
     "quit" -1 [NO_SCRIPT LOADING STALE FAST NO_AUTH BUSY UNQUEUED CONNECTION IN_CONNECTION] "connection" connection::quit, "Closes the connection.";
     "raiselevel" 2 [ADMIN NO_SCRIPT STALE NO_MULTI] "server" server::raise_level, "Raises the feature level of the cluster.";
     "randomkey" 1 [READ IN_KEYSPACE] "generic" keyspace::randomkey, "Some key.", "request_policy:all_shards", "nondeterministic_output";
+    "read" 2 [LOADING STALE FAST NO_MULTI CONNECTION IN_CONNECTION] "connection" connection::read, "Has replies wait for a majority (QUORUM), or for the lease (LEASE).";
     "readonly" 1 [LOADING STALE FAST CONNECTION IN_CONNECTION] "cluster" cluster::read_only, "Lets a backup answer what it knows, instead of sending the client to the primary.";
     "readwrite" 1 [LOADING STALE FAST CONNECTION IN_CONNECTION] "cluster" cluster::read_write, "Ends READONLY.";
     "rename" 3 [WRITE IN_KEYSPACE] {1 1 1 RW ACCESS DELETE} {2 2 1 OW UPDATE} "generic" keyspace::rename, "Gives a key another name.";

@@ -105,6 +105,8 @@ pub struct Client {
     pub reply_mode: ReplyMode,
     /// READONLY: it does not mind what a backup answers.
     pub readonly: bool,
+    /// READ QUORUM: replies that say something of keys wait for a majority, whatever the lease says.
+    pub reads_by_quorum: bool,
     /// CLIENT NO-EVICT. Nothing is ever evicted; kept to be shown.
     pub no_evict: bool,
     /// CLIENT SETINFO LIB-NAME.
@@ -148,6 +150,7 @@ impl Client {
             watch_broken: false,
             reply_mode: ReplyMode::On,
             readonly: false,
+            reads_by_quorum: false,
             no_evict: false,
             library: String::new(),
             library_version: String::new(),

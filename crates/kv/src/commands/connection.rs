@@ -46,8 +46,19 @@ pub(super) fn reset(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     }
     client.no_evict = false;
     client.readonly = false;
+    client.reads_by_quorum = false;
     reply.set_protocol(Protocol::Resp2);
     reply.simple("RESET");
+}
+
+/// READ QUORUM and READ LEASE: what replies that say something of keys wait for on this connection, from here on.
+pub(super) fn read(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let by_quorum = args.is(1, "QUORUM");
+    if !by_quorum && !args.is(1, "LEASE") {
+        return reply.error("ERR READ takes QUORUM or LEASE");
+    }
+    ctx.client().reads_by_quorum = by_quorum;
+    reply.ok();
 }
 
 /// Compares without telling, by the time it takes, where two passwords differ.

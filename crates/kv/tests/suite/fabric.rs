@@ -6,7 +6,7 @@ use std::rc::Rc;
 use fastrand::Rng;
 use martlet_fabric::sim::{Endpoint, Faults, ProcessIndex, World};
 use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind, RegionSpec, ring};
-use martlet_kv::client::{Client, ClientConfig, RequestError, Value};
+use martlet_kv::client::{Client, ClientConfig, Reads, RequestError, Value};
 use martlet_kv::{KvApp, KvConfig};
 use martlet_protocol::basics::layout::{self, Component, Sizes};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
@@ -75,6 +75,10 @@ struct Cluster {
 
 impl Cluster {
     fn new(seed: u64, servers: u16, callers: u16, faults: impl FnOnce(&mut Rng) -> Faults) -> Cluster {
+        Cluster::reading(seed, servers, callers, faults, Reads::Lease)
+    }
+
+    fn reading(seed: u64, servers: u16, callers: u16, faults: impl FnOnce(&mut Rng) -> Faults, reads: Reads) -> Cluster {
         let mut chance = Rng::with_seed(seed);
         let faults = faults(&mut chance);
         let mut cluster = Cluster {
@@ -98,7 +102,7 @@ impl Cluster {
             let identity = Identity { node: NodeId(n), incarnation, kind: PeerKind::Client };
             let spec = RegionSpec { member_lanes: lanes(), ..RegionSpec::default() };
             let (index, endpoint) = cluster.world.spawn(identity, &spec);
-            let config = ClientConfig { sizes: SIZES, max_outstanding: 20, ..ClientConfig::new(incarnation.0) };
+            let config = ClientConfig { sizes: SIZES, max_outstanding: 20, reads, ..ClientConfig::new(incarnation.0) };
             cluster.callers.push(Caller {
                 index,
                 client: Client::new(endpoint, config),
@@ -265,11 +269,16 @@ impl Cluster {
 
     /// What the first caller is answered next, which is to be about that request.
     fn answer(&mut self, seq: u64) -> Vec<u8> {
-        for _ in 0..PATIENCE {
+        self.answer_within(seq, PATIENCE).expect("an answer")
+    }
+
+    /// The same, if it comes within so many turns.
+    fn answer_within(&mut self, seq: u64, turns: usize) -> Option<Vec<u8>> {
+        for _ in 0..turns {
             let (caller, now) = (&mut self.callers[0], Time(self.world.now()));
             if let Some(answer) = caller.client.poll(now) {
                 assert_eq!(answer.seq, seq);
-                return answer.reply.to_vec();
+                return Some(answer.reply.to_vec());
             }
             self.world.wake_at(caller.index, now.0 + 50_000);
             let Some(index) = self.world.next_turn(u64::MAX) else { panic!("nothing is due") };
@@ -277,7 +286,7 @@ impl Cluster {
                 self.serve(at);
             }
         }
-        panic!("no answer");
+        None
     }
 
     /// Every replica that applies the log holds the same.
@@ -303,6 +312,23 @@ fn requests_are_answered_in_a_calm_world() {
     let sessions = cluster.servers[cluster.primary].replica.machine.sessions();
     assert_eq!(sessions.len(), 2);
     assert!(sessions.heap_bytes() < 2 * 41 * 100, "{} bytes of sessions", sessions.heap_bytes());
+}
+
+#[test]
+fn who_reads_by_quorum_is_answered_when_a_majority_has_been_asked() {
+    for (reads, waits) in [(Reads::Lease, false), (Reads::Quorum, true)] {
+        let mut cluster = Cluster::reading(10, 3, 1, |_| Faults::calm(), reads);
+        cluster.run_to(5);
+        let key = cluster.callers[0].key.clone();
+        cluster.servers[cluster.primary].replica.majority = false;
+        let seq = cluster.callers[0].client.post(&[b"GET", key.as_bytes()]).expect("room");
+        let answered = cluster.answer_within(seq, 5_000);
+        assert_eq!(answered.is_some(), !waits, "{reads:?}");
+        if waits {
+            cluster.servers[cluster.primary].replica.majority = true;
+            assert_eq!(cluster.answer(seq), b"$1\r\n5\r\n");
+        }
+    }
 }
 
 /// With `mu` a ticket costs a write to each follower, and a primary takes turns all the time.

@@ -33,6 +33,8 @@ pub struct FakeReplica<F> {
     /// How often that was asked for.
     pub tickets_taken: Cell<usize>,
     pub released: Ticket,
+    /// Whether a majority answers when it is asked for those who do not trust a lease.
+    pub majority: bool,
     pub room: bool,
     /// The longest entry that is taken.
     pub limit: usize,
@@ -74,6 +76,7 @@ impl<F: Fabric> FakeReplica<F> {
             ticket: Ticket(1),
             tickets_taken: Cell::new(0),
             released: Ticket(0),
+            majority: true,
             room: true,
             limit: usize::MAX,
             log,
@@ -187,7 +190,7 @@ impl<F: Fabric> Replica for FakeReplica<F> {
         self.ticket()
     }
     fn released_by_quorum(&self) -> Ticket {
-        self.released()
+        if self.majority { self.released } else { Ticket(0) }
     }
     fn fabric(&mut self) -> &mut F {
         &mut self.fabric

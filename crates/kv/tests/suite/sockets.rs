@@ -50,6 +50,52 @@ fn no_reply_leaves_before_its_ticket_to_reads_either() {
     assert_eq!(rig.reply(&mut asker), "+PONG\r\n");
 }
 
+/// A lease is a matter of the primary's clock, and a client that does not trust it says so.
+#[test]
+fn who_reads_by_quorum_is_answered_when_a_majority_has_been_asked() {
+    let mut rig = Rig::new(KvConfig::default());
+    let (mut asker, mut other) = (rig.connect(), rig.connect());
+    assert_eq!(rig.call(&mut asker, "READ maybe"), "-ERR READ takes QUORUM or LEASE\r\n");
+    assert_eq!(rig.call(&mut asker, "read quorum"), "+OK\r\n");
+    rig.replica.majority = false;
+    asker.send(&mut rig, b"SET k v\r\nGET k\r\nPING\r\n");
+    assert_eq!(rig.call(&mut other, "SET other v"), "+OK\r\n", "it trusts the lease");
+    for _ in 0..1000 {
+        rig.turn();
+        asker.receive();
+        assert_eq!(asker.received.escape_ascii().to_string(), "");
+    }
+    rig.replica.majority = true;
+    for expected in ["+OK\r\n", "$1\r\nv\r\n", "+PONG\r\n"] {
+        assert_eq!(rig.reply(&mut asker), expected);
+    }
+    // It goes for transactions as well, and until the connection says otherwise or begins anew.
+    for back in ["READ LEASE", "RESET"] {
+        assert_eq!(rig.call(&mut asker, "READ QUORUM"), "+OK\r\n");
+        rig.call(&mut asker, "MULTI");
+        assert_eq!(rig.call(&mut asker, "READ LEASE"), "-ERR Command not allowed inside a transaction\r\n");
+        rig.call(&mut asker, "DISCARD");
+        rig.call(&mut asker, "MULTI");
+        rig.call(&mut asker, "GET k");
+        rig.replica.majority = false;
+        asker.send(&mut rig, b"EXEC\r\n");
+        (0..1000).for_each(|_| _ = rig.turn());
+        asker.receive();
+        assert_eq!(asker.received.escape_ascii().to_string(), "");
+        rig.replica.majority = true;
+        assert_eq!(rig.reply(&mut asker), "*1\r\n$1\r\nv\r\n");
+        rig.call(&mut asker, back);
+        rig.replica.majority = false;
+        assert_eq!(rig.call(&mut asker, "GET k"), "$1\r\nv\r\n", "after {back}");
+        rig.replica.majority = true;
+    }
+    // A backup has no majority to ask.
+    rig.replica.follow(Some(process(1)));
+    assert_eq!(rig.call(&mut other, "DBSIZE"), ":2\r\n");
+    rig.call(&mut other, "READ QUORUM");
+    assert!(rig.call(&mut other, "DBSIZE").starts_with("-"), "it says who leads");
+}
+
 /// Its reply says whether keys have changed, whatever it executes.
 #[test]
 fn an_exec_after_a_watch_waits_for_its_ticket_and_is_answered_by_who_leads() {

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use martlet_fabric::ring::{Reader, Record, Writer};
 use martlet_fabric::{Fabric, Memory, NodeId, PeerId, Region, Remote};
 use martlet_protocol::basics::{ViewNumber, layout};
-use martlet_protocol::replica::Ticket;
 
 use super::wire::{self, Answer};
 use super::{PROGRESS, REPLY, token};
 use crate::store::SessionId;
+use crate::turn::{Released, Wait};
 
 /// A client's lanes, and the replies that wait: for their ticket, then for room.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub(super) struct Lane {
     pub(super) reader: Reader,
     writer: Writer,
     pub(super) session: Option<SessionId>,
+    /// Replies wait for a majority, whatever the lease says: so its client wants it.
+    pub(super) by_quorum: bool,
     /// Requests below this number may have been sent on other lanes too.
     pub(super) fresh_from: u64,
     /// The reign in which its session was last seen to be known.
@@ -29,7 +31,7 @@ pub(super) struct Lane {
     /// Encoded answers, one behind the other.
     bytes: Vec<u8>,
     /// Where each ends, and what it waits for.
-    frames: VecDeque<(Option<Ticket>, usize)>,
+    frames: VecDeque<(Option<Wait>, usize)>,
     /// Where the first frame starts.
     start: usize,
     record: Record,
@@ -51,6 +53,7 @@ impl Lane {
             reader: Reader::new(),
             writer: Writer::new(remote, capacity),
             session: None,
+            by_quorum: false,
             fresh_from: 0,
             opened_in: None,
             epoch: 0,
@@ -67,12 +70,13 @@ impl Lane {
     }
 
     /// The client has said who it is, perhaps again. Returns `false` when it is not who it was.
-    pub(super) fn introduce(&mut self, session: SessionId, fresh_from: u64, salt: u64) -> bool {
+    pub(super) fn introduce(&mut self, session: SessionId, fresh_from: u64, salt: u64, by_quorum: bool) -> bool {
         let known = *self.session.get_or_insert_with(|| {
             self.writer = self.writer.with_salt(salt);
             session
         });
         self.fresh_from = self.fresh_from.max(fresh_from);
+        self.by_quorum = by_quorum;
         known == session
     }
 
@@ -113,31 +117,31 @@ impl Lane {
         wire::encode_answer(answer, &mut self.bytes);
     }
 
-    /// Ends the open answer; it waits for `ticket`.
-    pub(super) fn close(&mut self, ticket: Option<Ticket>) {
-        self.frames.push_back((ticket, self.bytes.len()));
+    /// Ends the open answer; it waits for that.
+    pub(super) fn close(&mut self, wait: Option<Wait>) {
+        self.frames.push_back((wait, self.bytes.len()));
     }
 
     /// One whole answer.
-    pub(super) fn answer(&mut self, answer: Answer, ticket: Option<Ticket>, text: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn answer(&mut self, answer: Answer, wait: Option<Wait>, text: impl FnOnce(&mut Vec<u8>)) {
         self.open(answer);
         text(&mut self.bytes);
-        self.close(ticket);
+        self.close(wait);
     }
 
     /// Drops the replies that wait for tickets and puts redirections to `node` in their place: whether those requests took effect is
     /// unknown, and their client has to ask again. Returns whether there were any.
     pub(super) fn void(&mut self, view: ViewNumber, node: Option<NodeId>) -> bool {
-        if self.frames.iter().all(|(ticket, _)| ticket.is_none()) {
+        if self.frames.iter().all(|(wait, _)| wait.is_none()) {
             return false;
         }
         let epoch = self.epoch;
         self.refused = Some(epoch);
         let (bytes, frames) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.frames));
         let mut start = std::mem::take(&mut self.start);
-        for (ticket, end) in frames {
+        for (wait, end) in frames {
             let frame = &bytes[start..end];
-            match (ticket, wire::decode_answer(frame)) {
+            match (wait, wire::decode_answer(frame)) {
                 (Some(_), Ok(Answer::Reply { seq, .. })) => {
                     self.open(Answer::Redirect { epoch, seq, view, node });
                 }
@@ -155,13 +159,13 @@ impl Lane {
     }
 
     /// Posts the answers that may go and find room. Returns how many.
-    pub(super) fn send<F: Fabric>(&mut self, released: Ticket, fabric: &mut F) -> usize {
+    pub(super) fn send<F: Fabric>(&mut self, released: Released, fabric: &mut F) -> usize {
         let mut sent = 0;
         if self.session.is_none() {
             return 0; // its salt is not known yet
         }
-        while let Some(&(ticket, end)) = self.frames.front() {
-            if ticket.is_some_and(|t| t > released) || self.broken {
+        while let Some(&(wait, end)) = self.frames.front() {
+            if wait.is_some_and(|wait| !released.lets_go(wait)) || self.broken {
                 break;
             }
             if !self.writer.fits(end - self.start) {

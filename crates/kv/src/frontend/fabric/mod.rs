@@ -14,14 +14,14 @@ use hashbrown::HashMap;
 use martlet_fabric::{Completion, Fabric, LocalRegion, PeerId};
 use martlet_protocol::basics::layout::{self, Component, Sizes};
 use martlet_protocol::basics::{Time, ViewNumber};
-use martlet_protocol::replica::{ClientEvent, MAX_PART_BYTES, MAX_TRANSFER_BUDGET_BYTES, Replica, Ticket};
+use martlet_protocol::replica::{ClientEvent, MAX_PART_BYTES, MAX_TRANSFER_BUDGET_BYTES, Replica};
 
 use self::lane::Lane;
 use self::wire::{Answer, Request};
 use crate::commands::{Client, ClientSlot, Shared, find, flag};
 use crate::resp::{Args, Protocol, Reply, Span};
 use crate::store::{Effect, Known, KvMachine, SessionId};
-use crate::turn::Turn;
+use crate::turn::{Released, Turn};
 
 /// How many requests of one client are taken in one turn.
 const REQUESTS_PER_LANE: usize = 64;
@@ -174,7 +174,7 @@ impl FabricFront {
     }
 
     /// Sends what may go. Returns how many replies went.
-    pub(crate) fn release<R: Replica<Machine = KvMachine>>(&mut self, released: Ticket, replica: &mut R) -> usize {
+    pub(crate) fn release<R: Replica<Machine = KvMachine>>(&mut self, released: Released, replica: &mut R) -> usize {
         self.lanes.iter_mut().map(|lane| lane.send(released, replica.fabric())).sum()
     }
 
@@ -248,15 +248,15 @@ fn serve<R: Replica<Machine = KvMachine>>(
         // What has arrived was sent before this.
         turn.clock.forget();
         match wire::decode_request(record, spans) {
-            Ok(Request::Hello { epoch, session, next, salt }) => {
-                if !lane.introduce(SessionId(session), next, salt) {
+            Ok(Request::Hello { epoch, session, next, salt, by_quorum }) => {
+                if !lane.introduce(SessionId(session), next, salt, by_quorum) {
                     turn.shared.stats.protocol_errors += 1;
                     tracing::warn!(peer = ?lane.peer, "a client says that it is another; its lane is no longer read");
                     lane.broken = true;
                 } else if turn.shared.env.is_primary {
                     open_session(lane, SessionId(session), turn);
                     turn.finish_request();
-                    lane.answer(Answer::Welcome { view: turn.shared.env.view_number }, Some(turn.ticket()), |_| {});
+                    lane.answer(Answer::Welcome { view: turn.shared.env.view_number }, Some(turn.wait(lane.by_quorum)), |_| {});
                 } else {
                     let (view, node) = (turn.shared.env.view_number, turn.shared.env.primary.map(|p| p.node));
                     lane.answer(Answer::Redirect { epoch, seq: 0, view, node }, None, |_| {});
@@ -314,7 +314,7 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
             Known::Settled => {
                 // A client that has a reply already takes no notice.
                 turn.shared.stats.fabric_repeats += 1;
-                lane.answer(Answer::Reply { seq, view }, Some(turn.ticket()), |out| {
+                lane.answer(Answer::Reply { seq, view }, Some(turn.wait(lane.by_quorum)), |out| {
                     Reply::new(out, Protocol::Resp3).error(OUTCOME_UNKNOWN)
                 });
                 turn.finish_request();
@@ -322,14 +322,16 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
             }
             Known::Answered(reply) => {
                 turn.shared.stats.fabric_repeats += 1;
-                lane.answer(Answer::Reply { seq, view }, Some(turn.ticket()), |out| out.extend_from_slice(reply));
+                lane.open(Answer::Reply { seq, view });
+                lane.buffer().extend_from_slice(reply);
+                lane.close(Some(turn.wait(lane.by_quorum)));
                 return;
             }
         }
         let (unconfirmed, bytes) = sessions.unconfirmed(session, lowest);
         if unconfirmed >= MAX_UNCONFIRMED || bytes >= MAX_UNCONFIRMED_BYTES {
             // Who leads no more says nothing: another one may have room.
-            lane.answer(Answer::Reply { seq, view }, Some(turn.ticket()), |out| {
+            lane.answer(Answer::Reply { seq, view }, Some(turn.wait(lane.by_quorum)), |out| {
                 let error = format!("ERR {unconfirmed} replies of {bytes} bytes wait for confirmation already");
                 Reply::new(out, Protocol::Resp3).error(&error);
             });
@@ -362,6 +364,6 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
         let reply = &lane.buffer()[text_at..];
         turn.perform(Effect::Answer { session, seq, lowest, reply });
     }
-    lane.close((kept || executed.data).then(|| turn.ticket()));
+    lane.close((kept || executed.data).then(|| turn.wait(lane.by_quorum)));
     turn.finish_request();
 }

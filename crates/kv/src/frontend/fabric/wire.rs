@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! hello    1 u8, version u8, 0 u16, epoch u32, session u64, next u64, salt u64
+//! hello    3 u8, the same; replies are to wait for a majority, and not for the lease alone
 //! call     2 u8, version u8, arguments u16, epoch u32, seq u64, lowest u64, then a u32 length for each argument, then their bytes
 //!
 //! reply    1 u8, version u8, 0 u16, 0 u32, seq u64, view u64, then the reply in RESP3
@@ -35,7 +36,7 @@ const NOBODY: u16 = u16::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Who it is; the first on each lane.
-    Hello { epoch: u32, session: u64, next: u64, salt: u64 },
+    Hello { epoch: u32, session: u64, next: u64, salt: u64, by_quorum: bool },
     /// A request. Its arguments lie where [`decode_request`] said.
     Call { epoch: u32, seq: u64, lowest: u64 },
 }
@@ -72,8 +73,8 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
-pub(crate) fn encode_hello(epoch: u32, session: u64, next: u64, salt: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(&[1, VERSION, 0, 0]);
+pub(crate) fn encode_hello(epoch: u32, session: u64, next: u64, salt: u64, by_quorum: bool, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[if by_quorum { 3 } else { 1 }, VERSION, 0, 0]);
     out.extend_from_slice(&epoch.to_le_bytes());
     [session, next, salt].iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
 }
@@ -112,10 +113,14 @@ pub(crate) fn decode_request(bytes: &[u8], spans: &mut Vec<Span>) -> Result<Requ
         return Err(WireError::Length(bytes.len()));
     }
     match (bytes[0], bytes[1]) {
-        (1, VERSION) if bytes.len() == HELLO_BYTES => {
-            Ok(Request::Hello { epoch: half_word(bytes, 4), session: word(bytes, 8), next: word(bytes, 16), salt: word(bytes, 24) })
-        }
-        (1, VERSION) => Err(WireError::Length(bytes.len())),
+        (kind @ (1 | 3), VERSION) if bytes.len() == HELLO_BYTES => Ok(Request::Hello {
+            epoch: half_word(bytes, 4),
+            session: word(bytes, 8),
+            next: word(bytes, 16),
+            salt: word(bytes, 24),
+            by_quorum: kind == 3,
+        }),
+        (1 | 3, VERSION) => Err(WireError::Length(bytes.len())),
         (2, VERSION) => {
             let count = usize::from(u16::from_le_bytes([bytes[2], bytes[3]]));
             let mut at = HEADER_BYTES + 4 * count;
@@ -192,10 +197,10 @@ mod tests {
         }
 
         #[test]
-        fn hellos_come_back(epoch: u32, session: u64, next: u64, salt: u64) {
+        fn hellos_come_back(epoch: u32, session: u64, next: u64, salt: u64, by_quorum: bool) {
             let (mut out, mut spans) = (Vec::new(), Vec::new());
-            encode_hello(epoch, session, next, salt, &mut out);
-            prop_assert_eq!(decode_request(&out, &mut spans), Ok(Request::Hello { epoch, session, next, salt }));
+            encode_hello(epoch, session, next, salt, by_quorum, &mut out);
+            prop_assert_eq!(decode_request(&out, &mut spans), Ok(Request::Hello { epoch, session, next, salt, by_quorum }));
             prop_assert_eq!(out.len(), HELLO_BYTES);
         }
 

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use martlet_protocol::basics::Time;
-use martlet_protocol::replica::{NODES_OWN, Replica, Ticket};
+use martlet_protocol::replica::{NODES_OWN, Replica};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -28,7 +28,7 @@ use crate::commands::{Client, ClientSlot, Shared};
 use crate::config::KvConfig;
 use crate::resp::{Limits, Reply};
 use crate::store::KvMachine;
-use crate::turn::{REPLY_BYTES, Turn};
+use crate::turn::{REPLY_BYTES, Released, Turn};
 
 /// How much one read takes at most.
 const READ_BYTES: usize = 256 << 10;
@@ -334,7 +334,7 @@ impl RedisFront {
     }
 
     /// Sends what may go. Returns how many connections sent something.
-    pub(crate) fn release(&mut self, released: Ticket, shared: &mut Shared) -> usize {
+    pub(crate) fn release(&mut self, released: Released, shared: &mut Shared) -> usize {
         let mut sent = 0;
         let mut kept = 0;
         let mut bytes = 0;
@@ -445,7 +445,7 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
     let pause = turn.shared.env.config.output_pause_bytes;
     let slot: ClientSlot = connection.slot;
     let mut taken = 0;
-    let mut data = false;
+    let (mut data, mut by_quorum) = (false, false);
     turn.clock.begin();
     let client = turn.shared.clients.get_mut(slot);
     client.last_ms = turn.clock.now_ms();
@@ -473,6 +473,7 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
                 let executed = turn.execute(slot, args, connection.output.buffer());
                 turn.finish_request();
                 data |= executed.data;
+                by_quorum |= executed.data && turn.shared.clients.get(slot).reads_by_quorum;
                 if turn.shared.clients.get(slot).quit || turn.shared.shutdown {
                     connection.closing = true;
                     taken = input.len();
@@ -494,6 +495,6 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
         }
     }
     turn.shared.calls.settle(turn.clock);
-    connection.output.hold(data.then(|| turn.ticket()));
+    connection.output.hold(data.then(|| turn.wait(by_quorum)));
     taken
 }

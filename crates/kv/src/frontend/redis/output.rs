@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use martlet_protocol::replica::Ticket;
+use crate::turn::{Released, Wait};
 
 /// Above so many bytes an emptied buffer is given back.
 const KEPT_BYTES: usize = 64 << 10;
@@ -17,7 +17,7 @@ pub(super) struct Output {
     /// Up to here it may go.
     released: usize,
     /// What waits: up to `end`, for the ticket.
-    held: VecDeque<(Ticket, usize)>,
+    held: VecDeque<(Wait, usize)>,
 }
 
 impl Output {
@@ -26,24 +26,24 @@ impl Output {
         &mut self.bytes
     }
 
-    /// Lets what was appended wait for `ticket`, or for nothing but what waits before it.
-    pub(super) fn hold(&mut self, ticket: Option<Ticket>) {
+    /// Lets what was appended wait for that, or for nothing but what waits before it.
+    pub(super) fn hold(&mut self, wait: Option<Wait>) {
         let end = self.bytes.len();
         if end == self.held.back().map_or(self.released, |(_, end)| *end) {
             return;
         }
-        match (ticket, self.held.back_mut()) {
-            (Some(ticket), Some((last, last_end))) if *last >= ticket => *last_end = end,
-            (Some(ticket), _) => self.held.push_back((ticket, end)),
+        match (wait, self.held.back_mut()) {
+            (Some(wait), Some((last, last_end))) if last.by_quorum == wait.by_quorum && last.ticket >= wait.ticket => *last_end = end,
+            (Some(wait), _) => self.held.push_back((wait, end)),
             (None, Some((_, last_end))) => *last_end = end,
             (None, None) => self.released = end,
         }
     }
 
-    /// Lets go of what waited for tickets up to `upto`.
-    pub(super) fn release(&mut self, upto: Ticket) {
-        while let Some(&(ticket, end)) = self.held.front() {
-            if ticket > upto {
+    /// Lets go of what waited for these tickets.
+    pub(super) fn release(&mut self, released: Released) {
+        while let Some(&(wait, end)) = self.held.front() {
+            if !released.lets_go(wait) {
                 break;
             }
             self.released = end;
@@ -87,11 +87,31 @@ impl Output {
 
 #[cfg(test)]
 mod tests {
+    use martlet_protocol::replica::Ticket;
+
     use super::*;
 
     fn put(output: &mut Output, text: &str, ticket: Option<u64>) {
         output.buffer().extend_from_slice(text.as_bytes());
-        output.hold(ticket.map(Ticket));
+        output.hold(ticket.map(|ticket| Wait { ticket: Ticket(ticket), by_quorum: false }));
+    }
+
+    fn by_lease(ticket: u64) -> Released {
+        Released { usual: Ticket(ticket), by_quorum: Ticket(0) }
+    }
+
+    #[test]
+    fn what_waits_for_a_quorum_holds_back_what_comes_after_it() {
+        let mut output = Output::default();
+        output.buffer().extend_from_slice(b"quorum");
+        output.hold(Some(Wait { ticket: Ticket(5), by_quorum: true }));
+        put(&mut output, "lease", Some(5));
+        output.release(by_lease(9));
+        assert_eq!(output.sendable(), b"");
+        output.release(Released { usual: Ticket(4), by_quorum: Ticket(5) });
+        assert_eq!(output.sendable(), b"quorum");
+        output.release(by_lease(5));
+        assert_eq!(output.sendable(), b"quorumlease");
     }
 
     #[test]
@@ -105,12 +125,12 @@ mod tests {
         assert_eq!(output.sendable(), b"free");
         output.sent(2);
         assert_eq!(output.sendable(), b"ee");
-        output.release(Ticket(4));
+        output.release(by_lease(4));
         assert_eq!(output.sendable(), b"ee");
-        output.release(Ticket(5));
+        output.release(by_lease(5));
         assert_eq!(output.sendable(), b"eefive+");
         assert!(output.is_held());
-        output.release(Ticket(9));
+        output.release(by_lease(9));
         output.sent(output.sendable().len());
         assert_eq!((output.pending(), output.is_held()), (0, false));
     }
@@ -120,12 +140,12 @@ mod tests {
         let mut output = Output::default();
         put(&mut output, &"x".repeat(300_000), Some(1));
         put(&mut output, "tail", Some(2));
-        output.release(Ticket(1));
+        output.release(by_lease(1));
         output.sent(299_999);
         assert_eq!(output.sendable(), b"x");
         output.sent(1);
         assert_eq!((output.sendable(), output.pending()), (&b""[..], 4));
-        output.release(Ticket(2));
+        output.release(by_lease(2));
         assert_eq!(output.sendable(), b"tail");
     }
 }
