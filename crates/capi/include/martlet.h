@@ -400,8 +400,8 @@ enum martlet_status martlet_read_with(const struct martlet_replica *replica,
 // Asks the machine's query, linearizably, for who trusts no clock: what martlet_read promises, but with the engine primary-backup too it is a majority of the
 // coordinators that says that nobody else can have led, asked once the query has been answered and all that it saw is replicated, and not the lease alone. With mu
 // it is martlet_read. It costs a word read from each coordinator, which all calls that wait share; calls executed behind it wait with it. While no majority can be
-// reached it waits, until this replica hears that it leads no more (MARTLET_NOT_LEADER) or the time allowed has passed (MARTLET_TIMED_OUT). Commands are acknowledged
-// under the lease all the same: those of a leader that has been succeeded, and whose clock says otherwise, can be lost. Free the reply.
+// reached it waits, until this replica hears that it leads no more (MARTLET_NOT_LEADER) or the time allowed has passed (MARTLET_TIMED_OUT). Commands
+// need no such thing: a leader that has been succeeded acknowledges nothing that its successor has not found. Free the reply.
 //
 // # Safety
 // As martlet_read.

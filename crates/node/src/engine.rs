@@ -23,8 +23,10 @@ pub(crate) trait NodeEngine: Durable {
 }
 
 impl NodeEngine for PrimaryBackup {
-    fn config(_: &Cluster, sizes: Sizes, secret: u64) -> primary_backup::Config {
-        primary_backup::Config { log_ring_bytes: sizes.log_ring_bytes, secret, ..primary_backup::Config::default() }
+    fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> primary_backup::Config {
+        // One host has one clock, and a failover there waits for no lane.
+        let fences_departed = cluster.config().fabric.traits().spans_hosts;
+        primary_backup::Config { log_ring_bytes: sizes.log_ring_bytes, fences_departed, secret, ..primary_backup::Config::default() }
     }
 }
 

@@ -123,12 +123,18 @@ impl<const HOST: bool> Process<HOST> {
 struct Cluster<const HOST: bool> {
     world: World<HOST>,
     processes: Vec<Process<HOST>>,
+    fences_departed: bool,
 }
 
 impl<const HOST: bool> Cluster<HOST> {
     /// One process a role; the first founds the cluster. All are replicas, or nothing but coordinators, at last.
     fn new(seed: u64, roles: &[Roles]) -> Self {
-        let mut cluster = Cluster { world: World::new(seed, Faults::calm()), processes: Vec::new() };
+        Self::fencing(seed, roles, !HOST)
+    }
+
+    /// `fences_departed`: see the engine's setting.
+    fn fencing(seed: u64, roles: &[Roles], fences_departed: bool) -> Self {
+        let mut cluster = Cluster { world: World::new(seed, Faults::calm()), processes: Vec::new(), fences_departed };
         for roles in roles {
             cluster.start(*roles);
         }
@@ -144,7 +150,7 @@ impl<const HOST: bool> Cluster<HOST> {
     fn start(&mut self, roles: Roles) {
         let me = ProcessId { node: NodeId(self.processes.len() as u16), incarnation: Incarnation(1) };
         let identity = Identity { node: me.node, incarnation: me.incarnation, kind: PeerKind::Member };
-        let engine_config = EngineConfig { log_ring_bytes: 16 << 10, ..EngineConfig::default() };
+        let engine_config = EngineConfig { log_ring_bytes: 16 << 10, fences_departed: self.fences_departed, ..EngineConfig::default() };
         let mut spec = regions(Sizes { log_ring_bytes: 16 << 10, client_ring_bytes: 256 });
         PrimaryBackup::add_regions(&mut spec, &engine_config);
         let (index, mut fabric) = self.world.spawn(identity, &spec);
@@ -297,6 +303,42 @@ fn trap_8_a_leader_whose_clock_stopped_hands_out_nothing_stale_by_quorum_though_
 #[test]
 fn trap_8_a_leader_whose_clock_stopped_hands_out_nothing_stale_by_quorum_though_it_does_under_its_lease_on_a_network() {
     a_stopped_clock::<false>(4);
+}
+
+/// The leader stands still, its clock too; another one leads, and has acknowledged a write. The first is asked for a write then, in turns in which it does not look at what the others say.
+/// Returns whether it acknowledges that, and what the other one holds.
+fn a_stopped_clock_and_a_write(fences_departed: bool) -> (bool, u64) {
+    let mut c = Cluster::<false>::fencing(7, &[BOTH; 3], fences_departed);
+    c.write(1);
+    c.run(LEASE_NS);
+    let old = c.leader().expect("the founder");
+    let now = c.now();
+    c.world.pause(c.processes[old].index);
+    c.processes[old].stopped_clock = Some(Time(now));
+    c.until("another one leads", |c| c.leader().is_some_and(|leader| leader != old));
+    let new = c.leader().expect("just seen");
+    c.write(2);
+    c.world.resume(c.processes[old].index);
+    let process = &mut c.processes[old];
+    process.machine.0 = 3;
+    process.engine.propose(&3_u64.to_le_bytes()).expect("it takes itself for the leader");
+    let ticket = process.engine.ticket();
+    for _ in 0..50 {
+        let now = c.now();
+        c.processes[old].serve(now);
+        c.world.run_for(TURN_NS);
+    }
+    let acknowledged = c.processes[old].engine.released() >= ticket;
+    // Turns that the others were due meanwhile have gone by.
+    c.processes.iter().for_each(|p| c.world.wake(p.index));
+    c.run(10 * LEASE_NS);
+    (acknowledged, c.processes[new].machine.0)
+}
+
+#[test]
+fn trap_8_a_leader_whose_clock_stopped_acknowledges_no_write_that_its_successor_lacks() {
+    assert_eq!(a_stopped_clock_and_a_write(true), (false, 2));
+    assert_eq!(a_stopped_clock_and_a_write(false), (true, 2), "which is lost where its lane is left to it");
 }
 
 /// A round that was under way when a read was executed may have found the next slot empty before somebody else led.

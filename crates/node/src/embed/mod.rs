@@ -196,8 +196,7 @@ impl<M: StateMachine> Replica<M> {
     /// It costs a word read from each coordinator: over shared memory a load, over a network a round trip. All that wait share it, and it renews the lease. Replies
     /// come in the order of execution, so calls executed behind it wait with it.
     ///
-    /// *Commands* are acknowledged under the lease: what a leader acknowledges that has been succeeded, and whose clock says otherwise, can be lost, and then no read by quorum sees it, nor any
-    /// read of a later leader; a read under the lease at that same leader can.
+    /// *Commands* need no such thing: a leader that has been succeeded acknowledges nothing that its successor has not found, whatever its clock says.
     ///
     /// # Errors
     /// See [`CallError`]; no read leaves its outcome unknown. While no majority of the coordinators can be reached it waits, until this replica hears that it

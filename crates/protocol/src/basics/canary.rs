@@ -62,6 +62,8 @@ probes! {
         EarlyRound = "early-round",
         /// An entry is committed as soon as one backup holds it (uKharon section 7.3).
         FastestBackup = "fastest-backup",
+        /// A new primary reads its lanes while those who have departed may still write there (8, 16).
+        LazyRevocation = "lazy-revocation",
         /// A new primary does not look into its lanes before it takes over (uKharon section 7.3).
         UnreadLanes = "unread-lanes",
         /// A new primary does not give the others what its predecessor left uncommitted.

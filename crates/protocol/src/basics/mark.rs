@@ -163,6 +163,8 @@ probes! {
         TransferEnded = "learner: holds the whole state",
         /// A backup becomes a candidate.
         Candidate = "primary: candidate",
+        /// The lane of a departed process is taken away before another one takes over from it.
+        DepartedFenced = "backup: fences the departed",
         /// A takeover begins, with nothing to replicate again.
         TookOverLevel = "primary: takes over a level log",
         /// A takeover begins with entries that have to be replicated again.

@@ -54,6 +54,7 @@ pub fn bugs() -> Vec<Bug> {
         "no-clock-margin" => "clocks",
         // Where clocks keep their bounds the lease is right, and hides what a round should have found.
         "unasked-quorum" | "early-round" => "stopped-clock",
+        "lazy-revocation" => "stopped-writer",
         "monotonic-time" => "suspended-host",
         "kept-lease" => "stopped-machine",
         // Nobody else has a disk.

@@ -10,7 +10,7 @@ use super::settings::Settings;
 /// An engine that can be simulated.
 pub trait Engine: engine::Durable {
     /// Its settings in a life. `secret` is chance of which no client knows.
-    fn config(settings: &Settings, secret: u64) -> Self::Config;
+    fn config(settings: &Settings, spans_hosts: bool, secret: u64) -> Self::Config;
     /// Whether the service survives when `victim` is gone as well: `able` are those who run, stand still for no reason, and are on nobody's list of the
     /// dead; `all` are all who run.
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool;
@@ -21,7 +21,7 @@ pub trait Engine: engine::Durable {
 }
 
 impl Engine for PrimaryBackup {
-    fn config(settings: &Settings, secret: u64) -> primary_backup::Config {
+    fn config(settings: &Settings, spans_hosts: bool, secret: u64) -> primary_backup::Config {
         primary_backup::Config {
             log_ring_bytes: settings.log_ring_bytes,
             backlog_bytes: settings.log_ring_bytes,
@@ -30,6 +30,7 @@ impl Engine for PrimaryBackup {
             flush_idle_ns: settings.flush_idle_ns,
             drain_budget_bytes: settings.drain_budget_bytes,
             transfer_budget_bytes: settings.transfer_budget_bytes,
+            fences_departed: spans_hosts,
             secret,
             ..primary_backup::Config::default()
         }
@@ -81,7 +82,7 @@ fn has(group: &mu::Group, id: ProcessId) -> bool {
 const LEAST_LOG_BYTES: usize = 1 << 14;
 
 impl Engine for Mu {
-    fn config(settings: &Settings, secret: u64) -> mu::Config {
+    fn config(settings: &Settings, _: bool, secret: u64) -> mu::Config {
         let beat = settings.heartbeat_interval_ns;
         mu::Config {
             log_ring_bytes: settings.log_ring_bytes.max(LEAST_LOG_BYTES),

@@ -290,7 +290,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let first = self.lives.iter().sum::<u64>() == 1;
         let lives = self.lives[usize::from(node)];
         let secret = stream(self.seed, "secret", self.lives.iter().sum()).u64(..);
-        let engine_config = E::config(&self.settings, secret);
+        let engine_config = E::config(&self.settings, !HOST, secret);
         let (me, back) = match &self.lasting {
             None => (ProcessId { node: NodeId(node), incarnation: Incarnation(lives) }, None),
             Some(Lasting { disks, joins, known_as, .. }) => {

@@ -129,6 +129,13 @@ pub const SPECIAL: &[Kind] = &[
         live: |plan, _| scenarios::read_from_the_past(plan, scenarios::Standstill::Unseen),
     },
     Kind {
+        name: "stopped-writer",
+        about: "the same, but it has writes in its hands, and is asked for another one when another one leads",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, _| scenarios::read_from_the_past(plan, scenarios::Standstill::UnseenWriting),
+    },
+    Kind {
         name: "suspended-host",
         about: "primary-backup on a network; the primary's host is suspended, and it is asked for a read when another one leads",
         ground: Ground::Network,

@@ -31,6 +31,9 @@ pub struct Config {
     pub transfer_budget_bytes: usize,
     /// How often a learner that was overrun by the log may begin anew before it is given up.
     pub learner_restarts: u32,
+    /// Whether a process that has departed loses its lane here before another one takes over from what stands there: what it writes later fails, so that it acknowledges
+    /// nothing that its successor has not found, whatever its clock says. Not needed where all processes read one clock.
+    pub fences_departed: bool,
     /// Chance of which nobody outside the cluster knows: the salts of the log lanes that this process keeps come from it. Each process draws its own.
     pub secret: u64,
 }
@@ -46,6 +49,7 @@ impl Default for Config {
             drain_budget_bytes: 256 << 10,
             transfer_budget_bytes: 32 << 10,
             learner_restarts: 4,
+            fences_departed: false,
             secret: 0,
         }
     }

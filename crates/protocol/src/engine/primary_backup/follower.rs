@@ -18,6 +18,8 @@ pub(super) enum Op {
     Consumed,
     /// The word that tells whether its owner attends to the lane.
     Attended,
+    /// The lane that we keep for it is taken away.
+    Revoked,
 }
 
 /// The token of an operation on a peer's lane: the peer, whose number is never used again, and what it is.
@@ -31,7 +33,8 @@ pub(super) fn parse_token(token: Token) -> (Op, PeerId) {
     let op = match rest >> 32 {
         0 => Op::Write,
         1 => Op::Consumed,
-        _ => Op::Attended,
+        2 => Op::Attended,
+        _ => Op::Revoked,
     };
     (op, PeerId(rest as u32))
 }
@@ -182,7 +185,7 @@ impl Follower {
                     lane.note_done(|index| self.acked = Some(index));
                 }
             }
-            (Op::Attended, Ok(_)) => {}
+            (Op::Attended | Op::Revoked, Ok(_)) => {}
             (Op::Consumed, Ok(position)) => {
                 self.wants_nudge |= self.lane.as_mut().is_some_and(|lane| lane.note_consumed(position));
             }

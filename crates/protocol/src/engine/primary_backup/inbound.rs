@@ -48,6 +48,11 @@ impl Inbound {
         matches!(self.phase, Phase::Fresh | Phase::Starting { .. } | Phase::Current)
     }
 
+    /// Whether its writer has been seen to start as primary.
+    pub fn has_started(&self) -> bool {
+        !matches!(self.phase, Phase::Fresh)
+    }
+
     /// The view of a start that has become effective and waits for the log to switch.
     pub fn effective(&self) -> Option<ViewNumber> {
         match self.phase {

@@ -43,7 +43,7 @@ use chain::{Chain, Origin};
 use follower::Op;
 use inbound::{Inbound, Phase};
 use leading::Leading;
-use peers::{Outbound, Peer, lane_number, lane_to};
+use peers::{Access, Outbound, Peer, lane_number, lane_to};
 use quorum::Quorum;
 use turns::Turns;
 
@@ -262,6 +262,7 @@ impl PrimaryBackup {
             read_out: false,
             outbound: Outbound::Unknown(Time(0)),
             attended: false,
+            access: Access::Granted,
             inbound: Inbound::new(ring::salt(self.config.secret, lane_number(peer, process))),
         });
     }
@@ -323,9 +324,10 @@ impl PrimaryBackup {
     /// An operation with a token of [`Component::Engine`](crate::basics::layout::Component::Engine) has completed.
     pub fn handle_completion(&mut self, completion: Completion) {
         let (op, peer) = follower::parse_token(completion.token);
-        if op == Op::Attended {
-            self.handle_attended(peer, completion.result);
-            return;
+        match op {
+            Op::Attended => return self.handle_attended(peer, completion.result),
+            Op::Revoked => return self.handle_revoked(peer),
+            Op::Write | Op::Consumed => {}
         }
         if let Role::TakingOver(leading) | Role::Primary(leading) = &mut self.role {
             leading.handle_completion(op, peer, completion.result);
@@ -370,6 +372,7 @@ impl PrimaryBackup {
     /// As primary the machine has to show exactly the effects of everything proposed.
     pub fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
         self.attend(now, fabric);
+        self.fence_departed(fabric);
         match &mut self.role {
             Role::Excluded => false,
             Role::TakingOver(leading) | Role::Primary(leading) => leading.post(now, fabric, machine, &mut self.events),
@@ -397,7 +400,11 @@ impl PrimaryBackup {
     pub fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, active: Option<ViewNumber>, fabric: &mut F, machine: &mut S) {
         let active = active.is_some_and(|v| v == self.view());
         if active && matches!(self.role, Role::Candidate) {
-            self.begin_takeover(now, fabric, machine);
+            // The view may have been learned a moment ago.
+            self.fence_departed(fabric);
+            if self.is_fenced() {
+                self.begin_takeover(now, fabric, machine);
+            }
         }
         if active && let Role::TakingOver(leading) = &mut self.role {
             if !leading.conclude(&mut self.events) {
@@ -460,7 +467,8 @@ impl PrimaryBackup {
         self.role = Role::Excluded;
     }
 
-    /// The view that makes us primary is active, so whatever was acknowledged in an earlier one stands in our memory by now.
+    /// The view that makes us primary is active, so whatever was acknowledged in an earlier one stands in our memory by now. And no process that led in one can write here any
+    /// more, so nothing will be acknowledged in one that does not stand here.
     fn begin_takeover<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
         let Some(view) = self.view.take() else { return };
         if !Canary::UnreadLanes.is_planted() {

@@ -7,7 +7,8 @@ use super::follower::{self, Op};
 use super::inbound::{Inbound, Phase};
 use super::{Event, PrimaryBackup, Role};
 use crate::basics::layout::LOG_LANE;
-use crate::basics::{ProcessId, Time};
+use crate::basics::{Canary, Mark, ProcessId, Time};
+use crate::membership::View;
 
 /// A connected process.
 #[derive(Debug)]
@@ -23,7 +24,27 @@ pub(super) struct Peer {
     pub(super) outbound: Outbound,
     /// Its lane's header says that we read it.
     pub(super) attended: bool,
+    /// Whether it may write there.
+    pub(super) access: Access,
     pub(super) inbound: Inbound,
+}
+
+/// Whether a peer may write the lane that we keep for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Granted,
+    /// It is being taken away.
+    Revoking,
+    /// What it writes from here on fails; what has not failed stands there.
+    Revoked,
+}
+
+impl Peer {
+    /// Whether it may have led, or counted, and is in this view no more.
+    fn has_departed(&self, view: &View) -> bool {
+        let belonged = self.listed || self.inbound.has_started() || view.departed.iter().any(|d| d.id == self.process);
+        belonged && view.member(self.process).is_none()
+    }
 }
 
 /// Whether a peer reads the lane that it keeps for us.
@@ -85,6 +106,33 @@ impl PrimaryBackup {
         {
             leading.connect(peer.process, peer.id, salt);
         }
+    }
+
+    /// Takes the lanes of the departed away, as soon as a view says so: long before another one may take over, as a rule.
+    pub(super) fn fence_departed<F: Fabric>(&mut self, fabric: &mut F) {
+        let follows = matches!(self.role, Role::Backup | Role::Candidate);
+        let Some(view) = self.view.as_ref().filter(|_| follows && self.config.fences_departed) else { return };
+        if Canary::LazyRevocation.is_planted() {
+            return;
+        }
+        for peer in self.peers.iter_mut().filter(|p| p.access == Access::Granted && p.has_departed(view)) {
+            Mark::DepartedFenced.reach();
+            peer.access = Access::Revoking;
+            fabric.revoke(peer.id, LOG_LANE, follower::token(Op::Revoked, peer.id));
+        }
+    }
+
+    pub(super) fn handle_revoked(&mut self, peer: PeerId) {
+        if let Some(peer) = self.peers.iter_mut().find(|p| p.id == peer) {
+            peer.access = Access::Revoked;
+        }
+    }
+
+    /// Whether all that the departed will ever have written here stands here.
+    pub(super) fn is_fenced(&self) -> bool {
+        let Some(view) = self.view.as_ref().filter(|_| self.config.fences_departed) else { return true };
+        let done = |p: &Peer| p.access == Access::Revoked || Canary::LazyRevocation.is_planted();
+        self.peers.iter().filter(|p| p.has_departed(view)).all(done)
     }
 
     /// Lets go of peers whose memory will not be needed: their process was a member and is not, and the log has moved on to the present

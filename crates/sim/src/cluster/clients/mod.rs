@@ -28,6 +28,8 @@ pub struct Client {
     seen: Vec<Option<Bytes>>,
     /// What it will ask for next, if that is not left to chance.
     pub wanted: Vec<u64>,
+    /// Whether it puts something there, instead of reading.
+    pub puts: bool,
     chance: Rng,
     /// How many of its reads, per thousand, go by quorum, and chance for that alone.
     quorum_reads: u32,
@@ -44,6 +46,7 @@ impl Client {
             open: None,
             seen: vec![None; keys as usize + 1],
             wanted: Vec::new(),
+            puts: false,
             chance,
             quorum_reads: 0,
             chance_of_quorum: Rng::with_seed(0),
@@ -75,6 +78,7 @@ impl Client {
         let keys = self.seen.len() as u64 - 1;
         let chance = &mut self.chance;
         let (key, action) = match self.wanted.last() {
+            Some(key) if self.puts => (*key, Action::Put(shown(fresh))),
             Some(key) => (*key, Action::Get),
             None => {
                 let key = chance.u64(1..=keys);

@@ -144,6 +144,8 @@ pub(super) fn two_of_three_end(plan: &Plan) -> (Report, String) {
 pub(super) enum Standstill {
     /// The clock stops, for good, and nothing says so: out of the model.
     Unseen,
+    /// The same, and it is asked for a write, while no node gives up what was its memory.
+    UnseenWriting,
     /// Its host is suspended. The clock that nodes read counts that.
     Suspended,
     /// The clock stops, and goes on from there. It is seen that clocks have jumped.
@@ -153,23 +155,32 @@ pub(super) enum Standstill {
 /// For canaries. The primary is stopped; when it goes on, another one leads and has acknowledged writes. It takes one more read before it looks at anything else, and must not
 /// answer from what it knows. With an unseen standstill, after which its lease holds by its clock, that is asked of reads by quorum; it is stopped while it asks the coordinators for one.
 ///
-/// It has no writes in its hands: those are acknowledged under the lease, and whose clock is out of the model may acknowledge what will be lost.
+/// Or it has writes in its hands, and takes one more. What it acknowledges of them its successor must have found.
 pub(super) fn read_from_the_past(plan: &Plan, standstill: Standstill) -> (Report, String) {
     // One key, of which every client knows what the others have written.
-    let by_quorum = standstill == Standstill::Unseen;
-    let mut settings = Settings { quorum_reads: if by_quorum { 1000 } else { 0 }, keys: 1, ..Settings::scripted() };
+    let unseen = matches!(standstill, Standstill::Unseen | Standstill::UnseenWriting);
+    let writes = standstill == Standstill::UnseenWriting;
+    let mut settings = Settings { quorum_reads: if unseen { 1000 } else { 0 }, keys: 1, ..Settings::scripted() };
     // Requests are expected, and turns for them only are so short that there are none, until it goes on.
     (settings.pace.expects_requests_ns, settings.pace.short_turns_ns) = (50_000, 0);
+    if writes {
+        // No memory is given up that is needed no more, which would take the lanes away too.
+        settings.pace.forget_after_ns = u64::MAX / 2;
+    }
     let clock_stops = standstill != Standstill::Suspended || Careless::MonotonicTime.is_planted();
     play::<PrimaryBackup, false>(plan, settings, |c| {
         let old = c.process(0);
         let name = c.name(old);
         let is_ready = |c: &Cluster<PrimaryBackup, false>| {
             let node = c.nodes[old].as_ref();
-            let asks = |wants_round: bool| wants_round || !by_quorum;
-            node.is_some_and(|n| asks(n.engine().wants_round()) && n.engine().committed() == n.engine().last() && n.server.inbox.is_empty())
+            let asks = |wants_round: bool| wants_round || standstill != Standstill::Unseen;
+            // What it writes may be on its way to one of the others, or to both.
+            node.is_some_and(|n| {
+                let is_level = n.engine().committed() == n.engine().last() && n.server.inbox.is_empty();
+                asks(n.engine().wants_round()) && is_level != writes
+            })
         };
-        if !c.until("it writes nothing, and asks the coordinators where reads go by quorum", is_ready) {
+        if !c.until("it writes, or writes nothing and asks the coordinators", is_ready) {
             return;
         }
         c.say(if clock_stops { "the primary is stopped, and its clock" } else { "the primary's host is suspended" });
@@ -190,8 +201,8 @@ pub(super) fn read_from_the_past(plan: &Plan, standstill: Standstill) -> (Report
         if let Some(node) = &mut c.nodes[old] {
             node.server.inbox.clear();
         }
-        c.say("it is asked for a read, and goes on");
-        (c.clients[0].wanted, c.clients[0].target) = (vec![1], 0);
+        c.say(if writes { "it is asked for a write, and goes on" } else { "it is asked for a read, and goes on" });
+        (c.clients[0].wanted, c.clients[0].puts, c.clients[0].target) = (vec![1], writes, 0);
         c.call(0);
         c.until("the request is there", |c| c.nodes[old].as_ref().is_none_or(|n| !n.server.inbox.is_empty()));
         // Turns for requests only, which a busy primary takes between two whole ones.
@@ -199,7 +210,7 @@ pub(super) fn read_from_the_past(plan: &Plan, standstill: Standstill) -> (Report
         let now = c.world.now();
         if let Some(node) = &mut c.nodes[old] {
             node.cycle.set_pace(short);
-            if standstill != Standstill::Unseen {
+            if !unseen {
                 node.clock.go_on(now);
                 node.jumped = standstill == Standstill::Noticed;
             }
@@ -210,7 +221,13 @@ pub(super) fn read_from_the_past(plan: &Plan, standstill: Standstill) -> (Report
         if let Some(node) = &mut c.nodes[old] {
             node.cycle.set_pace(usual);
         }
-        c.until("the read is answered, by whomever", |c| !c.clients[0].is_waiting());
+        c.until("it is answered, by whomever", |c| !c.clients[0].is_waiting());
+        if writes {
+            c.say("what was acknowledged is read");
+            (c.clients[1].wanted, c.clients[1].target) = (vec![1], 1);
+            c.call(1);
+            c.until("the read is answered", |c| !c.clients[1].is_waiting());
+        }
     })
 }
 

@@ -312,6 +312,7 @@ pub fn tiny() -> Config {
         drain_budget_bytes: 300,
         transfer_budget_bytes: 200,
         learner_restarts: 1000,
+        fences_departed: false,
         secret: 0x5ec2e7,
     }
 }
