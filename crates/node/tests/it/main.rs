@@ -1,5 +1,6 @@
 //! Real processes on shared memory: a node as users run it, with a tiny application, killed, paused and restarted.
 
+mod clocks;
 mod cluster;
 mod counter;
 mod failover;
