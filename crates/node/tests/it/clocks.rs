@@ -15,7 +15,7 @@ const INSIDE: &str = "MARTLET_TEST_NET_NAMESPACE";
 /// What the kernel says when a virtual machine has been set up from a snapshot.
 const EVENT: &[u8] = b"change@/devices/LNXSYSTM:00/VMGENCTR:00\0ACTION=change\0SUBSYSTEM=acpi\0NEW_VMGENID=1\0";
 
-/// Whoever has the right to may have the kernel announce an event.
+/// Has the kernel announce the event, which takes a right.
 fn announce() -> Result<(), Errno> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(KOBJECT_UEVENT))?;
     sendto(&socket, EVENT, SendFlags::empty(), &SocketAddrNetlink::new(0, 1)).map(|_| ())
@@ -24,14 +24,18 @@ fn announce() -> Result<(), Errno> {
 #[test]
 fn nodes_of_a_machine_that_was_set_up_from_a_snapshot_ask_for_their_lease_anew_and_go_on() {
     if std::env::var_os(INSIDE).is_none() {
-        let name = std::thread::current().name().expect("a test's thread has its name").to_owned();
+        let (_, module) = module_path!().split_once("::").expect("the crate's name comes first");
+        let name = format!("{module}::nodes_of_a_machine_that_was_set_up_from_a_snapshot_ask_for_their_lease_anew_and_go_on");
         let this = std::env::current_exe().expect("the test's own file");
         let inside = Command::new("unshare").arg("--net").arg(this).args(["--exact", &name]).env(INSIDE, "1").output();
         match inside {
             Ok(ended) if String::from_utf8_lossy(&ended.stderr).contains("unshare:") => {
                 eprintln!("not tried: it takes the right to make a namespace");
             }
-            Ok(ended) => assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout)),
+            Ok(ended) => {
+                let said = String::from_utf8_lossy(&ended.stdout);
+                assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+            }
             Err(error) => eprintln!("not tried: {error}"),
         }
         return;

@@ -28,11 +28,19 @@ pub struct Pace {
     pub expects_requests_ns: u64,
     /// For how long the memory of a member that the engine has let go of is kept at least, in nanoseconds: longer than a failover takes.
     pub forget_after_ns: u64,
+    /// For how long the memory of a peer that is gone is kept while every turn has work, in nanoseconds: then it is given up in such turns, one peer's in each.
+    pub forget_while_busy_after_ns: u64,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Pace { patience_ns: 1_000_000, short_turns_ns: 4_000, expects_requests_ns: 50_000, forget_after_ns: 5_000_000 }
+        Pace {
+            patience_ns: 1_000_000,
+            short_turns_ns: 4_000,
+            expects_requests_ns: 50_000,
+            forget_after_ns: 5_000_000,
+            forget_while_busy_after_ns: 20_000_000,
+        }
     }
 }
 
@@ -262,9 +270,7 @@ impl DutyCycle {
                 }
             }
             Step::End => {
-                if !self.turn.worked {
-                    host.forget_the_gone(self.pace.forget_after_ns);
-                }
+                host.forget_the_gone(&self.pace, self.turn.worked);
                 self.turn.now = host.member.now;
                 self.step = Step::Begin;
                 return Some(self.turn);

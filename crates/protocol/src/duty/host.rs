@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use martlet_fabric::{Fabric, NodeId, PeerId, Pulse};
 
 use super::member::{Member, PeerChange};
-use super::{Environment, Note};
+use super::{Environment, Note, Pace};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::{self, Engine, Leadership};
 use crate::membership::{Core, LevelError, View};
@@ -24,7 +24,7 @@ pub struct Host<F, E, M> {
     pub(super) pulse: Pulse,
     client_events: VecDeque<ClientEvent>,
     /// Clients whose going the application has been told of, or will be in this turn: their memory can go after it.
-    departed_clients: Vec<PeerId>,
+    departed_clients: Vec<(PeerId, Time)>,
     /// Members that the engine has let go of, but membership perhaps not.
     let_go: Vec<(PeerId, Time)>,
     /// Whether the application has sent a reply since this process leads.
@@ -74,7 +74,7 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
             match change {
                 PeerChange::ClientUp(peer) => self.client_events.push_back(ClientEvent::Up(peer)),
                 PeerChange::ClientGone(peer, certain) => {
-                    self.departed_clients.push(peer);
+                    self.departed_clients.push((peer, self.member.now));
                     self.client_events.push_back(ClientEvent::Gone { peer, certain });
                 }
                 PeerChange::MemberUp(peer, process) => self.engine.handle_peer_up(peer, process, &mut self.member.fabric),
@@ -210,18 +210,34 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         }
     }
 
-    /// Gives up the memory of peers that nobody needs any more, once that is in nobody's way: to unmap it takes a while, and a member that has died has usually
-    /// just been succeeded.
-    pub fn forget_the_gone(&mut self, after_ns: u64) {
-        for client in self.departed_clients.drain(..) {
-            self.member.fabric.forget(client);
+    /// Gives up the memory of peers that is needed no more, and with it their queue pairs where there are any, once that is in the way of nothing: to unmap it takes a
+    /// while, and a member that has died has usually just been succeeded. In a turn with work (`busy`) it is one peer's at most, and only if it has been kept for long.
+    #[inline]
+    pub(super) fn forget_the_gone(&mut self, pace: &Pace, busy: bool) {
+        if !self.departed_clients.is_empty() || !self.let_go.is_empty() {
+            self.forget_some(pace, busy);
         }
-        if self.let_go.is_empty() {
-            return;
-        }
+    }
+
+    #[cold]
+    fn forget_some(&mut self, pace: &Pace, busy: bool) {
         let Member { core, fabric, now, .. } = &mut self.member;
+        let mut left = if busy { 1 } else { usize::MAX };
+        let mut is_time = |since: Time, after_ns: u64, may: &mut dyn FnMut() -> bool| {
+            let after_ns = if busy { pace.forget_while_busy_after_ns } else { after_ns };
+            let go = left > 0 && now.since(since) >= after_ns && may();
+            left -= usize::from(go);
+            go
+        };
+        self.departed_clients.retain(|(client, since)| {
+            let go = is_time(*since, 0, &mut || true);
+            if go {
+                fabric.forget(*client);
+            }
+            !go
+        });
         self.let_go.retain(|(peer, since)| {
-            let go = now.since(*since) >= after_ns && core.forget(*peer);
+            let go = is_time(*since, pace.forget_after_ns, &mut || core.forget(*peer));
             if go {
                 fabric.forget(*peer);
             }
@@ -241,9 +257,9 @@ impl<F: Fabric, E: Engine, M: StateMachine> Host<F, E, M> {
         assert!(!leads || engine.fencing_token().is_some_and(|token| token > 0), "a leader without a fencing token");
     }
 
-    /// How many members the engine has let go of that are still remembered.
+    /// How many peers are gone, or let go of by the engine, that are still remembered.
     pub fn awaiting_forgetting(&self) -> usize {
-        self.let_go.len()
+        self.departed_clients.len() + self.let_go.len()
     }
 
     /// Lets the application know that every client is gone: this life ends.
@@ -364,5 +380,54 @@ impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
 
     fn client_event(&mut self) -> Option<ClientEvent> {
         self.client_events.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_fabric::Incarnation;
+    use martlet_fabric::double::Nobody;
+
+    use super::*;
+    use crate::engine::PrimaryBackup;
+    use crate::engine::primary_backup::Config;
+    use crate::membership::{self, Roles};
+    use crate::replica::NoState;
+
+    fn host(now: Time) -> Host<Nobody, PrimaryBackup, NoState> {
+        let me = ProcessId { node: NodeId(0), incarnation: Incarnation(1) };
+        let core = Core::new(now, membership::Config::new(me, Roles::COORDINATOR.with(Roles::REPLICA)));
+        Host::new(me, Nobody, core, PrimaryBackup::new(me, Config::default()), NoState, now)
+    }
+
+    /// Over a network that is what takes a departed process's queue pairs away.
+    #[test]
+    fn a_process_that_is_busy_gives_up_what_is_needed_no_more_before_long_and_bit_by_bit() {
+        let (start, pace) = (Time(1_000_000), Pace::default());
+        let mut host = host(start);
+        host.departed_clients.push((PeerId(7), start));
+        host.let_go.extend([(PeerId(8), start), (PeerId(9), start)]);
+        let mut kept = |later_ns: u64| {
+            host.member.now = start.after(later_ns);
+            host.forget_the_gone(&pace, true);
+            host.awaiting_forgetting()
+        };
+        assert_eq!(kept(pace.forget_while_busy_after_ns - 1), 3, "there may be a turn without work soon");
+        let in_turns =
+            [kept(pace.forget_while_busy_after_ns), kept(pace.forget_while_busy_after_ns), kept(pace.forget_while_busy_after_ns)];
+        assert_eq!(in_turns, [2, 1, 0]);
+    }
+
+    #[test]
+    fn a_turn_without_work_gives_up_all_that_is_needed_no_more() {
+        let (start, pace) = (Time(1_000_000), Pace::default());
+        let mut host = host(start);
+        host.departed_clients.push((PeerId(7), start));
+        host.let_go.extend([(PeerId(8), start), (PeerId(9), start.after(1))]);
+        host.forget_the_gone(&pace, false);
+        assert_eq!(host.awaiting_forgetting(), 2, "a failover may be under way");
+        host.member.now = start.after(pace.forget_after_ns);
+        host.forget_the_gone(&pace, false);
+        assert_eq!(host.awaiting_forgetting(), 1);
     }
 }

@@ -25,7 +25,7 @@
 //! comes with the first turn that begins [`Pace::short_turns_ns`] after the last of its kind. A request that arrives finds the thread somewhere in a turn, so what
 //! a turn looks at is what it waits for. A busy process sees deaths later by as much.
 //!
-//! What nobody waits for, such as giving up a dead peer's memory, is left for a turn without work.
+//! What nobody waits for, such as giving up a dead peer's memory, is left for a turn without work. If there is none for long it is done bit by bit.
 
 mod cycle;
 mod environment;

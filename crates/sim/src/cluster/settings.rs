@@ -133,7 +133,14 @@ fn mean_ns(chance: &mut Rng, temper: Temper, ground: Ground, fault: Fault) -> Op
 fn drawn_pace(chance: &mut Rng) -> Pace {
     let expects_requests_ns = if chance.bool() { 0 } else { 100 * chance.u64(1..500) };
     let short = chance.u64(200..5_000);
-    Pace { expects_requests_ns, short_turns_ns: 4 * short, patience_ns: 2 * short, forget_after_ns: 4 * short }
+    let forget_after_ns = 4 * short;
+    Pace {
+        expects_requests_ns,
+        short_turns_ns: 4 * short,
+        patience_ns: 2 * short,
+        forget_after_ns,
+        forget_while_busy_after_ns: 4 * forget_after_ns,
+    }
 }
 
 impl Settings {
@@ -321,7 +328,13 @@ impl Settings {
             nodes: 3,
             roles: vec![both; 3],
             leases: Leases::Primary,
-            pace: Pace { expects_requests_ns: 0, patience_ns: 5_000, forget_after_ns: 5_000, ..Pace::default() },
+            pace: Pace {
+                expects_requests_ns: 0,
+                patience_ns: 5_000,
+                forget_after_ns: 5_000,
+                forget_while_busy_after_ns: 20_000,
+                ..Pace::default()
+            },
             broken_turns: 0,
             break_ns: Span(0, 0),
             long_breaks: 0,

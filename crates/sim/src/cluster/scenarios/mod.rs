@@ -165,7 +165,7 @@ pub(super) fn read_from_the_past(plan: &Plan, standstill: Standstill) -> (Report
     (settings.pace.expects_requests_ns, settings.pace.short_turns_ns) = (50_000, 0);
     if writes {
         // No memory is given up that is needed no more, which would take the lanes away too.
-        settings.pace.forget_after_ns = u64::MAX / 2;
+        (settings.pace.forget_after_ns, settings.pace.forget_while_busy_after_ns) = (u64::MAX / 2, u64::MAX / 2);
     }
     let clock_stops = standstill != Standstill::Suspended || Careless::MonotonicTime.is_planted();
     play::<PrimaryBackup, false>(plan, settings, |c| {
