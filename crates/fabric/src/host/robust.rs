@@ -70,7 +70,8 @@ struct List {
 }
 
 thread_local! {
-    static HELD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// The thread that holds some: its id, or 0. A fork has the value, and not the words.
+    static HELD: std::cell::Cell<i32> = const { std::cell::Cell::new(0) };
 }
 
 /// The death words of the thread that registered them. Dropping it on that thread gives them back: they read 0, which is a clean end and no
@@ -122,7 +123,8 @@ impl DeathWords {
         if last >= memory.len() {
             return Err(DeathWordsError::Word { word: last, words: memory.len() });
         }
-        if HELD.get() {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        if HELD.get() == tid {
             return Err(DeathWordsError::Twice);
         }
         let before = get_list()?;
@@ -153,10 +155,9 @@ impl DeathWords {
             drop(unsafe { Box::from_raw(list.as_ptr()) });
             return Err(error.into());
         }
-        HELD.set(true);
-        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u64;
+        HELD.set(tid);
         for word in &words {
-            memory[*word].store(tid | WAITERS, Ordering::Release);
+            memory[*word].store(tid as u64 | WAITERS, Ordering::Release);
         }
         Ok(DeathWords { area, words, list, before, _thread: PhantomData })
     }
@@ -179,7 +180,7 @@ impl Drop for DeathWords {
             // The kernel keeps the list, so it must stay; its words hold nobody's id.
             Err(error) => tracing::error!(%error, "the C library's robust list could not be put back"),
         }
-        HELD.set(false);
+        HELD.set(0);
         // Whoever waits for a change of a word learns of the clean end too.
         for word in &self.words {
             futex::wake_word(&self.area.memory()[*word]);
@@ -240,6 +241,28 @@ mod tests {
         .join()
         .expect("the thread ends");
         assert!((0..16).all(|word| load(&area, word) == 0));
+    }
+
+    #[test]
+    fn a_fork_of_a_thread_that_holds_words_holds_none_and_may_register_its_own() {
+        let theirs = area();
+        std::thread::spawn(move || {
+            let held = DeathWords::register_in(theirs, &[1]).expect("registered");
+            // SAFETY: the child has this thread alone, maps memory, makes system calls, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let own = DeathWords::register_in(area(), &[2]);
+                // SAFETY: it ends the child at once.
+                unsafe { libc::_exit(i32::from(own.is_err())) };
+            }
+            let mut status = -1;
+            // SAFETY: it waits for its own child, into a live variable.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0, "the child could not register words");
+            drop(held);
+        })
+        .join()
+        .expect("no panic");
     }
 
     #[test]
