@@ -1,0 +1,248 @@
+//! How a server becomes three replicas, and a replica one more: by `fork`, while the server waits.
+//!
+//! So replicas are born with the same memory: the same hash seeds and random state, the same addresses, nothing of a start to be repeated; and pages are shared until they
+//! are written.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
+use std::sync::atomic::Ordering;
+
+use martlet_node::config::{Cluster, ClusterConfig, ElectionConfig, EngineKind, Idle, Key, NodeEntry, Pin, Priority, ThreadsConfig};
+use martlet_node::embed;
+use martlet_protocol::replica::Execution;
+
+use crate::board::{Board, Holder, NODES};
+use crate::control::Control;
+use crate::machine::Machine;
+use crate::main_thread::Confined;
+use crate::replica::{REPLICAS, Replica, install, turn, uninstall, with};
+use crate::socket::Poller;
+use crate::sys::{complain, die};
+use crate::table::Table;
+use crate::{clock, fiber, keeper, process, sys, threads};
+
+/// What a captured process goes by from its start.
+#[derive(Debug, Default)]
+pub struct Run {
+    /// Its name, which `martlet run` has given it.
+    pub name: String,
+    /// The cluster's key, once there is a cluster.
+    key: String,
+    /// The server's epoll instance, once a captured descriptor is there.
+    pub epoll: Option<RawFd>,
+    /// What else it waits for there.
+    pub internal: BTreeMap<RawFd, libc::epoll_event>,
+    /// The captured descriptors before the birth.
+    pub early: Table,
+    /// Where the server's output goes, and its errors.
+    output: Option<[RawFd; 2]>,
+}
+
+static RUN: Confined<RefCell<Option<Run>>> = Confined::new(RefCell::new(None));
+static BORN: Confined<Cell<bool>> = Confined::new(Cell::new(false));
+
+/// Uses what this process goes by, if it is captured.
+pub fn with_run<R>(use_it: impl FnOnce(&mut Run) -> R) -> Option<R> {
+    RUN.get().borrow_mut().as_mut().map(use_it)
+}
+
+/// This process is captured, under this name.
+pub fn capture(name: String) {
+    *RUN.get().borrow_mut() = Some(Run { name, ..Run::default() });
+}
+
+/// Whether there are replicas.
+pub fn is_born() -> bool {
+    BORN.get().get()
+}
+
+/// Makes replicas of the server, which waits for the first time.
+pub fn bear() {
+    let made = Board::create().and_then(|board| Key::generate().map(|key| (board, key)));
+    let (board, key) = match made {
+        Ok(made) => made,
+        Err(error) => die(&format!("cannot make replicas: {error}")),
+    };
+    let table = with_run(|run| {
+        run.key = key.to_hex();
+        run.output = saved_output().ok();
+        std::mem::take(&mut run.early)
+    });
+    clock::set(clock::real());
+    BORN.get().set(true);
+    // Without a node so far, which a fork has not anyhow.
+    start(0, board, table.unwrap_or_default());
+    for node in 1..REPLICAS as u16 {
+        if fork(node) {
+            return;
+        }
+    }
+}
+
+/// Forks a replica that is this node. Returns whether this process is the new one.
+pub fn fork(node: u16) -> bool {
+    // Nobody who waits for the server's children is to hear of it: its parent is a process that ends at once.
+    // SAFETY: the server waits, and all of its helpers rest; the library's own threads hold no lock that the fork takes, since it uses nothing of theirs.
+    let pid = unsafe { sys::fork() };
+    if pid < 0 {
+        complain(&format!("a replica cannot be forked: {}", io::Error::last_os_error()));
+        return false;
+    }
+    if pid > 0 {
+        let mut status = 0;
+        // SAFETY: it waits for its own child; the pointer is to a place for its status.
+        unsafe { libc::waitpid(pid, &mut status, 0) };
+        return false;
+    }
+    // SAFETY: as above, in a process with one thread.
+    match unsafe { sys::fork() } {
+        0 => {}
+        // SAFETY: it ends this process, which has nothing of its own.
+        _ => unsafe { libc::_exit(0) },
+    }
+    become_replica(node);
+    true
+}
+
+/// In a fork: everything that was its parent's own is made anew.
+fn become_replica(node: u16) {
+    // Its descriptors are closed before their numbers are used again.
+    let Some(Replica { board, mut table, round, wait, .. }) = uninstall() else { die("a fork of no replica") };
+    crate::machine::OWN.get().set(0);
+    keeper::HOLDS.store(false, Ordering::Relaxed);
+    if let Err(error) = close_parents_own(&table) {
+        die(&format!("a fork cannot tell its descriptors: {error}"));
+    }
+    table.lingering.clear();
+    let slots: Vec<u32> = table.iter().map(|(slot, _)| slot).collect();
+    start(node, board, table);
+    with(|replica| {
+        (replica.round, replica.wait) = (round, wait);
+        for slot in slots {
+            if let Some(connection) = replica.table.get_mut(slot) {
+                (connection.watched, connection.noted, connection.broken) = (0, false, false);
+            }
+            replica.place_placeholder(slot);
+        }
+    });
+    show_output(false);
+    // SAFETY: this process has one thread.
+    unsafe { threads::start_again() };
+}
+
+/// Starts a replica in this process, with a node that has its first turn when the server next gives way.
+fn start(node: u16, board: Board, table: Table) {
+    let pid = std::process::id() as i32;
+    let started = || -> io::Result<()> {
+        let own = Holder { node, pid, started: process::started(pid)? };
+        let poller = Poller::new()?;
+        let control = with_run(|run| Control::connect(&run.name).ok()).flatten();
+        if let Some(control) = &control {
+            poller.watch(control.fd(), 0, libc::EPOLLIN as u32)?;
+            control.tell(&format!("hello {node} {pid}"));
+        }
+        keeper::start(own)?;
+        install(Replica::new(own, board, control, poller, table));
+        fiber::prepare(run_node)
+    };
+    if let Err(error) = started() {
+        die(&format!("a replica cannot be started: {error}"));
+    }
+}
+
+/// The node's whole life, on its own stack.
+fn run_node() {
+    let ended = with(|replica| (replica.node, replica.poller.0.as_raw_fd())).ok_or_else(|| "it is no replica".to_owned()).and_then(
+        |(node, poller)| {
+            let (name, key) = with_run(|run| (run.name.clone(), run.key.clone())).ok_or("it is not captured")?;
+            let cluster = Cluster::new(config(&name, key)).map_err(|error| error.to_string())?;
+            let builder = embed::Replica::builder().cluster(cluster).node(node).threads(threads_config()).all_here();
+            let direct = builder.direct(Machine).map_err(|error| error.to_string())?;
+            // SAFETY: the replica keeps it open for as long as this process lives.
+            direct.watch(unsafe { BorrowedFd::borrow_raw(poller) }).map_err(|error| error.to_string())?;
+            direct.run(turn).map_err(|error| error.to_string())
+        },
+    );
+    match ended {
+        Ok(_) => die("its node has been asked to end"),
+        Err(why) => die(&why),
+    }
+}
+
+/// The cluster of a server's replicas. A replica that stands still is taken for gone only after seconds: a server may take that long over one request, and a death is
+/// seen by the kernel's word anyhow.
+fn config(run: &str, key: String) -> ClusterConfig {
+    let nodes = (0..NODES as u16).map(NodeEntry::new).collect();
+    let mut config = ClusterConfig::new(format!("run-{run}"), nodes);
+    config.key = Some(key.into());
+    config.engine =
+        EngineKind::ALL.into_iter().find(|engine| engine.traits().executes_on_commit).expect("an engine that executes on commit");
+    config.execution = Execution::Committed;
+    config.election = Some(ElectionConfig { heartbeat_us: 20_000, cap: 250, failure: 1, recovery: 2 });
+    config.detector.broadcast_timeout_us = 10_000_000;
+    config
+}
+
+fn threads_config() -> ThreadsConfig {
+    ThreadsConfig { pin: Pin::None, priority: Priority::Normal, idle: Idle::Park, rehearse_every_us: 0, ..ThreadsConfig::default() }
+}
+
+/// Copies of standard output and error under high numbers, which stay what they are.
+fn saved_output() -> io::Result<[RawFd; 2]> {
+    // SAFETY: plain system calls.
+    let copy = |fd: RawFd| sys::checked(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 200) }).map(|fd| fd as RawFd);
+    let [output, errors] = [copy(1)?, copy(2)?];
+    sys::MESSAGES.store(errors, Ordering::Relaxed);
+    Ok([output, errors])
+}
+
+/// A leader's server writes where the first one did; what a follower's writes is the same, and goes nowhere.
+pub fn show_output(shown: bool) {
+    let Some(saved) = with_run(|run| run.output).flatten() else { return };
+    for (fd, saved) in [1, 2].into_iter().zip(saved) {
+        // SAFETY: plain system calls; the path ends with a zero byte.
+        unsafe {
+            if shown {
+                libc::syscall(libc::SYS_dup3, saved, fd, 0);
+            } else {
+                let nowhere = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_WRONLY, 0);
+                libc::syscall(libc::SYS_dup3, nowhere, fd, 0);
+                libc::syscall(libc::SYS_close, nowhere);
+            }
+        }
+    }
+}
+
+/// Closes what was the parent's own: its connections, which this process only knows, and the descriptors of its node. Of its memory the node's fabric has seen to.
+fn close_parents_own(table: &Table) -> io::Result<()> {
+    let epoll = with_run(|run| run.epoll).flatten();
+    let mut own = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let entry = entry?;
+        let Some(fd) = entry.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok()) else { continue };
+        let Ok(what) = std::fs::read_link(entry.path()) else { continue };
+        let what = what.to_string_lossy();
+        let is_nodes = ["socket:", "anon_inode:", "/memfd:martlet"].iter().any(|start| what.starts_with(start));
+        if is_nodes && fd > 2 && !table.listeners.contains_key(&fd) && Some(fd) != epoll {
+            own.push(fd);
+        }
+    }
+    for fd in own {
+        sys::close(fd);
+    }
+    // The parent's instance would be shared.
+    if let Some(epoll) = epoll {
+        let Poller(fresh) = Poller::new()?;
+        sys::move_to(fresh, epoll)?;
+        with_run(|run| {
+            for (fd, event) in &run.internal {
+                let mut event = *event;
+                // SAFETY: the pointer is to an event.
+                unsafe { libc::syscall(libc::SYS_epoll_ctl, epoll, libc::EPOLL_CTL_ADD, *fd, &mut event) };
+            }
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! Memory that all replicas of a server map, and that outlives each of them: where a leader collects its rounds, and how far it has come with its connections.
+//!
+//! It is made before the first fork, and every replica has it from its birth. Each of its parts has one writer at a time: a stage the replica of that node, the rest who
+//! leads. A leader writes after it has made sure that the one before it is dead; so whoever reads a dead one's part finds it at rest.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::entry::MAX_ROUND_BYTES;
+use crate::stream::Seal;
+
+/// Nodes that a replica may be.
+pub const NODES: usize = martlet_protocol::basics::layout::MAX_MEMBERS;
+/// Connections at once.
+pub const SLOTS: usize = 16 << 10;
+/// A stage holds a round.
+pub const STAGE_BYTES: usize = MAX_ROUND_BYTES;
+
+/// How far the leader has come with a connection: in memory.
+#[repr(C, align(32))]
+struct Cells {
+    /// The connection's name; 0 while the line is being set up.
+    connection: AtomicU64,
+    /// Up to where, and with what checksum, output may have been given to the kernel: written before it is.
+    seal: AtomicU64,
+    /// Up to where it has been: written after it has.
+    written: AtomicU64,
+}
+
+#[repr(C, align(4096))]
+struct Words {
+    /// Replicas that may hold sockets, by node: a process's number, or 0. Who leads stands here, and who died leading until its successor has all that it held.
+    holders: [AtomicU64; NODES],
+    /// When those processes started, in clock ticks since the host did.
+    started: [AtomicU64; NODES],
+    /// Whether a leader has ever begun to serve.
+    open: AtomicU64,
+    lines: [Cells; SLOTS],
+}
+
+/// The mapping. It is never taken down.
+#[derive(Clone, Copy)]
+pub struct Board {
+    words: &'static Words,
+    stages: *mut u8,
+}
+
+impl std::fmt::Debug for Board {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Board").finish_non_exhaustive()
+    }
+}
+
+/// A replica that may hold sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its node.
+    pub node: u16,
+    /// Its process.
+    pub pid: i32,
+    /// When that started, in clock ticks since the host did.
+    pub started: u64,
+}
+
+impl Board {
+    /// Maps a new one, which forks share.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn create() -> io::Result<Board> {
+        let len = size_of::<Words>() + NODES * STAGE_BYTES;
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: the kernel chooses a free range.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = base.cast::<u8>();
+        // SAFETY: the range begins with as many zero bytes, at a page; all bits are valid atomics, and it is never unmapped. The stages lie behind the words.
+        Ok(Board { words: unsafe { &*base.cast::<Words>() }, stages: unsafe { base.add(size_of::<Words>()) } })
+    }
+
+    fn stage(&self, node: u16) -> *mut u8 {
+        assert!(usize::from(node) < NODES, "node {node} of {NODES}");
+        // SAFETY: within the mapping, as just checked.
+        unsafe { self.stages.add(usize::from(node) * STAGE_BYTES) }
+    }
+
+    /// Where the replica of this node collects its rounds.
+    ///
+    /// # Safety
+    /// This process is that replica, leads, and holds no other reference to it.
+    #[allow(clippy::mut_from_ref, reason = "the memory is shared with other processes, not with this value")]
+    pub unsafe fn own_stage(&self, node: u16) -> &'static mut [u8] {
+        // SAFETY: so many bytes of the mapping, which is never taken down; nobody else uses them, as the caller promises.
+        unsafe { std::slice::from_raw_parts_mut(self.stage(node), STAGE_BYTES) }
+    }
+
+    /// What stands in the stage of a replica that is dead.
+    ///
+    /// # Safety
+    /// It is, and no other of that node runs that could lead.
+    pub unsafe fn dead_stage(&self, node: u16) -> &'static [u8] {
+        // SAFETY: so many bytes of the mapping, which is never taken down; nobody writes them, as the caller promises.
+        unsafe { std::slice::from_raw_parts(self.stage(node), STAGE_BYTES) }
+    }
+
+    /// This replica may hold sockets from now on.
+    pub fn hold(&self, holder: Holder) {
+        let node = usize::from(holder.node);
+        self.words.holders[node].store(0, Ordering::SeqCst);
+        self.words.started[node].store(holder.started, Ordering::SeqCst);
+        self.words.holders[node].store(holder.pid as u64, Ordering::SeqCst);
+    }
+
+    /// A dead one holds nothing any more that is wanted.
+    pub fn let_go(&self, holder: Holder) {
+        self.words.holders[usize::from(holder.node)].store(0, Ordering::SeqCst);
+    }
+
+    /// Who may hold sockets.
+    pub fn holders(&self) -> Vec<Holder> {
+        let of = |node: usize| {
+            let pid = self.words.holders[node].load(Ordering::SeqCst) as i32;
+            (pid != 0).then(|| Holder { node: node as u16, pid, started: self.words.started[node].load(Ordering::SeqCst) })
+        };
+        (0..NODES).filter_map(of).collect()
+    }
+
+    /// A leader begins to serve.
+    pub fn open(&self) {
+        self.words.open.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether one ever has.
+    pub fn is_open(&self) -> bool {
+        self.words.open.load(Ordering::SeqCst) != 0
+    }
+
+    /// The leader has a new connection in this slot.
+    pub fn begin_line(&self, slot: u32, connection: u64, seal: Seal, written: u64) {
+        let line = &self.words.lines[slot as usize];
+        line.connection.store(0, Ordering::Release);
+        line.seal.store(seal.0, Ordering::Release);
+        line.written.store(written, Ordering::Release);
+        line.connection.store(connection, Ordering::Release);
+    }
+
+    /// The leader is about to give output of a connection to the kernel, up to here at most.
+    pub fn intend(&self, slot: u32, seal: Seal) {
+        self.words.lines[slot as usize].seal.store(seal.0, Ordering::Release);
+    }
+
+    /// The kernel has taken the output up to here.
+    pub fn written(&self, slot: u32, offset: u64) {
+        self.words.lines[slot as usize].written.store(offset, Ordering::Release);
+    }
+
+    /// What the leader says of a connection.
+    pub fn line(&self, slot: u32, connection: u64) -> Line {
+        let line = &self.words.lines[slot as usize];
+        let whose = || line.connection.load(Ordering::Acquire);
+        let before = whose();
+        let its = Line::Its { written: line.written.load(Ordering::Acquire), seal: Seal(line.seal.load(Ordering::Acquire)) };
+        // Slots are given to connections in the order of their names.
+        match (before == connection, whose()) {
+            (true, after) if after == connection => its,
+            (_, after) if after > connection => Line::Gone,
+            _ => Line::Unborn,
+        }
+    }
+}
+
+/// What a leader says of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// Nothing so far.
+    Unborn,
+    /// How far it is.
+    Its {
+        /// Up to where the kernel has taken its output.
+        written: u64,
+        /// Up to where it may have, and with what checksum.
+        seal: Seal,
+    },
+    /// It is closed, and its slot is another one's.
+    Gone,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_connections() {
+        let board = Board::create().expect("memory");
+        assert_eq!(board.line(5, 7), Line::Unborn);
+        board.begin_line(5, 7, Seal::of(0, 0), 0);
+        board.intend(5, Seal::of(10, 99));
+        board.written(5, 4);
+        assert_eq!(board.line(5, 7), Line::Its { written: 4, seal: Seal::of(10, 99) });
+        board.begin_line(5, 8, Seal::of(0, 0), 0);
+        assert_eq!(board.line(5, 7), Line::Gone);
+        assert_eq!(board.line(5, 8), Line::Its { written: 0, seal: Seal::of(0, 0) });
+        assert_eq!(board.line(5, 9), Line::Unborn);
+    }
+
+    #[test]
+    fn holders_stand_there_until_they_are_let_go() {
+        let board = Board::create().expect("memory");
+        let (first, second) = (Holder { node: 0, pid: 10, started: 5 }, Holder { node: 3, pid: 11, started: 6 });
+        board.hold(first);
+        board.hold(second);
+        assert_eq!(board.holders(), [first, second]);
+        board.let_go(first);
+        assert_eq!(board.holders(), [second]);
+        assert!(!board.is_open());
+        board.open();
+        assert!(board.is_open());
+    }
+}

@@ -1,0 +1,98 @@
+//! A second stack for the captured thread: the replica's node runs on it, and the server on its own.
+//!
+//! The node wants to have the thread until its end, and so does the server. Each gives way to the other where it would wait: the server in its captured calls, the node
+//! in the turn that it gives its program. So a captured input costs no hand-over between threads, the server's death is the death of the thread that others watch, and a
+//! server that hangs is a node that hangs.
+
+use std::cell::{Cell, UnsafeCell};
+use std::io;
+
+use crate::main_thread::Confined;
+
+/// Of the node's stack, in bytes: the usual size of a thread's.
+const STACK_BYTES: usize = 8 << 20;
+/// Below it, which nothing may touch.
+const GUARD_BYTES: usize = 64 << 10;
+
+struct Contexts {
+    server: UnsafeCell<Option<Box<libc::ucontext_t>>>,
+    library: UnsafeCell<Option<Box<libc::ucontext_t>>>,
+    body: Cell<Option<fn()>>,
+    stack: Cell<*mut libc::c_void>,
+}
+
+static CONTEXTS: Confined<Contexts> = Confined::new(Contexts {
+    server: UnsafeCell::new(None),
+    library: UnsafeCell::new(None),
+    body: Cell::new(None),
+    stack: Cell::new(std::ptr::null_mut()),
+});
+
+fn blank() -> Box<libc::ucontext_t> {
+    // SAFETY: all zeros are a valid value, which getcontext or swapcontext fills before it is used.
+    Box::new(unsafe { std::mem::zeroed() })
+}
+
+/// Makes the second stack, on which `body` runs when the server next gives way. It must not return. An earlier stack, which a fork has left behind, is given back.
+///
+/// # Errors
+/// When there is no memory.
+pub fn prepare(body: fn()) -> io::Result<()> {
+    let contexts = CONTEXTS.get();
+    let len = STACK_BYTES + GUARD_BYTES;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
+    // SAFETY: the kernel chooses a free range.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the lowest part of the range just mapped.
+    unsafe { libc::mprotect(base, GUARD_BYTES, libc::PROT_NONE) };
+    let old = contexts.stack.replace(base);
+    if !old.is_null() {
+        // SAFETY: it was mapped here, before a fork; this thread runs on the server's stack, and nothing will go back to that one.
+        unsafe { libc::munmap(old, len) };
+    }
+    contexts.body.set(Some(body));
+    let mut context = blank();
+    // SAFETY: getcontext fills the context, whose stack is the range above the guard; makecontext has it call `enter` there. The context stays in its box.
+    unsafe {
+        libc::getcontext(&mut *context);
+        context.uc_stack.ss_sp = base.byte_add(GUARD_BYTES);
+        context.uc_stack.ss_size = STACK_BYTES;
+        context.uc_link = std::ptr::null_mut();
+        libc::makecontext(&mut *context, enter, 0);
+        *contexts.library.get() = Some(context);
+        *contexts.server.get() = Some(blank());
+    }
+    Ok(())
+}
+
+extern "C" fn enter() {
+    if let Some(body) = CONTEXTS.get().body.get() {
+        body();
+    }
+    crate::sys::die("its node has come to an end");
+}
+
+fn switch(from: &UnsafeCell<Option<Box<libc::ucontext_t>>>, to: &UnsafeCell<Option<Box<libc::ucontext_t>>>) {
+    // SAFETY: this thread alone reaches the contexts, which stay in their boxes until `prepare` puts others in their place, on the server's stack, when nothing will
+    // go back to them. `to` was filled by `prepare` or by the switch that left it.
+    unsafe {
+        let from: *mut libc::ucontext_t = (*from.get()).as_deref_mut().expect("prepared");
+        let to: *const libc::ucontext_t = (*to.get()).as_deref().expect("prepared");
+        libc::swapcontext(from, to);
+    }
+}
+
+/// From the server's stack to the node's. Returns when the node gives way.
+pub fn to_library() {
+    let contexts = CONTEXTS.get();
+    switch(&contexts.server, &contexts.library);
+}
+
+/// From the node's stack to the server's. Returns when the server gives way.
+pub fn to_server() {
+    let contexts = CONTEXTS.get();
+    switch(&contexts.library, &contexts.server);
+}

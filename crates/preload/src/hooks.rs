@@ -1,0 +1,540 @@
+//! The entry points: functions of the C library that a server calls, and finds here.
+//!
+//! Each asks first whether the server's code runs on the captured thread; the library's own calls, and those of other threads, go to the kernel. So do calls for
+//! descriptors that are not captured.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::RawFd;
+
+use libc::{clockid_t, iovec, msghdr, nfds_t, off_t, pid_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
+
+use crate::birth::{self, with_run};
+use crate::main_thread::{InLibrary, in_server};
+use crate::replica::{Wait, with};
+use crate::serving::Change;
+use crate::stream::Found;
+use crate::sys::{complain, die, fail, set_errno};
+use crate::table::{Interest, Table};
+use crate::{clock, fiber, sys, threads};
+
+/// Runs the library's code for a captured descriptor: `body` gets the replica and the connection's slot. `None`: it is not captured.
+fn on_connection<R>(fd: RawFd, body: impl FnOnce(&mut crate::replica::Replica, u32) -> R) -> Option<R> {
+    if !in_server() || fd < crate::table::FIRST_FD {
+        return None;
+    }
+    let _library = InLibrary::enter();
+    with(|replica| replica.table.slot_of(fd).map(|slot| body(replica, slot))).flatten()
+}
+
+/// What is not captured would be done to one replica only, so that the replicas would differ.
+fn refuse(fd: RawFd, call: &str) {
+    if in_server() {
+        let _library = InLibrary::enter();
+        let captured = with(|replica| replica.table.captures(fd)).or_else(|| with_run(|run| run.early.captures(fd)));
+        if captured == Some(true) {
+            die(&format!("the server calls {call} on a connection, which this version does not capture"));
+        }
+    }
+}
+
+/// # Safety
+/// As for the system call.
+macro_rules! kernel {
+    ($call:ident $(, $argument:expr)*) => {
+        // SAFETY: the arguments are the caller's, who keeps to what the call asks for.
+        unsafe { libc::syscall(libc::$call $(, $argument)*) }
+    };
+}
+
+fn read_into(fd: c_int, buffer: *mut c_void, len: size_t) -> Option<ssize_t> {
+    let found = on_connection(fd, |replica, slot| {
+        // SAFETY: the caller gives so many bytes to be written.
+        let into = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), if buffer.is_null() { 0 } else { len }) };
+        replica.read(slot, into)
+    })?;
+    Some(match found {
+        Found::Bytes(bytes) => bytes as ssize_t,
+        Found::Closed => 0,
+        Found::Nothing => fail(libc::EAGAIN) as ssize_t,
+        Found::Failed(errno) => fail(errno) as ssize_t,
+    })
+}
+
+fn write_from(fd: c_int, parts: &[&[u8]]) -> Option<ssize_t> {
+    let taken = on_connection(fd, |replica, slot| replica.write(slot, parts))?;
+    Some(taken.map_or_else(|errno| fail(errno) as ssize_t, |taken| taken as ssize_t))
+}
+
+/// # Safety
+/// `buffer` is a pointer to so many bytes, or null.
+unsafe fn bytes<'a>(buffer: *const c_void, len: size_t) -> &'a [u8] {
+    // SAFETY: as the caller promises.
+    if buffer.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(buffer.cast(), len) } }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+    read_into(fd, buffer, len).unwrap_or_else(|| kernel!(SYS_read, fd, buffer, len) as ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != 0 {
+        refuse(fd, "recv with such flags");
+    }
+    read_into(fd, buffer, len).unwrap_or_else(|| kernel!(SYS_recvfrom, fd, buffer, len, flags, 0usize, 0usize) as ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    refuse(fd, "recvfrom");
+    kernel!(SYS_recvfrom, fd, buffer, len, flags, from, from_len) as ssize_t
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    refuse(fd, "recvmsg");
+    kernel!(SYS_recvmsg, fd, message, flags) as ssize_t
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+    refuse(fd, "readv");
+    kernel!(SYS_readv, fd, vectors, count) as ssize_t
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+    // SAFETY: the caller gives so many bytes.
+    write_from(fd, &[unsafe { bytes(buffer, len) }]).unwrap_or_else(|| kernel!(SYS_write, fd, buffer, len) as ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != 0 {
+        refuse(fd, "send with such flags");
+    }
+    // SAFETY: the caller gives so many bytes.
+    write_from(fd, &[unsafe { bytes(buffer, len) }])
+        .unwrap_or_else(|| kernel!(SYS_sendto, fd, buffer, len, flags, 0usize, 0usize) as ssize_t)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+    if in_server() && fd >= crate::table::FIRST_FD {
+        // SAFETY: the caller gives so many vectors, each of so many bytes.
+        let parts: Vec<&[u8]> = unsafe {
+            let vectors = std::slice::from_raw_parts(vectors, usize::try_from(count).unwrap_or(0));
+            vectors.iter().map(|vector| bytes(vector.iov_base, vector.iov_len)).collect()
+        };
+        if let Some(written) = write_from(fd, &parts) {
+            return written;
+        }
+    }
+    kernel!(SYS_writev, fd, vectors, count) as ssize_t
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendto(
+    fd: c_int,
+    buffer: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> ssize_t {
+    refuse(fd, "sendto");
+    kernel!(SYS_sendto, fd, buffer, len, flags, to, to_len as usize) as ssize_t
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    refuse(fd, "sendmsg");
+    kernel!(SYS_sendmsg, fd, message, flags) as ssize_t
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
+    refuse(to, "sendfile");
+    kernel!(SYS_sendfile, to, from, offset, len) as ssize_t
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
+    refuse(to, "sendfile");
+    kernel!(SYS_sendfile, to, from, offset, len) as ssize_t
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    refuse(fd, "shutdown");
+    kernel!(SYS_shutdown, fd, how) as c_int
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    refuse(fd, "dup");
+    kernel!(SYS_dup, fd) as c_int
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    refuse(fd, "dup2");
+    refuse(to, "dup2");
+    kernel!(SYS_dup2, fd, to) as c_int
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if on_connection(fd, |replica, slot| replica.close(slot)).is_some() {
+        return 0;
+    }
+    if in_server() {
+        let _library = InLibrary::enter();
+        with(|replica| replica.close_listener(fd));
+        with_run(|run| {
+            run.internal.remove(&fd);
+            run.early.listeners.remove(&fd);
+            run.early.interests.remove(&fd);
+        });
+    }
+    kernel!(SYS_close, fd) as c_int
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let result = kernel!(SYS_listen, fd, backlog) as c_int;
+    if result != 0 || !in_server() {
+        return result;
+    }
+    let _library = InLibrary::enter();
+    let kind = |option| sys::socket_option::<c_int>(fd, libc::SOL_SOCKET, option).unwrap_or(-1);
+    with_run(|run| match kind(libc::SO_DOMAIN) {
+        libc::AF_INET | libc::AF_INET6 if !birth::is_born() => {
+            run.early.listeners.insert(fd, Default::default());
+        }
+        libc::AF_UNIX => die("the server listens at a Unix socket, which this version does not capture"),
+        _ => die("the server listens at one more port after its start, which this version does not capture"),
+    });
+    0
+}
+
+/// Gives an address to a caller.
+///
+/// # Safety
+/// `address` is a pointer to `*len` bytes, or null.
+unsafe fn give_address(known: &[u8], address: *mut sockaddr, len: *mut socklen_t) {
+    if address.is_null() || len.is_null() {
+        return;
+    }
+    // SAFETY: as the caller promises; no more is copied than there is room for.
+    unsafe {
+        let room = (*len as usize).min(known.len());
+        std::ptr::copy_nonoverlapping(known.as_ptr(), address.cast::<u8>(), room);
+        *len = known.len() as socklen_t;
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    if in_server() {
+        let _library = InLibrary::enter();
+        let accepted = with(|replica| {
+            replica.table.listeners.contains_key(&fd).then(|| {
+                let slot = replica.accept_next(fd)?;
+                // SAFETY: as the caller promises.
+                replica.table.get(slot).inspect(|connection| unsafe { give_address(&connection.stream.peer, address, len) })?;
+                Some(Table::fd_of(slot))
+            })
+        });
+        if let Some(Some(accepted)) = accepted {
+            return accepted.unwrap_or_else(|| fail(libc::EAGAIN));
+        }
+    }
+    kernel!(SYS_accept4, fd, address, len, flags) as c_int
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { accept4(fd, address, len, 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let known = on_connection(fd, |replica, slot| replica.table.get(slot).map(|connection| connection.stream.peer.clone()));
+    match known.flatten() {
+        Some(known) => {
+            // SAFETY: as the caller promises.
+            unsafe { give_address(&known, address, len) };
+            0
+        }
+        None => kernel!(SYS_getpeername, fd, address, len) as c_int,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let known = on_connection(fd, |replica, slot| replica.table.get(slot).map(|connection| connection.stream.local.clone()));
+    match known.flatten() {
+        Some(known) => {
+            // SAFETY: as the caller promises.
+            unsafe { give_address(&known, address, len) };
+            0
+        }
+        None => kernel!(SYS_getsockname, fd, address, len) as c_int,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+    // An error of a connection is its reader's, by the log.
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) && on_connection(fd, |_, _| ()).is_some() {
+        // SAFETY: the caller gives room for an int, and says so.
+        unsafe {
+            value.cast::<c_int>().write_unaligned(0);
+            *len = size_of::<c_int>() as socklen_t;
+        }
+        return 0;
+    }
+    kernel!(SYS_getsockopt, fd, level, name, value, len) as c_int
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int {
+    if in_server() {
+        let _library = InLibrary::enter();
+        // SAFETY: the caller gives an event where one is needed.
+        let event = if event.is_null() { None } else { Some(unsafe { event.read_unaligned() }) };
+        if let Some(changed) = change_interest(epoll, operation, fd, event) {
+            return changed.map_or_else(fail, |()| 0);
+        }
+    }
+    kernel!(SYS_epoll_ctl, epoll, operation, fd, event) as c_int
+}
+
+fn change_interest(epoll: c_int, operation: c_int, fd: c_int, event: Option<libc::epoll_event>) -> Option<Result<(), c_int>> {
+    let captured = with(|replica| replica.table.captures(fd)).or_else(|| with_run(|run| run.early.captures(fd)));
+    if captured != Some(true) {
+        with_run(|run| match event {
+            Some(event) if operation != libc::EPOLL_CTL_DEL && run.epoll.is_none_or(|known| known == epoll) => {
+                run.internal.insert(fd, event);
+            }
+            _ => {
+                run.internal.remove(&fd);
+            }
+        });
+        return None;
+    }
+    let mut interest = Interest { events: 0, data: 0 };
+    if let Some(event) = event {
+        interest = Interest { events: event.events, data: event.u64 };
+    }
+    if interest.events & (libc::EPOLLET | libc::EPOLLONESHOT) as u32 != 0 {
+        die("the server waits for a connection edge-triggered, or once, which this version does not capture");
+    }
+    let change = match operation {
+        libc::EPOLL_CTL_ADD => Change::Add(interest),
+        libc::EPOLL_CTL_MOD => Change::Modify(interest),
+        libc::EPOLL_CTL_DEL => Change::Delete,
+        _ => return Some(Err(libc::EINVAL)),
+    };
+    with_run(|run| {
+        if *run.epoll.get_or_insert(epoll) != epoll {
+            die("the server waits for connections at two epoll instances, which this version does not capture");
+        }
+    });
+    if let Some(changed) = with(|replica| replica.change_interest(fd, change)) {
+        return Some(changed);
+    }
+    with_run(|run| {
+        let wanted = if change == Change::Delete { None } else { Some(interest) };
+        run.early.set_interest(fd, wanted);
+    });
+    Some(Ok(()))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_wait(epoll: c_int, events: *mut libc::epoll_event, most: c_int, timeout_ms: c_int) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { epoll_pwait(epoll, events, most, timeout_ms, std::ptr::null()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait(
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    most: c_int,
+    timeout_ms: c_int,
+    mask: *const libc::sigset_t,
+) -> c_int {
+    if in_server() {
+        let library = InLibrary::enter();
+        if let Some((delivered, signals)) = wait(epoll, most, timeout_ms) {
+            for (at, event) in delivered.iter().enumerate() {
+                // SAFETY: the caller gives room for `most` events, and no more are delivered.
+                unsafe { events.add(at).write_unaligned(*event) };
+            }
+            drop(library);
+            for number in signals {
+                // SAFETY: a plain call; a handler is the server's.
+                unsafe { libc::raise(number) };
+            }
+            return delivered.len() as c_int;
+        }
+    }
+    kernel!(SYS_epoll_pwait, epoll, events, most, timeout_ms, mask, 8usize) as c_int
+}
+
+/// Waits at the server's epoll instance: gives way to the node. `None`: it is not captured, or there are no replicas so far.
+fn wait(epoll: c_int, most: c_int, timeout_ms: c_int) -> Option<(Vec<libc::epoll_event>, Vec<c_int>)> {
+    if with_run(|run| run.epoll == Some(epoll)) != Some(true) {
+        return None;
+    }
+    if !birth::is_born() {
+        // A server that does not wait is still busy with its start, and may have files half read.
+        if timeout_ms == 0 || !threads::all_rest() {
+            return None;
+        }
+        birth::bear();
+    }
+    let now = clock::real().monotonic_ns;
+    let until_ns = u64::try_from(timeout_ms).ok().map(|ms| now + ms * 1_000_000);
+    with(|replica| replica.wait = Wait { most: usize::try_from(most).unwrap_or(0), until_ns });
+    loop {
+        fiber::to_library();
+        match with(|replica| replica.fork.take()).flatten() {
+            Some(node) => {
+                birth::fork(node);
+            }
+            None => break,
+        }
+    }
+    with(|replica| (std::mem::take(&mut replica.delivery), std::mem::take(&mut replica.signals)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn poll(descriptors: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+    if in_server() && !descriptors.is_null() {
+        // SAFETY: the caller gives so many.
+        let polled = unsafe { std::slice::from_raw_parts(descriptors, count as usize) };
+        polled.iter().for_each(|one| refuse(one.fd, "poll"));
+    }
+    kernel!(SYS_poll, descriptors, count, timeout_ms) as c_int
+}
+
+fn seconds_of(ns: u64) -> (i64, i64) {
+    ((ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
+    let is_wall = matches!(clock, libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE);
+    let is_monotonic =
+        matches!(clock, libc::CLOCK_MONOTONIC | libc::CLOCK_MONOTONIC_COARSE | libc::CLOCK_MONOTONIC_RAW | libc::CLOCK_BOOTTIME);
+    if (is_wall || is_monotonic)
+        && in_server()
+        && let Some(stamp) = clock::read()
+    {
+        let (tv_sec, tv_nsec) = seconds_of(if is_wall { stamp.wall_ns } else { stamp.monotonic_ns });
+        // SAFETY: the caller gives a place for the time.
+        unsafe { time.write(timespec { tv_sec, tv_nsec }) };
+        return 0;
+    }
+    // SAFETY: as the caller promises.
+    unsafe { sys::clock_gettime(clock, time) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn gettimeofday(time: *mut timeval, zone: *mut c_void) -> c_int {
+    let _ = zone;
+    let ns = if in_server() { clock::read().map(|stamp| stamp.wall_ns) } else { None };
+    let (tv_sec, nanoseconds) = seconds_of(ns.unwrap_or_else(|| sys::nanoseconds(libc::CLOCK_REALTIME)));
+    if !time.is_null() {
+        // SAFETY: the caller gives a place for the time.
+        unsafe { time.write(timeval { tv_sec, tv_usec: nanoseconds / 1_000 }) };
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn time(time: *mut libc::time_t) -> libc::time_t {
+    let ns = if in_server() { clock::read().map(|stamp| stamp.wall_ns) } else { None };
+    let seconds = seconds_of(ns.unwrap_or_else(|| sys::nanoseconds(libc::CLOCK_REALTIME))).0;
+    if !time.is_null() {
+        // SAFETY: the caller gives a place for the time.
+        unsafe { time.write(seconds) };
+    }
+    seconds
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fork() -> pid_t {
+    if with_child_refused() {
+        return fail(libc::ENOSYS);
+    }
+    // SAFETY: as the caller promises.
+    unsafe { sys::fork() }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vfork() -> pid_t {
+    // SAFETY: as the caller promises; a child with a copy of the memory does all that one without may do.
+    unsafe { fork() }
+}
+
+/// A child of a server would do what it is for as often as there are replicas.
+fn with_child_refused() -> bool {
+    if in_server() {
+        let _library = InLibrary::enter();
+        let refused = with_run(|_| ()).is_some();
+        if refused {
+            complain("the server wants to fork, which this version does not capture: it is told that it cannot");
+        }
+        return refused;
+    }
+    false
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    routine: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
+    let is_helper = in_server();
+    let _library = is_helper.then(InLibrary::enter);
+    // SAFETY: as the caller promises.
+    unsafe { threads::start(thread, attributes, routine, argument, is_helper) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pthread_cond_wait(condition: *mut libc::pthread_cond_t, mutex: *mut libc::pthread_mutex_t) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { threads::wait(condition, mutex) }
+}
+
+/// Runs when the library is loaded, before the server's `main`.
+extern "C" fn load() {
+    let Ok(name) = std::env::var("MARTLET_RUN") else { return };
+    // What the server starts is nobody's replica.
+    for variable in ["MARTLET_RUN", "LD_PRELOAD"] {
+        // SAFETY: this process has one thread so far.
+        unsafe { std::env::remove_var(variable) };
+    }
+    birth::capture(name);
+    crate::main_thread::capture();
+    set_errno(0);
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;

@@ -1,0 +1,312 @@
+//! What a leader does: it collects what the kernel has for the server into a round, and gives the kernel what the server writes.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+
+use crate::clock;
+use crate::entry::{End, Record, Writer};
+use crate::replica::{Replica, Role};
+use crate::socket::{self, Side};
+use crate::stream::{Seal, WINDOW_BYTES};
+use crate::sys::die;
+use crate::table::{Connection, FIRST_FD, Table};
+
+/// The most that is received of a connection in a round, in bytes.
+const INPUT_BYTES: usize = 64 << 10;
+/// Room that is left in a round for what follows the input, in bytes: for as many ready descriptors and drained connections as a round may have.
+const RESERVE_BYTES: usize = 64 << 10;
+/// The most descriptors that are ready in a round.
+const MOST_READY: usize = 1000;
+/// The most connections that are accepted in a round.
+const MOST_ACCEPTED: usize = 64;
+/// The log is told how far a connection is drained when this much has been, in bytes.
+const DRAIN_BYTES: u64 = WINDOW_BYTES / 4;
+
+const IN: u32 = libc::EPOLLIN as u32;
+const OUT: u32 = libc::EPOLLOUT as u32;
+
+/// What is ready, in order, each descriptor once.
+#[derive(Default)]
+struct Ready {
+    order: Vec<(RawFd, u32)>,
+    seen: std::collections::HashMap<RawFd, usize>,
+    most: usize,
+}
+
+impl Ready {
+    fn has_room(&self) -> bool {
+        self.order.len() < self.most
+    }
+
+    fn add(&mut self, fd: RawFd, events: u32) {
+        match self.seen.get(&fd) {
+            Some(at) => self.order[*at].1 |= events,
+            None if self.has_room() => {
+                self.seen.insert(fd, self.order.len());
+                self.order.push((fd, events));
+            }
+            None => {}
+        }
+    }
+
+    fn has(&self, fd: RawFd, events: u32) -> bool {
+        self.seen.get(&fd).is_some_and(|at| self.order[*at].1 & events == events)
+    }
+}
+
+impl Replica {
+    /// Collects a round, in this replica's stage. Returns its length in bytes, or `None` when the server has nothing to be woken for.
+    pub fn collect(&mut self) -> Option<usize> {
+        // SAFETY: this process is that replica and leads; the one other reference is taken when this one is gone.
+        let stage = unsafe { self.board.own_stage(self.node) };
+        let mut writer = Writer::new(stage, self.round + 1, clock::stamp());
+        let mut ready = Ready { most: self.wait.most.min(MOST_READY), ..Ready::default() };
+        let Role::Leads(lead) = &mut self.role else { return None };
+        for number in std::mem::take(&mut lead.signals) {
+            writer.add(&Record::Signal { number });
+        }
+        let inherited = std::mem::take(&mut lead.inherited);
+        self.admit(inherited, &mut writer, &mut ready);
+        self.collect_recovered(&mut writer, &mut ready);
+        self.collect_from_kernel(&mut writer, &mut ready);
+        self.collect_unread(&mut ready);
+        self.collect_room(&mut writer, &mut ready);
+        for (fd, events) in ready.order {
+            writer.add(&Record::Ready { fd, events });
+        }
+        let is_over = self.wait.until_ns.is_some_and(|until| clock::real().monotonic_ns >= until);
+        let Role::Leads(lead) = &mut self.role else { return None };
+        let due = std::mem::take(&mut lead.is_due);
+        (writer.records() > 0 || is_over || due).then(|| writer.len())
+    }
+
+    /// Takes connections that the leader before this one had accepted, and that are in no round.
+    fn admit(&mut self, sockets: Vec<OwnedFd>, writer: &mut Writer<'_>, ready: &mut Ready) {
+        for socket in sockets {
+            let local = socket::address(socket.as_raw_fd(), Side::Local);
+            let port = socket::port(&local);
+            let of_same_port = |listener: &&RawFd| socket::port(&socket::address(**listener, Side::Local)) == port;
+            if let Some(listener) = self.table.listeners.keys().find(of_same_port).copied() {
+                self.announce(socket, listener, writer, ready);
+            }
+        }
+    }
+
+    /// Puts a new connection where the server will find it, and into the round.
+    fn announce(&mut self, socket: OwnedFd, listener: RawFd, writer: &mut Writer<'_>, ready: &mut Ready) {
+        let Role::Leads(lead) = &mut self.role else { return };
+        let taken: BTreeSet<u32> = lead.placed.iter().map(|placed| (placed.as_raw_fd() - FIRST_FD) as u32).collect();
+        let slot = self.table.free_slot(&taken);
+        let Ok(cookie) = socket::cookie(socket.as_raw_fd()) else { return };
+        if slot as usize >= crate::board::SLOTS {
+            return;
+        }
+        // Where there is no descriptor left the client sees its connection end, as one beyond a server's limit does.
+        let Ok(placed) = socket::duplicate_from(&socket, Table::fd_of(slot)) else { return };
+        if placed.as_raw_fd() != Table::fd_of(slot) {
+            die(&format!("descriptor {}, which a connection is to have, is something else here", Table::fd_of(slot)));
+        }
+        crate::keeper::HIGHEST.fetch_max(placed.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
+        let (peer, local) = (socket::address(placed.as_raw_fd(), Side::Peer), socket::address(placed.as_raw_fd(), Side::Local));
+        let connection = self.table.connections + 1;
+        if writer.add(&Record::Accept { slot, connection, cookie, listener, peer: &peer, local: &local }) {
+            self.table.connections = connection;
+            lead.placed.push(placed);
+            ready.add(listener, IN);
+        }
+    }
+
+    /// What the leader before this one had received and nobody had proposed, and which connections were lost with it.
+    fn collect_recovered(&mut self, writer: &mut Writer<'_>, ready: &mut Ready) {
+        let Role::Leads(lead) = &self.role else { return };
+        // Only in a leader's first rounds.
+        if lead.is_settled {
+            return;
+        }
+        let slots: Vec<u32> =
+            self.table.iter().filter(|(_, connection)| connection.lost || !connection.recovered.is_empty()).map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let Some(connection) = self.table.get_mut(slot) else { continue };
+            let (name, offset, len) = (connection.stream.connection, connection.stream.logged(), connection.recovered.len());
+            let Some(room) = writer.begin_input(slot, name, offset, len.max(1), RESERVE_BYTES) else { break };
+            if room.len() < len {
+                break;
+            }
+            room[..len].copy_from_slice(&connection.recovered);
+            let end = if std::mem::take(&mut connection.lost) { End::Failed(libc::ECONNRESET) } else { End::Open };
+            connection.recovered.clear();
+            writer.end_input(len, end);
+            ready.add(Table::fd_of(slot), IN);
+        }
+    }
+
+    fn collect_from_kernel(&mut self, writer: &mut Writer<'_>, ready: &mut Ready) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 512];
+        let events = match self.poller.ready(&mut events) {
+            Ok(events) => events,
+            Err(error) => die(&format!("epoll_wait: {error}")),
+        };
+        for event in events {
+            let (fd, events) = (event.u64 as RawFd, event.events);
+            if let Some(slot) = self.table.slot_of(fd) {
+                if events & OUT != 0 {
+                    self.send(slot);
+                }
+                if events & !OUT != 0 && ready.has_room() {
+                    self.receive(slot, writer, ready);
+                }
+            } else if self.table.listeners.contains_key(&fd) {
+                for _ in 0..MOST_ACCEPTED {
+                    if !ready.has_room() {
+                        break;
+                    }
+                    match socket::accept(fd) {
+                        Ok(socket) => self.announce(socket, fd, writer, ready),
+                        Err(_) => break,
+                    }
+                }
+            } else {
+                self.send_lingering(fd);
+            }
+        }
+    }
+
+    fn receive(&mut self, slot: u32, writer: &mut Writer<'_>, ready: &mut Ready) {
+        let fd = Table::fd_of(slot);
+        let Some(connection) = self.table.get(slot) else { return };
+        if connection.stream.has_ended() || !connection.recovered.is_empty() || ready.has(fd, IN) {
+            return;
+        }
+        let stream = &connection.stream;
+        let Some(room) = writer.begin_input(slot, stream.connection, stream.logged(), INPUT_BYTES, RESERVE_BYTES) else { return };
+        match socket::receive(fd, room) {
+            Ok(0) => writer.end_input(0, End::Closed),
+            Ok(bytes) => writer.end_input(bytes, End::Open),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(error) => writer.end_input(0, End::Failed(error.raw_os_error().unwrap_or(libc::ECONNRESET))),
+        }
+        ready.add(fd, IN);
+    }
+
+    /// What the server has not read yet, or not accepted, is ready again.
+    fn collect_unread(&mut self, ready: &mut Ready) {
+        let Role::Leads(lead) = &mut self.role else { return };
+        let table = &mut self.table;
+        lead.readable.retain(|slot| {
+            let Some(connection) = table.get_mut(*slot) else { return false };
+            if !connection.stream.is_readable() {
+                connection.noted = false;
+                return false;
+            }
+            let fd = Table::fd_of(*slot);
+            if table.interests.get(&fd).is_some_and(|interest| interest.reads()) {
+                ready.add(fd, IN);
+            }
+            true
+        });
+        let waiting = table.listeners.iter().filter(|(_, queue)| !queue.is_empty()).map(|(fd, _)| *fd);
+        waiting.for_each(|fd| ready.add(fd, IN));
+    }
+
+    /// What the kernel has taken makes room, for which some wait.
+    fn collect_room(&mut self, writer: &mut Writer<'_>, ready: &mut Ready) {
+        let Role::Leads(lead) = &mut self.role else { return };
+        let mut due = std::mem::take(&mut lead.drained);
+        due.extend(self.table.wants_room.iter().filter(|slot| {
+            self.table
+                .get(**slot)
+                .is_some_and(|connection| !connection.stream.is_writable() && connection.stream.kept_from() > connection.stream.drained())
+        }));
+        let mut made = BTreeSet::new();
+        for slot in due {
+            if let Some(connection) = self.table.get(slot) {
+                let stream = &connection.stream;
+                // One whose client is gone has all the room there is, until the server hears of it.
+                let offset = if connection.broken { stream.produced() } else { stream.kept_from() };
+                writer.add(&Record::Drained { slot, connection: stream.connection, offset });
+                made.insert(slot);
+            }
+        }
+        for slot in &self.table.wants_room {
+            if made.contains(slot) || self.table.get(*slot).is_some_and(|connection| connection.stream.is_writable()) {
+                ready.add(Table::fd_of(*slot), OUT);
+            }
+        }
+    }
+
+    /// Gives the kernel what it takes of a connection's output.
+    pub fn send(&mut self, slot: u32) {
+        let board = self.board;
+        let Some(connection) = self.table.get_mut(slot) else { return };
+        send_kept(&board, slot, Table::fd_of(slot), connection);
+        let stream = &connection.stream;
+        let is_due = stream.kept_from() >= stream.drained() + DRAIN_BYTES || (connection.broken && stream.produced() > stream.drained());
+        if let (Role::Leads(lead), true) = (&mut self.role, is_due) {
+            lead.drained.insert(slot);
+        }
+        self.watch(slot);
+    }
+
+    fn send_lingering(&mut self, fd: RawFd) {
+        let Some(at) = self.table.lingering.iter().position(|(slot, _)| Table::fd_of(*slot) == fd) else { return };
+        let board = self.board;
+        let (slot, connection) = &mut self.table.lingering[at];
+        send_kept(&board, *slot, fd, connection);
+        if connection.broken || !connection.stream.has_unsent() {
+            let watched = connection.watched;
+            let _ = self.poller.watch(fd, watched, 0);
+            self.table.lingering.swap_remove(at);
+            crate::sys::close(fd);
+        }
+    }
+
+    /// Has the poller watch a connection for what matters.
+    pub fn watch(&mut self, slot: u32) {
+        if !matches!(self.role, Role::Leads(_)) {
+            return;
+        }
+        let fd = Table::fd_of(slot);
+        let reads = self.table.interests.get(&fd).is_some_and(|interest| interest.reads());
+        let Some(connection) = self.table.get_mut(slot) else { return };
+        let receives = if reads && !connection.stream.has_ended() { IN } else { 0 };
+        let sends = if connection.stream.has_unsent() && !connection.broken { OUT } else { 0 };
+        let wanted = receives | sends;
+        if let Err(error) = self.poller.watch(fd, connection.watched, wanted) {
+            die(&format!("connection {} cannot be watched: {error}", connection.stream.connection));
+        }
+        connection.watched = wanted;
+    }
+
+    /// Has the poller watch a listener, if the server does.
+    pub fn watch_listener(&mut self, fd: RawFd, watched: bool) {
+        if matches!(self.role, Role::Leads(_)) {
+            let wanted = self.table.interests.get(&fd).is_some_and(|interest| interest.reads());
+            let bits = |wanted| if wanted { IN } else { 0 };
+            if let Err(error) = self.poller.watch(fd, bits(watched), bits(wanted)) {
+                die(&format!("listener {fd} cannot be watched: {error}"));
+            }
+        }
+    }
+}
+
+/// Sends what is kept, after it has been said how far that may go, and says how far it went.
+fn send_kept(board: &crate::board::Board, slot: u32, fd: RawFd, connection: &mut Connection) {
+    let stream = &mut connection.stream;
+    if connection.broken {
+        return stream.forget_below(stream.produced());
+    }
+    board.intend(slot, Seal::of(stream.produced(), stream.checksum()));
+    while stream.has_unsent() {
+        match socket::send(fd, stream.unsent().0) {
+            Ok(sent) => stream.forget_below(stream.kept_from() + sent as u64),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            // The server learns of it by its input, as the log says it.
+            Err(_) => {
+                connection.broken = true;
+                return stream.forget_below(stream.produced());
+            }
+        }
+    }
+    board.written(slot, stream.kept_from());
+}

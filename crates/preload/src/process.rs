@@ -1,0 +1,55 @@
+//! Processes: who they are, and that they are dead.
+
+use std::io;
+use std::os::fd::AsRawFd as _;
+
+use crate::board::Holder;
+use crate::sys;
+
+/// How long a process that was sent SIGKILL may take to die, in milliseconds.
+const DEATH_MS: i32 = 10_000;
+
+/// When a process started, in clock ticks since the host did: with its number that names it beyond doubt.
+///
+/// # Errors
+/// When there is none of that number.
+pub fn started(pid: i32) -> io::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name stands in parentheses and may hold anything; behind it the state is field 3.
+    let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace());
+    let ticks = fields.and_then(|mut fields| fields.nth(19)).and_then(|ticks| ticks.parse().ok());
+    ticks.ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not understood: {stat:?}")))
+}
+
+/// Sees to it that this process is dead with all its threads: it is killed, unless it has died, and waited for.
+///
+/// # Errors
+/// When it does not die, or the kernel refuses.
+pub fn make_sure_of_death(holder: Holder) -> io::Result<()> {
+    // SAFETY: a plain system call.
+    let pidfd = match sys::owned(unsafe { libc::syscall(libc::SYS_pidfd_open, holder.pid, 0) }) {
+        Ok(pidfd) => pidfd,
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    // The descriptor keeps its meaning; the number may have been given to another process before it was opened.
+    match started(holder.pid) {
+        Ok(ticks) if ticks == holder.started => {}
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    // SAFETY: plain system calls; the pointer is to one live value.
+    unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, 0, 0);
+        let mut waits = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        loop {
+            match sys::checked(libc::syscall(libc::SYS_poll, &mut waits, 1, DEATH_MS)) {
+                Ok(0) => return Err(io::Error::other(format!("process {} does not die", holder.pid))),
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

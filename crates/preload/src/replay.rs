@@ -1,0 +1,209 @@
+//! The rounds that a replica has been told of: those that its server has yet to execute, and those that it can tell a newcomer of.
+//!
+//! A newcomer is a fork of a replica, so it knows all rounds up to the fork. When its node is taught the state, as any newcomer's is, it is given the rounds that the
+//! teacher still has, and takes those that it lacks.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use martlet_protocol::replica::UnreadablePart;
+
+use crate::entry::Entry;
+
+/// How many bytes of rounds are kept for newcomers at least, where there are so many.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// The rounds of one replica.
+#[derive(Debug, Default)]
+pub struct Replay {
+    /// What the server has yet to execute, without a gap, from `next` on.
+    queue: VecDeque<Rc<[u8]>>,
+    /// The number of the first in the queue.
+    next: u64,
+    /// Rounds that came before those that they follow.
+    early: BTreeMap<u64, Rc<[u8]>>,
+    /// The last rounds, without a gap, up to the one before `next + queue.len()`.
+    kept: VecDeque<Rc<[u8]>>,
+    kept_bytes: usize,
+}
+
+impl Replay {
+    /// Of a service whose first round is yet to come.
+    pub fn new() -> Replay {
+        Replay { next: 1, ..Replay::default() }
+    }
+
+    /// The number of the last round that is known without a gap; 0 if there is none.
+    pub fn last(&self) -> u64 {
+        self.next + self.queue.len() as u64 - 1
+    }
+
+    /// Whether rounds wait for others that come before them.
+    pub fn has_gap(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    /// Takes a round, whose number it is. One that is known already is passed over.
+    pub fn take(&mut self, number: u64, bytes: &[u8]) {
+        if number <= self.last() || self.early.contains_key(&number) {
+            return;
+        }
+        self.early.insert(number, bytes.into());
+        while let Some(round) = self.early.remove(&(self.last() + 1)) {
+            self.keep(Rc::clone(&round));
+            self.queue.push_back(round);
+        }
+    }
+
+    /// Takes a round of this replica's own, which its server is given by itself.
+    ///
+    /// # Panics
+    /// When it does not follow on what is known, or the server has not executed all before it.
+    pub fn take_own(&mut self, number: u64, bytes: &[u8]) {
+        assert!(
+            self.queue.is_empty() && self.early.is_empty() && number == self.next,
+            "round {number} of its own, where {} is next",
+            self.next
+        );
+        self.keep(bytes.into());
+        self.next += 1;
+    }
+
+    fn keep(&mut self, round: Rc<[u8]>) {
+        self.kept_bytes += round.len();
+        self.kept.push_back(round);
+        while let Some(first) = self.kept.front().filter(|first| self.kept_bytes - first.len() >= KEPT_BYTES) {
+            self.kept_bytes -= first.len();
+            self.kept.pop_front();
+        }
+    }
+
+    /// The next round for the server.
+    pub fn next(&mut self) -> Option<Rc<[u8]>> {
+        let round = self.queue.pop_front()?;
+        self.next += 1;
+        Some(round)
+    }
+
+    /// Appends the rounds from number `cursor` on, about `budget` bytes of them. Returns the number of the round behind them, or `None` when there is none.
+    pub fn part(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
+        let (start, first) = (out.len(), self.last() + 1 - self.kept.len() as u64);
+        let mut number = cursor.max(first);
+        for round in self.kept.iter().skip((number - first) as usize) {
+            out.extend_from_slice(&(round.len() as u32).to_le_bytes());
+            out.extend_from_slice(round);
+            number += 1;
+            if out.len() - start >= budget {
+                break;
+            }
+        }
+        (number <= self.last()).then_some(number)
+    }
+
+    /// Takes what [`part`](Replay::part) wrote.
+    ///
+    /// # Errors
+    /// When the bytes are no such part. All rounds before the fault have been taken.
+    pub fn install(&mut self, mut part: &[u8]) -> Result<(), UnreadablePart> {
+        while !part.is_empty() {
+            let (len, rest) = part.split_first_chunk::<4>().ok_or(UnreadablePart)?;
+            let (round, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or(UnreadablePart)?;
+            let Ok(Entry::Round(header)) = Entry::decode(round) else { return Err(UnreadablePart) };
+            self.take(header.number, round);
+            part = rest;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{Stamp, Writer};
+
+    fn round(number: u64) -> Vec<u8> {
+        let mut memory = vec![0; 64];
+        let len = Writer::new(&mut memory, number, Stamp::default()).len();
+        memory.truncate(len);
+        memory
+    }
+
+    fn numbers(replay: &mut Replay) -> Vec<u64> {
+        std::iter::from_fn(|| replay.next())
+            .map(|bytes| match Entry::decode(&bytes) {
+                Ok(Entry::Round(round)) => round.number,
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn rounds_are_executed_once_and_in_order_however_they_come() {
+        let mut replay = Replay::new();
+        for number in [2, 1, 1, 4, 3, 2] {
+            replay.take(number, &round(number));
+        }
+        assert!(!replay.has_gap());
+        replay.take(6, &round(6));
+        assert!(replay.has_gap());
+        assert_eq!(numbers(&mut replay), [1, 2, 3, 4]);
+        replay.take(5, &round(5));
+        assert_eq!(numbers(&mut replay), [5, 6]);
+        replay.take_own(7, &round(7));
+        assert_eq!((replay.last(), numbers(&mut replay)), (7, vec![]));
+    }
+
+    #[test]
+    fn a_fork_is_taught_what_it_lacks() {
+        let (mut teacher, mut fork) = (Replay::new(), Replay::new());
+        for number in 1..=3 {
+            teacher.take(number, &round(number));
+            fork.take(number, &round(number));
+        }
+        assert_eq!(numbers(&mut fork), [1, 2, 3]);
+        numbers(&mut teacher);
+        (4..=9).for_each(|number| teacher.take_own(number, &round(number)));
+        // Meanwhile the log goes on.
+        fork.take(10, &round(10));
+        let (mut cursor, mut parts) = (Some(0), 0);
+        while let Some(at) = cursor {
+            let mut part = Vec::new();
+            cursor = teacher.part(at, 40, &mut part);
+            assert_eq!(fork.install(&part), Ok(()));
+            parts += 1;
+        }
+        assert!(parts > 1);
+        assert_eq!(numbers(&mut fork), [4, 5, 6, 7, 8, 9, 10]);
+    }
+
+    #[test]
+    fn a_fork_from_before_what_is_kept_has_a_gap() {
+        let mut teacher = Replay::new();
+        let mut long = vec![0; 1 << 20];
+        for number in 1..=40 {
+            let len = {
+                let mut writer = Writer::new(&mut long, number, Stamp::default());
+                writer.begin_input(0, 1, 0, 1 << 19, 0).expect("room");
+                writer.end_input(1 << 19, crate::entry::End::Open);
+                writer.len()
+            };
+            teacher.take_own(number, &long[..len]);
+        }
+        let mut part = Vec::new();
+        assert_eq!(teacher.part(0, usize::MAX, &mut part), None);
+        assert!(part.len() > KEPT_BYTES && part.len() < KEPT_BYTES + (1 << 20));
+        let mut fork = Replay::new();
+        assert_eq!(fork.install(&part), Ok(()));
+        assert!(fork.has_gap());
+        assert_eq!(numbers(&mut fork), []);
+    }
+
+    #[test]
+    fn what_is_no_part_is_refused() {
+        let mut replay = Replay::new();
+        for bytes in [&b"abc"[..], &[9, 0, 0, 0, 1], &[2, 0, 0, 0, 7, 7]] {
+            assert_eq!(replay.install(bytes), Err(UnreadablePart));
+        }
+        assert_eq!(replay.last(), 0);
+    }
+}

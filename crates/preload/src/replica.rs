@@ -1,0 +1,388 @@
+//! A replica of a server: what it knows, and what it does in each turn that its node gives it.
+//!
+//! It follows, and hands its server the rounds that are committed; or it leads, and collects them. Between the two it [takes over](crate::takeover). A replica that has
+//! led and does so no more ends: what it has proposed last is perhaps not in the log, and its successor has seen to its death before it touches a socket.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use martlet_node::counters::Counter;
+use martlet_node::embed::{Here, Turn};
+
+use crate::board::{Board, Holder};
+use crate::control::{Control, Order};
+use crate::entry::{End, Entry, Record};
+use crate::keeper::Left;
+use crate::machine::{Machine, OWN, with_replay};
+use crate::main_thread::Confined;
+use crate::socket::{self, Poller};
+use crate::stream::Stream;
+use crate::sys::die;
+use crate::table::{Connection, Table};
+use crate::{clock, fiber, threads};
+
+/// How often a leader looks who counts for commits, and one that waits for its first turn whether it has come, in nanoseconds.
+const LOOK_NS: u64 = 10_000_000;
+/// For how long a newcomer waits for rounds that its teacher has not kept, in nanoseconds.
+const GAP_NS: u64 = 5_000_000_000;
+/// Rounds that a follower's server executes in one turn of its node.
+const ROUNDS_A_TURN: u32 = 64;
+/// Replicas of a server.
+pub const REPLICAS: u32 = 3;
+
+/// What the server's thread waits for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wait {
+    /// The most events that it takes.
+    pub most: usize,
+    /// Until when, on the monotonic clock; `None`: for as long as it takes.
+    pub until_ns: Option<u64>,
+}
+
+/// What this replica does.
+#[derive(Debug)]
+pub enum Role {
+    /// It hands on what is committed.
+    Follows,
+    /// It has proposed to be the leader; whether that is committed.
+    Claims(Rc<Cell<Option<bool>>>),
+    /// It collects rounds.
+    Leads(Lead),
+}
+
+/// What a leader has beside what all replicas have.
+#[derive(Debug, Default)]
+pub struct Lead {
+    /// The round that is proposed: its length, and whether it is committed.
+    pub proposed: Option<(usize, Rc<Cell<Option<bool>>>)>,
+    /// Sockets that have been accepted, under the number that they will have, and are in no round so far.
+    pub placed: Vec<OwnedFd>,
+    /// Connections that were accepted by the leader before this one, and stand in no round.
+    pub inherited: Vec<OwnedFd>,
+    /// Slots that may have unread input.
+    pub readable: Vec<u32>,
+    /// Slots of which the log is to say how far they are drained.
+    pub drained: BTreeSet<u32>,
+    /// Signals that servers are to be given.
+    pub signals: Vec<i32>,
+    /// The next round is due whether or not there is anything in it.
+    pub is_due: bool,
+    /// What earlier leaders have left, until the first round is committed.
+    pub left: Vec<(Holder, Option<Left>)>,
+    /// Its first rounds are committed, and nothing is needed any more of the leader before it.
+    pub is_settled: bool,
+    /// When it was last looked who counts for commits, and who did: a bit for each node.
+    pub group: (u64, u64),
+}
+
+/// A replica.
+#[derive(Debug)]
+pub struct Replica {
+    /// Which node it is.
+    pub node: u16,
+    /// Its process.
+    pub own: Holder,
+    pub board: Board,
+    pub control: Option<Control>,
+    pub poller: Poller,
+    pub role: Role,
+    pub table: Table,
+    /// The last round that its server has been given.
+    pub round: u64,
+    pub wait: Wait,
+    /// What the server is to be told.
+    pub delivery: Vec<libc::epoll_event>,
+    /// Signals that it is to be given first.
+    pub signals: Vec<i32>,
+    /// A fork is wanted that is this node.
+    pub fork: Option<u16>,
+    /// Since when rounds wait for others.
+    gap_since: Option<u64>,
+}
+
+/// The captured thread's replica.
+static REPLICA: Confined<RefCell<Option<Replica>>> = Confined::new(RefCell::new(None));
+
+/// Uses the replica, if there is one. Nothing that is called in it may give way to the other stack.
+pub fn with<R>(use_it: impl FnOnce(&mut Replica) -> R) -> Option<R> {
+    REPLICA.get().borrow_mut().as_mut().map(use_it)
+}
+
+/// Makes this process a replica.
+pub fn install(replica: Replica) {
+    *REPLICA.get().borrow_mut() = Some(replica);
+}
+
+/// This process is no replica any more.
+pub fn uninstall() -> Option<Replica> {
+    REPLICA.get().take()
+}
+
+/// What a step of a replica comes to.
+enum Step {
+    /// The server goes on, on its own stack.
+    GiveWay,
+    /// The node goes on.
+    Return(Turn),
+}
+
+/// The program's turn in the node's: on the node's stack.
+pub fn turn(here: &mut Here<'_, Machine>) -> Turn {
+    for _ in 0..ROUNDS_A_TURN {
+        match with(|replica| replica.step(here)) {
+            Some(Step::GiveWay) => fiber::to_server(),
+            Some(Step::Return(turn)) => return turn,
+            None => die("its node runs before it is there"),
+        }
+    }
+    Turn::Worked
+}
+
+impl Replica {
+    /// A follower that has nothing to do so far.
+    pub fn new(own: Holder, board: Board, control: Option<Control>, poller: Poller, table: Table) -> Replica {
+        Replica {
+            node: own.node,
+            own,
+            board,
+            control,
+            poller,
+            role: Role::Follows,
+            table,
+            round: 0,
+            wait: Wait::default(),
+            delivery: Vec::new(),
+            signals: Vec::new(),
+            fork: None,
+            gap_since: None,
+        }
+    }
+
+    /// Tells who started the server.
+    pub fn tell(&self, line: &str) {
+        if let Some(control) = &self.control {
+            control.tell(line);
+        }
+    }
+
+    fn step(&mut self, here: &mut Here<'_, Machine>) -> Step {
+        match &self.role {
+            Role::Leads(_) => self.lead(here),
+            Role::Follows | Role::Claims(_) => self.follow(here),
+        }
+    }
+
+    fn follow(&mut self, here: &mut Here<'_, Machine>) -> Step {
+        if let Some(round) = with_replay(|replay| replay.next()) {
+            self.deliver(&round);
+            return Step::GiveWay;
+        }
+        self.mind_gap();
+        match &self.role {
+            Role::Claims(outcome) => match outcome.get() {
+                // All before it is committed, and executed here.
+                Some(true) => {
+                    self.take_over();
+                    return Step::Return(Turn::Worked);
+                }
+                Some(false) => self.role = Role::Follows,
+                None => return Step::Return(Turn::Idle),
+            },
+            _ if here.leads() => {
+                if !self.board.is_open() && group(here).count_ones() < REPLICAS {
+                    return Step::Return(Turn::IdleFor(Duration::from_nanos(LOOK_NS)));
+                }
+                let outcome = Rc::new(Cell::new(None));
+                let told = Rc::clone(&outcome);
+                here.propose_with(&Entry::reign(self.node), move |result| told.set(Some(result.is_ok())));
+                self.role = Role::Claims(outcome);
+                return Step::Return(Turn::Worked);
+            }
+            _ => {}
+        }
+        self.take_orders();
+        if self.wants_fork() { Step::GiveWay } else { Step::Return(Turn::Idle) }
+    }
+
+    fn lead(&mut self, here: &mut Here<'_, Machine>) -> Step {
+        if !here.leads() {
+            die("it leads no more");
+        }
+        let Role::Leads(lead) = &mut self.role else { return Step::Return(Turn::Idle) };
+        if let Some((len, outcome)) = &lead.proposed {
+            return match outcome.get() {
+                None => Step::Return(Turn::Idle),
+                Some(false) => die("what it has proposed may be lost, since it leads no more"),
+                Some(true) => {
+                    let len = *len;
+                    lead.proposed = None;
+                    // SAFETY: this process is that replica and leads; the reference ends with this block, in which no other is taken.
+                    let stage = unsafe { self.board.own_stage(self.node) };
+                    self.deliver(&stage[..len]);
+                    self.finish_takeover();
+                    Step::GiveWay
+                }
+            };
+        }
+        self.take_orders();
+        if self.wants_fork() {
+            return Step::GiveWay;
+        }
+        self.tell_group(here);
+        match self.collect() {
+            Some(len) => {
+                // SAFETY: as above.
+                let stage = unsafe { self.board.own_stage(self.node) };
+                let outcome = Rc::new(Cell::new(None));
+                let told = Rc::clone(&outcome);
+                OWN.get().set(self.round + 1);
+                here.propose_with(&stage[..len], move |result| told.set(Some(result.is_ok())));
+                if let Role::Leads(lead) = &mut self.role {
+                    lead.proposed = Some((len, outcome));
+                }
+                Step::Return(Turn::Worked)
+            }
+            None => {
+                let now = clock::real().monotonic_ns;
+                let left = self.wait.until_ns.map_or(LOOK_NS * 10, |until| until.saturating_sub(now));
+                Step::Return(Turn::IdleFor(Duration::from_nanos(left)))
+            }
+        }
+    }
+
+    /// A fork is wanted, and can be made: the server waits, and so do its helpers.
+    fn wants_fork(&self) -> bool {
+        self.fork.is_some() && threads::all_rest()
+    }
+
+    fn take_orders(&mut self) {
+        while let Some(control) = &self.control {
+            match control.order() {
+                Ok(None) => break,
+                Ok(Some(Order::Fork(node))) => self.fork = Some(node),
+                Ok(Some(Order::Signal(number))) => match &mut self.role {
+                    Role::Leads(lead) => lead.signals.push(number),
+                    _ => self.tell(&format!("refused signal {number}: this replica does not lead")),
+                },
+                // The server goes on without who started it.
+                Err(()) => {
+                    let _ = self.poller.watch(control.fd(), libc::EPOLLIN as u32, 0);
+                    self.control = None;
+                }
+            }
+        }
+    }
+
+    fn mind_gap(&mut self) {
+        if !with_replay(|replay| replay.has_gap()) {
+            self.gap_since = None;
+            return;
+        }
+        let now = clock::real().monotonic_ns;
+        if now.saturating_sub(*self.gap_since.get_or_insert(now)) > GAP_NS {
+            die("the rounds between its birth and those that it is told of are not kept any more: it came too late");
+        }
+    }
+
+    /// Says who counts for commits, when that has changed.
+    fn tell_group(&mut self, here: &mut Here<'_, Machine>) {
+        let Role::Leads(lead) = &mut self.role else { return };
+        let now = clock::real().monotonic_ns;
+        if now.saturating_sub(lead.group.0) < LOOK_NS {
+            return;
+        }
+        let group = group(here);
+        let before = std::mem::replace(&mut lead.group, (now, group)).1;
+        if before != group {
+            self.tell(&format!("group {group}"));
+        }
+    }
+
+    /// Gives the server a round, which is committed.
+    fn deliver(&mut self, bytes: &[u8]) {
+        let Ok(Entry::Round(round)) = Entry::decode(bytes) else { die("an entry of the log is no round") };
+        if round.number != self.round + 1 {
+            die(&format!("round {} came behind round {}", round.number, self.round));
+        }
+        self.round = round.number;
+        clock::set(round.stamp);
+        self.delivery.clear();
+        for record in round.records() {
+            self.learn(record);
+        }
+    }
+
+    fn learn(&mut self, record: Record<'_>) {
+        match record {
+            Record::Accept { slot, connection, cookie, listener, peer, local } => {
+                self.accept(slot, Stream::new(connection, cookie, peer, local), listener);
+            }
+            Record::Input { slot, connection, offset, bytes, end } => {
+                let Some(known) = self.table.get_mut(slot).filter(|known| known.stream.connection == connection) else { return };
+                if known.stream.logged() != offset {
+                    die(&format!("input of connection {connection} from byte {offset} on came behind byte {}", known.stream.logged()));
+                }
+                known.stream.receive(bytes, end);
+                let noted = std::mem::replace(&mut known.noted, true);
+                if let (Role::Leads(lead), false) = (&mut self.role, noted) {
+                    lead.readable.push(slot);
+                }
+                if end != End::Open {
+                    // The kernel would say so again and again.
+                    self.watch(slot);
+                }
+            }
+            Record::Drained { slot, connection, offset } => {
+                if let Some(known) = self.table.get_mut(slot).filter(|known| known.stream.connection == connection) {
+                    known.stream.drain(offset);
+                }
+            }
+            Record::Signal { number } => self.signals.push(number),
+            Record::Ready { fd, events } => {
+                if let Some(interest) = self.table.interests.get(&fd) {
+                    self.delivery.push(libc::epoll_event { events, u64: interest.data });
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, slot: u32, stream: Stream, listener: RawFd) {
+        let (fd, connection) = (Table::fd_of(slot), stream.connection);
+        match &mut self.role {
+            Role::Leads(lead) => {
+                let Some(at) = lead.placed.iter().position(|placed| placed.as_raw_fd() == fd) else {
+                    die(&format!("connection {connection} is at no descriptor {fd}"));
+                };
+                // The table's from here on, and closed as the server closes it.
+                std::mem::forget(lead.placed.swap_remove(at));
+                self.board.begin_line(slot, connection, crate::stream::Seal::of(0, 0), 0);
+            }
+            _ => self.place_placeholder(slot),
+        }
+        self.table.connections = self.table.connections.max(connection);
+        self.table.put(slot, Connection::new(stream));
+        if let Some(queue) = self.table.listeners.get_mut(&listener) {
+            queue.push_back(slot);
+        }
+    }
+
+    /// Puts a socket that leads nowhere where a leader's connection is.
+    pub fn place_placeholder(&self, slot: u32) {
+        let fd = Table::fd_of(slot);
+        if crate::sys::is_open(fd) {
+            die(&format!("descriptor {fd}, which a connection is to have, is something else here"));
+        }
+        let placed = socket::placeholder().and_then(|socket| crate::sys::move_to(socket, fd));
+        if let Err(error) = placed {
+            die(&format!("cannot make a socket: {error}"));
+        }
+    }
+}
+
+/// The nodes whose majority commits, a bit each, as this one knows it.
+fn group(here: &mut Here<'_, Machine>) -> u64 {
+    here.metrics().map_or(0, |metrics| metrics.get(Counter::Group))
+}

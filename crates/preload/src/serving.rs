@@ -1,0 +1,124 @@
+//! What a server does with captured descriptors, at every replica alike.
+
+use std::os::fd::RawFd;
+
+use crate::board::Line;
+use crate::replica::{Replica, Role};
+use crate::stream::Found;
+use crate::sys;
+use crate::table::{Interest, Table};
+
+/// What `epoll_ctl` is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Add(Interest),
+    Modify(Interest),
+    Delete,
+}
+
+impl Replica {
+    /// Reads from a connection.
+    pub fn read(&mut self, slot: u32, into: &mut [u8]) -> Found {
+        self.table.get_mut(slot).map_or(Found::Closed, |connection| connection.stream.read(into))
+    }
+
+    /// Writes to a connection. Returns how much was taken, or the errno why nothing was.
+    pub fn write(&mut self, slot: u32, parts: &[&[u8]]) -> Result<usize, i32> {
+        let board = self.board;
+        let Some(connection) = self.table.get_mut(slot) else { return Err(libc::EBADF) };
+        let stream = &mut connection.stream;
+        let wanted: usize = parts.iter().map(|part| part.len()).sum();
+        let taken = stream.takes(wanted);
+        if taken == 0 {
+            return if wanted == 0 { Ok(0) } else { Err(libc::EAGAIN) };
+        }
+        if taken == wanted {
+            stream.produce(parts);
+        } else {
+            let mut left = taken;
+            let cut: Vec<&[u8]> = parts
+                .iter()
+                .map(|part| {
+                    let len = part.len().min(left);
+                    left -= len;
+                    &part[..len]
+                })
+                .collect();
+            stream.produce(&cut);
+        }
+        if matches!(self.role, Role::Leads(_)) {
+            self.send(slot);
+        } else if let Line::Its { written, .. } = board.line(slot, stream.connection) {
+            stream.forget_below(written);
+        }
+        Ok(taken)
+    }
+
+    /// Accepts a connection, if one waits. Returns its slot.
+    pub fn accept_next(&mut self, listener: RawFd) -> Option<u32> {
+        self.table.listeners.get_mut(&listener)?.pop_front()
+    }
+
+    /// Closes a connection.
+    pub fn close(&mut self, slot: u32) {
+        let fd = Table::fd_of(slot);
+        let Some(mut connection) = self.table.take(slot) else { return };
+        let sends = connection.stream.has_unsent() && !connection.broken;
+        if matches!(self.role, Role::Leads(_)) {
+            let wanted = if sends { libc::EPOLLOUT as u32 } else { 0 };
+            let _ = self.poller.watch(fd, connection.watched, wanted);
+            connection.watched = wanted;
+            if sends {
+                self.table.lingering.push((slot, connection));
+            } else {
+                sys::close(fd);
+            }
+            return;
+        }
+        sys::close(fd);
+        let board = self.board;
+        let lacks = |slot: u32, stream: &crate::stream::Stream| match board.line(slot, stream.connection) {
+            Line::Unborn => true,
+            Line::Its { written, .. } => written < stream.produced(),
+            Line::Gone => false,
+        };
+        self.table.lingering.retain(|(slot, connection)| lacks(*slot, &connection.stream));
+        if lacks(slot, &connection.stream) {
+            self.table.lingering.push((slot, connection));
+        }
+    }
+
+    /// The server listens no more. A client that has connected, and has not been accepted, sees its connection end when the last replica has closed the listener.
+    pub fn close_listener(&mut self, fd: RawFd) {
+        if self.table.listeners.remove(&fd).is_none() {
+            return;
+        }
+        let watched = self.table.interests.remove(&fd).is_some_and(Interest::reads);
+        self.watch_listener(fd, watched);
+    }
+
+    /// Changes what the server waits for. Returns the errno why not.
+    pub fn change_interest(&mut self, fd: RawFd, change: Change) -> Result<(), i32> {
+        let before = self.table.interests.get(&fd).copied();
+        let wanted = match (change, before) {
+            (Change::Add(_), Some(_)) => return Err(libc::EEXIST),
+            (Change::Modify(_) | Change::Delete, None) => return Err(libc::ENOENT),
+            (Change::Add(interest) | Change::Modify(interest), _) => Some(interest),
+            (Change::Delete, _) => None,
+        };
+        self.table.set_interest(fd, wanted);
+        match self.table.slot_of(fd) {
+            Some(slot) => {
+                if let (Role::Leads(lead), Some(connection)) = (&mut self.role, self.table.get_mut(slot))
+                    && connection.stream.is_readable()
+                    && !std::mem::replace(&mut connection.noted, true)
+                {
+                    lead.readable.push(slot);
+                }
+                self.watch(slot);
+            }
+            None => self.watch_listener(fd, before.is_some_and(Interest::reads)),
+        }
+        Ok(())
+    }
+}

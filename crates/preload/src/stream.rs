@@ -1,0 +1,269 @@
+//! One connection as every replica knows it: what its client has sent that the server has not read, and what the server has written that the client may lack.
+//!
+//! What a server sees of it follows from the log alone, so it is the same at each replica: how much a read returns, and how much of a write is taken.
+
+use std::collections::VecDeque;
+
+use crate::entry::End;
+
+/// How many bytes a server may have written that the kernel has not been said to have taken.
+pub const WINDOW_BYTES: u64 = 1 << 20;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Stream {
+    /// Its name.
+    pub connection: u64,
+    /// Its socket's cookie.
+    pub cookie: u64,
+    /// The client's address.
+    pub peer: Box<[u8]>,
+    /// The server's.
+    pub local: Box<[u8]>,
+    input: Vec<u8>,
+    /// How much of `input` has been read.
+    read: usize,
+    end: End,
+    /// How much of the client's stream stands in the log, in bytes.
+    logged: u64,
+    /// How much the server has written, in bytes.
+    produced: u64,
+    /// A checksum of all that.
+    checksum: u32,
+    /// Up to where the kernel has taken it, as the log says.
+    drained: u64,
+    /// What has been written from `kept_from` on.
+    kept: VecDeque<u8>,
+    kept_from: u64,
+    /// Where each write ended that is not wholly below `kept_from`, and the checksum there; and before them the last one that is.
+    marks: VecDeque<(u64, u32)>,
+}
+
+/// What a reader finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing so far.
+    Nothing,
+    /// The end.
+    Closed,
+    /// An errno, once.
+    Failed(i32),
+}
+
+impl Stream {
+    /// Of a new connection.
+    pub fn new(connection: u64, cookie: u64, peer: &[u8], local: &[u8]) -> Stream {
+        Stream {
+            connection,
+            cookie,
+            peer: peer.into(),
+            local: local.into(),
+            input: Vec::new(),
+            read: 0,
+            end: End::Open,
+            logged: 0,
+            produced: 0,
+            checksum: 0,
+            drained: 0,
+            kept: VecDeque::new(),
+            kept_from: 0,
+            marks: VecDeque::from([(0, 0)]),
+        }
+    }
+
+    /// How much of the client's stream stands in the log, in bytes.
+    pub fn logged(&self) -> u64 {
+        self.logged
+    }
+
+    /// How much the server has written, in bytes.
+    pub fn produced(&self) -> u64 {
+        self.produced
+    }
+
+    /// How much of it the log says that the kernel has taken.
+    pub fn drained(&self) -> u64 {
+        self.drained
+    }
+
+    /// The checksum of all that the server has written.
+    pub fn checksum(&self) -> u32 {
+        self.checksum
+    }
+
+    /// Whether nothing more is to be received: the client's side has ended, as the log says.
+    pub fn has_ended(&self) -> bool {
+        self.end != End::Open
+    }
+
+    /// Whether a read would not have to wait.
+    pub fn is_readable(&self) -> bool {
+        self.read < self.input.len() || self.has_ended()
+    }
+
+    /// Whether a write would be taken, in part at least.
+    pub fn is_writable(&self) -> bool {
+        self.room() > 0
+    }
+
+    fn room(&self) -> u64 {
+        (self.drained + WINDOW_BYTES).saturating_sub(self.produced)
+    }
+
+    /// Takes input from the log.
+    pub fn receive(&mut self, bytes: &[u8], end: End) {
+        if self.read == self.input.len() {
+            self.input.clear();
+            self.read = 0;
+        }
+        self.input.extend_from_slice(bytes);
+        self.logged += bytes.len() as u64;
+        self.end = end;
+    }
+
+    /// Reads: at most what `into` takes.
+    pub fn read(&mut self, into: &mut [u8]) -> Found {
+        let left = &self.input[self.read..];
+        if !left.is_empty() {
+            let len = left.len().min(into.len());
+            into[..len].copy_from_slice(&left[..len]);
+            self.read += len;
+            return Found::Bytes(len);
+        }
+        match self.end {
+            End::Open => Found::Nothing,
+            End::Closed => Found::Closed,
+            End::Failed(errno) => {
+                self.end = End::Closed;
+                Found::Failed(errno)
+            }
+        }
+    }
+
+    /// Takes the log's word for how much of the output the kernel has.
+    pub fn drain(&mut self, offset: u64) {
+        self.drained = self.drained.max(offset.min(self.produced));
+    }
+
+    /// Of a write of so many bytes, how many are taken.
+    pub fn takes(&self, bytes: usize) -> usize {
+        usize::try_from(self.room()).unwrap_or(usize::MAX).min(bytes)
+    }
+
+    /// Takes bytes that are written; [`takes`](Stream::takes) has said that there is room for them.
+    pub fn produce(&mut self, parts: &[&[u8]]) {
+        let mut hasher = crc32fast::Hasher::new_with_initial(self.checksum);
+        for part in parts {
+            hasher.update(part);
+            self.kept.extend(part.iter());
+            self.produced += part.len() as u64;
+        }
+        self.checksum = hasher.finalize();
+        self.marks.push_back((self.produced, self.checksum));
+    }
+
+    /// Forgets output below this place, which the kernel has.
+    pub fn forget_below(&mut self, offset: u64) {
+        let offset = offset.min(self.produced);
+        if offset > self.kept_from {
+            self.kept.drain(..(offset - self.kept_from) as usize);
+            self.kept_from = offset;
+        }
+        while self.marks.get(1).is_some_and(|(end, _)| *end <= offset) {
+            self.marks.pop_front();
+        }
+    }
+
+    /// Output from [`kept_from`](Stream::kept_from) on, in two pieces.
+    pub fn unsent(&self) -> (&[u8], &[u8]) {
+        self.kept.as_slices()
+    }
+
+    /// Up to where the output has been forgotten.
+    pub fn kept_from(&self) -> u64 {
+        self.kept_from
+    }
+
+    /// Whether output is kept.
+    pub fn has_unsent(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// Whether some write ended where `seal` says, with the checksum that it says.
+    pub fn agrees_with(&self, seal: Seal) -> bool {
+        self.marks.iter().any(|(end, checksum)| Seal::of(*end, *checksum) == seal)
+    }
+}
+
+/// A place in a stream of output and the checksum of all before it, in one word, so that no death stands between the two. Of the place the low 32 bits are kept: the
+/// writes that it is looked for among span less than 4 GiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal(pub u64);
+
+impl Seal {
+    /// Of a place and its checksum.
+    pub fn of(offset: u64, checksum: u32) -> Seal {
+        Seal(offset << 32 | u64::from(checksum))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream() -> Stream {
+        Stream::new(1, 2, b"", b"")
+    }
+
+    #[test]
+    fn reads_take_what_is_there_and_then_the_end() {
+        let mut stream = stream();
+        let mut buffer = [0; 4];
+        assert_eq!(stream.read(&mut buffer), Found::Nothing);
+        stream.receive(b"abcdef", End::Open);
+        assert_eq!((stream.read(&mut buffer), buffer), (Found::Bytes(4), *b"abcd"));
+        stream.receive(b"gh", End::Failed(104));
+        assert_eq!((stream.read(&mut buffer), buffer), (Found::Bytes(4), *b"efgh"));
+        assert!(stream.is_readable());
+        assert_eq!(stream.read(&mut buffer), Found::Failed(104));
+        assert_eq!(stream.read(&mut buffer), Found::Closed, "as the kernel does");
+        assert_eq!(stream.logged(), 8);
+    }
+
+    #[test]
+    fn writes_fill_the_window_and_the_log_empties_it() {
+        let mut stream = stream();
+        let whole = vec![7; WINDOW_BYTES as usize];
+        assert_eq!(stream.takes(usize::MAX), whole.len());
+        stream.produce(&[&whole[..10], &whole[10..]]);
+        assert_eq!((stream.takes(1), stream.is_writable()), (0, false));
+        stream.drain(100);
+        assert_eq!(stream.takes(1000), 100);
+        stream.drain(50);
+        assert_eq!(stream.drained(), 100, "it never goes back");
+    }
+
+    #[test]
+    fn output_is_kept_until_the_kernel_has_it_and_compared_where_writes_ended() {
+        let (mut leader, mut follower) = (stream(), stream());
+        let mut seals = Vec::new();
+        for part in [&b"+OK\r\n"[..], b"$3\r\nabc\r\n", b":1\r\n"] {
+            leader.produce(&[part]);
+            seals.push(Seal::of(leader.produced(), leader.checksum()));
+            follower.produce(&[&part[..2], &part[2..]]);
+        }
+        follower.forget_below(7);
+        assert_eq!(follower.kept_from(), 7);
+        assert_eq!(follower.unsent().0, b"\r\nabc\r\n:1\r\n".as_slice().strip_prefix(b"").expect("all").get(..).expect("all"));
+        assert!(follower.agrees_with(seals[0]) && follower.agrees_with(seals[2]));
+        follower.forget_below(18);
+        assert!(!follower.has_unsent());
+        assert!(follower.agrees_with(seals[2]), "the last one, too");
+        assert!(!follower.agrees_with(seals[0]), "long gone");
+        let mut other = stream();
+        other.produce(&[b"-ERR\n"]);
+        assert!(!other.agrees_with(seals[0]), "as long, and something else");
+    }
+}

@@ -1,0 +1,160 @@
+//! The system as it is, past the library's own entry points.
+//!
+//! What the library and the server ask of the kernel through it goes there by `syscall`, which nothing interposes. Of the few functions that are more than a
+//! system call, the C library's own are looked up.
+
+use std::ffi::{CStr, c_int, c_long, c_void};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+
+/// Sets the calling thread's errno.
+pub fn set_errno(errno: c_int) {
+    // SAFETY: the C library gives a pointer to the calling thread's own variable.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Returns -1 with this errno, as the C library's functions do.
+pub fn fail(errno: c_int) -> c_int {
+    set_errno(errno);
+    -1
+}
+
+/// Makes an error of a system call's -1.
+pub fn checked(result: c_long) -> io::Result<c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Takes a descriptor that a system call has just made.
+pub fn owned(result: c_long) -> io::Result<OwnedFd> {
+    let fd = checked(result)? as RawFd;
+    // SAFETY: the kernel has just made it for the caller, which gives it to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A function of the C library that the library interposes, looked up when it is first wanted.
+#[derive(Debug)]
+pub struct Real {
+    name: &'static CStr,
+    version: Option<&'static CStr>,
+    address: AtomicPtr<c_void>,
+}
+
+impl Real {
+    /// The function of that name that stands next behind the library's own.
+    pub const fn new(name: &'static CStr) -> Real {
+        Real { name, version: None, address: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// The same of one version, where there are several.
+    pub const fn versioned(name: &'static CStr, version: &'static CStr) -> Real {
+        Real { name, version: Some(version), address: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// Its address.
+    ///
+    /// # Panics
+    /// When the C library has no such function.
+    pub fn address(&self) -> *mut c_void {
+        let known = self.address.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: both take texts that end with a zero byte, and look up a symbol.
+        let found = unsafe {
+            match self.version {
+                None => libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()),
+                Some(version) => dlvsym(libc::RTLD_NEXT, self.name.as_ptr(), version.as_ptr()),
+            }
+        };
+        assert!(!found.is_null(), "the C library has no {:?}", self.name);
+        self.address.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+unsafe extern "C" {
+    fn dlvsym(handle: *mut c_void, name: *const libc::c_char, version: *const libc::c_char) -> *mut c_void;
+}
+
+static CLOCK_GETTIME: Real = Real::new(c"clock_gettime");
+static FORK: Real = Real::new(c"fork");
+
+/// The time of one of the kernel's clocks, as `clock_gettime` gives it.
+///
+/// # Safety
+/// As for `clock_gettime`: `time` points to a place for the time.
+pub unsafe fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> c_int {
+    type Function = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
+    // SAFETY: it is the C library's function of that name, which has this type.
+    let real: Function = unsafe { std::mem::transmute(CLOCK_GETTIME.address()) };
+    // SAFETY: as the caller promises.
+    unsafe { real(clock, time) }
+}
+
+/// A clock in nanoseconds.
+pub fn nanoseconds(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it points to a place for the time.
+    unsafe { clock_gettime(clock, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// `fork` with all that the C library does around it.
+///
+/// # Safety
+/// As for `fork`: of the threads only the calling one is in the child.
+pub unsafe fn fork() -> libc::pid_t {
+    // SAFETY: it is the C library's function of that name, which has this type.
+    let real: unsafe extern "C" fn() -> libc::pid_t = unsafe { std::mem::transmute(FORK.address()) };
+    // SAFETY: as the caller promises.
+    unsafe { real() }
+}
+
+/// Closes a descriptor.
+pub fn close(fd: RawFd) -> c_long {
+    // SAFETY: whoever asks for it owns it.
+    unsafe { libc::syscall(libc::SYS_close, fd) }
+}
+
+/// Whether a descriptor is in use.
+pub fn is_open(fd: RawFd) -> bool {
+    // SAFETY: it only looks at the table of descriptors.
+    unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) >= 0 }
+}
+
+/// Makes `fd` another name of `of`, which is closed.
+pub fn move_to(of: OwnedFd, fd: RawFd) -> io::Result<()> {
+    // SAFETY: `of` is the caller's; what was `fd` before is closed, as the caller wants.
+    checked(unsafe { libc::syscall(libc::SYS_dup3, of.as_raw_fd(), fd, libc::O_CLOEXEC) }).map(drop)
+}
+
+/// An option of a socket that is a plain value.
+pub fn socket_option<T: Copy>(fd: RawFd, level: c_int, name: c_int) -> io::Result<T> {
+    let mut value = std::mem::MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the pointers are to a place for the value and to its length. `T` is plain data, as the caller chooses it for the option.
+    checked(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value.as_mut_ptr(), &mut len) })?;
+    // SAFETY: zeros and what the kernel wrote are a value of plain data.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Where messages go: standard error, under a number that stays what it is.
+pub static MESSAGES: AtomicI32 = AtomicI32::new(2);
+
+/// Writes a line for people.
+pub fn complain(text: &str) {
+    let line = format!("martlet: {text}\n");
+    // SAFETY: it points to so many bytes.
+    unsafe { libc::syscall(libc::SYS_write, MESSAGES.load(Ordering::Relaxed), line.as_ptr(), line.len()) };
+}
+
+/// Says why, and ends this process at once, as `kill -9` would: nothing of it may run any more.
+pub fn die(why: &str) -> ! {
+    complain(&format!("replica of process {} ends: {why}", std::process::id()));
+    // SAFETY: plain system calls.
+    unsafe {
+        libc::syscall(libc::SYS_kill, libc::getpid(), libc::SIGKILL);
+        libc::_exit(1)
+    }
+}

@@ -1,0 +1,204 @@
+//! The captured descriptors, as every replica knows them: listeners, connections, and what the server waits for.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::RawFd;
+
+use crate::stream::Stream;
+
+/// The descriptor of the connection in slot 0. Below it is room for those that the server and the library open otherwise, whose numbers differ between replicas.
+pub const FIRST_FD: RawFd = 256;
+
+/// A connection in its slot.
+#[derive(Debug)]
+pub struct Connection {
+    /// What all replicas know of it.
+    pub stream: Stream,
+    /// What the leader's poller watches its socket for.
+    pub watched: u32,
+    /// The leader cannot send to it any more: what is written goes nowhere, until the log says that it has ended.
+    pub broken: bool,
+    /// What the leader before this one had received, and nobody has proposed.
+    pub recovered: Vec<u8>,
+    /// It was lost with the leader before this one: the log is to say so.
+    pub lost: bool,
+    /// Its slot stands among those with unread input.
+    pub noted: bool,
+}
+
+impl Connection {
+    /// A new one.
+    pub fn new(stream: Stream) -> Connection {
+        Connection { stream, watched: 0, broken: false, recovered: Vec::new(), lost: false, noted: false }
+    }
+}
+
+/// What a server wants to hear of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interest {
+    /// Events, as for `epoll_ctl`.
+    pub events: u32,
+    /// What comes back with them.
+    pub data: u64,
+}
+
+impl Interest {
+    /// Whether it wants to hear of input.
+    pub fn reads(self) -> bool {
+        self.events & libc::EPOLLIN as u32 != 0
+    }
+
+    /// Whether it wants to hear of room for output.
+    pub fn writes(self) -> bool {
+        self.events & libc::EPOLLOUT as u32 != 0
+    }
+}
+
+/// The table.
+#[derive(Debug, Default)]
+pub struct Table {
+    slots: Vec<Option<Connection>>,
+    /// Slots below the table's end that are free here.
+    free: BTreeSet<u32>,
+    /// Listeners, and the connections that wait to be accepted there.
+    pub listeners: BTreeMap<RawFd, VecDeque<u32>>,
+    /// What the server waits for, at its one epoll instance.
+    pub interests: BTreeMap<RawFd, Interest>,
+    /// The connections that it waits to be able to write to.
+    pub wants_room: BTreeSet<u32>,
+    /// Connections so far.
+    pub connections: u64,
+    /// Connections that the server has closed, and that lack some of what it wrote, and their slots.
+    pub lingering: Vec<(u32, Connection)>,
+    /// The cookies of the last ones that it has closed.
+    closed: VecDeque<u64>,
+}
+
+/// Cookies of closed connections that are remembered: an event may close as many as there are.
+const REMEMBERED: usize = crate::board::SLOTS;
+
+impl Table {
+    /// The slot of a connection's descriptor.
+    pub fn slot_of(&self, fd: RawFd) -> Option<u32> {
+        let slot = u32::try_from(fd - FIRST_FD).ok()?;
+        self.get(slot).map(|_| slot)
+    }
+
+    /// The descriptor of a slot's connection.
+    pub fn fd_of(slot: u32) -> RawFd {
+        FIRST_FD + slot as RawFd
+    }
+
+    /// Whether a descriptor is captured.
+    pub fn captures(&self, fd: RawFd) -> bool {
+        self.slot_of(fd).is_some() || self.listeners.contains_key(&fd)
+    }
+
+    /// A slot's connection.
+    pub fn get(&self, slot: u32) -> Option<&Connection> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, slot: u32) -> Option<&mut Connection> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// All connections, by slot.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Connection)> {
+        self.slots.iter().enumerate().filter_map(|(slot, connection)| connection.as_ref().map(|connection| (slot as u32, connection)))
+    }
+
+    /// The lowest free slot that is not among `taken`.
+    pub fn free_slot(&self, taken: &BTreeSet<u32>) -> u32 {
+        let lingers = |slot: u32| self.lingering.iter().any(|(other, _)| *other == slot);
+        let free = |slot: &u32| !taken.contains(slot) && !lingers(*slot);
+        let end = self.slots.len() as u32;
+        self.free.iter().copied().find(free).unwrap_or_else(|| (end..).find(free).unwrap_or(end))
+    }
+
+    /// Puts a connection into a slot.
+    ///
+    /// # Panics
+    /// When another one is there.
+    pub fn put(&mut self, slot: u32, connection: Connection) {
+        while self.slots.len() <= slot as usize {
+            self.free.insert(self.slots.len() as u32);
+            self.slots.push(None);
+        }
+        assert!(self.free.remove(&slot), "slot {slot} has a connection");
+        self.slots[slot as usize] = Some(connection);
+    }
+
+    /// Takes out a connection that the server has closed.
+    pub fn take(&mut self, slot: u32) -> Option<Connection> {
+        let connection = self.slots.get_mut(slot as usize)?.take()?;
+        self.free.insert(slot);
+        self.interests.remove(&Self::fd_of(slot));
+        self.wants_room.remove(&slot);
+        self.closed.push_back(connection.stream.cookie);
+        if self.closed.len() > REMEMBERED {
+            self.closed.pop_front();
+        }
+        Some(connection)
+    }
+
+    /// Whether the server has closed the connection of this cookie.
+    pub fn has_closed(&self, cookie: u64) -> bool {
+        self.closed.contains(&cookie)
+    }
+
+    /// Notes what the server wants to hear of a descriptor; `None`: nothing. Returns what it was before.
+    pub fn set_interest(&mut self, fd: RawFd, interest: Option<Interest>) -> Option<Interest> {
+        if let Some(slot) = self.slot_of(fd) {
+            match interest.is_some_and(Interest::writes) {
+                true => self.wants_room.insert(slot),
+                false => self.wants_room.remove(&slot),
+            };
+        }
+        match interest {
+            Some(interest) => self.interests.insert(fd, interest),
+            None => self.interests.remove(&fd),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(number: u64) -> Connection {
+        Connection::new(Stream::new(number, 100 + number, b"", b""))
+    }
+
+    #[test]
+    fn slots_are_the_lowest_free_ones() {
+        let mut table = Table::default();
+        assert_eq!(table.free_slot(&BTreeSet::new()), 0);
+        assert_eq!(table.free_slot(&BTreeSet::from([0, 1])), 2);
+        for slot in 0..3 {
+            table.put(slot, connection(u64::from(slot)));
+        }
+        let gone = table.take(1).expect("it was there");
+        assert_eq!(table.free_slot(&BTreeSet::new()), 1);
+        table.lingering.push((1, gone));
+        assert_eq!(table.free_slot(&BTreeSet::new()), 3, "its number is in use where it leads");
+        // A leader that has sent all of it has no reason to wait.
+        table.put(1, connection(9));
+        assert!(table.has_closed(101) && !table.has_closed(109));
+        assert_eq!((table.slot_of(FIRST_FD + 1), table.slot_of(FIRST_FD + 3), table.slot_of(2)), (Some(1), None, None));
+    }
+
+    #[test]
+    fn what_is_closed_is_waited_for_no_more() {
+        let mut table = Table::default();
+        table.put(0, connection(1));
+        let interest = Interest { events: (libc::EPOLLIN | libc::EPOLLOUT) as u32, data: 7 };
+        assert_eq!(table.set_interest(FIRST_FD, Some(interest)), None);
+        assert!(table.wants_room.contains(&0));
+        assert_eq!(table.set_interest(FIRST_FD, None), Some(interest));
+        assert!(table.wants_room.is_empty());
+        table.set_interest(FIRST_FD, Some(interest));
+        table.take(0);
+        assert!(table.wants_room.is_empty() && table.interests.is_empty());
+    }
+}

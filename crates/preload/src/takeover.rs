@@ -1,0 +1,189 @@
+//! A follower becomes the leader: the one before it is dead, its sockets are fetched, and each connection goes on at the byte where the kernel says that it stopped.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use crate::board::{Holder, Line};
+use crate::entry::received;
+use crate::keeper::{self, Left};
+use crate::process::make_sure_of_death;
+use crate::replica::{Lead, Replica, Role};
+use crate::socket::{self, Counts};
+use crate::stream::Seal;
+use crate::sys::{complain, die, move_to};
+use crate::table::{Connection, Table};
+
+impl Replica {
+    /// Takes over. Everything that is committed has been executed here, and this replica has just been the leader.
+    ///
+    /// Should it die on the way, the next one finds the sockets with the keepers of those that held them before, and with this one's.
+    pub fn take_over(&mut self) {
+        let before: Vec<Holder> = self.board.holders().into_iter().filter(|holder| *holder != self.own).collect();
+        self.board.hold(self.own);
+        keeper::HOLDS.store(true, std::sync::atomic::Ordering::Relaxed);
+        let mut left: Vec<(Holder, Option<Left>)> = Vec::new();
+        for holder in before {
+            // One that is only taken for dead would go on writing to its clients.
+            if let Err(error) = make_sure_of_death(holder) {
+                die(&format!("it cannot take over from process {}: {error}", holder.pid));
+            }
+            let kept =
+                keeper::ask(holder).inspect_err(|error| complain(&format!("no connections are left of process {}: {error}", holder.pid)));
+            left.push((holder, kept.ok()));
+        }
+        let sockets: Vec<OwnedFd> =
+            left.iter_mut().filter_map(|(_, left)| left.as_mut()).flat_map(|left| std::mem::take(&mut left.sockets)).collect();
+        let stages: Vec<&[u8]> = left
+            .iter()
+            // SAFETY: the holder is dead, as just made sure of; a replica is given its number again only when this one has said that it leads.
+            .map(|(holder, _)| unsafe { self.board.dead_stage(holder.node) })
+            .collect();
+        let lead = Lead { is_due: true, left, ..Lead::default() };
+        self.role = Role::Leads(lead);
+        self.adopt(sockets, &stages);
+        let listeners: Vec<_> = self.table.listeners.keys().copied().collect();
+        listeners.into_iter().for_each(|fd| self.watch_listener(fd, false));
+        crate::birth::show_output(true);
+    }
+
+    /// Gives each connection its socket.
+    fn adopt(&mut self, sockets: Vec<OwnedFd>, stages: &[&[u8]]) {
+        let slots: BTreeMap<u64, u32> = self.table.iter().map(|(slot, connection)| (connection.stream.cookie, slot)).collect();
+        let (mut seen, mut found) = (BTreeSet::new(), BTreeSet::new());
+        let mut lingering = std::mem::take(&mut self.table.lingering);
+        let mut inherited = Vec::new();
+        for socket in sockets {
+            let Ok(cookie) = socket::cookie(socket.as_raw_fd()) else { continue };
+            if !seen.insert(cookie) {
+                continue;
+            }
+            if let Some(slot) = slots.get(&cookie).copied() {
+                found.insert(slot);
+                self.adopt_one(slot, socket, stages);
+            } else if let Some(at) = lingering.iter().position(|(_, connection)| connection.stream.cookie == cookie) {
+                let (slot, connection) = lingering.swap_remove(at);
+                self.adopt_lingering(slot, connection, socket);
+            } else if !self.table.has_closed(cookie) {
+                inherited.push(socket);
+            }
+        }
+        let all: Vec<u32> = slots.into_values().collect();
+        for slot in all {
+            if !found.contains(&slot)
+                && let Some(connection) = self.table.get_mut(slot)
+            {
+                connection.lost = true;
+            }
+            self.resume(slot);
+        }
+        if let Role::Leads(lead) = &mut self.role {
+            lead.inherited = inherited;
+        }
+    }
+
+    fn adopt_one(&mut self, slot: u32, socket: OwnedFd, stages: &[&[u8]]) {
+        let fd = socket.as_raw_fd();
+        let Some(connection) = self.table.get_mut(slot) else { return };
+        let line = self.board.line(slot, connection.stream.connection);
+        let goes_on = goes_on(connection, fd, line, stages);
+        match goes_on {
+            Ok(recovered) => connection.recovered = recovered,
+            Err(why) => {
+                if let Some(why) = why {
+                    complain(&format!("connection {} ends: {why}", connection.stream.connection));
+                }
+                connection.lost = true;
+                connection.broken = true;
+            }
+        }
+        if let Err(error) = move_to(socket, Table::fd_of(slot)) {
+            die(&format!("a connection cannot be given its descriptor: {error}"));
+        }
+        crate::keeper::HIGHEST.fetch_max(Table::fd_of(slot), std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// A connection that the server has closed, and that lacks some of what was written to it.
+    fn adopt_lingering(&mut self, slot: u32, mut connection: Connection, socket: OwnedFd) {
+        let line = self.board.line(slot, connection.stream.connection);
+        if goes_on(&mut connection, socket.as_raw_fd(), line, &[]).is_err() || !connection.stream.has_unsent() {
+            return;
+        }
+        let fd = Table::fd_of(slot);
+        if self.table.get(slot).is_some() || move_to(socket, fd).is_err() {
+            return;
+        }
+        connection.watched = libc::EPOLLOUT as u32;
+        if self.poller.watch(fd, 0, connection.watched).is_ok() {
+            let stream = &connection.stream;
+            self.board.begin_line(slot, stream.connection, Seal::of(stream.produced(), stream.checksum()), stream.kept_from());
+            self.table.lingering.push((slot, connection));
+        }
+    }
+
+    /// Sends what the client lacks, and watches the connection from here on.
+    fn resume(&mut self, slot: u32) {
+        let Some(connection) = self.table.get_mut(slot) else { return };
+        connection.noted = true;
+        let stream = &connection.stream;
+        self.board.begin_line(slot, stream.connection, Seal::of(stream.produced(), stream.checksum()), stream.kept_from());
+        if let Role::Leads(lead) = &mut self.role {
+            lead.readable.push(slot);
+        }
+        self.send(slot);
+    }
+
+    /// The first round of this leader is committed: nothing is needed any more of those before it.
+    pub fn finish_takeover(&mut self) {
+        let Role::Leads(lead) = &mut self.role else { return };
+        if lead.is_settled {
+            return;
+        }
+        let recovering = self.table.iter().any(|(_, connection)| connection.lost || !connection.recovered.is_empty());
+        if recovering {
+            lead.is_due = true;
+            return;
+        }
+        lead.is_settled = true;
+        for (holder, left) in lead.left.drain(..) {
+            self.board.let_go(holder);
+            if let Some(left) = left {
+                left.dismiss();
+            }
+        }
+        self.board.open();
+        let connections = self.table.iter().count();
+        self.tell(&format!("leads {} {connections}", self.node));
+    }
+}
+
+/// Compares a connection, as its server has left it here, with what the kernel says. Returns what had been received beyond what stands in the log, and forgets the output
+/// that the kernel has.
+///
+/// # Errors
+/// When it cannot go on, and why, if that is not simply that it is over.
+fn goes_on(connection: &mut Connection, fd: i32, line: Line, stages: &[&[u8]]) -> Result<Vec<u8>, Option<String>> {
+    let counts = socket::counts(fd).map_err(|error| Some(format!("the kernel does not say how far it has come: {error}")))?;
+    let Counts::Exact { read, written } = counts else { return Err(None) };
+    let stream = &mut connection.stream;
+    if written > stream.produced() || written < stream.kept_from() {
+        let (kept, produced) = (stream.kept_from(), stream.produced());
+        return Err(Some(format!("its client was sent {written} bytes, and this replica has those from {kept} to {produced}")));
+    }
+    // Where the line is not this connection's its leader had sent nothing.
+    let seal = if let Line::Its { seal, .. } = line { seal } else { Seal::of(0, 0) };
+    if !stream.agrees_with(seal) {
+        return Err(Some("what its client was sent differs from what this replica would have sent".into()));
+    }
+    let logged = stream.logged();
+    let missing = read.checked_sub(logged).ok_or_else(|| Some(format!("{read} bytes were read of it, and the log has {logged}")))?;
+    let recovered = match missing {
+        0 => Vec::new(),
+        _ => {
+            let stored =
+                stages.iter().find_map(|stage| received(stage, stream.connection, logged).filter(|bytes| bytes.len() as u64 >= missing));
+            stored.ok_or_else(|| Some(format!("{missing} bytes that were read of it are not there")))?[..missing as usize].to_vec()
+        }
+    };
+    stream.forget_below(written);
+    Ok(recovered)
+}
