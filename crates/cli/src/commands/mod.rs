@@ -10,6 +10,7 @@ mod man;
 mod members;
 mod metrics;
 mod node;
+mod run;
 mod status;
 mod top;
 mod torture;
@@ -51,6 +52,7 @@ enum Command {
     Set(key::Set),
     Del(key::Del),
     Node(node::Arguments),
+    Run(run::Arguments),
     Bench(martlet_bench::Arguments),
     Doctor(doctor::Arguments),
     Torture(torture::Arguments),
@@ -125,6 +127,7 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Set(arguments) => key::set(&arguments, format),
         Command::Del(arguments) => key::del(&arguments, format),
         Command::Node(arguments) => node::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments, format),
         Command::Torture(arguments) => torture::run(&arguments, format),
         Command::Cluster(command) => cluster::run(&command, format),
         Command::Status(arguments) => status::run(&arguments, format),

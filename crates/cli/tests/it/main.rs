@@ -10,6 +10,7 @@ mod martlet;
 mod nodes;
 mod process;
 mod recover;
+mod run;
 mod terminal;
 mod trial;
 mod unwritten;

@@ -1,0 +1,336 @@
+//! `martlet run`
+
+mod program;
+mod replicas;
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::{self, Format};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use rustix::time::Timespec;
+use serde_json::json;
+
+use self::replicas::{Replicas, Said};
+
+/// How often what needs no message is looked at.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+/// The longest message of a replica.
+const MESSAGE_BYTES: usize = 1024;
+/// How long replicas may take to follow their leader when it has ended by itself.
+const END_PATIENCE: Duration = Duration::from_millis(500);
+/// How long a server may take to end when it is told to.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+/// How long the service may be without a leader before it is given up.
+const LEADERLESS: Duration = Duration::from_secs(30);
+/// The library that is loaded into the server.
+const LIBRARY: &str = "libmartlet_preload.so";
+
+/// Run an unmodified server in three replicas on this host: its clients' connections outlive kill -9.
+///
+/// The server starts once and is forked twice. One replica leads and talks to the clients; what they send is replicated before it is executed, and the other two execute
+/// the same. When the leader dies, another one goes on with its connections, at the very byte; a new replica is forked in its place. The command stays in the foreground
+/// and ends as the server does. SIGTERM and Ctrl-C are passed on to the server.
+///
+/// So far this is for Redis 7.0 and Valkey, over TCP, in memory. docs/run.md says what is promised, and what is not.
+///
+/// Example: martlet run -- redis-server --port 6379
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The library to load into the server; without it, the one beside this program, or in ../lib.
+    #[arg(long, value_name = "FILE")]
+    preload: Option<PathBuf>,
+    /// Run a server that nothing is known of. It must execute its requests on one thread, and wait with level-triggered epoll.
+    #[arg(long)]
+    untried: bool,
+    /// The server and its arguments.
+    #[arg(last = true, required = true, value_name = "SERVER [ARGUMENT]...")]
+    server: Vec<String>,
+}
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    let [name, rest @ ..] = &arguments.server[..] else { return Err(Fail::usage("which server?")) };
+    let path = program::find(name)?;
+    program::check(&path)?;
+    let library = library(arguments.preload.as_deref())?;
+    let profile = program::profile(&path);
+    if profile.is_none() && !arguments.untried {
+        let path = path.display();
+        return Err(Fail::usage(format_args!(
+            "nothing is known of {path}; tried are redis-server and valkey-server; --untried runs it all the same"
+        )));
+    }
+    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    let mut supervisor = Supervisor::new(format)?;
+    let mut command = Command::new(&path);
+    command.args(rest);
+    if let Some(profile) = profile {
+        command.args(profile.arguments);
+        supervisor.say(
+            format_args!("{} runs {}", path.display(), profile.says),
+            || json!({"event": "started", "server": path, "profile": profile.says}),
+        );
+    }
+    // What a terminal sends to a group of processes is this one's to pass on.
+    command.env("MARTLET_RUN", &supervisor.name).env("LD_PRELOAD", &library).process_group(0);
+    if format == Format::Json {
+        command.stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned().context("cannot pass standard error on")?));
+    }
+    let first = command.spawn().context(format_args!("cannot start {}", path.display()))?;
+    supervisor.first = i32::try_from(first.id()).ok();
+    let ended = supervisor.supervise(&interrupt);
+    supervisor.end_all();
+    ended
+}
+
+/// The library's file.
+fn library(given: Option<&Path>) -> Outcome<PathBuf> {
+    let beside = || -> io::Result<Vec<PathBuf>> {
+        let own = std::env::current_exe()?;
+        let directory = own.parent().unwrap_or(Path::new("/"));
+        Ok(vec![directory.join(LIBRARY), directory.join("../lib").join(LIBRARY), directory.join("../lib/martlet").join(LIBRARY)])
+    };
+    let places = match given {
+        Some(file) => vec![file.to_owned()],
+        None => beside().context("cannot tell where this program is")?,
+    };
+    let found = places.iter().find_map(|place| place.canonicalize().ok());
+    found.ok_or_else(|| {
+        let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+        Fail::absent(format_args!("{LIBRARY} is not there: looked at {}; --preload names it", places.join(", ")))
+    })
+}
+
+/// Starts, watches, replaces and ends the replicas. It is not in the way of requests.
+struct Supervisor {
+    format: Format,
+    name: String,
+    listener: OwnedFd,
+    /// Replicas' connections, with their numbers once they have said them.
+    connections: Vec<(OwnedFd, Option<u16>)>,
+    replicas: Replicas,
+    /// How many replicas the service has, as was last said.
+    whole: Option<usize>,
+    /// The process that was started, until it says which replica it is.
+    first: Option<i32>,
+    /// When a leader was seen dead.
+    leaderless: Option<Instant>,
+    /// How the server has ended by itself, and when.
+    ended: Option<(i32, Instant)>,
+    /// When it was told to end.
+    stopping: Option<Instant>,
+}
+
+impl Supervisor {
+    fn new(format: Format) -> Outcome<Supervisor> {
+        // Replicas are forked by replicas; they become this process's children when those die.
+        rustix::process::set_child_subreaper(Pid::from_raw(1)).map_err(io::Error::from).context("cannot take in the server's replicas")?;
+        let name = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
+        let kind = SocketType::SEQPACKET;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listening = || -> io::Result<OwnedFd> {
+            let listener = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+            rustix::net::bind(&listener, &SocketAddrUnix::new_abstract_name(format!("martlet-run-{name}").as_bytes())?)?;
+            rustix::net::listen(&listener, 16)?;
+            Ok(listener)
+        };
+        let listener = listening().context("cannot listen for replicas")?;
+        Ok(Supervisor {
+            format,
+            name,
+            listener,
+            connections: Vec::new(),
+            replicas: Replicas::default(),
+            whole: None,
+            first: None,
+            leaderless: None,
+            ended: None,
+            stopping: None,
+        })
+    }
+
+    fn say(&self, text: impl std::fmt::Display, object: impl FnOnce() -> serde_json::Value) {
+        match self.format {
+            Format::Text => output::complain(format_args!("martlet: {text}")),
+            Format::Json => self.format.object(object),
+        }
+    }
+
+    fn supervise(&mut self, interrupt: &Interrupt) -> Outcome {
+        loop {
+            self.listen().context("cannot listen to replicas")?;
+            self.reap()?;
+            if self.replicas.living.is_empty() && self.first.is_none() {
+                return match self.ended {
+                    Some((0, _)) => Ok(()),
+                    Some((code, _)) => Err(Fail::failed(format_args!("the server has ended with code {code}"))),
+                    None => Err(Fail::failed("all replicas have died")),
+                };
+            }
+            if self.ended.is_some_and(|(_, since)| since.elapsed() > END_PATIENCE) {
+                self.kill_all();
+            }
+            if self.leaderless.is_some_and(|since| since.elapsed() > LEADERLESS) {
+                let (left, wanted) = (self.replicas.living.len(), replicas::WANTED);
+                return Err(Fail::failed(format_args!(
+                    "no replica has led for {} s, with {left} replicas left: a majority of {wanted} has to live to go on",
+                    LEADERLESS.as_secs()
+                )));
+            }
+            if interrupt.is_raised() && self.stopping.is_none() {
+                self.stopping = Some(Instant::now());
+                self.stop();
+            }
+            if self.stopping.is_some_and(|since| since.elapsed() > STOP_PATIENCE) {
+                return Err(Fail::failed(format_args!("the server has not ended within {} s of SIGTERM", STOP_PATIENCE.as_secs())));
+            }
+            if self.ended.is_none()
+                && let Some((from, number)) = self.replicas.fork_wanted(Instant::now())
+            {
+                self.order(from, &format!("fork {number}"));
+            }
+        }
+    }
+
+    /// Takes what replicas have said, or waits for it for a while.
+    fn listen(&mut self) -> io::Result<()> {
+        let mut waits: Vec<PollFd<'_>> = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        waits.extend(self.connections.iter().map(|(connection, _)| PollFd::new(connection, PollFlags::IN)));
+        match poll(&mut waits, Some(&LOOK)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        while let Ok(connection) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            self.connections.push((connection, None));
+        }
+        let mut said = Vec::new();
+        self.connections.retain_mut(|(connection, number)| {
+            let mut buffer = [0; MESSAGE_BYTES];
+            loop {
+                match rustix::net::recv(&*connection, &mut buffer[..], RecvFlags::DONTWAIT) {
+                    Ok((0, _)) => return false,
+                    Ok((bytes, _)) => {
+                        let message = std::str::from_utf8(&buffer[..bytes]).ok().and_then(Said::parse);
+                        if let Some(Said::Hello { number: its, .. }) = message {
+                            *number = Some(its);
+                        }
+                        said.extend(message);
+                    }
+                    Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return true,
+                    Err(_) => return false,
+                }
+            }
+        });
+        said.into_iter().for_each(|said| self.hear(said));
+        Ok(())
+    }
+
+    fn hear(&mut self, said: Said) {
+        match said {
+            Said::Hello { number, pid } => {
+                self.first.take_if(|first| *first == pid);
+                self.replicas.hello(number, pid);
+                self.say(format_args!("replica {number} is process {pid}"), || json!({"event": "replica", "replica": number, "pid": pid}));
+            }
+            Said::Leads { number, connections } => {
+                self.replicas.leader = Some(number);
+                let pid = self.replicas.living.get(&number).copied();
+                self.leaderless = None;
+                self.say(
+                    format_args!("replica {number} leads, with {connections} connections"),
+                    || json!({"event": "leads", "replica": number, "pid": pid, "connections": connections}),
+                );
+            }
+            Said::Group(group) => self.replicas.group = group,
+        }
+        let whole = self.replicas.whole();
+        if whole != std::mem::replace(&mut self.whole, whole)
+            && let Some(count) = whole
+        {
+            self.say(format_args!("{count} replicas hold the state"), || json!({"event": "replicas", "replicas": count}));
+        }
+    }
+
+    /// Takes note of the dead.
+    fn reap(&mut self) -> Outcome {
+        loop {
+            let (pid, status) = match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some(ended)) => ended,
+                Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(io::Error::from(error)).context("cannot wait for replicas"),
+            };
+            self.died(pid.as_raw_nonzero().get(), status)?;
+        }
+    }
+
+    fn died(&mut self, pid: i32, status: WaitStatus) -> Outcome {
+        let how = std::process::ExitStatus::from_raw(status.as_raw());
+        if self.first.take_if(|first| *first == pid).is_some() {
+            // What was wrong the server has said.
+            return Err(Fail::failed(format_args!("the server has ended before it could be replicated ({how})")));
+        }
+        let Some((number, led)) = self.replicas.ended(pid) else { return Ok(()) };
+        self.whole = None;
+        self.say(
+            format_args!("replica {number}, process {pid}, has ended: {how}"),
+            || json!({"event": "ended", "replica": number, "pid": pid, "how": how.to_string()}),
+        );
+        if led {
+            self.leaderless = Some(Instant::now());
+        }
+        // By itself, as it was asked to: so do the others, which execute the same.
+        if let Some(code) = status.exit_status()
+            && (led || self.stopping.is_some())
+        {
+            self.ended.get_or_insert((code, Instant::now()));
+        }
+        Ok(())
+    }
+
+    fn order(&self, number: u16, order: &str) {
+        if let Some((connection, _)) = self.connections.iter().find(|(_, its)| *its == Some(number)) {
+            // A replica that hears nothing any more is dead, or as good as that; it is asked again.
+            let _ = rustix::net::send(connection, order.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// Passes the end on to the servers, all of which execute it.
+    fn stop(&self) {
+        match self.replicas.leader {
+            Some(leader) => self.order(leader, &format!("signal {}", Signal::TERM.as_raw())),
+            None => self.kill_all(),
+        }
+    }
+
+    fn kill_all(&self) {
+        let all = self.replicas.living.values().copied().chain(self.first);
+        for pid in all.filter_map(Pid::from_raw) {
+            // It may have died by itself.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+
+    /// Leaves nothing behind: no replica, and no process that keeps a dead one's connections. Those become children of this process when the replicas die.
+    fn end_all(&mut self) {
+        self.kill_all();
+        loop {
+            let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+            for pid in children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).filter_map(Pid::from_raw) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+            if matches!(rustix::process::wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {
+                return;
+            }
+        }
+    }
+}

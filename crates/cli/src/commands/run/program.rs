@@ -1,0 +1,143 @@
+//! The program that is to be run: which file it is, and whether it can be captured.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+
+/// The most of a program that is looked through for what the Go linker writes, in bytes.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// The file that a shell would run for this name.
+pub fn find(name: &str) -> Outcome<PathBuf> {
+    let is_program = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
+    if name.contains('/') {
+        let path = PathBuf::from(name);
+        return if is_program(&path) { Ok(path) } else { Err(Fail::absent(format_args!("{name} is no program that may be run"))) };
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| is_program(path));
+    found.ok_or_else(|| Fail::absent(format_args!("there is no program {name:?} in PATH")))
+}
+
+/// Refuses what cannot be captured, before anything is started.
+pub fn check(path: &Path) -> Outcome {
+    let name = path.display();
+    let meta = fs::metadata(path).context(format_args!("cannot look at {name}"))?;
+    if meta.permissions().mode() & 0o6000 != 0 {
+        return Err(Fail::failed(format_args!(
+            "{name} cannot be captured: it is setuid or setgid, so that the system loads no library into it"
+        )));
+    }
+    if meta.len() > MOST_BYTES {
+        return Err(Fail::failed(format_args!("{name} cannot be captured: it has {} bytes; allowed are {MOST_BYTES}", meta.len())));
+    }
+    let bytes = fs::read(path).context(format_args!("cannot read {name}"))?;
+    match why_not(&bytes) {
+        Some(why) => Err(Fail::failed(format_args!("{name} cannot be captured: {why}"))),
+        None => Ok(()),
+    }
+}
+
+/// Why a program of these bytes cannot be captured.
+fn why_not(bytes: &[u8]) -> Option<&'static str> {
+    if bytes.starts_with(b"#!") {
+        return Some("it is a script; name the server that it starts");
+    }
+    if !bytes.starts_with(b"\x7fELF\x02\x01") {
+        return Some("it is no 64-bit ELF program");
+    }
+    // A builder of Go programs leaves this mark; they call the kernel themselves.
+    if bytes.windows(14).any(|window| window == b"\xff Go buildinf:") {
+        return Some("it is a Go program, which calls the kernel without the C library");
+    }
+    let Some(interpreter) = interpreter(bytes) else {
+        return Some("it is linked statically, or broken; run its dynamically linked build for glibc");
+    };
+    if !interpreter.windows(8).any(|window| window == b"ld-linux") {
+        return Some("it is not linked with glibc; run its build for glibc");
+    }
+    None
+}
+
+/// What loads it: the text of its PT_INTERP.
+fn interpreter(bytes: &[u8]) -> Option<&[u8]> {
+    const PT_INTERP: u32 = 3;
+    let number = |at: usize, len: usize| -> Option<u64> {
+        let part = bytes.get(at..at.checked_add(len)?)?;
+        Some(part.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    (0..count).find_map(|entry| {
+        let at = usize::try_from(table.checked_add(entry * size)?).ok()?;
+        if number(at, 4)? != u64::from(PT_INTERP) {
+            return None;
+        }
+        let (from, len) = (usize::try_from(number(at.checked_add(8)?, 8)?).ok()?, usize::try_from(number(at.checked_add(32)?, 8)?).ok()?);
+        bytes.get(from..from.checked_add(len)?)
+    })
+}
+
+/// What is known of a server's ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Arguments that it is given behind the user's.
+    pub arguments: &'static [&'static str],
+    /// What they change, for people.
+    pub says: &'static str,
+}
+
+/// Redis and Valkey: one thread executes requests. What they write to disks they write in children, which are not captured so far.
+const REDIS: Profile = Profile {
+    arguments: &["--daemonize", "no", "--save", "", "--appendonly", "no", "--unixsocket", "", "--io-threads", "1"],
+    says: "in memory only (save \"\", appendonly no), in the foreground, with one thread for requests and no Unix socket",
+};
+
+/// Of a program of this name.
+pub fn profile(path: &Path) -> Option<Profile> {
+    let name = path.file_name()?.to_str()?;
+    matches!(name, "redis-server" | "valkey-server").then_some(REDIS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_captured_is_told_apart() {
+        let says = |bytes: &[u8], text: &str| assert!(why_not(bytes).is_some_and(|why| why.contains(text)), "{:?}", why_not(bytes));
+        says(b"#!/bin/sh\n", "a script");
+        says(b"MZ", "no 64-bit ELF");
+        says(b"\x7fELF\x02\x01", "statically");
+        says(b"\x7fELF\x02\x01 .... \xff Go buildinf: ...", "Go program");
+        let mut program = vec![0; 200];
+        program[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        (program[32], program[54], program[56]) = (64, 56, 1);
+        says(&program, "statically");
+        (program[64], program[72], program[96]) = (3, 150, 20);
+        says(&program, "not linked with glibc");
+        program[150..170].copy_from_slice(b"/lib64/ld-linux.so.2");
+        assert_eq!(why_not(&program), None);
+        // Nothing that stands there may lead out of the file.
+        for at in 32..104 {
+            let mut broken = program.clone();
+            broken[at] = 0xff;
+            let _ = why_not(&broken);
+        }
+    }
+
+    #[test]
+    fn this_program_itself_is_linked_dynamically() {
+        let own = fs::read("/proc/self/exe").expect("readable");
+        let interpreter = interpreter(&own).expect("it is linked dynamically");
+        assert!(interpreter.starts_with(b"/"), "{:?}", String::from_utf8_lossy(interpreter));
+    }
+
+    #[test]
+    fn a_program_is_found_as_a_shell_finds_it() {
+        assert!(find("sh").expect("there is a shell").ends_with("sh"));
+        assert!(find("no-such-program-anywhere").is_err());
+        assert!(find("/etc/passwd").is_err(), "no program");
+    }
+}

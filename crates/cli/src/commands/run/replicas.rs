@@ -1,0 +1,133 @@
+//! The replicas of a server, as the process that started it knows them: what they say, that they die, and what is to be done about it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Replicas that a server has.
+pub const WANTED: usize = 3;
+/// Numbers that replicas may have.
+const NUMBERS: u16 = 16;
+/// For how long a fork is waited for that has been asked for.
+const FORK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a replica says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// It is there: its number and its process.
+    Hello { number: u16, pid: i32 },
+    /// It leads, with so many connections.
+    Leads { number: u16, connections: u64 },
+    /// These count for commits: a bit for each number.
+    Group(u64),
+}
+
+impl Said {
+    /// Reads a message.
+    pub fn parse(text: &str) -> Option<Said> {
+        let mut words = text.split(' ');
+        let verb = words.next()?;
+        let mut number = || words.next()?.parse::<u64>().ok();
+        match verb {
+            "hello" => Some(Said::Hello { number: u16::try_from(number()?).ok()?, pid: i32::try_from(number()?).ok()? }),
+            "leads" => Some(Said::Leads { number: u16::try_from(number()?).ok()?, connections: number()? }),
+            "group" => number().map(Said::Group),
+            _ => None,
+        }
+    }
+}
+
+/// What is known.
+#[derive(Debug, Default)]
+pub struct Replicas {
+    /// The living, by number.
+    pub living: BTreeMap<u16, i32>,
+    /// Who leads, if it lives.
+    pub leader: Option<u16>,
+    /// Who counts for commits, as the leader says: a bit for each number. The dead do until they are removed.
+    pub group: u64,
+    /// A fork that has been asked for, and when.
+    asked: Option<(u16, Instant)>,
+}
+
+impl Replicas {
+    /// A replica is there.
+    pub fn hello(&mut self, number: u16, pid: i32) {
+        self.living.insert(number, pid);
+        self.asked.take_if(|(asked, _)| *asked == number);
+    }
+
+    /// A process has ended. Returns which replica it was, and whether it led.
+    pub fn ended(&mut self, pid: i32) -> Option<(u16, bool)> {
+        let number = self.living.iter().find(|(_, other)| **other == pid).map(|(number, _)| *number)?;
+        self.living.remove(&number);
+        let led = self.leader == Some(number);
+        if led {
+            self.leader = None;
+        }
+        Some((number, led))
+    }
+
+    /// How many replicas the service has, once those that count are those that live.
+    pub fn whole(&self) -> Option<usize> {
+        let living = self.living.keys().fold(0, |bits, number| bits | 1_u64 << number);
+        (self.leader.is_some() && living == self.group).then_some(self.living.len())
+    }
+
+    /// Which replica is to fork another one now, and that one's number. Only once somebody leads: until then what a dead leader has left is still needed under its number.
+    /// Of the engine's replicas the lowest number leads, so a newcomer has a higher one than the leader as long as there is one.
+    pub fn fork_wanted(&mut self, now: Instant) -> Option<(u16, u16)> {
+        let leader = self.leader?;
+        if self.living.len() >= WANTED || self.asked.is_some_and(|(_, since)| now.duration_since(since) < FORK_PATIENCE) {
+            return None;
+        }
+        // The number of one that is dead and still counts would be taken for that one.
+        let free = |number: &u16| !self.living.contains_key(number) && self.group >> number & 1 == 0;
+        let number = (leader..NUMBERS).find(free).or_else(|| (0..leader).find(free))?;
+        let from = self.living.keys().copied().find(|other| *other != leader).unwrap_or(leader);
+        self.asked = Some((number, now));
+        Some((from, number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_and_anything_else_is_none() {
+        assert_eq!(Said::parse("hello 3 1234"), Some(Said::Hello { number: 3, pid: 1234 }));
+        assert_eq!(Said::parse("leads 1 50"), Some(Said::Leads { number: 1, connections: 50 }));
+        assert_eq!(Said::parse("group 7"), Some(Said::Group(7)));
+        for text in ["", "hello", "hello 3", "hello 70000 1", "leads x 1", "bye 1"] {
+            assert_eq!(Said::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_dead_are_replaced_by_a_follower_under_a_number_above_the_leaders() {
+        let now = Instant::now();
+        let mut replicas = Replicas::default();
+        (0..3).for_each(|number| replicas.hello(number, 100 + i32::from(number)));
+        (replicas.leader, replicas.group) = (Some(0), 0b111);
+        assert_eq!((replicas.whole(), replicas.fork_wanted(now)), (Some(3), None));
+        assert_eq!(replicas.ended(100), Some((0, true)));
+        assert_eq!(replicas.fork_wanted(now), None, "nobody leads");
+        replicas.leader = Some(1);
+        assert_eq!(replicas.whole(), None, "one that is dead counts");
+        assert_eq!(replicas.fork_wanted(now), Some((2, 3)));
+        assert_eq!(replicas.fork_wanted(now), None, "it is on its way");
+        assert_eq!(replicas.fork_wanted(now + FORK_PATIENCE), Some((2, 3)), "it has not come");
+        replicas.hello(3, 103);
+        assert_eq!(replicas.ended(102), Some((2, false)));
+        assert_eq!(replicas.ended(103), Some((3, false)));
+        replicas.group = 0b110;
+        assert_eq!(replicas.fork_wanted(now), Some((1, 3)), "the leader, if there is no other one; 2 is dead and counts");
+        assert_eq!(replicas.ended(7), None, "none of them");
+    }
+
+    #[test]
+    fn numbers_begin_again_when_they_are_used_up() {
+        let mut replicas = Replicas { living: BTreeMap::from([(14, 1), (15, 2)]), leader: Some(15), group: 3 << 14, asked: None };
+        assert_eq!(replicas.fork_wanted(Instant::now()), Some((14, 0)));
+    }
+}
