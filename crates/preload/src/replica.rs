@@ -192,7 +192,7 @@ impl Replica {
                 None => return Step::Return(Turn::Idle),
             },
             _ if here.leads() => {
-                if !self.board.is_open() && group(here).count_ones() < REPLICAS {
+                if !self.board.is_open() && !is_first_of(group(here), self.node) {
                     return Step::Return(Turn::IdleFor(Duration::from_nanos(LOOK_NS)));
                 }
                 let outcome = Rc::new(Cell::new(None));
@@ -382,7 +382,25 @@ impl Replica {
     }
 }
 
+/// Whether this node is the one of the newborn replicas that the engine will have lead when it knows all of them: the lowest, once they are all there. Another one may lead
+/// for a moment before that, and would have to end when it leads no more.
+fn is_first_of(group: u64, node: u16) -> bool {
+    group.count_ones() >= REPLICAS && group.trailing_zeros() == u32::from(node)
+}
+
 /// The nodes whose majority commits, a bit each, as this one knows it.
 fn group(here: &mut Here<'_, Machine>) -> u64 {
     here.metrics().map_or(0, |metrics| metrics.get(Counter::Group))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_of_the_newborn_leads_when_all_are_there() {
+        assert!(is_first_of(0b111, 0) && is_first_of(0b1110, 1));
+        assert!(!is_first_of(0b111, 1), "the lowest will lead");
+        assert!(!is_first_of(0b011, 0), "one is not there yet");
+    }
 }
