@@ -129,8 +129,8 @@ pub(super) struct Served<M> {
     /// Who has asked for it where the engine hands it over by itself.
     handing_over: Vec<(Option<NodeId>, DoneHere<()>)>,
     node: NodeId,
-    /// What the program was last told to be, and by which token.
-    told: Option<(Standing, Option<u64>)>,
+    /// What the program was last told to be, by which token, and whether it was told where its leader is.
+    told: Option<(Standing, Option<u64>, bool)>,
     reign: u64,
     entry: Vec<u8>,
 }
@@ -217,7 +217,9 @@ impl<M: StateMachine> Served<M> {
             }
         }
         // Who lost the lead and has it again since the last look leads by another token.
-        let told = (standing, replica.fencing_token());
+        // A follower may hear who leads before it knows a view that says where that is.
+        let placed = primary_of(standing).is_some_and(|primary| replica.address_of(primary).is_some());
+        let told = (standing, replica.fencing_token(), placed);
         if self.told != Some(told) {
             self.told = Some(told);
             let role = match standing {
@@ -496,6 +498,12 @@ pub(super) fn reading<R: Replica>(replica: &mut R) -> Result<Reading, CallError>
 
 #[cfg(test)]
 mod tests {
+    use martlet_fabric::Incarnation;
+    use martlet_fabric::Pulse;
+    use martlet_fabric::shm::ShmFabric;
+    use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
+    use martlet_protocol::replica::{ClientEvent, UnreadablePart};
+
     use super::*;
 
     fn leader(node: u16) -> Leader {
@@ -516,5 +524,100 @@ mod tests {
         assert_eq!(told(confirmed), Err(CallError::OutcomeUnknown));
         let elsewhere = Err(CallError::NotLeader { leader: Some(leader(1)) });
         assert_eq!(told(|done| Answer::Proposal(done, Err(CallError::SessionUnknown { session: 3 }))), elsewhere);
+    }
+
+    struct Nothing;
+
+    impl StateMachine for Nothing {
+        fn apply(&mut self, _: LogIndex, _: &[u8], _: &mut Vec<u8>) {}
+        fn snapshot(&self, _: &mut Vec<u8>) {}
+        fn restore(&mut self, _: &[u8]) -> Result<(), UnreadablePart> {
+            Ok(())
+        }
+        fn clear(&mut self) {}
+    }
+
+    /// Follows node 0, of which a view may say where it is.
+    struct Follows {
+        address: Option<&'static str>,
+        machine: Lent<'static, Nothing>,
+        pulse: Pulse,
+    }
+
+    impl Replica for Follows {
+        type Fabric = ShmFabric;
+        type Machine = Lent<'static, Nothing>;
+
+        fn now(&self) -> Time {
+            Time(0)
+        }
+        fn standing(&self) -> Standing {
+            Standing::Backup { primary: Some(ProcessId { node: NodeId(0), incarnation: Incarnation(1) }) }
+        }
+        fn view(&self) -> ViewNumber {
+            ViewNumber(1)
+        }
+        fn address_of(&self, _: ProcessId) -> Option<&str> {
+            self.address
+        }
+        fn reign(&self) -> u64 {
+            0
+        }
+        fn machine(&self) -> &Self::Machine {
+            &self.machine
+        }
+        fn pulse(&self) -> &Pulse {
+            &self.pulse
+        }
+        fn shows_committed(&self) -> bool {
+            true
+        }
+        fn machine_mut(&mut self) -> &mut Self::Machine {
+            &mut self.machine
+        }
+        fn has_room(&self, _: usize) -> bool {
+            true
+        }
+        fn propose(&mut self, _: &[u8]) -> Result<LogIndex, ProposeError> {
+            Err(ProposeError::NotLeading)
+        }
+        fn ticket(&self) -> Ticket {
+            Ticket(1)
+        }
+        fn released(&self) -> Ticket {
+            Ticket(0)
+        }
+        fn ticket_by_quorum(&mut self) -> Ticket {
+            Ticket(1)
+        }
+        fn released_by_quorum(&self) -> Ticket {
+            Ticket(0)
+        }
+        fn fabric(&mut self) -> &mut ShmFabric {
+            unreachable!("nothing is asked of the fabric here")
+        }
+        fn client_event(&mut self) -> Option<ClientEvent> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_follower_that_hears_later_where_its_leader_is_says_so() {
+        let (inbox, calls) = Inbox::new(1, true).expect("descriptors");
+        let shared = Arc::new(Shared { inbox, roles: Roles::new() });
+        let other = std::thread::spawn(|| std::thread::current().id()).join().expect("it ends");
+        let roles = shared.roles.follow(other);
+        let mut served = Served::new(NodeId(1), shared, calls);
+        let machine = Lent(Box::leak(Box::new(Replicated::new(Nothing))));
+        let mut replica = Follows { address: None, machine, pulse: Pulse::default() };
+        let told = |served: &mut Served<Nothing>, replica: &mut Follows| {
+            served.observe(replica);
+            std::iter::from_fn(|| roles.try_next()).last().map(|change| change.role)
+        };
+        let follows = |address: Option<&str>| Role::Follower { leader: Some(Leader { node: 0, address: address.map(str::to_owned) }) };
+        assert_eq!(told(&mut served, &mut replica), Some(follows(None)));
+        replica.address = Some("10.0.0.1:7000");
+        assert_eq!(told(&mut served, &mut replica), Some(follows(replica.address)), "its view has come");
+        assert_eq!(told(&mut served, &mut replica), None, "that is no news");
     }
 }
