@@ -81,6 +81,10 @@ impl Contained {
     fn kill(&mut self, node: usize) {
         let mut child = self.nodes[node].take().expect("it runs");
         child.kill().and_then(|()| child.wait().map(drop)).expect("our own child");
+        // That was `unshare`. The node in its namespaces is killed by the kernel a little later, and holds its socket until then.
+        while UnixStream::connect(self.temp.join(&format!("{node}.sock"))).is_ok() {
+            std::thread::yield_now();
+        }
     }
 
     fn run(&self, arguments: &[&str]) -> Ran {
