@@ -91,7 +91,7 @@ impl Check {
 impl Ended {
     /// Prints what its commands have printed.
     pub fn show(&self) {
-        // Who cannot be shown it has the summary still.
+        // A reader that cannot be shown it has the summary still.
         let _ = io::stdout().write_all(&self.said);
     }
 }
@@ -153,7 +153,7 @@ mod tests {
         assert!(matches!(&fails.outcome, Outcome::Failed(why) if why.contains('3')));
         assert_eq!(String::from_utf8_lossy(&fails.said), "one\ntwo\n");
         assert!(matches!(holds.outcome, Outcome::Passed));
-        // Whoever runs these tests may stand back already.
+        // The process that runs these tests may have low priority already.
         let said = String::from_utf8_lossy(&holds.said).into_owned();
         let own: i32 = String::from_utf8_lossy(&shell("nice").output().expect("a shell").stdout).trim().parse().expect("a number");
         assert_eq!(said, format!("here in /\n{}\n", (own + 10).min(19)));

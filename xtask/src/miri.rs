@@ -43,7 +43,7 @@ pub fn check(root: &Path) -> Result<Vec<Command>, Outcome> {
     let of_package = |(package, tests): (&str, &[&str])| {
         let mut command = if toolchain.is_some() { Command::new("cargo") } else { cargo(root) };
         command.current_dir(root).args(toolchain).args(["miri", "test", "--package", package, "--lib", "--"]).args(tests);
-        // Whoever asks for a file that is not there has to be told so by the host.
+        // Code that asks for a file that is not there has to be told so by the host.
         command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
         command
     };

@@ -25,7 +25,7 @@ impl martlet_replica {
         std::thread::current().id() == self.replica.thread()
     }
 
-    /// Waits for the end. Whoever comes while another thread waits, waits with it.
+    /// Waits for the end. A thread that comes while another one waits, waits with it.
     fn join(&self) -> Result<(), Failure> {
         self.ended.get_or_init(|| self.replica.join().map(drop).map_err(Failure::of_stop)).clone()
     }

@@ -46,7 +46,7 @@ impl ProcessName {
         for entry in fs::read_dir("/proc")? {
             let entry = entry?;
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            // Whoever goes meanwhile, or is not ours to look at, is not the one. A node's second process has its command line, and another name.
+            // A process that ends meanwhile, or is not ours to look at, is not the one. A node's second process has its command line, and another name.
             let about = |what: &str| fs::read(entry.path().join(what)).unwrap_or_default();
             let line = about("cmdline");
             let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();

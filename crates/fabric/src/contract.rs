@@ -44,7 +44,7 @@ pub enum PeerKind {
     Client,
 }
 
-/// Who a process is. Two processes never share one.
+/// The identity of a process. Two processes never share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Its number in the configuration; for a client, any number.
@@ -157,7 +157,7 @@ pub enum PeerEvent {
     Up {
         /// Its number from now on.
         peer: PeerId,
-        /// Who it is.
+        /// Its identity.
         identity: Identity,
     },
     /// The peer's process is gone for certain (its kernel says so), or the connection with it is lost. Its memory, where zombies are

@@ -19,7 +19,7 @@ macro_rules! idle {
     ($($call:ident),+) => { $($crate::idle!(@ $call);)+ };
 }
 
-/// A fabric without anybody on it, and without memory. Whoever acts on a peer's memory all the same is mistaken, and brought down.
+/// A fabric without anybody on it, and without memory. A caller that acts on a peer's memory all the same is mistaken, and brought down.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nobody;
 

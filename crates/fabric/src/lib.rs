@@ -22,7 +22,7 @@ pub mod host;
 mod kind;
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod limits;
-// Who may act on whose memory; for the backends whose processes have to find each other.
+// The right to act on another's memory; for the backends whose processes have to find each other.
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 mod meeting;
 pub mod primitive;

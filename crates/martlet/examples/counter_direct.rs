@@ -28,7 +28,7 @@ impl StateMachine for Counter {
     }
 }
 
-/// A client's connection. Whoever answers holds it too, so it lives until the last answer.
+/// A client's connection. The thread that answers holds it too, so it lives until the last answer.
 struct Client {
     stream: TcpStream,
     line: RefCell<Vec<u8>>,
@@ -80,7 +80,7 @@ impl Client {
     }
 }
 
-/// Who has connected.
+/// The clients that have connected.
 struct Clients {
     listener: TcpListener,
     connected: Vec<Rc<Client>>,
@@ -90,7 +90,7 @@ impl Clients {
     fn turn(&mut self, here: &mut Here<'_, Counter>) -> Turn {
         let mut worked = false;
         while let Ok((stream, _)) = self.listener.accept() {
-            // Whom we cannot serve sees its connection end.
+            // A client that we cannot serve sees its connection end.
             if stream.set_nonblocking(true).is_ok() && here.watch(&stream).is_ok() {
                 self.connected.push(Rc::new(Client { stream, line: RefCell::default() }));
                 worked = true;

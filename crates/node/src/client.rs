@@ -14,7 +14,7 @@ use crate::backend::{Backend, StartError};
 use crate::config::{Cluster, Key};
 use crate::counters::{Reading, ReadingError};
 
-/// Of our own reads. Whoever takes the endpoint's completions by itself has to use other tokens, and gets only its own.
+/// Of our own reads. A caller that takes the endpoint's completions by itself has to use other tokens, and gets only its own.
 const OURS: Token = Token(u64::MAX);
 /// Where a view's records begin on a board, in bytes.
 const BOARD_RECORDS: usize = 64;

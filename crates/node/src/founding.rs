@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(first.verdict(&cluster, 1000), Verdict::Found(None));
     }
 
-    /// Whoever was away while nodes were added knows an old list.
+    /// A node that was away while nodes were added knows an old list.
     #[test]
     fn nobody_founds_beside_a_node_that_runs_and_is_not_configured() {
         let (cluster, [mut first, second]) = two("stranger");

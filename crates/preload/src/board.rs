@@ -29,7 +29,8 @@ struct Cells {
 
 #[repr(C, align(4096))]
 struct Words {
-    /// Replicas that may hold sockets, by node: a process's number, or 0. Who leads stands here, and who died leading until its successor has all that it held.
+    /// Replicas that may hold sockets, by node: a process's number, or 0. The leader stands here, and so does one that died leading until its successor has all
+    /// that it held.
     holders: [AtomicU64; NODES],
     /// When those processes started, in clock ticks since the host did.
     started: [AtomicU64; NODES],
@@ -118,7 +119,7 @@ impl Board {
         self.words.holders[usize::from(holder.node)].store(0, Ordering::SeqCst);
     }
 
-    /// Who may hold sockets.
+    /// The replicas that may hold sockets.
     pub fn holders(&self) -> Vec<Holder> {
         let of = |node: usize| {
             let pid = self.words.holders[node].load(Ordering::SeqCst) as i32;

@@ -1,8 +1,8 @@
 //! Keeps a replica's sockets for its successor.
 //!
 //! The kernel closes a process's descriptors when it dies, and so ends its connections. So a replica has a second process, its *keeper*, which shares its memory and its
-//! table of descriptors and does nothing: `kill -9` of the replica leaves both. Whoever succeeds asks it for the sockets, and lets it go when it has no more use for it. A
-//! socket that was accepted just before the death is there as well, since there is no copying that it could be too early for.
+//! table of descriptors and does nothing: `kill -9` of the replica leaves both. The replica that succeeds asks it for the sockets, and lets it go when it has
+//! no more use for it. A socket that was accepted just before the death is there as well, since there is no copying that it could be too early for.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

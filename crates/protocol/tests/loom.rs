@@ -50,7 +50,7 @@ fn trap_14_a_record_is_read_whole_or_not_at_all() {
     rewritten(sealed::store);
 }
 
-/// Whoever writes another process's memory promises no order among the words of one write.
+/// A process that writes another's memory promises no order among the words of one write.
 #[test]
 fn trap_14_in_whatever_order_its_words_are_written() {
     rewritten(|words, bytes| {

@@ -202,7 +202,7 @@ impl<const HOST: bool> Cluster<HOST> {
         self.until("time passes", |c| c.world.now() >= end);
     }
 
-    /// Who leads, of those that do not stand still.
+    /// The leader, among those that do not stand still.
     fn leader(&self) -> Option<usize> {
         self.processes
             .iter()

@@ -7,7 +7,7 @@ use crate::bytes::Bytes;
 
 /// Which instrument.
 pub type Symbol = u16;
-/// Who trades. An order can be cancelled by its account only.
+/// The account that trades. An order can be cancelled by its account only.
 pub type Account = u32;
 /// An order of one symbol: counted from 1 on in the order of acceptance, so a lower number is an earlier order.
 pub type OrderId = u64;

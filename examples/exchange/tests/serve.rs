@@ -137,7 +137,7 @@ fn who_has_asked_in_time_has_its_answer_before_the_end() {
         let _ = client.read_to_end(&mut answers);
         told.send(answers).expect("awaited");
     });
-    // Whoever is answered here asked after the other.
+    // A client that is answered here asked after the other.
     assert_eq!(leader(&[address]), address);
     stop.request();
     thread.join().expect("no panic");

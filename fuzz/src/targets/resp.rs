@@ -13,7 +13,7 @@ pub(super) fn run(data: &[u8]) {
     let whole = requests(bytes, bytes.len(), authenticated);
     let cut = requests(bytes, step, authenticated);
     assert_eq!(whole.0, cut.0, "the same requests however they arrive");
-    // Whoever sees the end of an endless line sooner may complain sooner; but both complain, or neither.
+    // A reader that sees the end of an endless line sooner may complain sooner; but both complain, or neither.
     assert_eq!(whole.1.is_some(), cut.1.is_some(), "{:?} whole, {:?} cut", whole.1, cut.1);
     for request in &whole.0 {
         again(request);

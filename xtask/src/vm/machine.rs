@@ -93,7 +93,7 @@ fn boot(image: &Image, options: &Options, accel: Accel, complaints: Stdio) -> Re
     };
     // Ends the machine if need be, and with it the output.
     drop(child);
-    // Whoever reads our output may have gone; the command's status counts all the same.
+    // The reader of our output may have gone; the command's status counts all the same.
     let _ = copy.join();
     let Some(status) = status else { return Ok(Ended::Late) };
     let result = fs::read_to_string(job.0.join("status")).unwrap_or_default();

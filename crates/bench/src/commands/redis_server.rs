@@ -23,7 +23,7 @@ impl RedisServer {
         if !installed("redis-server") {
             return Ok(None);
         }
-        // Whoever listens there would be measured in its place.
+        // Another server that listens there would be measured in its place.
         drop(TcpListener::bind(("127.0.0.1", port)).context(format_args!("redis-server's port {port}"))?);
         let server =
             ["redis-server", "--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"].map(str::to_owned);

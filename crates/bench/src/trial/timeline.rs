@@ -19,7 +19,7 @@ pub struct Moment {
 /// One failover.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    /// Who was struck.
+    /// The process that was struck.
     pub victim: ProcessId,
     /// By what.
     pub struck: &'static str,
@@ -49,7 +49,7 @@ impl Timeline {
         let relevant = |event: &&Event| event.at >= killed && STEPS.contains(&event.kind);
         let all = || events.iter().flat_map(|(_, events)| events).filter(relevant);
         let of_kind = |kind| all().filter(move |event| event.kind == kind).map(|event| event.view).min();
-        // Whoever took over did so in the view without the victim. Where nobody has to, it is the first one decided.
+        // The process that took over did so in the view without the victim. Where nobody has to, it is the first one decided.
         let view = of_kind(EventKind::TookOver).or_else(|| of_kind(EventKind::ViewDecided));
         let took_over = |event: &&Event| event.kind == EventKind::TookOver && Some(event.view) == view;
         let successor = events

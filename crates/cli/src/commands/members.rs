@@ -76,7 +76,7 @@ struct Seen {
 impl Seen {
     fn of(sights: &[Sight]) -> Option<Seen> {
         let view = observer::newest_view(sights)?.clone();
-        // Who leads knows best; everybody else has heard of it.
+        // The leader knows best; everybody else has heard of it.
         let newest = || sights.iter().filter(|sight| sight.reading.is_some()).max_by_key(|sight| sight.counter(Counter::View));
         let knows = observer::primary(sights).or_else(newest);
         let leader = knows.and_then(|sight| u16::try_from(sight.counter(Counter::Primary)).ok()?.checked_sub(1));

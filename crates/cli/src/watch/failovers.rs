@@ -42,7 +42,7 @@ pub struct Reign {
     pub node: u16,
     /// Which life of it.
     pub incarnation: u64,
-    /// Who led before, as far as it is known.
+    /// The node that led before, as far as it is known.
     pub before: Option<u16>,
     /// Why.
     pub cause: Cause,
@@ -76,7 +76,7 @@ impl Reign {
     /// Takes in what the node has recorded since.
     fn learn(&mut self, reading: &Reading) {
         self.first_reply_ns = self.first_reply_ns.or_else(|| first_reply(reading, self.took_over, self.began));
-        // Whoever elects may have taken over before membership saw why.
+        // An engine that elects may have taken over before membership saw why.
         let after = |event: &Event| event.at >= self.took_over && event.at.since(self.took_over) <= AFTERWARDS_NS;
         let died = |event: &Event| {
             event.kind == EventKind::DeathSeen && !is_farewell(event) && event.process.map(|process| process.node.0) == self.before
@@ -165,7 +165,7 @@ impl Reigns {
         self.known.drain(..surplus);
     }
 
-    /// Who led before that node took over at that moment, and whether it had stepped aside by then.
+    /// The node that led before that one took over at that moment, and whether it had stepped aside by then.
     fn before(&self, node: u16, view: ViewNumber, wall_ns: u64, readings: &[(u16, &Reading)], now_ns: u64) -> Option<Before> {
         let last = self.known.iter().rfind(|reign| reign.wall_ns < wall_ns)?;
         // Views begin anew when a cluster is founded; and nobody takes over from itself, so somebody has led in between who cannot tell any more.
@@ -253,7 +253,7 @@ fn reign(node: u16, took_over: &Event, reading: &Reading, before: Option<Before>
     };
     let (cause, began) = match (death, asked, &before) {
         (Some(death), asked, _) if is_farewell(death) => (Cause::Handover, Some(asked.map_or(death.at, |asked| asked.at))),
-        // Whoever elects may have begun before membership saw it.
+        // An engine that elects may have begun before membership saw it.
         (Some(death), asked, _) => {
             let cause = if death.kind == EventKind::DeathSeen { Cause::Death } else { Cause::Silence };
             (cause, Some(asked.map_or(death.at, |asked| asked.at.min(death.at))))

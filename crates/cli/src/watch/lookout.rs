@@ -76,7 +76,7 @@ impl Rates {
         }
         let rate = |counter: Counter| {
             let more = after.get(counter).checked_sub(before.get(counter))?;
-            // Who has published nothing meanwhile has shown nothing to count.
+            // A node that has published nothing meanwhile has shown nothing to count.
             Some(if elapsed_ns == 0 { 0.0 } else { more as f64 * 1e9 / elapsed_ns as f64 })
         };
         Some(Rates {

@@ -83,7 +83,7 @@ impl Cluster {
         objects.iter().filter_map(|object| object["counters"]["rehearsals"].as_u64()).sum()
     }
 
-    /// Who leads. Where a machine is slow nobody may for a moment, between two leaders: it waits for the next.
+    /// The leader. Where a machine is slow nobody may for a moment, between two leaders: it waits for the next.
     pub fn primary(&self) -> String {
         loop {
             let objects = self.run(&["status"]).ok().objects();
@@ -128,7 +128,7 @@ fn a_cluster_outlives_its_primary_and_all_steps_may_be_repeated() {
     assert_eq!(cluster.pids(), before);
 
     cluster.greet();
-    // Who would succeed the primary has played it through, to the made-up client's reply, before it is for earnest. Over RDMA nobody rehearses.
+    // The node that would succeed the primary has played it through, to the made-up client's reply, before it is for earnest. Over RDMA nobody rehearses.
     while fabric().is_empty() && cluster.rehearsals() == 0 {}
     let primary = cluster.primary();
     cluster.run(&["cluster", "kill", &primary]).ok();
@@ -155,7 +155,7 @@ fn a_cluster_outlives_its_primary_and_all_steps_may_be_repeated() {
     assert!(!std::path::Path::new(&cluster.dir).exists());
 }
 
-/// Who has all slots, by the node on this port: the port of that.
+/// The port of the node that has all slots, as the node on this port says.
 fn master_by(port: u16) -> u16 {
     let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     connection.write_all(b"*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n").expect("it is there");
@@ -325,7 +325,7 @@ fn redis_cli_follows_a_failover() {
     assert_eq!(redis(port(&backup), &["GET", "k"]), "v", "redirected");
 }
 
-/// Whoever is one too many is told so. Who were not accepted for want of a descriptor would wait.
+/// A client that is one too many is told so. One that was not accepted for want of a descriptor would wait.
 #[test]
 fn a_node_takes_no_more_clients_than_it_has_descriptors_for() {
     let cluster = Cluster::new();

@@ -128,7 +128,7 @@ impl Contained {
         last
     }
 
-    /// Who leads, once one of them does.
+    /// The leader, once one of them leads.
     fn primary(&self) -> usize {
         loop {
             let objects = self.run(&["status"]).objects();

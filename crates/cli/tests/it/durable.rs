@@ -110,7 +110,7 @@ fn a_torn_tail_is_cut_and_said_and_a_corruption_is_refused_by_file_and_byte() {
     up(&cluster, &[]).ok();
     let write = |numbers: std::ops::Range<u32>| numbers.for_each(|n| drop(cluster.run(&["set", "key", &format!("value {n}")]).ok()));
     write(0..10);
-    // Who dies while others live is removed from the group. The one whose data will be damaged goes first, so that it is not needed for a majority.
+    // A node that dies while others live is removed from the group. The one whose data will be damaged goes first, so that it is not needed for a majority.
     cluster.run(&["cluster", "kill", "2"]).ok();
     while cluster.run(&["members"]).ok().objects()[0]["members"].as_array().map(Vec::len) != Some(2) {}
     write(10..20);

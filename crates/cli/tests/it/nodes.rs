@@ -91,7 +91,7 @@ pub fn nothing_is_lost(cluster: &Cluster, written: &[u64]) {
             let get = Input { key: Bytes::from(key.as_bytes()), action: Action::Get };
             let held = loop {
                 match client.call(&get) {
-                    // Whoever led has gone.
+                    // The leader has gone.
                     Reply::Unknown => {}
                     reply => break reply,
                 }
@@ -123,7 +123,7 @@ fn remove(cluster: &Cluster, node: &str) -> Value {
     removed
 }
 
-/// Who belongs to the newest view.
+/// The members of the newest view.
 fn members(cluster: &Cluster) -> Vec<u64> {
     let objects = cluster.run(&["members"]).ok().objects();
     let mut members: Vec<u64> =
@@ -170,7 +170,7 @@ fn grows_and_shrinks_under_load(engine: &str) {
     load.goes_on();
     assert_eq!(members(&cluster), left);
     nothing_is_lost(&cluster, &load.end());
-    // Whoever was removed does not come back with the others.
+    // A node that was removed does not come back with the others.
     assert!(cluster.up_again().ok().objects().iter().all(|node| node["started"] == Value::Bool(false)));
     assert_eq!(members(&cluster), left);
 }
@@ -358,7 +358,7 @@ fn a_node_that_is_needed_is_not_removed() {
     assert!(why.contains("no node of the cluster") && why.contains("martlet cluster up"), "{why}");
 }
 
-/// Who was away while all others changed still knows them as they were, and nobody of those is there.
+/// A node that was away while all others changed still knows them as they were, and nobody of those is there.
 #[test]
 fn a_node_that_missed_the_changes_joins_those_who_are_there_or_ends_if_it_was_removed() {
     let cluster = Cluster::with_room_for(ROOM);

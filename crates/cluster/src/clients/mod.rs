@@ -204,7 +204,7 @@ impl<F: Backend> Asking for ClientOn<F> {
                     self.client.abandon();
                     return Err(Fail::failed(format_args!("no reply within {} s", self.patience.as_secs())));
                 }
-                // Whoever is to answer may need this core.
+                // The node that is to answer may need this core.
                 std::thread::yield_now();
             }
             std::hint::spin_loop();

@@ -393,7 +393,7 @@ fn write_whole(path: &Path, text: &str) -> Outcome {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
     let mut file = File::create(&fresh).context(&doing)?;
-    // Whoever may read the one before, and nobody else.
+    // Those who may read the one before, and nobody else.
     if let Ok(before) = fs::metadata(path) {
         file.set_permissions(before.permissions()).context(&doing)?;
     }

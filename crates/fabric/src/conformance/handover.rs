@@ -28,7 +28,7 @@ enum Act {
 
 const ACTS: [Act; 7] = [Act::Write(0), Act::Write(1), Act::Finish(0), Act::Finish(1), Act::Revoke, Act::Take, Act::Grant];
 
-/// Who may write.
+/// The process that may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Permission {
     Held(usize),

@@ -74,7 +74,7 @@ pub trait Harness: Sized {
     /// Ends a bystander as SIGKILL would.
     fn crash(&mut self, bystander: usize);
 
-    /// Who a process is.
+    /// The identity of a process.
     fn identity(&self, process: usize) -> Identity;
 
     /// A process's endpoint.

@@ -151,7 +151,7 @@ pub fn a_ring_through_a_revocation_keeps_what_completed<H: Harness>(round: u64) 
     }
 }
 
-/// Writes one record from process `of` into the ring that process 0 keeps for it, and waits until it stands there. Whoever reads it is taken to
+/// Writes one record from process `of` into the ring that process 0 keeps for it, and waits until it stands there. Its reader is taken to
 /// have read all that was there before.
 fn push<H: Harness>(cluster: &mut Cluster<H>, of: usize, writer: &mut Writer, payload: &[u8]) {
     let mut record = Record::default();
@@ -164,7 +164,7 @@ fn push<H: Harness>(cluster: &mut Cluster<H>, of: usize, writer: &mut Writer, pa
     }
 }
 
-/// Whoever has a say in payloads can plant bytes in them that look like a record, where a later record is going to stand. Under a salt that it
+/// A client that has a say in payloads can plant bytes in them that look like a record, where a later record is going to stand. Under a salt that it
 /// does not know it has made none.
 pub fn a_planted_record_is_no_record<H: Harness>(round: u64) {
     const SALT: u64 = 0x5a17;

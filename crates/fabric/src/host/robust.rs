@@ -181,7 +181,7 @@ impl Drop for DeathWords {
             Err(error) => tracing::error!(%error, "the C library's robust list could not be put back"),
         }
         HELD.set(0);
-        // Whoever waits for a change of a word learns of the clean end too.
+        // A process that waits for a change of a word learns of the clean end too.
         for word in &self.words {
             futex::wake_word(&self.area.memory()[*word]);
         }

@@ -1,4 +1,4 @@
-//! Who is let in: the limits of a process that accepts connections.
+//! Admission: the limits of a process that accepts connections.
 
 use super::wire::Code;
 use super::{Refusal, describe};

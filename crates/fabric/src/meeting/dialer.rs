@@ -110,7 +110,7 @@ mod tests {
         dialer.want(NODE, (), now);
         assert_eq!(dialer.next(|node| node != NODE), None);
         dialer.unwant(NODE);
-        // Whoever is not wanted has no pause.
+        // A node that is not wanted has no pause.
         dialer.pause(NODE, now);
         dialer.eager(NODE, now);
         assert_eq!((dialer.due(now), dialer.next(|_| true)), (Vec::new(), None));

@@ -169,12 +169,12 @@ impl Meeting {
         Ok(Meeting { target, mine: party.hello()?, theirs: Vec::new(), peer: None, named: None })
     }
 
-    /// Who the other end says that it is, and what it offers, once its Hello has been read.
+    /// What the other end says that it is and offers, once its Hello has been read.
     pub(crate) fn peer(&self) -> Option<&(Identity, RegionSpec)> {
         self.peer.as_ref()
     }
 
-    /// Who the peer claims to be, for messages.
+    /// What the peer claims to be, for messages.
     pub(crate) fn peer_name(&self) -> String {
         match (self.peer.as_ref().map(|(identity, _)| *identity).or(self.named), self.target) {
             (Some(identity), _) => describe(identity),

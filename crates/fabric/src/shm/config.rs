@@ -30,7 +30,7 @@ pub struct ShmConfig {
     pub key: Vec<u8>,
     /// What this program speaks. Programs that do not understand each other refuse each other.
     pub protocol: Protocol,
-    /// Who this process is. A member's node number names its socket.
+    /// This process's identity. A member's node number names its socket.
     pub identity: Identity,
     /// What every member of the cluster offers.
     pub members: RegionSpec,

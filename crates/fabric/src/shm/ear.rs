@@ -51,7 +51,7 @@ impl Attention {
         }
     }
 
-    /// For the bootstrap thread, which has heard something: whether the endpoint's thread is to be told. Who has disarmed is awake, and looks
+    /// For the bootstrap thread, which has heard something: whether the endpoint's thread is to be told. A thread that has disarmed is awake, and looks
     /// before it sleeps again.
     pub(super) fn is_heard(&self) -> bool {
         self.0.compare_exchange(ARMED, DISARMED, Ordering::SeqCst, Ordering::SeqCst).is_ok()

@@ -101,7 +101,7 @@ impl ShmFabric {
         }
     }
 
-    /// Who this process is.
+    /// This process's identity.
     pub fn identity(&self) -> Identity {
         self.identity
     }
@@ -123,7 +123,7 @@ impl ShmFabric {
         self.shared.ask(Command::Disconnect(node));
     }
 
-    /// Who a peer is, until it is forgotten. Known from its `Up` event on.
+    /// The identity of a peer, until it is forgotten. Known from its `Up` event on.
     pub fn peer_identity(&self, peer: PeerId) -> Option<Identity> {
         self.peer(peer).map(|p| p.identity)
     }

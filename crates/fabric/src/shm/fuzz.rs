@@ -33,7 +33,7 @@ pub fn mail_ring(bytes: &[u8]) {
                 Popped::Malformed => assert!(hostile, "a datagram of ours is malformed"),
             },
             _ => {
-                // Whoever may write the ring writes any word of it: the positions above all.
+                // A process that may write the ring writes any word of it: the positions above all.
                 hostile = true;
                 let memory = area.memory();
                 let at = if number(1) & 1 == 0 { number(1) % 16 } else { 16 + (number(1) << 8 | number(2)) % (memory.len() - 16) };

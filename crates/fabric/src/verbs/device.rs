@@ -295,7 +295,7 @@ impl Device {
         index.trim().parse().map_err(io::Error::other)
     }
 
-    /// Readable when an event has come. Whoever opens a device, and does not read it, misses nothing but the log.
+    /// Readable when an event has come. A caller that opens a device, and does not read it, misses nothing but the log.
     pub(super) fn events(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open, and its descriptor as long as that, which is as long as `self`.
         unsafe { BorrowedFd::borrow_raw((*self.context).async_fd) }

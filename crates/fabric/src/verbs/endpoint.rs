@@ -130,7 +130,7 @@ impl VerbsFabric {
         fabric
     }
 
-    /// Who this process is.
+    /// This process's identity.
     pub fn identity(&self) -> Identity {
         self.identity
     }
@@ -156,7 +156,7 @@ impl VerbsFabric {
         self.shared.ask(Command::Disconnect(node));
     }
 
-    /// Who a peer is, until it is forgotten. Known from its `Up` event on.
+    /// The identity of a peer, until it is forgotten. Known from its `Up` event on.
     pub fn peer_identity(&self, peer: PeerId) -> Option<Identity> {
         self.entry(peer).filter(|_| peer != PeerId::SELF).map(|entry| entry.peer.identity)
     }

@@ -1,4 +1,4 @@
-//! Who may write a lane: the grant word, as shared memory has it, with the queue pair on which it holds.
+//! The right to write a lane: the grant word, as shared memory has it, with the queue pair on which it holds.
 //!
 //! A word is `epoch << 25 | granted << 24 | queue pair`. Only the lane's owner writes it. The writer reads it one-sidedly when it has reason to
 //! doubt, and is told of changes by a notice, a word in its own memory that the owner writes.

@@ -2,7 +2,7 @@
 //!
 //! A peer is reached on several queue pairs: one of the background plane, for public memory and all reading, and one for each lane that it
 //! keeps for us. Each keeps its own order; the promise is order among all. So requests are under way on one of them at a time: an operation
-//! for another waits until those before it have completed. Who works on one lane, as replication does, never waits.
+//! for another waits until those before it have completed. A caller that works on one lane, as replication does, never waits.
 
 use std::collections::VecDeque;
 

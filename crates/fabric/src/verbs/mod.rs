@@ -24,7 +24,7 @@
 //! and writer, with keys of its own, so that taking a lane away from a writer disturbs nothing else. Each plane has its completion queue.
 //!
 //! # Trust
-//! Who holds the cluster's key is trusted with memory; clients get keys for reading only. The TCP connection is authenticated, not encrypted,
+//! A process that holds the cluster's key is trusted with memory; clients get keys for reading only. The TCP connection is authenticated, not encrypted,
 //! and what a card writes to another is neither: RDMA has no such thing. Keep cluster and clients on a network of their own (`docs/rdma.md`).
 
 mod bootstrap;

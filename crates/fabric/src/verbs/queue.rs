@@ -339,7 +339,7 @@ impl Drop for QueuePair {
     }
 }
 
-/// Where datagrams for one peer go. Whoever hands a datagram over keeps it until the card is done with that one (module `mailbox`): a card may look
+/// Where datagrams for one peer go. The caller keeps a datagram that it hands over until the card is done with that one (module `mailbox`): a card may look
 /// the address up only when it sends, and one that finds none there fails the whole queue pair. Software RDMA does so since Linux 5.18.
 #[derive(Debug)]
 pub(super) struct Destination {

@@ -78,7 +78,7 @@ fn who_loses_the_queue_pair_for_datagrams_is_heard_again() {
     for round in 0..3 {
         tell(&mut one, to_other, &mut other, round);
         one.fail_mail();
-        // Whoever listens finds out.
+        // A peer that listens finds out.
         let lost = until(|| {
             assert_eq!(one.receive(&mut Vec::new()), None);
             one.event()

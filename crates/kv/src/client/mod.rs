@@ -37,7 +37,7 @@ pub struct Answer<'a> {
     pub seq: u64,
     /// The view in which it was answered.
     pub view: ViewNumber,
-    /// Who answered.
+    /// The node that answered.
     pub node: NodeId,
     /// The reply in RESP3; see [`Value`].
     pub reply: &'a [u8],
@@ -66,7 +66,7 @@ pub struct Client<F> {
     /// Nodes that are gone and whose memory is still mapped. To give it up takes a while: not while a reply is awaited, since whoever died may
     /// just have been the one to give it.
     departed: Vec<PeerId>,
-    /// Who is believed to lead.
+    /// The node that is believed to lead.
     primary: Option<NodeId>,
     /// The newest view heard of.
     view: ViewNumber,
@@ -127,7 +127,7 @@ impl<F: Fabric> Client<F> {
         &mut self.fabric
     }
 
-    /// Who is believed to lead.
+    /// The node that is believed to lead.
     pub fn primary(&self) -> Option<NodeId> {
         self.primary
     }

@@ -19,7 +19,7 @@ pub struct Env {
     pub shows_committed: bool,
     /// Whether leadership can be handed over other than by leaving.
     pub hands_over: bool,
-    /// Who leads, as far as this node knows.
+    /// The leader, as far as this node knows.
     pub primary: Option<ProcessId>,
     /// Where the leader is reached by Redis clients.
     pub primary_address: Option<String>,

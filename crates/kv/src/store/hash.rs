@@ -1,6 +1,6 @@
 //! The hash of keys: keyed against flooding, and the same on every replica.
 //!
-//! Who chooses keys must not be able to choose keys that collide (Redis had to learn it), so the hash is SipHash-1-3 under a secret seed.
+//! A client that chooses keys must not be able to choose keys that collide (Redis had to learn it), so the hash is SipHash-1-3 under a secret seed.
 //! The seed is **replicated state**: the first primary draws it and proposes it ahead of everything else
 //! ([`Effect::Seed`](super::effects::Effect::Seed)), and each part of a transfer carries it. So the ranges of a transfer mean the same to
 //! both ends, and a SCAN cursor survives a failover.

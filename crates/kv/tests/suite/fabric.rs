@@ -308,7 +308,7 @@ fn requests_are_answered_in_a_calm_world() {
         assert!(caller.views.iter().all(|v| *v == ViewNumber(1)));
     }
     cluster.check_replicas();
-    // Whoever confirms leaves nothing to repeat but the last window.
+    // A client that confirms leaves nothing to repeat but the last window.
     let sessions = cluster.servers[cluster.primary].replica.machine.sessions();
     assert_eq!(sessions.len(), 2);
     assert!(sessions.heap_bytes() < 2 * 41 * 100, "{} bytes of sessions", sessions.heap_bytes());

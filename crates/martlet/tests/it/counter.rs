@@ -174,7 +174,7 @@ pub fn counts_exactly_once_through_kills(name: &str, engine: EngineKind, program
             seq += 1;
             assert_eq!(counters.ask(&mut node, &format!("{session} {seq}")), seq);
         }
-        // Who has just answered leads.
+        // The replica that has just answered leads.
         let killed = node;
         counters.kill(killed);
         assert_eq!(counters.ask(&mut node, &format!("{session} {seq}")), seq, "the same again is no more");
@@ -191,7 +191,7 @@ pub fn ends_in_order_when_it_is_told_to(name: &str, engine: EngineKind, program:
     let session = counters.ask(&mut node, "open");
     for seq in 1..=3 {
         assert_eq!(counters.ask(&mut node, &format!("{session} {seq}")), seq, "and what was counted before is not lost");
-        // Who has just answered leads. The last one has nobody to leave to.
+        // The replica that has just answered leads. The last one has nobody to leave to.
         let leader = node;
         rustix::process::kill_process(counters.pid(leader), rustix::process::Signal::TERM).expect("our own child");
         let status = counters.children[leader].take().expect("it runs").wait().expect("our own child");

@@ -105,7 +105,7 @@ fn a_callback_is_never_called_within_a_call(way: Way) {
     let mut asked = [false; 2];
     direct
         .run(|here| {
-            // Whoever answers wants what the program has in hand here.
+            // The callback that answers wants what the program has in hand here.
             let seen = heard.borrow();
             let answers = Rc::clone(&heard);
             let note = move |result| answers.borrow_mut().push(result);
@@ -258,7 +258,7 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
     let others: Vec<_> = [1, 2].map(|node| builder(node).direct(Text::default()).expect("it can be prepared")).into();
     let stops: Vec<_> = others.iter().map(Direct::stop_handle).collect();
     let (found, founded) = channel();
-    // Whoever is there first leads, and the lowest.
+    // The replica that is there first leads, and it is the lowest.
     let first = std::thread::spawn(move || {
         let load: Rc<RefCell<Load>> = Rc::default();
         let (mut asked, mut whole) = (false, false);
@@ -315,7 +315,7 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
                 let mut asked = false;
                 direct
                     .run(|here| {
-                        // Whoever leads then reads what there is, linearizably, and both may go.
+                        // The one that leads then reads what there is, linearizably, and both may go.
                         if first.is_finished() && here.leads() && !std::mem::replace(&mut asked, true) {
                             let seen = Rc::clone(&seen);
                             here.read_with(|text| text.0.len() as u64, move |length| *seen.borrow_mut() = Some(length.expect("it leads")));

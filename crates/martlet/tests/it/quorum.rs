@@ -72,7 +72,7 @@ impl Processes {
     fn start(engine: EngineKind) -> Processes {
         let dir = std::env::temp_dir().join(format!("martlet-quorum-{engine}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a temporary directory");
-        // Who is stopped is soon taken for gone.
+        // A replica that is stopped is soon taken for gone.
         let mut config = ClusterConfig { engine, ..config(&format!("quorum-{engine}"), NODES as u16) };
         config.detector = DetectorConfig::default();
         std::fs::write(dir.join("cluster.toml"), config.to_toml()).expect("our directory");
@@ -173,7 +173,7 @@ fn what_is_read_by_quorum_is_never_older_than_what_was_acknowledged_before_throu
             add(&processes, &mut leader, None, &mut least);
             read(&processes, &mut leader, None, &mut least);
         }
-        // Who has just answered leads, or did.
+        // The replica that has just answered leads, or did.
         let victim = leader;
         if round % 2 == 0 {
             let mut child = processes.children[victim].take().expect("it runs");

@@ -24,7 +24,7 @@ fn start(cluster: &Cluster, node: u16) -> Replica<Text> {
 /// Three replicas, and who of them leads.
 fn three(cluster: &Cluster) -> (Vec<Replica<Text>>, usize) {
     let replicas: Vec<_> = (0..3).map(|node| start(cluster, node)).collect();
-    // Whoever is there first leads, but with an election of its own the lowest takes its place.
+    // The replica that is there first leads, but with an election of its own the lowest takes its place.
     let elects = cluster.config().engine == EngineKind::Mu;
     let first = settled(&replicas, |leader| !elects || leader == 0);
     (replicas, first)
@@ -77,7 +77,7 @@ fn a_follower_names_the_leader_and_leadership_is_handed_over_without_loss(way: W
     while replicas[first].read_stale(|text| text.0.clone()).as_deref() != Ok(&b"abc"[..]) {
         std::thread::yield_now();
     }
-    // Who ends in order leaves the rest to the others.
+    // A replica that ends in order leaves the rest to the others.
     replicas[second].stop().expect("in order");
     let rest: Vec<_> = replicas.iter().enumerate().filter(|(at, _)| *at != second).map(|(_, r)| r.clone()).collect();
     let third = settled(&rest, |_| true);

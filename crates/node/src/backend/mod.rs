@@ -81,7 +81,7 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     /// Asks to be connected with a node of the cluster whenever it is there: now, later, and again after it has restarted.
     fn connect(&self, cluster: &Cluster, node: NodeId);
 
-    /// Who this process is.
+    /// This process's identity.
     fn identity(&self) -> Identity;
 
     /// Why the latest refused connection was refused.

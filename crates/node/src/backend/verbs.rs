@@ -101,12 +101,12 @@ impl Backend for VerbsFabric {
         Ok(founder.is_some_and(|node| node.number == me.0).then_some(()))
     }
 
-    /// Who cannot be reached may run all the same.
+    /// A process that cannot be reached may run all the same.
     fn is_absent(_cluster: &Cluster, _node: NodeId) -> io::Result<bool> {
         Ok(false)
     }
 
-    // Whoever looks now and then need not announce anything.
+    // A process that looks now and then need not announce anything.
     fn announce(&mut self) {}
 
     fn stay_awake(&mut self) {}

@@ -405,7 +405,7 @@ impl ClusterConfig {
                 ));
             }
         }
-        // Who founds a cluster decides its first view, as coordinator, and leads it, as replica.
+        // The node that founds a cluster decides its first view, as coordinator, and leads it, as replica.
         if !self.nodes.iter().any(NodeEntry::may_found) {
             return Err(check.refuse(
                 "node[..].roles",

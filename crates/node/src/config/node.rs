@@ -25,7 +25,7 @@ pub struct NodeConfig {
     /// The front end for clients that speak the Redis protocol.
     #[serde(default)]
     pub redis: RedisConfig,
-    /// Who runs where, and what it does when there is no work.
+    /// The core on which each thread runs, and what it does when there is no work.
     #[serde(default)]
     pub threads: ThreadsConfig,
     /// How this process uses RDMA, where that differs from what the cluster's file says.
@@ -74,7 +74,7 @@ impl Default for RedisConfig {
     }
 }
 
-/// Who runs where, and what it does when there is no work.
+/// The core on which each thread runs, and what it does when there is no work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ThreadsConfig {

@@ -92,7 +92,7 @@ impl Cluster {
     pub fn with(&self, change: impl FnOnce(&mut ClusterConfig)) -> Result<Cluster, ConfigError> {
         let mut config = ClusterConfig { key: Some(self.key.to_hex().into()), key_file: None, ..self.config.clone() };
         change(&mut config);
-        // Whoever says only what its own entry is still has the others from the file.
+        // A node that says only what its own entry is still has the others from the file.
         let numbers = |config: &ClusterConfig| config.nodes.iter().map(|node| node.number).collect::<Vec<_>>();
         let file = self.file.clone().filter(|_| numbers(&config) == numbers(&self.config));
         Ok(Cluster { file, ..Self::validated(config, Path::new("<cluster>"), &self.base)? })
@@ -197,7 +197,7 @@ pub(crate) enum RelistError {
     Removed {
         /// The cluster's file.
         file: PathBuf,
-        /// Who stands there.
+        /// The node that stands there.
         nodes: Vec<u16>,
     },
     /// The file is not there, or not valid.

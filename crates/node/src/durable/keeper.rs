@@ -129,7 +129,7 @@ impl Keeper {
             self.wal.run(move || directory.keep_only(life));
         }
         self.count(engine, counters);
-        // Who is not rid of everything must not sleep.
+        // A node that is not rid of everything must not sleep.
         moved | !self.wal.hand_over()
     }
 

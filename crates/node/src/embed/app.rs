@@ -58,7 +58,7 @@ impl<'a, M: StateMachine> Application for Serving<'a, M> {
         let served = &mut *self.served;
         served.closed = false;
         served.observe(replica);
-        // Who reads the counters of this node comes as a client, and asks for nothing.
+        // A process that reads the counters of this node comes as a client, and asks for nothing.
         while replica.client_event().is_some() {}
         let mut taken = served.take_calls(replica);
         if let Some(program) = &mut self.program {

@@ -45,7 +45,7 @@ impl Bell {
     pub fn hush(&self) {
         if self.pending.load(Ordering::Relaxed) {
             let mut count = [0; 8];
-            // Whoever is about to ring has not yet: then the bell is still to come, and `pending` stays.
+            // A thread that is about to ring has not yet: then the bell is still to come, and `pending` stays.
             if rustix::io::read(&self.rung, &mut count).is_ok() {
                 self.pending.swap(false, Ordering::AcqRel);
             }

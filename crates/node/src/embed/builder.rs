@@ -192,7 +192,7 @@ impl Builder {
             .spawn(move || {
                 signals::expect_full_files();
                 let started: OnStart = Box::new(move |started: &Started| {
-                    // Whoever started the replica waits for this.
+                    // The thread that started the replica waits for this.
                     let _ = report.send(on_start(started));
                 });
                 prepared.serve(started, None)

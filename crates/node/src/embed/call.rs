@@ -21,7 +21,7 @@ pub(super) type FromAnywhere<T> = dyn FnOnce(Result<T, CallError>) + Send;
 /// What a program gives to be told by that calls on the replica's thread, where it is told.
 pub(super) type FromHere<T> = dyn FnOnce(Result<T, CallError>);
 
-/// Who is to be told what came of a call: exactly once, whatever happens.
+/// The one that is to be told what came of a call: exactly once, whatever happens.
 pub(super) struct Done<T, F: ?Sized + FnOnce(Result<T, CallError>) = FromAnywhere<T>> {
     tell: Option<Box<F>>,
     /// Whether it has taken effect here.

@@ -6,7 +6,7 @@ use std::io;
 use crate::config::ConfigError;
 use crate::runner::RunError;
 
-/// Who leads, as a replica that does not knows it.
+/// The leader, as a replica that does not lead knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
     /// Its number in the cluster.
@@ -33,7 +33,7 @@ pub enum CallError {
     /// This replica does not lead. Ask who does.
     #[error("not the leader: {}", who(leader))]
     NotLeader {
-        /// Who does, if that is known.
+        /// The leader, if that is known.
         leader: Option<Leader>,
     },
     /// The log has no room for more, since a follower is slow, or this replica's disk is; and as many calls wait as may.
@@ -120,7 +120,7 @@ pub enum CallError {
     /// This replica lost its leadership while it was handing it over, and it did not go to the successor. Where nobody is known to lead, it may yet.
     #[error("leadership was lost before it was handed over: {}", who(leader))]
     NotHandedOver {
-        /// Who leads now, if that is known; it may be this replica again.
+        /// The leader now, if that is known; it may be this replica again.
         leader: Option<Leader>,
     },
     /// The counters could not be read.

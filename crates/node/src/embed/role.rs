@@ -15,7 +15,7 @@ pub enum Role {
     Leader,
     /// It follows, or is on its way into the cluster.
     Follower {
-        /// Who leads, as far as it knows.
+        /// The leader, as far as it knows.
         leader: Option<Leader>,
     },
     /// The others have removed it, since it was paused for too long, or it handed its leadership over with the engine `primary-backup`. It comes back by itself as a new
@@ -47,7 +47,7 @@ pub struct RoleChange {
 #[derive(Debug)]
 pub struct RoleChanges {
     feed: Arc<Feed>,
-    /// Who brings the changes, and so cannot wait for them.
+    /// The thread that brings the changes, and so cannot wait for them.
     brought_by: ThreadId,
 }
 

@@ -120,13 +120,13 @@ pub(super) struct Served<M> {
     pub has_told: bool,
     /// Executed, and not known to be replicated, or not to have been executed by the leader; in the order of their tickets.
     waiting: VecDeque<Waiting<M>>,
-    /// Who is to be told that a call is refused. They wait until no call is being taken: a callback may want what its caller has in hand then.
+    /// Those that are to be told that a call is refused. They wait until no call is being taken: a callback may want what its caller has in hand then.
     refused: Vec<Box<dyn FnOnce()>>,
-    /// Who has asked for this node to hand its leadership over, which it does by leaving.
+    /// The callers that have asked for this node to hand its leadership over, which it does by leaving.
     stepping_down: Option<(Option<NodeId>, DoneHere<()>)>,
     /// This node has left for that, and is on its way back, where it will hear who leads.
     left: Option<(Option<NodeId>, DoneHere<()>)>,
-    /// Who has asked for it where the engine hands it over by itself.
+    /// The callers that have asked for it where the engine hands it over by itself.
     handing_over: Vec<(Option<NodeId>, DoneHere<()>)>,
     node: NodeId,
     /// What the program was last told to be, by which token, and whether it was told where its leader is.
@@ -216,7 +216,7 @@ impl<M: StateMachine> Served<M> {
                 None => self.left = Some((to, done)),
             }
         }
-        // Who lost the lead and has it again since the last look leads by another token.
+        // A leader that lost the lead and has it again since the last look leads by another token.
         // A follower may hear who leads before it knows a view that says where that is.
         let placed = primary_of(standing).is_some_and(|primary| replica.address_of(primary).is_some());
         let told = (standing, replica.fencing_token(), placed);
@@ -306,7 +306,7 @@ impl<M: StateMachine> Served<M> {
         !self.has_to_wait() && self.has_place() && replica.has_room(bytes.saturating_add(HEADER_BYTES))
     }
 
-    /// Whoever calls on another thread is told what is so at the end of a turn.
+    /// A caller on another thread is told what is so at the end of a turn.
     pub fn note_full(&self) {
         self.shared.inbox.note_full(self.full);
     }
@@ -375,7 +375,7 @@ impl<M: StateMachine> Served<M> {
         self.waiting.iter().any(|waiting| matches!(waiting.answer, Answer::Applied(_, Some(of)) if of == session))
     }
 
-    /// Leads to this replica's end, after which it joins again. Who leads next is the next in the order of the view.
+    /// Leads to this replica's end, after which it joins again. The next leader is the next in the order of the view.
     fn step_down<'a, R: Replica<Machine = Lent<'a, M>>>(&mut self, replica: &R, to: Option<NodeId>, done: DoneHere<()>)
     where
         M: 'a,

@@ -1,4 +1,4 @@
-//! Who leads, and what has come of handing leadership over.
+//! Which replica leads, and what has come of handing leadership over.
 
 use martlet_fabric::NodeId;
 use martlet_protocol::basics::ProcessId;
@@ -63,7 +63,7 @@ pub(super) fn leader_named<R: Replica>(replica: &R, process: ProcessId) -> Leade
     Leader { node: process.node.0, address: replica.address_of(process).map(str::to_owned) }
 }
 
-/// Who leads, as far as this replica knows.
+/// The leader, as far as this replica knows.
 pub(super) fn leader_of<R: Replica>(replica: &R) -> Option<Leader> {
     primary_of(replica.standing()).map(|primary| leader_named(replica, primary))
 }

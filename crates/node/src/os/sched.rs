@@ -160,7 +160,7 @@ pub fn place_current_thread(core: Option<u16>, priority: Priority, idle: Idle) -
             io::Error::new(e.kind(), format!("threads.pin: core {core}: {e}; allowed: {allowed}"))
         })?;
     }
-    // Who sleeps until a deadline is to be awake then, and not up to 50 us later. The kernel refuses it to nobody.
+    // A thread that sleeps until a deadline is to be awake then, and not up to 50 us later. The kernel refuses it to nobody.
     let _ = rustix::thread::set_current_timer_slack(TIMER_SLACK_NS);
     let parks = matches!(idle, Idle::Park | Idle::Adaptive);
     let mut refused = None;

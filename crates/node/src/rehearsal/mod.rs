@@ -35,7 +35,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Rehearsals<F, E, A> {
     pub fn new(settings: &Settings, clocks: ClockBounds, now: Time) -> Self {
         let every_ns = match E::TRAITS.leadership {
             Leadership::Views => settings.node().threads.rehearse_every_us * 1_000,
-            // Who leads is not decided by views, and elections are not rehearsed.
+            // Leadership is not decided by views, and elections are not rehearsed.
             Leadership::Election => 0,
         };
         Rehearsals { schedule: Schedule::new(every_ns, now), clocks, stage: None }

@@ -13,7 +13,7 @@ pub(super) struct Schedule {
     /// 0: never.
     every_ns: u64,
     due: Time,
-    /// Who led when that was set.
+    /// The leader when that was set.
     primary: Option<ProcessId>,
 }
 

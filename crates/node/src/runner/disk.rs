@@ -17,7 +17,7 @@ use crate::stop::Stop;
 use crate::version;
 use crate::wal::{Recovered, WalError};
 
-/// Who a life is to be, and where on its disk it begins, if there is one.
+/// What a life is to be, and where on its disk it begins, if there is one.
 pub(super) struct Birth<'a> {
     pub me: ProcessId,
     pub disk: Option<(&'a Store, Origin)>,

@@ -284,7 +284,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                 Rest::Yield => std::thread::yield_now(),
                 Rest::Park => {
                     let due = founding.as_ref().map_or(Time(u64::MAX), Founding::<F>::due);
-                    // Who is heard of in memory is heard sooner by a sleep there.
+                    // A client that is heard of in memory is heard sooner by a sleep there.
                     let at_sockets = leads && !self.agent.app.is_heard_in_memory() && bed.hears_at_sockets();
                     self.park(due, bed, at_sockets, fifo.as_mut());
                 }
@@ -417,7 +417,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             instruments.counters.add(Counter::Demotions, 1);
         }
         bed.sleep(&mut host.member.fabric, at_sockets, until.since(turn.now), |at_most_ns| app.sleep(at_most_ns));
-        // Who slept through its deadline was stalled; who was woken before it was not.
+        // A thread that slept through its deadline was stalled; one that was woken before it was not.
         self.gaps.slept(clock::now(), until);
     }
 

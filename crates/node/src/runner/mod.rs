@@ -287,7 +287,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
             .map_err(system("cannot watch descriptors"))?;
         let end = life.live(settings, (&hooks.stop, &file), &mut bed, &placement, &mut second).map_err(system("cannot tell who runs"))?;
         drop(bed);
-        // Who has come back and has not seen a view comes back again; whoever knows one joins those who have it.
+        // A node that has come back and has not seen a view comes back again; one that knows a view joins those who have it.
         may_return = life.agent.host.member.core.view().is_none();
         let (old, parts, written) = life.end();
         (app, machine, counters, newest) = (parts.app, parts.machine, parts.counters, newest.max(old));

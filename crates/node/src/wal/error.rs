@@ -57,7 +57,7 @@ pub enum WalError {
         path: PathBuf,
         /// Whose it is.
         found: Owner,
-        /// Who we are.
+        /// The node that reads it.
         own: Owner,
     },
     /// Another process has the directory open.

@@ -45,7 +45,7 @@ pub(super) fn parse_name(name: &str) -> Option<(FileKind, u64)> {
     canonical.then_some((kind, number))
 }
 
-/// Who writes, and how.
+/// The writer, and how it writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     /// Whose log it is.

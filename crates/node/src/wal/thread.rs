@@ -1,4 +1,4 @@
-//! The log's own thread. Who hands something over copies it and goes on; what is stable is shown in a word that it reads.
+//! The log's own thread. A caller that hands something over copies it and goes on; what is stable is shown in a word that it reads.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -319,7 +319,7 @@ fn write<D: Disk>(mut log: Log<D>, shared: &Shared, mut pace: Pace, tell: &impl 
                 if taken > 0 {
                     shared.lock().queue.give_back_parts(parts);
                     shared.parts.fetch_add(taken, Ordering::Relaxed);
-                    // Whoever takes the snapshot may wait for this, and can get on with the next parts meanwhile.
+                    // The thread that takes the snapshot may wait for this, and can get on with the next parts meanwhile.
                     tell();
                 }
                 let from = clock::now();

@@ -110,7 +110,7 @@ fn the_last_replica_goes_on_alone_and_hands_the_state_to_those_who_come_back() {
             nodes.spawn(number);
         }
         nodes.settle();
-        // Who came back has the state, and leads with it.
+        // The node that came back has the state, and leads with it.
         nodes.kill(last);
         expected += 1;
         assert_eq!(session.add(), expected);

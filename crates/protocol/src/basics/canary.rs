@@ -94,7 +94,7 @@ probes! {
         MuEarlyGrant = "mu-early-grant",
         /// A new leader of `mu` starts before its proposal number stands at a majority (Mu listing 2).
         MuUnprepared = "mu-unprepared",
-        /// Who is taken into `mu`'s group passes for a leader before it knows that it belongs.
+        /// A replica that is taken into `mu`'s group passes for a leader before it knows that it belongs.
         MuUnawareMember = "mu-unaware-member",
         /// A process of `mu` that ends in order goes as soon as a view without it is decided, whether or not the group still counts on its vote.
         MuEarlyFarewell = "mu-early-farewell",

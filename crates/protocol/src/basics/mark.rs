@@ -139,9 +139,9 @@ probes! {
         RoundAsked = "lease: a round is asked for",
         /// A lease is given back.
         LeaseGivenBack = "lease: given back",
-        /// Who might hold an older lease shows by its lease word that it does not.
+        /// A process that might hold an older lease shows by its lease word that it does not.
         LeaseWordReleased = "lease: a lease word releases",
-        /// Who might hold an older lease is certainly gone.
+        /// A process that might hold an older lease is certainly gone.
         DeathReleased = "lease: a certain death releases",
         /// Nobody waits any longer for older leases, since the longest has run its time.
         LeaseRanOut = "lease: the older ones have run their time",
@@ -221,7 +221,7 @@ probes! {
         MuAwaitsStray = "mu: awaits a log that an earlier reign has asked for",
         /// It has read it, and taken it over.
         MuAdopted = "mu: adopts a better log",
-        /// Who is confirmed after the majority has a better log.
+        /// A follower that is confirmed after the majority has a better log.
         MuLooksAgain = "mu: finds a better log late",
         /// The proposal number stands at a majority.
         MuPrepared = "mu: prepared",
@@ -255,7 +255,7 @@ probes! {
         MuGrows = "mu: takes a process into the group",
         /// A change of the group that removes somebody is proposed.
         MuShrinks = "mu: removes a process from the group",
-        /// Who lacks the state asks for it.
+        /// A replica that lacks the state asks for it.
         MuWishes = "mu: asks to be taught",
         /// A teacher begins.
         MuTeaches = "mu: begins to teach",
@@ -277,9 +277,9 @@ probes! {
         MuNamed = "mu: names its successor",
         /// It steps aside, since its successor has heard that it is named.
         MuHandedOver = "mu: hands over",
-        /// Who was to lead next is lost before it is named.
+        /// The replica that was to lead next is lost before it is named.
         MuSuccessorLost = "mu: loses its successor",
-        /// Who is named does not lead, and is waited for no longer.
+        /// The replica that is named does not lead, and is waited for no longer.
         MuNamedInVain = "mu: leads, since the one named does not",
     }
 }

@@ -4,7 +4,7 @@
 //! itself does not fit, so it is written beside the word first, into memory that is the proposer's alone; the word then names the proposer.
 //! [`rpc`] is the fallback for the day when ballots run out (appendix A.6).
 //!
-//! The set of acceptors is a value here. Who they are, and what the value means, is membership's business.
+//! The set of acceptors is a value here. Which processes they are, and what the value means, is membership's business.
 
 pub mod cas;
 pub mod rpc;

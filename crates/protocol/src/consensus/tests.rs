@@ -70,7 +70,7 @@ fn connected_anew(world: &mut World<false>) -> (Proposer, Endpoint<false>, Endpo
     let again = peer_up(&mut fabric).expect("the two meet again");
     assert_ne!(again, peer);
     proposer.connect(1, again);
-    // Whoever is in a hurry learns nothing wrong from what comes home late.
+    // A proposer that is in a hurry learns nothing wrong from what comes home late.
     proposer.abandon();
     (proposer, fabric, other)
 }
@@ -269,7 +269,7 @@ fn word_of(acceptor: &Endpoint<false>) -> &AtomicU64 {
 }
 
 impl Looking {
-    /// Gives it what has completed. Who has nothing under way prepares the slot, as a leader does.
+    /// Gives it what has completed. A proposer that has nothing under way prepares the slot, as a leader does.
     fn run(&mut self, world: &mut World<false>) -> Option<Outcome> {
         let outcome = run(world, &mut self.proposer, &mut self.fabric);
         if self.proposer.is_idle() {
@@ -296,7 +296,8 @@ fn two_who_look_at_one_slot_and_have_nothing_to_propose_leave_each_other_the_bal
     }
     assert_eq!(word_of(&third).load(Ordering::SeqCst), promised, "a look takes no ballot");
 
-    // Who has been outbid and then has something to propose begins with a higher ballot. It does not wait for the one it cannot see: no operation is lost here.
+    // One that has been outbid and then has something to propose begins with a higher ballot. It does not wait for the one it cannot see: no operation is lost
+    // here.
     world.set_faults(Faults { peer_lost_after_ns: 1 << 40, ..Faults::calm() });
     // The first one's ballots are 1, 4, 7 and so on.
     if SlotWord(promised).state().min % 3 == 1 {

@@ -24,7 +24,7 @@ impl StallMeter {
         late
     }
 
-    /// A duty cycle ends, and the agent may sleep until `due`. Who never says so is late by the whole gap.
+    /// A duty cycle ends, and the agent may sleep until `due`. An agent that never says so is late by the whole gap.
     pub fn sleep_until(&mut self, due: Time) {
         self.due = due;
     }

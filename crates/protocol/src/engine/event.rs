@@ -13,7 +13,7 @@ pub enum Event {
     Drop(ProcessId),
     /// This process cannot be taught the state, which has a part that is longer than any learner takes.
     Unteachable {
-        /// Who.
+        /// The process.
         process: ProcessId,
         /// How long the part is; at most [`MAX_PART_BYTES`](crate::replica::MAX_PART_BYTES) are taken.
         bytes: usize,

@@ -82,7 +82,7 @@ impl Leaving {
                 (self.stage, self.since) = (Stage::IsNeeded, now);
                 LeavingStep::Turn
             }
-            // Who knows no view is part of nothing that goes on.
+            // A process that knows no view is part of nothing that goes on.
             Stage::IsNeeded if within(self.patience.needed_ns) && core.view().is_some() && engine.is_needed() => LeavingStep::Turn,
             Stage::IsNeeded => LeavingStep::End,
         }

@@ -25,14 +25,14 @@ pub(super) fn transfer<S: StateMachine>(machine: &S, cursor: u64, budget: usize,
     let next = machine.transfer(cursor, budget, out);
     if out.len() > MAX_PART_BYTES {
         let oversized = Oversized(out.len());
-        // Whoever has asked keeps its buffer.
+        // The learner that has asked keeps its buffer.
         *out = Vec::new();
         return Err(oversized);
     }
     Ok(next)
 }
 
-/// Why a part of the state is not taken. Whoever sent it teaches this process nothing.
+/// Why a part of the state is not taken. Its sender teaches this process nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartFault {
     /// No state machine sends as much in one part.

@@ -1,4 +1,4 @@
-//! Who founds the cluster: decides its first view, all by itself.
+//! The choice of the process that founds the cluster: it decides the first view, all by itself.
 //!
 //! A cluster may be founded once only, or there would be two. That can be made certain without asking anybody to decide: a view comes from a
 //! founder or, in a chain, from a process that has one; so if no process has one, nobody can get one but by founding. A founder therefore
@@ -61,7 +61,7 @@ pub fn life_to_come_back_as<E>(lives: &[u64], mut belongs: impl FnMut(u64) -> Re
     Ok(Some(*oldest))
 }
 
-/// Who may found the cluster, and when they look.
+/// The nodes that may found the cluster, and when they look.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// This process.
@@ -74,7 +74,7 @@ pub struct Config {
     pub look_interval_ns: u64,
     /// How often who cannot found anything looks whether that has changed, in nanoseconds.
     pub unable_interval_ns: u64,
-    /// For how long those who can found the cluster again wait for the rest of their group, in nanoseconds. Who comes later is taught the whole state.
+    /// For how long those who can found the cluster again wait for the rest of their group, in nanoseconds. A node that comes later is taught the whole state.
     pub return_patience_ns: u64,
     /// Whether the cluster has begun with a node's data, and keeps them on disks: then nobody founds an empty one, whoever has nothing.
     pub has_begun: bool,
@@ -194,7 +194,7 @@ struct Disks {
     news: bool,
 }
 
-/// Who shows what, word for word.
+/// What each process shows, word for word.
 type Shown = (ProcessId, [u64; words::WORDS]);
 
 #[derive(Debug)]
@@ -279,7 +279,7 @@ impl<C> Founding<C> {
                     }
                 }
                 let may_found = self.config.founders.contains(&self.config.me.node);
-                // Who can never be the one looks to see as what it comes back, and to say whom it waits for.
+                // A process that can never be the one looks to see as what it comes back, and to say whom it waits for.
                 let never = G::FIXED || !may_found;
                 if !taken && self.claim.is_none() {
                     self.claim = if may_found { ground.claim()? } else { None };
@@ -387,7 +387,7 @@ impl<C> Founding<C> {
         Ok(look)
     }
 
-    /// Who is not configured and runs all the same, as the place says or since it is connected.
+    /// The nodes that are not configured and run all the same, as the place says or since they are connected.
     fn strangers(&self, running: Vec<NodeId>, members: &[(PeerId, ProcessId)]) -> Vec<NodeId> {
         let mut strangers = running;
         strangers.extend(members.iter().map(|(_, process)| process.node));

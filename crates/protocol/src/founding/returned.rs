@@ -77,7 +77,7 @@ impl Returned {
 pub struct Refounding {
     /// The first view's number.
     pub number: ViewNumber,
-    /// Who belongs to the group of the best log and is there; and if that log is none of theirs, who has come back with it.
+    /// Those that belong to the group of the best log and are there; and if that log is none of theirs, who has come back with it.
     pub members: Vec<ProcessId>,
     /// The one of them that is no member of the group, and is there since it alone has the best log.
     pub guest: Option<ProcessId>,
@@ -209,7 +209,7 @@ mod tests {
         let left = of(&[(0, log(4, 90, &all)), (1, log(4, 90, &all)), (2, log(6, 60, &[2]))]).expect("it is its own majority");
         assert_eq!((left.members, left.number, left.complete), (vec![back(2)], ViewNumber(17), true));
         let Err(_) = of(&[(0, log(4, 90, &[1, 2])), (1, log(4, 91, &[1, 2]))]) else { panic!("node 0 had been removed") };
-        // Who has begun another log since is not the process that the group knows.
+        // A process that has begun another log since is not the process that the group knows.
         let other = ProcessId { incarnation: Incarnation(9 << 16), ..born(1) };
         let mixed = refound(&[(back(0), log(4, 50, &all)), (other, log(4, 50, &all))]);
         assert!(matches!(mixed, Err(Lack::Majority { .. })));

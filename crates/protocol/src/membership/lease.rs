@@ -120,7 +120,7 @@ impl Handover {
         }
     }
 
-    /// Who is still waited for.
+    /// The processes that are still waited for.
     pub fn awaited(&self) -> impl Iterator<Item = ProcessId> + '_ {
         self.holders.iter().filter(|(_, released)| !released).map(|(p, _)| *p)
     }

@@ -24,7 +24,7 @@ pub enum Message {
     },
     /// "This process is gone": sent again until a view excludes it (TRAPS 6).
     Notice {
-        /// Who.
+        /// The process.
         process: ProcessId,
         /// How the sender knows.
         evidence: Evidence,
@@ -44,7 +44,7 @@ pub enum Message {
     },
     /// "I am connected with this process, which asks to be taken in": said to everybody after each `Join`.
     Vouch {
-        /// Who asks.
+        /// The process that asks.
         process: ProcessId,
     },
     /// "You will never be taken in": the answer to a `Join` of a process that has been a member and was removed, or of a life of a node
@@ -61,7 +61,7 @@ pub enum Message {
     },
     /// "This learner has the whole state": the primary asks to count it as a replica.
     Promote {
-        /// Who.
+        /// The process.
         process: ProcessId,
     },
     /// "Give leases this length": a compatible view follows (uKharon section 6.3).

@@ -42,7 +42,7 @@ impl Wishes {
         }
     }
 
-    /// Who is out of reach is removed before who is not: the last replica and the last coordinator stay, and should be such as can be asked.
+    /// A member that is out of reach is removed before one that is not: the last replica and the last coordinator stay, and should be such as can be asked.
     pub fn prefer(&mut self, in_reach: &[ProcessId]) {
         self.remove.sort_by_key(|(process, _)| in_reach.contains(process));
     }
@@ -102,7 +102,8 @@ pub struct Leader {
 ///
 /// Nobody decides on its own removal whom another coordinator can relieve of it: see "Removing a coordinator" in `docs/membership.md`.
 ///
-/// Who leaves removes nobody who may live while another coordinator can: of those who presume each other dead it would choose who is to have the state.
+/// A coordinator that leaves removes nobody who may live while another coordinator can: of those who presume each other dead it would choose who is to have the
+/// state.
 ///
 /// Of new coordinators it takes in only so many that those who stay go on without them: see "How many new coordinators at once" there. The others wait.
 ///
@@ -119,7 +120,7 @@ pub fn next(
     let leaves = wishes.remove.contains(&(leader.id, Evidence::Left));
     // It decides on nobody who may take over from it as long as another one can: that one looks at who stays.
     let defers = leaves && leader.relieved;
-    // Who is about to leave is nobody to rely on.
+    // A coordinator that is about to leave is not to be relied on.
     let is_the_last = |members: &[Member], at| is_the_last(members, at, leader.id, leaves);
     let mut members = view.members.clone();
     let mut departed = view.departed.clone();
@@ -128,7 +129,7 @@ pub fn next(
     } else {
         departed.retain(|d| !d.evidence.releases_leases());
     }
-    // Who is certainly gone first: who is only presumed so may then hold the only state that is left.
+    // Those that are certainly gone first: one that is only presumed so may then hold the only state that is left.
     let others = wishes.remove.iter().filter(|(process, _)| *process != leader.id);
     let (certain, doubtful): (Vec<_>, Vec<_>) = others.partition(|(_, evidence)| evidence.releases_leases());
     for (process, evidence) in certain.into_iter().chain(doubtful) {
@@ -190,7 +191,8 @@ pub fn next(
             member.levels = *levels;
         }
     }
-    // The list has a fixed room. Whoever may still hold a lease stays on it; of the certainly dead the oldest go: at worst somebody waits for a lease that nobody holds.
+    // The list has a fixed room. One that may still hold a lease stays on it; of the certainly dead the oldest go: at worst somebody waits for a lease that
+    // nobody holds.
     while departed.len() > MAX_MEMBERS {
         let certain = departed.iter().position(|d| d.evidence.releases_leases());
         departed.remove(certain.expect("there is room for the others"));
@@ -242,7 +244,7 @@ pub(super) fn all_have(members: &[Member], level: u8) -> bool {
     Canary::EarlyLevel.is_planted() || members.iter().all(|m| m.levels.has(level))
 }
 
-/// Whether one more can be listed who departed and may hold a lease. Who can't goes once those leases are over.
+/// Whether one more can be listed who departed and may hold a lease. One for which there is no room goes once those leases are over.
 fn has_room(departed: &[Departed]) -> bool {
     departed.iter().filter(|d| !d.evidence.releases_leases()).count() < MAX_MEMBERS
 }
@@ -470,7 +472,7 @@ mod tests {
         wishes.settle(&alone);
         let two = next(&alone, &wishes, true, all_have_met).unwrap();
         assert_eq!(two.members.iter().map(|m| m.id).collect::<Vec<_>>(), [id(0, 1), id(1, 2)]);
-        // Who does not vote is replaced at once.
+        // A member that does not vote is replaced at once.
         let mut wishes = Wishes::default();
         wishes.join(member(1, 2, Roles::LEARNER));
         let replaced = next(&view, &wishes, true, all_have_met).unwrap();

@@ -128,7 +128,7 @@ pub enum HandOverError {
     /// It is being handed over to another one.
     #[error("leadership is being handed over to another replica")]
     UnderWay,
-    /// Who leads follows from the view: a leader hands over by leaving.
+    /// The leader follows from the view: it hands over by leaving.
     #[error("with this engine a leader hands over by leaving")]
     ByLeaving,
 }
@@ -236,7 +236,7 @@ pub trait Replica {
     fn max_proposal_bytes(&self) -> usize {
         usize::MAX
     }
-    /// The machine shows what is in no log and never will be: this process starts over, and is taught by the others. Whoever waits for it hears
+    /// The machine shows what is in no log and never will be: this process starts over, and is taught by the others. A client that waits for it hears
     /// nothing, or that it is gone.
     fn give_up(&mut self) {}
     /// Hands leadership over to the replica of this node, or to whoever comes next. [`hand_over_state`](Replica::hand_over_state) tells what comes of it; until
@@ -253,7 +253,7 @@ pub trait Replica {
         None
     }
     /// Asks for another member's removal, as an operator does of one that hangs: a view without it is decided, and where a majority commits its group goes on without it.
-    /// If it lives it starts over when it hears of that. Whoever is no member is asked for in vain.
+    /// If it lives it starts over when it hears of that. A process that is no member is asked for in vain.
     fn evict(&mut self, process: ProcessId) {
         let _ = process;
     }
@@ -330,7 +330,7 @@ pub trait Application {
     }
 
     /// Whether those whom the application has served last are heard of in memory, where only an awake thread finds their next request at
-    /// once. Who comes by a socket wakes a thread that sleeps there.
+    /// once. A client that comes by a socket wakes a thread that sleeps there.
     fn is_heard_in_memory(&self) -> bool {
         true
     }

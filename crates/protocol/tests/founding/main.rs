@@ -1,5 +1,5 @@
-//! Who founds a cluster whose processes have all lost their power: over the simulated fabric, on one host and on a network, with disks of any content and
-//! processes that die and come back meanwhile.
+//! The choice of a founder for a cluster whose processes have all lost their power: over the simulated fabric, on one host and on a network, with disks of any
+//! content and processes that die and come back meanwhile.
 
 use fastrand::Rng;
 use martlet_fabric::primitive::Ordering;
@@ -48,7 +48,7 @@ struct Cluster<const HOST: bool> {
     lists: Vec<Vec<u16>>,
     /// Further lives that each node's disk has.
     others: Vec<Vec<u64>>,
-    /// Who came to be told that another life of it counts, and which.
+    /// The processes that came to be told that another life of theirs counts, and which.
     to_come_back: Vec<(u16, u64)>,
     /// How many processes of each node there have been.
     lives: Vec<u64>,
@@ -224,7 +224,7 @@ impl<const HOST: bool> Cluster<HOST> {
         }
     }
 
-    /// Whoever knows a view of one number knows the same one.
+    /// All that know a view of one number know the same one.
     fn check(&self) {
         let views: Vec<&View> = self.views().map(|(_, view)| view).collect();
         for view in &views {

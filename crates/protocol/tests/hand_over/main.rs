@@ -1,7 +1,7 @@
 //! Every schedule of a hand-over of the permission to write, at a small size: a leader of `mu` with one entry to commit, a replica that presumes it dead and
 //! leads in its place, with another entry, and a third one that grants its permission to one of them and then to the other. All three are production engines
-//! ([`Mu`](martlet_protocol::engine::Mu)), on a fabric on which each operation takes effect, and each completion arrives, at any moment that the contract allows. Whoever is not
-//! scheduled is paused: so the old leader may stand still, and go on, at any moment.
+//! ([`Mu`](martlet_protocol::engine::Mu)), on a fabric on which each operation takes effect, and each completion arrives, at any moment that the contract
+//! allows. A process that is not scheduled is paused: so the old leader may stand still, and go on, at any moment.
 //!
 //! Checked in every state: one writer at a time (`docs/mu.md`), what is committed stays, and whoever leads has it. Checked at every end: somebody leads. The
 //! canaries break one assumption each, or plant the bug; the exploration has to find what follows from that.

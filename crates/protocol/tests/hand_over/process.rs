@@ -155,7 +155,7 @@ pub struct Facts {
     pub ballot: u64,
     /// What its machine shows, which executes what is committed only: the entries from index 1 on.
     pub applied: Vec<u8>,
-    /// Who may write its log, as the engine has it: another process's number, or its own.
+    /// The process that may write its log, as the engine has it: another process's number, or its own.
     pub holder: Option<usize>,
     /// The engine's own words, for reports.
     pub text: String,

@@ -60,7 +60,7 @@ pub struct World {
     queues: [[Queue; PROCESSES]; PROCESSES],
     now: u64,
     broken: Broken,
-    /// Who hears of its own operations as soon as they have taken effect.
+    /// Those that hear of their own operations as soon as they have taken effect.
     prompt: Option<usize>,
     /// What has ever been applied at each index.
     truth: Vec<u8>,
@@ -172,7 +172,7 @@ impl World {
                 let target = &mut self.memories[q][lane(p, *name)];
                 *target = model.store(*target, None, number);
                 if *name != LOG_LANE {
-                    // Whoever tells something learns nothing by its having been told.
+                    // A process that tells something learns nothing by its having been told.
                     assert!(!matches!(operation(*token), Op::Log | Op::Consumed | Op::Words | Op::CatchUp), "{posted:?}");
                     if *name == PERMISSION_LANE && *at == permission::START {
                         // Only who serves the request behind it looks there.

@@ -1,4 +1,4 @@
-//! Who decides on whose removal: somebody is left to decide the next view.
+//! The choice of those that decide on a removal: somebody is left to decide the next view.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{Faults, Span};
@@ -133,7 +133,7 @@ fn two_leaders_that_cannot_see_each_other_do_not_use_up_the_ballots_of_their_slo
     c.run(20_000_000);
     assert!([one, other].iter().all(|n| c.nodes[*n].core.is_leader()) && c.newest().number == before.number);
     assert_eq!(promised(&c), so_far, "a hundred looks by each");
-    // Whoever of the two has been outbid finds out when it has something to propose. Each gets a view decided in its turn.
+    // The one of the two that has been outbid finds out when it has something to propose. Each gets a view decided in its turn.
     for (leader, times) in [(one, 2), (other, 3)] {
         let now = Time(c.world.now());
         let node = &mut c.nodes[leader];

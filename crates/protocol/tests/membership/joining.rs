@@ -18,7 +18,7 @@ fn design_5_a_newcomer_is_taken_in_once_it_has_met_every_member() {
     c.world.partition(&apart[..1], &apart[1..]);
     c.run(3_000_000);
     assert_eq!(roles(c.newest()).len(), 2, "it has met the leader, and not who leads next");
-    // Whoever leads next finds a majority that it can reach, and answers at once.
+    // The next leader finds a majority that it can reach, and answers at once.
     c.kill(0);
     c.run(LEASE_NS / 2);
     assert_eq!(c.active(), [(c.nodes[1].id, c.newest().number)]);

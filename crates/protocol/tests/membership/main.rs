@@ -265,7 +265,7 @@ fn whoever_is_presumed_dead_is_looked_at_wherever_it_stands() {
     (0..4).for_each(|node| _ = c.start(node, 1, node == 0));
     c.run(10_000_000);
     let [first, second, teller, last] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
-    // Who would remove it stands still.
+    // The process that would remove it stands still.
     c.world.pause(c.nodes[first].index);
     c.hear(second, teller, &Message::Notice { process: c.nodes[last].id, evidence: Evidence::Presumed });
     assert_eq!(c.nodes[second].core.suspicion(c.nodes[last].id), Some(Evidence::Presumed));
@@ -314,7 +314,7 @@ fn what_an_earlier_primary_said_of_a_learner_is_nothing_that_the_next_one_says()
     assert!(c.nodes[1].core.view().and_then(|v| v.member(id(1))).is_some_and(|m| m.roles.has(Roles::LEARNER)));
 }
 
-/// Who has it from another passes a presumption on to nobody: those who do would have it from each other for ever.
+/// A process that has a presumption from another passes it on to nobody: those that did would have it from each other for ever.
 #[test]
 fn a_presumption_that_was_heard_of_is_passed_on_to_nobody() {
     let mut c = Cluster::new(15, Faults::calm(), Leases::Primary);

@@ -63,7 +63,7 @@ pub fn bugs() -> Vec<Bug> {
         "mu-early-farewell" => "two-end",
         // Elsewhere leaders execute ahead.
         "proposed-twice" => "mu-on-commit",
-        // Who founds over a network has waited for everybody, so all logs are there.
+        // A founder over a network has waited for everybody, so all logs are there.
         "best-log-left-out" => "mu-disks-network",
         // Lives of `mu` find it too, after some hundred; those of `mu-network` sooner.
         "mu-unchecked-space" => "mu-network",

@@ -60,8 +60,8 @@ impl Engine for PrimaryBackup {
     }
 }
 
-/// The groups that may be in force: the newest that anybody knows to be committed, and whatever anybody holds behind all that is known to be. Whoever has
-/// been left behind may hold an older one, or one that has been superseded where it stands; they count for nothing.
+/// The groups that may be in force: the newest that anybody knows to be committed, and whatever anybody holds behind all that is known to be. A process that
+/// has been left behind may hold an older one, or one that has been superseded where it stands; they count for nothing.
 fn in_force<'a>(all: &'a [(ProcessId, &Mu)]) -> impl Iterator<Item = &'a mu::Group> {
     let known = || all.iter().filter_map(|(_, engine)| Some((engine.group_since()?, *engine)));
     let newest = known().filter(|(since, engine)| *since <= engine.committed()).map(|(since, _)| since).max();

@@ -476,7 +476,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let Some(node) = &mut self.nodes[process] else { return };
         let mut place = power::place::<HOST>(&mut self.lasting, node.me().node, &self.current);
         let turn = node.turn(now, &self.settings, &mut self.chance, place.as_mut());
-        // Who ends in order ends its process: the next one looks at its disk.
+        // A node that ends in order ends its process: the next one looks at its disk.
         let (joins_again, comes_back_as) = (node.core().view().is_some() && !node.is_leaving(), node.comes_back_as);
         let has_stopped_clock = node.clock.has_stopped();
         let (me, over, replies) = (node.me(), node.over, std::mem::take(&mut node.server.outbox));

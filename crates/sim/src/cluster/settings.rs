@@ -72,7 +72,7 @@ pub struct Settings {
     pub idle_ns: u64,
     /// What each node does; the first founds the cluster.
     pub roles: Vec<Roles>,
-    /// Who takes leases.
+    /// The members that take leases.
     pub leases: Leases,
     /// How duty cycles divide their time.
     pub pace: Pace,
@@ -236,7 +236,7 @@ impl Settings {
         if temper != Temper::Calm {
             settings.hasten();
         }
-        // Who of `mu`'s replicas goes longer without a duty cycle takes that for a stall of its own, and suspects nobody.
+        // A replica of `mu` that goes longer without a duty cycle takes that for a stall of its own, and suspects nobody.
         settings.idle_ns = settings.idle_ns.min(settings.heartbeat_interval_ns / 3);
         settings
     }
@@ -409,7 +409,7 @@ impl Settings {
                 Fault::FullLog => self.log_ring_bytes = 1 << 18,
                 Fault::WornBallots => self.worn = false,
                 Fault::Drift => self.clocks.skew_ns = 0,
-                // Whoever ends starts again: without ends, no restarts.
+                // A node that ends starts again: without ends, no restarts.
                 Fault::Restart => {}
                 event => self.every_ns[event as usize] = None,
             }

@@ -46,7 +46,7 @@ impl Cast {
 /// Which lives to live.
 #[derive(Clone, Debug)]
 pub struct Hunt {
-    /// Who lives them.
+    /// The clusters that live them.
     pub cast: Cast,
     /// The first seed.
     pub first: u64,

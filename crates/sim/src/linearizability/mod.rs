@@ -28,7 +28,7 @@ pub use explain::Violation;
 /// One operation as its client saw it. Times are nanoseconds on one clock that all clients share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation<I, O> {
-    /// Who called. One client has at most one operation open at a time; the checker does not rely on it.
+    /// The client that called. One client has at most one operation open at a time; the checker does not rely on it.
     pub client: u64,
     /// Read before the request left the client.
     pub called_ns: u64,

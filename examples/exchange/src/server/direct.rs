@@ -88,7 +88,7 @@ impl Connection {
             };
             match request {
                 Some((tag, request)) => self.ask(here, news, tag, request),
-                // Whoever sends what is no request is cut off.
+                // A client that sends what is no request is cut off.
                 None => self.broken.set(true),
             }
         }

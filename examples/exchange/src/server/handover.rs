@@ -113,7 +113,7 @@ fn connection(replica: &Replica<Market>, mut stream: TcpStream) -> io::Result<()
                 continue 'reading;
             };
             taken += bytes;
-            // Whoever sends what is no request is cut off.
+            // A client that sends what is no request is cut off.
             let Some((tag, request)) = Request::decode(body) else { break 'reading };
             if !outbox.admit() {
                 break 'reading;

@@ -17,9 +17,9 @@ use crate::trial::testbed::Testbed;
 
 /// How long anything may take that is waited for.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Who leads: the first to be there, and the lowest.
+/// The leader: the first to be there, and the lowest.
 pub const LEADER: u16 = 0;
-/// Who is added.
+/// The node that is added.
 pub const NEWCOMER: u16 = 3;
 
 /// Which cores there are for whom.
@@ -59,7 +59,7 @@ impl Nodes {
                 nodes.await_whole(&format!("node {number} was not taken in"))?;
             }
         } else {
-            // A cluster with disks is founded when everybody is there who might have data. Who comes later had left.
+            // A cluster with disks is founded when everybody is there who might have data. A node that comes later had left.
             (0..=NEWCOMER).try_for_each(|number| nodes.spawn(number))?;
             nodes.await_whole("not all nodes were there")?;
             nodes.end_last()?;

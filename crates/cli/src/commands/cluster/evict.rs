@@ -86,7 +86,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     Ok(())
 }
 
-/// Who leads, other than that node.
+/// The node that leads, other than that one.
 fn leader(sights: &[Sight], node: u16) -> Option<u16> {
     let others: Vec<Sight> = sights.iter().filter(|sight| sight.node != node).cloned().collect();
     observer::primary(&others).map(|sight| sight.node)

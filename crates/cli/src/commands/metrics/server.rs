@@ -1,6 +1,6 @@
 //! As much of HTTP as a page of metrics takes: one thread, so many connections, each for one request and not for ever.
 //!
-//! Whoever is slow, silent or wrong is answered or cut off, and holds nobody up: connections wait together in one poll(2), and when there are too many
+//! A client that is slow, silent or wrong is answered or cut off, and holds nobody up: connections wait together in one poll(2), and when there are too many
 //! the one goes that has waited longest.
 
 use std::io::{self, Read as _, Write as _};
@@ -32,7 +32,7 @@ impl Default for Limits {
 const HEADERS: usize = 64;
 /// So much is read from an answered connection, and thrown away.
 const LINGER_BYTES: usize = 256 << 10;
-/// Whoever calls has other things to look for too, signals among them, which may come just before a poll that they would have ended.
+/// The caller has other things to look for too, signals among them, which may come just before a poll that they would have ended.
 const GLANCE: Duration = Duration::from_millis(200);
 /// After the system had no descriptor left, nobody is let in for so long.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -41,9 +41,9 @@ impl Said {
 pub struct Replicas {
     /// The living, by number.
     pub living: BTreeMap<u16, i32>,
-    /// Who leads, if it lives.
+    /// The leader, if it lives.
     pub leader: Option<u16>,
-    /// Who counts for commits, as the leader says: a bit for each number. The dead do until they are removed.
+    /// The replicas that count for commits, as the leader says: a bit for each number. The dead do until they are removed.
     pub group: u64,
     /// A fork that has been asked for, and when.
     asked: Option<(u16, Instant)>,

@@ -17,7 +17,7 @@ use crate::shm::ear::Ear;
 pub struct ParkWord {
     /// Where it lies: in a public region of a peer, or of our own ([`PeerId::SELF`]), or in a lane.
     pub at: Remote,
-    /// What its low 32 bits hold while there is nothing to do. Whoever changes them has to wake the futex: the kernel does so when it sets
+    /// What its low 32 bits hold while there is nothing to do. A thread that changes them has to wake the futex: the kernel does so when it sets
     /// FUTEX_OWNER_DIED in a robust futex word that has its waiters bit set, for one waiter a word.
     pub expected: u32,
 }

@@ -201,7 +201,7 @@ fn a_readable_descriptor_wakes_who_has_armed_its_ear_and_nobody_sleeps_through_o
         ear.disarm();
         rustix::io::read(&events[turn % 2], &mut [0; 8]).expect("it was readable");
     }
-    // Whoever is awake, or no longer has an ear, is not rung for: it sleeps its time.
+    // An endpoint that is awake, or no longer has an ear, is not rung for: it sleeps its time.
     let ms = Some(Duration::from_millis(1));
     make_readable(0);
     assert_eq!(a.park(&[], ms, |_| false), WakeReason::TimedOut);

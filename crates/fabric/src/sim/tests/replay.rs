@@ -79,7 +79,7 @@ fn different_seeds_give_different_traces() {
     assert_eq!(digests.len(), 50);
 }
 
-/// Whoever looks at the world without touching it changes nothing.
+/// A caller that looks at the world without touching it changes nothing.
 #[test]
 fn a_poll_without_effect_leaves_no_trace() {
     let run = |look: bool| {

@@ -161,7 +161,7 @@ impl VerbsFabric {
             self.active.push(to);
         }
         if let Some(error) = failed {
-            // Whoever is told that a peer is lost waits for another connection, so this one has to go.
+            // A caller that is told that a peer is lost waits for another connection, so this one has to go.
             self.give_up(to, &format!("no memory for an operation ({error})"));
         }
     }

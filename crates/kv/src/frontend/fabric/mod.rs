@@ -208,7 +208,7 @@ impl FabricFront {
     /// This node became or ceased to be primary: replies that wait are void. A new primary tells its clients, so that they repeat what they
     /// wait for at once.
     pub(crate) fn reign_changed<R: Replica<Machine = KvMachine>>(&mut self, replica: &mut R, shared: &mut Shared) {
-        // Whoever leads ends them all in time; who doesn't has no say.
+        // The leader ends them all in time; a node that does not lead has no say.
         self.parted.clear();
         self.orphans_end_at = shared.env.is_primary.then(|| replica.now().after(shared.env.config.session_grace_ns));
         let elsewhere = shared.env.primary.map(|p| p.node).filter(|_| !shared.env.is_primary);
@@ -330,7 +330,7 @@ fn call<R: Replica<Machine = KvMachine>>(lane: &mut Lane, slot: ClientSlot, seq:
         }
         let (unconfirmed, bytes) = sessions.unconfirmed(session, lowest);
         if unconfirmed >= MAX_UNCONFIRMED || bytes >= MAX_UNCONFIRMED_BYTES {
-            // Who leads no more says nothing: another one may have room.
+            // A node that leads no more says nothing: another one may have room.
             lane.answer(Answer::Reply { seq, view }, Some(turn.wait(lane.by_quorum)), |out| {
                 let error = format!("ERR {unconfirmed} replies of {bytes} bytes wait for confirmation already");
                 Reply::new(out, Protocol::Resp3).error(&error);

@@ -35,7 +35,7 @@ const NOBODY: u16 = u16::MAX;
 /// A client's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Who it is; the first on each lane.
+    /// The client's identity; the first on each lane.
     Hello { epoch: u32, session: u64, next: u64, salt: u64, by_quorum: bool },
     /// A request. Its arguments lie where [`decode_request`] said.
     Call { epoch: u32, seq: u64, lowest: u64 },

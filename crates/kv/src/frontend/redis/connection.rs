@@ -148,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// Whether everything is done that can be done. Who is not read any more, and has been sent everything, is told that this was all.
+    /// Whether everything is done that can be done. A client that is not read any more, and has been sent everything, is told that this was all.
     pub(super) fn is_finished(&mut self) -> bool {
         let finished = self.closing && self.output.pending() == 0;
         if finished && self.lingers.is_some() && !self.shut {

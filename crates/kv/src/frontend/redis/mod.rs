@@ -4,8 +4,8 @@
 //! reads each ready connection once, executes what has arrived whole, and keeps the replies until the turn's ticket is released. Then each
 //! connection's replies leave in one write. So a request costs two system calls, however many were pipelined into one.
 //!
-//! A connection is bounded at both ends: an argument by its stated length, a request by its sum, replies by the client's reading them. Who
-//! sends without reading is not read from; whom a single reply overwhelms is cut off.
+//! A connection is bounded at both ends: an argument by its stated length, a request by its sum, replies by the client's reading them. A
+//! client that sends without reading is not read from; whom a single reply overwhelms is cut off.
 
 mod connection;
 mod listener;
@@ -370,7 +370,7 @@ impl RedisFront {
                     self.ready.push_back(at);
                 }
             }
-            // Who waits for the socket is listed again when the event set tells; who waits for a ticket stays.
+            // A connection that waits for the socket is listed again when the event set tells; one that waits for a ticket stays.
             connection.listed = connection.output.is_held() || !connection.output.sendable().is_empty() && !connection.blocked;
             if connection.listed {
                 self.writers[kept] = at;

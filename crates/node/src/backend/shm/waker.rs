@@ -1,4 +1,4 @@
-//! Who listens for a main thread that sleeps.
+//! The thread that listens for a main thread that sleeps.
 //!
 //! A sleeping main thread waits in one place: for words in memory (its doorbell, the death words of its peers), or in epoll, for sockets.
 //! While it is in the one, another thread listens at the other, and passes on what comes:

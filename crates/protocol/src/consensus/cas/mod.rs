@@ -145,7 +145,7 @@ pub struct Proposer {
     /// What the caller wants decided; `None` while preparing ahead.
     value: Option<Vec<u8>>,
     adopted: Option<Vec<u8>>,
-    /// Who has to have promised before `value` is written anywhere.
+    /// The acceptors that have to have promised before `value` is written anywhere.
     required: Required,
     /// Acceptors whose record of the accepted value has been tried in this attempt, a bit each,
     tried: u64,

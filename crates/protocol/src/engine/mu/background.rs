@@ -287,7 +287,7 @@ impl Mu {
     }
 
     /// Whom this process takes to be the leader: whom leadership was handed to, or else the lowest id among those that it considers to be alive (Mu section
-    /// 5.1). Who joins or leaves does so for this purpose when the change is committed; who lacks the state cannot lead.
+    /// 5.1). A member joins or leaves for this purpose when the change is committed; one that lacks the state cannot lead.
     pub fn leader(&self) -> Option<ProcessId> {
         let (_, group) = self.log.committed_group()?;
         let mut ranked = group.first().into_iter().chain(group.members().iter().copied());

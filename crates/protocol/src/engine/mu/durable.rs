@@ -186,7 +186,7 @@ impl Mu {
     pub fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
         let ring: Vec<AtomicU64> = (0..lane_bytes(config.log_ring_bytes) / 8).map(|_| AtomicU64::new(0)).collect();
         let Replayed { log, .. } = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut NoState)?;
-        // Who is on its way out still does, as long as that is not known to be committed.
+        // A member that is on its way out still does, as long as that is not known to be committed.
         let committed = log.committed_group().map(|(_, group)| group);
         Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.known_as(me))))
     }

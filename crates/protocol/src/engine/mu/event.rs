@@ -11,7 +11,7 @@ use super::layout::LaneFault;
 pub enum Event {
     /// A member of the group is taken to be gone.
     Suspected {
-        /// Who.
+        /// The process.
         process: ProcessId,
         /// Its kernel says so; otherwise it is presumed.
         certain: bool,
@@ -57,7 +57,7 @@ pub enum Event {
     },
     /// It has asked this one to teach it the state, which has a part that is longer than any learner takes. It is not asked of the machine again for some time.
     Unteachable {
-        /// Who has asked.
+        /// The process that has asked.
         process: ProcessId,
         /// How long the part is; at most [`MAX_PART_BYTES`](crate::replica::MAX_PART_BYTES) are taken.
         bytes: usize,

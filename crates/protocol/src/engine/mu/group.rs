@@ -1,4 +1,4 @@
-//! Who replicates: the processes whose majority decides, and those who were removed (Mu section 5.4).
+//! The group: the processes whose majority decides, and those who were removed (Mu section 5.4).
 
 use super::Config;
 use crate::basics::ballot::majority;
@@ -42,7 +42,7 @@ impl Group {
         Group { first: Some(process), ..self }
     }
 
-    /// Who leads before all others, whatever its id; `None`: the ids alone say.
+    /// The member that leads before all others, whatever its id; `None`: the ids alone say.
     pub fn first(&self) -> Option<ProcessId> {
         self.first
     }

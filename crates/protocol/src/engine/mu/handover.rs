@@ -138,8 +138,8 @@ impl Mu {
         }
     }
 
-    /// Whether a member is worth waiting for. Who was taught the state and belongs to the group follows as soon as it hears that it does, and some time passes
-    /// before that is seen here.
+    /// Whether a member is worth waiting for. One that was taught the state and belongs to the group follows as soon as it hears that it does, and some time
+    /// passes before that is seen here.
     fn could_succeed(&self, id: ProcessId) -> bool {
         self.seen_alive(id).is_some_and(|status| status != Some(Status::Incomplete))
     }

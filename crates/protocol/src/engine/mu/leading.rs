@@ -103,7 +103,7 @@ pub(super) struct Reign {
     overrun: bool,
     /// Followers whose numbers or log have been read since the last look.
     read: Vec<PeerId>,
-    /// Who votes, as of which [`Log::group_version`].
+    /// The voters, as of which [`Log::group_version`].
     electorate: Option<(u64, Electorate)>,
 }
 
@@ -202,7 +202,7 @@ impl Reign {
         }
     }
 
-    /// Lets go of those that are lost and do not `matter` any more. Who is still being read stays until that has come home.
+    /// Lets go of those that are lost and do not `matter` any more. One that is still being read stays until that has come home.
     pub fn drop_lost(&mut self, matters: impl Fn(&Follower) -> bool) -> Vec<Follower> {
         let stage = self.stage;
         let read_from = |f: &Follower| f.reading || matches!(stage, Stage::CatchingUp { from, .. } if from == f.peer);
@@ -314,7 +314,7 @@ impl Reign {
         }
     }
 
-    /// Who votes in the group in force.
+    /// The voters of the group in force.
     #[inline]
     pub(super) fn electorate(&mut self, log: &Log) -> Electorate {
         match self.electorate {
@@ -386,12 +386,12 @@ impl Reign {
         }
     }
 
-    /// Who has acknowledged the request for permission becomes a confirmed follower, once its numbers are known.
+    /// A process that has acknowledged the request for permission becomes a confirmed follower, once its numbers are known.
     fn take_acks<F: Fabric, S>(&mut self, cx: &mut Context<F, S>) -> bool {
         let mut moved = false;
         for follower in &mut self.followers {
             if matches!(follower.phase, Phase::Asked) && word_from(cx.fabric, follower.peer, layout::permission::ACK) == self.round {
-                // It told the salt before it acknowledged anything. Who did not is not written to.
+                // It told the salt before it acknowledged anything. A process that did not is not written to.
                 if !follower.lane.writer().is_salted()
                     && !follower.lane.salt(word_from(cx.fabric, follower.peer, layout::permission::LOG_SALT))
                 {

@@ -14,8 +14,8 @@ use super::peers::Peer;
 use super::permission::tell;
 use super::{Event, Group, Mu};
 
-/// For how many heartbeats a teacher that is presumed dead must not have been heard, until somebody else is asked. Who was only kept from running for a moment
-/// goes on where it was.
+/// For how many heartbeats a teacher that is presumed dead must not have been heard, until somebody else is asked. A teacher that was only kept from running
+/// for a moment goes on where it was.
 const SILENT_HEARTBEATS: u64 = 10;
 
 /// A wish to be taught, and how far it has been met.

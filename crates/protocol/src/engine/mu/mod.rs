@@ -351,7 +351,7 @@ impl Mu {
                     peer.lesson.handle_consumed(position);
                 }
             }
-            // Who can no longer be reached is found out by its counter.
+            // A process that can no longer be reached is found out by its counter.
             Op::Permission | Op::State => {}
             Op::Heartbeat | Op::Status | Op::Threads | Op::Death => self.handle_sign(op, round, peer, completion.result),
         }
@@ -411,7 +411,7 @@ impl Mu {
         }
     }
 
-    /// Gives up the lead, if this process has it. Whoever has the lowest id among those alive leads next: this process again, if that is so.
+    /// Gives up the lead, if this process has it. The one with the lowest id among those alive leads next: this process again, if that is so.
     pub fn step_down(&mut self) {
         self.steps_down = true;
     }

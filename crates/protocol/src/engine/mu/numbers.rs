@@ -15,7 +15,7 @@ const LEAP: u64 = 1 << 52;
 
 const _: () = assert!(LEAP > (2 * CEILING_STEP) << RETURN_BITS, "one log comes back as often, and counts all the while");
 
-/// Who knows of no number at all believes whom it joins up to here: its group may be old, and half of all numbers are left to lead with.
+/// A replica that knows of no number at all believes whom it joins up to here: its group may be old, and half of all numbers are left to lead with.
 const MOST_AT_FIRST: u64 = MAX_NUMBER / 2;
 
 /// Whether another's proposal number can be one, where `known` is. It would be an end of all elections else, if it were believed: none follows the last.

@@ -17,7 +17,7 @@ use super::layout::{LaneFault, Op, PERMISSION_LANE, is_position, permission};
 use super::replay::Inbound;
 use super::{AbortReason, Event, Mu};
 
-/// Who may write here, and whose request is being served.
+/// The holder of this log's permission, and whose request is being served.
 #[derive(Debug, Default)]
 pub(super) struct Permission {
     /// [`PeerId::SELF`] when this process may write its own log.
@@ -74,7 +74,7 @@ impl Mu {
             if let Some(holder) = self.permission.holder.filter(|h| *h != PeerId::SELF) {
                 self.drain(holder, usize::MAX, fabric, machine);
             }
-            // Whoever read this log next would miss what the holder counts on.
+            // The process that read this log next would miss what the holder counts on.
             if self.inbound.broken {
                 return moved;
             }

@@ -204,7 +204,7 @@ mod tests {
         };
         assert_eq!(prepare(MAX_NUMBER, &mut log), Err(LaneFault::Range));
         assert_eq!(log.min_proposal(), 0);
-        // Whoever it hears first may lead a group that is as old as that.
+        // The one that it hears first may lead a group that is as old as that.
         for known in [1 << 50, 1 << 58] {
             assert_eq!(prepare(known, &mut log), Ok(()));
             for ballot in [MAX_NUMBER, known + (1 << 54)] {

@@ -1,4 +1,4 @@
-//! Who leads: a replica takes the role, and asks for what it needs, steps through its reign, and ends it.
+//! The role of the leader: a replica takes it, and asks for what it needs, steps through its reign, and ends it.
 
 use martlet_fabric::Fabric;
 
@@ -52,7 +52,7 @@ impl Mu {
         }
     }
 
-    /// How long after the beginning of an attempt the next one may begin. Who gets nowhere has no majority, or company: the longer that lasts, the
+    /// How long after the beginning of an attempt the next one may begin. A candidate that gets nowhere has no majority, or company: the longer that lasts, the
     /// longer it waits, and who stands further back in the group waits longer than those before it. Two may know groups in which they have the same place, or as
     /// long to wait: a part that differs from one process to another, and from one attempt to the next, parts them.
     pub(super) fn back_off_ns(&self) -> u64 {
@@ -134,7 +134,7 @@ impl Mu {
             self_granted: self.permission.self_granted,
             outbid: self.outbid,
             stray_log: self.stray_log.map(|stray| stray.from),
-            // Whoever lives and is in reach has answered by then.
+            // A process that lives and is in reach has answered by then.
             hopes: self.overrun_since.is_none_or(|since| now.since(since) <= self.config.silence_ns),
         };
         match act(reign, &mut cx) {

@@ -89,7 +89,8 @@ impl Mu {
         let listed = |role| view.with_roles(role).map(|m| m.id);
         let ids = |role| listed(role).map(|id| config.known_as(id));
         let founds = view.number == ViewNumber(1) && ids(Roles::REPLICA).any(|id| id == self.me);
-        // Who has promised or accepted anything, or been taught, before it heard of that view was found first by another founder: it is taught, as a newcomer is.
+        // A process that has promised or accepted anything, or been taught, before it heard of that view was found first by another founder: it is taught, as a
+        // newcomer is.
         let untouched = self.log.tail().index == LogIndex(0) && self.log.min_proposal() == 0 && !self.lesson_begun;
         if founds && untouched && self.log.group().is_none() && !self.listed {
             self.found(Group::new(ids(Roles::REPLICA).collect()).as_of(view.number));
@@ -104,12 +105,12 @@ impl Mu {
         self.roster.members.extend(ids(Roles::REPLICA).chain(ids(Roles::LEARNER)));
         for at in 0..self.peers.len() {
             let identity = self.peers[at].identity;
-            // Who was taken for a member stays one until the group has removed it: its vote may be needed for that.
+            // A process that was taken for a member stays one until the group has removed it: its vote may be needed for that.
             if first || self.roster.listed.contains(&identity) {
                 self.peers[at].process = self.name_of(identity);
             }
         }
-        // Who is listed as come back goes by the name of an earlier life, whose connection may not have been seen to end.
+        // A process that is listed as come back goes by the name of an earlier life, whose connection may not have been seen to end.
         for at in 0..self.peers.len() {
             let name = self.peers[at].process;
             if self.peers[at + 1..].iter().any(|later| later.process == name) {
@@ -119,7 +120,7 @@ impl Mu {
         self.follow_roster();
     }
 
-    /// What a process is called in groups. Who has come back from its disk goes by its birth; but not where those who have a view go on without it, and it
+    /// What a process is called in groups. One that has come back from its disk goes by its birth; but not where those who have a view go on without it, and it
     /// has yet to find that out: it is not the member then that it was.
     pub(super) fn name_of(&self, identity: ProcessId) -> ProcessId {
         let unlisted = self.roster.view > ViewNumber(0) && !self.roster.listed.contains(&identity);
@@ -191,7 +192,7 @@ impl Mu {
             |id: &ProcessId| latest(id).is_some_and(|p| matches!(p.watch.status, Some(Status::Follower | Status::Leader | Status::Taught)));
         let successor_knows = self.hand_over.wish().is_some_and(|to| self.could_lead(to));
         let Some(reign) = self.reign.as_mut().filter(|r| r.may_change(&self.log)) else { return };
-        // Who has taken itself out goes on leading up to where that is committed, and changes nothing more: nobody else would hear of it.
+        // A leader that has taken itself out goes on leading up to where that is committed, and changes nothing more: nobody else would hear of it.
         let Some(group) = self.log.group().filter(|group| group.contains(self.me)) else { return };
         self.adding.retain(|id| !group.contains(*id) && !group.has_removed(*id));
         self.removing.retain(|id| group.contains(*id) && group.members().len() > 1);
@@ -203,7 +204,7 @@ impl Mu {
         // Under load a follower that is a little slower would never be level at any moment; what it lacks is at most what its lane holds.
         let follows = |id: ProcessId| reign.followers.iter().any(|f| f.process == id && f.acked.is_some() && keeps(f));
         if let Some(to) = self.hand_over.take_wish(|to| successor_knows && group.contains(to) && follows(to)) {
-            // Who leads is no wish of membership's, which knows this group's view.
+            // The choice of a leader is no wish of membership's, which knows this group's view.
             reign.propose_group(&group.clone().led_by(to));
             return;
         }

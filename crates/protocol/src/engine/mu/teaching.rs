@@ -1,6 +1,6 @@
 //! The state's way from one replica to another (Mu section 5.4: from a follower, so that the leader does not pause).
 //!
-//! Who does not hold the state asks a replica that does. That one sends a *begin*, then the entries as it applies them and, between them,
+//! A replica that does not hold the state asks a replica that does. That one sends a *begin*, then the entries as it applies them and, between them,
 //! parts of its state: each part shows exactly the entries before it in the lane. An *end* follows the last part; then come entries only,
 //! until the learner has enough to go on from its own log or from the leader's.
 
@@ -93,8 +93,8 @@ impl Desk<'_> {
 impl Mu {
     /// Teaches whoever has asked. Returns whether anything was sent.
     ///
-    /// A state with a part that is too long for any learner is taught to nobody. Who has asked for it hears nothing more, and asks somebody else when its patience
-    /// is over; no part of the state is made for it in vain meanwhile.
+    /// A state with a part that is too long for any learner is taught to nobody. A learner that has asked for it hears nothing more, and asks somebody else
+    /// when its patience is over; no part of the state is made for it in vain meanwhile.
     ///
     /// With a journal nobody is taught by a process that could not come back itself if the power went now: the learner might, with the log of a group that nobody can
     /// come back with.
@@ -129,7 +129,7 @@ impl Peer {
         let wish = word_from(fabric, self.id, permission::TEACH);
         let lesson = &mut self.lesson;
         if wish != lesson.heard {
-            // It told the salt before its first wish. Who did not is not written to.
+            // It told the salt before its first wish. A process that did not is not written to.
             if !lesson.writer.is_salted() {
                 lesson.writer = lesson.writer.with_salt(word_from(fabric, self.id, permission::STATE_SALT));
                 if !lesson.writer.is_salted() {
@@ -150,7 +150,7 @@ impl Peer {
         }
         let Some(mut teaching) = lesson.under_way.take().filter(|_| !desk.rests) else { return Ok(false) };
         let before = lesson.writer.tail();
-        // Who holds the state no longer, or has lost an entry that the learner still lacks, cannot go on.
+        // A teacher that holds the state no longer, or has lost an entry that the learner still lacks, cannot go on.
         let begun_so = teaching.breaks == desk.log.breaks() && desk.log.retains(teaching.sent.position);
         let able = desk.log.is_complete() && (!teaching.begun || begun_so);
         if able {

@@ -340,7 +340,7 @@ impl Leading {
     /// Returns whether all replicas hold what this takeover found, before which nothing is committed.
     pub fn conclude(&mut self, events: &mut VecDeque<Event>) -> bool {
         let settled = self.settled().filter(|settled| *settled >= self.recovered);
-        // Who has just begun to count, or was made a replica too early, may hold less than what is committed already.
+        // A backup that has just begun to count, or was made a replica too early, may hold less than what is committed already.
         self.committed = self.committed.max(settled.unwrap_or(self.committed));
         for follower in &mut self.followers {
             let Phase::Learning(transfer) = &follower.phase else { continue };

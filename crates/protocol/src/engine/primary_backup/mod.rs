@@ -151,7 +151,7 @@ impl PrimaryBackup {
         self.reign
     }
 
-    /// While it is primary: the view in which it became so. Whoever is primary next is first in a later one.
+    /// While it is primary: the view in which it became so. The next primary is first in a later one.
     pub fn fencing_token(&self) -> Option<u64> {
         matches!(self.role, Role::Primary(_)).then_some(self.primary_since.0)
     }

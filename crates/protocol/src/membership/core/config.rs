@@ -7,7 +7,7 @@ use crate::membership::view::{Evidence, Roles};
 use crate::version;
 use martlet_fabric::Levels;
 
-/// Who takes leases. A failover waits for nobody who takes none.
+/// The members that take leases. A failover waits for nobody who takes none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leases {
     /// The primary of the view: the only one who acts in a replicated store.
@@ -19,7 +19,7 @@ pub enum Leases {
 /// What views are to the engine that membership serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Authority {
-    /// The law: who is primary follows from the view. Who seems dead is cut off, so that another one can act.
+    /// The law: who is primary follows from the view. A member that seems dead is cut off, so that another one can act.
     #[default]
     Views,
     /// Advice: the engine has a quorum of its own, which elects and fences. Views say who is there. A replica, or learner, that merely seems dead stays a
@@ -29,8 +29,8 @@ pub enum Authority {
 }
 
 impl Authority {
-    /// Whether a member with these roles goes on evidence like this. Who holds no part of the state has nothing to lose, and nobody but membership to be
-    /// cut off by.
+    /// Whether a member with these roles goes on evidence like this. A member without any part of the state has nothing to lose, and nobody but membership to
+    /// be cut off by.
     pub(super) fn cuts_off(self, roles: Roles, evidence: Evidence) -> bool {
         let is_the_engines = roles.has(Roles::REPLICA) || roles.has(Roles::LEARNER);
         self == Authority::Views || evidence != Evidence::Presumed || !is_the_engines
@@ -48,7 +48,7 @@ pub struct Config {
     pub levels: Levels,
     /// Where clients reach it; empty when it serves none.
     pub address: String,
-    /// Who takes leases; the same throughout a cluster.
+    /// The members that take leases; the same throughout a cluster.
     pub leases: Leases,
     /// What views are to the engine; the same throughout a cluster.
     pub authority: Authority,

@@ -176,7 +176,7 @@ impl Core {
                 }
             }
             Message::Notice { process: suspect, evidence } => {
-                // Who is no member may be connected with whom a view has cut off: were its presumptions heeded, or made, it would set those
+                // A process that is no member may be connected with one that a view has cut off: were its presumptions heeded, or made, it would set those
                 // against each other who hear each other well.
                 let is_member = |process| self.view.as_ref().is_some_and(|v| v.member(process).is_some());
                 let counts = evidence != Evidence::Presumed || (is_member(process) && is_member(self.config.me));

@@ -13,8 +13,8 @@ use crate::basics::{Mark, ProcessId, Time, ViewNumber};
 use crate::membership::message::Message;
 use crate::membership::view::{Member, Roles};
 
-/// How many broadcast timeouts a process that knows a view asks in vain to be taken in. Whoever is in its way is cut off after one. It starts over one later: so
-/// long it is still there for whoever has heard it ask.
+/// How many broadcast timeouts a process that knows a view asks in vain to be taken in. A member that is in its way is cut off after one. It starts over one
+/// later: so long it is still there for whoever has heard it ask.
 const PATIENCE_TIMEOUTS: u64 = 4;
 
 /// As many broadcast timeouts after it first knew a view, its patience is not renewed any more, whatever it gets nearer.
@@ -99,8 +99,8 @@ impl Core {
     }
 
     /// Gives up on this incarnation when it has asked in vain for too long: without getting any nearer, and not counting the `late_ns` for which this process was
-    /// kept from running just now. Whoever starts over begins anew with all it has got to, and where everything takes its time that helps nobody. Who gives
-    /// up too soon all the same loses nothing: it holds no state, and its next life takes the place of this one.
+    /// kept from running just now. A process that starts over begins anew with all it has got to, and where everything takes its time that helps nobody. One
+    /// that gives up too soon all the same loses nothing: it holds no state, and its next life takes the place of this one.
     pub(super) fn mind_patience(&mut self, now: Time, late_ns: u64) {
         let Some(view) = self.view.as_ref().filter(|_| self.is_joining()) else { return };
         let reached = self.peers.reached();

@@ -82,7 +82,7 @@ impl Core {
             old_leases_over: now >= self.learned.after(self.config.clocks.lengthened(view.fence_ns)),
             relieved: view.coordinators().any(|m| m.id != me && !self.peers.is_suspect(m.id)),
         };
-        // Who has not asked for half the time for which it stays when it asks no more may be gone.
+        // A process that has not asked for half the time for which it stays when it asks no more may be gone.
         let fresh_ns = self.config.broadcast_timeout_ns / 2;
         let asked = |newcomer| self.peers.asked(newcomer).filter(|asked| now.since(asked.at) <= fresh_ns).map(|asked| asked.view);
         let Some(next) = plan::next(view, &self.wishes, leader, |newcomer, member| self.peers.have_met(newcomer, member), asked) else {
@@ -196,7 +196,7 @@ impl Core {
                 }
             }
             Some(Outcome::Aborted) => {
-                // What was learned usually makes the next attempt succeed. Who keeps failing has company, and backs off at random.
+                // What was learned usually makes the next attempt succeed. A leader that keeps failing has company, and backs off at random.
                 self.failures += 1;
                 if self.failures > 2 {
                     Mark::BackedOff.reach();
@@ -260,7 +260,7 @@ impl Core {
         let quiet = self.peers.quiet(now, view, self.config.broadcast_timeout_ns);
         let targets: Vec<ProcessId> = next.into_iter().flatten().chain(presumed).chain(quiet).collect();
         for target in targets {
-            // Who is being asked is not asked twice.
+            // A process that is being asked is not asked twice.
             self.peers.ask_heartbeat(fabric, target);
         }
     }
@@ -278,7 +278,7 @@ impl Core {
         let clique = largest_clique(&links, me);
         self.apart.clear();
         if self.is_leader() {
-            // Whom it could not cut off when that was decided, for want of room among those who departed, say.
+            // Those that it could not cut off when that was decided, for want of room among those who departed, say.
             let decided: Vec<ProcessId> =
                 view.members.iter().map(|m| m.id).filter(|p| self.peers.suspicion(*p) == Some(Evidence::Evicted)).collect();
             decided.into_iter().for_each(|process| self.wishes.remove(process, Evidence::Evicted));
@@ -287,7 +287,7 @@ impl Core {
             return;
         }
         let cut = |set: u16| view.members.iter().enumerate().filter(move |(i, _)| set >> i & 1 == 0).map(|(_, m)| m.id).collect::<Vec<_>>();
-        // Whoever is not heard here is suspected here, so that the next leader steps up; the cut itself is the leader's.
+        // A member that is not heard here is suspected here, so that the next leader steps up; the cut itself is the leader's.
         let silent = cut(heard);
         let mut apart = if self.is_leader() { cut(clique) } else { Vec::new() };
         apart.retain(|p| self.is_cut_off_on_presumption(*p));
@@ -331,7 +331,7 @@ impl Core {
         }
         self.withdraw_presumptions();
         for (process, evidence) in self.wishes.remove.clone() {
-            // Whoever has seen it says so again. Were hearsay repeated, those who have it would have it from each other for ever.
+            // The process that has seen it says so again. Were hearsay repeated, those who have it would have it from each other for ever.
             if evidence == Evidence::Presumed && process != self.config.me && !self.peers.has_seen_stop(process) {
                 continue;
             }

@@ -48,7 +48,8 @@ impl Core {
         self.publish(fabric, &view);
         self.wishes.settle(&view);
         if self.decided_here != Some(view.number) {
-            // Who was noted here while somebody else led may have been taken in, and have died, in views that were never seen here. Who waits asks again.
+            // A process that was noted here while another one led may have been taken in, and have died, in views that were never seen here. One that waits
+            // asks again.
             self.wishes.join.clear();
         }
         if before.as_ref().and_then(View::primary).map(|m| m.id) != view.primary().map(|m| m.id) {
@@ -68,7 +69,7 @@ impl Core {
         self.failures = 0;
         self.backoff_until = now;
 
-        // Who may hold an older lease. Where only primaries take any, no other member has ever had one: a primary stays first in seniority
+        // The members that may hold an older lease. Where only primaries take any, no other member has ever had one: a primary stays first in seniority
         // until it departs. Otherwise, whoever was active in the view before knows that nobody but its members can.
         let carries_over = view.compatible && was_active;
         let old_members: Vec<ProcessId> = match (self.config.leases, before.as_ref().filter(|_| was_active)) {
@@ -116,7 +117,7 @@ impl Core {
         {
             let (handover, view) = (&self.handover, &view);
             self.peers.note_listed(view);
-            // Who departed without certainty, and is known here to be dead, is not to be waited for by the next view.
+            // A process that departed without certainty, and is known here to be dead, is not to be waited for by the next view.
             let departed = |p| view.departed.iter().any(|d| d.id == p);
             let keep = |p| view.member(p).is_some() || departed(p) || handover.awaited().any(|a| a == p);
             self.peers.prune(now, self.config.broadcast_timeout_ns, keep);

@@ -100,7 +100,7 @@ pub enum LevelError {
 }
 
 /// How long a decided view waits for its push, in nanoseconds. A push may wake its receivers, which costs a system call each: after a failover
-/// the new primary answers first. Whoever is awake finds the view on the board meanwhile.
+/// the new primary answers first. A process that is awake finds the view on the board meanwhile.
 const PUSH_DELAY_NS: u64 = 100_000;
 
 /// Kinds of operations that membership posts, beside those of a proposer ([`Op`]).
@@ -238,7 +238,7 @@ impl Core {
             lease_ns: self.config.lease_ns,
             fence_ns: self.config.lease_ns,
             compatible: false,
-            // Whoever comes may know less; the level rises when somebody says so.
+            // A process that comes may know less; the level rises when somebody says so.
             level: self.config.levels.least,
             members,
             departed: Vec::new(),
@@ -247,7 +247,7 @@ impl Core {
         self.install(now, fabric, view);
     }
 
-    /// Gives back the lease and asks to be removed. Whoever calls this has stopped acting. [`Event::Excluded`] follows once it has happened;
+    /// Gives back the lease and asks to be removed. The caller has stopped acting. [`Event::Excluded`] follows once it has happened;
     /// a process that is alone has nobody to tell, and is out at once.
     pub fn leave<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         Mark::Left.reach();
@@ -361,7 +361,7 @@ impl Core {
         leader.is_some_and(|m| m.id == self.config.me)
     }
 
-    /// Who leads the membership service, as far as this process can tell.
+    /// The process that leads the membership service, as far as this process can tell.
     pub fn leader(&self) -> Option<ProcessId> {
         let view = self.view.as_ref()?;
         view.coordinators().find(|m| m.id == self.config.me || !self.peers.is_suspect(m.id)).map(|m| m.id)

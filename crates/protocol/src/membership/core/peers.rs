@@ -52,7 +52,7 @@ pub(super) struct Peer {
     listed: bool,
     /// How it last asked to be taken in.
     asked_to_join: Option<Asked>,
-    /// Who has said that they are connected with it, since it asks to be taken in.
+    /// Those that have said that they are connected with it, since it asks to be taken in.
     vouchers: Vec<ProcessId>,
     /// The newest view that its board was seen to name.
     pub board: ViewNumber,
@@ -195,7 +195,7 @@ impl Peers {
         self.list.iter().any(|p| p.process == process && p.suspicion.is_some() && !p.hearsay)
     }
 
-    /// Those whom this process is connected with. Whom it merely presumes dead may be alive, and its memory is within reach all the same.
+    /// Those whom this process is connected with. One that it merely presumes dead may be alive, and its memory is within reach all the same.
     pub fn reached(&self) -> Vec<ProcessId> {
         let reached = self.list.iter().filter(|p| !p.lost && !p.forgotten && !p.suspicion.is_some_and(Evidence::releases_leases));
         reached.map(|p| p.process).collect()
@@ -376,7 +376,7 @@ impl Peers {
         }
     }
 
-    /// Whom of `view`, known since `learned`, this process hears: bits by place. Who is listed and not yet connected gets as long as
+    /// Whom of `view`, known since `learned`, this process hears: bits by place. A member that is not yet connected gets as long as
     /// who has fallen silent: connections of a newcomer take their time, here and there.
     pub fn heard(&self, now: Time, view: &View, learned: Time, timeout_ns: u64) -> u16 {
         let hears = |process: ProcessId| {

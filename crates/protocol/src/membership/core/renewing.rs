@@ -52,7 +52,7 @@ impl Core {
         self.renewal.inquiry.won()
     }
 
-    /// When the coordinators are to be asked again. Who renews through a cache leaves it more time.
+    /// When the coordinators are to be asked again. A process that renews through a cache leaves it more time.
     pub(super) fn renewal_due(&self) -> Time {
         match &self.view {
             Some(view) if self.lease.view() == view.number => {
@@ -94,7 +94,7 @@ impl Core {
 
     /// Begins a round of questions at once, for somebody who has to know whether the view still stands now, and returns which: every coordinator is asked by
     /// an operation that is posted in this call. [`proof`](Core::proof) tells when it is won. It is a renewal like those that begin when the lease
-    /// wants them, so rounds however frequent keep none of them up. Whoever calls this acts under the lease, and so makes progress (TRAPS 9).
+    /// wants them, so rounds however frequent keep none of them up. The caller acts under the lease, and so makes progress (TRAPS 9).
     ///
     /// `None`: none can begin now, because one is under way, which began too early, or the next view's slot was found taken, or this process takes no leases,
     /// is out or leaves. Ask again in the next turn. A round may also be lost, or given up when the view changes: then another has to begin.

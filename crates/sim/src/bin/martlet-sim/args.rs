@@ -143,7 +143,7 @@ impl Args {
         first..first.saturating_add(count)
     }
 
-    /// Who lives them.
+    /// The clusters that live them.
     pub fn cast(&self) -> Cast {
         if self.cluster.is_empty() { Cast::Dealt } else { Cast::Each(self.cluster.clone()) }
     }

@@ -1,4 +1,4 @@
-//! Who is enough to go on, whatever becomes of the others: faults leave so much, and with so much a healed cluster has to serve.
+//! Which nodes are enough to go on, whatever becomes of the others: faults leave so much, and with so much a healed cluster has to serve.
 
 use martlet_protocol::basics::{ProcessId, ballot};
 use martlet_protocol::membership::{Roles, View};

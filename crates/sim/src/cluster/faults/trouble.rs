@@ -323,10 +323,10 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let met = others()
             .filter(|(_, n)| view.member(n.me()).is_some())
             .all(|(_, n)| view.coordinators().all(|c| n.core().peer_of(c.id).is_some()));
-        // Who is out of reach, or is asked by RPC, has to be there to answer.
+        // A process that is out of reach, or is asked by RPC, has to be there to answer.
         let fit = |p: usize| p != victim && self.nodes[p].as_ref().is_some_and(|n| well(p, n));
         let answers = (HOST && !self.settings.worn) || self.enough_with_newcomers(fit).is_some();
-        // Who has come back and stands in no view has no part in what goes on.
+        // A process that has come back and stands in no view has no part in what goes on.
         let running: Vec<_> = self.nodes.iter().flatten().filter(|n| !n.host.dormant).map(|n| (n.me(), n.engine())).collect();
         let able: Vec<_> = others().filter(|(p, n)| well(*p, n) && !n.host.dormant).map(|(_, n)| (n.me(), n.engine())).collect();
         survives && met && answers && E::can_lose(self.name(victim), &able, &running)

@@ -16,7 +16,7 @@ pub type Value = u64;
 /// Where the clients' sessions stand among the keys: replicated and transferred like them (TRAPS 19).
 const SESSIONS: u64 = 1 << 40;
 
-/// Who asked for a write: the client and the number of its request.
+/// What asked for a write: the client and the number of its request.
 pub type Request = (u64, u64);
 
 /// An entry that this machine has taken.

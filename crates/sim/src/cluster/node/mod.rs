@@ -442,7 +442,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         for taken in self.host.machine.taken.drain(..) {
             self.uncommitted.push_back(taken);
         }
-        // What a learner has taken may yet be taken back, by teaching it anew. Who leaves is a replica up to its end, whatever the view says by then.
+        // What a learner has taken may yet be taken back, by teaching it anew. A node that leaves is a replica up to its end, whatever the view says by then.
         let member = self.core().view().and_then(|view| view.member(self.me()));
         if member.is_some() || !self.is_leaving() {
             self.replicates = member.is_some_and(|member| member.roles.has(Roles::REPLICA));
@@ -466,7 +466,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         Footprint {
             core: memory::length(self.core()),
             engine: memory::length(self.engine()),
-            // Who leaves takes none any more; its clients' lie there until it has gone.
+            // A node that leaves takes none any more; its clients' lie there until it has gone.
             requests: if self.is_leaving() { 0 } else { self.server.held() },
             let_go: self.host.awaiting_forgetting(),
         }

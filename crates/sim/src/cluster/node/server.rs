@@ -12,7 +12,7 @@ use crate::linearizability::kv::{Action, Output};
 /// A client's request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Who asks.
+    /// The client that asks.
     pub client: usize,
     /// Which of its requests.
     pub number: u64,
@@ -27,7 +27,7 @@ pub struct Request {
 /// What a node says to a request.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// Who asked.
+    /// The client that asked.
     pub client: usize,
     /// Which of its requests.
     pub number: u64,

@@ -10,7 +10,7 @@ use crate::cluster::node::machine::Taken;
 #[derive(Debug, Default)]
 pub struct LogAgreement {
     digests: HashMap<u64, (u64, ProcessId)>,
-    /// Who has skipped which entries: those after the first index and before the second.
+    /// The processes that have skipped entries, and which: those after the first index and before the second.
     gaps: Vec<(ProcessId, LogIndex, LogIndex)>,
 }
 

@@ -42,7 +42,7 @@ struct Script<E, const HOST: bool> {
 
 /// How things stood when a phase began.
 struct Before {
-    /// Who was primary at first, before the script prepared anything.
+    /// The primary at first, before the script prepared anything.
     primary: ProcessId,
     /// How many replies clients had got.
     replies: u64,

@@ -181,7 +181,7 @@ mod tests {
                 assert_eq!(reply, b"+OK\r\n");
             }
             assert_ne!(store.digest(), empty);
-            // Who joins is taught the same, in however many parts.
+            // A replica that joins is taught the same, in however many parts.
             let (mut learner, mut cursor) = (Store::default(), Some(0));
             while let Some(at) = cursor {
                 let mut part = Vec::new();

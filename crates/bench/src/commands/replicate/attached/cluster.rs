@@ -13,7 +13,7 @@ use super::node::Threading;
 use super::series::Measured;
 use crate::trial::testbed::{PATIENCE, Testbed};
 
-/// Who leads: the first to be there, and the lowest.
+/// The leader: the first to be there, and the lowest.
 const LEADER: u16 = 0;
 /// The file in which it leaves what it has measured.
 const MEASURED: &str = "measured";

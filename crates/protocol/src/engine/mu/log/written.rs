@@ -43,7 +43,7 @@ impl Log {
     }
 
     pub(super) fn write_base_of(&mut self, records: &[Vec<u8>], anew: bool) {
-        // Who knows no group has nothing to come back with.
+        // A replica that knows no group has nothing to come back with.
         let Some(group) = self.group_at(self.committed.index).cloned() else { return };
         let payloads = records.iter().map(Vec::as_slice).collect();
         let (mark, ballot, taught) = (self.committed, self.last_ballot, self.taught_ballot);

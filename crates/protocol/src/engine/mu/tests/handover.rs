@@ -18,7 +18,7 @@ fn led<const HOST: bool>() -> Cluster<HOST> {
     c
 }
 
-/// Who knows the name in the log to be committed.
+/// The processes that know the name in the log to be committed.
 fn heard<const HOST: bool>(c: &Cluster<HOST>, n: usize) -> bool {
     c.nodes[n].engine.log.committed_group().is_some_and(|(_, group)| group.first().is_some())
 }

@@ -25,7 +25,7 @@ fn led<const HOST: bool>(config: Config) -> Cluster<HOST> {
     c
 }
 
-/// Who was deposed leads again.
+/// A leader that was deposed leads again.
 fn until_led_again<const HOST: bool>(c: &mut Cluster<HOST>, n: usize) {
     let others = |c: &Cluster<HOST>| (0..c.nodes.len()).any(|m| m != n && c.leads(m));
     assert!(others(c), "nobody has deposed it");
@@ -431,7 +431,8 @@ fn mu_5_4_a_replica_is_added_with_the_state_of_a_follower() {
     level(&mut c);
 }
 
-/// The lowest id takes its place back. Whoever leads in it had taken it for dead, and would depose it for as long as its score takes to rise, and be deposed in turn.
+/// The lowest id takes its place back. The one that leads in it had taken it for dead, and would depose it for as long as its score takes to rise, and be
+/// deposed in turn.
 #[test]
 fn mu_5_1_a_leader_that_returns_deposes_its_successor_once() {
     for ns in [100_000, 300_000] {
@@ -454,7 +455,7 @@ fn mu_5_1_a_leader_that_returns_deposes_its_successor_once() {
     }
 }
 
-/// The lowest id joins. Whoever leads had read last that it lacks the state, and would depose it until it reads its signs again, and be deposed in turn; and
+/// The lowest id joins. The leader had read last that it lacks the state, and would depose it until it reads its signs again, and be deposed in turn; and
 /// then wait for long before it takes its place, when it is dead.
 #[test]
 fn mu_5_1_a_newcomer_with_the_lowest_id_deposes_the_leader_once() {

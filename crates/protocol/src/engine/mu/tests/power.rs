@@ -112,7 +112,7 @@ fn a_log_says_whether_its_owner_belonged_to_the_group() {
     assert_eq!(belonged(&c), Some(false), "it has been taught, and nobody counts on it");
     c.nodes[0].engine.add(id(joiner));
     c.until("its log says so", |c| belonged(c) == Some(true));
-    // Whether that is committed it has yet to hear. Who comes back then has not been removed.
+    // Whether that is committed it has yet to hear. A node that comes back then has not been removed.
     let Stored { parts, last, .. } = c.nodes[joiner].disk.stored().expect("just seen");
     let journal = c.nodes[joiner].disk.stored().map(Stored::journal).expect("just seen");
     let mut spec = RegionSpec::default();
@@ -620,13 +620,13 @@ fn who_has_come_back_is_the_member_that_it_was_where_a_view_lists_it_and_not_whe
     }
     assert_eq!(named(&c, 1).into_iter().filter(|(identity, name)| *name == identity.birth()).count(), 2);
     c.until("they follow it", |c| c.nodes[1].engine.standing() == Standing::Backup { primary: Some(again(0)) });
-    // Those with a view know node 2 as another process now. Who comes back as what it was there is not taken for the member.
+    // Those with a view know node 2 as another process now. A process that comes back as what it was there is not taken for the member.
     let other = ProcessId { incarnation: Incarnation(7 << 16), ..id(2) };
     c.nodes[1].engine.handle_view(&view(10, &[again(0), again(1), other]));
     let late = ProcessId { incarnation: Incarnation(id(2).incarnation.0 + 2), ..id(2) };
     assert_eq!(c.nodes[1].engine.name_of(late), late);
     assert_eq!(c.nodes[1].engine.name_of(other), other);
     assert_eq!(c.nodes[1].engine.name_of(again(0)), id(0));
-    // Who was taken for a member before has its vote until the group has removed it.
+    // A process that was taken for a member before has its vote until the group has removed it.
     assert!(named(&c, 1).contains(&(again(2), id(2))));
 }

@@ -59,7 +59,7 @@ pub struct Cluster<const HOST: bool> {
     pub acknowledged: BTreeMap<LogIndex, u64>,
     pub reads: u64,
     next_id: u64,
-    /// Who may find fault with what its leader writes.
+    /// Those that may find fault with what their leader writes.
     pub finds_fault: Option<usize>,
     /// The padding of the next commands.
     pub padding: usize,
@@ -352,7 +352,7 @@ impl<const HOST: bool> Cluster<HOST> {
             // Of a leader with a higher number it may know nothing: its word that it leads can be late, but what it writes will be refused.
             let lost = self.acknowledged.iter().rfind(|(index, ballot)| **index > last && **ballot < node.engine.ballot());
             assert_eq!(lost, None, "{n} leads with ballot {:x}, and this was acknowledged", node.engine.ballot());
-            // Who executes first may show what is not committed, and may have been taught it.
+            // A replica that executes first may show what is not committed, and may have been taught it.
             if self.config.execution == Execution::Committed {
                 assert_eq!(node.machine.digest(), self.replay(last), "{n}: the new leader's state is not that of its log up to {last}");
             }
