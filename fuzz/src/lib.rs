@@ -5,7 +5,7 @@
 //! - `fuzz-blind`, over mutations drawn from one seed, for as long as it is told;
 //! - `fuzz-guided`, under libFuzzer, which keeps every input that reaches code not reached before.
 //!
-//! `cargo xtask fuzz` runs them. `docs/verification.md` says what each target checks and what has been found.
+//! `cargo xtask fuzz` runs them. `docs/verification.md` says whose bytes each target takes; its module says what it checks.
 
 #![forbid(unsafe_code)]
 
