@@ -1,11 +1,14 @@
 //! What stands around every engine: the state machine that the user supplies, how an application sees its replica, and what engines share.
 
+pub mod backlog;
 mod execution;
+pub mod group;
 pub mod journal;
 pub mod lane;
 pub mod nudges;
 pub mod patience;
 pub mod release;
+pub mod watch;
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse};
 

@@ -27,6 +27,9 @@ use martlet_fabric::{PeerId, RegionName, RegionSpec, Token, ring};
 use crate::basics::layout::{Component, LOG_LANE, token_rest};
 use crate::basics::{LogIndex, is_number};
 use crate::engine::PartFault;
+use crate::replica::backlog::{self, Content};
+
+pub use crate::replica::backlog::{COMMAND_HEADER_BYTES, HEADER_BYTES};
 
 use super::config::Config;
 
@@ -144,11 +147,6 @@ pub fn add_regions(spec: &mut RegionSpec, config: &Config) {
     spec.member_lanes.extend([(PERMISSION_LANE, permission::BYTES), (STATE_LANE, ring::lane_bytes(config.state_ring_bytes))]);
 }
 
-/// Bytes of a record's payload before its body.
-pub const HEADER_BYTES: usize = 32;
-/// Bytes before each command in a body: its length.
-pub const COMMAND_HEADER_BYTES: usize = 4;
-
 /// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -174,6 +172,15 @@ pub enum Kind {
     End = 9,
     /// The teacher cannot go on.
     Break = 10,
+}
+
+impl From<Content> for Kind {
+    fn from(content: Content) -> Kind {
+        match content {
+            Content::Commands => Kind::Commands,
+            Content::Group => Kind::Group,
+        }
+    }
 }
 
 impl Kind {
@@ -264,22 +271,8 @@ pub(super) fn split_position(body: &[u8]) -> Result<(u64, &[u8]), LaneFault> {
 }
 
 /// The commands of a body, in order.
-pub fn commands(mut body: &[u8]) -> impl Iterator<Item = Result<&[u8], LaneFault>> {
-    std::iter::from_fn(move || {
-        if body.is_empty() {
-            return None;
-        }
-        let split = body.split_at_checked(COMMAND_HEADER_BYTES).and_then(|(len, rest)| {
-            let len = u32::from_le_bytes(len.try_into().expect("4 bytes")) as usize;
-            rest.split_at_checked(len)
-        });
-        let Some((command, rest)) = split else {
-            body = &[];
-            return Some(Err(LaneFault::Body));
-        };
-        body = rest;
-        Some(Ok(command))
-    })
+pub fn commands(body: &[u8]) -> impl Iterator<Item = Result<&[u8], LaneFault>> {
+    backlog::commands(body).map(|command| command.ok_or(LaneFault::Body))
 }
 
 /// Whether a record with entries is what its header says.

@@ -9,8 +9,8 @@ use martlet_fabric::{Fabric, Local, LocalRegion, Memory, OpError, PeerId, Region
 use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{self, Canary, LogIndex, ProcessId, Time};
 use crate::replica::StateMachine;
+use crate::replica::backlog::Backlog;
 
-use super::backlog::Backlog;
 use super::config::Config;
 use super::follower::{Follower, Phase};
 use super::layout::{self, Header, Kind, LOG, Op, SCRATCH, SCRATCH_WORDS_BYTES, words};

@@ -5,13 +5,11 @@
 //! follower's CPU is waited for. `docs/mu.md` has the protocol, with the argument why nothing committed is lost.
 
 mod background;
-mod backlog;
 mod config;
 mod durable;
 mod engine;
 mod event;
 mod follower;
-mod group;
 mod handover;
 mod journal;
 pub mod layout;
@@ -41,15 +39,15 @@ use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{Canary, LogIndex, ProcessId, Time};
 use crate::replica::{ProposeError, Standing, StateMachine, Ticket};
 
+pub use crate::replica::group::Group;
 pub use config::{Config, Durability, MIN_RING_BYTES};
 pub use event::{AbortReason, Event};
-pub use group::Group;
 pub use layout::LaneFault;
 
+use crate::replica::backlog::Backlog;
 use crate::replica::nudges::Nudges;
 use crate::replica::release::Releases;
-use background::{Heart, Schedule};
-use backlog::Backlog;
+use crate::replica::watch::{Heart, Schedule};
 use durable::{Snapshot, Told};
 use handover::HandOver;
 use journal::Journal;
@@ -155,7 +153,7 @@ impl Mu {
     pub fn new(me: ProcessId, config: Config, group: Option<Group>) -> Mu {
         let valid = config.validate();
         invariant!(valid.is_ok(), "the engine's settings: {valid:?}");
-        let (me, group) = (config.known_as(me), group.map(|group| group.known_to(&config)));
+        let (me, group) = (config.known_as(me), group.map(|group| group.known_by(|id| config.known_as(id))));
         invariant!(group.as_ref().is_none_or(|g| g.contains(me)), "{me} founds a group without itself");
         let record = || Record::with_capacity(ring::max_payload(config.log_ring_bytes));
         let listed = group.is_some();
@@ -172,7 +170,7 @@ impl Mu {
             permission: Permission::default(),
             inbound: Inbound::default(),
             reign: None,
-            backlog: Backlog::new(&config),
+            backlog: Backlog::new(config.backlog_bytes, config.batch_bytes, config.max_command_bytes()),
             background: Time(0),
             put_off: 0,
             retry: Time(0),
@@ -184,8 +182,8 @@ impl Mu {
             hand_over: HandOver::default(),
             reigns: 0,
             releases: Releases::default(),
-            heart: Heart::new(),
-            schedule: Schedule::new(),
+            heart: Heart::default(),
+            schedule: Schedule::default(),
             learning: None,
             unteachable_since: None,
             stray_log: None,

@@ -65,7 +65,7 @@ impl Mu {
             id: peer,
             process: name,
             identity: process,
-            watch: Watch::new(&self.config),
+            watch: Watch::new(self.config.thresholds),
             writer: Some(Writer::new(lane, self.config.log_ring_bytes)),
             slot: None,
             stray_reads: 0,

@@ -13,6 +13,7 @@ use crate::basics::layout::LOG_LANE;
 use crate::basics::{Canary, Mark};
 use crate::replica::StateMachine;
 
+use super::background::hear;
 use super::layout::{LaneFault, Op, PERMISSION_LANE, is_position, permission};
 use super::replay::Inbound;
 use super::{AbortReason, Event, Mu};
@@ -93,7 +94,7 @@ impl Mu {
             requester.served = request;
             // It lives, and can lead. Taken for dead, or for one who lacks the state, by who leads in its place, it would be deposed again at once, and depose that
             // one, for as long as its score takes to rise, or until its next heartbeat is read.
-            if requester.watch.hear() {
+            if hear(&mut requester.watch) {
                 self.events.push_back(Event::Recovered(requester.process));
             }
             let start = word_from(fabric, peer, permission::START);

@@ -1,11 +1,11 @@
 //! Samples of what this engine writes: see [`crate::samples`].
 
-use super::backlog::Backlog;
 use super::journal::Entry;
 use super::layout::{self, Header, Kind, Status, permission, words};
 use super::log::Mark;
 use super::{Config, Group};
 use crate::basics::{LogIndex, ViewNumber};
+use crate::replica::backlog::Backlog;
 use crate::samples::{Sample, process};
 
 pub(crate) fn all() -> Vec<Sample> {
@@ -39,13 +39,14 @@ pub(crate) fn all() -> Vec<Sample> {
         }
         samples.push((format!("mu/record, {name}"), bytes));
     }
-    let mut backlog = Backlog::new(&Config::default());
+    let config = Config::default();
+    let mut backlog = Backlog::new(config.backlog_bytes, config.batch_bytes, config.max_command_bytes());
     backlog.push(b"first", 1000);
     backlog.push(b"", 1000);
     backlog.push_group(&encoded);
     for name in ["mu/a record with commands", "mu/a record with a group"] {
         let batch = backlog.front().expect("just pushed");
-        let header = Header { count: batch.count, ..header(batch.kind) };
+        let header = Header { count: batch.count, ..header(batch.kind.into()) };
         batch.record.close(&header.bytes());
         samples.push((name.into(), batch.record.payload().to_vec()));
         backlog.pop_front();

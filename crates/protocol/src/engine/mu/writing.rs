@@ -141,7 +141,7 @@ impl Reign {
                 basics::Mark::MuNoRoom.reach();
                 break;
             }
-            let (kind, index, committed) = (batch.kind, before.index.next(), cx.log.committed().index);
+            let (kind, index, committed) = (batch.kind.into(), before.index.next(), cx.log.committed().index);
             let header = Header { kind, count: batch.count, ballot: self.ballot, index, committed };
             batch.record.close(&header.bytes());
             let placed = cx.log.place(&header, &batch.record, ring_of(cx.fabric));
@@ -189,7 +189,7 @@ impl Reign {
             if !leads || log.position_with(len) - log.tail().position + log.open_bytes() > config.open_bytes() {
                 return;
             }
-            let (kind, index, committed) = (batch.kind, log.tail().index.next(), log.committed().index);
+            let (kind, index, committed) = (batch.kind.into(), log.tail().index.next(), log.committed().index);
             let header = Header { kind, count: batch.count, ballot: self.ballot, index, committed };
             batch.record.close(&header.bytes());
             let placed = log.place(&header, &batch.record, ring);

@@ -1,6 +1,5 @@
-//! The group: the processes whose majority decides, and those who were removed (Mu section 5.4).
+//! The group: the processes whose majority decides, and those who were removed (Mu section 5.4, DARE section 3.4).
 
-use super::Config;
 use crate::basics::ballot::majority;
 use crate::basics::layout::{LAST_VIEW, MAX_MEMBERS};
 use crate::basics::{ProcessId, ViewNumber};
@@ -47,11 +46,10 @@ impl Group {
         self.first
     }
 
-    /// The same group, by the names that its members go by with these settings.
+    /// The same group, by the names that its members go by.
     #[must_use]
-    pub(super) fn known_to(self, config: &Config) -> Group {
-        let known = |id| config.known_as(id);
-        Group { view: self.view, first: self.first.map(known), ..Group::new(self.members.into_iter().map(known).collect()) }
+    pub fn known_by(self, known: impl Fn(ProcessId) -> ProcessId) -> Group {
+        Group { view: self.view, first: self.first.map(&known), ..Group::new(self.members.into_iter().map(&known).collect()) }
     }
 
     /// The view that its maker knew; 0 for none.

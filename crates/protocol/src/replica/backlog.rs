@@ -2,15 +2,46 @@
 
 use martlet_fabric::ring::Record;
 
-use super::config::Config;
-use super::layout::{COMMAND_HEADER_BYTES, HEADER_BYTES, Kind};
+/// Bytes of a record's payload before its body.
+pub const HEADER_BYTES: usize = 32;
+/// Bytes before each command in a body: its length.
+pub const COMMAND_HEADER_BYTES: usize = 4;
+
+/// What a record to come holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Content {
+    /// Commands, each behind its length in four bytes.
+    #[default]
+    Commands,
+    /// A new group.
+    Group,
+}
+
+/// The commands of a body, in order; `None` where it is none.
+pub fn commands(mut body: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
+    std::iter::from_fn(move || {
+        if body.is_empty() {
+            return None;
+        }
+        let split = body.split_at_checked(COMMAND_HEADER_BYTES).and_then(|(len, rest)| {
+            let len = u32::from_le_bytes(len.try_into().expect("4 bytes")) as usize;
+            rest.split_at_checked(len)
+        });
+        let Some((command, rest)) = split else {
+            body = &[];
+            return Some(None);
+        };
+        body = rest;
+        Some(Some(command))
+    })
+}
 
 /// Records to come, in order, whole but for their headers: a command is copied once on its way into a record. In steady state it allocates nothing.
 ///
 /// Records stay where they are and are filled anew: those from `head` on are the ones to come. Whenever there are none it begins again with the
 /// first, which is warm in the caches.
 #[derive(Debug, Default)]
-pub(super) struct Backlog {
+pub struct Backlog {
     batches: Vec<Batch>,
     /// So many of them are kept when there is none to come.
     kept: usize,
@@ -22,20 +53,25 @@ pub(super) struct Backlog {
 
 /// A record that is still open.
 #[derive(Debug)]
-pub(super) struct Batch {
-    pub kind: Kind,
+pub struct Batch {
+    /// What it holds.
+    pub kind: Content,
+    /// Its entries.
     pub count: u32,
+    /// As far as it is filled.
     pub record: Record,
 }
 
 impl Backlog {
-    pub fn new(config: &Config) -> Backlog {
-        let bytes = HEADER_BYTES + config.batch_bytes.min(config.max_command_bytes() + COMMAND_HEADER_BYTES);
-        let records = (config.backlog_bytes / config.batch_bytes).clamp(1, 64);
-        let batch = || Batch { kind: Kind::Commands, count: 0, record: Record::with_capacity(bytes) };
+    /// One with room set aside for `backlog_bytes`, in batches of `batch_bytes`, where no command is longer than `max_command_bytes`.
+    pub fn new(backlog_bytes: usize, batch_bytes: usize, max_command_bytes: usize) -> Backlog {
+        let bytes = HEADER_BYTES + batch_bytes.min(max_command_bytes + COMMAND_HEADER_BYTES);
+        let records = (backlog_bytes / batch_bytes).clamp(1, 64);
+        let batch = || Batch { kind: Content::Commands, count: 0, record: Record::with_capacity(bytes) };
         Backlog { batches: (0..records).map(|_| batch()).collect(), kept: records, head: 0, end: 0, bytes: 0 }
     }
 
+    /// Whether nothing is to come.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.head == self.end
@@ -58,12 +94,12 @@ impl Backlog {
 
     /// Whether a change of the group waits.
     pub fn has_group(&self) -> bool {
-        self.to_come().iter().any(|b| b.kind == Kind::Group)
+        self.to_come().iter().any(|b| b.kind == Content::Group)
     }
 
     /// Whether commands wait.
     pub fn has_commands(&self) -> bool {
-        self.to_come().iter().any(|b| b.kind == Kind::Commands)
+        self.to_come().iter().any(|b| b.kind == Content::Commands)
     }
 
     /// Appends a command, to the last batch if its commands do not grow beyond `batch_bytes` by it.
@@ -71,9 +107,9 @@ impl Backlog {
     pub fn push(&mut self, command: &[u8], batch_bytes: usize) {
         let len = COMMAND_HEADER_BYTES + command.len();
         let limit = HEADER_BYTES + batch_bytes;
-        let joins = |batch: &Batch| matches!(batch.kind, Kind::Commands) && batch.record.len() + len <= limit;
+        let joins = |batch: &Batch| matches!(batch.kind, Content::Commands) && batch.record.len() + len <= limit;
         if self.is_empty() || !joins(&self.batches[self.end - 1]) {
-            self.open(Kind::Commands);
+            self.open(Content::Commands);
         }
         let batch = &mut self.batches[self.end - 1];
         batch.count += 1;
@@ -82,8 +118,9 @@ impl Backlog {
         self.bytes += len;
     }
 
+    /// Appends a group.
     pub fn push_group(&mut self, encoded: &[u8]) {
-        self.open(Kind::Group);
+        self.open(Content::Group);
         let batch = &mut self.batches[self.end - 1];
         batch.count = 1;
         batch.record.extend(encoded);
@@ -91,7 +128,7 @@ impl Backlog {
     }
 
     #[inline]
-    fn open(&mut self, kind: Kind) {
+    fn open(&mut self, kind: Content) {
         if self.end == self.batches.len() {
             self.make_room();
         }
@@ -110,7 +147,7 @@ impl Backlog {
             (self.head, self.end) = (0, self.end - self.head);
             self.batches[self.end..].iter_mut().for_each(|batch| batch.record.clear());
         } else {
-            self.batches.push(Batch { kind: Kind::Commands, count: 0, record: Record::default() });
+            self.batches.push(Batch { kind: Content::Commands, count: 0, record: Record::default() });
         }
     }
 
@@ -120,6 +157,7 @@ impl Backlog {
         self.batches[self.head..self.end].first_mut()
     }
 
+    /// The next record has gone out.
     #[inline]
     pub fn pop_front(&mut self) {
         if self.is_empty() {
@@ -132,6 +170,7 @@ impl Backlog {
         }
     }
 
+    /// Forgets them.
     pub fn clear(&mut self) {
         self.begin_anew();
         self.bytes = 0;
@@ -170,8 +209,8 @@ mod tests {
             backlog.pop_front();
             assert_eq!(backlog.bytes(), left);
         }
-        let c = Kind::Commands;
-        assert_eq!(seen, [(c, 2, 28), (c, 2, 28), (c, 1, 14), (Kind::Group, 1, 5), (c, 1, 104)]);
+        let c = Content::Commands;
+        assert_eq!(seen, [(c, 2, 28), (c, 2, 28), (c, 1, 14), (Content::Group, 1, 5), (c, 1, 104)]);
         assert!(backlog.is_empty() && left == 0);
     }
 
@@ -197,8 +236,7 @@ mod tests {
 
     #[test]
     fn a_rush_leaves_nothing_behind() {
-        let config = Config::default();
-        let mut backlog = Backlog::new(&config);
+        let mut backlog = Backlog::new(1 << 20, 16 << 10, 1 << 20);
         let rush = |backlog: &mut Backlog, n: usize| {
             (0..n).for_each(|_| backlog.push(&[7; 100], 1));
             backlog.clear();

@@ -1,0 +1,268 @@
+//! Who lives, where replicas judge that themselves, and whether this process may take itself for alive: a counter of each peer's is read (Mu section 5.1, pull-score), its
+//! death words are looked at, and its own heart stops when its replication gets nowhere (fate sharing).
+
+use martlet_fabric::{Fabric, PeerId, Region, Remote, Token};
+
+use super::patience::{Patience, discounted};
+use crate::basics::layout::{LIFE, MAX_ACTING_THREADS, life};
+use crate::basics::{LogIndex, Time};
+use crate::detector::certain::{self, Sign};
+use crate::detector::heartbeat::{Score, Thresholds};
+use crate::detector::stall::StallMeter;
+
+/// What is known of the life of one peer. `S` is what its engine has a process say of itself.
+#[derive(Debug)]
+pub struct Watch<S> {
+    score: Score,
+    /// Its score fell below the failure threshold and has not recovered.
+    presumed: bool,
+    /// Its kernel says that it is gone, or it cannot be reached over this connection any more.
+    pub dead: bool,
+    /// With one who is dead: until it will not come back as the process that it is, for certain or since too much time has gone by without another connection.
+    pub patience: Patience,
+    /// Since when its counter is being read.
+    reading: Option<Time>,
+    threads: usize,
+    words: [u64; MAX_ACTING_THREADS],
+    asked: u8,
+    /// What it says that it is; `None` until it was first read.
+    pub status: Option<S>,
+}
+
+/// What to do about a peer's counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// It is to be read now.
+    Due,
+    /// It is being read.
+    UnderWay,
+    /// It has been read for longer than a silence may last.
+    Silent,
+}
+
+/// What a counter that has been read says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It stands still for too long.
+    Still,
+    /// It goes on, and that is news.
+    Back,
+    /// Nothing that was not known.
+    Nothing,
+}
+
+impl<S> Watch<S> {
+    /// Of a peer that has just come up.
+    pub fn new(thresholds: Thresholds) -> Watch<S> {
+        Watch {
+            score: Score::new(thresholds),
+            presumed: false,
+            dead: false,
+            patience: Patience::default(),
+            reading: None,
+            threads: 0,
+            words: [life::TID_MASK; MAX_ACTING_THREADS],
+            asked: 0,
+            status: None,
+        }
+    }
+
+    /// Whether it is taken to be alive.
+    pub fn is_alive(&self) -> bool {
+        !self.dead && !self.presumed
+    }
+
+    /// It has done something that only the living do. If its heart was taken to stand still, that is taken back; returns whether it was.
+    pub fn take_back(&mut self) -> bool {
+        let back = self.presumed && self.score.is_failed();
+        if back {
+            self.score.take_back();
+            self.presumed = false;
+        }
+        back
+    }
+
+    /// Whether its heart is taken to stand still.
+    pub fn is_presumed(&self) -> bool {
+        self.presumed
+    }
+
+    /// Its heart is taken to stand still from now on.
+    pub fn presume(&mut self) {
+        self.presumed = true;
+    }
+
+    /// This process was itself stalled for so long until `now`, and may have been what seemed to stand still.
+    pub fn discount(&mut self, gap_ns: u64, now: Time) {
+        self.score.forget_last();
+        // Discounted, not begun anew: who is stalled every now and then would wait for ever.
+        self.reading = self.reading.map(|since| discounted(since, gap_ns, now));
+        self.patience.discount(gap_ns, now);
+    }
+
+    /// Whether its counter is to be read at `now`. If so, it counts as being read from then on.
+    pub fn counter(&mut self, now: Time, silence_ns: u64) -> Counter {
+        match self.reading {
+            Some(since) if now.since(since) > silence_ns => Counter::Silent,
+            Some(_) => Counter::UnderWay,
+            None => {
+                self.reading = Some(now);
+                Counter::Due
+            }
+        }
+    }
+
+    /// Its counter has been read.
+    pub fn note_counter(&mut self, value: u64) -> Heard {
+        self.reading = None;
+        if self.score.observe(value) {
+            Heard::Still
+        } else if std::mem::take(&mut self.presumed) {
+            Heard::Back
+        } else {
+            Heard::Nothing
+        }
+    }
+
+    /// Posts what it takes to see whether the peer is certainly dead: how many acting threads it has, or the death words of those threads that stand for this process, whose
+    /// node has the number `watcher`.
+    pub fn look_for_death<F: Fabric>(
+        &mut self,
+        peer: PeerId,
+        watcher: usize,
+        fabric: &mut F,
+        threads: Token,
+        death: impl Fn(usize) -> Token,
+    ) {
+        let word = |index: usize| Remote { peer, region: Region::Public(LIFE), offset: index * 8 };
+        if self.threads == 0 && !self.dead && self.asked == 0 {
+            self.asked = u8::MAX;
+            fabric.read_word(word(life::THREADS), threads);
+        }
+        for thread in 0..self.threads {
+            if !self.dead && self.asked & 1 << thread == 0 {
+                self.asked |= 1 << thread;
+                fabric.read_word(word(life::death(thread, watcher)), death(thread));
+            }
+        }
+    }
+
+    /// How many acting threads it has: a peer's word, of which what it can't be is taken as the nearest that it can.
+    pub fn note_threads(&mut self, value: u64) {
+        (self.threads, self.asked) = ((value as usize).min(MAX_ACTING_THREADS), 0);
+    }
+
+    /// The death word of one of its threads. Returns whether the process is certainly dead.
+    pub fn note_death_word(&mut self, thread: usize, value: u64) -> bool {
+        let thread = thread % MAX_ACTING_THREADS;
+        self.asked &= !(1 << thread);
+        self.words[thread] = value;
+        thread < self.threads && certain::judge(&self.words[..self.threads]) != Sign::Alive
+    }
+}
+
+/// Our own heart. It stops when the replication plane makes no progress (fate sharing).
+#[derive(Debug)]
+pub struct Heart {
+    next: Time,
+    beats: u32,
+    /// What was committed at the last check.
+    checked: LogIndex,
+    /// The replication plane was found stuck.
+    pub stopped: bool,
+}
+
+impl Default for Heart {
+    fn default() -> Heart {
+        Heart { next: Time(0), beats: 0, checked: LogIndex(0), stopped: false }
+    }
+}
+
+impl Heart {
+    /// Beats if it is due. `waiting` says whether the replication plane is inside a call to propose, `committed` how far it has come: every
+    /// `every` beats that is checked. Returns whether it beats.
+    pub fn tick(&mut self, now: Time, interval_ns: u64, every: u32, waiting: bool, committed: LogIndex) -> bool {
+        if now < self.next {
+            return false;
+        }
+        self.next = now.after(interval_ns / 2);
+        if !waiting || committed != self.checked {
+            (self.stopped, self.beats, self.checked) = (false, 0, committed);
+        } else {
+            self.beats = self.beats.saturating_add(1);
+            self.stopped |= self.beats >= every;
+        }
+        !self.stopped
+    }
+}
+
+/// When the signs of life have to be seen to next.
+#[derive(Debug)]
+pub struct Schedule {
+    stall: StallMeter,
+    /// When the others' counters are to be read.
+    read: Time,
+    /// When their death words are to be looked at.
+    look: Time,
+}
+
+impl Default for Schedule {
+    fn default() -> Schedule {
+        Schedule { stall: StallMeter::new(Time(0)), read: Time(0), look: Time(0) }
+    }
+}
+
+impl Schedule {
+    /// For how long this process has not been here, in nanoseconds.
+    pub fn gap(&mut self, now: Time) -> u64 {
+        self.stall.tick(now)
+    }
+
+    /// Whether counters are to be read now, and next after `interval_ns`.
+    pub fn is_reading_due(&mut self, now: Time, interval_ns: u64) -> bool {
+        let due = now >= self.read;
+        if due {
+            self.read = now.after(interval_ns);
+        }
+        due
+    }
+
+    /// Whether death words are to be looked at now, and next after `interval_ns`.
+    pub fn is_look_due(&mut self, now: Time, interval_ns: u64) -> bool {
+        let due = now >= self.look;
+        if due {
+            self.look = now.after(interval_ns);
+        }
+        due
+    }
+
+    /// The earliest moment at which there is something to do.
+    pub fn next(&self, heart: &Heart) -> Time {
+        self.read.min(heart.next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mu_5_1_fate_sharing_the_heart_stops_when_replication_is_stuck_inside_propose() {
+        let mut heart = Heart::default();
+        let mut now = Time(0);
+        let mut beat = |heart: &mut Heart, waiting, committed| {
+            now = now.after(50);
+            heart.tick(now, 100, 3, waiting, LogIndex(committed))
+        };
+        assert!(beat(&mut heart, false, 7));
+        assert!(beat(&mut heart, true, 7));
+        assert!(beat(&mut heart, true, 7));
+        assert!(!beat(&mut heart, true, 7), "three beats without progress");
+        assert!(heart.stopped);
+        assert!(beat(&mut heart, true, 8), "progress starts it again");
+        assert!(!heart.stopped);
+        for _ in 0..10 {
+            assert!(beat(&mut heart, false, 8), "who has nothing to propose is not stuck");
+        }
+    }
+}
