@@ -3,10 +3,10 @@
 //! # Why this codec is our own
 //! A well-kept codec is the better choice unless it costs measurable speed. It does: on pipelined SETs of a 16-byte key, `redis-protocol` 6
 //! takes 101 to 106 ns a command for ranges and 179 to 196 ns for owned frames, and this parser 21 to 22 ns, for values of 3, 64 and 1024
-//! bytes alike (one core of a small virtual machine, best of 200 rounds; `examples/codec_bench.rs` repeats it). A SET pipelined by 16 took
-//! about 1.3 us in all through a TCP socket there, the client included, so the difference is 6 to 13 per cent of it. It comes from what is
-//! not done here: nothing is copied, nothing is allocated for a request, and a request that arrives in pieces is not parsed from its start
-//! each time. The limits, too, hold at the header of an argument, before any of it has arrived.
+//! bytes alike (measured once on one core of a small virtual machine, best of 200 rounds). A SET pipelined by 16 took about 1.3 us in all
+//! through a TCP socket there, the client included, so the difference is 6 to 13 per cent of it. It comes from what is not done here: nothing
+//! is copied, nothing is allocated for a request, and a request that arrives in pieces is not parsed from its start each time. The limits,
+//! too, hold at the header of an argument, before any of it has arrived.
 
 use super::args::{Args, Span};
 use super::number::parse_i64;
