@@ -7,20 +7,18 @@ use crate::basics::Time;
 pub struct StallMeter {
     last: Time,
     due: Time,
-    longest_ns: u64,
 }
 
 impl StallMeter {
     /// Starts measuring.
     pub fn new(now: Time) -> StallMeter {
-        StallMeter { last: now, due: now, longest_ns: 0 }
+        StallMeter { last: now, due: now }
     }
 
     /// A duty cycle starts. Returns the gap since the one before, in nanoseconds, without the time that the agent had nothing to do and was free to sleep.
     pub fn tick(&mut self, now: Time) -> u64 {
         let late = now.since(self.last.max(self.due));
         (self.last, self.due) = (now, now);
-        self.longest_ns = self.longest_ns.max(late);
         late
     }
 
@@ -32,11 +30,6 @@ impl StallMeter {
     /// When the latest duty cycle started.
     pub fn last(&self) -> Time {
         self.last
-    }
-
-    /// The longest that it was late so far, in nanoseconds.
-    pub fn longest_ns(&self) -> u64 {
-        self.longest_ns
     }
 }
 
@@ -54,6 +47,6 @@ mod tests {
         assert_eq!(meter.tick(Time(1_115)), 5);
         assert_eq!(meter.tick(Time(1_135)), 20, "what it may sleep is said anew after each duty cycle");
         meter.sleep_until(Time(0));
-        assert_eq!((meter.tick(Time(1_138)), meter.longest_ns()), (3, 20), "due at once");
+        assert_eq!(meter.tick(Time(1_138)), 3, "due at once");
     }
 }

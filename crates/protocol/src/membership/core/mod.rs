@@ -396,11 +396,6 @@ impl Core {
         self.peers.suspicion(process)
     }
 
-    /// The longest this state machine's tick was late, in nanoseconds: it went without one although it had something to do.
-    pub fn longest_stall_ns(&self) -> u64 {
-        self.stalls.longest_ns()
-    }
-
     /// Datagrams that made no sense, or came from a process that is no member of this cluster.
     pub fn malformed(&self) -> u64 {
         self.malformed
