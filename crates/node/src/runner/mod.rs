@@ -213,7 +213,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     hooks: Hooks,
 ) -> Result<Ended, RunError> {
     let node = settings.id();
-    if E::TRAITS.executes_on_commit && settings.cluster().config().execution == Execution::Committed && !A::ON_COMMIT {
+    if settings.cluster().config().execution == Execution::Committed && !A::ON_COMMIT {
         return Err(RunError::OnCommit { node });
     }
     let system = |what| move |error| RunError::System { node, what, error };
