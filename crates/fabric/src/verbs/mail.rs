@@ -368,7 +368,6 @@ fn take_packet<'a>(
     assembly.add(header, part, full).map(|whole| (from, whole))
 }
 
-/// A packet as it goes to a peer.
 /// A packet, for the samples of encodings.
 #[cfg(feature = "fuzzing")]
 pub(super) fn sample() -> Vec<u8> {
@@ -378,6 +377,7 @@ pub(super) fn sample() -> Vec<u8> {
     out
 }
 
+/// A packet as it goes to a peer.
 fn seal(header: Header, part: &[u8], keys: &Keys, out: &mut Vec<u8>) {
     let header = header.encode();
     out.clear();
