@@ -10,6 +10,8 @@ use std::process::Command;
 
 use martlet::config::{ClusterConfig, DetectorConfig, EngineKind, NodeConfig, Pin, Priority};
 
+#[path = "../../martlet/tests/it/built.rs"]
+mod built;
 #[path = "../../martlet/tests/it/config.rs"]
 mod config;
 #[path = "../../martlet/tests/it/counter.rs"]
@@ -23,7 +25,7 @@ const INTERFACE: &str = "0.1";
 
 /// Where this build's libraries stand.
 fn libraries() -> PathBuf {
-    counter::build("martlet-capi", &["--lib"])
+    built::build("martlet-capi", &["--lib"])
 }
 
 /// A directory of this test's own.

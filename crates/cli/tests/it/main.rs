@@ -1,6 +1,8 @@
 //! The command as users run it.
 
 mod bench;
+#[path = "../../../martlet/tests/it/built.rs"]
+mod built;
 mod cluster;
 mod command;
 mod containers;

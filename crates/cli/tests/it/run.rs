@@ -10,23 +10,12 @@ use std::sync::mpsc::{Receiver, channel};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::built;
 use crate::martlet::run;
 
-/// Builds the library as this test is built, and returns where it is.
+/// The library that is loaded into the server.
 fn library() -> PathBuf {
-    let test = std::env::current_exe().expect("ourselves");
-    let built = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
-    let (target, profile) = (built.parent().expect("target/PROFILE"), built.file_name().expect("target/PROFILE"));
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet"]).arg("--target-dir").arg(target);
-    match std::env::var_os("MARTLET_BUILT_WORKSPACE") {
-        Some(_) => cargo.args(["--workspace", "--all-targets"]),
-        None => cargo.args(["--package", "martlet-preload"]),
-    };
-    cargo.arg("--profile").arg(if profile == "debug" { "dev".as_ref() } else { profile });
-    let status = cargo.status().expect("cargo runs");
-    assert!(status.success(), "cargo build --package martlet-preload has failed: {status}");
-    built.join("libmartlet_preload.so")
+    built::build("martlet-preload", &["--lib"]).join("libmartlet_preload.so")
 }
 
 /// A server that runs, and what `martlet run` says of it.

@@ -1,6 +1,7 @@
 //! What a program that embeds a replica sees: alone in this process, with others in it, and as processes that are killed.
 
 mod alone;
+mod built;
 mod cluster;
 mod config;
 mod counter;
@@ -14,7 +15,7 @@ mod together;
 use martlet::config::EngineKind;
 
 fn program(example: &str) -> std::path::PathBuf {
-    counter::build("martlet", &["--example", example]).join("examples").join(example)
+    built::build("martlet", &["--example", example]).join("examples").join(example)
 }
 
 #[test]
