@@ -27,6 +27,7 @@ impl Engine for PrimaryBackup {
             backlog_bytes: settings.log_ring_bytes,
             nudge_entries: 4,
             nudge_gap_ns: 1_000,
+            ask_gap_ns: 1_000,
             flush_idle_ns: settings.flush_idle_ns,
             drain_budget_bytes: settings.drain_budget_bytes,
             transfer_budget_bytes: settings.transfer_budget_bytes,

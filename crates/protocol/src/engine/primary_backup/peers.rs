@@ -98,7 +98,7 @@ impl PrimaryBackup {
         let Some(peer) = self.peers.iter_mut().find(|p| p.id == peer) else { return };
         peer.outbound = match result {
             Ok(salt) if salt != 0 => Outbound::Attended(salt),
-            Ok(_) => Outbound::Unknown(self.asked.after(self.config.nudge_gap_ns)),
+            Ok(_) => Outbound::Unknown(self.asked.after(self.config.ask_gap_ns)),
             Err(_) => Outbound::Lost,
         };
         if let Outbound::Attended(salt) = peer.outbound

@@ -33,7 +33,7 @@ impl<const HOST: bool> Cluster<HOST> {
     fn new(seed: u64) -> Self {
         let world = World::new(seed, Faults::drawn(&mut Rng::with_seed(seed)));
         // The ring has to hold what the primary writes while a learner's progress is on its way, or the log overruns every learner.
-        let config = Config { log_ring_bytes: 16 << 10, nudge_gap_ns: 20_000, flush_idle_ns: 20_000, ..tiny() };
+        let config = Config { log_ring_bytes: 16 << 10, nudge_gap_ns: 20_000, ask_gap_ns: 20_000, flush_idle_ns: 20_000, ..tiny() };
         let view = View {
             number: ViewNumber(0),
             lease_ns: 1,

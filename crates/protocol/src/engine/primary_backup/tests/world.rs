@@ -308,6 +308,7 @@ pub fn tiny() -> Config {
         backlog_bytes: 2000,
         nudge_entries: 4,
         nudge_gap_ns: 3,
+        ask_gap_ns: 3,
         flush_idle_ns: 5,
         drain_budget_bytes: 300,
         transfer_budget_bytes: 200,
