@@ -1,24 +1,10 @@
 //! Failovers, one after the other, and broken off anywhere.
 
-use super::world::{World, peer, tiny};
+use super::world::{World, peer, quiet};
 use crate::basics::LogIndex;
 use crate::engine::primary_backup::{Config, Event};
 use crate::membership::Roles;
 use crate::replica::Standing;
-
-fn quiet() -> Config {
-    Config { flush_idle_ns: u64::MAX, nudge_entries: u32::MAX, log_ring_bytes: 4096, ..tiny() }
-}
-
-/// Turns of some processes, with everything they post delivered.
-fn run(world: &mut World, processes: &[usize], rounds: usize) {
-    for _ in 0..rounds {
-        for p in processes {
-            world.turns(*p, 1);
-            world.deliver(*p);
-        }
-    }
-}
 
 fn took_over(world: &World, p: usize) -> Option<u64> {
     world.processes[p].events.iter().find_map(|e| match e {
@@ -31,7 +17,7 @@ fn took_over(world: &World, p: usize) -> Option<u64> {
 fn ukharon_7_3_upon_membership_change_the_backup_waits_for_the_new_membership_to_become_active() {
     let mut world = World::led(2, quiet());
     world.write(0, 1, 0);
-    run(&mut world, &[0, 1], 3);
+    world.run_only(&[0, 1], 3);
     world.crash(0);
     world.decide(&[(1, Roles::REPLICA)]);
     world.learn(1);
@@ -47,17 +33,10 @@ fn ukharon_7_3_upon_membership_change_the_backup_waits_for_the_new_membership_to
 #[test]
 fn ukharon_7_3_the_new_primary_applies_all_unprocessed_requests_in_its_buffer() {
     let mut world = World::led(3, quiet());
-    for _ in 0..10 {
-        world.write(0, 1, 0);
-    }
-    world.turns(0, 1);
-    world.deliver(0);
-    // Nobody was told that they are committed, and nobody has read a thing.
-    world.turns(0, 1);
-    assert_eq!(world.acknowledged.len(), 10);
+    world.acknowledge_unread(10);
     world.crash(0);
     world.replicas(&[1, 2]);
-    run(&mut world, &[1, 2], 4);
+    world.run_only(&[1, 2], 4);
     assert_eq!(took_over(&world, 1), Some(10));
     assert_eq!(world.ids(1), (1..=10).collect::<Vec<_>>());
 }
@@ -69,14 +48,14 @@ fn a_takeover_that_breaks_off_midway_takes_nothing_with_it() {
     for _ in 0..2 {
         world.write(0, 1, 60);
     }
-    run(&mut world, &[0, 1, 2], 2);
+    world.run_only(&[0, 1, 2], 2);
     assert_eq!(world.acknowledged.len(), 2);
     world.crash(0);
     world.replicas(&[1, 2]);
     world.turns(1, 1);
     // A start and two entries are in flight to C: 48 bytes, 128, 128. The start and the first entry arrive.
     world.processes[1].fabric.deliver(peer(2), (48 + 128) / 8);
-    run(&mut world, &[2], 2);
+    world.run_only(&[2], 2);
     world.crash(1);
     world.replicas(&[2]);
     world.turns(2, 2);
@@ -89,7 +68,7 @@ fn what_the_new_primary_does_not_hold_is_cut_off_at_the_others() {
     let mut world = World::led(3, quiet());
     for _ in 0..2 {
         world.write(0, 1, 0);
-        run(&mut world, &[0, 1, 2], 2);
+        world.run_only(&[0, 1, 2], 2);
     }
     world.write(0, 1, 0);
     world.turns(0, 1);
@@ -98,10 +77,10 @@ fn what_the_new_primary_does_not_hold_is_cut_off_at_the_others() {
     assert_eq!((world.processes[1].engine.last(), world.processes[2].engine.last()), (LogIndex(2), LogIndex(3)));
     world.crash(0);
     world.replicas(&[1, 2]);
-    run(&mut world, &[1, 2], 4);
+    world.run_only(&[1, 2], 4);
     assert_eq!(world.processes[2].engine.last(), LogIndex(2));
     world.write(1, 1, 0);
-    run(&mut world, &[1, 2], 3);
+    world.run_only(&[1, 2], 3);
     world.crash(1);
     world.replicas(&[2]);
     world.turns(2, 2);
@@ -113,7 +92,7 @@ fn what_the_new_primary_does_not_hold_is_cut_off_at_the_others() {
 fn an_ineffective_start_cuts_nothing_off() {
     let mut world = World::led(3, quiet());
     world.write(0, 1, 0);
-    run(&mut world, &[0, 1, 2], 2);
+    world.run_only(&[0, 1, 2], 2);
     world.write(0, 1, 0);
     world.turns(0, 1);
     world.processes[0].fabric.deliver(peer(2), usize::MAX);
@@ -121,7 +100,7 @@ fn an_ineffective_start_cuts_nothing_off() {
     world.replicas(&[1, 2]);
     world.turns(1, 1);
     world.processes[1].fabric.deliver(peer(2), 48 / 8);
-    run(&mut world, &[2], 2);
+    world.run_only(&[2], 2);
     world.crash(1);
     world.replicas(&[2]);
     world.turns(2, 2);
@@ -132,22 +111,22 @@ fn an_ineffective_start_cuts_nothing_off() {
 fn a_late_store_of_a_paused_ex_primary_harms_nobody() {
     let mut world = World::led(3, quiet());
     world.write(0, 1, 0);
-    run(&mut world, &[0, 1, 2], 3);
+    world.run_only(&[0, 1, 2], 3);
     // Paused with entry 2 on its way to both.
     world.write(0, 1, 0);
     world.step(0);
     world.replicas(&[1, 2]);
-    run(&mut world, &[1, 2], 4);
+    world.run_only(&[1, 2], 4);
     // Now it arrives, where it would just continue the log, and the ex-primary goes on.
     world.deliver(0);
-    run(&mut world, &[1, 2], 3);
+    world.run_only(&[1, 2], 3);
     world.turns(0, 5);
     for p in [1, 2] {
         assert_eq!(world.processes[p].engine.last(), LogIndex(1));
     }
     for _ in 0..2 {
         world.write(1, 1, 0);
-        run(&mut world, &[1, 2], 3);
+        world.run_only(&[1, 2], 3);
     }
     world.crash(1);
     world.replicas(&[2]);
@@ -163,19 +142,19 @@ fn a_backup_reads_the_older_lanes_to_their_ends_before_it_follows_the_new_primar
     let mut world = World::led(3, Config { drain_budget_bytes: 1, ..quiet() });
     for _ in 0..5 {
         world.write(0, 1, 0);
-        run(&mut world, &[0, 1], 3);
+        world.run_only(&[0, 1], 3);
     }
     world.write(0, 1, 0);
-    run(&mut world, &[0, 1], 8);
+    world.run_only(&[0, 1], 8);
     assert_eq!(world.processes[1].engine.committed(), LogIndex(5));
     assert_eq!(world.processes[2].engine.last(), LogIndex(0), "asleep");
     world.crash(0);
     world.replicas(&[1, 2]);
-    run(&mut world, &[1], 2);
-    run(&mut world, &[2], 3);
+    world.run_only(&[1], 2);
+    world.run_only(&[2], 3);
     assert_eq!(world.processes[2].engine.last(), LogIndex(6));
     assert_eq!(world.processes[2].engine.lane_faults(), 0);
-    run(&mut world, &[1, 2], 3);
+    world.run_only(&[1, 2], 3);
     assert_eq!(took_over(&world, 1), Some(1));
 }
 
@@ -185,14 +164,14 @@ fn a_late_start_of_a_paused_primary_is_superseded_by_its_successors() {
     let mut world = World::led(4, quiet());
     for _ in 0..2 {
         world.write(0, 1, 0);
-        run(&mut world, &[0, 1, 2, 3], 2);
+        world.run_only(&[0, 1, 2, 3], 2);
     }
     // Entry 3 reaches 2 and 3, not 1.
     world.write(0, 1, 0);
     world.turns(0, 1);
     world.processes[0].fabric.deliver(peer(2), usize::MAX);
     world.processes[0].fabric.deliver(peer(3), usize::MAX);
-    run(&mut world, &[2, 3], 1);
+    world.run_only(&[2, 3], 1);
     world.crash(0);
     // Process 1 starts with entries 1 and 2 only, and is paused before anything has arrived.
     world.replicas(&[1, 2, 3]);
@@ -202,11 +181,11 @@ fn a_late_start_of_a_paused_primary_is_superseded_by_its_successors() {
     world.turns(2, 1);
     // 1's start arrives at 3, whole, and is believed: entry 3 is cut off there.
     world.deliver(1);
-    run(&mut world, &[3], 2);
+    world.run_only(&[3], 2);
     assert_eq!(world.processes[3].engine.last(), LogIndex(2));
     // 2's start arrives, with entry 3.
     world.deliver(2);
-    run(&mut world, &[3, 2], 3);
+    world.run_only(&[3, 2], 3);
     assert_eq!(world.processes[3].engine.last(), LogIndex(3));
     assert_eq!(world.processes[2].engine.committed(), LogIndex(3));
     world.crash(2);
@@ -219,23 +198,23 @@ fn a_late_start_of_a_paused_primary_is_superseded_by_its_successors() {
 fn a_primary_goes_on_through_views_that_others_join_and_leave_without_a_new_start() {
     let mut world = World::led(3, quiet());
     world.write(0, 1, 0);
-    run(&mut world, &[0, 1, 2], 2);
+    world.run_only(&[0, 1, 2], 2);
     let (reign, writes) = (world.processes[0].engine.reign(), world.processes[0].fabric.writes);
     let token = world.processes[0].engine.fencing_token();
     assert!(token.is_some_and(|token| token > 0));
     world.replicas(&[0, 2]);
-    run(&mut world, &[0, 2], 3);
+    world.run_only(&[0, 2], 3);
     assert_eq!(world.processes[0].fabric.writes, writes);
     assert_eq!(world.processes[0].engine.reign(), reign);
     world.write(0, 1, 0);
-    run(&mut world, &[0, 2], 2);
+    world.run_only(&[0, 2], 2);
     assert_eq!(world.acknowledged.len(), 2);
     assert_eq!(world.processes[2].engine.last(), LogIndex(2));
     assert_eq!(world.processes[1].engine.standing(), Standing::Excluded);
     assert_eq!(world.processes[0].engine.fencing_token(), token, "a reign has one, however many views it goes through");
     world.crash(0);
     world.replicas(&[2]);
-    run(&mut world, &[2], 3);
+    world.run_only(&[2], 3);
     assert!(world.processes[2].engine.fencing_token() > token);
 }
 
@@ -243,9 +222,9 @@ fn a_primary_goes_on_through_views_that_others_join_and_leave_without_a_new_star
 fn trap_28_an_excluded_process_starts_over_as_a_new_one() {
     let mut world = World::led(2, quiet());
     world.write(0, 1, 0);
-    run(&mut world, &[0, 1], 2);
+    world.run_only(&[0, 1], 2);
     world.replicas(&[1]);
-    run(&mut world, &[1, 0], 3);
+    world.run_only(&[1, 0], 3);
     let process = &mut world.processes[0];
     assert_eq!(process.engine.standing(), Standing::Excluded);
     let (reign, ticket) = (process.engine.reign(), process.engine.ticket());

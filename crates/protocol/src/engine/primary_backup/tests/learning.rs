@@ -189,13 +189,13 @@ fn a_learner_does_not_count_before_it_has_caught_up_and_counts_from_then_on() {
     assert_eq!(world.processes[learner].engine.last(), LogIndex(2));
 }
 
-#[test]
-fn a_learner_has_not_caught_up_while_its_copy_includes_what_is_not_committed() {
+/// What is written last is in the learner's copy, as an entry and within the parts, and is not committed.
+fn one_entry_reaches_the_learner_only() -> (World, usize) {
     let mut world = World::led(2, quiet());
     fill(&mut world, 0, 10);
     let learner = world.join();
     world.enter();
-    // The backup's lane is silent from here on: what is written now is in the learner's copy, but not committed.
+    // The backup's lane is silent from here on.
     world.write(0, 1, 0);
     for _ in 0..60 {
         world.turns(0, 1);
@@ -203,6 +203,12 @@ fn a_learner_has_not_caught_up_while_its_copy_includes_what_is_not_committed() {
         world.turns(learner, 1);
     }
     assert_eq!(world.processes[learner].engine.applied(), LogIndex(11));
+    (world, learner)
+}
+
+#[test]
+fn a_learner_has_not_caught_up_while_its_copy_includes_what_is_not_committed() {
+    let (mut world, learner) = one_entry_reaches_the_learner_only();
     assert!(!caught_up(&world, 0, learner));
     world.run(5);
     assert!(caught_up(&world, 0, learner));
@@ -210,18 +216,7 @@ fn a_learner_has_not_caught_up_while_its_copy_includes_what_is_not_committed() {
 
 #[test]
 fn when_the_primary_dies_a_learner_starts_over_and_what_it_held_is_void() {
-    let mut world = World::led(2, quiet());
-    fill(&mut world, 0, 10);
-    let learner = world.join();
-    world.enter();
-    // An entry that reaches the learner only, as an entry and within the parts.
-    world.write(0, 1, 0);
-    for _ in 0..60 {
-        world.turns(0, 1);
-        world.processes[0].fabric.deliver(peer(learner), usize::MAX);
-        world.turns(learner, 1);
-    }
-    assert_eq!(world.processes[learner].engine.applied(), LogIndex(11));
+    let (mut world, learner) = one_entry_reaches_the_learner_only();
     world.crash(0);
     world.processes[0].fabric.drop_in_flight();
     world.decide(&[(1, Roles::REPLICA), (learner, Roles::LEARNER)]);

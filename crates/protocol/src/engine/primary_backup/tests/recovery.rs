@@ -1,27 +1,16 @@
 //! Those who decide on views are lost for good, and one replica is gone on from.
 
-use super::world::{World, command, tiny};
+use super::world::{World, command, quiet};
 use crate::basics::{LogIndex, Time};
-use crate::engine::primary_backup::{Config, PrimaryBackup};
+use crate::engine::primary_backup::PrimaryBackup;
 use crate::engine::{Engine as _, Gathered};
 use crate::membership::{Member, Roles, View};
 use crate::replica::{Standing, StateMachine as _};
 
-fn quiet() -> Config {
-    Config { flush_idle_ns: u64::MAX, nudge_entries: u32::MAX, log_ring_bytes: 4096, ..tiny() }
-}
-
 #[test]
 fn all_that_was_acknowledged_is_brought_along_and_is_led_on_from() {
     let mut world = World::led(3, quiet());
-    for _ in 0..10 {
-        world.write(0, 1, 0);
-    }
-    world.turns(0, 1);
-    world.deliver(0);
-    // Nobody was told that they are committed, and nobody has read a thing.
-    world.turns(0, 1);
-    assert_eq!(world.acknowledged.len(), 10);
+    world.acknowledge_unread(10);
     let token = world.processes[0].engine.fencing_token().expect("it leads");
     world.crash(0);
     world.crash(1);

@@ -318,6 +318,11 @@ pub fn tiny() -> Config {
     }
 }
 
+/// Nothing is flushed, nudged or overrun by itself.
+pub fn quiet() -> Config {
+    Config { flush_idle_ns: u64::MAX, nudge_entries: u32::MAX, log_ring_bytes: 4096, ..tiny() }
+}
+
 pub fn peer(process: usize) -> PeerId {
     PeerId(process as u32 + 1)
 }
@@ -566,12 +571,29 @@ impl World {
 
     /// Turns of all that live, with everything delivered, `rounds` times.
     pub fn run(&mut self, rounds: usize) {
+        let all: Vec<usize> = (0..self.processes.len()).collect();
+        self.run_only(&all, rounds);
+    }
+
+    /// The same of some processes.
+    pub fn run_only(&mut self, processes: &[usize], rounds: usize) {
         for _ in 0..rounds {
-            for p in 0..self.processes.len() {
-                self.turns(p, 1);
-                self.deliver(p);
+            for p in processes {
+                self.turns(*p, 1);
+                self.deliver(*p);
             }
         }
+    }
+
+    /// So many requests of the first process, the primary, are acknowledged. Nobody was told that they are committed, and nobody has read a thing.
+    pub fn acknowledge_unread(&mut self, requests: usize) {
+        for _ in 0..requests {
+            self.write(0, 1, 0);
+        }
+        self.turns(0, 1);
+        self.deliver(0);
+        self.turns(0, 1);
+        assert_eq!(self.acknowledged.len(), requests);
     }
 
     pub fn committed_by(&mut self, index: LogIndex, id: u64) {
