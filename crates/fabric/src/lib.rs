@@ -49,7 +49,7 @@ pub use kind::{FabricKind, Traits};
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub use meeting::PartyError;
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
-pub use shm::{HostLock, Rendezvous};
+pub use shm::{HostLock, Peer, Rendezvous, peer};
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub use verbs::Multicast;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
-use crate::keeper::{abstract_address, message_socket};
+use crate::keeper::{abstract_address, is_ours, message_socket};
 use crate::sys;
 
 /// The longest message, in bytes.
@@ -37,12 +37,15 @@ impl Control {
     /// Connects to who started the run of this name.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When it is gone, or a process of another user has taken its name since.
     pub fn connect(run: &str) -> io::Result<Control> {
         let socket = message_socket()?;
         let (address, len) = abstract_address(&format!("martlet-run-{run}"));
         // SAFETY: the pointer is to an address of that length.
         sys::checked(unsafe { libc::syscall(libc::SYS_connect, socket.as_raw_fd(), &address, len) })?;
+        if !is_ours(socket.as_raw_fd()) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         Ok(Control(socket))
     }
 

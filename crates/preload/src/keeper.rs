@@ -136,8 +136,8 @@ extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
     }
 }
 
-/// Whether who has connected runs as the same user.
-fn is_ours(client: RawFd) -> bool {
+/// Whether the process at the other end runs as the same user.
+pub fn is_ours(client: RawFd) -> bool {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the pointers are to a place for the value and to its length.
@@ -219,12 +219,15 @@ pub struct Left {
 /// Asks the keeper of a replica that is certainly dead.
 ///
 /// # Errors
-/// When it has none any more: then its connections are lost.
+/// When it has none any more: then its connections are lost. So they are where a process of another user has taken its name since.
 pub fn ask(holder: Holder) -> io::Result<Left> {
     let keeper = message_socket()?;
     let (address, len) = abstract_address(&name_of(holder));
     // SAFETY: the pointer is to an address of that length.
     sys::checked(unsafe { libc::syscall(libc::SYS_connect, keeper.as_raw_fd(), &address, len) })?;
+    if !is_ours(keeper.as_raw_fd()) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
     let mut left = Left { keeper, sockets: Vec::new() };
     while left.take()? {}
     Ok(left)

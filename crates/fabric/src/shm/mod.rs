@@ -46,6 +46,7 @@ pub use ear::Ear;
 pub use endpoint::{DatagramCounters, ParkWord, ShmFabric};
 pub use regions::OwnRegions;
 pub use rendezvous::{HostLock, Rendezvous};
+pub use socket::{Peer, peer};
 
 /// What shared memory is like.
 pub(crate) const TRAITS: crate::Traits = crate::Traits {

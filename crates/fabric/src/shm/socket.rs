@@ -99,9 +99,27 @@ fn option<T: Copy>(socket: &OwnedFd, name: libc::c_int) -> io::Result<T> {
     Ok(unsafe { value.assume_init() })
 }
 
+/// A process at the other end of a Unix socket, as the kernel noted it when the connection was made: it cannot pass for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its number; 0 where it is in a PID namespace that this process does not see.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: u32,
+}
+
+/// Tells which process is at the other end.
+///
+/// # Errors
+/// When it is no Unix socket.
+pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
+    let libc::ucred { pid, uid, .. } = option(socket, libc::SO_PEERCRED)?;
+    Ok(Peer { pid, uid })
+}
+
 /// The user at the other end, if it may talk to us: our own user, or root.
 pub(super) fn authorised(socket: &OwnedFd) -> Result<(), String> {
-    let peer: libc::ucred = option(socket, libc::SO_PEERCRED).map_err(|e| format!("cannot tell the peer's user ({e})"))?;
+    let peer = peer(socket).map_err(|e| format!("cannot tell the peer's user ({e})"))?;
     let ours = rustix::process::geteuid().as_raw();
     if peer.uid == ours || peer.uid == 0 {
         Ok(())
@@ -126,8 +144,7 @@ pub(super) fn pidfd(socket: &OwnedFd) -> io::Result<OwnedFd> {
         // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
         Ok(raw) => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
         Err(_) => {
-            let peer: libc::ucred = option(socket, libc::SO_PEERCRED)?;
-            let pid = Pid::from_raw(peer.pid).ok_or_else(|| io::Error::other(UNSEEN))?;
+            let pid = Pid::from_raw(peer(socket)?.pid).ok_or_else(|| io::Error::other(UNSEEN))?;
             Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
         }
     }

@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use rustix::time::Timespec;
 use serde_json::json;
 
-use self::replicas::{Replicas, Said};
+use self::replicas::{Line, Replicas, Said};
 
 /// How often what needs no message is looked at.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -115,8 +115,8 @@ struct Supervisor {
     format: Format,
     name: String,
     listener: OwnedFd,
-    /// Replicas' connections, with their numbers once they have said them.
-    connections: Vec<(OwnedFd, Option<u16>)>,
+    /// Replicas' connections.
+    lines: Vec<Line<OwnedFd>>,
     replicas: Replicas,
     /// How many replicas the service has, as was last said.
     whole: Option<usize>,
@@ -148,7 +148,7 @@ impl Supervisor {
             format,
             name,
             listener,
-            connections: Vec::new(),
+            lines: Vec::new(),
             replicas: Replicas::default(),
             whole: None,
             first: None,
@@ -204,34 +204,47 @@ impl Supervisor {
     /// Takes what replicas have said, or waits for it for a while.
     fn listen(&mut self) -> io::Result<()> {
         let mut waits: Vec<PollFd<'_>> = vec![PollFd::new(&self.listener, PollFlags::IN)];
-        waits.extend(self.connections.iter().map(|(connection, _)| PollFd::new(connection, PollFlags::IN)));
+        waits.extend(self.lines.iter().map(|line| PollFd::new(&line.connection, PollFlags::IN)));
         match poll(&mut waits, Some(&LOOK)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         while let Ok(connection) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            self.connections.push((connection, None));
-        }
-        let mut said = Vec::new();
-        self.connections.retain_mut(|(connection, number)| {
-            let mut buffer = [0; MESSAGE_BYTES];
-            loop {
-                match rustix::net::recv(&*connection, &mut buffer[..], RecvFlags::DONTWAIT) {
-                    Ok((0, _)) => return false,
-                    Ok((bytes, _)) => {
-                        let message = std::str::from_utf8(&buffer[..bytes]).ok().and_then(Said::parse);
-                        if let Some(Said::Hello { number: its, .. }) = message {
-                            *number = Some(its);
-                        }
-                        said.extend(message);
-                    }
-                    Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return true,
-                    Err(_) => return false,
-                }
+            // What the kernel noted when it connected.
+            if let Ok(peer) = martlet_fabric::peer(&connection) {
+                self.lines.push(Line::new(connection, peer));
             }
-        });
-        said.into_iter().for_each(|said| self.hear(said));
+        }
+        // One that is not to be believed hears no more, and neither do we of it.
+        for mut line in std::mem::take(&mut self.lines) {
+            if self.take_from(&mut line) {
+                self.lines.push(line);
+            }
+        }
         Ok(())
+    }
+
+    /// Takes what a replica has said. Returns whether more may come.
+    fn take_from(&mut self, line: &mut Line<OwnedFd>) -> bool {
+        let user = rustix::process::geteuid().as_raw();
+        let mut buffer = [0; MESSAGE_BYTES];
+        loop {
+            match rustix::net::recv(&line.connection, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return false,
+                Ok((bytes, _)) => {
+                    let Some(said) = std::str::from_utf8(&buffer[..bytes]).ok().and_then(Said::parse) else { continue };
+                    match line.hear(said, user, &self.replicas) {
+                        Ok(()) => self.hear(said),
+                        Err(why) => {
+                            self.say(format_args!("a message is not believed: {why}"), || json!({"event": "disbelieved", "why": why}));
+                            return false;
+                        }
+                    }
+                }
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return true,
+                Err(_) => return false,
+            }
+        }
     }
 
     fn hear(&mut self, said: Said) {
@@ -298,9 +311,9 @@ impl Supervisor {
     }
 
     fn order(&self, number: u16, order: &str) {
-        if let Some((connection, _)) = self.connections.iter().find(|(_, its)| *its == Some(number)) {
+        if let Some(line) = self.lines.iter().find(|line| line.number == Some(number)) {
             // A replica that hears nothing any more is dead, or as good as that; it is asked again.
-            let _ = rustix::net::send(connection, order.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            let _ = rustix::net::send(&line.connection, order.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
 

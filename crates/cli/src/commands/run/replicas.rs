@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use martlet_fabric::Peer;
+
 /// Replicas that a server has.
 pub const WANTED: usize = 3;
 /// Numbers that replicas may have.
@@ -32,6 +34,53 @@ impl Said {
             "leads" => Some(Said::Leads { number: u16::try_from(number()?).ok()?, connections: number()? }),
             "group" => number().map(Said::Group),
             _ => None,
+        }
+    }
+}
+
+/// A connection from a replica, or from any process of this host: its name is no secret.
+#[derive(Debug)]
+pub struct Line<C> {
+    /// The connection.
+    pub connection: C,
+    /// Which process it is.
+    speaker: Peer,
+    /// Which replica that is, once it has said so.
+    pub number: Option<u16>,
+}
+
+impl<C> Line<C> {
+    /// A new connection.
+    pub fn new(connection: C, speaker: Peer) -> Line<C> {
+        Line { connection, speaker, number: None }
+    }
+
+    /// Takes what was said. Only a process of this `user` may call itself a replica, and no other process; it says the rest in its own name.
+    ///
+    /// # Errors
+    /// When nothing that is said here can be believed, and why.
+    pub fn hear(&mut self, said: Said, user: u32, replicas: &Replicas) -> Result<(), String> {
+        let Peer { pid, uid } = self.speaker;
+        if uid != user {
+            return Err(format!("process {pid} is user {uid}'s, and the server is user {user}'s"));
+        }
+        match (said, self.number) {
+            (Said::Hello { number, pid: its }, None) => {
+                if its != pid {
+                    return Err(format!("process {pid} calls process {its} a replica"));
+                }
+                if number >= NUMBERS {
+                    return Err(format!("process {pid} calls itself replica {number}; allowed are numbers below {NUMBERS}"));
+                }
+                if let Some(other) = replicas.living.get(&number) {
+                    return Err(format!("process {pid} calls itself replica {number}, which is process {other}"));
+                }
+                self.number = Some(number);
+                Ok(())
+            }
+            (Said::Leads { number, .. }, Some(own)) if number == own => Ok(()),
+            (Said::Group(group), Some(_)) if group >> NUMBERS == 0 => Ok(()),
+            _ => Err(format!("process {pid} says what no replica says: {said:?}")),
         }
     }
 }
@@ -101,6 +150,33 @@ mod tests {
         for text in ["", "hello", "hello 3", "hello 70000 1", "leads x 1", "bye 1"] {
             assert_eq!(Said::parse(text), None, "{text:?}");
         }
+    }
+
+    #[test]
+    fn only_a_process_itself_may_say_that_it_is_a_replica() {
+        let hello = |number, pid| Said::Hello { number, pid };
+        let line = || Line::new((), Peer { pid: 100, uid: 7 });
+        let mut replicas = Replicas::default();
+        replicas.hello(1, 55);
+        let refuses = |said, text: &str| {
+            let why = line().hear(said, 7, &replicas).expect_err("it is not to be believed");
+            assert!(why.contains(text), "{why}");
+        };
+        refuses(hello(0, 101), "calls process 101 a replica");
+        refuses(hello(16, 100), "below 16");
+        refuses(hello(64, 100), "below 16");
+        refuses(hello(1, 100), "which is process 55");
+        refuses(Said::Leads { number: 1, connections: 0 }, "no replica says");
+        refuses(Said::Group(1), "no replica says");
+        assert!(line().hear(hello(0, 100), 8, &replicas).expect_err("another user").contains("is user 7's"));
+        let mut line = line();
+        assert_eq!(line.hear(hello(0, 100), 7, &replicas), Ok(()));
+        assert_eq!(line.number, Some(0));
+        assert_eq!(line.hear(Said::Leads { number: 0, connections: 3 }, 7, &replicas), Ok(()));
+        assert!(line.hear(Said::Leads { number: 1, connections: 3 }, 7, &replicas).is_err(), "not in another one's name");
+        assert_eq!(line.hear(Said::Group(0b111), 7, &replicas), Ok(()));
+        assert!(line.hear(Said::Group(1 << 16), 7, &replicas).is_err(), "there are no such replicas");
+        assert!(line.hear(hello(2, 100), 7, &replicas).is_err(), "it is one already");
     }
 
     #[test]

@@ -120,6 +120,12 @@ impl Client {
         line
     }
 
+    /// Sends a line, and returns the first line of the answer.
+    fn ask(&mut self, command: &str) -> String {
+        self.send(format!("{command}\r\n").as_bytes());
+        self.line()
+    }
+
     fn number(&mut self) -> u64 {
         let line = self.line();
         line.trim_end().strip_prefix(':').and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{line:?} is no number"))
@@ -218,6 +224,37 @@ fn a_value_that_is_half_sent_or_half_read_when_the_server_dies_is_whole_afterwar
     assert_eq!(client.line(), "+OK\r\n");
     assert_eq!(client.0.read(&mut [0; 1]).expect("the end"), 0, "the connection ends when the server ends it");
     service.stop();
+}
+
+/// The name at which `martlet run` hears its replicas is no secret: the kernel lists it to everyone.
+#[test]
+fn a_process_that_another_one_calls_a_replica_is_left_alone() {
+    let Some(mut service) = Service::start() else { return };
+    let mut bystander = Command::new("sleep").arg("1000").spawn().expect("a process");
+    let start = format!("@martlet-run-{}-", service.command.id());
+    let listed = std::fs::read_to_string("/proc/net/unix").expect("a list of sockets");
+    let name =
+        listed.split_ascii_whitespace().find_map(|word| word.strip_prefix('@').filter(|_| word.starts_with(&start))).expect("it listens");
+    let address = rustix::net::SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name");
+    let said = [format!("hello 5 {}", bystander.id()), format!("hello 70 {}", std::process::id()), "group 1".into(), "leads 200 1".into()];
+    let lines = said.map(|said| {
+        let line = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None).expect("a socket");
+        rustix::net::connect(&line, &address).expect("it listens");
+        rustix::net::send(&line, said.as_bytes(), rustix::net::SendFlags::empty()).expect("it hears");
+        line
+    });
+    // It does hear them before it is told to end.
+    let mut disbelieved = 0;
+    while disbelieved < lines.len() {
+        let event = service.event();
+        assert!(event["event"] == "disbelieved", "{event}");
+        disbelieved += 1;
+    }
+    assert_eq!(service.connect().ask("INCR once"), ":1\r\n", "the service goes on");
+    service.stop();
+    assert!(bystander.try_wait().expect("ours").is_none(), "a process that has nothing to do with it was ended");
+    bystander.kill().expect("ours");
+    bystander.wait().expect("it ends");
 }
 
 #[test]
