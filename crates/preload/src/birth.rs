@@ -21,7 +21,7 @@ use crate::replica::{REPLICAS, Replica, install, turn, uninstall, with};
 use crate::socket::Poller;
 use crate::sys::{complain, die};
 use crate::table::Table;
-use crate::{clock, fiber, keeper, process, sys, threads};
+use crate::{clock, fault, fiber, keeper, process, sys, threads};
 
 /// What a captured process goes by from its start.
 #[derive(Debug, Default)]
@@ -112,6 +112,7 @@ fn become_replica(node: u16) {
     let Some(Replica { board, mut table, round, wait, .. }) = uninstall() else { die("a fork of no replica") };
     crate::machine::OWN.get().set(0);
     keeper::HOLDS.store(false, Ordering::Relaxed);
+    fault::note_at(None);
     if let Err(error) = close_parents_own(&table) {
         die(&format!("a fork cannot tell its descriptors: {error}"));
     }

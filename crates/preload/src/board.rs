@@ -7,6 +7,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::entry::MAX_ROUND_BYTES;
+use crate::fault::Void;
 use crate::stream::Seal;
 
 /// Nodes that a replica may be.
@@ -27,6 +28,33 @@ struct Cells {
     written: AtomicU64,
 }
 
+/// Where a replica notes a fault of its server.
+#[derive(Debug)]
+#[repr(C, align(32))]
+pub struct FaultWords {
+    /// The round; 0: there was none. Written last.
+    round: AtomicU64,
+    connection: AtomicU64,
+    read: AtomicU64,
+}
+
+impl FaultWords {
+    /// Notes a fault. It may be called while a signal is handled.
+    pub fn note(&self, fault: Void) {
+        self.connection.store(fault.connection, Ordering::Relaxed);
+        self.read.store(fault.read, Ordering::Relaxed);
+        self.round.store(fault.round, Ordering::Release);
+    }
+
+    fn noted(&self) -> Option<Void> {
+        let round = self.round.load(Ordering::Acquire);
+        (round != 0).then(|| Void { round, connection: self.connection.load(Ordering::Relaxed), read: self.read.load(Ordering::Relaxed) })
+    }
+}
+
+/// Reads that are answered with the end of their connections, which are remembered: each costs a replica, so that no follower is so many behind.
+const VOIDS: usize = 64;
+
 #[repr(C, align(4096))]
 struct Words {
     /// Replicas that may hold sockets, by node: a process's number, or 0. The leader stands here, and so does one that died leading until its successor has all
@@ -36,6 +64,13 @@ struct Words {
     started: [AtomicU64; NODES],
     /// Whether a leader has ever begun to serve.
     open: AtomicU64,
+    /// The last round that a leader's server has come back from.
+    survived: AtomicU64,
+    /// Faults, by node.
+    faults: [FaultWords; NODES],
+    /// Reads that nobody is given, the last ones: the number of them so far, and each in its place.
+    void_count: AtomicU64,
+    voids: [FaultWords; VOIDS],
     lines: [Cells; SLOTS],
 }
 
@@ -138,6 +173,42 @@ impl Board {
         self.words.open.load(Ordering::SeqCst) != 0
     }
 
+    /// The leader's server has come back from this round: followers may execute it, too.
+    pub fn survive(&self, round: u64) {
+        // Pairs with the acquire of those followers: who sees the round sees what is void in it.
+        self.words.survived.fetch_max(round, Ordering::Release);
+    }
+
+    /// The last round that a leader's server has come back from.
+    pub fn survived(&self) -> u64 {
+        self.words.survived.load(Ordering::Acquire)
+    }
+
+    /// Where the replica of this node notes a fault, cleared of those of earlier ones.
+    pub fn fault_words(&self, node: u16) -> &'static FaultWords {
+        let words = &self.words.faults[usize::from(node)];
+        words.round.store(0, Ordering::Release);
+        words
+    }
+
+    /// What a dead replica has noted.
+    pub fn fault(&self, node: u16) -> Option<Void> {
+        self.words.faults[usize::from(node)].noted()
+    }
+
+    /// Nobody is given this read from here on. For who succeeds, when all leaders before it are dead.
+    pub fn avoid(&self, void: Void) {
+        let count = self.words.void_count.load(Ordering::Relaxed);
+        self.words.voids[count as usize % VOIDS].note(void);
+        self.words.void_count.store(count + 1, Ordering::Release);
+    }
+
+    /// The reads of a round that nobody is given. For a round that a leader has survived, and for who succeeds.
+    pub fn voids(&self, round: u64) -> Vec<Void> {
+        let count = (self.words.void_count.load(Ordering::Acquire) as usize).min(VOIDS);
+        self.words.voids[..count].iter().filter_map(FaultWords::noted).filter(|void| void.round == round).collect()
+    }
+
     /// The leader has a new connection in this slot.
     pub fn begin_line(&self, slot: u32, connection: u64, seal: Seal, written: u64) {
         let line = &self.words.lines[slot as usize];
@@ -204,6 +275,25 @@ mod tests {
         assert_eq!(board.line(5, 7), Line::Gone);
         assert_eq!(board.line(5, 8), Line::Its { written: 0, seal: Seal::of(0, 0) });
         assert_eq!(board.line(5, 9), Line::Unborn);
+    }
+
+    #[test]
+    fn a_fault_is_noted_and_its_read_is_nobodys() {
+        let board = Board::create().expect("memory");
+        let void = |round, connection| Void { round, connection, read: 2 };
+        assert_eq!((board.fault(3), board.voids(5), board.survived()), (None, vec![], 0));
+        board.fault_words(3).note(void(5, 7));
+        assert_eq!((board.fault(3), board.fault(4)), (Some(void(5, 7)), None));
+        for round in 0..VOIDS as u64 {
+            board.avoid(void(5 + round, 7));
+        }
+        board.avoid(void(68, 8));
+        assert_eq!(board.voids(68), [void(68, 8), void(68, 7)]);
+        assert_eq!(board.voids(5), [], "long ago");
+        board.survive(5);
+        assert_eq!(board.survived(), 5);
+        board.fault_words(3);
+        assert_eq!(board.fault(3), None, "another replica's");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::serving::Change;
 use crate::stream::Found;
 use crate::sys::{complain, die, fail, set_errno};
 use crate::table::{Interest, Table};
-use crate::{clock, fiber, sys, threads};
+use crate::{clock, fault, fiber, sys, threads};
 
 /// Runs the library's code for a captured descriptor: `body` gets the replica and the connection's slot. `None`: it is not captured.
 fn on_connection<R>(fd: RawFd, body: impl FnOnce(&mut crate::replica::Replica, u32) -> R) -> Option<R> {
@@ -407,7 +407,10 @@ fn wait(epoll: c_int, most: c_int, timeout_ms: c_int) -> Option<(Vec<libc::epoll
     }
     let now = clock::real().monotonic_ns;
     let until_ns = u64::try_from(timeout_ms).ok().map(|ms| now + ms * 1_000_000);
-    with(|replica| replica.wait = Wait { most: usize::try_from(most).unwrap_or(0), until_ns });
+    with(|replica| {
+        replica.come_back();
+        replica.wait = Wait { most: usize::try_from(most).unwrap_or(0), until_ns };
+    });
     loop {
         fiber::to_library();
         match with(|replica| replica.fork.take()).flatten() {
@@ -522,6 +525,28 @@ unsafe extern "C-unwind" fn pthread_cond_wait(condition: *mut libc::pthread_cond
     unsafe { threads::wait(condition, mutex) }
 }
 
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sigaction(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> c_int {
+    if in_server() {
+        // SAFETY: as the caller promises; this is the captured thread.
+        if let Some(result) = unsafe { fault::wants(signal, action, before) } {
+            return result;
+        }
+    }
+    // SAFETY: as the caller promises.
+    unsafe { fault::real_sigaction(signal, action, before) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn signal(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    // SAFETY: all zeros are a valid value; what `signal` means is said in terms of `sigaction`, and the pointers are to live values.
+    unsafe {
+        let (mut action, mut before): (libc::sigaction, libc::sigaction) = (std::mem::zeroed(), std::mem::zeroed());
+        (action.sa_sigaction, action.sa_flags) = (handler, libc::SA_RESTART);
+        if sigaction(number, &action, &mut before) == 0 { before.sa_sigaction } else { libc::SIG_ERR }
+    }
+}
+
 /// Runs when the library is loaded, before the server's `main`.
 extern "C" fn load() {
     let Ok(name) = std::env::var("MARTLET_RUN") else { return };
@@ -531,6 +556,9 @@ extern "C" fn load() {
         unsafe { std::env::remove_var(variable) };
     }
     birth::capture(name);
+    if let Err(error) = fault::install() {
+        die(&format!("faults of the server cannot be noted: {error}"));
+    }
     crate::main_thread::capture();
     set_errno(0);
 }

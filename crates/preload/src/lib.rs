@@ -14,6 +14,7 @@
 //! | `replica` | what a replica does in its node's turns, and as a follower |
 //! | `leading` | how a leader collects rounds, and sends |
 //! | `takeover` | how a follower becomes the leader, with all connections |
+//! | `fault` | requests that crash the server |
 //! | `board` | memory that outlives each replica |
 //! | `keeper` | the process that keeps a dead replica's sockets |
 //! | `birth`, `threads` | how replicas are forked, and the server's helpers in a fork |
@@ -31,6 +32,7 @@ mod board;
 mod clock;
 mod control;
 mod entry;
+mod fault;
 mod fiber;
 #[cfg(not(test))]
 mod hooks;

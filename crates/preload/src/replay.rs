@@ -78,6 +78,11 @@ impl Replay {
         }
     }
 
+    /// The number of the next round for the server, if it is known.
+    pub fn upcoming(&self) -> Option<u64> {
+        (!self.queue.is_empty()).then_some(self.next)
+    }
+
     /// The next round for the server.
     pub fn next(&mut self) -> Option<Rc<[u8]>> {
         let round = self.queue.pop_front()?;
@@ -146,7 +151,8 @@ mod tests {
         assert!(!replay.has_gap());
         replay.take(6, &round(6));
         assert!(replay.has_gap());
-        assert_eq!(numbers(&mut replay), [1, 2, 3, 4]);
+        assert_eq!(replay.upcoming(), Some(1));
+        assert_eq!((numbers(&mut replay), replay.upcoming()), (vec![1, 2, 3, 4], None));
         replay.take(5, &round(5));
         assert_eq!(numbers(&mut replay), [5, 6]);
         replay.take_own(7, &round(7));

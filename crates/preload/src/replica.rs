@@ -15,6 +15,7 @@ use martlet_node::embed::{Here, Turn};
 use crate::board::{Board, Holder};
 use crate::control::{Control, Order};
 use crate::entry::{End, Entry, Record};
+use crate::fault::{self, Void};
 use crate::keeper::Left;
 use crate::machine::{Machine, OWN, with_replay};
 use crate::main_thread::Confined;
@@ -49,6 +50,8 @@ pub enum Role {
     Follows,
     /// It has proposed to be the leader; whether that is committed.
     Claims(Rc<Cell<Option<bool>>>),
+    /// It is the next leader, and those before it are dead: it executes what they may not have.
+    Succeeds(Vec<Holder>),
     /// It collects rounds.
     Leads(Lead),
 }
@@ -97,6 +100,8 @@ pub struct Replica {
     pub delivery: Vec<libc::epoll_event>,
     /// Signals that it is to be given first.
     pub signals: Vec<i32>,
+    /// What its server is not to be given of the round that it executes.
+    pub voids: Vec<Void>,
     /// A fork is wanted that is this node.
     pub fork: Option<u16>,
     /// Since when rounds wait for others.
@@ -156,6 +161,7 @@ impl Replica {
             wait: Wait::default(),
             delivery: Vec::new(),
             signals: Vec::new(),
+            voids: Vec::new(),
             fork: None,
             gap_since: None,
         }
@@ -171,21 +177,37 @@ impl Replica {
     fn step(&mut self, here: &mut Here<'_, Machine>) -> Step {
         match &self.role {
             Role::Leads(_) => self.lead(here),
-            Role::Follows | Role::Claims(_) => self.follow(here),
+            Role::Follows | Role::Claims(_) | Role::Succeeds(_) => self.follow(here),
         }
     }
 
     fn follow(&mut self, here: &mut Here<'_, Machine>) -> Step {
-        if let Some(round) = with_replay(|replay| replay.next()) {
-            self.deliver(&round);
+        if let Some(number) = with_replay(|replay| replay.upcoming()) {
+            // A leader may be executing it just now: should it crash in it, this one must not have.
+            if number > self.board.survived() && !matches!(self.role, Role::Succeeds(_)) {
+                return self.succeed_or_wait(here);
+            }
+            if let Some(round) = with_replay(|replay| replay.next()) {
+                self.deliver(&round);
+            }
             return Step::GiveWay;
         }
         self.mind_gap();
+        if let Role::Succeeds(before) = &mut self.role {
+            let before = std::mem::take(before);
+            self.take_over(before);
+            return Step::Return(Turn::Worked);
+        }
+        self.succeed_or_wait(here)
+    }
+
+    /// All that leaders have survived is executed here.
+    fn succeed_or_wait(&mut self, here: &mut Here<'_, Machine>) -> Step {
         match &self.role {
             Role::Claims(outcome) => match outcome.get() {
-                // All before it is committed, and executed here.
+                // All before it is committed.
                 Some(true) => {
-                    self.take_over();
+                    self.succeed();
                     return Step::Return(Turn::Worked);
                 }
                 Some(false) => self.role = Role::Follows,
@@ -204,7 +226,20 @@ impl Replica {
             _ => {}
         }
         self.take_orders();
-        if self.wants_fork() { Step::GiveWay } else { Step::Return(Turn::Idle) }
+        if self.wants_fork() {
+            return Step::GiveWay;
+        }
+        // Nothing tells when a leader has survived a round but the next one.
+        let waits = with_replay(|replay| replay.upcoming()).is_some();
+        Step::Return(if waits { Turn::IdleFor(Duration::from_nanos(LOOK_NS)) } else { Turn::Idle })
+    }
+
+    /// The server has come back to its wait: from the round that it was given last.
+    pub fn come_back(&self) {
+        fault::end();
+        if matches!(self.role, Role::Leads(_) | Role::Succeeds(_)) {
+            self.board.survive(self.round);
+        }
     }
 
     fn lead(&mut self, here: &mut Here<'_, Machine>) -> Step {
@@ -308,6 +343,8 @@ impl Replica {
             die(&format!("round {} came behind round {}", round.number, self.round));
         }
         self.round = round.number;
+        self.voids = self.board.voids(round.number);
+        fault::begin(round.number);
         clock::set(round.stamp);
         self.delivery.clear();
         for record in round.records() {

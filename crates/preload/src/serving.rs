@@ -3,9 +3,10 @@
 use std::os::fd::RawFd;
 
 use crate::board::Line;
+use crate::fault;
 use crate::replica::{Replica, Role};
 use crate::stream::Found;
-use crate::sys;
+use crate::sys::{self, complain};
 use crate::table::{Interest, Table};
 
 /// What `epoll_ctl` is to do.
@@ -19,7 +20,14 @@ pub enum Change {
 impl Replica {
     /// Reads from a connection.
     pub fn read(&mut self, slot: u32, into: &mut [u8]) -> Found {
-        self.table.get_mut(slot).map_or(Found::Closed, |connection| connection.stream.read(into))
+        let Some(connection) = self.table.get_mut(slot) else { return Found::Closed };
+        let read = fault::reads(connection.stream.connection);
+        if self.voids.contains(&read) {
+            let peer = connection.stream.connection;
+            complain(&format!("connection {peer} ends: what it sent last has crashed the server, and is executed by nobody else"));
+            connection.stream.avoid();
+        }
+        connection.stream.read(into)
     }
 
     /// Writes to a connection. Returns how much was taken, or the errno why nothing was.
@@ -29,6 +37,7 @@ impl Replica {
         let stream = &mut connection.stream;
         let wanted: usize = parts.iter().map(|part| part.len()).sum();
         let taken = stream.takes(wanted);
+        fault::writes();
         if taken == 0 {
             return if wanted == 0 { Ok(0) } else { Err(libc::EAGAIN) };
         }

@@ -24,6 +24,8 @@ pub struct Stream {
     /// How much of `input` has been read.
     read: usize,
     end: End,
+    /// Nothing that its client has sent is given to the server any more.
+    void: bool,
     /// How much of the client's stream stands in the log, in bytes.
     logged: u64,
     /// How much the server has written, in bytes.
@@ -63,6 +65,7 @@ impl Stream {
             input: Vec::new(),
             read: 0,
             end: End::Open,
+            void: false,
             logged: 0,
             produced: 0,
             checksum: 0,
@@ -118,9 +121,17 @@ impl Stream {
             self.input.clear();
             self.read = 0;
         }
-        self.input.extend_from_slice(bytes);
         self.logged += bytes.len() as u64;
-        self.end = end;
+        if !self.void {
+            self.input.extend_from_slice(bytes);
+            self.end = end;
+        }
+    }
+
+    /// Its next read finds that it has been reset, and nothing that has been received, or will be, is given to the server.
+    pub fn avoid(&mut self) {
+        (self.input, self.read) = (Vec::new(), 0);
+        (self.void, self.end) = (true, End::Failed(libc::ECONNRESET));
     }
 
     /// Reads: at most what `into` takes.
@@ -230,6 +241,18 @@ mod tests {
         assert_eq!(stream.read(&mut buffer), Found::Failed(104));
         assert_eq!(stream.read(&mut buffer), Found::Closed, "as the kernel does");
         assert_eq!(stream.logged(), 8);
+    }
+
+    #[test]
+    fn one_that_is_void_gives_its_reader_nothing_more() {
+        let (mut stream, mut buffer) = (stream(), [0; 4]);
+        stream.receive(b"abcdef", End::Open);
+        assert_eq!(stream.read(&mut buffer), Found::Bytes(4));
+        stream.avoid();
+        stream.receive(b"gh", End::Open);
+        assert!(stream.is_readable() && stream.has_ended());
+        assert_eq!((stream.read(&mut buffer), stream.read(&mut buffer)), (Found::Failed(libc::ECONNRESET), Found::Closed));
+        assert_eq!(stream.logged(), 8, "the log goes on");
     }
 
     #[test]

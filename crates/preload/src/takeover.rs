@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use crate::board::{Holder, Line};
 use crate::entry::received;
+use crate::fault;
 use crate::keeper::{self, Left};
 use crate::process::make_sure_of_death;
 use crate::replica::{Lead, Replica, Role};
@@ -14,19 +15,34 @@ use crate::sys::{complain, die, move_to};
 use crate::table::{Connection, Table};
 
 impl Replica {
-    /// Takes over. Everything that is committed has been executed here, and this replica has just been the leader.
+    /// This replica is the leader from here on, and executes what is committed, and what those before it may not have survived: they are dead when this returns. What one of
+    /// them died of is executed by nobody any more.
     ///
     /// Should it die on the way, the next one finds the sockets with the keepers of those that held them before, and with this one's.
-    pub fn take_over(&mut self) {
+    pub fn succeed(&mut self) {
         let before: Vec<Holder> = self.board.holders().into_iter().filter(|holder| *holder != self.own).collect();
-        self.board.hold(self.own);
-        keeper::HOLDS.store(true, std::sync::atomic::Ordering::Relaxed);
-        let mut left: Vec<(Holder, Option<Left>)> = Vec::new();
-        for holder in before {
+        for holder in &before {
             // One that is only taken for dead would go on writing to its clients.
-            if let Err(error) = make_sure_of_death(holder) {
+            if let Err(error) = make_sure_of_death(*holder) {
                 die(&format!("it cannot take over from process {}: {error}", holder.pid));
             }
+        }
+        self.board.hold(self.own);
+        keeper::HOLDS.store(true, std::sync::atomic::Ordering::Relaxed);
+        for fault in before.iter().filter_map(|holder| self.board.fault(holder.node)) {
+            let is_known = self.board.voids(fault.round).contains(&fault);
+            if fault.round > self.board.survived() && !is_known {
+                self.board.avoid(fault);
+            }
+        }
+        fault::note_at(Some(self.board.fault_words(self.node)));
+        self.role = Role::Succeeds(before);
+    }
+
+    /// Takes over. Everything that is committed has been executed here.
+    pub fn take_over(&mut self, before: Vec<Holder>) {
+        let mut left: Vec<(Holder, Option<Left>)> = Vec::new();
+        for holder in before {
             let kept =
                 keeper::ask(holder).inspect_err(|error| complain(&format!("no connections are left of process {}: {error}", holder.pid)));
             left.push((holder, kept.ok()));

@@ -25,11 +25,18 @@ struct Service {
     port: u16,
     leader: i32,
     replicas: Vec<i32>,
+    /// Replicas that have ended.
+    ended: usize,
 }
 
 impl Service {
     /// `None`: there is no redis-server.
     fn start() -> Option<Service> {
+        Service::start_with(&[])
+    }
+
+    /// With more arguments for the server.
+    fn start_with(arguments: &[&str]) -> Option<Service> {
         if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
             let line = "\nSKIPPED: no redis-server was run in replicas: there is none\n\n";
             std::io::stderr().write_all(line.as_bytes()).expect("standard error");
@@ -38,7 +45,7 @@ impl Service {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
         let mut command = Command::new(env!("CARGO_BIN_EXE_martlet"));
         command.args(["run", "--json", "--preload"]).arg(library()).args(["--", "redis-server", "--loglevel", "warning", "--port"]);
-        command.arg(port.to_string()).stdout(Stdio::piped());
+        command.arg(port.to_string()).args(arguments).stdout(Stdio::piped());
         let mut command = command.spawn().expect("martlet runs");
         let output = BufReader::new(command.stdout.take().expect("piped"));
         let (tell, events) = channel();
@@ -50,7 +57,7 @@ impl Service {
                 }
             }
         });
-        let mut service = Service { command, events, port, leader: 0, replicas: Vec::new() };
+        let mut service = Service { command, events, port, leader: 0, replicas: Vec::new(), ended: 0 };
         service.await_leader();
         service.await_replicas();
         Some(service)
@@ -60,6 +67,7 @@ impl Service {
         let event = self.events.recv().expect("martlet run has ended");
         match event["event"].as_str() {
             Some("replica") => self.replicas.push(event["pid"].as_i64().expect("a process") as i32),
+            Some("ended") => self.ended += 1,
             Some("leads") => self.leader = event["pid"].as_i64().expect("a process") as i32,
             _ => {}
         }
@@ -81,7 +89,11 @@ impl Service {
     }
 
     fn kill_leader(&mut self) -> u64 {
-        kill_process(Pid::from_raw(self.leader).expect("a process"), Signal::KILL).expect("it lives");
+        self.kill_leader_with(Signal::KILL)
+    }
+
+    fn kill_leader_with(&mut self, signal: Signal) -> u64 {
+        kill_process(Pid::from_raw(self.leader).expect("a process"), signal).expect("it lives");
         self.await_leader()
     }
 
@@ -223,6 +235,57 @@ fn a_value_that_is_half_sent_or_half_read_when_the_server_dies_is_whole_afterwar
     client.send(b"QUIT\r\n");
     assert_eq!(client.line(), "+OK\r\n");
     assert_eq!(client.0.read(&mut [0; 1]).expect("the end"), 0, "the connection ends when the server ends it");
+    service.stop();
+}
+
+#[test]
+fn a_request_that_crashes_the_server_costs_one_replica_and_is_not_executed_again() {
+    const CLIENTS: usize = 4;
+    let Some(mut service) = Service::start_with(&["--enable-debug-command", "yes", "--crash-memcheck-enabled", "no"]) else { return };
+    let (done, mut last) = (AtomicBool::new(false), service.connect());
+    let acknowledged: u64 = std::thread::scope(|scope| {
+        let _ends = Ends(&done);
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let (mut client, done) = (service.connect(), &done);
+                scope.spawn(move || {
+                    let mut got = 0;
+                    while !done.load(Ordering::Relaxed) {
+                        client.send(b"INCR shared\r\n");
+                        client.number();
+                        got += 1;
+                    }
+                    got
+                })
+            })
+            .collect();
+        // A fault that the processor finds, two that the server finds, and one in a script that was sent along with other requests.
+        let poisons = [
+            "DEBUG SEGFAULT",
+            "DEBUG ASSERT",
+            "DEBUG PANIC",
+            "INCR poisoned\r\nDEBUG SEGFAULT\r\nINCR poisoned",
+            "MULTI\r\nINCR poisoned\r\nDEBUG SEGFAULT\r\nEXEC",
+        ];
+        for (count, poison) in poisons.into_iter().enumerate() {
+            let mut client = service.connect();
+            client.send(format!("{poison}\r\n").as_bytes());
+            let mut rest = Vec::new();
+            // It is told nothing but that its connection has ended.
+            let _ = client.0.read_to_end(&mut rest);
+            assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
+            service.await_leader();
+            service.await_replicas();
+            assert_eq!(service.ended, count + 1, "{poison:?} has cost one replica");
+        }
+        // Sent from outside, the same signal says nothing of what is executed just now.
+        assert_eq!(service.kill_leader_with(Signal::SEGV), CLIENTS as u64 + 1, "no connection is lost");
+        done.store(true, Ordering::Relaxed);
+        clients.into_iter().map(|client| client.join().expect("no panic")).sum()
+    });
+    last.send(b"GET shared\r\n");
+    assert_eq!(last.bulk(), acknowledged.to_string().as_bytes());
+    assert_eq!(last.ask("EXISTS poisoned"), ":0\r\n", "nothing of what came along with it was executed");
     service.stop();
 }
 

@@ -1,0 +1,185 @@
+//! A request that crashes the server: it is noted by the one that it kills, and executed by no other.
+//!
+//! A server executes a request when it has read it. So a crash is laid to the server's last read from a connection, if it has written to none since: that read returns the
+//! end of the connection at every other replica. Nothing that the crashed server had executed after that read has had an answer. What a server executed before, of the same
+//! round, the others execute as well.
+//!
+//! Only a fault of the server's own counts: one that the processor found, or that the server signalled to itself, as `abort` does. A process that is killed from outside, with
+//! whatever signal, has been given nothing that is bad for others.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use crate::board::FaultWords;
+use crate::main_thread::in_server;
+use crate::sys::{self, Real};
+
+/// By these signals a process is told of its own faults.
+const SIGNALS: [c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGSYS];
+/// Of the stack that the handler runs on, and the server's behind it, in bytes: a server that has used up its own is noted as well.
+const STACK_BYTES: usize = 256 << 10;
+
+static SIGACTION: Real = Real::new(c"sigaction");
+
+/// The round that the server executes; 0: none.
+static ROUND: AtomicU64 = AtomicU64::new(0);
+/// Its reads from connections in this round.
+static READS: AtomicU64 = AtomicU64::new(0);
+/// The connection of the last one; 0 where it has written to a connection since.
+static CONNECTION: AtomicU64 = AtomicU64::new(0);
+/// Where a fault is noted, of the one that executes what nobody has executed before; null at those that only follow.
+static NOTED_AT: AtomicPtr<FaultWords> = AtomicPtr::new(std::ptr::null_mut());
+
+/// A read that is answered with the end of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Void {
+    /// The round.
+    pub round: u64,
+    /// The connection.
+    pub connection: u64,
+    /// Which of the round's reads, from 1 on.
+    pub read: u64,
+}
+
+/// The server executes a round from here on.
+pub fn begin(round: u64) {
+    READS.store(0, Ordering::Relaxed);
+    CONNECTION.store(0, Ordering::Relaxed);
+    ROUND.store(round, Ordering::Relaxed);
+}
+
+/// It has come back from it.
+pub fn end() {
+    ROUND.store(0, Ordering::Relaxed);
+}
+
+/// It reads from a connection. Returns which read that is.
+pub fn reads(connection: u64) -> Void {
+    let read = READS.load(Ordering::Relaxed) + 1;
+    READS.store(read, Ordering::Relaxed);
+    CONNECTION.store(connection, Ordering::Relaxed);
+    Void { round: ROUND.load(Ordering::Relaxed), connection, read }
+}
+
+/// It writes to a connection.
+pub fn writes() {
+    CONNECTION.store(0, Ordering::Relaxed);
+}
+
+/// Faults are noted there from here on; `None`: nowhere.
+pub fn note_at(words: Option<&'static FaultWords>) {
+    NOTED_AT.store(words.map_or(std::ptr::null_mut(), |words| std::ptr::from_ref(words).cast_mut()), Ordering::Release);
+}
+
+/// What the server wants done on each of the signals.
+struct Wanted([std::cell::UnsafeCell<libc::sigaction>; SIGNALS.len()]);
+
+// SAFETY: only the captured thread reaches it: `wants` asks that it be called there, and the handler looks whether it is.
+unsafe impl Sync for Wanted {}
+
+// SAFETY: all zeros are a valid value, and mean the default.
+static WANTED: Wanted = Wanted(unsafe { std::mem::zeroed() });
+static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+
+fn place(signal: c_int) -> Option<*mut libc::sigaction> {
+    SIGNALS.iter().position(|known| *known == signal).map(|at| WANTED.0[at].get())
+}
+
+/// `sigaction` of the C library.
+///
+/// # Safety
+/// As for `sigaction`.
+pub unsafe fn real_sigaction(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> c_int {
+    type Function = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+    // SAFETY: it is the C library's function of that name, which has this type.
+    let real: Function = unsafe { std::mem::transmute(SIGACTION.address()) };
+    // SAFETY: as the caller promises.
+    unsafe { real(signal, action, before) }
+}
+
+/// Notes what the server wants done on a signal that this module handles first. `None`: it is none of those.
+///
+/// # Safety
+/// As for `sigaction`, on the captured thread.
+pub unsafe fn wants(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> Option<c_int> {
+    let place = place(signal).filter(|_| IS_INSTALLED.load(Ordering::Relaxed))?;
+    // SAFETY: the place is this thread's; the pointers are the caller's, or null.
+    unsafe {
+        if !before.is_null() {
+            *before = *place;
+        }
+        if !action.is_null() {
+            *place = *action;
+        }
+    }
+    Some(0)
+}
+
+/// Handles faults of the captured thread, which runs here, from here on; what the program has wanted done so far is done behind that.
+///
+/// # Errors
+/// When there is no memory for a stack.
+pub fn install() -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK;
+    // SAFETY: the kernel chooses a free range, which is never unmapped and becomes this thread's second stack for signals. The action is initialised.
+    unsafe {
+        let base = libc::mmap(std::ptr::null_mut(), STACK_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let stack = libc::stack_t { ss_sp: base, ss_flags: 0, ss_size: STACK_BYTES };
+        sys::checked(libc::sigaltstack(&stack, std::ptr::null_mut()).into())?;
+        for signal in SIGNALS {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handle as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+            if let Some(place) = place(signal) {
+                sys::checked(real_sigaction(signal, &action, place).into())?;
+            }
+        }
+    }
+    IS_INSTALLED.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Notes the fault, and does what the server wants done.
+extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives a valid info.
+    let own = unsafe { (*info).si_code > 0 || (*info).si_pid() == libc::getpid() };
+    let (round, connection) = (ROUND.load(Ordering::Relaxed), CONNECTION.load(Ordering::Relaxed));
+    if own && in_server() && round != 0 && connection != 0 {
+        let words = NOTED_AT.load(Ordering::Acquire);
+        if !words.is_null() {
+            // SAFETY: it is of the board, which is never taken down.
+            unsafe { &*words }.note(Void { round, connection, read: READS.load(Ordering::Relaxed) });
+        }
+    }
+    let Some(place) = place(signal) else { return };
+    // SAFETY: `wants` writes the place on the captured thread, which does so outside of this handler; on another thread the action was noted before that thread came about.
+    let wanted = unsafe { *place };
+    // SAFETY: the action is one that the server has asked for, or the default. From here on the signal is the server's: one that has the default is raised again by its cause,
+    // or by `abort`, or here.
+    unsafe {
+        IS_INSTALLED.store(false, Ordering::Relaxed);
+        real_sigaction(signal, &wanted, std::ptr::null_mut());
+        match wanted.sa_sigaction {
+            libc::SIG_DFL | libc::SIG_IGN if (*info).si_code <= 0 => {
+                libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::syscall(libc::SYS_gettid), signal);
+            }
+            libc::SIG_DFL | libc::SIG_IGN => {}
+            handler if wanted.sa_flags & libc::SA_SIGINFO != 0 => {
+                if wanted.sa_flags & libc::SA_RESETHAND != 0 {
+                    let default: libc::sigaction = std::mem::zeroed();
+                    real_sigaction(signal, &default, std::ptr::null_mut());
+                }
+                let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = std::mem::transmute(handler);
+                handler(signal, info, context);
+            }
+            handler => {
+                let handler: extern "C" fn(c_int) = std::mem::transmute(handler);
+                handler(signal);
+            }
+        }
+    }
+}
