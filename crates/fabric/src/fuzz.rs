@@ -53,5 +53,5 @@ pub fn packets(bytes: &[u8]) {
 /// # Panics
 /// When they depend on where the stream is cut.
 pub fn stream(bytes: &[u8]) {
-    crate::verbs::stream::check(bytes);
+    crate::meeting::tcp::stream::check(bytes);
 }

@@ -12,6 +12,8 @@ pub mod contract;
 pub mod datagrams;
 pub mod double;
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
+pub mod ethernet;
+#[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 mod exchange;
 #[cfg(all(any(test, feature = "fuzzing"), target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod fuzz;

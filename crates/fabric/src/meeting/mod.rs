@@ -5,6 +5,7 @@ pub(crate) mod admission;
 pub(crate) mod dialer;
 pub(crate) mod handshakes;
 pub(crate) mod regions;
+pub(crate) mod tcp;
 pub(crate) mod watch;
 pub(crate) mod wire;
 
@@ -260,7 +261,7 @@ impl Meeting {
     }
 
     /// Both Hellos, with a body.
-    fn said<'a>(&'a self, body: &'a [u8]) -> Said<'a> {
+    pub(crate) fn said<'a>(&'a self, body: &'a [u8]) -> Said<'a> {
         match self.target {
             Some(_) => Said { dialer: &self.mine, acceptor: &self.theirs, body },
             None => Said { dialer: &self.theirs, acceptor: &self.mine, body },

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::bootstrap::Bootstrap;
+use super::carrier::Carrier;
 use super::device::{Device, DeviceChoice, DeviceError};
 use super::endpoint::VerbsFabric;
 use super::fences::{self, FenceTrial};
@@ -12,9 +12,10 @@ use super::group::{Group, Multicast};
 use super::mail::Mail;
 use super::peer::{Card, Own, Peer};
 use super::queue::{CompletionQueue, Patience};
-use super::shared::Shared;
-use super::stream;
 use crate::contract::{Identity, PeerKind, RegionSpec};
+use crate::meeting::tcp::bootstrap::Bootstrap;
+use crate::meeting::tcp::shared::Shared;
+use crate::meeting::tcp::stream;
 use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
 use crate::primitive::AtomicU64;
 use crate::speech::Protocol;
@@ -182,7 +183,7 @@ impl VerbsFabric {
         });
         let ourselves = Peer::ourselves(&card, identity).map_err(|why| system("cannot reach our own memory")(io::Error::other(why)))?;
         let shared = Arc::new(Shared::new().map_err(system("cannot make an eventfd"))?);
-        let bootstrap = Bootstrap::new(party, card.clone(), shared.clone(), listener, max_clients, !closed);
+        let bootstrap = Bootstrap::new(party, Carrier::new(card.clone()), shared.clone(), listener, max_clients, !closed);
         let thread = std::thread::Builder::new()
             .name("martlet-boot".into())
             .spawn(move || bootstrap.run())

@@ -37,7 +37,6 @@ use super::mailbox::Failure;
 use super::overdue::{Attention, Silences};
 use super::packet::Hearing;
 use super::peer::{Card, Peer, find};
-use super::shared::{Command, Note, Shared};
 use crate::contract::{
     Completion, Fabric, Identity, Local, LocalRegion, MAX_DATAGRAM_BYTES, Memory, NodeId, PeerEvent, PeerId, PeerKind, RegionName, Remote,
     Token,
@@ -45,6 +44,7 @@ use crate::contract::{
 use crate::exchange::BootstrapCounters;
 use crate::host::{DeathWords, DeathWordsError, memory};
 use crate::invariant;
+use crate::meeting::tcp::shared::{Command, Note, Shared};
 use crate::primitive::{Ordering, fence};
 use crate::pulse::Pulse;
 
@@ -80,7 +80,7 @@ pub struct VerbsFabric {
     wrs: Vec<SendWr>,
     sges: Vec<Sge>,
     mail: Mail,
-    shared: Arc<Shared>,
+    shared: Arc<Shared<Peer>>,
     thread: Option<JoinHandle<()>>,
     card: Arc<Card>,
     listens_at: Option<SocketAddr>,
@@ -99,7 +99,7 @@ impl VerbsFabric {
         card: Arc<Card>,
         mail: Mail,
         ourselves: Peer,
-        shared: Arc<Shared>,
+        shared: Arc<Shared<Peer>>,
         thread: JoinHandle<()>,
         listens_at: Option<SocketAddr>,
     ) -> VerbsFabric {

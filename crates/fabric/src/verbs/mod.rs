@@ -16,7 +16,7 @@
 //! | `group`, `packet` | the cluster's multicast group, and what a packet to it looks like |
 //! | `fences` | a self-test of revocation |
 //! | `events` | what a device says by itself, for the log |
-//! | `stream`, `handshake`, `bootstrap` | how processes meet |
+//! | `carrier` | what is added to the meeting of two processes (`meeting::tcp`) |
 //! | `endpoint` | the contract's operations: `posting`, `completions`, `revocation` |
 //!
 //! # Planes
@@ -27,7 +27,7 @@
 //! A process that holds the cluster's key is trusted with memory; clients get keys for reading only. The TCP connection is authenticated, not encrypted,
 //! and what a card writes to another is neither: RDMA has no such thing. Keep cluster and clients on a network of their own (`docs/rdma.md`).
 
-mod bootstrap;
+mod carrier;
 mod config;
 mod device;
 mod endpoint;
@@ -36,7 +36,6 @@ mod fences;
 mod ffi;
 mod grant;
 mod group;
-mod handshake;
 mod line;
 pub(crate) mod mail;
 mod mailbox;
@@ -46,9 +45,7 @@ mod overdue;
 pub(crate) mod packet;
 mod peer;
 mod queue;
-mod shared;
 mod standalone;
-pub(crate) mod stream;
 
 pub use crate::exchange::BootstrapCounters;
 pub use crate::meeting::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES, PartyError};

@@ -8,9 +8,9 @@ use super::{Entry, VerbsFabric};
 use crate::contract::{OpError, PeerId};
 use crate::invariant;
 use crate::meeting::describe;
+use crate::meeting::tcp::shared::Command;
 use crate::verbs::ffi::{self, Wc};
 use crate::verbs::line::{Channel, Line, State};
-use crate::verbs::shared::Command;
 
 /// Completions taken from a queue at once.
 const BATCH: usize = 32;

@@ -17,7 +17,7 @@ const PROBES: u32 = 3;
 
 /// A connection.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(crate) struct Stream {
     socket: TcpStream,
     input: Vec<u8>,
     output: Vec<u8>,
@@ -26,7 +26,7 @@ pub(super) struct Stream {
 
 /// What [`Stream::receive`] found.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Received {
+pub(crate) enum Received {
     /// Nothing whole yet.
     Nothing,
     /// The other end is closed.
@@ -37,8 +37,13 @@ pub(super) enum Received {
 }
 
 impl Stream {
+    /// The other end's address.
+    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.peer_addr()
+    }
+
     /// Takes a connection over.
-    pub(super) fn new(socket: TcpStream) -> io::Result<Stream> {
+    pub(crate) fn new(socket: TcpStream) -> io::Result<Stream> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&socket, true)?;
@@ -49,7 +54,7 @@ impl Stream {
     }
 
     /// Begins to connect; what is sent meanwhile goes out when that has succeeded.
-    pub(super) fn connect(to: SocketAddr) -> io::Result<Stream> {
+    pub(crate) fn connect(to: SocketAddr) -> io::Result<Stream> {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket: OwnedFd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -61,12 +66,12 @@ impl Stream {
     }
 
     /// Whether it waits for room to send, or to be connected.
-    pub(super) fn wants_to_write(&self) -> bool {
+    pub(crate) fn wants_to_write(&self) -> bool {
         self.connecting || !self.output.is_empty()
     }
 
     /// Goes on connecting and sending, as far as that is possible now.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         if self.connecting {
             if let Some(error) = self.socket.take_error()? {
                 return Err(error);
@@ -89,14 +94,14 @@ impl Stream {
     }
 
     /// Sends a message, now or as soon as there is room.
-    pub(super) fn send(&mut self, message: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&mut self, message: &[u8]) -> io::Result<()> {
         self.output.extend_from_slice(&(message.len() as u32).to_le_bytes());
         self.output.extend_from_slice(message);
         self.flush()
     }
 
     /// Takes the next message.
-    pub(super) fn receive(&mut self) -> Received {
+    pub(crate) fn receive(&mut self) -> Received {
         loop {
             if let Some(found) = take(&mut self.input) {
                 return found;
@@ -159,7 +164,7 @@ impl AsFd for Stream {
 }
 
 /// Listens for others.
-pub(super) fn listen(at: SocketAddr) -> io::Result<TcpListener> {
+pub(crate) fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     // The standard library lets a restarted process have its address again at once.
     let listener = TcpListener::bind(at)?;
     listener.set_nonblocking(true)?;
@@ -167,7 +172,7 @@ pub(super) fn listen(at: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// The next connection that waits, if any.
-pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<Stream>> {
+pub(crate) fn accept(listener: &TcpListener) -> io::Result<Option<Stream>> {
     match listener.accept() {
         Ok((socket, _)) => Stream::new(socket).map(Some),
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {

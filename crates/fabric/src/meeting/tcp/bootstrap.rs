@@ -1,4 +1,4 @@
-//! The bootstrap thread: listens, dials, shakes hands over TCP, and watches the connections; and the device, for the log.
+//! The bootstrap thread: listens, dials, shakes hands over TCP, and watches the connections; and the carrier's device, for its log.
 //!
 //! One thread, and nothing in it blocks but the wait for something to happen, so that no peer can hold up another: all handshakes go on at
 //! once, each with its own deadline. A connection's socket stays open as long as the connection: its end is how a peer's death is noticed.
@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::events::Events;
+use super::Carrier;
 use super::handshake::{Handshake, Progress};
-use super::peer::{Card, Peer};
 use super::shared::{Command, Note, Shared};
 use super::stream::{self, Received, Stream};
 use crate::contract::{Identity, NodeId, PeerId, PeerKind};
@@ -51,35 +50,33 @@ enum Source {
 }
 
 /// The thread's state.
-pub(super) struct Bootstrap {
+pub(crate) struct Bootstrap<C: Carrier> {
     pub(super) party: Party,
-    pub(super) card: Arc<Card>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) carrier: C,
+    pub(super) shared: Arc<Shared<C::Peer>>,
     pub(super) listener: Option<TcpListener>,
     pub(super) max_clients: usize,
     /// Whether connections are accepted; until then they wait in the listener.
     pub(super) open: bool,
     dialer: Dialer<SocketAddr>,
-    handshakes: Handshakes<Handshake>,
+    handshakes: Handshakes<Handshake<C>>,
     connections: Vec<Connection>,
     next_peer: u32,
     accept_again: Option<Instant>,
-    events: Events,
 }
 
-impl Bootstrap {
-    pub(super) fn new(
+impl<C: Carrier> Bootstrap<C> {
+    pub(crate) fn new(
         party: Party,
-        card: Arc<Card>,
-        shared: Arc<Shared>,
+        carrier: C,
+        shared: Arc<Shared<C::Peer>>,
         listener: Option<TcpListener>,
         max_clients: usize,
         open: bool,
-    ) -> Bootstrap {
+    ) -> Bootstrap<C> {
         Bootstrap {
-            events: Events::of(&card.device),
             party,
-            card,
+            carrier,
             shared,
             listener,
             max_clients,
@@ -93,7 +90,7 @@ impl Bootstrap {
     }
 
     /// Runs until told to stop.
-    pub(super) fn run(mut self) {
+    pub(crate) fn run(mut self) {
         loop {
             let ready = match self.wait() {
                 Ok(ready) => ready,
@@ -113,7 +110,7 @@ impl Bootstrap {
                             return;
                         }
                     }
-                    Source::Device => self.events.log(),
+                    Source::Device => self.carrier.hear_device(),
                     Source::Listener => self.accept(),
                     Source::Handshake(at) => handshakes.push(at),
                     Source::Connection(at) => self.hear(at),
@@ -130,7 +127,7 @@ impl Bootstrap {
     fn wait(&self) -> io::Result<Vec<Source>> {
         let mut watch = Watch::new();
         watch.add(Source::Wake, PollFd::new(&self.shared.wake, PollFlags::IN));
-        if let Some(device) = self.events.fd() {
+        if let Some(device) = self.carrier.device() {
             watch.add(Source::Device, PollFd::from_borrowed_fd(device, PollFlags::IN));
         }
         if let Some(listener) = self.listener.as_ref().filter(|_| self.open) {
@@ -237,7 +234,7 @@ impl Bootstrap {
         for at in ready {
             let others = self.connections.iter().map(|c| (c.identity, c.stream.is_some()));
             let admit = |identity| admission::admit(self.party.identity, self.max_clients, others.clone(), identity);
-            let step = self.handshakes.advance(at - ended, |handshake| advance(handshake, &self.party, &self.card, admit));
+            let step = self.handshakes.advance(at - ended, |handshake| advance(handshake, &self.party, &self.carrier, admit));
             let Some((handshake, end)) = step else { continue };
             ended += 1;
             match end {
@@ -248,8 +245,8 @@ impl Bootstrap {
         }
     }
 
-    fn connected(&mut self, handshake: Handshake, peer: Box<Peer>) {
-        let (id, identity) = (handshake.number, peer.identity);
+    fn connected(&mut self, handshake: Handshake<C>, peer: Box<C::Peer>) {
+        let (id, identity) = (handshake.number, handshake.meeting.peer().expect("connected with it").0);
         // A later life of a node ends an earlier one, of whose death nothing may have been heard.
         let earlier = |c: &Connection| {
             c.stream.is_some()
@@ -263,11 +260,12 @@ impl Bootstrap {
         }
         tracing::info!(peer = id.0, "connected with {}", describe(identity));
         self.connections.push(Connection { peer: id, identity, stream: Some(handshake.stream) });
+        self.carrier.connected(id, &peer);
         self.shared.count_connected();
         self.shared.leave(Note::Up(id, peer));
     }
 
-    fn refused(&mut self, handshake: &Handshake, refusal: &Refusal) {
+    fn refused(&mut self, handshake: &Handshake<C>, refusal: &Refusal) {
         self.shared.report_refusal(&handshake.meeting.peer_name(), refusal);
         if let Some(node) = handshake.meeting.target {
             self.dialer.pause(node, Instant::now());
@@ -275,7 +273,7 @@ impl Bootstrap {
     }
 
     /// A handshake came to nothing without anybody having decided so.
-    fn abandoned(&mut self, handshake: &Handshake, why: &str) {
+    fn abandoned(&mut self, handshake: &Handshake<C>, why: &str) {
         self.shared.report_abandoned(&handshake.meeting.peer_name(), why);
         if let Some(node) = handshake.meeting.target {
             self.dialer.pause(node, Instant::now());
@@ -304,6 +302,7 @@ impl Bootstrap {
         }
         let (peer, identity) = (connection.peer, connection.identity);
         tracing::info!(peer = peer.0, "{} is gone: {why}", describe(identity));
+        self.carrier.lost(peer);
         self.shared.leave(Note::Gone(peer));
         if identity.kind == PeerKind::Member {
             self.dialer.eager(identity.node, Instant::now());
@@ -330,12 +329,12 @@ impl Bootstrap {
 }
 
 /// Takes what has arrived for one handshake; a few messages at most, by its steps.
-fn advance(
-    handshake: &mut Handshake,
+fn advance<C: Carrier>(
+    handshake: &mut Handshake<C>,
     party: &Party,
-    card: &Card,
+    carrier: &C,
     admit: impl Fn(Identity) -> Result<(), Refusal>,
-) -> Result<Option<Box<Peer>>, Failure> {
+) -> Result<Option<Box<C::Peer>>, Failure> {
     handshake.stream.flush().map_err(|_| Failure::HungUp)?;
     loop {
         let message = match handshake.stream.receive() {
@@ -344,7 +343,7 @@ fn advance(
             Received::TooLong => return Err(Failure::Refused("its message is too long".to_owned().into())),
             Received::End => return Err(Failure::HungUp),
         };
-        if let Progress::Connected(peer) = handshake.handle(party, card, &message, &admit).map_err(Failure::Refused)? {
+        if let Progress::Connected(peer) = handshake.handle(party, carrier, &message, &admit).map_err(Failure::Refused)? {
             return Ok(Some(peer));
         }
     }

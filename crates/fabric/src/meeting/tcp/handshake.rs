@@ -1,17 +1,15 @@
-//! One handshake over TCP, from either end: a state machine that is handed messages. See [`crate::meeting::wire`] for its steps.
+//! One handshake, from either end: a state machine that is handed messages. See [`crate::meeting::wire`] for its steps.
 
-use super::mail::Keys;
-use super::offer::Offer;
-use super::peer::{Card, Kept, Peer};
 use super::stream::Stream;
+use super::{Carrier, Introduction};
 use crate::contract::{Identity, NodeId, PeerId};
 use crate::meeting::wire::Message;
 use crate::meeting::{Meeting, Party, Refusal, handshakes};
 
 /// How far a message has brought us.
-pub(super) enum Progress {
+pub(super) enum Progress<P> {
     Waiting,
-    Connected(Box<Peer>),
+    Connected(Box<P>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,20 +22,19 @@ enum Step {
 }
 
 /// A handshake under way.
-#[derive(Debug)]
-pub(super) struct Handshake {
+pub(super) struct Handshake<C: Carrier> {
     pub(super) stream: Stream,
     pub(super) meeting: Meeting,
     /// What the peer is called if it gets through.
     pub(super) number: PeerId,
     step: Step,
-    kept: Option<Kept>,
-    ready: Option<Box<Peer>>,
+    kept: Option<C::Kept>,
+    ready: Option<Box<C::Peer>>,
 }
 
-impl Handshake {
+impl<C: Carrier> Handshake<C> {
     /// Begins at either end; the dialer speaks first.
-    pub(super) fn start(party: &Party, stream: Stream, target: Option<NodeId>, number: PeerId) -> Result<Handshake, Refusal> {
+    pub(super) fn start(party: &Party, stream: Stream, target: Option<NodeId>, number: PeerId) -> Result<Handshake<C>, Refusal> {
         let meeting = Meeting::start(party, target)?;
         let step = if target.is_some() { Step::Answer } else { Step::Hello };
         let mut handshake = Handshake { stream, meeting, number, step, kept: None, ready: None };
@@ -52,10 +49,10 @@ impl Handshake {
     pub(super) fn handle(
         &mut self,
         party: &Party,
-        card: &Card,
+        carrier: &C,
         bytes: &[u8],
         admit: impl Fn(Identity) -> Result<(), Refusal>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<Progress<C::Peer>, Refusal> {
         match (self.step, Message::decode(bytes)?) {
             (Step::Hello, Message::Hello(hello)) => {
                 let proof = self.meeting.answer(party, hello, admit)?;
@@ -65,7 +62,7 @@ impl Handshake {
             }
             (Step::Answer, Message::Answer { proof, hello }) => {
                 self.meeting.answered(party, proof, hello)?;
-                self.offer(party, card)?;
+                self.offer(party, carrier)?;
                 self.step = Step::Offer;
             }
             (Step::Offer, Message::Offer { proof, body }) => {
@@ -75,18 +72,18 @@ impl Handshake {
                 if decides {
                     admit(identity)?;
                 }
-                let offer = Offer::decode(body)?;
                 if self.kept.is_none() {
-                    self.keep(party, card)?;
+                    self.keep(party, carrier)?;
                 }
-                let body = self.body(card);
+                let ours = self.body(carrier);
                 let kept = self.kept.take().expect("kept before");
-                let (ours, theirs) = self.meeting.session_keys(party);
-                let peer = kept.connect(card, party.identity.kind, identity, &spec, &offer, Keys::new(&ours, &theirs))?;
+                let from = self.stream.peer_addr().map_err(|e| format!("its address is not to be had ({e})"))?;
+                let meeting = &self.meeting;
+                let peer = carrier.connect(kept, Introduction { party, meeting, identity, spec: &spec, offer: body, ours: &ours, from })?;
                 self.ready = Some(Box::new(peer));
                 if !dialled {
                     // Only now: the dialer, once it has our offer, may count on our queue pairs.
-                    self.send_offer(party, &body)?;
+                    self.send_offer(party, &ours)?;
                 }
                 match (dialled, decides) {
                     (true, true) => return self.commit(),
@@ -110,28 +107,27 @@ impl Handshake {
         Ok(Progress::Waiting)
     }
 
-    fn commit(&mut self) -> Result<Progress, Refusal> {
+    fn commit(&mut self) -> Result<Progress<C::Peer>, Refusal> {
         self.send(&Message::Commit)?;
         Ok(Progress::Connected(self.ready.take().expect("connected before")))
     }
 
     /// Makes what is kept for the peer.
-    fn keep(&mut self, party: &Party, card: &Card) -> Result<(), Refusal> {
+    fn keep(&mut self, party: &Party, carrier: &C) -> Result<(), Refusal> {
         let (identity, spec) = self.meeting.peer().expect("met before");
-        let kept = Kept::create(card, party.identity.kind, identity.kind, spec);
-        self.kept = Some(kept.map_err(|e| format!("no memory or queue pairs for it ({e})"))?);
+        self.kept = Some(carrier.keep(party.identity.kind, identity.kind, spec)?);
         Ok(())
     }
 
-    fn body(&self, card: &Card) -> Vec<u8> {
+    fn body(&self, carrier: &C) -> Vec<u8> {
         let (identity, _) = self.meeting.peer().expect("met before");
-        self.kept.as_ref().expect("kept before").offer(card, identity.kind, self.number.0).encode()
+        carrier.offer(self.kept.as_ref().expect("kept before"), identity.kind, self.number)
     }
 
     /// Makes what is kept for the peer and tells it.
-    fn offer(&mut self, party: &Party, card: &Card) -> Result<(), Refusal> {
-        self.keep(party, card)?;
-        let body = self.body(card);
+    fn offer(&mut self, party: &Party, carrier: &C) -> Result<(), Refusal> {
+        self.keep(party, carrier)?;
+        let body = self.body(carrier);
         self.send_offer(party, &body)
     }
 
@@ -145,7 +141,7 @@ impl Handshake {
     }
 }
 
-impl handshakes::Handshake for Handshake {
+impl<C: Carrier> handshakes::Handshake for Handshake<C> {
     fn meeting(&self) -> &Meeting {
         &self.meeting
     }

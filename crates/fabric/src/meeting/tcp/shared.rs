@@ -2,20 +2,19 @@
 
 use std::net::SocketAddr;
 
-use super::peer::Peer;
 use crate::contract::{NodeId, PeerId};
 use crate::exchange::Exchange;
 
 /// What the bootstrap thread tells the endpoint.
 #[derive(Debug)]
-pub(super) enum Note {
-    Up(PeerId, Box<Peer>),
+pub(crate) enum Note<P> {
+    Up(PeerId, Box<P>),
     Gone(PeerId),
 }
 
 /// What the endpoint asks of the bootstrap thread.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(crate) enum Command<P> {
     /// Accept connections from now on.
     Open,
     Connect(NodeId, SocketAddr),
@@ -23,8 +22,8 @@ pub(super) enum Command {
     /// End a connection that does not work any more; the endpoint wants to hear of it.
     Cut(PeerId),
     /// End a connection and give back what was kept for it, which takes long.
-    Forget(PeerId, Option<Box<Peer>>),
+    Forget(PeerId, Option<Box<P>>),
     Stop,
 }
 
-pub(super) type Shared = Exchange<Note, Command>;
+pub(crate) type Shared<P> = Exchange<Note<P>, Command<P>>;

@@ -1,0 +1,27 @@
+//! Known bugs of this fabric's two halves, kept as canaries ([`probe`]): the model tests have to find each.
+
+use crate::{probe, probes};
+
+probes! {
+    /// A bug that a test can plant.
+    pub enum Canary {
+        /// A write under an earlier grant takes effect under a later one.
+        LateEpoch = "late-epoch",
+        /// An answer counts a part that was refused as done, and does not say so.
+        ForgottenRefusal = "forgotten-refusal",
+        /// A part that comes again is executed again.
+        ExecutedTwice = "executed-twice",
+        /// What stands behind a READ is sent before all of it has come.
+        ReadOvertaken = "read-overtaken",
+        /// A response that begins beyond what is confirmed is believed.
+        GapBelieved = "gap-believed",
+    }
+}
+
+impl Canary {
+    /// Whether it has been planted. Without the feature `canaries`: never.
+    #[inline(always)]
+    pub fn is_planted(self) -> bool {
+        probe::planted(self.name())
+    }
+}

@@ -1,0 +1,542 @@
+//! The asking half of a flow: the operations on one peer in the order in which they were posted, and everything that remembers: what is under way, what is to be
+//! sent again and when, how much may be under way at all. Time comes in as an argument, in microseconds.
+//!
+//! An operation is one part or several (module `packet`). A token completes when all its parts have, and all earlier tokens; a refusal of any part makes it
+//! [`OpError::AccessLost`].
+//!
+//! # Order
+//! Parts go out in order. Behind a READ of more than a word nothing is sent until all of it has come, since a READ that is repeated is executed again. A READ of a
+//! word and a compare-and-swap are answered from what the responder remembers, so they hold nothing up.
+//!
+//! # Loss
+//! A hole before what is held is sent again after a round trip; a silence after [`FIRST_PATIENCE_US`], doubling to [`LONGEST_PATIENCE_US`]. What is under way is
+//! bounded by a window that grows by a packet a round trip and shrinks by 3 of 10 where something was lost.
+
+use std::collections::VecDeque;
+
+use super::canary::Canary;
+use super::packet::{
+    self, Act, MAX_BODY, MAX_PACKET, MAX_PART_BYTES, MAX_UNDER_WAY, Outcome, Part, Place, Response, begin_request, decode_response,
+};
+use super::responder::Malformed;
+use crate::contract::{Completion, Local, OpError, Token};
+
+/// The wait for an answer before something is sent again, at first and at most.
+const FIRST_PATIENCE_US: u64 = 300;
+const LONGEST_PATIENCE_US: u64 = 10_000;
+/// So much of a silence counts at once: a process that stood still has not listened.
+const COUNTED_AT_ONCE_US: u64 = 10_000;
+/// The window in bytes: at first, at least, at most.
+const FIRST_WINDOW: usize = 10 * MAX_PACKET;
+const LEAST_WINDOW: usize = 4 * MAX_PACKET;
+const MOST_WINDOW: usize = MAX_UNDER_WAY as usize * MAX_PACKET;
+
+/// What an operation does at the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    Write,
+    /// Into our memory.
+    Read(Local),
+    ReadWord,
+    Swap { expected: u64, new: u64 },
+}
+
+/// Where an operation acts, or why it cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) lane: bool,
+    pub(super) region: crate::contract::RegionName,
+    /// In bytes.
+    pub(super) offset: usize,
+    /// The epoch of the lane as we know it; 0 elsewhere.
+    pub(super) epoch: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not sent yet.
+    Waiting,
+    Flying,
+    /// The peer has it, and waits for what comes before it.
+    Held,
+    /// To be sent again.
+    Lost,
+    Done,
+}
+
+#[derive(Debug)]
+struct Pending {
+    state: State,
+    place: Place,
+    /// Number of its operation.
+    op: u64,
+    /// Bytes from the start of its operation.
+    at: u32,
+    /// On the wire.
+    len: u16,
+    sent_at: u64,
+    sends: u32,
+}
+
+#[derive(Debug)]
+struct Op {
+    token: Token,
+    work: Work,
+    /// The number of the first part behind it.
+    until: u64,
+    /// Where its bytes begin, counted since the start.
+    bytes_at: u64,
+    result: Result<u64, OpError>,
+}
+
+/// What was read, and where it is to stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Landed<'a> {
+    pub(super) into: Local,
+    pub(super) bytes: &'a [u8],
+}
+
+/// The asking half of one flow.
+#[derive(Debug)]
+pub(super) struct Requester {
+    /// Parts from `base` on.
+    parts: VecDeque<Pending>,
+    base: u64,
+    /// The first part that was never sent.
+    next: u64,
+    ops: VecDeque<Op>,
+    first_op: u64,
+    /// What WRITEs write, from `bytes_base` on, counted since the start.
+    bytes: VecDeque<u8>,
+    bytes_base: u64,
+    /// Behind the last READ of more than a word that has been sent: what comes after it waits for all of it.
+    barrier: u64,
+    in_flight: usize,
+    lost: usize,
+    window: usize,
+    /// No second shrinking of the window before this time.
+    shrink_again: u64,
+    grows: bool,
+    /// Smoothed round trip; 0 before the first.
+    round_trip: u64,
+    /// When the present patience began, and how long it is.
+    since: u64,
+    patience: u64,
+    /// How long nothing has been heard that was awaited.
+    silence: u64,
+    ticked: u64,
+    broken: bool,
+}
+
+impl Requester {
+    pub(super) fn new() -> Requester {
+        Requester {
+            parts: VecDeque::with_capacity(64),
+            base: 1,
+            next: 1,
+            ops: VecDeque::with_capacity(64),
+            first_op: 0,
+            bytes: VecDeque::with_capacity(4096),
+            bytes_base: 0,
+            barrier: 0,
+            in_flight: 0,
+            lost: 0,
+            window: FIRST_WINDOW,
+            shrink_again: 0,
+            grows: true,
+            round_trip: 0,
+            since: 0,
+            patience: FIRST_PATIENCE_US,
+            silence: 0,
+            ticked: 0,
+            broken: false,
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.base + self.parts.len() as u64
+    }
+
+    /// Whether no operation is without its end.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Whether an answer is awaited, or something waits to be sent.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Posts an operation of `len` bytes, a multiple of 8; `bytes` are what a WRITE writes.
+    pub(super) fn post(&mut self, token: Token, target: Result<Target, OpError>, work: Work, len: usize, bytes: &[u8]) {
+        let target = if self.broken { Err(OpError::PeerLost) } else { target };
+        let bytes_at = self.bytes_base + self.bytes.len() as u64;
+        let op = self.first_op + self.ops.len() as u64;
+        let result = match target {
+            Ok(_) => Ok(0),
+            Err(error) => Err(error),
+        };
+        if let Ok(target) = target {
+            self.bytes.extend(bytes);
+            let changes = matches!(work, Work::Write | Work::Swap { .. });
+            for at in (0..len).step_by(MAX_PART_BYTES) {
+                let words = (len - at).min(MAX_PART_BYTES) / 8;
+                let place = Place {
+                    lane: target.lane,
+                    region: target.region,
+                    offset: ((target.offset + at) / 8) as u32,
+                    words: words as u16,
+                    epoch: if target.lane && changes { target.epoch } else { 0 },
+                };
+                let act = act(work, &[]);
+                let len = Part { place, act }.len() + if work == Work::Write { words * 8 } else { 0 };
+                self.parts.push_back(Pending { state: State::Waiting, place, op, at: at as u32, len: len as u16, sent_at: 0, sends: 0 });
+            }
+        }
+        self.ops.push_back(Op { token, work, until: self.end(), bytes_at, result });
+    }
+
+    fn part(&mut self, number: u64) -> &mut Pending {
+        &mut self.parts[(number - self.base) as usize]
+    }
+
+    fn set(&mut self, number: u64, state: State) {
+        let part = &mut self.parts[(number - self.base) as usize];
+        let (before, len) = (part.state, usize::from(part.len));
+        part.state = state;
+        self.in_flight -= if before == State::Flying { len } else { 0 };
+        self.in_flight += if state == State::Flying { len } else { 0 };
+        self.lost -= usize::from(before == State::Lost);
+        self.lost += usize::from(state == State::Lost);
+    }
+
+    fn op(&self, op: u64) -> &Op {
+        &self.ops[(op - self.first_op) as usize]
+    }
+
+    /// Whether a part that was never sent may be.
+    fn may_send(&self, number: u64) -> bool {
+        let part = &self.parts[(number - self.base) as usize];
+        let behind_read = self.base < self.barrier && number >= self.barrier && !Canary::ReadOvertaken.is_planted();
+        number < self.base + MAX_UNDER_WAY && !behind_read && self.in_flight + usize::from(part.len) <= self.window
+    }
+
+    /// Writes the bodies of the requests that are due, one after another: `begin` makes an empty packet, and `emit` takes it with its body.
+    pub(super) fn send(
+        &mut self,
+        now: u64,
+        epochs: impl Iterator<Item = u32> + Clone,
+        packet: &mut Vec<u8>,
+        begin: impl Fn(&mut Vec<u8>),
+        mut emit: impl FnMut(&mut Vec<u8>),
+    ) {
+        let idle = self.in_flight == 0;
+        let mut sent = false;
+        let mut number = self.base;
+        while self.lost > 0 && number < self.next && self.in_flight < self.window {
+            if self.part(number).state == State::Lost {
+                number = self.send_from(number, State::Lost, now, &epochs, packet, &begin, &mut emit);
+                sent = true;
+            } else {
+                number += 1;
+            }
+        }
+        while self.next < self.end() && self.may_send(self.next) {
+            self.next = self.send_from(self.next, State::Waiting, now, &epochs, packet, &begin, &mut emit);
+            sent = true;
+        }
+        if sent && idle {
+            self.since = now;
+        }
+    }
+
+    /// Sends one packet of consecutive parts that are in that state; the number behind the last.
+    #[allow(clippy::too_many_arguments)]
+    fn send_from(
+        &mut self,
+        first: u64,
+        state: State,
+        now: u64,
+        epochs: &(impl Iterator<Item = u32> + Clone),
+        packet: &mut Vec<u8>,
+        begin: &impl Fn(&mut Vec<u8>),
+        emit: &mut impl FnMut(&mut Vec<u8>),
+    ) -> u64 {
+        begin(packet);
+        let start = packet.len();
+        begin_request(first, self.base, epochs.clone(), packet);
+        let mut number = first;
+        while number < self.end() {
+            let len = usize::from(self.part(number).len);
+            let full = packet.len() - start + len > MAX_BODY;
+            if self.part(number).state != state || (number > first && (full || (state == State::Waiting && !self.may_send(number)))) {
+                break;
+            }
+            self.encode(number, packet);
+            self.set(number, State::Flying);
+            let op = self.part(number).op;
+            if matches!(self.op(op).work, Work::Read(_)) {
+                self.barrier = self.barrier.max(self.op(op).until);
+            }
+            let part = self.part(number);
+            part.sent_at = now;
+            part.sends += 1;
+            number += 1;
+        }
+        emit(packet);
+        number
+    }
+
+    fn encode(&mut self, number: u64, packet: &mut Vec<u8>) {
+        let part = &self.parts[(number - self.base) as usize];
+        let op = self.op(part.op);
+        let mut bytes = [0; MAX_PART_BYTES];
+        let bytes = match op.work {
+            Work::Write => {
+                let from = (op.bytes_at - self.bytes_base) as usize + part.at as usize;
+                let bytes = &mut bytes[..usize::from(part.place.words) * 8];
+                let (head, tail) = self.bytes.as_slices();
+                let in_head = head.len().saturating_sub(from).min(bytes.len());
+                if in_head > 0 {
+                    bytes[..in_head].copy_from_slice(&head[from..from + in_head]);
+                }
+                let rest = bytes.len() - in_head;
+                if rest > 0 {
+                    let from = (from + in_head) - head.len();
+                    bytes[in_head..].copy_from_slice(&tail[from..from + rest]);
+                }
+                &*bytes
+            }
+            _ => &[],
+        };
+        Part { place: part.place, act: act(op.work, bytes) }.encode(packet);
+    }
+
+    /// Takes the body of a response. `told` is told what it says of our grants before anything else; `land` stores what was read.
+    pub(super) fn take(
+        &mut self,
+        body: &[u8],
+        now: u64,
+        told: impl FnOnce(packet::Grants<'_>),
+        land: impl FnMut(Landed<'_>),
+    ) -> Result<(), Malformed> {
+        let response = decode_response(body).ok_or(Malformed)?;
+        if response.done > self.next || response.ranges().any(|(_, to)| to > self.next) {
+            return Err(Malformed);
+        }
+        told(response.grants);
+        self.silence = 0;
+        if self.broken {
+            return Ok(());
+        }
+        let before = self.base;
+        let mut newest = 0;
+        if response.base <= self.base || Canary::GapBelieved.is_planted() {
+            newest = newest.max(self.take_done(&response, now)?);
+        }
+        newest = newest.max(self.take_read(&response, land)?);
+        for (from, to) in response.ranges() {
+            for number in from.max(self.base)..to {
+                if matches!(self.part(number).state, State::Flying | State::Lost) {
+                    self.set(number, State::Held);
+                    newest = newest.max(number);
+                }
+            }
+        }
+        self.advance();
+        if self.base > before {
+            self.patience = FIRST_PATIENCE_US.max(2 * self.round_trip);
+            self.since = now;
+        }
+        self.find_holes(newest, now);
+        Ok(())
+    }
+
+    /// All below `done` is done, and what was not plain is among the results. The newest part of which that was news.
+    fn take_done(&mut self, response: &Response<'_>, now: u64) -> Result<u64, Malformed> {
+        let mut results = response.results().peekable();
+        let mut newest = 0;
+        for number in self.base..response.done {
+            while results.peek().is_some_and(|(of, _)| *of < number) {
+                results.next();
+            }
+            let outcome = results.next_if(|(of, _)| *of == number).map(|(_, outcome)| outcome);
+            let part = &self.parts[(number - self.base) as usize];
+            if part.state == State::Done {
+                continue;
+            }
+            let (op, once, sent_at) = (part.op, part.sends == 1, part.sent_at);
+            let at = (op - self.first_op) as usize;
+            match (self.ops[at].work, outcome) {
+                // It is done when its bytes have come. They are on their way, or were lost.
+                (Work::Read(_), None) => {
+                    if self.part(number).state == State::Held {
+                        self.set(number, State::Flying);
+                    }
+                    continue;
+                }
+                (Work::Write | Work::Swap { .. }, Some(Outcome::Refused)) => self.ops[at].result = Err(OpError::AccessLost),
+                (Work::Write, None) => {}
+                (Work::ReadWord | Work::Swap { .. }, Some(Outcome::Word(word))) => self.ops[at].result = Ok(word),
+                // So that the canary shows as a wrong result and not as a peer that is given up.
+                (Work::Swap { .. } | Work::ReadWord, None) if Canary::GapBelieved.is_planted() || Canary::ForgottenRefusal.is_planted() => {}
+                _ => return Err(Malformed),
+            }
+            self.set(number, State::Done);
+            self.grow();
+            newest = number;
+            if once {
+                self.measure(now.saturating_sub(sent_at));
+            }
+        }
+        Ok(newest)
+    }
+
+    fn take_read(&mut self, response: &Response<'_>, mut land: impl FnMut(Landed<'_>)) -> Result<u64, Malformed> {
+        let Some((number, bytes)) = response.read else { return Ok(0) };
+        if number >= self.next {
+            return Err(Malformed);
+        }
+        if number < self.base || self.part(number).state == State::Done {
+            return Ok(0);
+        }
+        let part = &self.parts[(number - self.base) as usize];
+        let Work::Read(into) = self.op(part.op).work else { return Err(Malformed) };
+        if usize::from(part.place.words) * 8 != bytes.len() {
+            return Err(Malformed);
+        }
+        land(Landed { into: Local { offset: into.offset + part.at as usize, ..into }, bytes });
+        self.set(number, State::Done);
+        self.grow();
+        Ok(number)
+    }
+
+    fn measure(&mut self, took: u64) {
+        self.round_trip = if self.round_trip == 0 { took.max(1) } else { (7 * self.round_trip + took).div_ceil(8) };
+    }
+
+    /// One more part has come through.
+    fn grow(&mut self) {
+        let more = if self.grows { MAX_PACKET } else { (MAX_PACKET * MAX_PACKET / self.window).max(1) };
+        self.window = (self.window + more).min(MOST_WINDOW);
+    }
+
+    fn shrink(&mut self, now: u64) {
+        if now >= self.shrink_again {
+            self.window = (self.window / 10 * 7).max(LEAST_WINDOW);
+            self.grows = false;
+            self.shrink_again = now + self.round_trip.max(FIRST_PATIENCE_US);
+        }
+    }
+
+    /// What was sent a round trip ago, before something that has come since, is lost.
+    fn find_holes(&mut self, newest: u64, now: u64) {
+        let reordering = self.round_trip.max(50);
+        let mut found = false;
+        for number in self.base..newest {
+            let part = self.part(number);
+            if part.state == State::Flying && part.sent_at + reordering < now {
+                self.set(number, State::Lost);
+                found = true;
+            }
+        }
+        if found {
+            self.shrink(now);
+        }
+    }
+
+    /// Lets go what is done.
+    fn advance(&mut self) {
+        while self.parts.front().is_some_and(|part| part.state == State::Done) {
+            self.parts.pop_front();
+            self.base += 1;
+        }
+    }
+
+    /// Time has passed: what has been waited for too long is to be sent again. Returns for how long nothing has been heard that was awaited.
+    pub(super) fn tick(&mut self, now: u64) -> u64 {
+        let passed = now.saturating_sub(self.ticked).min(COUNTED_AT_ONCE_US);
+        self.ticked = self.ticked.max(now);
+        if self.base == self.next {
+            self.silence = 0;
+            return 0;
+        }
+        self.silence += passed;
+        if now >= self.since + self.patience {
+            let mut found = false;
+            for number in self.base..self.next {
+                let part = self.part(number);
+                if part.state == State::Flying && part.sent_at + self.patience <= now {
+                    self.set(number, State::Lost);
+                    found = true;
+                }
+            }
+            if !found && self.lost == 0 && self.in_flight == 0 {
+                // All that is under way is held, and what holds it up has come: the answer was lost.
+                let held = (self.base..self.next).find(|number| self.part_at(*number).state == State::Held);
+                if let Some(number) = held {
+                    self.set(number, State::Lost);
+                }
+            }
+            if found {
+                self.shrink(now);
+                self.patience = (2 * self.patience).min(LONGEST_PATIENCE_US);
+            }
+            self.since = now;
+        }
+        self.silence
+    }
+
+    fn part_at(&self, number: u64) -> &Pending {
+        &self.parts[(number - self.base) as usize]
+    }
+
+    /// When it is to be looked at again at the latest.
+    pub(super) fn due(&self) -> Option<u64> {
+        (self.base < self.next).then_some(self.since + self.patience)
+    }
+
+    /// Nothing posted can succeed any more.
+    pub(super) fn give_up(&mut self) {
+        self.broken = true;
+        let base = self.base;
+        for op in &mut self.ops {
+            // What was done as a whole keeps its end.
+            if op.until > base {
+                op.result = Err(OpError::PeerLost);
+            }
+        }
+        self.base = self.end();
+        self.next = self.base;
+        self.parts.clear();
+        (self.in_flight, self.lost, self.silence) = (0, 0, 0);
+    }
+
+    /// The next completion.
+    pub(super) fn pop(&mut self) -> Option<Completion> {
+        let op = self.ops.front()?;
+        if op.until > self.base {
+            return None;
+        }
+        let completion = Completion { token: op.token, result: op.result };
+        let next_bytes = self.ops.get(1).map_or(self.bytes_base + self.bytes.len() as u64, |next| next.bytes_at);
+        self.bytes.drain(..(next_bytes - self.bytes_base) as usize);
+        self.bytes_base = next_bytes;
+        self.ops.pop_front();
+        self.first_op += 1;
+        Some(completion)
+    }
+}
+
+fn act(work: Work, bytes: &[u8]) -> Act<'_> {
+    match work {
+        Work::Write => Act::Write(bytes),
+        Work::Read(_) => Act::Read,
+        Work::ReadWord => Act::ReadWord,
+        Work::Swap { expected, new } => Act::Swap { expected, new },
+    }
+}
