@@ -13,6 +13,7 @@
 //! 5. *Visibility.* A completed write is visible to the owner, and to whoever learns of the completion through memory.
 //! 6. *Revocation.* Once [`Fabric::revoke`] has completed, a write of that peer either is already visible to the owner in whole or completes
 //!    at the peer with [`OpError::AccessLost`]. A write that completes `Ok` had the grant after its last byte was stored.
+//!    What a writer posts after it has seen anything that the owner did after a [`Fabric::grant`] is under that grant; what it posts earlier may not be.
 //! 7. *Zombies.* A dead process's memory stays reachable on backends that say so ([`Fabric::ZOMBIES_REACHABLE`]); elsewhere operations on
 //!    it complete with [`OpError::PeerLost`] in bounded time.
 //! 8. *Datagrams* ([`Fabric::send`]) may be lost, repeated or reordered, are never altered, and come only from authenticated peers of this

@@ -55,3 +55,11 @@ pub fn packets(bytes: &[u8]) {
 pub fn stream(bytes: &[u8]) {
     crate::meeting::tcp::stream::check(bytes);
 }
+
+/// Packets between ordinary hosts, before and after they have been opened, and offers.
+///
+/// # Panics
+/// When one that nobody has sealed opens, or one that opens does what its sender may not.
+pub fn sealed_packets(bytes: &[u8]) {
+    crate::ethernet::fuzz::check(bytes);
+}

@@ -148,6 +148,9 @@ impl<H: Harness> World<H> {
                 let next = 1 - writer;
                 let peer = self.cluster.peer(OWNER, next);
                 self.cluster.harness.fabric(OWNER).grant(peer, LANE);
+                // The writer counts on the grant from when it sees what the owner did after it.
+                let word = self.cluster.public(OWNER, next, 0);
+                assert_eq!(self.cluster.write(OWNER, word, &[self.serial]), Ok(0));
                 self.grants[next] += 1;
                 self.permission = Permission::Held(next);
             }

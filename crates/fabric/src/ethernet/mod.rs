@@ -1,16 +1,50 @@
 //! The fabric of ordinary hosts: one-sided memory over sealed UDP.
 //!
+//! Processes meet over TCP, prove to each other that they have the cluster's key, and agree on keys of their own. From then on operations are packets of UDP,
+//! encrypted and authenticated, which the owner's processor answers: in a turn of the endpoint's thread, or by a stand-in while that thread does something else.
+//!
 //! | file | what stands there |
 //! |---|---|
 //! | `packet` | what packets look like |
 //! | `seal` | keys, encryption, and what is refused as forged or repeated |
 //! | `requester`, `responder` | the two halves of a flow, as pure state machines |
+//! | `mail` | datagrams in parts |
+//! | `serving` | the guarded half of an endpoint: what others ask of it |
+//! | `stand_in` | the thread that serves while the endpoint's does not |
+//! | `peer`, `offer` | what two processes keep for each other, and what they tell each other when they meet |
+//! | `endpoint` | the contract's operations |
+//! | `mangled` | a hostile wire, for tests |
 //! | `canary` | known bugs that the model tests have to find |
+//!
+//! # Rules
+//! - The asker does all the remembering. A responder is a function of its state and one packet, so any thread may be the responder.
+//! - A response says everything between what the asker has confirmed and `done`.
+//! - Every effect that a peer has on our memory is made under one guard. So a revocation is a store under the guard, and nothing can come late.
+//! - Nothing in clear is believed: only what opens under the keys of this connection of these two lives.
+//! - No counter is used twice: a repetition is sealed anew.
 
 mod canary;
+mod config;
+mod endpoint;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
+mod mail;
+#[cfg(any(test, feature = "conformance"))]
+mod mangled;
+mod offer;
 mod packet;
+mod peer;
 mod requester;
 mod responder;
 mod seal;
+mod serving;
+mod stand_in;
+mod standalone;
 #[cfg(test)]
 mod tests;
+
+pub use config::{DEFAULT_GIVE_UP, EthernetConfig, StartError};
+pub use endpoint::EthernetFabric;
+#[cfg(any(test, feature = "conformance"))]
+pub use mangled::Mangling;
+pub use serving::EthernetCounters;

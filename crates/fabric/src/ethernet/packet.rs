@@ -390,7 +390,7 @@ pub(super) fn decode_response(body: &[u8]) -> Option<Response<'_>> {
         _ => {
             let number = bytes.u64()?;
             let read = bytes.0;
-            if read.is_empty() || read.len() % 8 != 0 || read.len() > MAX_PART_BYTES {
+            if read.is_empty() || !read.len().is_multiple_of(8) || read.len() > MAX_PART_BYTES {
                 return None;
             }
             Some((number, read))

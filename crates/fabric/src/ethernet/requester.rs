@@ -38,7 +38,10 @@ pub(super) enum Work {
     /// Into our memory.
     Read(Local),
     ReadWord,
-    Swap { expected: u64, new: u64 },
+    Swap {
+        expected: u64,
+        new: u64,
+    },
 }
 
 /// Where an operation acts, or why it cannot.
@@ -160,11 +163,6 @@ impl Requester {
     /// Whether no operation is without its end.
     pub(super) fn is_empty(&self) -> bool {
         self.ops.is_empty()
-    }
-
-    /// Whether an answer is awaited, or something waits to be sent.
-    pub(super) fn is_busy(&self) -> bool {
-        !self.parts.is_empty()
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -383,7 +381,8 @@ impl Requester {
                 (Work::Write, None) => {}
                 (Work::ReadWord | Work::Swap { .. }, Some(Outcome::Word(word))) => self.ops[at].result = Ok(word),
                 // So that the canary shows as a wrong result and not as a peer that is given up.
-                (Work::Swap { .. } | Work::ReadWord, None) if Canary::GapBelieved.is_planted() || Canary::ForgottenRefusal.is_planted() => {}
+                (Work::Swap { .. } | Work::ReadWord, None) if Canary::GapBelieved.is_planted() || Canary::ForgottenRefusal.is_planted() => {
+                }
                 _ => return Err(Malformed),
             }
             self.set(number, State::Done);

@@ -175,7 +175,13 @@ impl Responder {
 
     /// Writes the bodies of the responses that are owed, one after another: `emit` takes each from the buffer behind what stands there when `begin` has been
     /// called with it.
-    pub(super) fn answer(&mut self, regions: &impl Regions, packet: &mut Vec<u8>, begin: impl Fn(&mut Vec<u8>), mut emit: impl FnMut(&mut Vec<u8>)) {
+    pub(super) fn answer(
+        &mut self,
+        regions: &impl Regions,
+        packet: &mut Vec<u8>,
+        begin: impl Fn(&mut Vec<u8>),
+        mut emit: impl FnMut(&mut Vec<u8>),
+    ) {
         self.owes = false;
         let mut base = self.confirmed;
         let mut read = [0; MAX_PART_BYTES];

@@ -52,9 +52,16 @@ enum Expected {
     Plain,
     Word(u64),
     /// These words land there.
-    Read { at: usize, words: Vec<u64> },
+    Read {
+        at: usize,
+        words: Vec<u64>,
+    },
     /// A record in the lane; how often the lane had been taken and given when it was posted, and whether it was the asker's then.
-    Record { serial: u64, changes: usize, granted: bool },
+    Record {
+        serial: u64,
+        changes: usize,
+        granted: bool,
+    },
 }
 
 /// One asker, one owner, and what lies between them.
@@ -111,7 +118,7 @@ impl World {
         self.posted += 1;
         let region = if lane { LANE } else { PUBLIC };
         let mut target = Ok(Target { lane, region, offset: at * 8, epoch: if lane { self.told } else { 0 } });
-        if lane && self.told % 2 == 0 && matches!(work, Work::Write) {
+        if lane && self.told.is_multiple_of(2) && matches!(work, Work::Write) {
             target = Err(OpError::AccessLost);
         }
         self.expected.push_back(expected);

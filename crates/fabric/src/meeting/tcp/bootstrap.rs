@@ -245,7 +245,7 @@ impl<C: Carrier> Bootstrap<C> {
         }
     }
 
-    fn connected(&mut self, handshake: Handshake<C>, peer: Box<C::Peer>) {
+    fn connected(&mut self, handshake: Handshake<C>, mut peer: Box<C::Peer>) {
         let (id, identity) = (handshake.number, handshake.meeting.peer().expect("connected with it").0);
         // A later life of a node ends an earlier one, of whose death nothing may have been heard.
         let earlier = |c: &Connection| {
@@ -260,7 +260,7 @@ impl<C: Carrier> Bootstrap<C> {
         }
         tracing::info!(peer = id.0, "connected with {}", describe(identity));
         self.connections.push(Connection { peer: id, identity, stream: Some(handshake.stream) });
-        self.carrier.connected(id, &peer);
+        self.carrier.connected(id, &mut peer);
         self.shared.count_connected();
         self.shared.leave(Note::Up(id, peer));
     }

@@ -50,7 +50,7 @@ pub(crate) trait Carrier: Send + 'static {
     fn connect(&self, kept: Self::Kept, introduction: Introduction<'_>) -> Result<Self::Peer, Refusal>;
 
     /// Both ends have agreed. The endpoint hears of it after this.
-    fn connected(&self, peer: PeerId, made: &Self::Peer) {
+    fn connected(&self, peer: PeerId, made: &mut Self::Peer) {
         let _ = (peer, made);
     }
 

@@ -1,0 +1,643 @@
+//! The endpoint: the contract's operations over the two halves.
+//!
+//! Operations are gathered as they are posted and sent when the endpoint is polled, as many in a packet as fit. In each turn it serves the others, takes what has
+//! come back, and sends what is due.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+
+use super::mail;
+use super::packet::{Head, Kind};
+use super::peer::{Line, Own, Peer, find};
+use super::requester::{Requester, Target, Work};
+use super::seal::{Rejected, Sealer, body};
+use super::serving::EthernetCounters;
+use crate::contract::{
+    Completion, Fabric, Identity, Local, LocalRegion, MAX_DATAGRAM_BYTES, Memory, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region,
+    RegionName, Remote, Token,
+};
+use crate::exchange::BootstrapCounters;
+use crate::host::memory::{self, Area};
+use crate::host::{DeathWords, DeathWordsError};
+use crate::invariant;
+use crate::meeting::describe;
+use crate::meeting::tcp::shared::{Command, Note, Shared};
+use crate::primitive::{Ordering, fence, load_words, store_words};
+use crate::pulse::Pulse;
+
+/// Responses that are taken in one turn at most.
+const RESPONSES: usize = 64;
+/// An owner that has changed a lane's permission so often gives up the connection with its writer: epochs are not used twice.
+const MOST_EPOCHS: u32 = 1 << 31;
+
+/// A connected process, and what is under way to it.
+#[derive(Debug)]
+struct Entry {
+    peer: Peer,
+    gone: bool,
+    requester: Requester,
+    /// Whether it is among those to be worked on.
+    active: bool,
+    datagrams: u32,
+}
+
+/// A process's endpoint on the fabric of ordinary hosts. It can be moved to another thread; only one uses it at a time.
+///
+/// Dropping it closes all connections: the peers see `Gone`.
+#[derive(Debug)]
+pub struct EthernetFabric {
+    identity: Identity,
+    own: Arc<Own>,
+    entries: Vec<Option<Box<Entry>>>,
+    members: Vec<PeerId>,
+    /// Whose responses are marked with which number.
+    asking: HashMap<u32, PeerId>,
+    active: Vec<PeerId>,
+    ready: VecDeque<Completion>,
+    line: Arc<Line>,
+    /// Both sockets, and the bell.
+    sources: OwnedFd,
+    began: Instant,
+    give_up_us: u64,
+    packet: Vec<u8>,
+    /// What has come in as responses.
+    counters: EthernetCounters,
+    /// Whether packets to be served may have been left behind.
+    more: bool,
+    shared: Arc<Shared<Peer>>,
+    threads: [Option<JoinHandle<()>>; 2],
+    listens_at: Option<SocketAddr>,
+}
+
+const ANSWERS: u64 = 0;
+const ASKS: u64 = 1;
+const BELL: u64 = 2;
+
+/// An epoll instance with all that ends a sleep of the endpoint.
+pub(super) fn sources(line: &Line) -> std::io::Result<OwnedFd> {
+    let sources = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let of = |n| epoll::EventData::new_u64(n);
+    epoll::add(&sources, &line.answers, of(ANSWERS), epoll::EventFlags::IN)?;
+    epoll::add(&sources, &line.asks, of(ASKS), epoll::EventFlags::IN)?;
+    epoll::add(&sources, &line.bell, of(BELL), epoll::EventFlags::IN)?;
+    Ok(sources)
+}
+
+impl EthernetFabric {
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn new(
+        identity: Identity,
+        own: Arc<Own>,
+        line: Arc<Line>,
+        sources: OwnedFd,
+        give_up: Duration,
+        shared: Arc<Shared<Peer>>,
+        threads: [JoinHandle<()>; 2],
+        listens_at: Option<SocketAddr>,
+    ) -> EthernetFabric {
+        EthernetFabric {
+            identity,
+            own,
+            // Nobody has the number of the process itself.
+            entries: vec![None],
+            members: Vec::with_capacity(64),
+            asking: HashMap::new(),
+            active: Vec::with_capacity(64),
+            ready: VecDeque::with_capacity(1024),
+            line,
+            sources,
+            began: Instant::now(),
+            give_up_us: give_up.as_micros() as u64,
+            packet: Vec::with_capacity(2048),
+            counters: EthernetCounters::default(),
+            more: false,
+            shared,
+            threads: threads.map(Some),
+            listens_at,
+        }
+    }
+
+    /// Who this process is.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Where it listens for others; the port is the system's choice if the configuration said 0.
+    pub fn listens_at(&self) -> Option<SocketAddr> {
+        self.listens_at
+    }
+
+    /// Accepts connections from now on, where [`super::EthernetConfig::closed`] was set; those that came earlier have waited.
+    pub fn open(&self) {
+        self.shared.ask(Command::Open);
+    }
+
+    /// Asks to be connected with a member, which listens at `at`, whenever it is there: now, later, and again after it has restarted (each life
+    /// comes as an `Up` event with a number of its own). Returns at once.
+    pub fn connect(&self, node: NodeId, at: SocketAddr) {
+        self.shared.ask(Command::Connect(node, at));
+    }
+
+    /// Takes [`EthernetFabric::connect`] back. A connection that stands is kept; [`Fabric::forget`] ends it.
+    pub fn disconnect(&self, node: NodeId) {
+        self.shared.ask(Command::Disconnect(node));
+    }
+
+    /// What has happened to connections.
+    pub fn bootstrap_counters(&self) -> BootstrapCounters {
+        self.shared.counters()
+    }
+
+    /// Why the latest refused handshake was refused, by us or by the other end; names both and what they disagree about.
+    pub fn last_refusal(&self) -> Option<String> {
+        self.shared.last_refusal()
+    }
+
+    /// Why the latest connection came to nothing that was refused for the builds of its two ends, if that was less than `within` ago.
+    pub fn misfit(&self, within: Duration) -> Option<String> {
+        self.shared.misfit(within)
+    }
+
+    /// What has become of packets that came in.
+    pub fn packet_counters(&self) -> EthernetCounters {
+        let served = self.line.guard().counters;
+        EthernetCounters {
+            taken: served.taken + self.counters.taken,
+            foreign: served.foreign + self.counters.foreign,
+            unknown: served.unknown + self.counters.unknown,
+            repeated: served.repeated + self.counters.repeated,
+            forged: served.forged + self.counters.forged,
+            malformed: served.malformed + self.counters.malformed,
+            dropped: served.dropped,
+        }
+    }
+
+    /// Makes words of a public region the calling thread's death words, which the kernel marks when the thread dies. Others see it as long as they reach this
+    /// process, which is not for long: another thread may still serve them for the moment in which the kernel ends the process.
+    ///
+    /// # Errors
+    /// See [`DeathWordsError`].
+    pub fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
+        let area = find(&self.own.public, region).ok_or(DeathWordsError::Region(region.0))?;
+        DeathWords::register_in(area.clone(), words)
+    }
+
+    /// What any thread calls to end this endpoint's sleep, or the next one.
+    pub fn bell(&self) -> impl Fn() + Send + 'static {
+        let line = self.line.clone();
+        move || line.ring()
+    }
+
+    /// Readable when there is something for the endpoint to do, so that a sleep among other descriptors ends.
+    pub fn sources(&self) -> BorrowedFd<'_> {
+        self.sources.as_fd()
+    }
+
+    /// The thread is about to sleep where [`EthernetFabric::sources`] end its sleep: nobody stands in for it. A turn follows, as a last look.
+    pub fn fall_asleep(&self) {
+        self.line.asleep.store(true, Ordering::Release);
+    }
+
+    /// The thread is awake.
+    pub fn wake_up(&self) {
+        if self.line.asleep.swap(false, Ordering::AcqRel)
+            && let Some(thread) = &self.threads[1]
+        {
+            thread.thread().unpark();
+        }
+    }
+
+    /// How long the endpoint may be left alone, unless its sources say otherwise. `None`: for ever.
+    pub fn due_in(&self) -> Option<Duration> {
+        let now = self.now();
+        let due = self.active.iter().filter_map(|id| self.entry(*id)?.requester.due()).min()?;
+        Some(Duration::from_micros(due.saturating_sub(now)))
+    }
+
+    /// Sleeps until there may be something to do, or for so long.
+    pub fn sleep(&self, timeout: Duration) {
+        let timeout = self.due_in().map_or(timeout, |due| due.min(timeout));
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        let mut found = Vec::with_capacity(4);
+        // A signal ends it as well.
+        let _ = epoll::wait(&self.sources, rustix::buffer::spare_capacity(&mut found), Some(&timeout));
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_micros() as u64
+    }
+
+    fn entry(&self, peer: PeerId) -> Option<&Entry> {
+        self.entries.get(peer.0 as usize)?.as_deref()
+    }
+
+    fn entry_mut(&mut self, peer: PeerId) -> Option<&mut Entry> {
+        self.entries.get_mut(peer.0 as usize)?.as_deref_mut()
+    }
+
+    fn insert(&mut self, id: PeerId, peer: Peer) {
+        let at = id.0 as usize;
+        if self.entries.len() <= at {
+            self.entries.resize_with(at + 1, || None);
+        }
+        self.asking.insert(peer.asking, id);
+        let entry = Entry { peer, gone: false, requester: Requester::new(), active: false, datagrams: 0 };
+        self.entries[at] = Some(Box::new(entry));
+    }
+
+    fn local(&self, region: LocalRegion) -> Option<&Area> {
+        match region {
+            LocalRegion::Public(name) => find(&self.own.public, name),
+            LocalRegion::Lane { writer, name } => find(&self.entry(writer)?.peer.lanes.lanes, name),
+        }
+    }
+
+    /// Resolves an address of a peer, or says why nothing can be done there.
+    fn locate(&self, at: Remote, len: usize, changes: bool) -> Result<Target, OpError> {
+        let peer = &self.entry(at.peer).ok_or(OpError::PeerLost)?.peer;
+        let (lane, region) = match at.region {
+            Region::Public(region) => (false, region),
+            Region::Lane(region) => (true, region),
+        };
+        let regions = if lane { &peer.theirs } else { &peer.public };
+        let place = regions.iter().position(|(name, _)| *name == region);
+        invariant!(place.is_some(), "the peer offers no such region: {at:?}");
+        let place = place.expect("just checked");
+        check(at, len, regions[place].1);
+        let epoch = if lane { peer.told.of(place) } else { 0 };
+        // Even epochs are of revocations.
+        if changes && (if lane { epoch.is_multiple_of(2) } else { !peer.writable }) {
+            return Err(OpError::AccessLost);
+        }
+        Ok(Target { lane, region, offset: at.offset, epoch })
+    }
+
+    /// The words of our own memory that an operation on ourselves is about.
+    fn own_words(&self, at: Remote, len: usize) -> &Memory {
+        let Region::Public(name) = at.region else { panic!("broken invariant: no lane is kept for oneself: {at:?}") };
+        let area = find(&self.own.public, name);
+        invariant!(area.is_some(), "no such region of ours: {at:?}");
+        let area = area.expect("just checked");
+        check(at, len, area.bytes());
+        &area.memory()[at.offset / 8..(at.offset + len) / 8]
+    }
+
+    fn post(&mut self, at: Remote, work: Work, len: usize, bytes: &[u8], token: Token) {
+        let target = self.locate(at, len, matches!(work, Work::Write | Work::Swap { .. }));
+        let Some(entry) = self.entry_mut(at.peer) else {
+            self.ready.push_back(Completion { token, result: Err(OpError::PeerLost) });
+            return;
+        };
+        entry.requester.post(token, target, work, len, bytes);
+        self.activate(at.peer);
+    }
+
+    fn activate(&mut self, id: PeerId) {
+        if let Some(entry) = self.entry_mut(id)
+            && !entry.active
+        {
+            entry.active = true;
+            self.active.push(id);
+        }
+    }
+
+    /// One turn: serves, takes, sends.
+    fn progress(&mut self) {
+        // Only this thread stores it, and only a change means anything.
+        self.line.polled.store(self.line.polled.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let mut found: [std::mem::MaybeUninit<epoll::Event>; 3] = [const { std::mem::MaybeUninit::uninit() }; 3];
+        let (mut serve, mut take) = (self.more, false);
+        if let Ok((events, _)) = epoll::wait(&self.sources, &mut found, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            for event in events {
+                match event.data.u64() {
+                    ANSWERS => serve = true,
+                    ASKS => take = true,
+                    _ => {
+                        let mut rung = [0; 8];
+                        let _ = rustix::io::read(&self.line.bell, &mut rung);
+                    }
+                }
+            }
+        }
+        if serve && let Some(mut serving) = self.line.try_guard() {
+            self.more = serving.serve(&self.line);
+        }
+        if !take && self.active.is_empty() {
+            return;
+        }
+        let now = self.now();
+        if take {
+            self.take(now);
+        }
+        let mut at = 0;
+        while at < self.active.len() {
+            let id = self.active[at];
+            if self.work_on(id, now) {
+                at += 1;
+            } else {
+                self.active.swap_remove(at);
+            }
+        }
+    }
+
+    /// Takes responses.
+    fn take(&mut self, now: u64) {
+        let mut buffer = [0; 2048];
+        for _ in 0..RESPONSES {
+            let len = match self.line.asks.recv_from(&mut buffer) {
+                Ok((len, _)) => len,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                // What a socket reports besides are troubles of single packets.
+                Err(_) => continue,
+            };
+            let packet = &mut buffer[..len];
+            let Some(head) = Head::decode(packet).filter(|head| head.kind == Kind::Response) else {
+                self.counters.foreign += 1;
+                continue;
+            };
+            let Some(id) = self.asking.get(&head.flow).copied() else {
+                self.counters.unknown += 1;
+                continue;
+            };
+            let Some(mut entry) = self.entries[id.0 as usize].take() else { continue };
+            match entry.peer.opener.open(head, packet) {
+                Ok(_) => {
+                    self.counters.taken += 1;
+                    let told = &entry.peer.told;
+                    let land = |landed: super::requester::Landed<'_>| {
+                        // A lane that has been forgotten meanwhile has no memory, and nobody reads it.
+                        let own = match landed.into.region {
+                            LocalRegion::Lane { writer, name } if writer == id => find(&entry.peer.lanes.lanes, name),
+                            region => self.local(region),
+                        };
+                        if let Some(area) = own {
+                            fence(Ordering::Release);
+                            store_words(&area.memory()[landed.into.offset / 8..], landed.bytes);
+                        }
+                    };
+                    if entry.requester.take(body(packet), now, |grants| told.note(grants), land).is_err() {
+                        self.counters.malformed += 1;
+                    }
+                }
+                Err(Rejected::Repeated) => self.counters.repeated += 1,
+                Err(Rejected::Forged) => self.counters.forged += 1,
+            }
+            self.entries[id.0 as usize] = Some(entry);
+        }
+    }
+
+    /// Sends what is due to a peer and moves what is done to the completions. Whether there is more to be done.
+    fn work_on(&mut self, id: PeerId, now: u64) -> bool {
+        let give_up_us = self.give_up_us;
+        let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else { return false };
+        let Entry { peer, requester, .. } = entry;
+        let silence = requester.tick(now);
+        if silence > give_up_us {
+            self.give_up(id, &format!("it has not answered for {} ms", silence / 1000));
+        } else {
+            let Peer { sealer, epochs, answers_at, .. } = peer;
+            let line = &self.line;
+            requester.send(now, epochs.iter(), &mut self.packet, Sealer::begin, |packet| {
+                sealer.seal(Kind::Request, packet);
+                line.send(&line.asks, packet, *answers_at);
+            });
+        }
+        self.release(id);
+        let Some(entry) = self.entries[id.0 as usize].as_deref_mut() else { return false };
+        entry.active = !entry.requester.is_empty();
+        entry.active
+    }
+
+    /// Moves what is done, in order, to the completions.
+    fn release(&mut self, id: PeerId) {
+        if let Some(entry) = self.entries[id.0 as usize].as_deref_mut() {
+            while let Some(completion) = entry.requester.pop() {
+                self.ready.push_back(completion);
+            }
+        }
+    }
+
+    /// Nothing more can be done with a peer: ends its operations, and its connection.
+    fn give_up(&mut self, id: PeerId, why: &str) {
+        let Some(entry) = self.entry_mut(id) else { return };
+        if entry.requester.is_broken() {
+            return;
+        }
+        tracing::warn!(peer = id.0, "the connection with {} is given up: {why}", describe(entry.peer.identity));
+        entry.requester.give_up();
+        self.activate(id);
+        self.shared.ask(Command::Cut(id));
+    }
+
+    /// Takes the permission on one of our lanes away, or gives it again.
+    fn change(&mut self, writer: PeerId, name: RegionName, granted: bool) {
+        // A writer that is forgotten has no lane, so nobody reads what it writes.
+        let Some(entry) = self.entry(writer) else { return };
+        let lane = entry.peer.lanes.lanes.iter().position(|(of, _)| *of == name);
+        invariant!(lane.is_some(), "we keep no lane {} for {writer:?}", name.0);
+        let lane = lane.expect("just checked");
+        let mut serving = self.line.guard();
+        // Where the connection is lost, nothing is written any more.
+        if let Some(responder) = serving.responder(entry.peer.asked) {
+            let epoch = responder.change(lane, granted);
+            entry.peer.epochs.set(lane, epoch);
+            drop(serving);
+            if epoch > MOST_EPOCHS {
+                self.give_up(writer, "the permission on one of its lanes has been changed too often");
+            }
+        }
+    }
+
+    fn send_parts(&mut self, to: PeerId, datagram: &[u8]) {
+        let Some(entry) = self.entries[to.0 as usize].as_deref_mut() else { return };
+        entry.datagrams = entry.datagrams.wrapping_add(1);
+        let (packet, line, peer) = (&mut self.packet, &self.line, &mut entry.peer);
+        mail::parts(entry.datagrams, datagram, |head, bytes| {
+            Sealer::begin(packet);
+            packet.extend_from_slice(&head);
+            packet.extend_from_slice(bytes);
+            peer.sealer.seal(Kind::Datagram, packet);
+            line.send(&line.asks, packet, peer.answers_at);
+        });
+    }
+}
+
+fn check(at: Remote, len: usize, bytes: usize) {
+    invariant!(
+        at.offset.is_multiple_of(8) && len.is_multiple_of(8) && at.offset.checked_add(len).is_some_and(|end| end <= bytes),
+        "{len} bytes at {at:?}, a region of {bytes} bytes"
+    );
+}
+
+impl Fabric for EthernetFabric {
+    const ZOMBIES_REACHABLE: bool = false;
+
+    #[inline]
+    fn memory(&self, region: LocalRegion) -> Option<&Memory> {
+        self.local(region).map(Area::memory)
+    }
+
+    fn pulse(&self, words: &[(RegionName, usize)]) -> Pulse {
+        memory::pulse(words, |name| find(&self.own.public, name))
+    }
+
+    fn write(&mut self, at: Remote, bytes: &[u8], token: Token) {
+        if at.peer == PeerId::SELF {
+            fence(Ordering::Release);
+            store_words(self.own_words(at, bytes.len()), bytes);
+            self.ready.push_back(Completion { token, result: Ok(0) });
+            return;
+        }
+        self.post(at, Work::Write, bytes.len(), bytes, token);
+    }
+
+    fn read(&mut self, from: Remote, into: Local, len: usize, token: Token) {
+        let target = self.local(into.region);
+        invariant!(target.is_some(), "no such region of ours: {into:?}");
+        let target = target.expect("just checked");
+        invariant!(
+            into.offset.is_multiple_of(8) && into.offset.checked_add(len).is_some_and(|end| end <= target.bytes()),
+            "{len} bytes into {into:?}, a region of {} bytes",
+            target.bytes()
+        );
+        if from.peer == PeerId::SELF {
+            let mut bytes = vec![0; len];
+            load_words(self.own_words(from, len), &mut bytes);
+            fence(Ordering::SeqCst);
+            store_words(&target.memory()[into.offset / 8..], &bytes);
+            self.ready.push_back(Completion { token, result: Ok(0) });
+            return;
+        }
+        self.post(from, Work::Read(into), len, &[], token);
+    }
+
+    fn read_word(&mut self, from: Remote, token: Token) {
+        if from.peer == PeerId::SELF {
+            let word = self.own_words(from, 8)[0].load(Ordering::SeqCst);
+            self.ready.push_back(Completion { token, result: Ok(word) });
+            return;
+        }
+        self.post(from, Work::ReadWord, 8, &[], token);
+    }
+
+    fn compare_and_swap(&mut self, at: Remote, expected: u64, new: u64, token: Token) {
+        if at.peer == PeerId::SELF {
+            let word = &self.own_words(at, 8)[0];
+            let found = word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|found| found);
+            self.ready.push_back(Completion { token, result: Ok(found) });
+            return;
+        }
+        self.post(at, Work::Swap { expected, new }, 8, &[], token);
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Option<Completion> {
+        if self.ready.is_empty() {
+            self.progress();
+        }
+        // What completes is ordered before whatever the caller does next.
+        fence(Ordering::SeqCst);
+        self.ready.pop_front()
+    }
+
+    fn send(&mut self, to: PeerId, datagram: &[u8]) {
+        invariant!(datagram.len() <= MAX_DATAGRAM_BYTES, "datagram of {} bytes, at most {MAX_DATAGRAM_BYTES} are allowed", datagram.len());
+        if to == PeerId::SELF {
+            return self.line.guard().deliver(to, datagram.to_vec());
+        }
+        // Clients neither send any nor get any.
+        let is_member = |entry: &Entry| !entry.gone && entry.peer.identity.kind == PeerKind::Member;
+        if self.identity.kind == PeerKind::Member && self.entry(to).is_some_and(is_member) {
+            self.send_parts(to, datagram);
+        }
+    }
+
+    fn multicast(&mut self, datagram: &[u8]) {
+        for at in 0..self.members.len() {
+            self.send(self.members[at], datagram);
+        }
+    }
+
+    fn receive(&mut self, into: &mut Vec<u8>) -> Option<PeerId> {
+        let (from, datagram) = self.line.guard().collect()?;
+        into.clear();
+        into.extend_from_slice(&datagram);
+        Some(from)
+    }
+
+    #[inline]
+    fn event(&mut self) -> Option<PeerEvent> {
+        loop {
+            match self.shared.note()? {
+                Note::Up(id, peer) => {
+                    let identity = peer.identity;
+                    self.insert(id, *peer);
+                    if identity.kind == PeerKind::Member {
+                        self.members.push(id);
+                    }
+                    return Some(PeerEvent::Up { peer: id, identity });
+                }
+                Note::Gone(id) => {
+                    // Forgotten meanwhile: nobody wants to know.
+                    if let Some(entry) = self.entry_mut(id) {
+                        entry.gone = true;
+                        entry.requester.give_up();
+                        self.activate(id);
+                        return Some(PeerEvent::Gone { peer: id, certain: false });
+                    }
+                }
+            }
+        }
+    }
+
+    fn grant(&mut self, writer: PeerId, name: RegionName) {
+        self.change(writer, name, true);
+    }
+
+    fn revoke(&mut self, writer: PeerId, name: RegionName, token: Token) {
+        self.change(writer, name, false);
+        fence(Ordering::SeqCst);
+        self.ready.push_back(Completion { token, result: Ok(0) });
+    }
+
+    // A packet wakes whoever sleeps.
+    fn nudge(&mut self, _peer: PeerId) {}
+
+    fn forget(&mut self, peer: PeerId) {
+        invariant!(peer != PeerId::SELF, "a process cannot forget itself");
+        self.line.guard().remove(peer);
+        if let Some(entry) = self.entry_mut(peer) {
+            let asking = entry.peer.asking;
+            entry.requester.give_up();
+            self.release(peer);
+            self.asking.remove(&asking);
+        }
+        if let Some(entry) = self.entries.get_mut(peer.0 as usize) {
+            *entry = None;
+        }
+        self.members.retain(|id| *id != peer);
+        self.active.retain(|id| *id != peer);
+        self.shared.ask(Command::Forget(peer, None));
+    }
+}
+
+impl Drop for EthernetFabric {
+    fn drop(&mut self) {
+        self.shared.ask(Command::Stop);
+        let stop: &AtomicBool = &self.line.stop;
+        stop.store(true, Ordering::Release);
+        for thread in self.threads.iter_mut().filter_map(Option::take) {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                tracing::error!("a thread of the endpoint panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! What two processes keep for each other.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use rustix::event::EventfdFlags;
+
+use super::mail::Assembly;
+use super::offer::{Offer, secrets, share_of};
+use super::packet::Grants;
+use super::responder::{Regions, Responder};
+use super::seal::{Opener, Sealer};
+use super::serving::{Served, Serving};
+use crate::contract::{Identity, Memory, PeerId, PeerKind, RegionName, RegionSpec};
+use crate::host::memory::{self, Access, Area, Map, page};
+use crate::host::plan::{LanesPlan, PublicPlan};
+use crate::meeting::Refusal;
+use crate::meeting::regions::lanes_for;
+use crate::meeting::tcp::{self, Introduction};
+use crate::meeting::wire::Said;
+
+/// A named stretch of memory.
+pub(super) type Named = (RegionName, Area);
+
+/// Regions are few: looking through the list beats any table.
+pub(super) fn find(regions: &[Named], name: RegionName) -> Option<&Area> {
+    regions.iter().find(|(n, _)| *n == name).map(|(_, area)| area)
+}
+
+fn map(bytes: usize) -> io::Result<Arc<Map>> {
+    let bytes = bytes.max(1).next_multiple_of(page());
+    let fd = memory::create("martlet-ethernet", bytes)?;
+    Map::new(&fd, 0, bytes, Access::ReadWrite, false)
+}
+
+/// The memory of this process that all its peers share.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) spec: RegionSpec,
+    pub(super) public: Box<[Named]>,
+}
+
+impl Own {
+    pub(super) fn create(spec: RegionSpec) -> io::Result<Own> {
+        let plan = PublicPlan::new(&spec);
+        let map = map(plan.bytes)?;
+        let public = spec.public.iter().zip(&plan.offsets).map(|((name, len), at)| (*name, Area::new(&map, *at, *len))).collect();
+        Ok(Own { spec, public })
+    }
+}
+
+/// The lanes that we keep for one peer, and what else it acts on.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    own: Arc<Own>,
+    pub(super) lanes: Box<[Named]>,
+    /// Whether the peer may change public regions.
+    is_member: bool,
+}
+
+impl Regions for Lanes {
+    fn public(&self, name: RegionName) -> Option<&Memory> {
+        find(&self.own.public, name).map(Area::memory)
+    }
+
+    fn lane(&self, name: RegionName) -> Option<(usize, &Memory)> {
+        let at = self.lanes.iter().position(|(of, _)| *of == name)?;
+        Some((at, self.lanes[at].1.memory()))
+    }
+
+    fn may_change_public(&self) -> bool {
+        self.is_member
+    }
+}
+
+/// The epochs of the lanes that one process keeps for another, by their places, as far as the holder knows.
+#[derive(Debug)]
+pub(super) struct Epochs(Box<[AtomicU32]>);
+
+impl Epochs {
+    fn new(lanes: usize) -> Epochs {
+        Epochs((0..lanes).map(|_| AtomicU32::new(1)).collect())
+    }
+
+    /// What a packet says of them. Stored before anything of the packet takes effect: a process that has seen what was written after a change sees the change.
+    pub(super) fn note(&self, grants: Grants<'_>) {
+        for (lane, epoch) in grants.iter() {
+            if let Some(known) = self.0.get(lane) {
+                known.fetch_max(epoch, Ordering::Release);
+            }
+        }
+    }
+
+    pub(super) fn of(&self, lane: usize) -> u32 {
+        self.0[lane].load(Ordering::Acquire)
+    }
+
+    pub(super) fn set(&self, lane: usize, epoch: u32) {
+        self.0[lane].store(epoch, Ordering::Release);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> + Clone + '_ {
+        self.0.iter().map(|epoch| epoch.load(Ordering::Acquire))
+    }
+}
+
+/// What the threads of an endpoint share: its sockets, and the guarded half.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// Others ask here.
+    pub(super) answers: UdpSocket,
+    /// We ask from here.
+    pub(super) asks: UdpSocket,
+    pub(super) serving: Mutex<Serving>,
+    /// Moves on with each turn of the endpoint's thread.
+    pub(super) polled: AtomicU64,
+    /// Whether that thread sleeps where packets wake it.
+    pub(super) asleep: AtomicBool,
+    pub(super) stop: AtomicBool,
+    /// Ends a sleep.
+    pub(super) bell: rustix::fd::OwnedFd,
+    /// What every packet goes through in tests.
+    #[cfg(any(test, feature = "conformance"))]
+    pub(super) wire: Option<Mutex<super::mangled::Wire>>,
+}
+
+/// The least room for packets that have come and not been taken: the system counts some 2 KiB for each.
+const SOCKET_BYTES: usize = 4 << 20;
+
+impl Line {
+    /// Sockets at the address of that listener, or anywhere.
+    pub(super) fn open(at: Option<SocketAddr>, fixed_port: bool) -> io::Result<Line> {
+        let bind = |port: u16| match at {
+            Some(at) => UdpSocket::bind((at.ip(), port)),
+            // A host without IPv6 has IPv4.
+            None => UdpSocket::bind(("::", port)).or_else(|_| UdpSocket::bind(("0.0.0.0", port))),
+        };
+        let answers = bind(at.filter(|_| fixed_port).map_or(0, |at| at.port()))?;
+        let asks = bind(0)?;
+        for socket in [&answers, &asks] {
+            socket.set_nonblocking(true)?;
+            // Where more is not allowed, fewer packets at once are taken, and more are lost.
+            let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BYTES)
+                .or_else(|_| rustix::net::sockopt::set_socket_recv_buffer_size(socket, SOCKET_BYTES));
+        }
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Line {
+            answers,
+            asks,
+            serving: Mutex::default(),
+            polled: AtomicU64::new(0),
+            asleep: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            bell,
+            #[cfg(any(test, feature = "conformance"))]
+            wire: None,
+        })
+    }
+
+    /// The guarded half, to be held for a moment only.
+    pub(super) fn guard(&self) -> MutexGuard<'_, Serving> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The guarded half, unless the other thread has it and so does what we would do.
+    pub(super) fn try_guard(&self) -> Option<MutexGuard<'_, Serving>> {
+        match self.serving.try_lock() {
+            Ok(serving) => Some(serving),
+            Err(TryLockError::Poisoned(serving)) => Some(serving.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Sends a packet. One that cannot be sent is one that is lost: by a full buffer, a firewall, an unreachable network.
+    pub(super) fn send(&self, socket: &UdpSocket, packet: &[u8], to: SocketAddr) {
+        #[cfg(any(test, feature = "conformance"))]
+        if let Some(wire) = &self.wire {
+            return wire.lock().unwrap_or_else(PoisonError::into_inner).send(socket, packet, to);
+        }
+        let _ = socket.send_to(packet, to);
+    }
+
+    /// Ends the sleep of the endpoint's thread, or the next one.
+    pub(super) fn ring(&self) {
+        // It fails only when it has been rung often, and once is enough.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// An address in the form that our sockets take.
+    fn reach(&self, at: SocketAddr) -> SocketAddr {
+        let ours_is_v6 = self.asks.local_addr().is_ok_and(|at| at.is_ipv6());
+        let ip = match at.ip() {
+            IpAddr::V4(ip) if ours_is_v6 => IpAddr::V6(ip.to_ipv6_mapped()),
+            IpAddr::V6(ip) if !ours_is_v6 => IpAddr::V6(ip).to_canonical(),
+            ip => ip,
+        };
+        SocketAddr::new(ip, at.port())
+    }
+}
+
+/// A connected process.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) identity: Identity,
+    /// Of its memory.
+    pub(super) public: Box<[(RegionName, usize)]>,
+    pub(super) theirs: Box<[(RegionName, usize)]>,
+    /// Whether we may change its public regions: not when we are a client.
+    pub(super) writable: bool,
+    /// What it may say of those lanes.
+    pub(super) told: Arc<Epochs>,
+    /// Our lanes for it.
+    pub(super) lanes: Arc<Lanes>,
+    pub(super) epochs: Epochs,
+    /// What its requests are marked with, and responses to ours.
+    pub(super) asked: u32,
+    pub(super) asking: u32,
+    pub(super) answers_at: SocketAddr,
+    pub(super) sealer: Sealer,
+    pub(super) opener: Opener,
+    /// Until both have agreed.
+    served: Option<Box<Served>>,
+}
+
+/// What is kept for a peer that has not said how it is reached.
+pub(super) struct Kept {
+    private: [u8; 32],
+    asked: u32,
+    asking: u32,
+    lanes: Arc<Lanes>,
+}
+
+/// What this fabric adds to a meeting.
+pub(super) struct Carrier {
+    pub(super) own: Arc<Own>,
+    pub(super) line: Arc<Line>,
+}
+
+/// Bytes that no other process can guess.
+fn random<const N: usize>() -> Result<[u8; N], Refusal> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
+            .map_err(|e| format!("no random numbers ({e})"))?;
+    }
+    Ok(bytes)
+}
+
+impl tcp::Carrier for Carrier {
+    type Kept = Kept;
+    type Peer = Peer;
+
+    fn keep(&self, _: PeerKind, theirs: PeerKind, _: &RegionSpec) -> Result<Kept, Refusal> {
+        let ours = lanes_for(&self.own.spec, theirs);
+        let plan = LanesPlan::new(ours, None);
+        let map = map(plan.body).map_err(|e| format!("no memory for it ({e})"))?;
+        let lanes = ours.iter().zip(&plan.offsets).map(|((name, len), at)| (*name, Area::new(&map, *at, *len))).collect();
+        Ok(Kept {
+            private: random()?,
+            asked: u32::from_le_bytes(random()?),
+            asking: u32::from_le_bytes(random()?),
+            lanes: Arc::new(Lanes { own: self.own.clone(), lanes, is_member: theirs == PeerKind::Member }),
+        })
+    }
+
+    fn offer(&self, kept: &Kept, _: PeerKind, _: PeerId) -> Vec<u8> {
+        let port = |socket: &UdpSocket| socket.local_addr().map_or(0, |at| at.port());
+        let ip = self.line.answers.local_addr().ok().map(|at| at.ip().to_canonical()).filter(|ip| !ip.is_unspecified());
+        let (answers_at, asks_at) = (port(&self.line.answers), port(&self.line.asks));
+        Offer { ip, answers_at, asks_at, asked: kept.asked, asking: kept.asking, share: share_of(kept.private) }.encode()
+    }
+
+    fn connect(&self, kept: Kept, introduction: Introduction<'_>) -> Result<Peer, Refusal> {
+        let Introduction { party, meeting, identity, spec, offer: theirs, ours, from } = introduction;
+        let offer = Offer::decode(theirs)?;
+        let dialled = meeting.target.is_some();
+        let offers = if dialled { [ours, theirs] } else { [theirs, ours] }.concat();
+        let said = meeting.said(&offers);
+        let Said { dialer, acceptor, body } = said;
+        let secrets = secrets(&party.key, Said { dialer, acceptor, body }, kept.private, offer.share)?;
+        // The dialer's secrets come first.
+        let (us, them) = if dialled { (0, 1) } else { (1, 0) };
+        let [requests, responses] = [secrets.requests, secrets.responses];
+        let their_lanes: Box<[_]> = lanes_for(spec, party.identity.kind).into();
+        let told = Arc::new(Epochs::new(their_lanes.len()));
+        let served = Served {
+            opener: Opener::new(requests[them].clone()),
+            sealer: Sealer::new(responses[them].clone(), offer.asking),
+            responder: Responder::new(kept.lanes.lanes.len()),
+            lanes: kept.lanes.clone(),
+            told: told.clone(),
+            asks_at: self.line.reach(offer.asks_at(from)),
+            assembly: Assembly::default(),
+            is_member: identity.kind == PeerKind::Member && party.identity.kind == PeerKind::Member,
+        };
+        Ok(Peer {
+            identity,
+            public: spec.public.clone().into(),
+            theirs: their_lanes,
+            writable: party.identity.kind == PeerKind::Member,
+            told,
+            epochs: Epochs::new(kept.lanes.lanes.len()),
+            lanes: kept.lanes,
+            asked: kept.asked,
+            asking: kept.asking,
+            answers_at: self.line.reach(offer.answers_at(from)),
+            sealer: Sealer::new(requests[us].clone(), offer.asked),
+            opener: Opener::new(responses[us].clone()),
+            served: Some(Box::new(served)),
+        })
+    }
+
+    fn connected(&self, peer: PeerId, made: &mut Peer) {
+        let served = made.served.take().expect("two agree once");
+        self.line.guard().add(made.asked, peer, served);
+        self.line.ring();
+    }
+
+    fn lost(&self, peer: PeerId) {
+        self.line.guard().remove(peer);
+        self.line.ring();
+    }
+}

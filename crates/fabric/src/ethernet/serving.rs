@@ -1,0 +1,153 @@
+//! What others ask of this process: the guarded half of an endpoint. Every effect that a peer has on our memory is made by the thread that holds the guard, be it the
+//! endpoint's own or its stand-in; so a revocation is a change under the guard, with nothing that could come late.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::mail::Assembly;
+use super::packet::{Head, Kind};
+use super::peer::{Epochs, Lanes, Line};
+use super::responder::Responder;
+use super::seal::{Opener, Rejected, Sealer, body};
+use crate::contract::PeerId;
+
+/// Packets that are taken at once under the guard: so long whoever wants to revoke waits at most, some 50 us.
+const BATCH: usize = 32;
+/// Datagrams that wait to be received at most; more are lost.
+const MAILBOX: usize = 1024;
+
+/// What has come in, since the start. Of what is refused, a stranger causes all but the last two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EthernetCounters {
+    /// Packets that were taken.
+    pub taken: u64,
+    /// Of another layout, or of no length that a packet has.
+    pub foreign: u64,
+    /// For no connection that stands.
+    pub unknown: u64,
+    /// That have been taken before, or come too late to tell.
+    pub repeated: u64,
+    /// That do not open.
+    pub forged: u64,
+    /// That opened, and that no process of ours sends.
+    pub malformed: u64,
+    /// Datagrams for which there was no room.
+    pub dropped: u64,
+}
+
+/// A peer as one that asks.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) opener: Opener,
+    pub(super) sealer: Sealer,
+    pub(super) responder: Responder,
+    pub(super) lanes: Arc<Lanes>,
+    /// What it says of the lanes that it keeps for us.
+    pub(super) told: Arc<Epochs>,
+    /// Where it asks from: the source of the newest packet.
+    pub(super) asks_at: SocketAddr,
+    pub(super) assembly: Assembly,
+    /// Whether datagrams of it are taken.
+    pub(super) is_member: bool,
+}
+
+/// All peers that ask, by the number with which their packets are marked.
+#[derive(Debug, Default)]
+pub(super) struct Serving {
+    flows: HashMap<u32, (PeerId, Box<Served>)>,
+    mailbox: VecDeque<(PeerId, Vec<u8>)>,
+    touched: Vec<u32>,
+    packet: Vec<u8>,
+    pub(super) counters: EthernetCounters,
+}
+
+impl Serving {
+    /// Serves a peer from now on.
+    pub(super) fn add(&mut self, flow: u32, peer: PeerId, served: Box<Served>) {
+        self.flows.insert(flow, (peer, served));
+    }
+
+    /// Serves a peer no more: nothing that it has sent takes effect any more.
+    pub(super) fn remove(&mut self, peer: PeerId) {
+        self.flows.retain(|_, (of, _)| *of != peer);
+        self.mailbox.retain(|(of, _)| *of != peer);
+    }
+
+    pub(super) fn responder(&mut self, flow: u32) -> Option<&mut Responder> {
+        self.flows.get_mut(&flow).map(|(_, served)| &mut served.responder)
+    }
+
+    /// A datagram of our own, or one that has come.
+    pub(super) fn deliver(&mut self, from: PeerId, datagram: Vec<u8>) {
+        if self.mailbox.len() < MAILBOX {
+            self.mailbox.push_back((from, datagram));
+        } else {
+            self.counters.dropped += 1;
+        }
+    }
+
+    pub(super) fn collect(&mut self) -> Option<(PeerId, Vec<u8>)> {
+        self.mailbox.pop_front()
+    }
+
+    /// Takes what has come and answers it. Whether there may be more.
+    pub(super) fn serve(&mut self, line: &Line) -> bool {
+        let socket = &line.answers;
+        let mut buffer = [0; 2048];
+        let mut more = false;
+        for taken in 0..BATCH {
+            match socket.recv_from(&mut buffer) {
+                Ok((len, from)) => self.take(&mut buffer[..len], from),
+                // What a socket reports besides are troubles of single packets.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => {}
+            }
+            more = taken + 1 == BATCH;
+        }
+        for flow in std::mem::take(&mut self.touched) {
+            let Some((_, served)) = self.flows.get_mut(&flow) else { continue };
+            let Served { sealer, responder, lanes, asks_at, .. } = &mut **served;
+            responder.answer(&**lanes, &mut self.packet, Sealer::begin, |packet| {
+                sealer.seal(Kind::Response, packet);
+                line.send(socket, packet, *asks_at);
+            });
+        }
+        more
+    }
+
+    fn take(&mut self, packet: &mut [u8], from: SocketAddr) {
+        let Some(head) = Head::decode(packet).filter(|head| head.kind != Kind::Response) else {
+            self.counters.foreign += 1;
+            return;
+        };
+        let Some((peer, served)) = self.flows.get_mut(&head.flow) else {
+            self.counters.unknown += 1;
+            return;
+        };
+        let peer = *peer;
+        match served.opener.open(head, packet) {
+            Ok(opened) if opened.newest => served.asks_at = from,
+            Ok(_) => {}
+            Err(Rejected::Repeated) => return self.counters.repeated += 1,
+            Err(Rejected::Forged) => return self.counters.forged += 1,
+        }
+        self.counters.taken += 1;
+        let body = body(packet);
+        if head.kind == Kind::Datagram {
+            match served.assembly.take(body) {
+                Ok(Some(datagram)) if served.is_member => self.deliver(peer, datagram),
+                Ok(None) => {}
+                Ok(Some(_)) | Err(()) => self.counters.malformed += 1,
+            }
+            return;
+        }
+        let told = &served.told;
+        let well = served.responder.take(body, &*served.lanes, |grants| told.note(grants)).is_ok();
+        self.counters.malformed += u64::from(!well);
+        if served.responder.owes() && !self.touched.contains(&head.flow) {
+            self.touched.push(head.flow);
+        }
+    }
+}

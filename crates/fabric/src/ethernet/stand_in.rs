@@ -1,0 +1,62 @@
+//! The stand-in: a thread that serves others while the endpoint's own thread does something else for longer than [`AFTER`].
+//!
+//! | the endpoint's thread | who serves | the stand-in |
+//! |---|---|---|
+//! | has turns | it, in each of them | looks now and then whether it still has |
+//! | is busy, or hangs | the stand-in | waits for packets |
+//! | sleeps | it, woken by the packet | is parked |
+//!
+//! So a process that applies or installs for long still acknowledges what is written into its memory, and its memory can be read. The stand-in touches nothing but
+//! the guarded half ([`super::serving`]): no heart beats by it, and no lease is renewed.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::peer::Line;
+
+/// How long the endpoint's thread may be away before the stand-in serves.
+const AFTER: Duration = Duration::from_millis(1);
+
+/// Runs until the line is to stop.
+pub(super) fn run(line: &Arc<Line>) {
+    come_first();
+    let mut seen = line.polled.load(Ordering::Relaxed);
+    while !line.stop.load(Ordering::Acquire) {
+        if line.asleep.load(Ordering::Acquire) {
+            std::thread::park();
+            seen = line.polled.load(Ordering::Relaxed);
+            std::thread::sleep(AFTER);
+            continue;
+        }
+        let polled = line.polled.load(Ordering::Relaxed);
+        if polled != seen {
+            seen = polled;
+            std::thread::sleep(AFTER);
+            continue;
+        }
+        let timeout = Timespec { tv_sec: 0, tv_nsec: AFTER.subsec_nanos().into() };
+        let mut fds = [PollFd::from_borrowed_fd(line.answers.as_fd(), PollFlags::IN)];
+        // A signal ends it early, and so may anything.
+        let _ = poll(&mut fds, Some(&timeout));
+        if line.polled.load(Ordering::Relaxed) == seen
+            && let Some(mut serving) = line.try_guard()
+        {
+            serving.serve(line);
+        }
+    }
+}
+
+/// Where it is allowed, the thread runs before ordinary ones as soon as it has something to do: it serves for microseconds while others work for
+/// milliseconds, and holds what the endpoint's thread may wait for.
+fn come_first() {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameters outlive the call, which changes the class of the calling thread and nothing else.
+    let refused = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameters) } != 0;
+    if refused {
+        tracing::debug!("the thread that serves while the node is busy runs as an ordinary one: real-time scheduling is not allowed");
+    }
+}
