@@ -260,6 +260,12 @@ impl Writer {
         Writer { lane, capacity: capacity as u64, salt, tail: 0, consumed: 0 }
     }
 
+    /// Goes on at `position`, where the lane's users agree that the next record stands, behind everything that they count as consumed up to `consumed`.
+    pub fn move_to(&mut self, position: u64, consumed: u64) {
+        invariant!(consumed <= position, "consumed up to {consumed} of {position}");
+        (self.tail, self.consumed) = (position, consumed);
+    }
+
     /// Whether it has a salt.
     pub fn is_salted(&self) -> bool {
         self.salt != 0

@@ -5,6 +5,88 @@ use martlet_fabric::{probe, probes};
 probes! {
     /// A transition that a simulator counts.
     pub enum Mark {
+        /// A server has met a peer again.
+        DareReconnected = "dare: meets a peer again",
+        /// A peer's heart stands still.
+        DarePresumed = "dare: presumes a peer dead",
+        /// It goes on, or it stands for leader.
+        DareRecovered = "dare: a peer's heart goes on",
+        /// A peer is gone.
+        DareDead = "dare: a peer is gone",
+        /// A peer that stays out of reach is given up.
+        DareGivenUp = "dare: gives up a peer that stays out of reach",
+        /// A leader that gets nowhere stops its own heart.
+        DareHeartStopped = "dare: stops its own heart",
+        /// A server takes exclusive access to its log.
+        DareRevoked = "dare: takes its log away",
+        /// A server has looked at what a majority says of itself.
+        DareLooks = "dare: looks before it stands",
+        /// A server stands for leader.
+        DareStands = "dare: stands",
+        /// A server stands since a leader has handed over to it.
+        DareStandsAtOnce = "dare: stands, named by the leader",
+        /// A server votes.
+        DareVotes = "dare: votes",
+        /// A server finds a candidate's log to be older than its own.
+        DareRefuses = "dare: refuses an older log",
+        /// A server gives a leader access that it has not voted for, or gives it anew.
+        DareSupports = "dare: supports a leader",
+        /// A leader asks for access.
+        DareAsks = "dare: asks for access",
+        /// A leader adjusts a log.
+        DareAdjusts = "dare: adjusts a log",
+        /// An adjustment cuts entries off.
+        DareCutOff = "dare: an adjustment cuts entries off",
+        /// A leader finds that its log does not reach back to another one.
+        DareOverruns = "dare: has overrun a server",
+        /// A server is told that it has been overrun.
+        DareOverrun = "dare: was overrun",
+        /// A leader leads, and found nothing uncommitted.
+        DareLeads = "dare: leads a level log",
+        /// A leader leads, having committed what it found.
+        DareLeadsTail = "dare: leads, having recovered entries",
+        /// A follower has taken its access back.
+        DareAccessLost = "dare: a follower has taken its access back",
+        /// A candidate has waited in vain.
+        DareTimedOut = "dare: stands in vain",
+        /// A reign ends, since a higher term has been seen.
+        DareOutdated = "dare: is outdated",
+        /// A reign or a candidacy ends for another one.
+        DareSuperseded = "dare: is superseded",
+        /// A reign ends, since nothing could be committed.
+        DareStuck = "dare: gets nowhere",
+        /// A reign ends, since the group has removed the leader.
+        DareRemoved = "dare: was removed as leader",
+        /// A reign ends, since the leader has handed over.
+        DareHandedOver = "dare: has handed over",
+        /// A leader hands over.
+        DareHandsOver = "dare: hands over",
+        /// The successor is lost.
+        DareSuccessorLost = "dare: loses its successor",
+        /// A process is taken into the group.
+        DareGrows = "dare: takes a process into the group",
+        /// A process is removed from the group.
+        DareShrinks = "dare: removes a process from the group",
+        /// A server asks for the state.
+        DareWishes = "dare: asks for the state",
+        /// A server begins to give its state.
+        DareServes = "dare: begins to give its state",
+        /// A server cannot go on giving it.
+        DareServiceBroken = "dare: breaks a transfer off",
+        /// A server goes on with its own log from the state that it has read.
+        DareRejoins = "dare: goes on with its own log",
+        /// A server begins its log behind the state that it has read.
+        DareJoins = "dare: begins its log behind a state",
+        /// The log has no room for what was proposed.
+        DareNoRoom = "dare: the log has no room",
+        /// A follower's lane is full.
+        DareLaneFull = "dare: a follower's lane is full",
+        /// A leader tells the others of its head.
+        DarePrunes = "dare: prunes",
+        /// A leader tells by itself what is committed.
+        DareFlushes = "dare: flushes its commit pointer",
+        /// A leader reads terms for replies that wait.
+        DareChecks = "dare: reads the others' terms",
         /// A proposer's prepare phase is won, and nothing had been accepted.
         CasPrepared = "cas: prepared",
         /// A majority has promised, and others that have to have not.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Engine, Mu, PrimaryBackup};
+use super::{Dare, Engine, Mu, PrimaryBackup};
 use crate::membership::Authority;
 
 /// What decides which replica leads.
@@ -93,6 +93,8 @@ engines! {
     PrimaryBackup,
     /// A majority's permission says which replica acts; a minority may fail.
     Mu,
+    /// A majority's votes say which replica acts in a term; a minority may fail.
+    Dare,
 }
 
 /// Runs an expression with `$engine` standing for the type of the engine `$kind`: the one place where a name in a configuration becomes a type.
@@ -106,6 +108,10 @@ macro_rules! with_engine {
             }
             $crate::engine::EngineKind::Mu => {
                 type $engine = $crate::engine::Mu;
+                $body
+            }
+            $crate::engine::EngineKind::Dare => {
+                type $engine = $crate::engine::Dare;
                 $body
             }
         }
@@ -160,6 +166,6 @@ mod tests {
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(with_engine!(kind, E => E::TRAITS), kind.traits());
         }
-        assert_eq!("paxos".parse::<EngineKind>(), Err("the engine is \"paxos\"; allowed are primary-backup, mu".to_owned()));
+        assert_eq!("paxos".parse::<EngineKind>(), Err("the engine is \"paxos\"; allowed are primary-backup, mu, dare".to_owned()));
     }
 }

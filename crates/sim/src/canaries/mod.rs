@@ -68,6 +68,7 @@ pub fn bugs() -> Vec<Bug> {
         // Lives of `mu` find it too, after some hundred; those of `mu-network` sooner.
         "mu-unchecked-space" => "mu-network",
         name if name.starts_with("mu-") => "mu",
+        name if name.starts_with("dare-") => "dare",
         _ => "host",
     };
     let protocol = Canary::ALL.iter().map(|canary| bug(canary.name(), canary.meaning(), of_engine(canary.name())));

@@ -1,9 +1,10 @@
 //! What a simulated node needs of a replication engine beside its interface. A new engine joins the simulator with an implementation here and a
 //! line in [`KINDS`](super::KINDS).
 
-use martlet_protocol::basics::{ProcessId, ballot};
+use martlet_protocol::basics::{LogIndex, ProcessId, ballot};
 use martlet_protocol::detector::heartbeat::Thresholds;
-use martlet_protocol::engine::{self, Mu, PrimaryBackup, mu, primary_backup};
+use martlet_protocol::engine::{self, Dare, Mu, PrimaryBackup, dare, mu, primary_backup};
+use martlet_protocol::replica::group::Group;
 
 use super::settings::Settings;
 
@@ -63,19 +64,56 @@ impl Engine for PrimaryBackup {
 
 /// The groups that may be in force: the newest that anybody knows to be committed, and whatever anybody holds behind all that is known to be. A process that
 /// has been left behind may hold an older one, or one that has been superseded where it stands; they count for nothing.
-fn in_force<'a>(all: &'a [(ProcessId, &Mu)]) -> impl Iterator<Item = &'a mu::Group> {
-    let known = || all.iter().filter_map(|(_, engine)| Some((engine.group_since()?, *engine)));
-    let newest = known().filter(|(since, engine)| *since <= engine.committed()).map(|(since, _)| since).max();
+fn in_force<'a, E: Grouped>(all: &'a [(ProcessId, &E)]) -> impl Iterator<Item = &'a Group> {
+    let known = || all.iter().filter_map(|(_, engine)| Some((engine.known_group()?, *engine)));
+    let newest = known().filter(|((since, _), engine)| *since <= engine.committed()).map(|((since, _), _)| since).max();
     let committed = all.iter().map(|(_, engine)| engine.committed()).max();
-    known().filter(move |(since, _)| Some(*since) == newest || Some(*since) > committed).filter_map(|(_, engine)| engine.group())
+    known().filter(move |((since, _), _)| Some(*since) == newest || Some(*since) > committed).map(|((_, group), _)| group)
+}
+
+/// An engine with a group of its own, whose majority commits.
+trait Grouped: engine::Engine {
+    /// The group in force, as far as it knows, and since which entry.
+    fn known_group(&self) -> Option<(LogIndex, &Group)>;
+}
+
+impl Grouped for Mu {
+    fn known_group(&self) -> Option<(LogIndex, &Group)> {
+        self.group_since().zip(self.group())
+    }
+}
+
+impl Grouped for Dare {
+    fn known_group(&self) -> Option<(LogIndex, &Group)> {
+        self.group_since().zip(self.group())
+    }
+}
+
+/// A majority of every group that may be in force has to be left, each with the whole state; also of the group that the victim is being taken into.
+fn can_be_lost<E: Grouped>(victim: ProcessId, able: &[(ProcessId, &E)], all: &[(ProcessId, &E)]) -> bool {
+    let left = |group: &Group| {
+        let group = group.with(known(group, victim)).unwrap_or_else(|| group.clone());
+        let left = able.iter().filter(|(id, engine)| *id != victim && has(&group, *id) && engine.is_complete());
+        left.count() >= group.majority()
+    };
+    in_force(all).all(left)
+}
+
+/// Whether these hold a majority of every group that may be in force, also when any of the newcomers is taken in.
+fn are_majority<E: Grouped>(these: &[(ProcessId, &E)], all: &[(ProcessId, &E)], newcomers: &[ProcessId]) -> bool {
+    let holds = |group: &Group| {
+        let grown = group.members().len() + newcomers.iter().filter(|id| !has(group, **id) && !group.has_removed(**id)).count();
+        these.iter().filter(|(id, engine)| has(group, *id) && engine.is_complete()).count() >= ballot::majority(grown)
+    };
+    in_force(all).all(holds)
 }
 
 /// What a group calls a process: one that has come back from its disk by its birth. (Without disks no process has the incarnation of another one's birth.)
-fn known(group: &mu::Group, id: ProcessId) -> ProcessId {
+fn known(group: &Group, id: ProcessId) -> ProcessId {
     if group.contains(id.birth()) { id.birth() } else { id }
 }
 
-fn has(group: &mu::Group, id: ProcessId) -> bool {
+fn has(group: &Group, id: ProcessId) -> bool {
     group.contains(known(group, id))
 }
 
@@ -110,22 +148,12 @@ impl Engine for Mu {
         }
     }
 
-    /// A majority of every group that may be in force has to be left, each with the whole state; also of the group that the victim is being taken into.
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {
-        let left = |group: &mu::Group| {
-            let group = group.with(known(group, victim)).unwrap_or_else(|| group.clone());
-            let left = able.iter().filter(|(id, engine)| *id != victim && has(&group, *id) && engine.is_complete());
-            left.count() >= group.majority()
-        };
-        in_force(all).all(left)
+        can_be_lost(victim, able, all)
     }
 
     fn suffice(these: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)], newcomers: &[ProcessId]) -> bool {
-        let holds = |group: &mu::Group| {
-            let grown = group.members().len() + newcomers.iter().filter(|id| !has(group, **id) && !group.has_removed(**id)).count();
-            these.iter().filter(|(id, engine)| has(group, *id) && engine.is_complete()).count() >= ballot::majority(grown)
-        };
-        in_force(all).all(holds)
+        are_majority(these, all, newcomers)
     }
 
     fn describe(&self) -> String {
@@ -141,5 +169,46 @@ impl Engine for Mu {
             self.leader(),
             self.group()
         )
+    }
+}
+
+impl Engine for Dare {
+    fn config(settings: &Settings, _: bool, _: u64) -> dare::Config {
+        let beat = settings.heartbeat_interval_ns;
+        dare::Config {
+            log_ring_bytes: settings.log_ring_bytes.max(LEAST_LOG_BYTES),
+            state_ring_bytes: LEAST_LOG_BYTES,
+            execution: settings.execution,
+            backlog_bytes: settings.log_ring_bytes,
+            batch_bytes: settings.transfer_budget_bytes,
+            flush_idle_ns: settings.flush_idle_ns,
+            nudge_records: 4,
+            nudge_gap_ns: 2 * settings.flush_idle_ns,
+            heartbeat_interval_ns: beat,
+            thresholds: Thresholds::default(),
+            background_ns: 1_000,
+            fate_beats: 100,
+            silence_ns: settings.broadcast_timeout_ns,
+            stall_ns: beat,
+            death_interval_ns: 0,
+            election_ns: beat,
+            rank_ns: beat / 2,
+            teach_patience_ns: settings.broadcast_timeout_ns,
+            // The log goes on meanwhile.
+            transfer_budget_bytes: LEAST_LOG_BYTES / 2 + settings.transfer_budget_bytes,
+        }
+    }
+
+    fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {
+        can_be_lost(victim, able, all)
+    }
+
+    fn suffice(these: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)], newcomers: &[ProcessId]) -> bool {
+        are_majority(these, all, newcomers)
+    }
+
+    fn describe(&self) -> String {
+        use engine::Engine as _;
+        format!("view {}, {}, last {}, group {:?}", self.view(), self.in_words(), self.last(), self.group())
     }
 }

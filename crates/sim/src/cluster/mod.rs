@@ -23,7 +23,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use martlet_fabric::sim::Span;
-use martlet_protocol::engine::{Mu, PrimaryBackup};
+use martlet_protocol::engine::{Dare, Mu, PrimaryBackup};
 use martlet_protocol::replica::Execution;
 
 pub use faults::{FAULTS, Fault, Mask, Masks};
@@ -80,6 +80,20 @@ pub const KINDS: &[Kind] = &[
         ground: Ground::Network,
         disks: false,
         live: |plan, settings| Cluster::<Mu, false>::new(plan, settings).live(),
+    },
+    Kind {
+        name: "dare",
+        about: "dare on one host with shared memory",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, settings| Cluster::<Dare, true>::new(plan, settings).live(),
+    },
+    Kind {
+        name: "dare-network",
+        about: "dare on hosts with one-sided operations between them",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, settings| Cluster::<Dare, false>::new(plan, settings).live(),
     },
 ];
 

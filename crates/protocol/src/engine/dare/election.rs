@@ -1,0 +1,395 @@
+//! Leader election (DARE section 3.2): a server that hears no leader looks whether a majority hears none either, takes exclusive access to its log, and proposes itself for the
+//! next term. A server that is asked compares logs, under exclusive access too, makes its decision durable at a majority, and only then answers.
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::{Fabric, Local, LocalRegion, OpError, PeerId, Region, Remote};
+
+use super::access::Purpose;
+use super::layout::{self, Op, Request, SCRATCH, SLOT_BYTES, Status, WORDS, control, words};
+use super::leading::Reign;
+use super::peers::{at_control, control as lane_of, tell, word_from};
+use super::{Dare, Ending, Event};
+use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, is_number};
+
+/// How often the time that a candidate waits is doubled, at most.
+const MOST_DOUBLINGS: u32 = 6;
+
+/// What this server knows of the election that is, or is not, under way.
+#[derive(Debug, Default)]
+pub(super) struct Election {
+    /// The leader that it hears, and its term.
+    pub leader: Option<(PeerId, u64)>,
+    /// Leaders of terms up to this one reign no more, for certain: they have said so, or are dead.
+    pub lost_term: u64,
+    /// The highest term that any peer has shown.
+    pub seen_term: u64,
+    /// Since when it hears no leader.
+    silent_since: Option<Time>,
+    /// Before that it does not look, nor stand.
+    retry: Time,
+    /// Attempts that have come to nothing since a leader was last heard.
+    pub failures: u32,
+    look: Option<Look>,
+    deciding: Option<Decision>,
+    decisions: u64,
+    looks: u64,
+}
+
+impl Election {
+    /// When there is something to do by itself.
+    pub fn deadline(&self) -> Time {
+        if self.silent_since.is_some() && self.look.is_none() { self.retry } else { Time(u64::MAX) }
+    }
+
+    /// Others are to stand before this server does, until then.
+    pub fn yield_to_others(&mut self, until: Time) {
+        self.retry = until;
+    }
+
+    /// A process was stalled, and has heard nothing for that long.
+    pub fn discount(&mut self, gap_ns: u64, now: Time) {
+        self.silent_since = self.silent_since.map(|since| crate::replica::patience::discounted(since, gap_ns, now));
+    }
+}
+
+/// What others say of themselves, as it is being read before a vote.
+#[derive(Debug)]
+struct Look {
+    number: u64,
+    begun: Time,
+    left: u32,
+    /// Of whom it is known by now.
+    read: Vec<PeerId>,
+}
+
+/// A decision on its way to the others (DARE section 3.2.3).
+#[derive(Debug)]
+struct Decision {
+    number: u64,
+    term: u64,
+    /// [`PeerId::SELF`] for oneself.
+    choice: PeerId,
+    since: Time,
+    /// In how many memories it has to stand, this server's included.
+    quorum: usize,
+    /// In whose it stands.
+    at: Vec<ProcessId>,
+}
+
+impl Dare {
+    /// Takes what the others have written into the control lanes: who reigns and asks for access, who stands, and who has a higher term.
+    pub(super) fn hear<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        let removed = self.is_removed();
+        let (mut leader, mut request, mut outdated) = (None::<(u64, PeerId, u64)>, None::<(Request, PeerId)>, 0);
+        let mut stand = false;
+        for at in 0..self.peers.len() {
+            let (id, dead) = (self.peers[at].id, self.peers[at].watch.dead);
+            let Some(lane) = lane_of(fabric, id) else { continue };
+            let word = |at: usize| lane[at].load(Ordering::Acquire);
+            let beat = word(control::BEAT);
+            let (term, reigns) = (beat >> 1, beat & 1 == 1);
+            if !layout::is_plausible(term, self.term) {
+                continue;
+            }
+            if term > 0 && (!reigns || self.peers[at].certain) {
+                self.election.lost_term = self.election.lost_term.max(term);
+            }
+            if dead {
+                continue;
+            }
+            self.election.seen_term = self.election.seen_term.max(term);
+            let is_removed = self.log.group().is_some_and(|group| group.has_removed(self.peers[at].process));
+            let ask = word(control::ASK);
+            let alive = self.peers[at].watch.is_alive();
+            if reigns && alive && term >= self.term && leader.is_none_or(|(other, ..)| term > other) {
+                leader = Some((term, id, ask));
+            }
+            if reigns && term < self.term && self.peers[at].outdated < self.term {
+                self.peers[at].outdated = self.term;
+                let term = self.term;
+                tell(fabric, id, control::OUTDATED, term);
+                self.nudges.at_once(id);
+                continue;
+            }
+            outdated = outdated.max(Some(word(control::OUTDATED)).filter(|term| layout::is_plausible(*term, self.term)).unwrap_or(0));
+            stand |= word(control::STAND) > self.term && layout::is_plausible(word(control::STAND), self.term);
+            if let Some(asked) = Request::read(&lane[control::REQUEST..control::REQUEST + control::REQUEST_WORDS], self.term)
+                && asked.term > self.term
+                && !is_removed
+                && request.is_none_or(|(other, _)| asked.term > other.term)
+            {
+                request = Some((asked, id));
+            }
+        }
+        self.election.seen_term = self.election.seen_term.max(outdated);
+        if self.reign.as_ref().is_some_and(|reign| outdated > reign.term) {
+            self.end_reign(Ending::Outdated, fabric);
+        }
+        let reigns = self.reign.as_ref().is_some_and(Reign::is_elected);
+        let was = self.election.leader;
+        self.election.leader = leader.map(|(term, id, _)| (id, term)).filter(|_| !reigns);
+        self.published &= was == self.election.leader;
+        if removed || self.access.broken {
+            return;
+        }
+        if let Some((term, id, ask)) = leader.filter(|_| !reigns) {
+            (self.election.failures, self.election.silent_since, self.election.look) = (0, None, None);
+            let news = self.peer(id).is_some_and(|peer| ask > peer.granted);
+            let purpose = Purpose::Support { peer: id, grant: ask };
+            if layout::term_of(ask) == term && news && self.access.purpose != Some(purpose) {
+                self.election.deciding = None;
+                self.end_reign(Ending::Superseded, fabric);
+                self.close_log(purpose, fabric);
+            }
+            return;
+        }
+        if reigns {
+            return;
+        }
+        if let Some((request, peer)) = request {
+            let under_way = match self.access.purpose {
+                Some(Purpose::Vote { request, .. }) => request.term,
+                _ => self.election.deciding.as_ref().map_or(0, |decision| decision.term),
+            };
+            if request.term > under_way {
+                if self.peer_mut(peer).is_some_and(|peer| peer.watch.take_back()) {
+                    Mark::DareRecovered.reach();
+                }
+                (self.election.deciding, self.election.look) = (None, None);
+                self.end_reign(Ending::Superseded, fabric);
+                self.close_log(Purpose::Vote { peer, request }, fabric);
+            }
+            return;
+        }
+        if stand && self.reign.is_none() && self.may_stand() && self.access.purpose.is_none() && self.election.deciding.is_none() {
+            Mark::DareStandsAtOnce.reach();
+            self.election.look = None;
+            self.election.silent_since.get_or_insert(now);
+            self.close_log(Purpose::Stand, fabric);
+        }
+    }
+
+    /// Gives a leader the access that it asks for.
+    pub(super) fn support<F: Fabric>(&mut self, peer: PeerId, grant: u64, fabric: &mut F) {
+        let term = layout::term_of(grant);
+        if term < self.term {
+            return;
+        }
+        Mark::DareSupports.reach();
+        self.raise_term(term, fabric);
+        self.give_access(peer, grant, fabric);
+    }
+
+    /// A vote request has been found, and the log is ours alone (DARE section 3.2.3).
+    pub(super) fn consider<F: Fabric>(&mut self, peer: PeerId, request: Request, fabric: &mut F) {
+        let again = request.term == self.term && Canary::DareDoubleVote.is_planted();
+        if request.term <= self.term && !again {
+            return;
+        }
+        self.raise_term(request.term, fabric);
+        let own = (self.log.last_term(), self.log.tail().index);
+        let theirs = (request.last_term, request.last);
+        if theirs < own && !Canary::DareOldLog.is_planted() {
+            Mark::DareRefuses.reach();
+            // Its own log is better: it stands as soon as nobody is heard.
+            self.election.retry = Time(0);
+            return;
+        }
+        self.decide(request.term, peer, request.quorum, fabric);
+    }
+
+    /// The log is ours alone: this server proposes itself for the next term. Its own vote is as durable as any (DARE section 3.2.3).
+    pub(super) fn stand<F: Fabric>(&mut self, fabric: &mut F) {
+        let term = self.term.max(self.election.seen_term) + 1;
+        if !self.may_stand() || term > layout::MAX_TERM {
+            return;
+        }
+        Mark::DareStands.reach();
+        self.events.push_back(Event::AskedPermission);
+        self.raise_term(term, fabric);
+        let quorum = self.log.group().map_or(1, |group| group.majority());
+        self.decide(term, PeerId::SELF, quorum, fabric);
+    }
+
+    /// The term rises in this server's memory before anybody can see what it does in it.
+    fn raise_term<F: Fabric>(&mut self, term: u64, fabric: &F) {
+        self.term = self.term.max(term);
+        self.published = false;
+        self.publish(fabric);
+    }
+
+    /// Writes a decision into the memory of the others. A candidate knows which; the log of a voter may be older, and its group another one: it turns to all.
+    fn decide<F: Fabric>(&mut self, term: u64, choice: PeerId, quorum: usize, fabric: &mut F) {
+        self.election.decisions += 1;
+        let number = self.election.decisions;
+        let chosen = self.peer(choice).map_or(self.me, |peer| peer.process);
+        let word = layout::vote_of(term) | u64::from(chosen.node.0).wrapping_add(1) & 0xffff;
+        let group = self.log.group().filter(|_| choice == PeerId::SELF);
+        for peer in self.peers.iter().filter(|p| !p.watch.dead && group.is_none_or(|group| group.contains(p.process))) {
+            fabric.write(at_control(peer.id, control::PRIVATE), &word.to_le_bytes(), Op::Private.token(number, peer.id));
+        }
+        self.election.deciding = Some(Decision { number, term, choice, since: self.now, quorum, at: Vec::new() });
+    }
+
+    /// A decision stands at a peer, or cannot be known to.
+    pub(super) fn handle_private(&mut self, round: u64, peer: PeerId, result: Result<u64, OpError>) {
+        let Some(process) = self.peer(peer).map(|peer| peer.process) else { return };
+        if let Some(decision) = &mut self.election.deciding
+            && decision.number & 0xffff == round
+            && result.is_ok()
+            && !decision.at.contains(&process)
+        {
+            decision.at.push(process);
+        }
+    }
+
+    /// Answers, once the decision stands at a majority. Returns whether anything has moved.
+    pub(super) fn act_on_decision<F: Fabric>(&mut self, now: Time, fabric: &mut F) -> bool {
+        let Some(decision) = &self.election.deciding else { return false };
+        let (term, choice, late) = (decision.term, decision.choice, now.since(decision.since) > self.config.silence_ns);
+        let is_durable = decision.at.len() + 1 >= decision.quorum;
+        if self.access.purpose.is_some() || term != self.term || late {
+            self.election.deciding = None;
+            return true;
+        }
+        if !is_durable {
+            return false;
+        }
+        self.election.deciding = None;
+        let wait = self.wait_ns();
+        self.election.retry = now.after(wait);
+        if choice == PeerId::SELF {
+            self.begin_reign(term, now.after(wait), fabric);
+        } else {
+            Mark::DareVotes.reach();
+            self.give_access(choice, layout::vote_of(term), fabric);
+        }
+        true
+    }
+
+    /// Whether a majority of the group in force, this server included if `me`, is what `yes` asks for.
+    pub(super) fn is_majority(&self, me: bool, yes: impl Fn(ProcessId) -> bool) -> bool {
+        let Some(group) = self.log.group() else { return false };
+        let members = group.members().iter();
+        members.filter(|id| if **id == self.me { me } else { yes(**id) }).count() >= group.majority()
+    }
+
+    /// Whether this server could lead: it belongs to the group in force, holds the state, and gets somewhere.
+    pub(super) fn may_stand(&self) -> bool {
+        let belongs = self.log.group().is_some_and(|group| group.contains(self.me));
+        belongs && self.log.is_complete() && !self.is_removed() && !self.access.broken
+    }
+
+    /// How long a candidate waits for votes, and a voter for its leader: at random, and longer the longer nothing comes of it (DARE section 3.2.2).
+    fn wait_ns(&self) -> u64 {
+        let span_ns = self.config.election_ns << self.election.failures.min(MOST_DOUBLINGS);
+        let seed = u64::from(self.me.node.0) << 48 ^ self.term << 20 ^ self.me.incarnation.0;
+        span_ns + fastrand::Rng::with_seed(seed).u64(..span_ns)
+    }
+
+    /// A server that hears no leader looks whether a majority hears none, and stands when its turn has come.
+    pub(super) fn mind_election<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        if self.election.leader.is_some() || self.reign.is_some() || !self.may_stand() {
+            (self.election.silent_since, self.election.look) = (None, None);
+            return;
+        }
+        let since = *self.election.silent_since.get_or_insert(now);
+        if self.access.purpose.is_some() || self.election.deciding.is_some() || now < self.election.retry {
+            return;
+        }
+        match self.election.look.take() {
+            None => self.look(now, fabric),
+            Some(look) if look.left > 0 && now.since(look.begun) <= self.config.election_ns => self.election.look = Some(look),
+            Some(look) => self.conclude_look(now, since, &look, fabric),
+        }
+    }
+
+    /// Reads what the others say of themselves.
+    fn look<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        self.election.looks += 1;
+        let number = self.election.looks;
+        let mut left = 0;
+        for at in 0..self.peers.len() {
+            let peer = &self.peers[at];
+            if peer.watch.dead || !self.log.group().is_some_and(|group| group.contains(peer.process)) {
+                continue;
+            }
+            let id = peer.id;
+            let Some(slot) = self.slot_of(at) else { continue };
+            let into = Local { region: LocalRegion::Public(SCRATCH), offset: slot * SLOT_BYTES };
+            fabric.read(Remote { peer: id, region: Region::Public(WORDS), offset: 0 }, into, words::LOOK * 8, Op::Look.token(number, id));
+            self.peers[at].reads += 1;
+            left += 1;
+        }
+        self.election.look = Some(Look { number, begun: now, left, read: Vec::new() });
+    }
+
+    /// What a peer says of itself has been read.
+    pub(super) fn handle_look(&mut self, round: u64, peer: PeerId, result: Result<u64, OpError>) {
+        self.note_read(peer);
+        if let Some(look) = self.election.look.as_mut().filter(|look| look.number & 0xffff == round) {
+            look.left -= 1;
+            if result.is_ok() {
+                look.read.push(peer);
+            }
+        }
+    }
+
+    /// A false suspicion of one server's deposes nobody: a majority has to hear no leader. Of those that could lead, the one with the best log stands first, and of equal ones
+    /// that with the lowest id; where a death is certain all see it at one time, and would all stand.
+    fn conclude_look<F: Fabric>(&mut self, now: Time, since: Time, look: &Look, fabric: &mut F) {
+        let scratch = fabric.memory(LocalRegion::Public(SCRATCH)).expect("every process has room for its reads");
+        let own = (self.log.last_term(), self.log.tail().index);
+        let (mut rank, mut hear_none, mut seen) = (0u64, Vec::new(), self.election.seen_term);
+        let mut hear_some = Vec::new();
+        for peer in self.peers.iter().filter(|p| look.read.contains(&p.id)) {
+            let Some(slot) = peer.slot else { continue };
+            let word = |at: usize| scratch[slot * SLOT_BYTES / 8 + at].load(Ordering::Acquire);
+            let [term, supports, last_term, last] = [words::TERM, words::SUPPORTS, words::LAST_TERM, words::LAST_INDEX].map(word);
+            if !layout::is_plausible(term, self.term) || !is_number(last) {
+                continue;
+            }
+            seen = seen.max(term);
+            if supports == 0 || supports <= self.election.lost_term {
+                hear_none.push(peer.process);
+            } else {
+                hear_some.push(peer.id);
+            }
+            let theirs = (last_term, LogIndex(last));
+            let first = theirs > own || (theirs == own && peer.process < self.me);
+            rank += u64::from(first && peer.watch.is_alive() && Status::of(word(words::STATUS)).is_complete());
+        }
+        self.election.seen_term = seen;
+        Mark::DareLooks.reach();
+        if !self.is_majority(true, |id| hear_none.contains(&id)) && !Canary::DareNoLook.is_planted() {
+            // Those that sleep have not looked themselves.
+            hear_some.into_iter().for_each(|peer| self.nudges.at_once(peer));
+            self.election.retry = now.after(self.config.rank_ns);
+            return;
+        }
+        let due = since.after(rank * self.config.rank_ns);
+        if now < due {
+            self.election.retry = due;
+            return;
+        }
+        self.close_log(Purpose::Stand, fabric);
+    }
+
+    /// A candidate that has waited for long enough starts again (DARE section 3.2.2).
+    pub(super) fn mind_candidacy<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        if self.reign.as_ref().is_some_and(|reign| !reign.is_elected() && now >= reign.until) {
+            self.end_reign(Ending::TimedOut, fabric);
+        }
+    }
+
+    /// The process that this server takes for the leader.
+    pub(super) fn leader(&self) -> Option<ProcessId> {
+        let (id, _) = self.election.leader?;
+        self.peer(id).map(|peer| peer.process)
+    }
+
+    /// Whether a peer votes for this candidate, or supports this leader, by the grant that it was asked for.
+    pub(super) fn has_granted<F: Fabric>(fabric: &F, peer: PeerId, grant: u64) -> bool {
+        word_from(fabric, peer, control::VOTE) == grant
+    }
+}

@@ -1,0 +1,629 @@
+//! The words and records of the engine: what stands where, who writes it, which way it may move (DARE section 3.1.1).
+//!
+//! Beside the [`LOG_LANE`] that every engine has, a process offers
+//!
+//! | region | kind | content |
+//! |---|---|---|
+//! | [`WORDS`] | public | what it says of itself, see [`words`]; written by its owner |
+//! | [`LOG`] | public | its log: a [`ring`] of sealed records that its owner keeps, at the same absolute positions in every log that has them |
+//! | [`RUNS`] | public | the terms of its entries that are not known to be committed, as of its last grant: [`Determinants`] |
+//! | [`SNAPSHOT`] | public | a ring with parts of its state, for one learner at a time, which reads them |
+//! | [`SCRATCH`] | public | where its own reads land |
+//! | [`CONTROL_LANE`] | lane for a member | that member's words to us, see [`control`]; never revoked |
+//!
+//! Only the [`LOG_LANE`] is ever revoked: it stands for the paper's log queue pair, the control lane for its control queue pair. A leader writes records into it at the
+//! positions that they have in its own log, and says how far they go in words of its header, see [`lane`].
+//!
+//! The payload of each record is a header of [`HEADER_BYTES`], four little-endian words, and then a body:
+//!
+//! | word | content |
+//! |---|---|
+//! | 0 | kind (bits 0 to 7), zero (8 to 31), count (32 to 63) |
+//! | 1 | the term in which it was made; of parts of the state, that of the entry before them |
+//! | 2 | the index of its first entry; of records without entries, the last entry before them |
+//! | 3 | in a log, the term of the entry before it; on the way to a learner, what is known to be committed |
+
+use martlet_fabric::{PeerId, RegionName, RegionSpec, Token, ring};
+
+use crate::basics::layout::{Component, LOG_LANE, MAX_MEMBERS, token_rest};
+use crate::basics::sealed::{self, Sealed};
+use crate::basics::{LogIndex, is_number};
+use crate::engine::PartFault;
+use crate::replica::backlog::{self, COMMAND_HEADER_BYTES, Content, HEADER_BYTES};
+use crate::replica::group::Group;
+
+use super::config::Config;
+use super::log::{Mark, Run};
+
+/// The most peers that a process reads from at one time.
+pub const MAX_PEERS: usize = 32;
+
+/// What the owner says of itself.
+pub const WORDS: RegionName = RegionName(40);
+/// The owner's log.
+pub const LOG: RegionName = RegionName(41);
+/// Where the owner's own reads land.
+pub const SCRATCH: RegionName = RegionName(42);
+/// The terms of the owner's entries that it does not know to be committed.
+pub const RUNS: RegionName = RegionName(43);
+/// Parts of the owner's state.
+pub const SNAPSHOT: RegionName = RegionName(44);
+/// Lane for a member: its words to us.
+pub const CONTROL_LANE: RegionName = RegionName(45);
+
+/// Words of [`WORDS`], by index. Each one is written by the owner only.
+pub mod words {
+    /// The highest term that the owner knows. Stored before any vote of that term can be seen. Only upwards.
+    pub const TERM: usize = 0;
+    /// The term of the leader that the owner hears; 0 while it hears none.
+    pub const SUPPORTS: usize = 1;
+    /// The term of the owner's last entry.
+    pub const LAST_TERM: usize = 2;
+    /// The index of that entry.
+    pub const LAST_INDEX: usize = 3;
+    /// What the owner is: a [`Status`](super::Status).
+    pub const STATUS: usize = 4;
+    /// How many of these are read before a vote.
+    pub const LOOK: usize = 5;
+    /// The position after what stands in [`SNAPSHOT`](super::SNAPSHOT). Only upwards.
+    pub const SNAPSHOT_TAIL: usize = 5;
+    /// The count of the owner's heart, read by itself. It stops when replication does. Only upwards.
+    pub const HEARTBEAT: usize = 15;
+    /// The region's bytes: cache lines of its own.
+    pub const BYTES: usize = 128;
+}
+
+/// What a process says of itself in [`words::STATUS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Status {
+    /// It does not hold the whole state, or has been removed: it neither leads nor teaches.
+    #[default]
+    Incomplete = 0,
+    /// It holds the state, and does not lead.
+    Idle = 1,
+    /// It leads.
+    Leader = 2,
+}
+
+impl Status {
+    /// What a word says; a peer's nonsense is the least that it could mean.
+    pub fn of(word: u64) -> Status {
+        match word {
+            1 => Status::Idle,
+            2 => Status::Leader,
+            _ => Status::Incomplete,
+        }
+    }
+
+    /// Whether its owner holds the state.
+    pub fn is_complete(self) -> bool {
+        self != Status::Incomplete
+    }
+}
+
+/// Words of a [`CONTROL_LANE`], by index: the paper's control data, an entry of each array. Each is written by the peer that the lane is kept for, and, if nothing else is
+/// said, only moves upwards.
+pub mod control {
+    /// That peer's vote request (DARE section 3.2.2): a [sealed](crate::basics::sealed) record of its term, its last entry's term and
+    /// index, and how many servers make a majority of its group.
+    pub const REQUEST: usize = 0;
+    /// Words of a request.
+    pub const REQUEST_WORDS: usize = 7;
+    /// Under which grant the peer gives *us* access to its log: a vote if we stand, support if we lead, and the paper's notification after a recovery.
+    pub const VOTE: usize = 7;
+    /// As leader or not any more: twice its term, plus one while it reigns (the heartbeat array; the count stands in
+    /// [`HEARTBEAT`](super::words::HEARTBEAT)).
+    pub const BEAT: usize = 8;
+    /// The grant that the peer asks us for as leader.
+    pub const ASK: usize = 9;
+    /// The grant that the peer had given us, and has taken back.
+    pub const RENEW: usize = 10;
+    /// The peer's latest decision in an election: 2^16 times the term, plus one more than the node of its choice (the private data array, section 3.2.3).
+    pub const PRIVATE: usize = 11;
+    /// The term of the peer that we, as leader of an earlier one, should know of (section 4.2.2).
+    pub const OUTDATED: usize = 12;
+    /// Twice the number of the peer's latest wish to read our state, plus one while it has it.
+    pub const RECOVER: usize = 13;
+    /// Up to where the peer has read [`SNAPSHOT`](super::SNAPSHOT).
+    pub const TAKEN: usize = 14;
+    /// Where in its snapshot ring the peer begins with our wish. Written before [`SERVES`].
+    pub const SERVES_FROM: usize = 15;
+    /// The number of the wish *of ours* that the peer serves.
+    pub const SERVES: usize = 16;
+    /// Stand for the term above this one at once: the peer has led, and hands over to us.
+    pub const STAND: usize = 17;
+    /// The lane's bytes.
+    pub const BYTES: usize = 192;
+}
+
+/// Words of a log lane's header, by index. The first is the ring's: up to where the owner has applied what came, so that a leader may write a lap further.
+pub mod lane {
+    /// Where the owner's log is to be cut off, as the leader found by its determinants (DARE section 3.3.1). The next three words are written with it.
+    pub const CUT: usize = 2;
+    /// The last entry before that.
+    pub const CUT_INDEX: usize = 3;
+    /// The position after the last record that counts.
+    pub const TAIL: usize = 4;
+    /// The last index that the leader knew to be committed: the lazy commit pointer. Upwards under one grant.
+    pub const COMMIT: usize = 5;
+    /// The grant under which the words before it count. Written after them.
+    pub const GRANT: usize = 6;
+    /// The grant under which the leader found that its log does not reach back to the owner's.
+    pub const OVERRUN: usize = 7;
+}
+
+/// How many bits of a grant tell those of one term apart.
+pub const GRANT_BITS: u32 = 16;
+
+/// The first grant of a term: a vote.
+pub const fn vote_of(term: u64) -> u64 {
+    term << GRANT_BITS
+}
+
+/// The term of a grant.
+pub const fn term_of(grant: u64) -> u64 {
+    grant >> GRANT_BITS
+}
+
+/// The highest term that a process leads in: a grant of it is a number.
+pub const MAX_TERM: u64 = (1 << 45) - 1;
+/// A process never takes a term for one that is so far beyond what it knows: each attempt takes one, so that this is years of nothing but elections.
+const LEAP: u64 = 1 << 40;
+
+/// Whether another's term can be one, where `known` is: it would be an end of all elections else, if it were believed.
+pub fn is_plausible(term: u64, known: u64) -> bool {
+    term <= MAX_TERM && (known == 0 || term <= known.saturating_add(LEAP))
+}
+
+/// Where in a peer's log the record is sought in [`SCRATCH`]: a slot for each peer, and then a copy of a snapshot ring.
+pub const SLOT_BYTES: usize = RUNS_BYTES;
+/// Bytes of [`SCRATCH`] for slots.
+pub const SLOTS_BYTES: usize = MAX_PEERS * SLOT_BYTES;
+
+/// What a process offers for this engine, beside the regions of [`crate::basics::layout::regions`].
+pub fn add_regions(spec: &mut RegionSpec, config: &Config) {
+    let (log, state) = (ring::lane_bytes(config.log_ring_bytes), ring::lane_bytes(config.state_ring_bytes));
+    spec.public.extend([(WORDS, words::BYTES), (LOG, log), (SCRATCH, SLOTS_BYTES + state), (RUNS, RUNS_BYTES), (SNAPSHOT, state)]);
+    spec.member_lanes.retain(|(name, _)| *name != LOG_LANE);
+    spec.member_lanes.extend([(LOG_LANE, log), (CONTROL_LANE, control::BYTES)]);
+}
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// An entry without an operation, by which a new leader commits what it has found (DARE section 3.3).
+    Noop = 1,
+    /// `count` commands, from `index` on, each behind its length in four bytes.
+    Commands = 2,
+    /// A new group: one entry that the state machine does not see (the paper's CONFIG). Body: see [`Group`].
+    Group = 3,
+    /// A new head (section 3.3.2). Body: the position before which nothing is needed any more.
+    Head = 4,
+    /// The owner of a snapshot begins. Body: the position after the last entry that its state shows, the wish's number, the group.
+    Begin = 5,
+    /// A part of the state; `count` is 1 when more fragments of the same part follow, else 0.
+    Part = 6,
+    /// The state has been given as a whole.
+    End = 7,
+    /// Nothing but what is committed.
+    Flush = 8,
+    /// The owner of the snapshot cannot go on.
+    Break = 9,
+}
+
+impl From<Content> for Kind {
+    fn from(content: Content) -> Kind {
+        match content {
+            Content::Commands => Kind::Commands,
+            Content::Group => Kind::Group,
+        }
+    }
+}
+
+impl Kind {
+    fn of(byte: u8) -> Option<Kind> {
+        use Kind::*;
+        [Noop, Commands, Group, Head, Begin, Part, End, Flush, Break].into_iter().find(|kind| *kind as u8 == byte)
+    }
+
+    /// Whether it is part of the log.
+    pub fn is_entry(self) -> bool {
+        matches!(self, Kind::Noop | Kind::Commands | Kind::Group | Kind::Head)
+    }
+}
+
+/// The header of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the record is.
+    pub kind: Kind,
+    /// See the kinds.
+    pub count: u32,
+    /// The term of its entries.
+    pub term: u64,
+    /// See the kinds.
+    pub index: LogIndex,
+    /// See the [module](self).
+    pub beside: u64,
+}
+
+impl Header {
+    /// As it stands in front of a body.
+    #[inline]
+    pub fn bytes(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0u8; HEADER_BYTES];
+        let first = u64::from(self.kind as u8) | (u64::from(self.count) << 32);
+        for (word, into) in [first, self.term, self.index.0, self.beside].into_iter().zip(bytes.as_chunks_mut::<8>().0) {
+            *into = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    /// Splits a payload into header and body.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn decode(payload: &[u8]) -> Result<(Header, &[u8]), LaneFault> {
+        let (head, body) = payload.split_at_checked(HEADER_BYTES).ok_or(LaneFault::Short(payload.len()))?;
+        let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
+        let kind = Kind::of(word(0) as u8).filter(|_| word(0) & 0xffff_ff00 == 0).ok_or(LaneFault::Kind(word(0)))?;
+        let header = Header { kind, count: (word(0) >> 32) as u32, term: word(8), index: LogIndex(word(16)), beside: word(24) };
+        if header.term > MAX_TERM || !is_number(header.index.0) || !is_number(header.beside) {
+            return Err(LaneFault::Range);
+        }
+        Ok((header, body))
+    }
+
+    /// The last index of a record with entries.
+    pub fn last(&self) -> LogIndex {
+        LogIndex((self.index.0 + u64::from(self.count)).saturating_sub(1))
+    }
+}
+
+/// Whether a record could stand there in a log.
+pub(super) fn is_position(position: u64) -> bool {
+    position.is_multiple_of(16) && is_number(position)
+}
+
+/// Splits a body into the position that it begins with and the rest.
+pub(super) fn split_position(body: &[u8]) -> Result<(u64, &[u8]), LaneFault> {
+    let (position, rest) = body.split_first_chunk().ok_or(LaneFault::Body)?;
+    Some((u64::from_le_bytes(*position), rest)).filter(|(position, _)| is_position(*position)).ok_or(LaneFault::Body)
+}
+
+/// Appends the body of a [`Kind::Begin`].
+pub(super) fn begin_body(position: u64, wish: u64, group: &Group, out: &mut Vec<u8>) {
+    out.extend_from_slice(&position.to_le_bytes());
+    out.extend_from_slice(&wish.to_le_bytes());
+    group.encode(out);
+}
+
+/// Whether a record with entries is what its header says.
+///
+/// # Errors
+/// When it is not.
+pub fn check_entries(header: &Header, body: &[u8]) -> Result<(), LaneFault> {
+    let sane = match header.kind {
+        Kind::Noop => header.count == 1 && body.is_empty(),
+        Kind::Head => header.count == 1 && split_position(body).is_ok_and(|(_, rest)| rest.is_empty()),
+        Kind::Group => header.count == 1 && Group::decode(body).is_some(),
+        Kind::Commands => {
+            header.count > 0 && backlog::commands(body).try_fold(0, |n, command| command.map(|_| n + 1)) == Some(header.count)
+        }
+        _ => false,
+    };
+    if sane && header.index.0 > 0 && header.term > 0 { Ok(()) } else { Err(LaneFault::Body) }
+}
+
+/// The longest command that fits into a payload.
+pub(super) const fn command_room(payload: usize) -> usize {
+    payload - HEADER_BYTES - COMMAND_HEADER_BYTES
+}
+
+/// A vote request: the candidate's term, and its last entry (DARE section 3.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// For the leadership of this term.
+    pub term: u64,
+    /// The term of the candidate's last entry.
+    pub last_term: u64,
+    /// The index of it.
+    pub last: LogIndex,
+    /// How many servers make a majority of the candidate's group, which the voter may not know: its own log may be older.
+    pub quorum: usize,
+}
+
+impl Request {
+    /// Puts it into `out`, as it goes into a control lane.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let payload = [self.last.0, self.quorum as u64].map(u64::to_le_bytes);
+        sealed::encode(self.term, self.last_term, payload.as_flattened(), out);
+    }
+
+    /// The request that stands in these words, if a whole one does and makes sense to one who knows of `term`.
+    pub fn read(words: &martlet_fabric::Memory, term: u64) -> Option<Request> {
+        let Sealed { subject, ballot, payload } = sealed::read(words)?;
+        let (&[last, quorum], []) = payload.as_chunks::<8>() else { return None };
+        let (last, quorum) = (u64::from_le_bytes(last), u64::from_le_bytes(quorum));
+        let sane = is_plausible(subject, term) && ballot < subject && is_number(last) && quorum <= MAX_MEMBERS as u64;
+        sane.then_some(Request { term: subject, last_term: ballot, last: LogIndex(last), quorum: quorum as usize })
+    }
+}
+
+/// Runs of equal terms that fit into [`RUNS`]. A log with more among its uncommitted entries, after as many elections that came to nothing, grants nobody: its owner
+/// starts over.
+pub const MAX_RUNS: usize = 128;
+const DETERMINANT_WORDS: usize = 8;
+/// Bytes of [`RUNS`].
+pub const RUNS_BYTES: usize = (sealed::HEADER_BYTES + (DETERMINANT_WORDS + 3 * MAX_RUNS) * 8).next_multiple_of(64);
+
+/// What a leader has to know of a log to adjust it: not its entries but the runs of equal terms among those that are not known to be committed (DARE section 3.3.1, "a
+/// buffer with only the index and the term").
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Determinants {
+    /// The grant that they belong to.
+    pub grant: u64,
+    /// The end of the log.
+    pub tail: Mark,
+    /// What is known to be committed there, and the term of that entry.
+    pub base: Mark,
+    /// The term of that entry.
+    pub base_term: u64,
+    /// Up to which entry the owner's machine shows the log; one more than the log has, if it shows what is not in it.
+    pub applied: LogIndex,
+    /// Up to which position the log may be overwritten.
+    pub kept: u64,
+    /// Whether that machine shows the whole state.
+    pub complete: bool,
+    /// The runs behind `base`, in order.
+    pub runs: Vec<Run>,
+}
+
+impl Determinants {
+    /// Puts them into `out`, as they go into [`RUNS`].
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let head = [
+            self.tail.index.0,
+            self.tail.position,
+            self.base.index.0,
+            self.base.position,
+            self.base_term,
+            self.applied.0,
+            self.kept,
+            u64::from(self.complete),
+        ];
+        let runs = self.runs.iter().flat_map(|run| [run.term, run.first.0, run.position]);
+        let payload: Vec<u8> = head.into_iter().chain(runs).flat_map(u64::to_le_bytes).collect();
+        sealed::encode(self.grant, self.runs.len() as u64, &payload, out);
+    }
+
+    /// Those that stand in these words, if whole ones do that make sense.
+    pub fn read(words: &martlet_fabric::Memory) -> Option<Determinants> {
+        let Sealed { subject: grant, ballot: count, payload } = sealed::read(words)?;
+        let (words, rest) = payload.as_chunks::<8>();
+        let word = |at: usize| u64::from_le_bytes(words[at]);
+        if !rest.is_empty() || count > MAX_RUNS as u64 || words.len() != DETERMINANT_WORDS + 3 * count as usize {
+            return None;
+        }
+        let mark = |at| Mark { index: LogIndex(word(at)), position: word(at + 1) };
+        let runs = (0..count as usize).map(|n| DETERMINANT_WORDS + 3 * n);
+        let runs: Vec<Run> = runs.map(|at| Run { term: word(at), first: LogIndex(word(at + 1)), position: word(at + 2) }).collect();
+        let these = Determinants {
+            grant,
+            tail: mark(0),
+            base: mark(2),
+            base_term: word(4),
+            applied: LogIndex(word(5)),
+            kept: word(6),
+            complete: word(7) == 1,
+            runs,
+        };
+        let ordered =
+            these.base.index <= these.tail.index && these.base.position <= these.tail.position && these.kept <= these.tail.position;
+        let sane = [these.tail, these.base].iter().all(|mark| is_position(mark.position) && is_number(mark.index.0));
+        let rising = these.runs.iter().is_sorted_by(|a, b| a.term < b.term && a.first < b.first && a.position < b.position);
+        let within = |run: &Run| is_position(run.position) && run.first > these.base.index && run.first <= these.tail.index;
+        (ordered && sane && rising && these.runs.iter().all(within)).then_some(these)
+    }
+}
+
+/// Why what stands in another's memory, or came from there, makes no sense. Its reader takes nothing more from that lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LaneFault {
+    /// A record is shorter than its header.
+    #[error("a record of {0} bytes is shorter than its header of {HEADER_BYTES}")]
+    Short(usize),
+    /// There is no such kind of record.
+    #[error("a record's first word is {0:#x}; kinds are 1 to 9, and bits 8 to 31 zero")]
+    Kind(u64),
+    /// Numbers that no log reaches.
+    #[error("a record's term, index or committed index is out of range")]
+    Range,
+    /// What follows the header is not what the header says.
+    #[error("a record's body does not fit its header")]
+    Body,
+    /// A record of this kind must not stand here.
+    #[error("a record of kind {0:?} out of order")]
+    Order(Kind),
+    /// Its index is not the next one.
+    #[error("a record of index {found} where {expected} was due")]
+    Index {
+        /// Due here.
+        expected: LogIndex,
+        /// As found.
+        found: LogIndex,
+    },
+    /// It does not follow the entry that stands before it here.
+    #[error("a record that follows an entry of term {found} where the last one is of term {expected}")]
+    Follows {
+        /// The term of the last entry here.
+        expected: u64,
+        /// Whose the writer took it for.
+        found: u64,
+    },
+    /// The log has no room for it, although its writer should have known.
+    #[error("a record that the log has no room for")]
+    Room,
+    /// The log is to be cut off where nothing ends, or below what is committed.
+    #[error("the log is to be cut off at {0}, where no entry ends that is not known to be committed")]
+    Cut(u64),
+    /// Records are said to stand up to there, and do not.
+    #[error("records are said to stand up to {0}, and do not")]
+    Tail(u64),
+    /// A part of the state that cannot be taken.
+    #[error(transparent)]
+    Part(#[from] PartFault),
+}
+
+/// What an operation was, as its token says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    /// A record in a peer's log lane, a filler before one, or words of its header.
+    Log = 0,
+    /// What the reader of that lane has applied.
+    Consumed = 1,
+    /// The determinants of a peer's log.
+    Runs = 2,
+    /// A peer's term, asked for replies that wait.
+    Check = 3,
+    /// A word in a peer's control lane.
+    Control = 4,
+    /// A decision in a peer's control lane.
+    Private = 5,
+    /// The revocation of a peer's access.
+    Revoke = 6,
+    /// What a peer says of itself, before a vote.
+    Look = 7,
+    /// How far a peer's snapshot ring is filled.
+    SnapshotTail = 8,
+    /// A piece of that ring.
+    Snapshot = 9,
+    /// A peer's heartbeat.
+    Heartbeat = 10,
+    /// A peer's status.
+    Status = 11,
+    /// A peer's number of acting threads.
+    Threads = 12,
+    /// A death word of a peer; the round is the thread.
+    Death = 13,
+}
+
+impl Op {
+    const ALL: [Op; 14] = [
+        Op::Log,
+        Op::Consumed,
+        Op::Runs,
+        Op::Check,
+        Op::Control,
+        Op::Private,
+        Op::Revoke,
+        Op::Look,
+        Op::SnapshotTail,
+        Op::Snapshot,
+        Op::Heartbeat,
+        Op::Status,
+        Op::Threads,
+        Op::Death,
+    ];
+
+    /// A token. `round` tells the uses of one kind of operation apart: its low 16 bits go along, which is enough, since operations on one
+    /// peer complete in the order in which they were posted.
+    pub fn token(self, round: u64, peer: PeerId) -> Token {
+        Component::Engine.token(((self as u64) << 48) | ((round & 0xffff) << 32) | u64::from(peer.0))
+    }
+
+    /// What [`Op::token`] packed.
+    pub fn parse(token: Token) -> (Op, u64, PeerId) {
+        let rest = token_rest(token);
+        (Op::ALL[(rest >> 48) as usize % Op::ALL.len()], (rest >> 32) & 0xffff, PeerId(rest as u32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use martlet_fabric::primitive::AtomicU64;
+
+    fn stored(encoded: &[u8]) -> Vec<AtomicU64> {
+        encoded.as_chunks::<8>().0.iter().map(|word| AtomicU64::new(u64::from_le_bytes(*word))).collect()
+    }
+
+    #[test]
+    fn tokens_name_their_operation_round_and_peer() {
+        for (at, op) in Op::ALL.into_iter().enumerate() {
+            assert_eq!(op as usize, at);
+            for (round, peer) in [(0, 0), (7, 1), (0xffff, u32::MAX)] {
+                let token = op.token(round, PeerId(peer));
+                assert!(Component::Engine.owns(token));
+                assert_eq!(Op::parse(token), (op, round, PeerId(peer)));
+            }
+        }
+    }
+
+    #[test]
+    fn headers_requests_and_determinants_come_back_as_they_went() {
+        for kind in (1..=9).map(|kind| Kind::of(kind).expect("a kind")) {
+            let header = Header { kind, count: 7, term: 1 << 40, index: LogIndex(9), beside: 8 };
+            let bytes = [&header.bytes()[..], &[3]].concat();
+            assert_eq!(Header::decode(&bytes), Ok((header, &[3u8][..])));
+        }
+        let mut bytes = Vec::new();
+        let request = Request { term: 9, last_term: 8, last: LogIndex(70), quorum: 3 };
+        request.encode(&mut bytes);
+        assert_eq!(bytes.len(), control::REQUEST_WORDS * 8);
+        assert_eq!(Request::read(&stored(&bytes), 3), Some(request));
+        let mark = |index, position| Mark { index: LogIndex(index), position };
+        let runs = vec![Run { term: 3, first: LogIndex(5), position: 160 }, Run { term: 7, first: LogIndex(6), position: 320 }];
+        let these = Determinants {
+            grant: vote_of(9),
+            tail: mark(9, 640),
+            base: mark(4, 160),
+            base_term: 2,
+            applied: LogIndex(4),
+            kept: 160,
+            complete: true,
+            runs,
+        };
+        these.encode(&mut bytes);
+        assert!(bytes.len() <= RUNS_BYTES);
+        assert_eq!(Determinants::read(&stored(&bytes)), Some(these.clone()));
+        let full = (0..MAX_RUNS as u64).map(|n| Run { term: n + 1, first: LogIndex(n + 5), position: 16 * n });
+        Determinants { runs: full.collect(), tail: mark(1000, 1 << 20), ..these }.encode(&mut bytes);
+        assert!(bytes.len() <= RUNS_BYTES, "as many as there may be fit");
+    }
+
+    #[test]
+    fn hostile_bytes_are_faults_and_not_panics() {
+        let mut rng = fastrand::Rng::with_seed(3);
+        for _ in 0..20_000 {
+            let mut bytes: Vec<u8> = (0..rng.usize(0..80)).map(|_| if rng.bool() { 0 } else { rng.u8(..) }).collect();
+            if let Some(first) = bytes.first_mut() {
+                *first %= 12;
+            }
+            if let Ok((header, body)) = Header::decode(&bytes) {
+                let _ = check_entries(&header, body);
+            }
+        }
+        for _ in 0..5_000 {
+            let mut bytes = Vec::new();
+            let payload: Vec<u8> = (0..8 * rng.usize(6..20)).map(|_| if rng.u8(..4) > 0 { 0 } else { rng.u8(..64) }).collect();
+            sealed::encode(rng.u64(..), rng.u64(..8), &payload, &mut bytes);
+            let _ = Determinants::read(&stored(&bytes));
+            let _ = Request::read(&stored(&bytes), 1);
+        }
+        let header = Header { kind: Kind::Commands, count: 1, term: 1, index: LogIndex(1), beside: 0 };
+        assert_eq!(check_entries(&header, &[200, 0, 0, 0, 1]), Err(LaneFault::Body), "a length beyond the body");
+        assert_eq!(check_entries(&header, &[1, 0, 0, 0, 1]), Ok(()));
+        assert_eq!(check_entries(&Header { term: 0, ..header }, &[1, 0, 0, 0, 1]), Err(LaneFault::Body), "nobody leads in term 0");
+    }
+
+    #[test]
+    fn dare_terms_that_nobody_reaches_are_not_believed() {
+        assert!(is_plausible(1 << 44, 0) && !is_plausible(1 << 46, 0), "who knows no term believes whom it joins, up to the last one");
+        assert!(is_plausible(LEAP + 5, 5) && !is_plausible(LEAP + 6, 5));
+        assert!(is_number(vote_of(MAX_TERM) + 1));
+    }
+}

@@ -1,0 +1,500 @@
+//! The `dare` engine: state machine replication by terms and direct access to logs (DARE, HPDC'15), with what its authors left out.
+//!
+//! A leader is elected for a term by a majority, each of which takes its log away from the old leader before it answers, and makes its vote durable. The leader then adjusts
+//! each log by its determinants, writes entries straight into it, and moves its tail pointer; what the tail pointers of a majority have reached in the leader's own term is
+//! committed. No follower's processor is waited for. `docs/dare.md` has the protocol, with the argument why nothing committed is lost, and says where it departs from the paper.
+
+mod access;
+mod background;
+mod config;
+mod election;
+mod engine;
+mod follower;
+mod handover;
+pub mod layout;
+mod leading;
+mod log;
+mod peers;
+mod recover;
+mod roster;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod samples;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::ring::{self, Record};
+use martlet_fabric::{Completion, Fabric, LocalRegion, PeerId, invariant};
+
+use crate::basics::layout::MAX_MEMBERS;
+use crate::basics::{LogIndex, Mark, ProcessId, Time};
+use crate::engine::Event;
+use crate::replica::backlog::Backlog;
+use crate::replica::group::Group;
+use crate::replica::nudges::Nudges;
+use crate::replica::release::Releases;
+use crate::replica::watch::{Heart, Schedule};
+use crate::replica::{Execution, Standing, StateMachine};
+
+pub use config::{Config, MIN_RING_BYTES};
+
+use access::Access;
+use election::Election;
+use handover::HandOver;
+use layout::{Op, Request, Status, WORDS, control, words};
+use leading::{Context, Reign};
+use log::Log;
+use peers::{Peer, at_control, tell};
+use recover::{Learning, Serving};
+use roster::Roster;
+
+/// So many turns in a row that replicate something put off the rest, at most.
+const MOST_PUT_OFF: u32 = 16;
+/// Bytes that a follower takes from its leader's lane in one turn.
+const DRAIN_BYTES: usize = 256 << 10;
+
+/// Why a reign, or a candidacy, has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// Too few votes have come in time.
+    TimedOut,
+    /// A higher term has been seen.
+    Outdated,
+    /// Another one reigns, or stands for a higher term.
+    Superseded,
+    /// Nothing could be committed for too long.
+    Stuck,
+    /// This process belongs to the group no longer.
+    Removed,
+    /// It has handed over.
+    HandedOver,
+}
+
+/// A replica's engine. One thread drives it; it never blocks.
+#[derive(Debug)]
+pub struct Dare {
+    me: ProcessId,
+    config: Config,
+    /// As of the last call that said so.
+    now: Time,
+    /// The highest term that it knows.
+    term: u64,
+    log: Log,
+    peers: Vec<Peer>,
+    access: Access,
+    election: Election,
+    reign: Option<Reign>,
+    /// What the next reign begins with, empty.
+    spare: (Record, Backlog),
+    /// When a leader looks after everything but replication next, and how many turns in a row have put that off.
+    background: Time,
+    put_off: u32,
+    hand_over: HandOver,
+    reigns: u64,
+    releases: Releases,
+    heart: Heart,
+    schedule: Schedule,
+    learning: Option<Learning>,
+    serving: Option<Serving>,
+    serving_record: Record,
+    serving_buffer: Vec<u8>,
+    /// The position after what stands in the snapshot ring.
+    snapshot_tail: u64,
+    /// Pieces of others' snapshots that are on their way.
+    snapshot_reads: u32,
+    /// Whether a snapshot has ever been read here: the machine is not the empty one of a founder then.
+    lesson_begun: bool,
+    /// When the state was last found to be one that cannot be given to anybody, if that is not long ago.
+    unteachable_since: Option<Time>,
+    /// Since when it has looked for the state.
+    incomplete_since: Option<Time>,
+    wishes: u64,
+    /// Whom it asked last: another one may have come further.
+    last_teacher: Option<PeerId>,
+    roster: Roster,
+    /// Somebody has been found to be gone since the last look at who leads.
+    suspects_anew: bool,
+    /// Whether a group that this process knew has listed it.
+    listed: bool,
+    /// How often followers have been asked for access.
+    sessions: u64,
+    events: VecDeque<Event>,
+    nudges: Nudges,
+    buffer: Vec<u8>,
+    published: bool,
+}
+
+impl Dare {
+    /// The engine of the process `me`. With a `group` it is a founding member, and holds the empty state like all the others; without, it holds nothing, and waits until
+    /// a leader takes it in.
+    ///
+    /// Panics when `config` does not [validate](Config::validate), or the group does not list `me`.
+    pub fn new(me: ProcessId, config: Config, group: Option<Group>) -> Dare {
+        let valid = config.validate();
+        invariant!(valid.is_ok(), "the engine's settings: {valid:?}");
+        invariant!(group.as_ref().is_none_or(|group| group.contains(me)), "{me} founds a group without itself");
+        let room = ring::max_payload(config.log_ring_bytes);
+        Dare {
+            me,
+            config,
+            now: Time(0),
+            term: 0,
+            listed: group.is_some(),
+            log: Log::new(config.log_ring_bytes, group),
+            peers: Vec::with_capacity(MAX_MEMBERS),
+            access: Access::default(),
+            election: Election::default(),
+            reign: None,
+            spare: (Record::with_capacity(room), Backlog::new(config.backlog_bytes, config.batch_bytes, config.max_command_bytes())),
+            background: Time(0),
+            put_off: 0,
+            hand_over: HandOver::default(),
+            reigns: 0,
+            releases: Releases::default(),
+            heart: Heart::default(),
+            schedule: Schedule::default(),
+            learning: None,
+            serving: None,
+            serving_record: Record::default(),
+            serving_buffer: Vec::new(),
+            snapshot_tail: 0,
+            snapshot_reads: 0,
+            lesson_begun: false,
+            unteachable_since: None,
+            incomplete_since: None,
+            wishes: 0,
+            last_teacher: None,
+            roster: Roster::default(),
+            suspects_anew: false,
+            sessions: 0,
+            events: VecDeque::with_capacity(64),
+            nudges: Nudges::default(),
+            buffer: Vec::with_capacity(room.max(layout::RUNS_BYTES)),
+            published: false,
+        }
+    }
+
+    // Queries.
+
+    fn is_leading(&self) -> bool {
+        self.reign.as_ref().is_some_and(Reign::is_leading)
+    }
+
+    fn what_it_is(&self) -> Standing {
+        match &self.reign {
+            Some(reign) if reign.is_leading() => Standing::Primary,
+            _ if self.is_removed() => Standing::Excluded,
+            _ => Standing::Backup { primary: self.leader() },
+        }
+    }
+
+    /// The highest term that it knows.
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// The group in force, as far as this process knows.
+    pub fn group(&self) -> Option<&Group> {
+        self.log.group()
+    }
+
+    /// The entry by which the group in force came about, as far as this process knows; 0 for the first.
+    pub fn group_since(&self) -> Option<LogIndex> {
+        self.log.group_since()
+    }
+
+    /// The last entry that this replica holds, or has proposed.
+    fn last_proposed(&self) -> LogIndex {
+        match &self.reign {
+            Some(reign) if reign.is_leading() => reign.last(),
+            _ => self.log.tail().index,
+        }
+    }
+
+    /// How it stands, in a line, for somebody who looks for a mistake.
+    pub fn in_words(&self) -> String {
+        let reign = self.reign.as_ref().map(|reign| {
+            let followers = reign.followers.iter().map(|f| format!("{} {:?} {:x} {:?}", f.process, f.phase, f.grant, f.held()));
+            format!("{:?} of term {}: {}", reign.stage(), reign.term, followers.collect::<Vec<_>>().join(", "))
+        });
+        format!(
+            "term {}, {:?}, complete {}, log of term {} to {:?}, committed {:?}, applied {:?}, head {}, holder {:?} by {:x}, wants {:?} ({} revoking), hears {:?}, election {:?}, reign {:?}",
+            self.term,
+            self.what_it_is(),
+            self.log.is_complete(),
+            self.log.last_term(),
+            self.log.tail(),
+            self.log.committed(),
+            self.log.applied(),
+            self.log.head(),
+            self.access.holder,
+            self.access.grant,
+            self.access.purpose,
+            self.access.revoking,
+            self.election.leader,
+            self.election,
+            reign
+        )
+    }
+
+    // What comes from outside.
+
+    fn take_completion(&mut self, completion: Completion) {
+        let (op, round, peer) = Op::parse(completion.token);
+        let result = completion.result;
+        match op {
+            Op::Log | Op::Consumed | Op::Runs | Op::Check => {
+                if op == Op::Runs {
+                    self.note_read(peer);
+                }
+                if let Some(reign) = &mut self.reign {
+                    reign.handle_completion(op, round, peer, result, &mut self.nudges);
+                }
+            }
+            // One that can no longer be reached is found out by its counter.
+            Op::Control => {}
+            Op::Private => self.handle_private(round, peer, result),
+            Op::Revoke => self.access.revoking -= 1,
+            Op::Look => self.handle_look(round, peer, result),
+            Op::SnapshotTail | Op::Snapshot => self.handle_snapshot(op, round, peer, result),
+            Op::Heartbeat | Op::Status | Op::Threads | Op::Death => self.handle_sign(op, round, peer, result),
+        }
+    }
+
+    // A turn.
+
+    fn post_all<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
+        self.now = now;
+        let led = self.is_leading();
+        // What has been proposed goes first. A leader is on the common path in every turn, and looks after the rest now and then.
+        let mut moved = led && self.lead(fabric, machine);
+        let put_off = moved && self.put_off < MOST_PUT_OFF;
+        let steady = led && (put_off || now < self.background);
+        self.put_off = if put_off { self.put_off + 1 } else { 0 };
+        if !steady {
+            moved |= self.follow(fabric, machine);
+            if !led && self.is_leading() {
+                moved |= self.lead(fabric, machine);
+            }
+            self.background = now.after(self.config.background_ns);
+            moved |= self.assist(fabric, machine, moved);
+        }
+        self.nudges.send(now, self.config.nudge_gap_ns, fabric);
+        moved
+    }
+
+    fn conclude<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) {
+        self.now = now;
+        if std::mem::take(&mut self.suspects_anew) {
+            // A server whose turn it is stands now, and not when it next looks.
+            self.hear(now, fabric);
+        }
+        if !self.is_leading() {
+            self.elect(fabric, machine);
+        }
+        self.step(false, fabric, machine);
+        if let Some(reign) = self.reign.as_mut().filter(|reign| reign.is_leading()) {
+            reign.release(&mut self.releases, &self.log);
+        }
+        self.nudges.send(now, self.config.nudge_gap_ns, fabric);
+    }
+
+    /// Replicates what has been proposed, and has terms read where a reply waits for that. Whether anything was posted.
+    fn lead<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> bool {
+        let (turn, asked) = (self.releases.turn(), self.releases.is_asked());
+        let mut posted = false;
+        self.with_reign(fabric, machine, |reign, cx| {
+            posted = reign.post(turn, cx);
+            if asked {
+                reign.check(turn, cx.fabric);
+            }
+            Ok(false)
+        });
+        let last = self.last_proposed();
+        self.releases.end(last);
+        posted
+    }
+
+    /// Goes on with an election, as far as it can.
+    fn elect<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> bool {
+        let now = self.now;
+        let mut moved = self.use_access(fabric, machine);
+        moved |= self.act_on_decision(now, fabric);
+        self.mind_candidacy(now, fabric);
+        self.mind_election(now, fabric);
+        moved
+    }
+
+    /// Takes what the leader has written, hears the others, and takes part in elections.
+    #[inline(never)]
+    fn follow<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> bool {
+        let now = self.now;
+        let drained = self.drain(DRAIN_BYTES, fabric, machine);
+        self.published &= !drained;
+        self.tick(now, fabric);
+        self.hear(now, fabric);
+        let mut moved = drained | self.elect(fabric, machine);
+        moved |= self.step(true, fabric, machine);
+        self.mind_hand_over(now, fabric);
+        moved
+    }
+
+    /// Learns and serves, and shows the others what has come of this turn.
+    #[inline(never)]
+    fn assist<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S, moved: bool) -> bool {
+        let now = self.now;
+        let mut moved = moved;
+        moved |= self.learn(now, fabric, machine);
+        moved |= self.serve(now, fabric, machine);
+        self.watch_group(fabric);
+        self.follow_roster();
+        self.report_group();
+        self.show_reign(fabric);
+        if !self.published || moved {
+            self.publish(fabric);
+        }
+        self.show_consumed(fabric);
+        self.forget_departed();
+        moved
+    }
+
+    /// Tells those that have come up since how this process stands as leader.
+    fn show_reign<F: Fabric>(&mut self, fabric: &mut F) {
+        let Some(reign) = self.reign.as_ref().filter(|reign| reign.is_elected()) else { return };
+        let beat = reign.term << 1 | 1;
+        for peer in self.peers.iter_mut().filter(|p| !p.watch.dead && p.beat != beat) {
+            peer.beat = beat;
+            tell(fabric, peer.id, control::BEAT, beat);
+        }
+    }
+
+    fn step<F: Fabric, S: StateMachine>(&mut self, whole: bool, fabric: &mut F, machine: &mut S) -> bool {
+        let was = self.is_leading();
+        let members = std::mem::take(&mut self.roster);
+        let moved = self.with_reign(fabric, machine, |reign, cx| {
+            let wanted = |peer: &Peer, log: &Log| {
+                let group = log.group();
+                let belongs = group.is_some_and(|group| group.contains(peer.process));
+                let may_come = members.lists(peer.process) && !group.is_some_and(|group| group.has_removed(peer.process));
+                belongs || may_come
+            };
+            reign.step(whole, cx, wanted)
+        });
+        self.roster = members;
+        if !was && self.is_leading() {
+            self.reigns += 1;
+            self.releases.break_off();
+            self.published = false;
+            self.election.failures = 0;
+        }
+        self.change_group();
+        moved
+    }
+
+    fn with_reign<F: Fabric, S: StateMachine>(
+        &mut self,
+        fabric: &mut F,
+        machine: &mut S,
+        act: impl FnOnce(&mut Reign, &mut Context<F, S>) -> Result<bool, Ending>,
+    ) -> bool {
+        let Some(reign) = &mut self.reign else { return false };
+        let mut cx = Context {
+            now: self.now,
+            config: &self.config,
+            log: &mut self.log,
+            fabric,
+            machine,
+            events: &mut self.events,
+            nudges: &mut self.nudges,
+            buffer: &mut self.buffer,
+            peers: &mut self.peers,
+            sessions: &mut self.sessions,
+        };
+        match act(reign, &mut cx) {
+            Ok(moved) => moved,
+            Err(ending) => {
+                self.end_reign(ending, fabric);
+                true
+            }
+        }
+    }
+
+    /// A candidate's own decision is durable: it asks the others for their votes.
+    fn begin_reign<F: Fabric>(&mut self, term: u64, until: Time, fabric: &mut F) {
+        let quorum = self.log.group().map_or(1, Group::majority);
+        Request { term, last_term: self.log.last_term(), last: self.log.tail().index, quorum }.encode(&mut self.buffer);
+        let group = self.log.group();
+        for peer in self.peers.iter().filter(|p| !p.watch.dead && group.is_some_and(|group| group.contains(p.process))) {
+            fabric.write(at_control(peer.id, control::REQUEST), &self.buffer, Op::Control.token(0, peer.id));
+            self.nudges.at_once(peer.id);
+        }
+        let (record, backlog) = std::mem::take(&mut self.spare);
+        self.learning = None;
+        self.reign = Some(Reign::new(self.me, term, until, record, backlog));
+    }
+
+    /// Nothing of a reign outlives it but the log (TRAPS 11).
+    fn end_reign<F: Fabric>(&mut self, ending: Ending, fabric: &mut F) {
+        let Some(mut reign) = self.reign.take() else { return };
+        let (term, led, elected) = (reign.term, reign.is_leading(), reign.is_elected());
+        match ending {
+            Ending::TimedOut => Mark::DareTimedOut,
+            Ending::Outdated => Mark::DareOutdated,
+            Ending::Superseded => Mark::DareSuperseded,
+            Ending::Stuck => Mark::DareStuck,
+            Ending::Removed => Mark::DareRemoved,
+            Ending::HandedOver => Mark::DareHandedOver,
+        }
+        .reach();
+        if led && self.config.execution == Execution::Speculative {
+            reign.keep_executed(leading::ring_of(fabric), &mut self.log);
+            if reign.backlog.has_commands() {
+                // The machine shows what is in no log.
+                self.log.void();
+            }
+        }
+        if elected {
+            self.election.lost_term = self.election.lost_term.max(term);
+            for peer in self.peers.iter_mut().filter(|p| !p.watch.dead) {
+                peer.beat = term << 1;
+                tell(fabric, peer.id, control::BEAT, term << 1);
+                self.nudges.at_once(peer.id);
+            }
+        }
+        if led {
+            self.reigns += 1;
+            self.releases.break_off();
+            self.hand_over.end();
+            self.events.push_back(Event::SteppedDown);
+        } else {
+            self.election.failures = self.election.failures.saturating_add(1);
+        }
+        let (record, mut backlog) = reign.into_parts();
+        backlog.clear();
+        self.spare = (record, backlog);
+        self.published = false;
+    }
+
+    fn publish<F: Fabric>(&mut self, fabric: &F) {
+        let own = fabric.memory(LocalRegion::Public(WORDS)).expect("every process offers its words");
+        let reign = self.reign.as_ref().filter(|reign| reign.is_elected());
+        let status = match reign {
+            Some(reign) if reign.is_leading() => Status::Leader,
+            _ if !self.log.is_complete() || self.is_removed() => Status::Incomplete,
+            _ => Status::Idle,
+        };
+        let supports = reign.map(|reign| reign.term).or(self.election.leader.map(|(_, term)| term)).unwrap_or(0);
+        for (at, value) in [
+            (words::TERM, self.term),
+            (words::SUPPORTS, supports),
+            (words::LAST_TERM, self.log.last_term()),
+            (words::LAST_INDEX, self.log.tail().index.0),
+            (words::STATUS, status as u64),
+        ] {
+            own[at].store(value, Ordering::Release);
+        }
+        self.published = true;
+    }
+}

@@ -1,0 +1,499 @@
+//! Recovery (DARE section 3.4): a server that does not hold the state reads it out of another one's memory.
+//!
+//! The one that is asked, any but the leader if there is another, puts parts of its state into a ring of its own, and between them the entries as it applies them: each part
+//! shows exactly the entries before it, so that no copy of the whole is made and nothing is stopped. The learner reads how far the ring is filled, then what is new of it, and
+//! says how far it has come. Once it has the whole, as of an entry that is committed, it takes exclusive access to its log, goes on from there, and has the leader ask it anew.
+
+use martlet_fabric::primitive::Ordering;
+use martlet_fabric::ring::{self, Reader};
+use martlet_fabric::{Fabric, Local, LocalRegion, OpError, PeerId, Region, Remote};
+
+use super::access::Purpose;
+use super::layout::{self, Header, Kind, LaneFault, Op, SCRATCH, SLOTS_BYTES, SNAPSHOT, Status, WORDS, control, words};
+use super::leading::ring_of;
+use super::log::Mark;
+use super::peers::{Peer, tell, word_from};
+use super::{Dare, Event};
+use crate::basics::{self, LogIndex, Time};
+use crate::engine::part::{self, Oversized, Part, REST_NS};
+use crate::replica::StateMachine;
+use crate::replica::backlog::{self, HEADER_BYTES};
+use crate::replica::group::Group;
+
+/// For how many heartbeats a server must have looked for another one to learn from, until it asks the leader.
+const LEADER_TOO: u64 = 10;
+/// The bits of a wish's number that say whose it is.
+const NODE_BITS: u32 = 16;
+
+/// A wish to read the state, and how far it has been met.
+#[derive(Debug)]
+pub(super) struct Learning {
+    teacher: PeerId,
+    wish: u64,
+    /// When anything last came.
+    heard: Time,
+    /// Whether the teacher has begun.
+    served: bool,
+    /// Up to where its ring has been read.
+    fetched: u64,
+    reader: Reader,
+    asking: bool,
+    /// Up to where it is known to be filled.
+    filled: u64,
+    /// Pieces of the ring that are on their way, and up to where they go. What lies behind that in our copy may be of another teacher's ring.
+    pieces: u32,
+    upto: u64,
+    /// What the machine shows, once the transfer has begun, and the term of that entry.
+    at: Option<Mark>,
+    term: u64,
+    group: Group,
+    part: Part,
+    /// Every part has come.
+    whole: bool,
+    committed: LogIndex,
+    /// The teacher has given up, or made no sense.
+    broken: bool,
+    /// How many in a row have made no sense, this one and those before it.
+    refusals: u32,
+}
+
+impl Learning {
+    /// What the log can be joined with, once that is so.
+    fn ready(&self) -> Option<Mark> {
+        self.at.filter(|at| self.whole && !self.broken && !self.part.is_open() && at.index <= self.committed)
+    }
+
+    /// Takes a record of the teacher's. `log_bytes`: the size of all logs.
+    fn take<S: StateMachine>(&mut self, payload: &[u8], log_bytes: u64, machine: &mut S) -> Result<(), LaneFault> {
+        let (header, body) = Header::decode(payload)?;
+        if header.kind == Kind::Begin {
+            let (position, body) = layout::split_position(body)?;
+            let (wish, body) = body.split_first_chunk().ok_or(LaneFault::Body)?;
+            if u64::from_le_bytes(*wish) != self.wish {
+                // The teacher has lost patience, and serves another learner.
+                self.broken = true;
+                return Ok(());
+            }
+            self.group = Group::decode(body).ok_or(LaneFault::Body)?;
+            machine.clear();
+            self.part.clear();
+            (self.at, self.term, self.whole) = (Some(Mark { index: header.index, position }), header.term, false);
+            return Ok(());
+        }
+        let Some(at) = &mut self.at else { return Err(LaneFault::Order(header.kind)) };
+        self.committed = self.committed.max(LogIndex(header.beside));
+        match header.kind {
+            Kind::Part => self.part.take(body, header.count > 0, machine)?,
+            // Nothing stands between the fragments of a part.
+            kind if self.part.is_open() && kind != Kind::Break => return Err(LaneFault::Order(kind)),
+            Kind::End => self.whole = true,
+            Kind::Flush => {}
+            Kind::Break => self.broken = true,
+            kind if kind.is_entry() => {
+                layout::check_entries(&header, body)?;
+                if header.index != at.index.next() {
+                    return Err(LaneFault::Index { expected: at.index.next(), found: header.index });
+                }
+                match kind {
+                    Kind::Group => self.group = Group::decode(body).ok_or(LaneFault::Body)?,
+                    Kind::Commands => {
+                        for (command, index) in backlog::commands(body).zip(header.index.0..) {
+                            machine.apply(LogIndex(index), command.ok_or(LaneFault::Body)?);
+                        }
+                    }
+                    _ => {}
+                }
+                // Where it ends in every log that has it: it lies elsewhere in the ring.
+                *at = Mark { index: header.last(), position: ring::position_after(at.position, payload.len(), log_bytes) };
+                self.term = header.term;
+            }
+            kind => return Err(LaneFault::Order(kind)),
+        }
+        Ok(())
+    }
+}
+
+/// One learner's transfer, as its teacher sees it.
+#[derive(Debug)]
+pub(super) struct Serving {
+    peer: PeerId,
+    wish: u64,
+    taken: u64,
+    /// When the learner last took anything.
+    heard: Time,
+    /// Entries up to here have been given.
+    sent: Mark,
+    begun: bool,
+    /// Where the next part begins; `None` when the last one has been taken.
+    cursor: Option<u64>,
+    part: Vec<u8>,
+    posted: usize,
+    ended: bool,
+    /// What was last said to be committed.
+    told: LogIndex,
+    /// [`Log::breaks`](super::log::Log::breaks) when it began: what was given is worth nothing once the machine has ceased to show it.
+    breaks: u64,
+}
+
+impl Dare {
+    /// Looks for the state when that is necessary, and takes what has been read. Returns whether anything came.
+    pub(super) fn learn<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
+        // A process that only renews leases has no use for the state, and nobody would keep it up to date.
+        let belongs = self.roster.lists(self.me) || self.log.group().is_some_and(|group| group.contains(self.me));
+        if self.log.is_complete() || self.reign.is_some() || self.is_removed() || !belongs {
+            return false;
+        }
+        let given_up = self.learning.as_ref().is_some_and(|l| {
+            let gone = self.peer(l.teacher).is_none_or(|peer| peer.watch.dead);
+            l.broken || gone || now.since(l.heard) > self.config.teach_patience_ns
+        });
+        if self.learning.is_none() || given_up {
+            self.wish(now, fabric);
+        }
+        let Some(mut learning) = self.learning.take() else { return false };
+        let moved = self.fetch(now, &mut learning, fabric, machine);
+        let ready = learning.ready().is_some_and(|at| at.index >= self.log.committed().index || self.log.retains(at.position));
+        let teacher = learning.teacher;
+        self.learning = Some(learning);
+        let free = self.access.purpose.is_none() && !self.access.broken;
+        if ready && free {
+            self.close_log(Purpose::Join, fabric);
+        }
+        if moved {
+            self.nudges.at_once(teacher);
+        }
+        moved
+    }
+
+    /// The log is ours alone: it goes on from the state that has been read.
+    pub(super) fn join<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) {
+        let Some(learning) = self.learning.take() else { return };
+        let Some(at) = learning.ready() else {
+            self.learning = Some(learning);
+            return;
+        };
+        let before = self.log.tail();
+        if !self.log.join(ring_of(fabric), machine, at, learning.term, &learning.group) {
+            self.learning = Some(learning);
+            return;
+        }
+        if self.log.tail() == before { basics::Mark::DareRejoins } else { basics::Mark::DareJoins }.reach();
+        self.incomplete_since = None;
+        tell(fabric, learning.teacher, control::RECOVER, learning.wish << 1);
+        self.published = false;
+    }
+
+    /// Asks somebody: any server but the leader, and not the same again if there is another.
+    fn wish<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        // What an earlier wish has asked for would land among what this one reads.
+        if self.snapshot_reads > 0 {
+            return;
+        }
+        let last = self.last_teacher;
+        let belongs = |id| self.roster.lists(id) || self.log.group().is_some_and(|group| group.contains(id));
+        let since = *self.incomplete_since.get_or_insert(now);
+        let leader_too = now.since(since) >= LEADER_TOO * self.config.heartbeat_interval_ns;
+        let rank = |peer: &Peer| match peer.watch.status {
+            Some(Status::Idle) => 2,
+            Some(Status::Leader) if leader_too => 1,
+            _ => 0,
+        };
+        let able = self.peers.iter().filter(|p| p.watch.is_alive() && belongs(p.process));
+        let best = able.map(|p| (rank(p), Some(p.id) != last, p.process, p.id)).filter(|(rank, ..)| *rank > 0);
+        let teacher = best.max_by_key(|(rank, other, process, _)| (*other, *rank, *process)).map(|(.., teacher)| teacher);
+        // Where nobody makes sense, they are not asked at the speed of the fabric.
+        let refused = self.learning.as_ref().filter(|l| l.refusals > 1 || l.refusals == 1 && Some(l.teacher) == teacher);
+        if refused.is_some_and(|l| now.since(l.heard) <= self.config.teach_patience_ns) {
+            return;
+        }
+        let refusals = self.learning.as_ref().map_or(0, |l| l.refusals);
+        if let Some(l) = self.learning.take()
+            && self.peer(l.teacher).is_some_and(|peer| !peer.watch.dead)
+        {
+            tell(fabric, l.teacher, control::RECOVER, l.wish << 1);
+        }
+        let Some(teacher) = teacher else { return };
+        basics::Mark::DareWishes.reach();
+        self.wishes += 1;
+        self.last_teacher = Some(teacher);
+        // Nobody else's has this number: what stands behind ours in the ring may be for another learner.
+        let wish = self.wishes << NODE_BITS | u64::from(self.me.node.0);
+        tell(fabric, teacher, control::RECOVER, wish << 1 | 1);
+        self.nudges.at_once(teacher);
+        self.learning = Some(Learning {
+            teacher,
+            wish,
+            heard: now,
+            served: false,
+            fetched: 0,
+            reader: Reader::new(),
+            asking: false,
+            filled: 0,
+            pieces: 0,
+            upto: 0,
+            at: None,
+            term: 0,
+            group: Group::default(),
+            part: Part::new(),
+            whole: false,
+            committed: LogIndex(0),
+            broken: false,
+            refusals,
+        });
+    }
+
+    /// Takes what has been read of the teacher's ring, and reads on.
+    fn fetch<F: Fabric, S: StateMachine>(&mut self, now: Time, learning: &mut Learning, fabric: &mut F, machine: &mut S) -> bool {
+        let teacher = learning.teacher;
+        if learning.broken {
+            return false;
+        }
+        if !learning.served {
+            if word_from(fabric, teacher, control::SERVES) != learning.wish {
+                return false;
+            }
+            let from = word_from(fabric, teacher, control::SERVES_FROM);
+            if !layout::is_position(from) {
+                learning.broken = true;
+                return false;
+            }
+            (learning.served, learning.fetched, learning.reader, learning.heard) = (true, from, Reader::at(from), now);
+        }
+        let scratch = fabric.memory(LocalRegion::Public(SCRATCH)).expect("every process has room for its reads");
+        let copy = &scratch[SLOTS_BYTES / 8..];
+        let from = learning.reader.position();
+        while learning.pieces == 0 && !learning.broken && learning.reader.position() < learning.fetched {
+            if !learning.reader.next(copy, &mut self.buffer) {
+                learning.broken = true;
+                break;
+            }
+            learning.heard = now;
+            if let Err(fault) = learning.take(&self.buffer, self.config.log_ring_bytes as u64, machine) {
+                learning.broken = true;
+                learning.refusals += 1;
+                self.events.push_back(Event::LaneFault { peer: teacher, fault: fault.to_string(), stuck: false });
+            }
+        }
+        self.lesson_begun |= learning.at.is_some();
+        let moved = learning.reader.position() != from;
+        if moved {
+            tell(fabric, teacher, control::TAKEN, learning.reader.position());
+        }
+        if !learning.asking && learning.pieces == 0 {
+            learning.asking = true;
+            let at = Remote { peer: teacher, region: Region::Public(WORDS), offset: words::SNAPSHOT_TAIL * 8 };
+            fabric.read_word(at, Op::SnapshotTail.token(learning.wish >> NODE_BITS, teacher));
+        }
+        if learning.filled > learning.fetched && learning.pieces == 0 {
+            let capacity = self.config.state_ring_bytes as u64;
+            learning.upto = learning.filled;
+            let mut at = learning.fetched;
+            while at < learning.upto {
+                let len = (learning.upto - at).min(capacity - at % capacity);
+                let offset = ring::HEADER_BYTES + (at % capacity) as usize;
+                let remote = Remote { peer: teacher, region: Region::Public(SNAPSHOT), offset };
+                let into = Local { region: LocalRegion::Public(SCRATCH), offset: SLOTS_BYTES + offset };
+                fabric.read(remote, into, len as usize, Op::Snapshot.token(learning.wish >> NODE_BITS, teacher));
+                learning.pieces += 1;
+                at += len;
+            }
+            self.snapshot_reads += learning.pieces;
+            if let Some(peer) = self.peers.iter_mut().find(|p| p.id == teacher) {
+                peer.reads += learning.pieces;
+            }
+        }
+        moved
+    }
+
+    /// How far the teacher's ring is filled, or a piece of it, has been read.
+    pub(super) fn handle_snapshot(&mut self, op: Op, round: u64, peer: PeerId, result: Result<u64, OpError>) {
+        if op == Op::Snapshot {
+            self.note_read(peer);
+            self.snapshot_reads -= 1;
+        }
+        let capacity = self.config.state_ring_bytes as u64;
+        let mine = |l: &&mut Learning| (l.wish >> NODE_BITS) & 0xffff == round && l.teacher == peer;
+        let Some(learning) = self.learning.as_mut().filter(mine) else { return };
+        match (op, result) {
+            (Op::SnapshotTail, Ok(tail)) => {
+                learning.asking = false;
+                if layout::is_position(tail) && tail >= learning.fetched && tail - learning.reader.position() <= capacity {
+                    learning.filled = tail;
+                } else if tail > learning.fetched {
+                    learning.broken = true;
+                }
+            }
+            (Op::Snapshot, result) => {
+                learning.pieces -= 1;
+                learning.broken |= result.is_err();
+                if learning.pieces == 0 {
+                    learning.fetched = learning.upto;
+                }
+            }
+            (_, Err(_)) => learning.broken = true,
+            _ => {}
+        }
+    }
+
+    /// Gives the state to a server that has asked for it, one at a time. Returns whether anything was given.
+    ///
+    /// A state with a part that is too long for any learner is given to nobody, and not looked at again for a while.
+    pub(super) fn serve<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &S) -> bool {
+        self.unteachable_since = self.unteachable_since.filter(|since| now.since(*since) <= REST_NS);
+        if self.serving.is_none() && self.log.is_complete() && self.unteachable_since.is_none() {
+            self.begin_to_serve(now, fabric);
+        }
+        let Some(mut serving) = self.serving.take() else { return false };
+        let peer = serving.peer;
+        let wants = word_from(fabric, peer, control::RECOVER) == serving.wish << 1 | 1;
+        let taken = word_from(fabric, peer, control::TAKEN);
+        if (serving.taken..=self.snapshot_tail).contains(&taken) && taken != serving.taken {
+            (serving.taken, serving.heard) = (taken, now);
+        }
+        let dead = self.peer(peer).is_none_or(|peer| peer.watch.dead);
+        let silent = serving.taken < self.snapshot_tail && now.since(serving.heard) > self.config.teach_patience_ns;
+        if dead || !wants || silent {
+            return false;
+        }
+        let before = self.snapshot_tail;
+        // A server that holds the state no longer, or has lost an entry that the learner still lacks, cannot go on.
+        let begun_so = serving.breaks == self.log.breaks() && self.log.retains(serving.sent.position);
+        if self.log.is_complete() && (!serving.begun || begun_so) {
+            match self.give(&mut serving, fabric, machine) {
+                Ok(()) => self.serving = Some(serving),
+                Err(Oversized(bytes)) => {
+                    self.unteachable_since = Some(now);
+                    if let Some(process) = self.peer(peer).map(|peer| peer.process) {
+                        self.events.push_back(Event::Unteachable { process, bytes });
+                    }
+                }
+            }
+        } else {
+            basics::Mark::DareServiceBroken.reach();
+            if serving.begun && !self.put(&serving, Kind::Break, 0, LogIndex(0), &[], fabric) {
+                self.serving = Some(serving);
+            }
+        }
+        let moved = self.snapshot_tail != before;
+        if moved {
+            let own = fabric.memory(LocalRegion::Public(WORDS)).expect("every process offers its words");
+            own[words::SNAPSHOT_TAIL].store(self.snapshot_tail, Ordering::Release);
+            self.nudges.at_once(peer);
+        }
+        moved
+    }
+
+    fn begin_to_serve<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
+        let tail = self.snapshot_tail;
+        for peer in self.peers.iter_mut().filter(|p| !p.watch.dead) {
+            let wish = word_from(fabric, peer.id, control::RECOVER);
+            if wish & 1 == 0 || wish == peer.heard {
+                continue;
+            }
+            peer.heard = wish;
+            tell(fabric, peer.id, control::SERVES_FROM, tail);
+            tell(fabric, peer.id, control::SERVES, wish >> 1);
+            self.nudges.at_once(peer.id);
+            self.serving = Some(Serving {
+                peer: peer.id,
+                wish: wish >> 1,
+                taken: tail,
+                heard: now,
+                sent: Mark::default(),
+                begun: false,
+                cursor: Some(0),
+                part: Vec::new(),
+                posted: 0,
+                ended: false,
+                told: LogIndex(0),
+                breaks: 0,
+            });
+            return;
+        }
+    }
+
+    /// Puts a record into the snapshot ring, if the learner has taken enough of what stands there.
+    fn put<F: Fabric>(&mut self, serving: &Serving, kind: Kind, count: u32, index: LogIndex, body: &[u8], fabric: &F) -> bool {
+        let term = self.log.term_at(index).unwrap_or(0);
+        let header = Header { kind, count, term, index, beside: self.log.committed().index.0 };
+        self.put_record(serving, &header, body, fabric)
+    }
+
+    fn put_record<F: Fabric>(&mut self, serving: &Serving, header: &Header, body: &[u8], fabric: &F) -> bool {
+        let capacity = self.config.state_ring_bytes as u64;
+        if ring::position_after(self.snapshot_tail, HEADER_BYTES + body.len(), capacity) - serving.taken > capacity {
+            return false;
+        }
+        self.serving_record.fill(|bytes| {
+            bytes.extend_from_slice(&header.bytes());
+            bytes.extend_from_slice(body);
+        });
+        let ring = fabric.memory(LocalRegion::Public(SNAPSHOT)).expect("every process offers its snapshot");
+        self.snapshot_tail = ring::place(ring, self.snapshot_tail, &self.serving_record);
+        true
+    }
+
+    fn give<F: Fabric, S: StateMachine>(&mut self, serving: &mut Serving, fabric: &F, machine: &S) -> Result<(), Oversized> {
+        // A leader that executes first may show more than stands in its log.
+        let exact = !self.reign.as_ref().is_some_and(|reign| reign.backlog.has_commands());
+        if !serving.begun {
+            (serving.sent, serving.breaks) = (self.log.applied(), self.log.breaks());
+            let Some(group) = self.log.group_at(serving.sent.index) else { return Ok(()) };
+            let mut body = Vec::new();
+            layout::begin_body(serving.sent.position, serving.wish, group, &mut body);
+            serving.begun = self.put(serving, Kind::Begin, 0, serving.sent.index, &body, fabric);
+            if serving.begun {
+                basics::Mark::DareServes.reach();
+            }
+        }
+        let mut budget = self.config.transfer_budget_bytes;
+        while serving.begun && budget > 0 {
+            if serving.posted < serving.part.len() {
+                // Fragments of a part, with nothing between them.
+                let room = ring::max_payload(self.config.state_ring_bytes) - HEADER_BYTES;
+                let end = (serving.posted + room).min(serving.part.len());
+                let more = u32::from(end < serving.part.len());
+                let part = std::mem::take(&mut serving.part);
+                let put = self.put(serving, Kind::Part, more, serving.sent.index, &part[serving.posted..end], fabric);
+                serving.part = part;
+                if !put {
+                    return Ok(());
+                }
+                budget = budget.saturating_sub(end - serving.posted);
+                serving.posted = end;
+                continue;
+            }
+            if serving.sent.position < self.log.applied().position {
+                let mut payload = std::mem::take(&mut self.serving_buffer);
+                let read = self.log.read(ring_of(fabric), serving.sent.position, &mut payload);
+                let put = read.map(|(header, next)| {
+                    let header = Header { beside: self.log.committed().index.0, ..header };
+                    (self.put_record(serving, &header, &payload[HEADER_BYTES..], fabric), header.last(), next)
+                });
+                budget = budget.saturating_sub(payload.len());
+                self.serving_buffer = payload;
+                let Some((true, index, position)) = put else { return Ok(()) };
+                (serving.sent, serving.told) = (Mark { index, position }, self.log.committed().index);
+                continue;
+            }
+            match serving.cursor {
+                Some(_) if !exact => return Ok(()),
+                Some(cursor) => {
+                    serving.part.clear();
+                    serving.posted = 0;
+                    serving.cursor = part::transfer(machine, cursor, budget, &mut serving.part)?;
+                }
+                // What has been given becomes final when it is committed: that has to be told, like the end itself.
+                None if serving.ended && serving.told >= self.log.committed().index => return Ok(()),
+                None => {
+                    let kind = if serving.ended { Kind::Flush } else { Kind::End };
+                    if !self.put(serving, kind, 0, serving.sent.index, &[], fabric) {
+                        return Ok(());
+                    }
+                    (serving.ended, serving.told) = (true, self.log.committed().index);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,240 @@
+//! The paper's rules, by section.
+
+use martlet_fabric::LocalRegion;
+use martlet_fabric::primitive::Ordering;
+
+use super::world::{Cluster, id};
+use crate::basics::layout::LOG_LANE;
+use crate::engine::dare::layout::{control, lane, term_of, vote_of, words};
+use crate::engine::{Engine as _, Event};
+use crate::replica::{HandOverState, Standing};
+
+/// Of the servers, which the leader of term 1.
+fn led(servers: usize) -> (Cluster, usize) {
+    let mut cluster = Cluster::new(servers);
+    let leader = cluster.until_led();
+    (cluster, leader)
+}
+
+/// The two beside one of three.
+fn others(one: usize) -> [usize; 2] {
+    [(one + 1) % 3, (one + 2) % 3]
+}
+
+#[test]
+fn dare_3_2_leads_after_votes_of_a_majority_and_not_of_all() {
+    let mut cluster = Cluster::new(5);
+    cluster.kill(3);
+    cluster.kill(4);
+    let leader = cluster.until_led();
+    cluster.write(leader);
+    let mut alone = Cluster::new(3);
+    alone.kill(1);
+    alone.kill(2);
+    alone.run(5_000_000);
+    assert_eq!(alone.leader(), None, "its own vote is no majority");
+    assert!(alone.nodes[0].engine.term() <= 1, "a server that cannot reach a majority raises no term");
+}
+
+#[test]
+fn dare_3_2_one_server_stands_where_all_logs_are_alike() {
+    let (mut cluster, leader) = led(5);
+    let index = cluster.write(leader);
+    cluster.until("all have it", |c| c.nodes.iter().all(|node| node.engine.committed() >= index));
+    cluster.kill(leader);
+    let next = cluster.until_led();
+    assert_eq!(cluster.nodes[next].engine.term(), 2, "nobody else has stood, although all have seen the death at one time");
+}
+
+#[test]
+fn dare_3_2_2_a_voter_takes_its_log_away_before_it_answers() {
+    let (mut cluster, leader) = led(3);
+    let [one, other] = others(leader);
+    // Two servers lose the leader, which does not know of it.
+    cluster.world.pause(leader);
+    cluster.until("another leader", |c| c.leads(one) || c.leads(other));
+    let next = if cluster.leads(one) { one } else { other };
+    cluster.write(next);
+    cluster.world.resume(leader);
+    let before = cluster.acknowledged.len();
+    if cluster.leads(leader) {
+        cluster.propose(leader);
+        cluster.read(leader);
+    }
+    cluster.until("the old leader follows", |c| !c.leads(leader) && c.nodes[leader].engine.term() == c.nodes[next].engine.term());
+    assert_eq!(
+        (cluster.acknowledged.len(), cluster.nodes[leader].reads),
+        (before, 0),
+        "an outdated leader answers neither writes nor reads"
+    );
+    cluster.until("level", |c| c.is_level());
+}
+
+#[test]
+fn dare_3_2_3_a_decision_stands_at_a_majority_before_the_answer() {
+    let (mut cluster, leader) = led(3);
+    let [one, other] = others(leader);
+    cluster.kill(leader);
+    let decided = |c: &Cluster, by: usize, at: usize| c.control(at, by, control::PRIVATE);
+    let term = 2;
+    let (mut votes, mut requests) = (false, false);
+    cluster.until("another leader", |c| {
+        for (voter, candidate) in [(one, other), (other, one)] {
+            if c.control(candidate, voter, control::VOTE) == vote_of(term) {
+                assert_eq!(decided(c, voter, candidate), vote_of(term) | (candidate as u64 + 1), "it votes, and nobody knows");
+                votes = true;
+            }
+            if c.control(voter, candidate, control::REQUEST) == term {
+                assert_eq!(decided(c, candidate, voter), vote_of(term) | (candidate as u64 + 1), "a candidate's own vote is as durable");
+                requests = true;
+            }
+        }
+        c.leads(one) || c.leads(other)
+    });
+    assert!(votes && requests);
+}
+
+#[test]
+fn dare_3_2_3_a_candidate_with_an_older_log_is_refused() {
+    let (mut cluster, leader) = led(3);
+    let [one, other] = others(leader);
+    cluster.until("both follow", |c| [one, other].iter().all(|n| c.nodes[*n].engine.committed() == c.nodes[leader].engine.committed()));
+    // Its memory would take what is written there.
+    cluster.part(leader, other);
+    cluster.world.pause(other);
+    cluster.write(leader);
+    // The one that has missed it is the first to see that the leader is gone.
+    cluster.world.pause(one);
+    cluster.kill(leader);
+    cluster.world.resume(other);
+    cluster.run(200_000);
+    assert!(!cluster.leads(other));
+    cluster.world.resume(one);
+    assert_eq!(cluster.until_led(), one);
+    cluster.until("level", |c| c.is_level());
+}
+
+#[test]
+fn dare_3_2_2_a_false_suspicion_of_one_server_deposes_nobody() {
+    let (mut cluster, leader) = led(3);
+    let [_, other] = others(leader);
+    cluster.part(leader, other);
+    cluster.run(10_000_000);
+    assert!(cluster.leads(leader));
+    assert_eq!(cluster.nodes[leader].engine.term(), 1, "it has looked, and raised no term");
+    assert_eq!(cluster.word(other, words::TERM), 1);
+}
+
+#[test]
+fn dare_3_3_a_new_leader_commits_what_it_finds_by_an_entry_of_its_own_term() {
+    let (mut cluster, leader) = led(3);
+    let first = cluster.write(leader);
+    cluster.until("all have applied it", |c| c.nodes.iter().all(|node| node.engine.applied() >= first));
+    let index = cluster.propose(leader);
+    let [one, other] = others(leader);
+    cluster.until("one has it", |c| [one, other].iter().any(|n| c.nodes[*n].engine.last() >= index));
+    cluster.kill(leader);
+    let next = cluster.until_led();
+    let node = &cluster.nodes[next];
+    assert!(node.engine.committed() > index, "an entry of its own stands behind");
+    assert!(node.events.iter().any(|event| matches!(event, Event::TookOver { recovered } if *recovered >= 1)));
+    assert_eq!(node.engine.fencing_token(), Some(2));
+    cluster.until("level", |c| c.is_level());
+}
+
+#[test]
+fn dare_3_3_reads_wait_for_the_terms_of_a_majority() {
+    let (mut cluster, leader) = led(3);
+    cluster.write(leader);
+    cluster.read(leader);
+    cluster.until("an answer", |c| c.nodes[leader].reads == 1);
+    others(leader).into_iter().for_each(|other| cluster.part(leader, other));
+    cluster.read(leader);
+    cluster.run(200_000);
+    assert_eq!(cluster.nodes[leader].reads, 1, "trap 18: no majority is a no");
+}
+
+#[test]
+fn dare_3_3_1_the_commit_pointer_is_lazy_and_comes_all_the_same() {
+    let (mut cluster, leader) = led(3);
+    let index = cluster.write(leader);
+    cluster.until("all have applied it", |c| c.nodes.iter().all(|node| node.engine.applied() >= index));
+    assert!(cluster.is_level());
+}
+
+#[test]
+fn dare_3_3_1_a_server_is_written_to_while_another_one_has_not_answered() {
+    let mut cluster = Cluster::new(3);
+    cluster.world.pause(2);
+    let leader = cluster.until_led();
+    cluster.write(leader);
+    cluster.world.resume(2);
+    cluster.until("level", |c| c.is_level() && c.nodes[2].machine.0.len() == 1);
+}
+
+#[test]
+fn dare_3_3_1_pointers_count_under_the_grant_that_they_were_written_for() {
+    let (mut cluster, leader) = led(3);
+    cluster.write(leader);
+    for follower in (0..3).filter(|n| *n != leader) {
+        cluster.until("it follows", |c| c.nodes[follower].engine.committed() >= c.nodes[leader].engine.committed());
+        let region = LocalRegion::Lane { writer: cluster.peer(follower, leader), name: LOG_LANE };
+        let lane_word = |word: usize| cluster.memory(follower, region)[word].load(Ordering::Acquire);
+        let grant = lane_word(lane::GRANT);
+        assert_eq!((term_of(grant), grant), (1, cluster.control(leader, follower, control::VOTE)));
+        assert!(lane_word(lane::TAIL) >= lane_word(lane::CUT));
+    }
+}
+
+#[test]
+fn dare_3_3_2_the_log_wraps_around_and_a_server_that_was_away_recovers() {
+    let (mut cluster, leader) = led(3);
+    let [one, other] = others(leader);
+    cluster.world.pause(other);
+    for _ in 0..400 {
+        cluster.write(leader);
+    }
+    assert!(cluster.nodes[leader].engine.log.head() > 8192, "more than a lap was pruned");
+    cluster.world.resume(other);
+    cluster.until("level", |c| c.is_level() && c.nodes[other].engine.is_complete() && c.nodes[other].machine.0.len() == 400);
+    assert!(cluster.nodes[one].engine.log.head() > 8192, "the others hear of the head");
+}
+
+#[test]
+fn dare_4_2_2_a_leader_that_reaches_nobody_stops() {
+    let (mut cluster, leader) = led(3);
+    others(leader).into_iter().for_each(|other| cluster.part(leader, other));
+    cluster.propose(leader);
+    cluster.until("another leader", |c| c.leader().is_some_and(|n| n != leader));
+    cluster.until("it gets nowhere, and knows", |c| !c.leads(leader));
+    assert!(cluster.acknowledged.is_empty());
+}
+
+#[test]
+fn a_leader_hands_over_and_its_successor_leads_at_once() {
+    let (mut cluster, leader) = led(3);
+    cluster.write(leader);
+    let [_, to] = others(leader);
+    cluster.until("it can succeed", |c| c.nodes[leader].engine.hand_over(Some(id(to).node)).is_ok());
+    cluster.until("it leads", |c| c.leads(to));
+    cluster.until("the old one knows", |c| c.nodes[leader].engine.hand_over_state() == Some(HandOverState::Done));
+    assert_eq!(cluster.nodes[to].engine.term(), 2, "nobody else has stood");
+    cluster.write(to);
+    cluster.until("all follow", |c| (0..3).all(|n| n == to || c.nodes[n].engine.standing() == Standing::Backup { primary: Some(id(to)) }));
+}
+
+#[test]
+fn each_of_many_leaders_in_turn_keeps_what_was_acknowledged() {
+    let mut cluster = Cluster::new(7);
+    for _ in 0..3 {
+        let leader = cluster.until_led();
+        for _ in 0..5 {
+            cluster.write(leader);
+        }
+        cluster.kill(leader);
+    }
+    let leader = cluster.until_led();
+    cluster.write(leader);
+    cluster.until("level", |c| c.is_level());
+    assert_eq!(cluster.acknowledged.len(), 16);
+}
