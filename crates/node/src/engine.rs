@@ -4,7 +4,7 @@ use martlet_fabric::RegionSpec;
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::basics::layout::{self, Sizes};
 use martlet_protocol::detector::heartbeat::Thresholds;
-use martlet_protocol::engine::{Durable, Engine as _, Mu, PrimaryBackup, mu, primary_backup};
+use martlet_protocol::engine::{Dare, Durable, Engine as _, Mu, PrimaryBackup, dare, mu, primary_backup};
 use martlet_protocol::membership::{self, ClockBounds, Roles};
 use martlet_protocol::with_engine;
 
@@ -64,6 +64,32 @@ impl NodeEngine for Mu {
 
     fn without_disk(config: mu::Config) -> mu::Config {
         mu::Config { durability: mu::Durability::Memory, ..config }
+    }
+}
+
+impl NodeEngine for Dare {
+    fn config(cluster: &Cluster, sizes: Sizes, _: u64) -> dare::Config {
+        let config = cluster.config();
+        let election = cluster.election();
+        let (beat_ns, timeout_ns) = (election.heartbeat_us * 1_000, config.detector.broadcast_timeout_us * 1_000);
+        let log_ring_bytes = sizes.log_ring_bytes;
+        dare::Config {
+            log_ring_bytes,
+            // What can be proposed has to fit here too.
+            state_ring_bytes: log_ring_bytes,
+            execution: config.execution,
+            heartbeat_interval_ns: beat_ns,
+            thresholds: Thresholds { cap: election.cap, failure: election.failure, recovery: election.recovery },
+            fate_beats: u32::try_from(timeout_ns / (beat_ns / 2)).unwrap_or(u32::MAX).max(1),
+            silence_ns: timeout_ns,
+            stall_ns: 2 * beat_ns,
+            death_interval_ns: if config.fabric.traits().certain_deaths { 0 } else { beat_ns },
+            // A vote takes a wake-up or two of each voter. A candidate that waits for less is in its own way.
+            election_ns: (4 * beat_ns).max(dare::Config::default().election_ns),
+            rank_ns: beat_ns.max(dare::Config::default().rank_ns),
+            teach_patience_ns: timeout_ns,
+            ..dare::Config::default()
+        }
     }
 }
 

@@ -11,10 +11,11 @@ use martlet_node::wal::format::Owner;
 use martlet_node::wal::{self, Pace, Style, Wal};
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use martlet_protocol::engine::mu::{self, Group};
-use martlet_protocol::engine::{Engine, Mu, PrimaryBackup, primary_backup};
+use martlet_protocol::engine::{Dare, Engine, Mu, PrimaryBackup, dare, mu, primary_backup};
 use martlet_protocol::membership::{Member, Roles, View};
 use martlet_protocol::replica::Execution;
+use martlet_protocol::replica::backlog::{COMMAND_HEADER_BYTES, HEADER_BYTES};
+use martlet_protocol::replica::group::Group;
 use martlet_protocol::replica::journal::SnapshotStep;
 use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
 
@@ -102,7 +103,7 @@ impl Alone for Mu {
     const BATCHES: bool = true;
 
     fn record_bytes(request: usize) -> usize {
-        ring::record_bytes(mu::layout::HEADER_BYTES + mu::layout::COMMAND_HEADER_BYTES + request)
+        ring::record_bytes(HEADER_BYTES + COMMAND_HEADER_BYTES + request)
     }
 
     fn settings(secret: u64, durability: DurabilityKind) -> mu::Config {
@@ -146,6 +147,23 @@ impl Alone for Mu {
 
     fn founding(node: u16, config: mu::Config) -> Mu {
         Mu::new(process(node), config, Some(Group::new((0..NODES).map(process).collect())))
+    }
+}
+
+impl Alone for Dare {
+    const BATCHES: bool = true;
+
+    fn record_bytes(request: usize) -> usize {
+        ring::record_bytes(HEADER_BYTES + COMMAND_HEADER_BYTES + request)
+    }
+
+    fn settings(_: u64, _: DurabilityKind) -> dare::Config {
+        // Nothing is executed, before or after.
+        dare::Config { execution: Execution::Speculative, ..dare::Config::default() }
+    }
+
+    fn founding(node: u16, config: dare::Config) -> Dare {
+        Dare::new(process(node), config, Some(Group::new((0..NODES).map(process).collect())))
     }
 }
 

@@ -112,7 +112,7 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
         if taken == 500 && handover.is_none() && !handed_over {
             let leader = replicas[first].clone();
             handover = Some(std::thread::spawn(move || match way.engine {
-                EngineKind::Mu => leader.transfer_leadership_to(2),
+                EngineKind::Mu | EngineKind::Dare => leader.transfer_leadership_to(2),
                 EngineKind::PrimaryBackup => leader.transfer_leadership(),
             }));
         }

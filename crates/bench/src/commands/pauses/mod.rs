@@ -42,7 +42,7 @@ use crate::report::{Figure, Report, Unit};
 /// Example: martlet bench pauses --plot pauses.svg
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How requests are replicated: primary-backup or mu.
+    /// How requests are replicated: primary-backup, mu or dare.
     #[arg(long, default_value_t = EngineKind::first_with(Traits::commits_by_majority))]
     engine: EngineKind,
     /// What a proposal outlives: memory, async or sync; the last two with --engine mu. Logs and snapshots go below TMPDIR, four of each, and are removed.
