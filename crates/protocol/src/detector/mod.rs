@@ -1,10 +1,11 @@
 //! Failure detection: small pure judges. Membership feeds them with what it reads, and acts on what they say.
 //!
 //! A suspicion carries its certainty. [`certain`] judges the kernel's word on a process; [`heartbeat`] judges a counter
-//! read from its memory; [`broadcast`] judges silence; [`stall`] tells a detector that it was itself asleep, so that it discards what it
-//! believes to have seen.
+//! read from its memory; [`broadcast`] judges silence; [`planned`] says how long silence may last on paths whose bounds are known; [`stall`] tells a detector that
+//! it was itself asleep, so that it discards what it believes to have seen.
 
 pub mod broadcast;
 pub mod certain;
 pub mod heartbeat;
+pub mod planned;
 pub mod stall;
