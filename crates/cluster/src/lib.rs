@@ -9,6 +9,7 @@
 //! | [`clients`] | requests by the fabric, and by the Redis protocol |
 //! | [`output`], [`fail`], [`interrupt`], [`log`] | how a command prints, fails, ends on Ctrl-C, and where a node logs to |
 //! | [`number`](mod@number) | whole numbers on the command line |
+//! | [`svg`] | shapes and text of drawings |
 //! | [`scratch`] | directories that go away |
 
 #![forbid(unsafe_code)]
@@ -22,4 +23,5 @@ pub mod number;
 pub mod output;
 pub mod process;
 pub mod scratch;
+pub mod svg;
 pub mod watch;

@@ -1,6 +1,8 @@
-//! A drawing as SVG: plain shapes and text, nothing that a browser or an office program would not show.
+//! A drawing as SVG.
 
 use std::fmt::Write as _;
+
+use martlet_cluster::svg::{COLOURS, close, line, open, text};
 
 use super::{Plot, Style, axis};
 
@@ -10,23 +12,17 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 220.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 60.0;
-/// Okabe and Ito's colours, which the colour-blind tell apart too.
-const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
 impl Plot {
     /// The drawing as the text of an SVG file.
     pub fn svg(&self) -> String {
-        let mut out = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"13\">\n\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
-        );
+        let mut out = open(WIDTH, HEIGHT);
         text(&mut out, LEFT, TOP / 2.0, "font-size=\"16\"", &self.title);
         match self.scales() {
             Some((x, y)) => self.draw(&x, &y, &mut out),
             None => text(&mut out, LEFT, HEIGHT / 2.0, "", "nothing to draw"),
         }
-        out += "</svg>\n";
-        out
+        close(out)
     }
 
     fn draw(&self, x: &axis::Scale, y: &axis::Scale, out: &mut String) {
@@ -62,13 +58,4 @@ impl Plot {
             legend += 20.0;
         }
     }
-}
-
-fn line(out: &mut String, from: (f64, f64), to: (f64, f64), style: &str) {
-    let _ = writeln!(out, "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" {style}/>", from.0, from.1, to.0, to.1);
-}
-
-fn text(out: &mut String, x: f64, y: f64, style: &str, what: &str) {
-    let escaped = what.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" {style}>{escaped}</text>");
 }
