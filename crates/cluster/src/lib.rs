@@ -6,6 +6,7 @@
 //! | [`directory`] | what `martlet cluster up` writes and all other commands read |
 //! | [`process`] | a node's process, named so that a recycled number is not taken for it |
 //! | [`watch`] | what the nodes show, and what the cluster can do without one of them |
+//! | [`plan`] | a network's multicast trees and timeouts, before anything runs on it |
 //! | [`clients`] | requests by the fabric, and by the Redis protocol |
 //! | [`output`], [`fail`], [`interrupt`], [`log`] | how a command prints, fails, ends on Ctrl-C, and where a node logs to |
 //! | [`number`](mod@number) | whole numbers on the command line |
@@ -21,6 +22,7 @@ pub mod interrupt;
 pub mod log;
 pub mod number;
 pub mod output;
+pub mod plan;
 pub mod process;
 pub mod scratch;
 pub mod svg;

@@ -10,6 +10,7 @@ mod man;
 mod members;
 mod metrics;
 mod node;
+mod plan;
 mod run;
 mod status;
 mod top;
@@ -54,6 +55,7 @@ enum Command {
     Node(node::Arguments),
     Run(run::Arguments),
     Bench(martlet_bench::Arguments),
+    Plan(plan::Arguments),
     Doctor(doctor::Arguments),
     Torture(torture::Arguments),
     Completions(completions::Arguments),
@@ -135,6 +137,7 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Top(arguments) => top::run(&arguments, format),
         Command::Metrics(arguments) => metrics::run(&arguments, format),
         Command::Bench(arguments) => martlet_bench::run(&arguments, format),
+        Command::Plan(arguments) => plan::run(&arguments, format),
         Command::Doctor(arguments) => doctor::run(&arguments, format),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),

@@ -85,6 +85,40 @@ fn ctrl_c_is_what_a_command_ends_of_even_where_its_children_end_first() {
 }
 
 #[test]
+fn a_network_is_planned_drawn_and_mended() {
+    let dir = TempDir::new();
+    let file = dir.join("net.toml");
+    std::fs::write(&file, run(&["plan", "example", "--height", "2", "--hosts", "3"]).ok().out).expect("a file");
+    let svg = dir.join("net.svg");
+    let text = run(&["plan", &file, "--svg", &svg]).ok().out;
+    assert!(text.contains("request 1: h1 to h2, h3") && text.contains("tree 2") && text.contains("└─ aggregation"), "{text}");
+    let drawn = std::fs::read_to_string(&svg).expect("a drawing");
+    assert!(drawn.starts_with("<svg ") && drawn.contains("edge1a") && drawn.ends_with("</svg>\n"), "{drawn}");
+    let objects = run(&["plan", &file, "--json"]).ok().objects();
+    let of = |event: &str| objects.iter().filter(|object| object["event"] == event).collect::<Vec<_>>();
+    assert_eq!((of("request").len(), of("tree").len(), of("path").len()), (3, 6, 6), "{objects:?}");
+    for path in of("path") {
+        let request = &of("request")[path["request"].as_u64().expect("a number") as usize - 1];
+        let number = |object: &Value, key: &str| object[key].as_u64().expect("a number");
+        let timeout = number(request, "period_ns") + number(path, "latency_ns") + 2 * number(path, "jitter_ns");
+        assert_eq!(path["timeout_ns"], timeout, "{path}");
+    }
+    run(&["plan", &file, "--without", "edge1a:aggregationa"]).ok();
+    let refused = run(&["plan", &file, "--without", "aggregationa"]).code(1).err;
+    assert!(refused.contains("request 1, trees is 2; allowed: at most 1"), "{refused}");
+    let absent = run(&["plan", &dir.join("none.toml")]).code(1).err;
+    assert!(absent.contains("none.toml: cannot be read"), "{absent}");
+    run(&["plan"]).code(2);
+    let heights = run(&["plan", "ccf", "--json"]).ok().objects();
+    let bounds: Vec<f64> = heights.iter().map(|height| height["bound"].as_f64().expect("a number")).collect();
+    for (ours, paper) in bounds.iter().zip([0.044, 0.089, 0.17]) {
+        assert!((ours - paper).abs() < 0.005, "{bounds:?}");
+    }
+    let requests = run(&["plan", "ccf", &file, "--json"]).ok().objects();
+    assert_eq!((requests.len(), requests[0]["trees"][0]["trunk_links"].as_u64()), (3, Some(6)), "{requests:?}");
+}
+
+#[test]
 fn colours_are_for_terminals() {
     let coloured = |variables: &[(&str, &str)]| {
         let mut command = command(&["status", "--dir", "/nonexistent"]);

@@ -1,0 +1,476 @@
+//! A network as its file describes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use martlet_node::config::ConfigError;
+use serde::Deserialize;
+
+use super::critical::Probabilities;
+
+/// What a packet carries beside its payload: FiDe's header of 54 bytes, UDP, IP, Ethernet, and the gap to the next frame.
+pub const OVERHEAD_BYTES: u64 = 120;
+
+/// The largest payload of a packet (section 3.1).
+pub const MAX_PAYLOAD_BYTES: u64 = 1418;
+
+/// The most receivers of one request.
+pub const MAX_RECEIVERS: usize = 64;
+
+/// A frame of full size on the wire, one of which may be under way already when a packet of higher priority comes.
+const FRAME_BYTES: u64 = 1538;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    limits: Limits,
+    #[serde(default)]
+    failures: FailuresEntry,
+    #[serde(default)]
+    host: Vec<HostEntry>,
+    #[serde(default)]
+    switch: Vec<SwitchEntry>,
+    #[serde(default)]
+    link: Vec<LinkEntry>,
+    #[serde(default)]
+    shared: Vec<SharedEntry>,
+    #[serde(default)]
+    request: Vec<RequestEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Limits {
+    bandwidth_percent: u64,
+    queue_percent: u64,
+    frame_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { bandwidth_percent: 100, queue_percent: 100, frame_bytes: FRAME_BYTES }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct FailuresEntry {
+    trunk: f64,
+    core: f64,
+    group: f64,
+}
+
+impl Default for FailuresEntry {
+    fn default() -> FailuresEntry {
+        let Probabilities { trunk, core, group } = Probabilities::MEASURED;
+        FailuresEntry { trunk, core, group }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostEntry {
+    name: String,
+    #[serde(default)]
+    latency_ns: u64,
+    #[serde(default)]
+    jitter_ns: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SwitchEntry {
+    name: String,
+    latency_ns: u64,
+    #[serde(default)]
+    jitter_ns: u64,
+    queue_bytes: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkEntry {
+    between: [String; 2],
+    mbit_per_s: u64,
+    #[serde(default)]
+    latency_ns: u64,
+    #[serde(default)]
+    jitter_ns: u64,
+    #[serde(default)]
+    kind: LinkKind,
+    #[serde(default = "yes")]
+    usable: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What kind of link it is, as far as failures go (appendix C).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkKind {
+    /// Below the core: of a host to its switch, of that to the next.
+    #[default]
+    Trunk,
+    /// To or from a core switch.
+    Core,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SharedEntry {
+    from: String,
+    to: String,
+    burst_bytes: u64,
+    mbit_per_s: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RequestEntry {
+    sender: String,
+    receivers: Vec<String>,
+    payload_bytes: u64,
+    period_ns: u64,
+    #[serde(default = "two")]
+    trees: u64,
+}
+
+fn two() -> u64 {
+    2
+}
+
+/// A host or a switch.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Its name, alone of all nodes.
+    pub name: String,
+    /// For a switch, how much its queue of the highest priority holds, a port; `None` for a host, which forwards nothing.
+    pub queue_bytes: Option<u64>,
+    /// How long a packet takes in it at least, in nanoseconds: through a switch, or between an application of a host and its link.
+    pub latency_ns: u64,
+    /// How much longer it may take there, in nanoseconds, what waiting in queues takes apart.
+    pub jitter_ns: u64,
+}
+
+impl Node {
+    /// Whether it is a host.
+    pub fn is_host(&self) -> bool {
+        self.queue_bytes.is_none()
+    }
+}
+
+/// A link, one direction of it.
+#[derive(Clone, Debug)]
+pub struct Arc {
+    /// From which node.
+    pub from: usize,
+    /// To which node.
+    pub to: usize,
+    /// How fast it is, in megabits a second.
+    pub mbit_per_s: u64,
+    /// How long a bit is under way, in nanoseconds.
+    pub latency_ns: u64,
+    /// By how much that may be longer, in nanoseconds.
+    pub jitter_ns: u64,
+    /// How it fails.
+    pub kind: LinkKind,
+    /// What others of the same priority may put on it at once, in bytes, together.
+    pub shared_burst_bytes: u64,
+    /// How much they put on it in the long run, in megabits a second, together.
+    pub shared_mbit_per_s: u64,
+}
+
+/// A sender that asks for multicast trees.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The host that sends.
+    pub sender: usize,
+    /// The hosts that receive, each once.
+    pub receivers: Vec<usize>,
+    /// The largest packet it wants to send, on the wire, in bytes.
+    pub packet_bytes: u64,
+    /// How often it wants to send one, in nanoseconds between two.
+    pub period_ns: u64,
+    /// How many trees it wants, none of which shares a switch with another.
+    pub trees: usize,
+}
+
+/// A network, and what is asked of it.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    /// Where it was read from.
+    pub file: PathBuf,
+    /// Hosts and switches, hosts first.
+    pub nodes: Vec<Node>,
+    /// Links, each as its two directions, `2n` and `2n + 1`. Links that may not be used are not there.
+    pub arcs: Vec<Arc>,
+    /// The arcs that leave each node, by their numbers in `arcs`.
+    pub leaving: Vec<Vec<usize>>,
+    /// What is asked, in the order of asking.
+    pub requests: Vec<Request>,
+    /// How much of each link's bandwidth and of each queue the plan may take, in percent.
+    pub bandwidth_percent: u64,
+    /// See `bandwidth_percent`.
+    pub queue_percent: u64,
+    /// The largest frame of lower priority, in bytes on the wire.
+    pub frame_bytes: u64,
+    /// How likely links fail.
+    pub failures: Probabilities,
+}
+
+/// Looks values up and refuses them, with file and key.
+struct Reader<'a> {
+    file: &'a Path,
+    nodes: BTreeMap<String, usize>,
+}
+
+/// Largest accepted values. With them no sum over a path leaves 64 bits.
+const MAX_NS: u64 = 1_000_000_000_000;
+const MAX_BYTES: u64 = 1_000_000_000;
+const MAX_MBIT: u64 = 10_000_000;
+
+impl Reader<'_> {
+    fn refuse(&self, key: impl ToString, value: impl ToString, allowed: impl ToString) -> ConfigError {
+        ConfigError::Value { file: self.file.to_owned(), key: key.to_string(), value: value.to_string(), allowed: allowed.to_string() }
+    }
+
+    fn range(&self, key: impl ToString, value: u64, from: u64, to: u64) -> Result<u64, ConfigError> {
+        if (from..=to).contains(&value) { Ok(value) } else { Err(self.refuse(key, value, format_args!("{from} to {to}"))) }
+    }
+
+    fn share(&self, key: &str, value: f64) -> Result<f64, ConfigError> {
+        if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(self.refuse(key, value, "a probability, from 0 to 1")) }
+    }
+
+    fn name(&mut self, key: impl ToString, name: &str) -> Result<(), ConfigError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+            return Err(self.refuse(key, format_args!("{name:?}"), "1 to 64 letters, digits, '-', '_' and '.'"));
+        }
+        let number = self.nodes.len();
+        match self.nodes.insert(name.to_owned(), number) {
+            None => Ok(()),
+            Some(_) => Err(self.refuse(key, format_args!("{name:?}"), "a name that no other host or switch has")),
+        }
+    }
+
+    fn node(&self, key: impl ToString, name: &str) -> Result<usize, ConfigError> {
+        self.nodes.get(name).copied().ok_or_else(|| self.refuse(key, format_args!("{name:?}"), "the name of a [[host]] or a [[switch]]"))
+    }
+}
+
+impl Topology {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, is no TOML, or says something that is not allowed. The error names the file, the key, the value and what is allowed.
+    pub fn read(file: &Path) -> Result<Topology, ConfigError> {
+        let text = fs::read_to_string(file).map_err(|error| ConfigError::Read { file: file.to_owned(), error })?;
+        Topology::parse(file, &text)
+    }
+
+    /// Takes the text of a file. `file` is for errors.
+    ///
+    /// # Errors
+    /// As for [`Topology::read`].
+    pub fn parse(file: &Path, text: &str) -> Result<Topology, ConfigError> {
+        let found: File = toml::from_str(text).map_err(|error| ConfigError::Parse { file: file.to_owned(), message: error.to_string() })?;
+        let mut reader = Reader { file, nodes: BTreeMap::new() };
+        let nodes = nodes(&mut reader, &found)?;
+        let mut arcs = arcs(&reader, &nodes, &found.link)?;
+        shared(&reader, &mut arcs, &found.shared)?;
+        arcs.retain(|(_, usable)| *usable);
+        let arcs: Vec<Arc> = arcs.into_iter().map(|(arc, _)| arc).collect();
+        let requests = requests(&reader, &nodes, &found.request)?;
+        let Limits { bandwidth_percent, queue_percent, frame_bytes } = found.limits;
+        Ok(Topology {
+            file: file.to_owned(),
+            leaving: leaving(nodes.len(), &arcs),
+            nodes,
+            arcs,
+            requests,
+            bandwidth_percent: reader.range("limits.bandwidth_percent", bandwidth_percent, 1, 100)?,
+            queue_percent: reader.range("limits.queue_percent", queue_percent, 1, 100)?,
+            frame_bytes: reader.range("limits.frame_bytes", frame_bytes, 0, MAX_BYTES)?,
+            failures: Probabilities {
+                trunk: reader.share("failures.trunk", found.failures.trunk)?,
+                core: reader.share("failures.core", found.failures.core)?,
+                group: reader.share("failures.group", found.failures.group)?,
+            },
+        })
+    }
+
+    /// The same network after a failure: without a switch or a host (`name`), or without a link (`name:name`).
+    ///
+    /// # Errors
+    /// What is allowed, when there is no such thing.
+    pub fn without(mut self, what: &str) -> Result<Topology, String> {
+        let find = |name: &str| {
+            let found = self.nodes.iter().position(|node| node.name == name);
+            found.ok_or_else(|| {
+                format!("{} has no host and no switch {name:?}; allowed is a NAME of one, or NAME:NAME for a link", self.file.display())
+            })
+        };
+        let goes: Box<dyn Fn(&Arc) -> bool> = match what.split_once(':') {
+            None => {
+                let gone = find(what)?;
+                Box::new(move |arc| arc.from == gone || arc.to == gone)
+            }
+            Some((a, b)) => {
+                let (a, b) = (find(a)?, find(b)?);
+                Box::new(move |arc| (arc.from, arc.to) == (a, b) || (arc.from, arc.to) == (b, a))
+            }
+        };
+        let before = self.arcs.len();
+        self.arcs.retain(|arc| !goes(arc));
+        if self.arcs.len() == before {
+            return Err(format!(
+                "{} has no usable link {what}; allowed is a NAME of a host or a switch, or NAME:NAME for a link",
+                self.file.display()
+            ));
+        }
+        self.leaving = leaving(self.nodes.len(), &self.arcs);
+        Ok(self)
+    }
+
+    /// A node's name.
+    pub fn name(&self, node: usize) -> &str {
+        &self.nodes[node].name
+    }
+
+    /// How long a packet of this size takes to leave onto an arc, in nanoseconds, rounded up.
+    pub fn transmission_ns(&self, arc: usize, bytes: u64) -> u64 {
+        (bytes * 8_000).div_ceil(self.arcs[arc].mbit_per_s)
+    }
+
+    /// How long such a packet keeps those waiting that come behind it, in nanoseconds, rounded up: others of the same priority may take part of the bandwidth.
+    pub fn waiting_ns(&self, arc: usize, bytes: u64) -> u64 {
+        let Arc { mbit_per_s, shared_mbit_per_s, .. } = self.arcs[arc];
+        (bytes * 8_000).div_ceil(mbit_per_s - shared_mbit_per_s)
+    }
+}
+
+fn leaving(nodes: usize, arcs: &[Arc]) -> Vec<Vec<usize>> {
+    let mut leaving = vec![Vec::new(); nodes];
+    arcs.iter().enumerate().for_each(|(number, arc)| leaving[arc.from].push(number));
+    leaving
+}
+
+fn nodes(reader: &mut Reader<'_>, found: &File) -> Result<Vec<Node>, ConfigError> {
+    let mut nodes = Vec::new();
+    for (at, host) in (1..).zip(&found.host) {
+        let key = |name| format!("host {at}, {name}");
+        reader.name(key("name"), &host.name)?;
+        nodes.push(Node {
+            name: host.name.clone(),
+            queue_bytes: None,
+            latency_ns: reader.range(key("latency_ns"), host.latency_ns, 0, MAX_NS)?,
+            jitter_ns: reader.range(key("jitter_ns"), host.jitter_ns, 0, MAX_NS)?,
+        });
+    }
+    for (at, switch) in (1..).zip(&found.switch) {
+        let key = |name| format!("switch {at}, {name}");
+        reader.name(key("name"), &switch.name)?;
+        nodes.push(Node {
+            name: switch.name.clone(),
+            queue_bytes: Some(reader.range(key("queue_bytes"), switch.queue_bytes, 1, MAX_BYTES)?),
+            latency_ns: reader.range(key("latency_ns"), switch.latency_ns, 0, MAX_NS)?,
+            jitter_ns: reader.range(key("jitter_ns"), switch.jitter_ns, 0, MAX_NS)?,
+        });
+    }
+    Ok(nodes)
+}
+
+/// Both directions of every link, and whether it may be used.
+fn arcs(reader: &Reader<'_>, nodes: &[Node], links: &[LinkEntry]) -> Result<Vec<(Arc, bool)>, ConfigError> {
+    let mut arcs = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (at, link) in (1..).zip(links) {
+        let key = |name| format!("link {at}, {name}");
+        let [a, b] = [0, 1].map(|end| reader.node(key("between"), &link.between[end]));
+        let (a, b) = (a?, b?);
+        let shown = format!("{:?}", link.between);
+        if a == b {
+            return Err(reader.refuse(key("between"), shown, "two different nodes"));
+        }
+        if nodes[a].is_host() && nodes[b].is_host() {
+            return Err(reader.refuse(
+                key("between"),
+                shown,
+                "a host and a switch, or two switches: between two hosts there is nothing to plan",
+            ));
+        }
+        if !seen.insert((a.min(b), a.max(b))) {
+            return Err(reader.refuse(key("between"), shown, "two nodes that no other [[link]] joins"));
+        }
+        let mbit_per_s = reader.range(key("mbit_per_s"), link.mbit_per_s, 1, MAX_MBIT)?;
+        let latency_ns = reader.range(key("latency_ns"), link.latency_ns, 0, MAX_NS)?;
+        let jitter_ns = reader.range(key("jitter_ns"), link.jitter_ns, 0, MAX_NS)?;
+        for (from, to) in [(a, b), (b, a)] {
+            let arc = Arc { from, to, mbit_per_s, latency_ns, jitter_ns, kind: link.kind, shared_burst_bytes: 0, shared_mbit_per_s: 0 };
+            arcs.push((arc, link.usable));
+        }
+    }
+    Ok(arcs)
+}
+
+/// Notes on each arc what others of the same priority send over it.
+fn shared(reader: &Reader<'_>, arcs: &mut [(Arc, bool)], entries: &[SharedEntry]) -> Result<(), ConfigError> {
+    for (at, entry) in (1..).zip(entries) {
+        let key = |name| format!("shared {at}, {name}");
+        let (from, to) = (reader.node(key("from"), &entry.from)?, reader.node(key("to"), &entry.to)?);
+        let burst = reader.range(key("burst_bytes"), entry.burst_bytes, 0, MAX_BYTES)?;
+        let found = arcs.iter_mut().map(|(arc, _)| arc).find(|arc| (arc.from, arc.to) == (from, to));
+        let arc = found.ok_or_else(|| {
+            reader.refuse(
+                key("from, to"),
+                format_args!("{} to {}", entry.from, entry.to),
+                "the ends of a [[link]], in the direction of the traffic",
+            )
+        })?;
+        let left = arc.mbit_per_s - arc.shared_mbit_per_s;
+        arc.shared_mbit_per_s += reader.range(key("mbit_per_s"), entry.mbit_per_s, 0, left - 1)?;
+        arc.shared_burst_bytes += burst;
+    }
+    Ok(())
+}
+
+fn requests(reader: &Reader<'_>, nodes: &[Node], entries: &[RequestEntry]) -> Result<Vec<Request>, ConfigError> {
+    let mut requests = Vec::new();
+    for (at, entry) in (1..).zip(entries) {
+        let key = |name| format!("request {at}, {name}");
+        let host = |name: &'static str, text: &str| match reader.nodes.get(text) {
+            Some(&found) if nodes[found].is_host() => Ok(found),
+            _ => Err(reader.refuse(key(name), format_args!("{text:?}"), "the name of a [[host]]")),
+        };
+        let sender = host("sender", &entry.sender)?;
+        let mut receivers = Vec::new();
+        for name in &entry.receivers {
+            let receiver = host("receivers", name)?;
+            if receiver == sender || receivers.contains(&receiver) {
+                return Err(reader.refuse(key("receivers"), format_args!("{name:?}"), "hosts other than the sender, each once"));
+            }
+            receivers.push(receiver);
+        }
+        if receivers.is_empty() || receivers.len() > MAX_RECEIVERS {
+            return Err(reader.refuse(
+                key("receivers"),
+                format_args!("a list of {}", receivers.len()),
+                format_args!("1 to {MAX_RECEIVERS} hosts"),
+            ));
+        }
+        let trees = reader.range(key("trees"), entry.trees, 1, 8)?;
+        requests.push(Request {
+            sender,
+            receivers,
+            packet_bytes: reader.range(key("payload_bytes"), entry.payload_bytes, 0, MAX_PAYLOAD_BYTES)? + OVERHEAD_BYTES,
+            period_ns: reader.range(key("period_ns"), entry.period_ns, 1, MAX_NS)?,
+            trees: trees as usize,
+        });
+    }
+    Ok(requests)
+}
