@@ -1,5 +1,7 @@
 //! An unmodified redis-server in three replicas, whose leader is killed.
 
+mod software;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -118,6 +120,16 @@ impl Service {
     }
 }
 
+impl Drop for Service {
+    /// Where a test has failed: nothing of it may go on.
+    fn drop(&mut self) {
+        if let Ok(None) = self.command.try_wait() {
+            let _ = kill_process(Pid::from_child(&self.command), Signal::TERM);
+            let _ = self.command.wait();
+        }
+    }
+}
+
 /// A client with one connection, which it never opens anew.
 struct Client(BufReader<TcpStream>);
 
@@ -136,6 +148,39 @@ impl Client {
     fn ask(&mut self, command: &str) -> String {
         self.send(format!("{command}\r\n").as_bytes());
         self.line()
+    }
+
+    /// Sends a request in the protocol's own form, in which an argument may hold anything.
+    fn send_words(&mut self, words: &[&str]) {
+        let mut request = format!("*{}\r\n", words.len());
+        words.iter().for_each(|word| request.push_str(&format!("${}\r\n{word}\r\n", word.len())));
+        self.send(request.as_bytes());
+    }
+
+    /// Reads an answer, as text: a list in brackets, and anything else as it is behind its first byte.
+    fn answer(&mut self) -> String {
+        let line = self.line();
+        let (kind, rest) = line.trim_end().split_at(1);
+        let number = || rest.parse::<i64>().unwrap_or_else(|_| panic!("{line:?} has no length"));
+        match kind {
+            "$" | "*" if number() < 0 => "nil".into(),
+            "$" => {
+                let mut bytes = vec![0; number() as usize + 2];
+                self.0.read_exact(&mut bytes).expect("the connection stands");
+                String::from_utf8_lossy(&bytes[..bytes.len() - 2]).into_owned()
+            }
+            "*" => {
+                let parts: Vec<String> = (0..number()).map(|_| self.answer()).collect();
+                format!("[{}]", parts.join(" "))
+            }
+            _ => rest.into(),
+        }
+    }
+
+    /// A request, and the answer to it.
+    fn call(&mut self, words: &[&str]) -> String {
+        self.send_words(words);
+        self.answer()
     }
 
     fn number(&mut self) -> u64 {
