@@ -12,6 +12,8 @@ use martlet_fabric::limits;
 pub struct Fail {
     kind: Kind,
     message: String,
+    /// The exit code, where it is not the kind's.
+    own_code: Option<u8>,
 }
 
 /// What went wrong, as a script tells it apart by the exit code.
@@ -40,29 +42,38 @@ Exit codes:
   130  interrupted by Ctrl-C, or cut short because nobody reads its output any more";
 
 impl Fail {
+    fn of(kind: Kind, message: impl fmt::Display) -> Fail {
+        Fail { kind, message: message.to_string(), own_code: None }
+    }
+
+    /// A program that was run for the user has ended with this exit code, which is to be the command's.
+    pub fn ended(code: u8, message: impl fmt::Display) -> Fail {
+        Fail { own_code: Some(code), ..Fail::of(Kind::Failed, message) }
+    }
+
     /// Something failed.
     pub fn failed(message: impl fmt::Display) -> Fail {
-        Fail { kind: Kind::Failed, message: message.to_string() }
+        Fail::of(Kind::Failed, message)
     }
 
     /// The command was called wrongly.
     pub fn usage(message: impl fmt::Display) -> Fail {
-        Fail { kind: Kind::Usage, message: message.to_string() }
+        Fail::of(Kind::Usage, message)
     }
 
     /// What was asked for is not there.
     pub fn absent(message: impl fmt::Display) -> Fail {
-        Fail { kind: Kind::Absent, message: message.to_string() }
+        Fail::of(Kind::Absent, message)
     }
 
     /// A check found the store to be wrong.
     pub fn wrong(message: impl fmt::Display) -> Fail {
-        Fail { kind: Kind::Wrong, message: message.to_string() }
+        Fail::of(Kind::Wrong, message)
     }
 
     /// The user interrupted it.
     pub fn interrupted() -> Fail {
-        Fail { kind: Kind::Interrupted, message: "interrupted".into() }
+        Fail::of(Kind::Interrupted, "interrupted")
     }
 
     /// What kind it is.
@@ -72,7 +83,7 @@ impl Fail {
 
     /// The code that the process ends with.
     pub fn code(&self) -> ExitCode {
-        ExitCode::from(self.kind as u8)
+        ExitCode::from(self.own_code.unwrap_or(self.kind as u8))
     }
 }
 

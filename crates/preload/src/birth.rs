@@ -9,9 +9,8 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::sync::atomic::Ordering;
 
-use martlet_node::config::{Cluster, ClusterConfig, ElectionConfig, EngineKind, Idle, Key, NodeEntry, Pin, Priority, ThreadsConfig};
+use martlet_node::config::{Cluster, ClusterConfig, Idle, Pin, Priority, ThreadsConfig};
 use martlet_node::embed;
-use martlet_protocol::replica::Execution;
 
 use crate::board::{Board, Holder, NODES};
 use crate::control::Control;
@@ -28,8 +27,8 @@ use crate::{clock, fault, fiber, keeper, process, sys, threads};
 pub struct Run {
     /// Its name, which `martlet run` has given it.
     pub name: String,
-    /// The cluster's key, once there is a cluster.
-    key: String,
+    /// The cluster that its replicas are.
+    cluster: Option<Cluster>,
     /// The server's epoll instance, once a captured descriptor is there.
     pub epoll: Option<RawFd>,
     /// What else it waits for there.
@@ -48,9 +47,16 @@ pub fn with_run<R>(use_it: impl FnOnce(&mut Run) -> R) -> Option<R> {
     RUN.get().borrow_mut().as_mut().map(use_it)
 }
 
-/// This process is captured, under this name.
-pub fn capture(name: String) {
-    *RUN.get().borrow_mut() = Some(Run { name, ..Run::default() });
+/// This process is captured, under this name; its replicas will be this cluster.
+pub fn capture(name: String, cluster: &str) {
+    let cluster = ClusterConfig::from_toml(cluster).and_then(|config| Cluster::new(config).map_err(|error| error.to_string()));
+    match cluster {
+        Ok(cluster) if cluster.config().nodes.len() <= NODES => {
+            *RUN.get().borrow_mut() = Some(Run { name, cluster: Some(cluster), ..Run::default() });
+        }
+        Ok(_) => die(&format!("its cluster has more than {NODES} nodes")),
+        Err(error) => die(&format!("its cluster's configuration is not understood: {error}")),
+    }
 }
 
 /// Whether there are replicas.
@@ -60,13 +66,8 @@ pub fn is_born() -> bool {
 
 /// Makes replicas of the server, which waits for the first time.
 pub fn bear() {
-    let made = Board::create().and_then(|board| Key::generate().map(|key| (board, key)));
-    let (board, key) = match made {
-        Ok(made) => made,
-        Err(error) => die(&format!("cannot make replicas: {error}")),
-    };
+    let board = Board::create().unwrap_or_else(|error| die(&format!("cannot make replicas: {error}")));
     let table = with_run(|run| {
-        run.key = key.to_hex();
         run.output = saved_output().ok();
         std::mem::take(&mut run.early)
     });
@@ -157,8 +158,7 @@ fn start(node: u16, board: Board, table: Table) {
 fn run_node() {
     let ended = with(|replica| (replica.node, replica.poller.0.as_raw_fd())).ok_or_else(|| "it is no replica".to_owned()).and_then(
         |(node, poller)| {
-            let (name, key) = with_run(|run| (run.name.clone(), run.key.clone())).ok_or("it is not captured")?;
-            let cluster = Cluster::new(config(&name, key)).map_err(|error| error.to_string())?;
+            let cluster = with_run(|run| run.cluster.clone()).flatten().ok_or("it is not captured")?;
             let builder = embed::Replica::builder().cluster(cluster).node(node).threads(threads_config()).all_here();
             let direct = builder.direct(Machine).map_err(|error| error.to_string())?;
             // SAFETY: the replica keeps it open for as long as this process lives.
@@ -170,20 +170,6 @@ fn run_node() {
         Ok(_) => die("its node has been asked to end"),
         Err(why) => die(&why),
     }
-}
-
-/// The cluster of a server's replicas. A replica that stands still is taken for gone only after seconds: a server may take that long over one request, and a death is
-/// seen by the kernel's word anyhow.
-fn config(run: &str, key: String) -> ClusterConfig {
-    let nodes = (0..NODES as u16).map(NodeEntry::new).collect();
-    let mut config = ClusterConfig::new(format!("run-{run}"), nodes);
-    config.key = Some(key.into());
-    config.engine =
-        EngineKind::ALL.into_iter().find(|engine| engine.traits().executes_on_commit).expect("an engine that executes on commit");
-    config.execution = Execution::Committed;
-    config.election = Some(ElectionConfig { heartbeat_us: 20_000, cap: 250, failure: 1, recovery: 2 });
-    config.detector.broadcast_timeout_us = 10_000_000;
-    config
 }
 
 fn threads_config() -> ThreadsConfig {

@@ -499,7 +499,8 @@ fn with_child_refused() -> bool {
         let _library = InLibrary::enter();
         let refused = with_run(|_| ()).is_some();
         if refused {
-            complain("the server wants to fork, which this version does not capture: it is told that it cannot");
+            let advice = if birth::is_born() { "" } else { "; one that leaves the foreground is to be told not to" };
+            complain(&format!("the server wants to fork, which this version does not capture: it is told that it cannot{advice}"));
         }
         return refused;
     }
@@ -549,13 +550,13 @@ unsafe extern "C" fn signal(number: c_int, handler: libc::sighandler_t) -> libc:
 
 /// Runs when the library is loaded, before the server's `main`.
 extern "C" fn load() {
-    let Ok(name) = std::env::var("MARTLET_RUN") else { return };
+    let (Ok(name), Ok(cluster)) = (std::env::var("MARTLET_RUN"), std::env::var("MARTLET_RUN_CLUSTER")) else { return };
     // What the server starts is nobody's replica.
-    for variable in ["MARTLET_RUN", "LD_PRELOAD"] {
+    for variable in ["MARTLET_RUN", "MARTLET_RUN_CLUSTER", "LD_PRELOAD"] {
         // SAFETY: this process has one thread so far.
         unsafe { std::env::remove_var(variable) };
     }
-    birth::capture(name);
+    birth::capture(name, &cluster);
     if let Err(error) = fault::install() {
         die(&format!("faults of the server cannot be noted: {error}"));
     }

@@ -49,6 +49,10 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let settled = |known: &Known| known.activity.unwrap_or(if seen(known.node) { Activity::Running } else { Activity::Gone });
     let is_down = known.iter().all(|known| settled(known) == Activity::Gone);
     let view = observer::newest_view(&sights);
+    let server = directory.server();
+    if let Some(server) = &server {
+        format.print(format_args!("server {server}, run by martlet run\n"), || json!({"event": "server", "server": server}));
+    }
     summarise(&directory, &cluster, &sights, view, format);
     if let Some(why) = misfit {
         format.print(styled(WARN, format_args!("{why}\n")), || json!({"event": "refused", "why": why}));
@@ -56,6 +60,10 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let mut table = Table::new(["node", "process", "state", "role", "view", "applied", "committed", "redis"]);
     for (known, node) in known.iter().zip(&cluster.config().nodes) {
         let (number, activity) = (known.node, settled(known));
+        // A server's replicas have three of these numbers, and one that takes a dead one's place has another.
+        if server.is_some() && activity == Activity::Gone {
+            continue;
+        }
         let sight = sights.iter().find(|sight| sight.node == number).filter(|_| activity != Activity::Gone);
         let shown = || sight.map(|sight| sight.counter(Counter::Pid)).and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
         let pid = known.pid.or_else(shown);
@@ -91,7 +99,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     }
     format.say(table);
     say_awaited(&cluster, &sights, format);
-    if !is_down && observer::primary(&sights).is_none() {
+    if server.is_none() && !is_down && observer::primary(&sights).is_none() {
         let dir = directory.path().display();
         format.say(format_args!(
             "nobody leads: `martlet cluster up --dir {dir}` starts what does not run; where a majority is lost for good, `martlet cluster recover --dir {dir}` shows what can be gone on from"

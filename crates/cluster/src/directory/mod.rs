@@ -8,6 +8,7 @@
 //! DIR/node-N.change  what is under way with node N: it is being added, or begins anew
 //! DIR/node-N.pid     which process it is, named so that a recycled number is not taken for it
 //! DIR/data/node-N    what node N keeps on disk, where it keeps anything (`docs/durability.md`)
+//! DIR/server         which server `martlet run` runs, where this is its directory
 //! DIR/lock           held by the one command that changes something
 //! ```
 
@@ -25,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use martlet_fabric::Multicast;
+use martlet_fabric::{Multicast, NodeId};
 use martlet_node::config::{
     Cluster, ClusterConfig, DurabilityKind, ElectionConfig, EngineKind, FabricKind, Key, NodeConfig, NodeEntry, Role, ThreadsConfig,
 };
@@ -265,6 +266,37 @@ impl Directory {
         self.existing_cluster()
     }
 
+    /// Makes what shows a server that `martlet run` runs: a cluster's file, and which server it is. Under the lock. What an earlier one has left is replaced.
+    ///
+    /// # Errors
+    /// When a cluster is there that is none of those, or one of those that runs.
+    pub fn create_run(&self, config: &ClusterConfig, server: &str) -> Outcome {
+        if let Some(cluster) = self.cluster()? {
+            let path = self.0.display();
+            let Some(before) = self.server() else {
+                return Err(Fail::failed(format_args!("there is a cluster in {path}; --dir names a directory without one")));
+            };
+            let lives = |node: &NodeEntry| cluster.rendezvous().is_running(&cluster.fabric_name(), NodeId(node.number));
+            for node in &cluster.config().nodes {
+                if lives(node).context("cannot see who runs")? {
+                    return Err(Fail::failed(format_args!("{before:?} runs in {path}; --dir names another directory")));
+                }
+            }
+        }
+        write_whole(&self.server_file(), &format!("{server}\n"))?;
+        // It holds the key.
+        write_private(&self.cluster_file(), &config.to_toml())
+    }
+
+    fn server_file(&self) -> PathBuf {
+        self.0.join("server")
+    }
+
+    /// Which server `martlet run` runs here, or has run, if this is such a directory.
+    pub fn server(&self) -> Option<String> {
+        fs::read_to_string(self.server_file()).ok().map(|server| server.trim_end().to_owned())
+    }
+
     /// The process of a node, if one has been started from here; it may be gone. A process that lives and belongs to the directory that this one was copied from
     /// is none of ours.
     pub fn process(&self, number: u16) -> Outcome<Option<ProcessName>> {
@@ -348,7 +380,7 @@ impl Directory {
             let of_a_node = name.strip_prefix("node-").and_then(|rest| rest.split_once('.')).is_some_and(|(number, kind)| {
                 number.parse::<u16>().is_ok() && ["toml", "log", "pid", "change", "pid.new", "toml.new", "change.new"].contains(&kind)
             });
-            if of_a_node || ["cluster.key", "cluster.toml.new", "lock"].contains(&name) {
+            if of_a_node || ["cluster.key", "cluster.toml.new", "server", "server.new", "lock"].contains(&name) {
                 remove(&path)?;
             }
         }

@@ -283,6 +283,14 @@ impl ClusterConfig {
         self.clock_drift_ppm.unwrap_or(usual)
     }
 
+    /// Reads a file's text.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn from_toml(text: &str) -> Result<ClusterConfig, String> {
+        toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())
+    }
+
     /// The file's text. Reading it gives an equal value.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("plain tables of numbers and texts have a TOML form")

@@ -17,16 +17,16 @@ impl ClusterConfig {
     /// # Errors
     /// What is wrong with the text, in words. Whether the cluster is valid then is not looked at.
     pub fn list(text: &str, entry: &NodeEntry) -> Result<String, String> {
-        let rest = match parse(text)?.nodes.iter().any(|node| node.number == entry.number) {
+        let rest = match ClusterConfig::from_toml(text)?.nodes.iter().any(|node| node.number == entry.number) {
             true => ClusterConfig::unlist(text, entry.number)?,
             false => text.to_owned(),
         };
-        let mut wanted = parse(text)?;
+        let mut wanted = ClusterConfig::from_toml(text)?;
         wanted.nodes.retain(|node| node.number != entry.number);
         wanted.nodes.push(entry.clone());
         let listed = toml::to_string(&Listing { node: vec![entry.clone()] }).map_err(|error| error.to_string())?;
         let changed = format!("{}\n\n{listed}", rest.trim_end());
-        Ok(if parse(&changed).is_ok_and(|config| config == wanted) { changed } else { wanted.to_toml() })
+        Ok(if ClusterConfig::from_toml(&changed).is_ok_and(|config| config == wanted) { changed } else { wanted.to_toml() })
     }
 
     /// That file's text without the node of this number.
@@ -34,11 +34,11 @@ impl ClusterConfig {
     /// # Errors
     /// What is wrong with the text, in words. Whether the cluster is valid then is not looked at.
     pub fn unlist(text: &str, number: u16) -> Result<String, String> {
-        let mut wanted = parse(text)?;
+        let mut wanted = ClusterConfig::from_toml(text)?;
         wanted.nodes.retain(|node| node.number != number);
         let changed =
             cut(text, |table| toml::from_str::<Listing>(table).is_ok_and(|listing| listing.node.iter().any(|node| node.number == number)));
-        Ok(if parse(&changed).is_ok_and(|config| config == wanted) { changed } else { wanted.to_toml() })
+        Ok(if ClusterConfig::from_toml(&changed).is_ok_and(|config| config == wanted) { changed } else { wanted.to_toml() })
     }
 }
 
@@ -48,12 +48,12 @@ impl ClusterConfig {
     /// # Errors
     /// What is wrong with the text, in words. Whether the cluster is valid then is not looked at.
     pub fn founded_again(text: &str, recovery: &RecoveryConfig) -> Result<String, String> {
-        let mut wanted = parse(text)?;
+        let mut wanted = ClusterConfig::from_toml(text)?;
         wanted.recovery = Some(recovery.clone());
         let rest = cut(text, |table| toml::from_str::<Founding>(table).is_ok());
         let written = toml::to_string(&Founding { recovery: recovery.clone() }).map_err(|error| error.to_string())?;
         let changed = format!("{}\n\n{written}", rest.trim_end());
-        Ok(if parse(&changed).is_ok_and(|config| config == wanted) { changed } else { wanted.to_toml() })
+        Ok(if ClusterConfig::from_toml(&changed).is_ok_and(|config| config == wanted) { changed } else { wanted.to_toml() })
     }
 }
 
@@ -62,10 +62,6 @@ impl ClusterConfig {
 #[serde(deny_unknown_fields)]
 struct Founding {
     recovery: RecoveryConfig,
-}
-
-fn parse(text: &str) -> Result<ClusterConfig, String> {
-    toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())
 }
 
 /// The text without those tables, as far as they stand there in the usual form: each from its heading to the next one, or to what is said about that.
@@ -133,7 +129,8 @@ log_ring_bytes = 65536
         assert_eq!(ClusterConfig::unlist(&three, 2).expect("a good file").trim_end(), TEXT.trim_end());
         let without = ClusterConfig::unlist(TEXT, 0).expect("a good file");
         assert!(without.contains("# not a shop") && without.contains("another rack") && without.contains("[sizes]"), "{without}");
-        let numbers = |text: &str| parse(text).expect("a good file").nodes.iter().map(|node| node.number).collect::<Vec<_>>();
+        let numbers =
+            |text: &str| ClusterConfig::from_toml(text).expect("a good file").nodes.iter().map(|node| node.number).collect::<Vec<_>>();
         assert_eq!(numbers(&without), [1]);
         let without = ClusterConfig::unlist(TEXT, 1).expect("a good file");
         assert_eq!((numbers(&without), parse(&without).expect("good").sizes), (vec![0], parse(TEXT).expect("good").sizes));

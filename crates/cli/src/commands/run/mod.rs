@@ -1,7 +1,9 @@
 //! `martlet run`
 
 mod program;
+mod redis;
 mod replicas;
+mod service;
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -39,7 +41,7 @@ const LIBRARY: &str = "libmartlet_preload.so";
 ///
 /// The server starts once and is forked twice. One replica leads and talks to the clients; what they send is replicated before it is executed, and the other two execute
 /// the same. When the leader dies, another one goes on with its connections, at the very byte; a new replica is forked in its place. The command stays in the foreground
-/// and ends as the server does. SIGTERM and Ctrl-C are passed on to the server.
+/// and ends with the server's exit code. SIGTERM and Ctrl-C are passed on to the server.
 ///
 /// So far this is for Redis 7.0 and Valkey, over TCP, in memory. docs/run.md says what is promised, and what is not.
 ///
@@ -49,6 +51,9 @@ pub struct Arguments {
     /// The library to load into the server; without it, the one beside this program, or in ../lib.
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
+    /// A directory by which `martlet status --dir` and `martlet top --dir` show the replicas, made for as long as the server runs.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     /// Run a server that nothing is known of. It must execute its requests on one thread, and wait with level-triggered epoll.
     #[arg(long)]
     untried: bool,
@@ -69,6 +74,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             "nothing is known of {path}; tried are redis-server and valkey-server; --untried runs it all the same"
         )));
     }
+    if let Some(profile) = &profile {
+        (profile.check)(rest)?;
+    }
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
     let mut supervisor = Supervisor::new(format)?;
     let mut command = Command::new(&path);
@@ -80,6 +88,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             || json!({"event": "started", "server": path, "profile": profile.says}),
         );
     }
+    let config = service::config(&supervisor.name)?;
+    let _shown = arguments.dir.as_deref().map(|path| service::Shown::write(path, &config, &arguments.server.join(" "))).transpose()?;
+    command.env("MARTLET_RUN_CLUSTER", config.to_toml());
     // What a terminal sends to a group of processes is this one's to pass on.
     command.env("MARTLET_RUN", &supervisor.name).env("LD_PRELOAD", &library).process_group(0);
     if format == Format::Json {
@@ -172,7 +183,7 @@ impl Supervisor {
             if self.replicas.living.is_empty() && self.first.is_none() {
                 return match self.ended {
                     Some((0, _)) => Ok(()),
-                    Some((code, _)) => Err(Fail::failed(format_args!("the server has ended with code {code}"))),
+                    Some((code, _)) => Err(Fail::ended(code as u8, format_args!("the server has ended with code {code}"))),
                     None => Err(Fail::failed("all replicas have died")),
                 };
             }
@@ -290,7 +301,14 @@ impl Supervisor {
         let how = std::process::ExitStatus::from_raw(status.as_raw());
         if self.first.take_if(|first| *first == pid).is_some() {
             // What was wrong the server has said.
-            return Err(Fail::failed(format_args!("the server has ended before it could be replicated ({how})")));
+            let message = format_args!(
+                "the server has ended before it could be replicated ({how}); one that leaves the foreground is to be told not to"
+            )
+            .to_string();
+            return Err(match status.exit_status() {
+                Some(code) if code != 0 => Fail::ended(code as u8, message),
+                _ => Fail::failed(message),
+            });
         }
         let Some((number, led)) = self.replicas.ended(pid) else { return Ok(()) };
         self.whole = None;

@@ -52,6 +52,9 @@ fn why_not(bytes: &[u8]) -> Option<&'static str> {
     if bytes.windows(14).any(|window| window == b"\xff Go buildinf:") {
         return Some("it is a Go program, which calls the kernel without the C library");
     }
+    if bytes.windows(11).any(|window| window == b"liburing.so") {
+        return Some("it uses io_uring, which reaches the kernel without the C library; run a build without it");
+    }
     let Some(interpreter) = interpreter(bytes) else {
         return Some("it is linked statically, or broken; run its dynamically linked build for glibc");
     };
@@ -80,24 +83,20 @@ fn interpreter(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 /// What is known of a server's ways.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Profile {
     /// Arguments that it is given behind the user's.
     pub arguments: &'static [&'static str],
     /// What they change, for people.
     pub says: &'static str,
+    /// Refuses the user's arguments where they ask for what cannot be captured.
+    pub check: fn(&[String]) -> Outcome,
 }
-
-/// Redis and Valkey: one thread executes requests. What they write to disks they write in children, which are not captured so far.
-const REDIS: Profile = Profile {
-    arguments: &["--daemonize", "no", "--save", "", "--appendonly", "no", "--unixsocket", "", "--io-threads", "1"],
-    says: "in memory only (save \"\", appendonly no), in the foreground, with one thread for requests and no Unix socket",
-};
 
 /// Of a program of this name.
 pub fn profile(path: &Path) -> Option<Profile> {
     let name = path.file_name()?.to_str()?;
-    matches!(name, "redis-server" | "valkey-server").then_some(REDIS)
+    matches!(name, "redis-server" | "valkey-server").then_some(super::redis::PROFILE)
 }
 
 #[cfg(test)]
@@ -111,6 +110,7 @@ mod tests {
         says(b"MZ", "no 64-bit ELF");
         says(b"\x7fELF\x02\x01", "statically");
         says(b"\x7fELF\x02\x01 .... \xff Go buildinf: ...", "Go program");
+        says(b"\x7fELF\x02\x01 .... liburing.so.2 ...", "io_uring");
         let mut program = vec![0; 200];
         program[..6].copy_from_slice(b"\x7fELF\x02\x01");
         (program[32], program[54], program[56]) = (64, 56, 1);

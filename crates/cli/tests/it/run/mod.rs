@@ -20,6 +20,11 @@ fn library() -> PathBuf {
     built::build("martlet-preload", &["--lib"]).join("libmartlet_preload.so")
 }
 
+/// Whether there is a redis-server.
+fn find_server() -> bool {
+    Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok()
+}
+
 /// A server that runs, and what `martlet run` says of it.
 struct Service {
     command: Child,
@@ -39,14 +44,25 @@ impl Service {
 
     /// With more arguments for the server.
     fn start_with(arguments: &[&str]) -> Option<Service> {
-        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
+        Service::start_as(&[], arguments)
+    }
+
+    /// With more arguments for `martlet run`, and for the server.
+    fn start_as(own: &[&str], arguments: &[&str]) -> Option<Service> {
+        if !find_server() {
             let line = "\nSKIPPED: no redis-server was run in replicas: there is none\n\n";
             std::io::stderr().write_all(line.as_bytes()).expect("standard error");
             return None;
         }
         let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
         let mut command = Command::new(env!("CARGO_BIN_EXE_martlet"));
-        command.args(["run", "--json", "--preload"]).arg(library()).args(["--", "redis-server", "--loglevel", "warning", "--port"]);
+        command.args(["run", "--json", "--preload"]).arg(library()).args(own).args([
+            "--",
+            "redis-server",
+            "--loglevel",
+            "warning",
+            "--port",
+        ]);
         command.arg(port.to_string()).args(arguments).stdout(Stdio::piped());
         let mut command = command.spawn().expect("martlet runs");
         let output = BufReader::new(command.stdout.take().expect("piped"));
@@ -366,10 +382,49 @@ fn a_process_that_another_one_calls_a_replica_is_left_alone() {
 }
 
 #[test]
+fn a_service_shows_itself_in_the_directory_that_it_is_given_and_leaves_nothing_there() {
+    let directory = std::env::temp_dir().join(format!("martlet-run-shown-{}", std::process::id()));
+    let path = directory.to_str().expect("Unicode");
+    let Some(mut service) = Service::start_as(&["--dir", path], &[]) else { return };
+    service.kill_leader();
+    service.await_replicas();
+    let status = run(&["status", "--dir", path, "--json"]).code(0).out;
+    let events: Vec<Value> = status.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    let server = events.iter().find(|event| event["event"] == "server").expect("it says which server it is");
+    assert!(server["server"].as_str().is_some_and(|server| server.starts_with("redis-server ")), "{server}");
+    let nodes: Vec<&Value> = events.iter().filter(|event| event["event"] == "node").collect();
+    assert_eq!(nodes.len(), 3, "{nodes:?}");
+    assert!(nodes.iter().any(|node| node["pid"] == service.leader && node["role"] == "leader"), "{nodes:?}");
+    assert!(run(&["top", "--once", "--dir", path]).code(0).out.contains(&service.leader.to_string()));
+    let second = run(&["run", "--dir", path, "--preload", "/dev/null", "--", "redis-server"]).code(1);
+    assert!(second.err.contains(path), "two cannot show themselves in one directory: {}", second.err);
+    service.stop();
+    assert!(!directory.exists(), "nothing is left of it");
+}
+
+#[test]
+fn it_ends_with_the_servers_own_exit_code() {
+    let library = library();
+    let library = library.to_str().expect("Unicode");
+    let ended = run(&["run", "--untried", "--preload", library, "--", "sh", "-c", "exit 7"]).code(7);
+    assert!(ended.err.contains("before it could be replicated"), "{}", ended.err);
+    let Some(mut service) = Service::start() else { return };
+    let mut client = service.connect();
+    client.send(b"SHUTDOWN NOSAVE\r\n");
+    assert_eq!(client.0.read(&mut [0; 1]).expect("the end"), 0);
+    assert_eq!(service.command.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
 fn what_cannot_be_captured_is_refused_before_it_starts() {
     assert!(run(&["run", "--", "no-such-server"]).code(3).err.contains("no-such-server"));
     let unknown = run(&["run", "--preload", "/dev/null", "--", "/bin/true"]).code(2);
     assert!(unknown.err.contains("--untried"), "{}", unknown.err);
+    let encrypting = run(&["run", "--preload", "/dev/null", "--", "redis-server", "--port", "0", "--tls-port", "6379"]);
+    if find_server() {
+        let encrypting = encrypting.code(1);
+        assert!(encrypting.err.contains("tls-port 6379"), "{}", encrypting.err);
+    }
     assert!(run(&["run", "--preload", "/nowhere", "--", "/bin/true"]).code(3).err.contains("/nowhere"));
     let script = std::env::temp_dir().join(format!("martlet-run-script-{}", std::process::id()));
     std::fs::write(&script, "#!/bin/sh\n").expect("a file");

@@ -1,0 +1,173 @@
+//! What is known of Redis and Valkey: how they are told to run as they can be captured, and what in their configuration cannot be.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use martlet_cluster::fail::{Fail, Outcome};
+
+use super::program::Profile;
+
+/// One thread executes requests. What they write to disks they write in children, which are not captured so far.
+pub const PROFILE: Profile = Profile {
+    arguments: &[
+        "--daemonize",
+        "no",
+        "--pidfile",
+        "",
+        "--logfile",
+        "",
+        "--syslog-enabled",
+        "no",
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+        "--unixsocket",
+        "",
+        "--io-threads",
+        "1",
+    ],
+    says: "in memory only (save \"\", appendonly no), in the foreground, with one thread for requests and no Unix socket, and writes its log to standard output",
+    check,
+};
+
+/// How deep configuration files may include each other.
+const DEPTH: u32 = 16;
+
+/// What cannot be captured, by the name of a setting: the values that are harmless, and why others are not and what to do.
+const REFUSED: [(&str, &[&str], &str); 7] = [
+    (
+        "tls-port",
+        &["0"],
+        "the server must not encrypt by itself, since replicas would draw different keys: end TLS before it, with stunnel for example, and give the server `port` alone",
+    ),
+    (
+        "cluster-enabled",
+        &["no"],
+        "nodes of a Redis Cluster talk to each other over connections that they open, which are not captured: run it without",
+    ),
+    (
+        "replicaof",
+        &["no one"],
+        "a Redis replica opens a connection to its master, which is not captured: `martlet run` has its own replicas",
+    ),
+    ("slaveof", &["no one"], "a Redis replica opens a connection to its master, which is not captured: `martlet run` has its own replicas"),
+    ("loadmodule", &[], "what a module does is not captured: run it without"),
+    (
+        "maxmemory",
+        &["0"],
+        "how much memory is in use differs between replicas, so that they would evict different keys: run it without, or with `maxmemory-policy noeviction`",
+    ),
+    ("sentinel", &[], "a sentinel opens connections, which are not captured: run it beside, not under, `martlet run`"),
+];
+
+/// The settings of a server, the last of each, by name.
+#[derive(Debug, Default)]
+struct Settings(BTreeMap<String, String>);
+
+impl Settings {
+    fn set(&mut self, name: &str, value: &str) {
+        self.0.insert(name.to_ascii_lowercase(), value.trim().trim_matches(['"', '\'']).to_ascii_lowercase());
+    }
+
+    /// A line of a configuration file. What cannot be read the server says itself.
+    fn line(&mut self, line: &str, depth: u32) {
+        let line = line.trim();
+        let (name, value) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        if name.eq_ignore_ascii_case("include") {
+            self.file(Path::new(value.trim().trim_matches(['"', '\''])), depth + 1);
+        } else if !line.is_empty() && !line.starts_with('#') {
+            self.set(name, value);
+        }
+    }
+
+    fn file(&mut self, path: &Path, depth: u32) {
+        if depth < DEPTH
+            && let Ok(text) = fs::read_to_string(path)
+        {
+            text.lines().for_each(|line| self.line(line, depth));
+        }
+    }
+}
+
+/// Refuses what cannot be captured.
+fn check(arguments: &[String]) -> Outcome {
+    let mut settings = Settings::default();
+    let mut rest = arguments;
+    if let [file, options @ ..] = arguments
+        && !file.starts_with("--")
+    {
+        if file == "-" {
+            return Err(Fail::failed(
+                "the server's configuration comes from standard input, which cannot be looked through: put it into a file",
+            ));
+        }
+        settings.file(Path::new(file), 0);
+        rest = options;
+    }
+    // `--name value...`, as the server reads it.
+    for option in rest.chunk_by(|_, next| !next.starts_with("--")) {
+        if let [name, values @ ..] = option {
+            settings.set(name.trim_start_matches("--"), &values.join(" "));
+        }
+    }
+    if settings.0.get("maxmemory-policy").is_none_or(|policy| policy == "noeviction") {
+        settings.0.remove("maxmemory");
+    }
+    for (name, harmless, why) in REFUSED {
+        if let Some(value) = settings.0.get(name).filter(|value| !harmless.contains(&value.as_str())) {
+            return Err(Fail::failed(format_args!("the server cannot be captured with `{name} {value}`: {why}")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refuses(arguments: &[&str]) -> String {
+        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        check(&arguments).map_or_else(|fail| fail.to_string(), |()| String::new())
+    }
+
+    #[test]
+    fn settings_that_cannot_be_captured_are_refused_by_name() {
+        for (arguments, name) in [
+            (&["--port", "0", "--tls-port", "6379"][..], "tls-port 6379"),
+            (&["--cluster-enabled", "yes"], "cluster-enabled yes"),
+            (&["--replicaof", "host", "6379"], "replicaof host 6379"),
+            (&["--loadmodule", "/x.so", "argument"], "loadmodule /x.so argument"),
+            (&["--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"], "maxmemory 1gb"),
+            (&["/nowhere.conf", "--sentinel"], "sentinel"),
+            (&["-"], "standard input"),
+        ] {
+            let why = refuses(arguments);
+            assert!(why.contains(name), "{arguments:?}: {why:?}");
+        }
+        for arguments in [
+            &[][..],
+            &["--port", "6379", "--tls-port", "0", "--save", ""],
+            &["--replicaof", "no", "one"],
+            &["--maxmemory", "1gb"],
+            &["--tls-port", "7", "--tls-port", "0"],
+            &["/nowhere.conf"],
+        ] {
+            assert_eq!(refuses(arguments), "", "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_file_is_looked_through_with_those_that_it_includes() {
+        let path = |name: &str| std::env::temp_dir().join(format!("martlet-run-{name}-{}.conf", std::process::id()));
+        let (outer, inner) = (path("outer"), path("inner"));
+        fs::write(&inner, "# tls-port 1\n\n  TLS-Port   7777 \n").expect("a file");
+        fs::write(&outer, format!("port 1\ninclude \"{}\"\ninclude {}\n", inner.display(), outer.display())).expect("a file");
+        let outer_name = outer.to_str().expect("Unicode");
+        let (whole, overridden) = (refuses(&[outer_name]), refuses(&[outer_name, "--tls-port", "0"]));
+        let _ = (fs::remove_file(&outer), fs::remove_file(&inner));
+        assert!(whole.contains("tls-port 7777"), "{whole:?}");
+        assert_eq!(overridden, "");
+    }
+}
