@@ -14,7 +14,7 @@ use martlet_node::embed;
 
 use crate::board::{Board, Holder, NODES};
 use crate::control::Control;
-use crate::machine::Machine;
+use crate::machine::{Machine, with_replay};
 use crate::main_thread::Confined;
 use crate::replica::{REPLICAS, Replica, install, turn, uninstall, with};
 use crate::socket::Poller;
@@ -84,6 +84,8 @@ pub fn bear() {
 
 /// Forks a replica that is this node. Returns whether this process is the new one.
 pub fn fork(node: u16) -> bool {
+    let last = with_replay(|replay| replay.last());
+    with(|replica| replica.board.expect(node, last + 1, clock::real().monotonic_ns));
     // Nobody who waits for the server's children is to hear of it: its parent is a process that ends at once.
     // SAFETY: the server waits, and all of its helpers rest; the library's own threads hold no lock that the fork takes, since it uses nothing of theirs.
     let pid = unsafe { sys::fork() };
@@ -112,7 +114,9 @@ fn become_replica(node: u16) {
     // Its descriptors are closed before their numbers are used again.
     let Some(Replica { board, mut table, round, wait, .. }) = uninstall() else { die("a fork of no replica") };
     crate::machine::OWN.get().set(0);
+    with_replay(|replay| replay.fork());
     keeper::HOLDS.store(false, Ordering::Relaxed);
+    keeper::PIPE.store(-1, Ordering::Relaxed);
     fault::note_at(None);
     if let Err(error) = close_parents_own(&table) {
         die(&format!("a fork cannot tell its descriptors: {error}"));
@@ -121,7 +125,7 @@ fn become_replica(node: u16) {
     let slots: Vec<u32> = table.iter().map(|(slot, _)| slot).collect();
     start(node, board, table);
     with(|replica| {
-        (replica.round, replica.wait) = (round, wait);
+        (replica.round, replica.wait, replica.is_newborn) = (round, wait, true);
         for slot in slots {
             if let Some(connection) = replica.table.get_mut(slot) {
                 (connection.watched, connection.noted, connection.broken) = (0, false, false);

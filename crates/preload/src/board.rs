@@ -14,6 +14,11 @@ use crate::stream::Seal;
 pub const NODES: usize = martlet_protocol::basics::layout::MAX_MEMBERS;
 /// Connections at once.
 pub const SLOTS: usize = 16 << 10;
+/// Bits of a word that name a node.
+const NODE_BITS: u32 = 4;
+const _: () = assert!(NODES <= 1 << NODE_BITS, "a node's number fits");
+/// For how long a replica that is being born is waited for, in nanoseconds.
+pub const EXPECTED_NS: u64 = 60_000_000_000;
 /// A stage holds a round.
 pub const STAGE_BYTES: usize = MAX_ROUND_BYTES;
 
@@ -26,6 +31,8 @@ struct Cells {
     seal: AtomicU64,
     /// Up to where it has been: written after it has.
     written: AtomicU64,
+    /// Of a connection over a Unix socket, while its output is on its way through a pipe: where what has been put into the pipe ends, and whose pipe, in one word. 0: none is.
+    piped: AtomicU64,
 }
 
 /// Where a replica notes a fault of its server.
@@ -62,6 +69,11 @@ struct Words {
     holders: [AtomicU64; NODES],
     /// When those processes started, in clock ticks since the host did.
     started: [AtomicU64; NODES],
+    /// Replicas that are being born, by node: the first round that each lacks, or 0; and since when, on the monotonic clock.
+    expected: [AtomicU64; NODES],
+    expected_since_ns: [AtomicU64; NODES],
+    /// The round that a leader collects, by node: what stands in the log before it has been taken out of the kernel.
+    collecting: [AtomicU64; NODES],
     /// Whether a leader has ever begun to serve.
     open: AtomicU64,
     /// The last round that a leader's server has come back from.
@@ -145,6 +157,7 @@ impl Board {
     pub fn hold(&self, holder: Holder) {
         let node = usize::from(holder.node);
         self.words.holders[node].store(0, Ordering::SeqCst);
+        self.words.collecting[node].store(0, Ordering::SeqCst);
         self.words.started[node].store(holder.started, Ordering::SeqCst);
         self.words.holders[node].store(holder.pid as u64, Ordering::SeqCst);
     }
@@ -161,6 +174,37 @@ impl Board {
             (pid != 0).then(|| Holder { node: node as u16, pid, started: self.words.started[node].load(Ordering::SeqCst) })
         };
         (0..NODES).filter_map(of).collect()
+    }
+
+    /// A replica of this node is about to be forked, which lacks the rounds from this one on.
+    pub fn expect(&self, node: u16, round: u64, now_ns: u64) {
+        self.words.expected_since_ns[usize::from(node)].store(now_ns, Ordering::Relaxed);
+        self.words.expected[usize::from(node)].store(round, Ordering::Release);
+    }
+
+    /// It has been told all of them.
+    pub fn arrived(&self, node: u16) {
+        self.words.expected[usize::from(node)].store(0, Ordering::Release);
+    }
+
+    /// The first round that some replica lacks that is being born; `None`: none is, or for so long that it must have died of it.
+    pub fn first_lacked(&self, now_ns: u64) -> Option<u64> {
+        let of = |node: usize| {
+            let round = self.words.expected[node].load(Ordering::Acquire);
+            let since_ns = self.words.expected_since_ns[node].load(Ordering::Relaxed);
+            (round != 0 && now_ns.saturating_sub(since_ns) < EXPECTED_NS).then_some(round)
+        };
+        (0..NODES).filter_map(of).min()
+    }
+
+    /// The leader of this node collects this round: all before it is committed, and has been taken out of the kernel.
+    pub fn collect(&self, node: u16, round: u64) {
+        self.words.collecting[usize::from(node)].store(round, Ordering::Release);
+    }
+
+    /// The round that the replica of this node collected last; 0: none, since it held sockets.
+    pub fn collected(&self, node: u16) -> u64 {
+        self.words.collecting[usize::from(node)].load(Ordering::Acquire)
     }
 
     /// A leader begins to serve.
@@ -214,8 +258,24 @@ impl Board {
         let line = &self.words.lines[slot as usize];
         line.connection.store(0, Ordering::Release);
         line.seal.store(seal.0, Ordering::Release);
+        line.piped.store(0, Ordering::Release);
         line.written.store(written, Ordering::Release);
         line.connection.store(connection, Ordering::Release);
+    }
+
+    /// A new leader goes on with a connection. Should it die here, what its successor reads is true before each step and after it.
+    pub fn resume_line(&self, slot: u32, connection: u64, seal: Seal, written: u64) {
+        let line = &self.words.lines[slot as usize];
+        if line.connection.load(Ordering::Acquire) != connection {
+            return self.begin_line(slot, connection, seal, written);
+        }
+        self.written(slot, written);
+        self.intend(slot, seal);
+    }
+
+    /// Output of a connection up to here is in the pipe of the leader of this node, and nothing else is.
+    pub fn piped(&self, slot: u32, offset: u64, node: u16) {
+        self.words.lines[slot as usize].piped.store(offset << NODE_BITS | u64::from(node), Ordering::Release);
     }
 
     /// The leader is about to give output of a connection to the kernel, up to here at most.
@@ -225,7 +285,10 @@ impl Board {
 
     /// The kernel has taken the output up to here.
     pub fn written(&self, slot: u32, offset: u64) {
-        self.words.lines[slot as usize].written.store(offset, Ordering::Release);
+        let line = &self.words.lines[slot as usize];
+        line.written.store(offset, Ordering::Release);
+        // Last, and before the pipe is emptied of what has not gone: until then it is what counts.
+        line.piped.store(0, Ordering::Release);
     }
 
     /// What the leader says of a connection.
@@ -233,7 +296,11 @@ impl Board {
         let line = &self.words.lines[slot as usize];
         let whose = || line.connection.load(Ordering::Acquire);
         let before = whose();
-        let its = Line::Its { written: line.written.load(Ordering::Acquire), seal: Seal(line.seal.load(Ordering::Acquire)) };
+        let piped = match line.piped.load(Ordering::Acquire) {
+            0 => None,
+            word => Some((word >> NODE_BITS, (word & ((1 << NODE_BITS) - 1)) as u16)),
+        };
+        let its = Line::Its { written: line.written.load(Ordering::Acquire), piped, seal: Seal(line.seal.load(Ordering::Acquire)) };
         // Slots are given to connections in the order of their names.
         match (before == connection, whose()) {
             (true, after) if after == connection => its,
@@ -252,6 +319,8 @@ pub enum Line {
     Its {
         /// Up to where the kernel has taken its output.
         written: u64,
+        /// Where what is in a leader's pipe ends, and which node's, if it is on its way through one.
+        piped: Option<(u64, u16)>,
         /// Up to where it may have, and with what checksum.
         seal: Seal,
     },
@@ -270,11 +339,27 @@ mod tests {
         board.begin_line(5, 7, Seal::of(0, 0), 0);
         board.intend(5, Seal::of(10, 99));
         board.written(5, 4);
-        assert_eq!(board.line(5, 7), Line::Its { written: 4, seal: Seal::of(10, 99) });
-        board.begin_line(5, 8, Seal::of(0, 0), 0);
+        assert_eq!(board.line(5, 7), Line::Its { written: 4, piped: None, seal: Seal::of(10, 99) });
+        board.piped(5, 9, 15);
+        assert_eq!(board.line(5, 7), Line::Its { written: 4, piped: Some((9, 15)), seal: Seal::of(10, 99) });
+        board.resume_line(5, 7, Seal::of(12, 98), 8);
+        assert_eq!(board.line(5, 7), Line::Its { written: 8, piped: None, seal: Seal::of(12, 98) });
+        board.resume_line(5, 8, Seal::of(0, 0), 0);
         assert_eq!(board.line(5, 7), Line::Gone);
-        assert_eq!(board.line(5, 8), Line::Its { written: 0, seal: Seal::of(0, 0) });
+        assert_eq!(board.line(5, 8), Line::Its { written: 0, piped: None, seal: Seal::of(0, 0) });
         assert_eq!(board.line(5, 9), Line::Unborn);
+    }
+
+    #[test]
+    fn who_is_being_born_is_expected_until_it_is_there_or_long_overdue() {
+        let board = Board::create().expect("memory");
+        assert_eq!(board.first_lacked(5), None);
+        board.expect(3, 100, 5);
+        board.expect(4, 90, 6);
+        assert_eq!(board.first_lacked(10), Some(90));
+        board.arrived(4);
+        assert_eq!(board.first_lacked(10), Some(100));
+        assert_eq!(board.first_lacked(5 + EXPECTED_NS), None);
     }
 
     #[test]

@@ -217,11 +217,10 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     let _library = InLibrary::enter();
     let kind = |option| sys::socket_option::<c_int>(fd, libc::SOL_SOCKET, option).unwrap_or(-1);
     with_run(|run| match kind(libc::SO_DOMAIN) {
-        libc::AF_INET | libc::AF_INET6 if !birth::is_born() => {
+        libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX if !birth::is_born() => {
             run.early.listeners.insert(fd, Default::default());
         }
-        libc::AF_UNIX => die("the server listens at a Unix socket, which this version does not capture"),
-        _ => die("the server listens at one more port after its start, which this version does not capture"),
+        _ => die("the server listens at one more address after its start, which this version does not capture"),
     });
     0
 }

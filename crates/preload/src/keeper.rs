@@ -25,6 +25,9 @@ const DISMISSED: u8 = b'd';
 /// The highest descriptor of a connection so far, in this replica.
 pub static HIGHEST: AtomicI32 = AtomicI32::new(0);
 
+/// Where the pipe is read through which this replica's output goes into Unix sockets; -1: it has none.
+pub static PIPE: AtomicI32 = AtomicI32::new(-1);
+
 /// Whether this replica has ever held connections.
 pub static HOLDS: AtomicBool = AtomicBool::new(false);
 
@@ -147,7 +150,7 @@ pub fn is_ours(client: RawFd) -> bool {
     }
 }
 
-/// A connection over the internet's families, or a socket that is about to be one.
+/// A connection, or a socket that is about to be one. Among those over Unix sockets may be some of the library's own: who is given them tells them by their addresses.
 fn is_connection(fd: RawFd) -> bool {
     let option = |name: i32| -> i32 {
         let (mut value, mut len) = (-1i32, size_of::<i32>() as libc::socklen_t);
@@ -155,17 +158,17 @@ fn is_connection(fd: RawFd) -> bool {
         unsafe { libc::syscall(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, name, &mut value, &mut len) };
         value
     };
-    matches!(option(libc::SO_DOMAIN), libc::AF_INET | libc::AF_INET6)
+    matches!(option(libc::SO_DOMAIN), libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX)
         && option(libc::SO_TYPE) == libc::SOCK_STREAM
         && option(libc::SO_ACCEPTCONN) == 0
 }
 
 /// Sends all connections, in messages of some, and an empty message behind them.
 fn hand_out(client: RawFd) {
-    let last = HIGHEST.load(Ordering::Relaxed).max(crate::table::FIRST_FD);
+    let last = HIGHEST.load(Ordering::Relaxed).max(crate::table::FIRST_FD).max(PIPE.load(Ordering::Relaxed));
     let (mut sockets, mut count) = ([0 as RawFd; SOCKETS_A_MESSAGE], 0);
     for fd in 0..=last {
-        if is_connection(fd) {
+        if is_connection(fd) || fd == PIPE.load(Ordering::Relaxed) {
             sockets[count] = fd;
             count += 1;
             if count == SOCKETS_A_MESSAGE {

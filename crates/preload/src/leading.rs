@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
+use crate::board::Board;
 use crate::clock;
 use crate::entry::{End, Record, Writer};
 use crate::replica::{Replica, Role};
-use crate::socket::{self, Side};
-use crate::stream::{Seal, WINDOW_BYTES};
+use crate::socket::{self, Pipe, Side};
+use crate::stream::{Seal, Stream, WINDOW_BYTES};
 use crate::sys::die;
 use crate::table::{Connection, FIRST_FD, Table};
 
@@ -60,6 +61,7 @@ impl Replica {
     pub fn collect(&mut self) -> Option<usize> {
         // SAFETY: this process is that replica and leads; the one other reference is taken when this one is gone.
         let stage = unsafe { self.board.own_stage(self.node) };
+        self.board.collect(self.node, self.round + 1);
         let mut writer = Writer::new(stage, self.round + 1, clock::stamp());
         let mut ready = Ready { most: self.wait.most.min(MOST_READY), ..Ready::default() };
         let Role::Leads(lead) = &mut self.role else { return None };
@@ -85,9 +87,8 @@ impl Replica {
     fn admit(&mut self, sockets: Vec<OwnedFd>, writer: &mut Writer<'_>, ready: &mut Ready) {
         for socket in sockets {
             let local = socket::address(socket.as_raw_fd(), Side::Local);
-            let port = socket::port(&local);
-            let of_same_port = |listener: &&RawFd| socket::port(&socket::address(**listener, Side::Local)) == port;
-            if let Some(listener) = self.table.listeners.keys().find(of_same_port).copied() {
+            let accepts = |listener: &&RawFd| socket::is_of(&local, &socket::address(**listener, Side::Local));
+            if let Some(listener) = self.table.listeners.keys().find(accepts).copied() {
                 self.announce(socket, listener, writer, ready);
             }
         }
@@ -109,6 +110,9 @@ impl Replica {
         }
         crate::keeper::HIGHEST.fetch_max(placed.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
         let (peer, local) = (socket::address(placed.as_raw_fd(), Side::Peer), socket::address(placed.as_raw_fd(), Side::Local));
+        if socket::is_unix(&local) && socket::peek_from_first(placed.as_raw_fd()).is_err() {
+            return;
+        }
         let connection = self.table.connections + 1;
         if writer.add(&Record::Accept { slot, connection, cookie, listener, peer: &peer, local: &local }) {
             self.table.connections = connection;
@@ -180,7 +184,8 @@ impl Replica {
         }
         let stream = &connection.stream;
         let Some(room) = writer.begin_input(slot, stream.connection, stream.logged(), INPUT_BYTES, RESERVE_BYTES) else { return };
-        match socket::receive(fd, room) {
+        let received = if connection.is_unix { socket::peek(fd, room) } else { socket::receive(fd, room) };
+        match received {
             Ok(0) => writer.end_input(0, End::Closed),
             Ok(bytes) => writer.end_input(bytes, End::Open),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -238,8 +243,9 @@ impl Replica {
     /// Gives the kernel what it takes of a connection's output.
     pub fn send(&mut self, slot: u32) {
         let board = self.board;
+        let Role::Leads(lead) = &self.role else { return };
         let Some(connection) = self.table.get_mut(slot) else { return };
-        send_kept(&board, slot, Table::fd_of(slot), connection);
+        send_kept(&board, (self.node, &lead.pipe), slot, Table::fd_of(slot), connection);
         let stream = &connection.stream;
         let is_due = stream.kept_from() >= stream.drained() + DRAIN_BYTES || (connection.broken && stream.produced() > stream.drained());
         if let (Role::Leads(lead), true) = (&mut self.role, is_due) {
@@ -251,8 +257,9 @@ impl Replica {
     fn send_lingering(&mut self, fd: RawFd) {
         let Some(at) = self.table.lingering.iter().position(|(slot, _)| Table::fd_of(*slot) == fd) else { return };
         let board = self.board;
+        let Role::Leads(lead) = &self.role else { return };
         let (slot, connection) = &mut self.table.lingering[at];
-        send_kept(&board, *slot, fd, connection);
+        send_kept(&board, (self.node, &lead.pipe), *slot, fd, connection);
         if connection.broken || !connection.stream.has_unsent() {
             let watched = connection.watched;
             let _ = self.poller.watch(fd, watched, 0);
@@ -291,14 +298,18 @@ impl Replica {
 }
 
 /// Sends what is kept, after it has been said how far that may go, and says how far it went.
-fn send_kept(board: &crate::board::Board, slot: u32, fd: RawFd, connection: &mut Connection) {
+fn send_kept(board: &Board, pipe: (u16, &Pipe), slot: u32, fd: RawFd, connection: &mut Connection) {
     let stream = &mut connection.stream;
     if connection.broken {
         return stream.forget_below(stream.produced());
     }
     board.intend(slot, Seal::of(stream.produced(), stream.checksum()));
     while stream.has_unsent() {
-        match socket::send(fd, stream.unsent().0) {
+        let sent = match connection.is_unix {
+            true => send_through(board, pipe, slot, fd, stream),
+            false => socket::send(fd, stream.unsent().0),
+        };
+        match sent {
             Ok(sent) => stream.forget_below(stream.kept_from() + sent as u64),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             // The server learns of it by its input, as the log says it.
@@ -309,4 +320,28 @@ fn send_kept(board: &crate::board::Board, slot: u32, fd: RawFd, connection: &mut
         }
     }
     board.written(slot, stream.kept_from());
+}
+
+/// Sends a part of a connection's output into its Unix socket, through a pipe. Returns how much, and has said so on the board by then: should this process die on the way, what is
+/// left in the pipe says how much has gone.
+fn send_through(board: &Board, (node, pipe): (u16, &Pipe), slot: u32, fd: RawFd, stream: &Stream) -> io::Result<usize> {
+    let put = pipe.fill(stream.unsent().0)?;
+    board.piped(slot, stream.kept_from() + put as u64, node);
+    let mut gone = 0;
+    let mut failed = None;
+    while gone < put && failed.is_none() {
+        match socket::without_broken_pipes(|| pipe.move_to(fd, put - gone)) {
+            Ok(moved) => gone += moved,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => failed = Some(error),
+        }
+    }
+    board.written(slot, stream.kept_from() + gone as u64);
+    if gone < put {
+        pipe.drain();
+    }
+    match failed {
+        Some(error) if gone == 0 => Err(error),
+        _ => Ok(gone),
+    }
 }

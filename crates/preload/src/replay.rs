@@ -10,8 +10,10 @@ use martlet_protocol::replica::UnreadablePart;
 
 use crate::entry::Entry;
 
-/// How many bytes of rounds are kept for newcomers at least, where there are so many.
+/// How many bytes of rounds are kept at least, where there are so many.
 const KEPT_BYTES: usize = 16 << 20;
+/// How many are kept at most, for a newcomer that is on its way: what a busy server may be sent while one is taught.
+const MOST_KEPT_BYTES: usize = 1 << 30;
 
 /// The rounds of one replica.
 #[derive(Debug, Default)]
@@ -25,6 +27,12 @@ pub struct Replay {
     /// The last rounds, without a gap, up to the one before `next + queue.len()`.
     kept: VecDeque<Rc<[u8]>>,
     kept_bytes: usize,
+    /// From this one on they are kept for a newcomer.
+    lacked: Option<u64>,
+    /// The log has told it of a round, since it was forked.
+    heard: bool,
+    /// It has been taught what others know, since it was forked.
+    taught: bool,
 }
 
 impl Replay {
@@ -43,8 +51,33 @@ impl Replay {
         !self.early.is_empty()
     }
 
-    /// Takes a round, whose number it is. One that is known already is passed over.
+    /// The first of the rounds that wait for others; 0 if none does.
+    pub fn first_early(&self) -> u64 {
+        self.early.keys().next().copied().unwrap_or(0)
+    }
+
+    /// From here on it is a fork's, which the log has told nothing.
+    pub fn fork(&mut self) {
+        (self.heard, self.taught) = (false, false);
+    }
+
+    /// Whether it has been taught what others know, since it was forked.
+    pub fn is_taught(&self) -> bool {
+        self.taught
+    }
+
+    /// Whether nothing is lacked any more: the log tells of rounds, and all before those are known.
+    pub fn is_level(&self) -> bool {
+        self.heard && self.early.is_empty()
+    }
+
+    /// Takes a round from the log, whose number it is. One that is known already is passed over.
     pub fn take(&mut self, number: u64, bytes: &[u8]) {
+        self.heard = true;
+        self.learn(number, bytes);
+    }
+
+    fn learn(&mut self, number: u64, bytes: &[u8]) {
         if number <= self.last() || self.early.contains_key(&number) {
             return;
         }
@@ -69,12 +102,24 @@ impl Replay {
         self.next += 1;
     }
 
+    /// A newcomer is on its way that lacks the rounds from this one on; `None`: none is.
+    pub fn expect(&mut self, lacked: Option<u64>) {
+        self.lacked = lacked;
+    }
+
     fn keep(&mut self, round: Rc<[u8]>) {
+        // The number of the first that is kept, when this one is.
+        let mut number = self.last() + 1 - self.kept.len() as u64;
         self.kept_bytes += round.len();
         self.kept.push_back(round);
-        while let Some(first) = self.kept.front().filter(|first| self.kept_bytes - first.len() >= KEPT_BYTES) {
+        while let Some(first) = self.kept.front() {
+            let wanted = if self.lacked.is_some_and(|lacked| lacked <= number) { MOST_KEPT_BYTES } else { KEPT_BYTES };
+            if self.kept_bytes - first.len() < wanted {
+                break;
+            }
             self.kept_bytes -= first.len();
             self.kept.pop_front();
+            number += 1;
         }
     }
 
@@ -90,10 +135,10 @@ impl Replay {
         Some(round)
     }
 
-    /// Appends the rounds from number `cursor` on, about `budget` bytes of them. Returns the number of the round behind them, or `None` when there is none.
+    /// Appends the rounds from number `cursor` on, or from the first that a newcomer lacks if that is known and later, about `budget` bytes of them. Returns the number of the round behind them, or `None` when there is none.
     pub fn part(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
         let (start, first) = (out.len(), self.last() + 1 - self.kept.len() as u64);
-        let mut number = cursor.max(first);
+        let mut number = cursor.max(first).max(self.lacked.unwrap_or(0).min(self.last() + 1));
         for round in self.kept.iter().skip((number - first) as usize) {
             out.extend_from_slice(&(round.len() as u32).to_le_bytes());
             out.extend_from_slice(round);
@@ -110,11 +155,12 @@ impl Replay {
     /// # Errors
     /// When the bytes are no such part. All rounds before the fault have been taken.
     pub fn install(&mut self, mut part: &[u8]) -> Result<(), UnreadablePart> {
+        self.taught = true;
         while !part.is_empty() {
             let (len, rest) = part.split_first_chunk::<4>().ok_or(UnreadablePart)?;
             let (round, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or(UnreadablePart)?;
             let Ok(Entry::Round(header)) = Entry::decode(round) else { return Err(UnreadablePart) };
-            self.take(header.number, round);
+            self.learn(header.number, round);
             part = rest;
         }
         Ok(())
@@ -167,10 +213,13 @@ mod tests {
             fork.take(number, &round(number));
         }
         assert_eq!(numbers(&mut fork), [1, 2, 3]);
+        fork.fork();
         numbers(&mut teacher);
         (4..=9).for_each(|number| teacher.take_own(number, &round(number)));
+        assert!(!fork.is_level(), "it does not know what it lacks");
         // Meanwhile the log goes on.
         fork.take(10, &round(10));
+        assert!(!fork.is_level());
         let (mut cursor, mut parts) = (Some(0), 0);
         while let Some(at) = cursor {
             let mut part = Vec::new();
@@ -178,7 +227,7 @@ mod tests {
             assert_eq!(fork.install(&part), Ok(()));
             parts += 1;
         }
-        assert!(parts > 1);
+        assert!(parts > 1 && fork.is_level() && fork.is_taught());
         assert_eq!(numbers(&mut fork), [4, 5, 6, 7, 8, 9, 10]);
     }
 
@@ -187,12 +236,7 @@ mod tests {
         let mut teacher = Replay::new();
         let mut long = vec![0; 1 << 20];
         for number in 1..=40 {
-            let len = {
-                let mut writer = Writer::new(&mut long, number, Stamp::default());
-                writer.begin_input(0, 1, 0, 1 << 19, 0).expect("room");
-                writer.end_input(1 << 19, crate::entry::End::Open);
-                writer.len()
-            };
+            let len = long_round(&mut long, number);
             teacher.take_own(number, &long[..len]);
         }
         let mut part = Vec::new();
@@ -202,6 +246,24 @@ mod tests {
         assert_eq!(fork.install(&part), Ok(()));
         assert!(fork.has_gap());
         assert_eq!(numbers(&mut fork), []);
+        // Where one is expected, all that it lacks is kept, and no longer than it is.
+        for (expected, first) in [(Some(41), 41), (None, 81 + 40 - 32)] {
+            teacher.expect(expected);
+            let from = teacher.last() + 1;
+            for number in from..from + 40 {
+                let len = long_round(&mut long, number);
+                teacher.take_own(number, &long[..len]);
+            }
+            let mut part = Vec::new();
+            assert_eq!(teacher.part(0, 1, &mut part), Some(first + 1));
+        }
+    }
+
+    fn long_round(long: &mut [u8], number: u64) -> usize {
+        let mut writer = Writer::new(long, number, Stamp::default());
+        writer.begin_input(0, 1, 0, 1 << 19, 0).expect("room");
+        writer.end_input(1 << 19, crate::entry::End::Open);
+        writer.len()
     }
 
     #[test]

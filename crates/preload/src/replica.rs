@@ -19,7 +19,7 @@ use crate::fault::{self, Void};
 use crate::keeper::Left;
 use crate::machine::{Machine, OWN, with_replay};
 use crate::main_thread::Confined;
-use crate::socket::{self, Poller};
+use crate::socket::{self, Pipe, Poller};
 use crate::stream::Stream;
 use crate::sys::die;
 use crate::table::{Connection, Table};
@@ -27,8 +27,10 @@ use crate::{clock, fiber, threads};
 
 /// How often a leader looks who counts for commits, and one that waits for its first turn whether it has come, in nanoseconds.
 const LOOK_NS: u64 = 10_000_000;
-/// For how long a newcomer waits for rounds that its teacher has not kept, in nanoseconds.
+/// For how long a newcomer that has been taught waits for rounds that it lacks all the same, in nanoseconds.
 const GAP_NS: u64 = 5_000_000_000;
+/// For how long one waits to be taught. It is given the state when it is there as a whole, and hears of rounds before that.
+const TAUGHT_NS: u64 = crate::board::EXPECTED_NS;
 /// Rounds that a follower's server executes in one turn of its node.
 const ROUNDS_A_TURN: u32 = 64;
 /// Replicas of a server.
@@ -57,7 +59,7 @@ pub enum Role {
 }
 
 /// What a leader has beside what all replicas have.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Lead {
     /// The round that is proposed: its length, and whether it is committed.
     pub proposed: Option<(usize, Rc<Cell<Option<bool>>>)>,
@@ -75,10 +77,31 @@ pub struct Lead {
     pub is_due: bool,
     /// What earlier leaders have left, until the first round is committed.
     pub left: Vec<(Holder, Option<Left>)>,
+    /// Through which output goes into Unix sockets.
+    pub pipe: Pipe,
     /// Its first rounds are committed, and nothing is needed any more of the leader before it.
     pub is_settled: bool,
     /// When it was last looked who counts for commits, and who did: a bit for each node.
     pub group: (u64, u64),
+}
+
+impl Lead {
+    /// Of a leader that begins.
+    pub fn new(left: Vec<(Holder, Option<Left>)>, pipe: Pipe) -> Lead {
+        Lead {
+            proposed: None,
+            placed: Vec::new(),
+            inherited: Vec::new(),
+            readable: Vec::new(),
+            drained: BTreeSet::new(),
+            signals: Vec::new(),
+            is_due: true,
+            left,
+            pipe,
+            is_settled: false,
+            group: (0, 0),
+        }
+    }
 }
 
 /// A replica.
@@ -102,10 +125,12 @@ pub struct Replica {
     pub signals: Vec<i32>,
     /// What its server is not to be given of the round that it executes.
     pub voids: Vec<Void>,
+    /// It has been forked, and lacks rounds so far.
+    pub is_newborn: bool,
     /// A fork is wanted that is this node.
     pub fork: Option<u16>,
-    /// Since when rounds wait for others.
-    gap_since: Option<u64>,
+    /// The last round before some that wait for others, and since when it is that.
+    gap_since: Option<(u64, u64)>,
 }
 
 /// The captured thread's replica.
@@ -162,6 +187,7 @@ impl Replica {
             delivery: Vec::new(),
             signals: Vec::new(),
             voids: Vec::new(),
+            is_newborn: false,
             fork: None,
             gap_since: None,
         }
@@ -175,6 +201,13 @@ impl Replica {
     }
 
     fn step(&mut self, here: &mut Here<'_, Machine>) -> Step {
+        // It may count for commits before it has been taught, and hear of rounds before it counts.
+        if self.is_newborn && with_replay(|replay| replay.is_level()) && group(here) >> self.node & 1 != 0 {
+            self.is_newborn = false;
+            self.board.arrived(self.node);
+        }
+        let lacked = self.board.first_lacked(clock::real().monotonic_ns);
+        with_replay(|replay| replay.expect(lacked));
         match &self.role {
             Role::Leads(_) => self.lead(here),
             Role::Follows | Role::Claims(_) | Role::Succeeds(_) => self.follow(here),
@@ -317,8 +350,15 @@ impl Replica {
             return;
         }
         let now = clock::real().monotonic_ns;
-        if now.saturating_sub(*self.gap_since.get_or_insert(now)) > GAP_NS {
-            die("the rounds between its birth and those that it is told of are not kept any more: it came too late");
+        let last = with_replay(|replay| replay.last());
+        // As long as it is taught, however slowly, there is hope.
+        self.gap_since.take_if(|(before, _)| *before != last);
+        let (_, since) = *self.gap_since.get_or_insert((last, now));
+        if now.saturating_sub(since) > if with_replay(|replay| replay.is_taught()) { GAP_NS } else { TAUGHT_NS } {
+            die(&format!(
+                "it has been told no round behind {last} and needs those up to {}: they are not kept any more, it came too late",
+                with_replay(|replay| replay.first_early()) - 1
+            ));
         }
     }
 
@@ -363,6 +403,10 @@ impl Replica {
                     die(&format!("input of connection {connection} from byte {offset} on came behind byte {}", known.stream.logged()));
                 }
                 known.stream.receive(bytes, end);
+                if known.is_unix && matches!(self.role, Role::Leads(_)) {
+                    // It is committed, and not before. Where there is less the client is gone, which its next input says.
+                    let _ = socket::consume(Table::fd_of(slot), bytes.len());
+                }
                 let noted = std::mem::replace(&mut known.noted, true);
                 if let (Role::Leads(lead), false) = (&mut self.role, noted) {
                     lead.readable.push(slot);

@@ -23,8 +23,10 @@ impl Replica {
         let Some(connection) = self.table.get_mut(slot) else { return Found::Closed };
         let read = fault::reads(connection.stream.connection);
         if self.voids.contains(&read) {
-            let peer = connection.stream.connection;
-            complain(&format!("connection {peer} ends: what it sent last has crashed the server, and is executed by nobody else"));
+            if matches!(self.role, Role::Succeeds(_)) {
+                let name = connection.stream.connection;
+                complain(&format!("connection {name} ends: what it sent last has crashed the server, and is executed by nobody else"));
+            }
             connection.stream.avoid();
         }
         connection.stream.read(into)

@@ -1,7 +1,7 @@
 //! What the kernel knows of a connection, whoever holds it.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd as _, OwnedFd, RawFd};
 
 use crate::entry::MAX_ADDRESS_BYTES;
 use crate::sys;
@@ -108,6 +108,19 @@ pub fn port(address: &[u8]) -> Option<u16> {
     matches!(i32::from(family), libc::AF_INET | libc::AF_INET6).then_some(port)
 }
 
+/// Whether an address is a Unix socket's.
+pub fn is_unix(address: &[u8]) -> bool {
+    address.first_chunk().is_some_and(|family| i32::from(u16::from_ne_bytes(*family)) == libc::AF_UNIX)
+}
+
+/// Whether a connection of this address of its own has come to the listener of that one.
+pub fn is_of(local: &[u8], listener: &[u8]) -> bool {
+    match is_unix(local) {
+        true => local == listener,
+        false => port(local).is_some() && port(local) == port(listener),
+    }
+}
+
 /// Takes a new connection from a listener, to be used without waiting.
 ///
 /// # Errors
@@ -142,9 +155,58 @@ pub fn duplicate_from(fd: &OwnedFd, least: RawFd) -> io::Result<OwnedFd> {
 /// # Errors
 /// As `recv`.
 pub fn receive(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
+    receive_with(fd, into, 0)
+}
+
+/// The same of a Unix socket, and leaves it in the kernel until it is [consumed](consume): [`unconsumed`] says then how much of it is there.
+///
+/// # Errors
+/// As `recv`.
+pub fn peek(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
+    receive_with(fd, into, libc::MSG_PEEK)
+}
+
+/// Takes what has been peeked out of the kernel. How far this has come outlives whoever does it.
+///
+/// # Errors
+/// As `recv`, and when there is less than that.
+pub fn consume(fd: RawFd, mut bytes: usize) -> io::Result<()> {
+    let mut waste = [0; 16 << 10];
+    while bytes > 0 {
+        let most = bytes.min(waste.len());
+        match receive_with(fd, &mut waste[..most], 0)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            got => bytes -= got,
+        }
+    }
+    Ok(())
+}
+
+/// How many bytes have been peeked of a Unix socket and not consumed.
+///
+/// # Errors
+/// When it is none.
+pub fn unconsumed(fd: RawFd) -> io::Result<usize> {
+    let offset: i32 = sys::socket_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF)?;
+    // -1: it has never been peeked.
+    Ok(usize::try_from(offset).unwrap_or(0))
+}
+
+/// Has the next peek begin with the first byte that is not consumed.
+///
+/// # Errors
+/// When it is no Unix socket.
+pub fn peek_from_first(fd: RawFd) -> io::Result<()> {
+    let (zero, len) = (0i32, size_of::<i32>());
+    // SAFETY: the pointer is to an int.
+    sys::checked(unsafe { libc::syscall(libc::SYS_setsockopt, fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF, &zero, len) }).map(drop)
+}
+
+fn receive_with(fd: RawFd, into: &mut [u8], flags: i32) -> io::Result<usize> {
+    let flags = flags | libc::MSG_DONTWAIT;
     loop {
         // SAFETY: the pointer is to so many bytes; no address is asked for.
-        let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, into.as_mut_ptr(), into.len(), libc::MSG_DONTWAIT, 0usize, 0usize) };
+        let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, into.as_mut_ptr(), into.len(), flags, 0usize, 0usize) };
         match sys::checked(got) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             other => return other.map(|got| got as usize),
@@ -165,6 +227,99 @@ pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             other => return other.map(|sent| sent as usize),
         }
+    }
+}
+
+/// A pipe through which output goes into Unix sockets. The kernel keeps no count of what is written to those; of what is left in a pipe it does, for whoever holds it.
+#[derive(Debug)]
+pub struct Pipe {
+    /// Where it is read.
+    pub out: OwnedFd,
+    into: OwnedFd,
+}
+
+impl Pipe {
+    /// The most that goes through at a time, in bytes: what a pipe holds where nobody has made it smaller.
+    pub const BYTES: usize = 16 << 10;
+
+    /// An empty one.
+    ///
+    /// # Errors
+    /// As `pipe2`.
+    pub fn new() -> io::Result<Pipe> {
+        let mut ends = [0i32; 2];
+        // SAFETY: the pointer is to two ints; the descriptors have just been made, for the caller.
+        unsafe {
+            sys::checked(libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_NONBLOCK | libc::O_CLOEXEC))?;
+            Ok(Pipe { out: OwnedFd::from_raw_fd(ends[0]), into: OwnedFd::from_raw_fd(ends[1]) })
+        }
+    }
+
+    /// Puts bytes into it while it is empty, and returns how many.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub fn fill(&self, bytes: &[u8]) -> io::Result<usize> {
+        let bytes = &bytes[..bytes.len().min(Self::BYTES)];
+        // SAFETY: the pointer is to so many bytes.
+        let put = unsafe { libc::syscall(libc::SYS_write, self.into.as_raw_fd(), bytes.as_ptr(), bytes.len()) };
+        sys::checked(put).map(|put| put as usize)
+    }
+
+    /// Moves up to so many bytes of it into a socket, without waiting.
+    ///
+    /// # Errors
+    /// As `splice`; never a signal, if [`without_broken_pipes`] is around it.
+    pub fn move_to(&self, fd: RawFd, bytes: usize) -> io::Result<usize> {
+        let flags = libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE;
+        // SAFETY: no offsets are given.
+        let moved = unsafe { libc::syscall(libc::SYS_splice, self.out.as_raw_fd(), 0usize, fd, 0usize, bytes, flags) };
+        sys::checked(moved).map(|moved| moved as usize)
+    }
+
+    /// Empties it.
+    pub fn drain(&self) {
+        let mut waste = [0u8; Self::BYTES];
+        // SAFETY: the pointer is to so many bytes.
+        while unsafe { libc::syscall(libc::SYS_read, self.out.as_raw_fd(), waste.as_mut_ptr(), waste.len()) } > 0 {}
+    }
+}
+
+/// How many bytes are left in a pipe.
+///
+/// # Errors
+/// When it is none.
+pub fn left_in_pipe(out: RawFd) -> io::Result<u64> {
+    queued(out, SIOCINQ)
+}
+
+/// Whether a descriptor is a pipe's.
+pub fn is_pipe(fd: RawFd) -> bool {
+    // SAFETY: all zeros are a valid value; the pointer is to it.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        libc::fstat(fd, &mut stat) == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
+    }
+}
+
+/// Runs `body` so that SIGPIPE, which `splice` raises where a client is gone, does not reach the server.
+pub fn without_broken_pipes<R>(body: impl FnOnce() -> R) -> R {
+    // SAFETY: the sets are initialised by the calls that take them; only what `body` has raised is taken away.
+    unsafe {
+        let (mut set, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) =
+            (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed());
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before);
+        libc::sigpending(&mut pending);
+        let waited_before = libc::sigismember(&pending, libc::SIGPIPE) == 1;
+        let result = body();
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        if !waited_before {
+            libc::sigtimedwait(&set, std::ptr::null_mut(), &at_once);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
     }
 }
 
@@ -256,6 +411,39 @@ mod tests {
         counts_once(&server, exact(100, 30));
         server.shutdown(Shutdown::Write).expect("shut down");
         counts_once(&server, Counts::Over);
+    }
+
+    #[test]
+    fn of_a_unix_socket_what_was_peeked_and_what_is_in_the_pipe_say_how_far_it_has_come() {
+        use std::os::unix::net::UnixStream;
+        let (mut client, server) = UnixStream::pair().expect("a pair");
+        let (fd, mut buffer) = (server.as_raw_fd(), [0; 64]);
+        peek_from_first(fd).expect("a Unix socket");
+        client.write_all(b"abcdefgh").expect("sent");
+        assert_eq!((peek(fd, &mut buffer[..5]).expect("there"), unconsumed(fd).expect("one")), (5, 5));
+        assert_eq!(&buffer[..5], b"abcde");
+        consume(fd, 2).expect("there");
+        assert_eq!(unconsumed(fd).expect("one"), 3, "a death may stand between two bytes");
+        consume(fd, 3).expect("there");
+        assert_eq!((peek(fd, &mut buffer).expect("there"), &buffer[..3]), (3, &b"fgh"[..]));
+        peek_from_first(fd).expect("a Unix socket");
+        assert_eq!(peek(fd, &mut buffer).expect("there"), 3, "once more");
+        consume(fd, 3).expect("there");
+        assert_eq!(peek(fd, &mut buffer).expect_err("nothing").kind(), io::ErrorKind::WouldBlock);
+
+        let pipe = Pipe::new().expect("a pipe");
+        assert!(is_pipe(pipe.out.as_raw_fd()) && !is_pipe(fd));
+        assert_eq!(pipe.fill(b"answer").expect("room"), 6);
+        assert_eq!(pipe.move_to(fd, 2).expect("room"), 2);
+        assert_eq!(left_in_pipe(pipe.out.as_raw_fd()).expect("a pipe"), 4);
+        pipe.drain();
+        assert_eq!(left_in_pipe(pipe.out.as_raw_fd()).expect("a pipe"), 0);
+        client.read_exact(&mut buffer[..2]).expect("sent");
+        assert_eq!(&buffer[..2], b"an");
+        drop(client);
+        pipe.fill(b"x").expect("room");
+        let sent = without_broken_pipes(|| pipe.move_to(fd, 1));
+        assert_eq!(sent.expect_err("nobody reads").kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::RawFd;
 
+use crate::socket::is_unix;
 use crate::stream::Stream;
 
 /// The descriptor of the connection in slot 0. Below it is room for those that the server and the library open otherwise, whose numbers differ between replicas.
@@ -23,12 +24,15 @@ pub struct Connection {
     pub lost: bool,
     /// Its slot stands among those with unread input.
     pub noted: bool,
+    /// It is over a Unix socket.
+    pub is_unix: bool,
 }
 
 impl Connection {
     /// A new one.
     pub fn new(stream: Stream) -> Connection {
-        Connection { stream, watched: 0, broken: false, recovered: Vec::new(), lost: false, noted: false }
+        let is_unix = is_unix(&stream.local);
+        Connection { stream, watched: 0, broken: false, recovered: Vec::new(), lost: false, noted: false, is_unix }
     }
 }
 

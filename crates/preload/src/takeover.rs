@@ -1,6 +1,7 @@
 //! A follower becomes the leader: the one before it is dead, its sockets are fetched, and each connection goes on at the byte where the kernel says that it stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use crate::board::{Holder, Line};
@@ -9,7 +10,7 @@ use crate::fault;
 use crate::keeper::{self, Left};
 use crate::process::make_sure_of_death;
 use crate::replica::{Lead, Replica, Role};
-use crate::socket::{self, Counts};
+use crate::socket::{self, Counts, Pipe};
 use crate::stream::Seal;
 use crate::sys::{complain, die, move_to};
 use crate::table::{Connection, Table};
@@ -47,23 +48,31 @@ impl Replica {
                 keeper::ask(holder).inspect_err(|error| complain(&format!("no connections are left of process {}: {error}", holder.pid)));
             left.push((holder, kept.ok()));
         }
-        let sockets: Vec<OwnedFd> =
-            left.iter_mut().filter_map(|(_, left)| left.as_mut()).flat_map(|left| std::mem::take(&mut left.sockets)).collect();
-        let stages: Vec<&[u8]> = left
+        let sockets: Vec<(u16, OwnedFd)> = left
+            .iter_mut()
+            .filter_map(|(holder, left)| left.as_mut().map(|left| (holder.node, std::mem::take(&mut left.sockets))))
+            .flat_map(|(node, sockets)| sockets.into_iter().map(move |socket| (node, socket)))
+            .collect();
+        let stages: Vec<&'static [u8]> = left
             .iter()
             // SAFETY: the holder is dead, as just made sure of; a replica is given its number again only when this one has said that it leads.
             .map(|(holder, _)| unsafe { self.board.dead_stage(holder.node) })
             .collect();
-        let lead = Lead { is_due: true, left, ..Lead::default() };
-        self.role = Role::Leads(lead);
-        self.adopt(sockets, &stages);
+        let (pipes, sockets) = sockets.into_iter().partition::<Vec<(u16, OwnedFd)>, _>(|(_, fd)| socket::is_pipe(fd.as_raw_fd()));
+        let sockets = sockets.into_iter().map(|(_, socket)| socket).collect();
+        let pipe = Pipe::new().unwrap_or_else(|error| die(&format!("it cannot make a pipe: {error}")));
+        keeper::PIPE.store(pipe.out.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
+        // One that had begun to collect the round behind those that are committed had taken all before it out of the kernel.
+        let consumed = left.iter().any(|(holder, _)| self.board.collected(holder.node) > self.round);
+        self.role = Role::Leads(Lead::new(left, pipe));
+        self.adopt(sockets, &Remains { stages, pipes, consumed });
         let listeners: Vec<_> = self.table.listeners.keys().copied().collect();
         listeners.into_iter().for_each(|fd| self.watch_listener(fd, false));
         crate::birth::show_output(true);
     }
 
     /// Gives each connection its socket.
-    fn adopt(&mut self, sockets: Vec<OwnedFd>, stages: &[&[u8]]) {
+    fn adopt(&mut self, sockets: Vec<OwnedFd>, remains: &Remains) {
         let slots: BTreeMap<u64, u32> = self.table.iter().map(|(slot, connection)| (connection.stream.cookie, slot)).collect();
         let (mut seen, mut found) = (BTreeSet::new(), BTreeSet::new());
         let mut lingering = std::mem::take(&mut self.table.lingering);
@@ -75,10 +84,10 @@ impl Replica {
             }
             if let Some(slot) = slots.get(&cookie).copied() {
                 found.insert(slot);
-                self.adopt_one(slot, socket, stages);
+                self.adopt_one(slot, socket, remains);
             } else if let Some(at) = lingering.iter().position(|(_, connection)| connection.stream.cookie == cookie) {
                 let (slot, connection) = lingering.swap_remove(at);
-                self.adopt_lingering(slot, connection, socket);
+                self.adopt_lingering(slot, connection, socket, remains);
             } else if !self.table.has_closed(cookie) {
                 inherited.push(socket);
             }
@@ -97,12 +106,11 @@ impl Replica {
         }
     }
 
-    fn adopt_one(&mut self, slot: u32, socket: OwnedFd, stages: &[&[u8]]) {
+    fn adopt_one(&mut self, slot: u32, socket: OwnedFd, remains: &Remains) {
         let fd = socket.as_raw_fd();
         let Some(connection) = self.table.get_mut(slot) else { return };
         let line = self.board.line(slot, connection.stream.connection);
-        let goes_on = goes_on(connection, fd, line, stages);
-        match goes_on {
+        match goes_on(connection, fd, line, remains) {
             Ok(recovered) => connection.recovered = recovered,
             Err(why) => {
                 if let Some(why) = why {
@@ -119,9 +127,9 @@ impl Replica {
     }
 
     /// A connection that the server has closed, and that lacks some of what was written to it.
-    fn adopt_lingering(&mut self, slot: u32, mut connection: Connection, socket: OwnedFd) {
+    fn adopt_lingering(&mut self, slot: u32, mut connection: Connection, socket: OwnedFd, remains: &Remains) {
         let line = self.board.line(slot, connection.stream.connection);
-        if goes_on(&mut connection, socket.as_raw_fd(), line, &[]).is_err() || !connection.stream.has_unsent() {
+        if goes_on(&mut connection, socket.as_raw_fd(), line, remains).is_err() || !connection.stream.has_unsent() {
             return;
         }
         let fd = Table::fd_of(slot);
@@ -131,7 +139,7 @@ impl Replica {
         connection.watched = libc::EPOLLOUT as u32;
         if self.poller.watch(fd, 0, connection.watched).is_ok() {
             let stream = &connection.stream;
-            self.board.begin_line(slot, stream.connection, Seal::of(stream.produced(), stream.checksum()), stream.kept_from());
+            self.board.resume_line(slot, stream.connection, Seal::of(stream.produced(), stream.checksum()), stream.kept_from());
             self.table.lingering.push((slot, connection));
         }
     }
@@ -141,7 +149,7 @@ impl Replica {
         let Some(connection) = self.table.get_mut(slot) else { return };
         connection.noted = true;
         let stream = &connection.stream;
-        self.board.begin_line(slot, stream.connection, Seal::of(stream.produced(), stream.checksum()), stream.kept_from());
+        self.board.resume_line(slot, stream.connection, Seal::of(stream.produced(), stream.checksum()), stream.kept_from());
         if let Role::Leads(lead) = &mut self.role {
             lead.readable.push(slot);
         }
@@ -172,13 +180,48 @@ impl Replica {
     }
 }
 
+/// What dead leaders have left beside their sockets.
+struct Remains {
+    /// Where they collected rounds.
+    stages: Vec<&'static [u8]>,
+    /// Their pipes, by node.
+    pipes: Vec<(u16, OwnedFd)>,
+    /// Whether all that is committed had been taken out of Unix sockets.
+    consumed: bool,
+}
+
+impl Remains {
+    /// How far a connection over a Unix socket has come, of which so many bytes stand in the log. What of those is still in the kernel is taken out.
+    fn counts(&self, logged: u64, fd: i32, line: Line) -> io::Result<Counts> {
+        if !self.consumed {
+            socket::consume(fd, socket::unconsumed(fd)?)?;
+        }
+        socket::peek_from_first(fd)?;
+        let written = match line {
+            Line::Its { piped: Some((end, node)), .. } => {
+                let (_, pipe) = self
+                    .pipes
+                    .iter()
+                    .find(|(whose, _)| *whose == node)
+                    .ok_or_else(|| io::Error::other("its leader's pipe is not there"))?;
+                end - socket::left_in_pipe(pipe.as_raw_fd())?
+            }
+            Line::Its { written, .. } => written,
+            // Its leader has sent nothing.
+            Line::Unborn | Line::Gone => 0,
+        };
+        Ok(Counts::Exact { read: logged, written })
+    }
+}
+
 /// Compares a connection, as its server has left it here, with what the kernel says. Returns what had been received beyond what stands in the log, and forgets the output
 /// that the kernel has.
 ///
 /// # Errors
 /// When it cannot go on, and why, if that is not simply that it is over.
-fn goes_on(connection: &mut Connection, fd: i32, line: Line, stages: &[&[u8]]) -> Result<Vec<u8>, Option<String>> {
-    let counts = socket::counts(fd).map_err(|error| Some(format!("the kernel does not say how far it has come: {error}")))?;
+fn goes_on(connection: &mut Connection, fd: i32, line: Line, remains: &Remains) -> Result<Vec<u8>, Option<String>> {
+    let counts = if connection.is_unix { remains.counts(connection.stream.logged(), fd, line) } else { socket::counts(fd) };
+    let counts = counts.map_err(|error| Some(format!("the kernel does not say how far it has come: {error}")))?;
     let Counts::Exact { read, written } = counts else { return Err(None) };
     let stream = &mut connection.stream;
     if written > stream.produced() || written < stream.kept_from() {
@@ -195,8 +238,10 @@ fn goes_on(connection: &mut Connection, fd: i32, line: Line, stages: &[&[u8]]) -
     let recovered = match missing {
         0 => Vec::new(),
         _ => {
-            let stored =
-                stages.iter().find_map(|stage| received(stage, stream.connection, logged).filter(|bytes| bytes.len() as u64 >= missing));
+            let stored = remains
+                .stages
+                .iter()
+                .find_map(|stage| received(stage, stream.connection, logged).filter(|bytes| bytes.len() as u64 >= missing));
             stored.ok_or_else(|| Some(format!("{missing} bytes that were read of it are not there")))?[..missing as usize].to_vec()
         }
     };

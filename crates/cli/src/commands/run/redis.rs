@@ -28,7 +28,7 @@ pub const PROFILE: Profile = Profile {
         "--io-threads",
         "1",
     ],
-    says: "in memory only (save \"\", appendonly no), in the foreground, with one thread for requests and no Unix socket, and writes its log to standard output",
+    says: "in memory only (save \"\", appendonly no), in the foreground, with one thread for requests, and writes its log to standard output",
     check,
 };
 
