@@ -3,11 +3,13 @@
 //! Pure: nothing here reads a clock, draws chance from the system, starts a thread or does I/O. Time and seeds are arguments; memory is
 //! reached only through [`martlet_fabric::Fabric`]. The node and the simulator therefore run the same state machines.
 //!
-//! Modules depend downward only: `basics` < `detector` < `consensus` < `membership` < `founding` < `replica` < `engine` < `duty`. [`version`] is
+//! Modules depend downward only: `basics` < `detector` < `consensus` < `membership` < `founding` < `replica` < `agreement` < `engine` <
+//! `duty`. [`version`] is
 //! below them all.
 
 #![forbid(unsafe_code)]
 
+pub mod agreement;
 pub mod basics;
 pub mod consensus;
 pub mod detector;

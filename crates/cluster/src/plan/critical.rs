@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_numbers_follow_from_the_corrected_form_and_not_from_the_printed_one() {
+    fn trap_60_the_papers_numbers_follow_from_the_corrected_form_and_not_from_the_printed_one() {
         let p = Probabilities::MEASURED;
         for (height, probability, every) in [(1, 0.044, 22.6), (2, 0.089, 11.3), (3, 0.17, 6.0)] {
             let ours = p.bound(&two_trees(height, 2));

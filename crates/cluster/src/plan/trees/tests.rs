@@ -178,7 +178,7 @@ fn the_best_trees_of_small_irregular_networks_are_found() {
 /// Below the sender's switches `s1` and `s2` stand two classes: one whose trees can be (5, 5) or (3, 8) late, and one that makes the second tree 9 late in any case. To
 /// take the best of each by itself, as the paper does, makes 5 + 9. The least is 3 + 9.
 #[test]
-fn the_best_of_each_class_by_itself_is_not_the_best() {
+fn trap_61_the_best_of_each_class_by_itself_is_not_the_best() {
     let links = [
         ("h1", "s1", 0),
         ("h1", "s2", 0),
