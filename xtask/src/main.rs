@@ -8,6 +8,7 @@ mod deny;
 mod fuzz;
 mod header;
 mod miri;
+mod net;
 mod tidy;
 mod upgrade;
 mod vm;
@@ -29,6 +30,8 @@ Commands:
   sim [ARG]...   Lives of simulated clusters, built to be fast; `cargo xtask sim --help` says more
   sim --canaries [NAME]...
                  Known bugs planted one at a time, all or those named: each has to be found
+  net [OPTION]... [-- COMMAND]
+                 Three hosts that are network namespaces, with a cluster on the Ethernet fabric; `cargo xtask net --help` says more
   vm [OPTION]... -- COMMAND
                  A command in a virtual machine with two software RDMA devices; `cargo xtask vm --help` says more
   fuzz [TARGET] [--seconds N]
@@ -67,6 +70,13 @@ fn main() -> ExitCode {
         }
         Some("vm") => vm::run(&root, args),
         Some("rdma") => vm::check::command(&root),
+        Some("net") => match net::run(&root, args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("xtask: {why}");
+                ExitCode::FAILURE
+            }
+        },
         Some("fuzz") => match fuzz::Wanted::parse(args).and_then(|wanted| fuzz::run(&root, &wanted)) {
             Ok(_) => ExitCode::SUCCESS,
             Err(why) => {

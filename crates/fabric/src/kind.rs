@@ -33,17 +33,20 @@ pub enum FabricKind {
     Shm,
     /// RDMA.
     Verbs,
+    /// Sealed UDP, between ordinary hosts.
+    Ethernet,
 }
 
 impl FabricKind {
     /// All of them.
-    pub const ALL: [FabricKind; 2] = [FabricKind::Shm, FabricKind::Verbs];
+    pub const ALL: [FabricKind; 3] = [FabricKind::Shm, FabricKind::Verbs, FabricKind::Ethernet];
 
     /// What it is like.
     pub const fn traits(self) -> Traits {
         match self {
             FabricKind::Shm => crate::shm::TRAITS,
             FabricKind::Verbs => crate::verbs::TRAITS,
+            FabricKind::Ethernet => crate::ethernet::TRAITS,
         }
     }
 
@@ -89,6 +92,10 @@ macro_rules! with_fabric {
                 type $fabric = $crate::verbs::VerbsFabric;
                 $body
             }
+            $crate::FabricKind::Ethernet => {
+                type $fabric = $crate::ethernet::EthernetFabric;
+                $body
+            }
         }
     };
 }
@@ -98,6 +105,7 @@ macro_rules! with_fabric {
 pub(crate) fn samples() -> Vec<crate::samples::Sample> {
     let mut samples = vec![("memory/lanes of shared memory".into(), crate::shm::sample_of_lanes())];
     samples.extend(crate::verbs::samples());
+    samples.extend(crate::ethernet::samples());
     samples
 }
 
@@ -110,6 +118,6 @@ mod tests {
         for kind in FabricKind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
         }
-        assert_eq!("tin".parse::<FabricKind>(), Err("the fabric is \"tin\"; allowed are shm, verbs".to_owned()));
+        assert_eq!("tin".parse::<FabricKind>(), Err("the fabric is \"tin\"; allowed are shm, verbs, ethernet".to_owned()));
     }
 }

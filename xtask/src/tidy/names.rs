@@ -28,6 +28,7 @@ const SUBJECTS: [Subject; 5] = [
     Subject { name: "mu", module: "mu", types: "Mu", registry: ENGINES, at_most: AT_MOST },
     Subject { name: "dare", module: "dare", types: "Dare", registry: ENGINES, at_most: AT_MOST },
     Subject { name: "shm", module: "shm", types: "Shm", registry: FABRICS, at_most: AT_MOST },
+    Subject { name: "ethernet", module: "ethernet", types: "Ethernet", registry: FABRICS, at_most: AT_MOST },
     Subject { name: "verbs", module: "verbs", types: "Verbs", registry: FABRICS, at_most: AT_MOST },
 ];
 

@@ -7,6 +7,7 @@ mod cluster;
 mod command;
 mod containers;
 mod durable;
+mod ethernet;
 mod limits;
 mod martlet;
 mod nodes;

@@ -49,14 +49,15 @@ pub fn command<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     command
 }
 
-/// The flags for the fabric that tests run on which can run on any: shared memory, unless `MARTLET_TEST_FABRIC` says `verbs`, with the devices in
+/// The flags for the fabric that tests run on which can run on any: shared memory, unless `MARTLET_TEST_FABRIC` says `ethernet`, or `verbs` with the devices in
 /// `MARTLET_TEST_DEVICES`. So `cargo xtask rdma` runs them over RDMA.
 pub fn fabric() -> Vec<String> {
     let of = |variable| std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set"));
     match std::env::var("MARTLET_TEST_FABRIC").as_deref() {
         Err(_) | Ok("shm") => Vec::new(),
         Ok("verbs") => ["--fabric", "verbs", "--devices", &of("MARTLET_TEST_DEVICES")].map(str::to_owned).into(),
-        Ok(other) => panic!("MARTLET_TEST_FABRIC: `{other}`; allowed are shm and verbs"),
+        Ok("ethernet") => ["--fabric", "ethernet"].map(str::to_owned).into(),
+        Ok(other) => panic!("MARTLET_TEST_FABRIC: `{other}`; allowed are shm, verbs and ethernet"),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::fail::{Fail, Outcome};
 /// What the nodes reach each other's memory by.
 #[derive(Clone, Debug, Args)]
 pub struct FabricFlags {
-    /// What the nodes reach each other's memory by: shm, shared memory, or verbs, RDMA [default: shm].
+    /// What the nodes reach each other's memory by: shm, shared memory; ethernet, sealed packets over UDP; or verbs, RDMA [default: shm].
     #[arg(long, value_name = "NAME")]
     pub fabric: Option<FabricKind>,
     /// With --fabric verbs: the RDMA devices, which the nodes take in turn, separated by commas [default: the first with an active port].
@@ -41,7 +41,7 @@ impl FabricFlags {
         }
     }
 
-    /// What it means for a cluster to be made. On RDMA, node `i` meets the others on `port` plus `i`.
+    /// What it means for a cluster to be made. Between hosts, node `i` meets the others on `port` plus `i`.
     ///
     /// # Errors
     /// When devices are named for a fabric that has none, or this host has none.

@@ -46,6 +46,8 @@ struct Entry {
     /// Whether it is among those to be worked on.
     active: bool,
     datagrams: u32,
+    /// Whether it has ever answered.
+    heard: bool,
 }
 
 /// A process's endpoint on the fabric of ordinary hosts. It can be moved to another thread; only one uses it at a time.
@@ -216,6 +218,9 @@ impl EthernetFabric {
 
     /// How long the endpoint may be left alone, unless its sources say otherwise. `None`: for ever.
     pub fn due_in(&self) -> Option<Duration> {
+        if self.more {
+            return Some(Duration::ZERO);
+        }
         let now = self.now();
         let due = self.active.iter().filter_map(|id| self.entry(*id)?.requester.due()).min()?;
         Some(Duration::from_micros(due.saturating_sub(now)))
@@ -248,7 +253,7 @@ impl EthernetFabric {
             self.entries.resize_with(at + 1, || None);
         }
         self.asking.insert(peer.asking, id);
-        let entry = Entry { peer, gone: false, requester: Requester::new(), active: false, datagrams: 0 };
+        let entry = Entry { peer, gone: false, requester: Requester::new(), active: false, datagrams: 0, heard: false };
         self.entries[at] = Some(Box::new(entry));
     }
 
@@ -326,8 +331,10 @@ impl EthernetFabric {
                 }
             }
         }
-        if serve && let Some(mut serving) = self.line.try_guard() {
-            self.more = serving.serve(&self.line);
+        self.more = false;
+        if serve {
+            // Where the other thread has the guard, what it leaves is ours.
+            self.more = self.line.try_guard().is_none_or(|mut serving| serving.serve(&self.line));
         }
         if !take && self.active.is_empty() {
             return;
@@ -369,6 +376,7 @@ impl EthernetFabric {
             let Some(mut entry) = self.entries[id.0 as usize].take() else { continue };
             match entry.peer.opener.open(head, packet) {
                 Ok(_) => {
+                    entry.heard = true;
                     self.counters.taken += 1;
                     let told = &entry.peer.told;
                     let land = |landed: super::requester::Landed<'_>| {
@@ -391,6 +399,7 @@ impl EthernetFabric {
             }
             self.entries[id.0 as usize] = Some(entry);
         }
+        self.more = true;
     }
 
     /// Sends what is due to a peer and moves what is done to the completions. Whether there is more to be done.
@@ -400,7 +409,14 @@ impl EthernetFabric {
         let Entry { peer, requester, .. } = entry;
         let silence = requester.tick(now);
         if silence > give_up_us {
-            self.give_up(id, &format!("it has not answered for {} ms", silence / 1000));
+            let (lasted, at) = (silence / 1000, peer.answers_at);
+            let why = match entry.heard {
+                true => format!("it has not answered for {lasted} ms"),
+                false => format!(
+                    "nothing sent to it at {at} by UDP has been answered for {lasted} ms, while TCP gets through: a firewall may be in the way"
+                ),
+            };
+            self.give_up(id, &why);
         } else {
             let Peer { sealer, epochs, answers_at, .. } = peer;
             let line = &self.line;
@@ -566,10 +582,15 @@ impl Fabric for EthernetFabric {
     }
 
     fn receive(&mut self, into: &mut Vec<u8>) -> Option<PeerId> {
-        let (from, datagram) = self.line.guard().collect()?;
-        into.clear();
-        into.extend_from_slice(&datagram);
-        Some(from)
+        loop {
+            let (from, datagram) = self.line.guard().collect()?;
+            // One of a process of which nobody has been told yet is one that is lost.
+            if from == PeerId::SELF || self.entry(from).is_some() {
+                into.clear();
+                into.extend_from_slice(&datagram);
+                return Some(from);
+            }
+        }
     }
 
     #[inline]

@@ -43,6 +43,27 @@ mod standalone;
 #[cfg(test)]
 mod tests;
 
+/// What ordinary hosts are like.
+pub(crate) const TRAITS: crate::Traits = crate::Traits {
+    name: "ethernet",
+    spans_hosts: true,
+    needs_address: true,
+    certain_deaths: false,
+    memory_outlives_process: false,
+    has_devices: false,
+    has_multicast: false,
+    // It has to outlast what a scheduler takes from a host's process: beside busy ones up to 70 ms were seen.
+    default_lease_us: 100_000,
+};
+
+/// Samples of what processes on ordinary hosts write for each other.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn samples() -> Vec<crate::samples::Sample> {
+    let mut samples = vec![("ethernet/offer".into(), offer::sample().encode())];
+    samples.extend(packet::samples().into_iter().map(|(name, bytes)| (format!("ethernet/{name}"), bytes)));
+    samples
+}
+
 pub use config::{DEFAULT_GIVE_UP, EthernetConfig, StartError};
 pub use endpoint::EthernetFabric;
 #[cfg(any(test, feature = "conformance"))]

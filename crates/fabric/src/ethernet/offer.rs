@@ -108,8 +108,8 @@ pub(super) fn secrets(key: &[u8], said: Said<'_>, private: [u8; 32], theirs: [u8
     Ok(Secrets { requests: [of(b"dialer asks"), of(b"acceptor asks")], responses: [of(b"acceptor answers"), of(b"dialer answers")] })
 }
 
-/// One, for tests.
-#[cfg(test)]
+/// One, for tests and the samples of encodings.
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn sample() -> Offer {
     let ip = Some(IpAddr::from([10, 0, 0, 1]));
     Offer { ip, answers_at: 7600, asks_at: 40_000, asked: 0x0102_0304, asking: 0x0506_0708, share: [9; 32] }

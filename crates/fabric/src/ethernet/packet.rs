@@ -398,3 +398,23 @@ pub(super) fn decode_response(body: &[u8]) -> Option<Response<'_>> {
     };
     Some(Response { base, done, ranges, grants, results, read })
 }
+
+/// Bodies of packets, for the samples of encodings.
+#[cfg(feature = "fuzzing")]
+pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
+    let place = |lane, words, epoch| Place { lane, region: RegionName(9), offset: 0x0102_0304, words, epoch };
+    let mut request = Head { kind: Kind::Request, epoch: 3, flow: 0x0102_0304, counter: 5 }.encode().to_vec();
+    begin_request(7, 6, [1, 4].into_iter(), &mut request);
+    for (lane, words, epoch, act) in [
+        (true, 2, 5, Act::Write(&[8; 16])),
+        (false, 2, 0, Act::Read),
+        (true, 1, 0, Act::ReadWord),
+        (false, 1, 0, Act::Swap { expected: 1, new: 2 }),
+    ] {
+        Part { place: place(lane, words, epoch), act }.encode(&mut request);
+    }
+    let mut response = Vec::new();
+    let results = [(6, Outcome::Word(9)), (8, Outcome::Refused)].into_iter();
+    encode_response((6, 10), [(12, 14)].into_iter(), [1, 5].into_iter(), results, Some((9, &[3; 16])), &mut response);
+    vec![("request", request), ("response", response)]
+}

@@ -53,7 +53,9 @@ fn of_run(error: RunError) -> Option<PathBuf> {
             let _: NodeId = node;
             let _: &FabricError = &error;
             match error {
-                FabricError::Shm(ShmError::Party(error)) | FabricError::Verbs(VerbsError::Party(error)) => {
+                FabricError::Shm(ShmError::Party(error))
+                | FabricError::Verbs(VerbsError::Party(error))
+                | FabricError::Ethernet(EthernetError::Party(error)) => {
                     let _: PartyError = error;
                 }
                 FabricError::Verbs(VerbsError::Device(error)) => {
@@ -62,7 +64,7 @@ fn of_run(error: RunError) -> Option<PathBuf> {
                 FabricError::Verbs(VerbsError::NoFence { device: _, trial }) => {
                     let _: FenceTrial = trial;
                 }
-                FabricError::Shm(_) | FabricError::Verbs(_) => {}
+                FabricError::Shm(_) | FabricError::Verbs(_) | FabricError::Ethernet(_) => {}
             }
             None
         }

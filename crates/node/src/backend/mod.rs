@@ -4,12 +4,12 @@
 //! Everything above is generic over it, so each backend gets code of its own and nothing is looked up while requests are served. Where a
 //! backend cannot do something it says so here, and nodes do without:
 //!
-//! | | shm | verbs |
-//! |---|---|---|
-//! | a sleeping node is woken by a peer's [`Fabric::nudge`] | yes | no: it naps |
-//! | it is known for certain that a node does not run | yes, by where they meet, if all of them meet there | no |
-//! | it is known who runs without being configured | yes, in the same way | no |
-//! | a founder may be whoever holds a lock of the host | yes | no: the first node that may |
+//! | | shm | verbs | ethernet |
+//! |---|---|---|---|
+//! | a sleeping node is woken by a peer's [`Fabric::nudge`] | yes | no: it naps | by the packet itself |
+//! | it is known for certain that a node does not run | yes, by where they meet, if all of them meet there | no | no |
+//! | it is known who runs without being configured | yes, in the same way | no | no |
+//! | a founder may be whoever holds a lock of the host | yes | no: the first node that may | the same |
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -25,11 +25,13 @@ use rustix::event::epoll;
 
 use crate::config::{Cluster, Settings};
 
+mod ethernet;
 mod shm;
 mod verbs;
 
 /// Each fabric's own reasons why it does not start.
 pub mod errors {
+    pub use martlet_fabric::ethernet::StartError as EthernetError;
     pub use martlet_fabric::shm::StartError as ShmError;
     pub use martlet_fabric::verbs::{DeviceError, FenceTrial, StartError as VerbsError};
 }
@@ -43,6 +45,9 @@ pub enum StartError {
     /// On RDMA.
     #[error(transparent)]
     Verbs(#[from] errors::VerbsError),
+    /// Between ordinary hosts.
+    #[error(transparent)]
+    Ethernet(#[from] errors::EthernetError),
 }
 
 /// A backend that nodes and clients run on.

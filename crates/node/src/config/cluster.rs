@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::Secret;
 use super::durability::DurabilityConfig;
 use super::error::{Checker, ConfigError};
-use super::fabric::VerbsConfig;
+use super::fabric::{EthernetConfig, VerbsConfig};
 use super::recovery::RecoveryConfig;
 
 /// What all processes of a cluster agree on: the same file, or the same words, for each of them.
@@ -60,6 +60,9 @@ pub struct ClusterConfig {
     /// How RDMA is used, where `fabric` is `"verbs"`.
     #[serde(default)]
     pub verbs: VerbsConfig,
+    /// How ordinary hosts reach each other, where `fabric` is `"ethernet"`.
+    #[serde(default)]
+    pub ethernet: EthernetConfig,
     /// How requests are replicated.
     #[serde(default, with = "super::by_name")]
     pub engine: EngineKind,
@@ -172,7 +175,7 @@ pub struct NodeEntry {
     /// Where clients that speak the Redis protocol reach it, as `host:port`. Empty or absent: nowhere.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub redis: String,
-    /// Where its process listens for the others and for clients of the fabric, as an IP address and a port, where `fabric` is `"verbs"`.
+    /// Where its process listens for the others and for clients of the fabric, as an IP address and a port, where `fabric` spans hosts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,
     /// What it does. When absent: coordinator and replica.
@@ -268,6 +271,7 @@ impl ClusterConfig {
             election: None,
             sizes: SizesConfig::default(),
             verbs: VerbsConfig::default(),
+            ethernet: EthernetConfig::default(),
             engine: EngineKind::default(),
             execution: Execution::default(),
             durability: DurabilityConfig::default(),
@@ -356,6 +360,7 @@ impl ClusterConfig {
         }
         self.durability.validate(self.engine, &check)?;
         self.verbs.validate(&check)?;
+        self.ethernet.validate(&check)?;
         self.recovery.iter().try_for_each(|recovery| recovery.validate(&check))?;
         self.validate_nodes(&check)
     }

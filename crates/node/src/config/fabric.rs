@@ -1,7 +1,9 @@
 //! Which fabric a cluster runs on, and how.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use martlet_fabric::ethernet::DEFAULT_GIVE_UP;
 use martlet_fabric::verbs::{DeviceChoice, Multicast, Patience};
 use serde::{Deserialize, Serialize};
 
@@ -126,6 +128,32 @@ impl NodeVerbsConfig {
     }
 }
 
+/// How ordinary hosts reach each other: the same for all processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EthernetConfig {
+    /// How long a peer may leave what it is asked without an answer before the connection is given up, in microseconds. Both then meet anew, if they can.
+    pub give_up_us: u64,
+}
+
+impl Default for EthernetConfig {
+    fn default() -> Self {
+        EthernetConfig { give_up_us: DEFAULT_GIVE_UP.as_micros() as u64 }
+    }
+}
+
+impl EthernetConfig {
+    /// How long a peer may be silent.
+    pub fn give_up(&self) -> Duration {
+        Duration::from_micros(self.give_up_us)
+    }
+
+    pub(super) fn validate(&self, check: &Checker<'_>) -> Result<(), ConfigError> {
+        // A lost packet is sent again after up to 10 ms, and a few may be lost in a row.
+        check.range("ethernet.give_up_us", self.give_up_us, 50_000..=60_000_000)
+    }
+}
+
 impl ClusterConfig {
     /// Which device nodes and clients use whose own file says nothing else; `None`: the first with an active port.
     pub fn use_device(&mut self, device: Option<String>) {
@@ -160,6 +188,13 @@ impl Settings {
     pub fn verbs_listen(&self) -> Option<std::net::SocketAddr> {
         let own = self.node().verbs.listen.as_ref().map(|listen| listen.parse().expect("validated"));
         own.or_else(|| self.entry().meeting_point())
+    }
+}
+
+impl Settings {
+    /// Where this process listens for others between ordinary hosts, if it has an address.
+    pub fn ethernet_listen(&self) -> Option<SocketAddr> {
+        self.entry().meeting_point()
     }
 }
 

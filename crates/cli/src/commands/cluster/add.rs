@@ -26,7 +26,7 @@ pub struct Arguments {
     /// It serves the Redis protocol on this port [default: as far from the first node's as its number is].
     #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     redis_port: Option<u16>,
-    /// With --fabric verbs of `cluster up`: it meets the others on this port [default: as far from the first node's as its number is].
+    /// On a fabric of several hosts: it meets the others on this port [default: as far from the first node's as its number is].
     #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     fabric_port: Option<u16>,
     /// How long to wait until it counts, in seconds. It takes as long as to send it all data.

@@ -28,7 +28,7 @@ pub struct Arguments {
     /// How many nodes hold the data [default: 3].
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=16))]
     replicas: Option<u16>,
-    /// How many nodes decide about membership [default: 3]. With --fabric verbs a majority of them has to survive.
+    /// How many nodes decide about membership [default: 3]. On a fabric of several hosts a majority of them has to survive.
     #[arg(long, value_name = "N", value_parser = number::<u16>(1..=16))]
     coordinators: Option<u16>,
     /// Node I serves the Redis protocol on this port plus I [default: 7711].
@@ -40,7 +40,7 @@ pub struct Arguments {
     redis_mode: Option<RedisMode>,
     #[command(flatten)]
     fabric: FabricFlags,
-    /// With --fabric verbs: node I meets the others on this port of 127.0.0.1 plus I [default: 7611].
+    /// On a fabric of several hosts: node I meets the others on this port of 127.0.0.1 plus I [default: 7611].
     #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     fabric_port: Option<u16>,
     /// How requests are replicated: primary-backup, mu or dare [default: primary-backup].

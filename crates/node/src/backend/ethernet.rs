@@ -1,0 +1,162 @@
+//! Ordinary hosts: processes that reach each other by sealed packets over UDP.
+//!
+//! A node that sleeps is woken by the packet that asks it for something, since its sockets stand among what it waits for. Nothing is known for certain of other hosts:
+//! a peer that does not answer may run all the same, and its lease has to run out.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use martlet_fabric::BootstrapCounters;
+use martlet_fabric::ethernet::{EthernetConfig, EthernetFabric};
+use martlet_fabric::host::{DeathWords, DeathWordsError};
+use martlet_fabric::{Identity, NodeId, PeerId, RegionName};
+use martlet_protocol::basics::layout;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Backend, Rest, StartError, enter};
+use crate::clock;
+use crate::config::{Cluster, NodeEntry, Settings};
+use crate::version;
+
+fn config(cluster: &Cluster, identity: Identity) -> EthernetConfig {
+    let regions = (crate::engine::regions(cluster, cluster.sizes()), layout::client_regions(cluster.sizes()));
+    EthernetConfig {
+        protocol: version::protocol(),
+        give_up: cluster.config().ethernet.give_up(),
+        ..EthernetConfig::new(&cluster.fabric_name(), cluster.key().bytes(), identity, regions.0, regions.1)
+    }
+}
+
+fn address_of(cluster: &Cluster, node: NodeId) -> SocketAddr {
+    cluster.node(node).and_then(NodeEntry::meeting_point).expect("a validated cluster of several hosts has an address for each node")
+}
+
+impl Backend for EthernetFabric {
+    type Rest = Doze;
+    /// The first node of the configuration that may found is the one.
+    type Claim = ();
+    const FIXED_CLAIM: bool = true;
+
+    fn start_node(settings: &Settings, identity: Identity) -> Result<EthernetFabric, StartError> {
+        let listen = settings.ethernet_listen();
+        Ok(EthernetFabric::start(EthernetConfig { listen, closed: true, ..config(settings.cluster(), identity) })?)
+    }
+
+    fn start_client(cluster: &Cluster, identity: Identity) -> Result<EthernetFabric, StartError> {
+        Ok(EthernetFabric::start(config(cluster, identity))?)
+    }
+
+    /// A node's processes may run on different boots of its host, or on different hosts.
+    fn incarnation() -> u64 {
+        clock::wall_ns()
+    }
+
+    fn open(&self) {
+        EthernetFabric::open(self);
+    }
+
+    fn connect(&self, cluster: &Cluster, node: NodeId) {
+        EthernetFabric::connect(self, node, address_of(cluster, node));
+    }
+
+    fn identity(&self) -> Identity {
+        EthernetFabric::identity(self)
+    }
+
+    fn last_refusal(&self) -> Option<String> {
+        EthernetFabric::last_refusal(self)
+    }
+
+    fn misfit(&self, within: Duration) -> Option<String> {
+        EthernetFabric::misfit(self, within)
+    }
+
+    fn connections(&self) -> BootstrapCounters {
+        self.bootstrap_counters()
+    }
+
+    fn malformed_datagrams(&self) -> u64 {
+        self.packet_counters().malformed
+    }
+
+    fn bell(&self) -> Box<dyn Fn() + Send> {
+        Box::new(EthernetFabric::bell(self))
+    }
+
+    fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
+        EthernetFabric::register_death_words(self, region, words)
+    }
+
+    fn claim_founding(cluster: &Cluster, me: NodeId) -> io::Result<Option<()>> {
+        let founder = cluster.config().nodes.iter().find(|node| node.may_found());
+        Ok(founder.is_some_and(|node| node.number == me.0).then_some(()))
+    }
+
+    /// Who cannot be reached may run all the same.
+    fn is_absent(_cluster: &Cluster, _node: NodeId) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    fn announce(&mut self) {
+        self.fall_asleep();
+    }
+
+    fn stay_awake(&mut self) {
+        self.wake_up();
+    }
+
+    fn sleep_at_most(&mut self, timeout: Duration) {
+        self.sleep(timeout);
+        self.wake_up();
+    }
+}
+
+/// Sleeps until a packet comes, or there is something for the application.
+#[derive(Debug)]
+pub struct Doze {
+    stop: OwnedFd,
+    sockets: Option<OwnedFd>,
+}
+
+impl Rest<EthernetFabric> for Doze {
+    fn start(_: &Settings, fabric: &EthernetFabric, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<Doze> {
+        if let Some(sockets) = sockets {
+            enter(sockets, stop)?;
+            enter(sockets, fabric.sources())?;
+        }
+        Ok(Doze { stop: stop.try_clone_to_owned()?, sockets: sockets.map(|fd| fd.try_clone_to_owned()).transpose()? })
+    }
+
+    fn hears_at_sockets(&self) -> bool {
+        self.sockets.is_some()
+    }
+
+    // A death is heard of as the end of a connection, by the thread that watches connections, which rings.
+    fn watch_deaths(&mut self, _: &EthernetFabric, _: impl Iterator<Item = PeerId>, _: NodeId) {}
+
+    fn prepare(&mut self, fabric: &mut EthernetFabric, _: bool) {
+        fabric.fall_asleep();
+    }
+
+    fn cancel(&mut self, fabric: &mut EthernetFabric) {
+        fabric.wake_up();
+    }
+
+    fn sleep(&mut self, fabric: &mut EthernetFabric, at_sockets: bool, at_most_ns: u64, among_sockets: impl FnOnce(u64) -> bool) {
+        let due_ns = fabric.due_in().map_or(u64::MAX, |due| due.as_nanos() as u64);
+        let ns = at_most_ns.min(due_ns);
+        if !(at_sockets && among_sockets(ns)) {
+            let mut fds: Vec<PollFd<'_>> = [Some(self.stop.as_fd()), Some(fabric.sources()), self.sockets.as_ref().map(|fd| fd.as_fd())]
+                .into_iter()
+                .flatten()
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                .collect();
+            let timeout = Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+            // An error is the end of a sleep as well.
+            let _ = poll(&mut fds, Some(&timeout));
+        }
+        fabric.wake_up();
+    }
+}

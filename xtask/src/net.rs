@@ -1,0 +1,291 @@
+//! Hosts that are network namespaces: a cluster of three of them on the Ethernet fabric, its nodes killed and its links cut one after another. It needs the right to
+//! make namespaces, and `ip`.
+
+use std::fs::{self, Permissions};
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::ci;
+
+const USAGE: &str = "\
+Usage: cargo xtask net [--engine NAME] [--rounds N] [-- COMMAND]
+
+A cluster of three hosts, each a network namespace of its own, on the fabric `ethernet`. Each round kills a node and starts it again, then cuts a host's link and
+mends it; a write has to be acknowledged after each, and nothing that was acknowledged may be lost. Behind `--`: a command that runs on the first host instead,
+with the cluster's directory in MARTLET_DIR.
+";
+
+/// How long anything may take that is waited for: what takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+const HOSTS: usize = 3;
+
+/// What is wanted.
+struct Wanted {
+    engine: String,
+    rounds: usize,
+    command: Vec<String>,
+}
+
+impl Wanted {
+    fn parse(mut args: impl Iterator<Item = String>) -> Result<Wanted, String> {
+        let mut wanted = Wanted { engine: "mu".into(), rounds: 3, command: Vec::new() };
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or(format!("{arg} takes a value\n\n{USAGE}"));
+            match arg.as_str() {
+                "--engine" => wanted.engine = value()?,
+                "--rounds" => {
+                    let rounds = value()?;
+                    wanted.rounds = rounds.parse().map_err(|_| format!("--rounds is {rounds:?}; allowed is a number\n\n{USAGE}"))?;
+                }
+                "--" => wanted.command = args.by_ref().collect(),
+                other => return Err(format!("unknown argument {other:?}\n\n{USAGE}")),
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+/// The command.
+///
+/// # Errors
+/// What did not hold, or could not be had.
+pub fn run(root: &Path, args: impl Iterator<Item = String>) -> Result<(), String> {
+    let mut args = args.peekable();
+    if args.peek().is_some_and(|first| first == "--help") {
+        print!("{USAGE}");
+        return Ok(());
+    }
+    let wanted = Wanted::parse(args)?;
+    let built = ci::cargo(root).args(["build", "--quiet", "--package", "martlet-cli"]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err("`martlet` does not build".into());
+    }
+    let mut hosts = Hosts::make(root, &wanted.engine)?;
+    for host in 0..HOSTS {
+        hosts.start(host)?;
+    }
+    let began = Instant::now();
+    hosts.write(0)?;
+    println!("three hosts serve after {} ms", began.elapsed().as_millis());
+    if !wanted.command.is_empty() {
+        let status = hosts.on(0, &wanted.command[0]).args(&wanted.command[1..]).env("MARTLET_DIR", &hosts.directory).status();
+        let status = status.map_err(|e| format!("{:?} does not run: {e}", wanted.command[0]))?;
+        return if status.success() { Ok(()) } else { Err(format!("it ended with {status}")) };
+    }
+    for round in 0..wanted.rounds {
+        let (victim, witness) = (round % HOSTS, (round + 1) % HOSTS);
+        hosts.wait_until_whole(witness)?;
+        hosts.kill(victim);
+        let waited = hosts.write(witness)?;
+        println!("node {victim} killed: the next write is acknowledged after {} ms", waited.as_millis());
+        hosts.start(victim)?;
+        hosts.wait_until_whole(witness)?;
+        println!("node {victim} is back");
+        hosts.link(victim, "down")?;
+        let waited = hosts.write(witness)?;
+        println!("the link of node {victim} cut: the next write is acknowledged after {} ms", waited.as_millis());
+        hosts.link(victim, "up")?;
+        hosts.wait_until_whole(witness)?;
+        println!("node {victim} is back");
+        hosts.check(victim)?;
+    }
+    println!("all {} keys are there", hosts.written);
+    Ok(())
+}
+
+/// The namespaces, what runs in them, and the cluster's files. All of it goes with this value.
+struct Hosts {
+    prefix: String,
+    martlet: PathBuf,
+    directory: PathBuf,
+    nodes: [Option<Child>; HOSTS],
+    written: usize,
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments).output().map_err(|e| format!("`ip` does not run: {e}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+impl Hosts {
+    fn make(root: &Path, engine: &str) -> Result<Hosts, String> {
+        let prefix = format!("martlet-{}", std::process::id());
+        let directory = root.join("target").join(&prefix);
+        let martlet = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("debug/martlet");
+        let hosts = Hosts { prefix, martlet, directory, nodes: Default::default(), written: 0 };
+        hosts.wire()?;
+        hosts.write_files(engine).map_err(|e| format!("cannot write the cluster's files: {e}"))?;
+        Ok(hosts)
+    }
+
+    fn name(&self, of: impl std::fmt::Display) -> String {
+        format!("{}-{of}", self.prefix)
+    }
+
+    /// A switch, and a cable from each host to it.
+    fn wire(&self) -> Result<(), String> {
+        let switch = self.name("switch");
+        ip(&["netns", "add", &switch])?;
+        ip(&["-n", &switch, "link", "add", "bridge", "type", "bridge"])?;
+        ip(&["-n", &switch, "link", "set", "bridge", "up"])?;
+        for host in 0..HOSTS {
+            let (name, port) = (self.name(host), format!("port{host}"));
+            ip(&["netns", "add", &name])?;
+            ip(&["-n", &switch, "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &name])?;
+            ip(&["-n", &switch, "link", "set", &port, "master", "bridge", "up"])?;
+            ip(&["-n", &name, "addr", "add", &format!("{}/24", address(host)), "dev", "eth0"])?;
+            ip(&["-n", &name, "link", "set", "lo", "up"])?;
+            ip(&["-n", &name, "link", "set", "eth0", "up"])?;
+        }
+        Ok(())
+    }
+
+    /// Takes a host's cable out of the switch, or puts it in.
+    fn link(&self, host: usize, state: &str) -> Result<(), String> {
+        ip(&["-n", &self.name("switch"), "link", "set", &format!("port{host}"), state])
+    }
+
+    fn write_files(&self, engine: &str) -> std::io::Result<()> {
+        fs::create_dir_all(&self.directory)?;
+        let mut chance = [0; 32];
+        fs::File::open("/dev/urandom")?.read_exact(&mut chance)?;
+        let key: String = chance.iter().map(|byte| format!("{byte:02x}")).collect();
+        let key_file = self.directory.join("cluster.key");
+        fs::write(&key_file, key)?;
+        fs::set_permissions(&key_file, Permissions::from_mode(0o600))?;
+        let mut cluster =
+            format!("name = \"net\"\nkey_file = \"cluster.key\"\nfabric = \"ethernet\"\nengine = \"{engine}\"\nlease_us = 100000\n");
+        for host in 0..HOSTS {
+            let at = address(host);
+            cluster += &format!(
+                "[[node]]\nnumber = {host}\naddress = \"{at}:7600\"\nredis = \"{at}:7711\"\nroles = [\"coordinator\", \"replica\"]\n"
+            );
+            let node = format!("number = {host}\ncluster = \"cluster.toml\"\n[redis]\nlisten = \"{at}\"\nprotected_mode = false\n");
+            fs::write(self.directory.join(format!("node-{host}.toml")), node)?;
+        }
+        fs::write(self.directory.join("cluster.toml"), cluster)
+    }
+
+    fn on(&self, host: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name(host)]).arg(program);
+        command
+    }
+
+    fn start(&mut self, host: usize) -> Result<(), String> {
+        let log = self.directory.join(format!("node-{host}.log"));
+        let log = fs::OpenOptions::new().create(true).append(true).open(&log).map_err(|e| format!("{}: {e}", log.display()))?;
+        let config = self.directory.join(format!("node-{host}.toml"));
+        let mut command = self.on(host, &self.martlet);
+        command.args(["node", "--die-with-parent", "--config"]).arg(config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.nodes[host] = Some(command.spawn().map_err(|e| format!("node {host} does not start: {e}"))?);
+        Ok(())
+    }
+
+    /// As SIGKILL does: `ip` has become the node.
+    fn kill(&mut self, host: usize) {
+        if let Some(mut node) = self.nodes[host].take() {
+            let _ = node.kill();
+            let _ = node.wait();
+        }
+    }
+
+    fn martlet(&self, host: usize, arguments: &[&str]) -> Result<Output, String> {
+        let output = self.on(host, &self.martlet).args(arguments).env("MARTLET_DIR", &self.directory).output();
+        output.map_err(|e| format!("martlet {}: {e}", arguments.join(" ")))
+    }
+
+    /// Tries until it succeeds.
+    fn until(&self, what: &str, mut done: impl FnMut() -> Result<Result<(), String>, String>) -> Result<Duration, String> {
+        let began = Instant::now();
+        loop {
+            match done()? {
+                Ok(()) => return Ok(began.elapsed()),
+                Err(why) if began.elapsed() > PATIENCE => return Err(format!("{what}: not in {PATIENCE:?}: {why}")),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// Writes one more key from that host; how long it took to be acknowledged.
+    fn write(&mut self, host: usize) -> Result<Duration, String> {
+        let (key, value) = (format!("key{}", self.written), format!("value{}", self.written));
+        let waited = self.until("a write", || {
+            let output = self.martlet(host, &["set", &key, &value])?;
+            Ok(if output.status.success() { Ok(()) } else { Err(text(&output)) })
+        })?;
+        self.written += 1;
+        Ok(waited)
+    }
+
+    /// Everything that was acknowledged is there, as that host sees it.
+    fn check(&self, host: usize) -> Result<(), String> {
+        for n in 0..self.written {
+            let wanted = format!("value{n}");
+            self.until("a read", || {
+                let output = self.martlet(host, &["get", &format!("key{n}")])?;
+                match output.status.code() {
+                    Some(0) if String::from_utf8_lossy(&output.stdout).trim() == wanted => Ok(Ok(())),
+                    Some(0 | 3) => Err(format!("key{n} was written, and is lost: {}", text(&output))),
+                    _ => Ok(Err(text(&output))),
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all three are members and none of them is catching up.
+    fn wait_until_whole(&self, host: usize) -> Result<(), String> {
+        let whole = || {
+            let output = self.martlet(host, &["status", "--json"])?;
+            let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+            Ok(if is_whole(&shown) { Ok(()) } else { Err(text(&output)) })
+        };
+        self.until("the cluster is whole", whole).map(drop)
+    }
+}
+
+/// The address of a host.
+fn address(host: usize) -> String {
+    format!("10.77.0.{}", host + 1)
+}
+
+fn text(output: &Output) -> String {
+    let both = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8_lossy(&both).trim().to_owned()
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in 0..HOSTS {
+            self.kill(host);
+            let _ = ip(&["netns", "del", &self.name(host)]);
+        }
+        let _ = ip(&["netns", "del", &self.name("switch")]);
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Whether what `martlet status --json` shows are three nodes that lead or follow.
+fn is_whole(shown: &str) -> bool {
+    shown.matches("\"role\":\"primary\"").count() == 1 && shown.matches("\"role\":\"backup\"").count() == HOSTS - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_whole_when_one_leads_and_the_others_follow() {
+        let node = |role: &str| format!("{{\"event\":\"node\",\"role\":\"{role}\"}}\n");
+        assert!(is_whole(&[node("backup"), node("primary"), node("backup")].concat()));
+        assert!(!is_whole(&[node("backup"), node("primary")].concat()));
+        assert!(!is_whole(&[node("primary"), node("primary"), node("backup")].concat()));
+    }
+}
