@@ -276,3 +276,61 @@ fn the_network_of_the_page_is_planned_as_the_page_says() {
     said(format!("packets of up to {} bytes every {} us", one.payload_bytes(), one.period_ns / 1000));
     said(format!("a timeout of {:.1} us", one.timeout_ns(0) as f64 / 1e3));
 }
+
+/// Files with lines lost, doubled and swapped, and with other numbers, among them the largest allowed ones: each is refused with a reason, or has a plan whose timeouts
+/// are as the paper says. None makes the planner panic.
+#[test]
+fn any_file_is_planned_or_refused() {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let (mut planned, mut refused) = (0, 0);
+    for _ in 0..1500 {
+        let file = fat_tree::file(rng.u64(1..=3), rng.u64(2..=3))
+            + "\n[[shared]]\nfrom = \"edgea\"\nto = \"h1\"\nburst_bytes = 10\nmbit_per_s = 10\n";
+        let mut lines: Vec<String> = file.lines().map(str::to_owned).collect();
+        for _ in 0..rng.usize(0..4) {
+            let (at, other) = (rng.usize(0..lines.len()), rng.usize(0..lines.len()));
+            match rng.u8(0..5) {
+                0 => drop(lines.remove(at)),
+                1 => lines.insert(other, lines[at].clone()),
+                2 => lines.swap(at, other),
+                _ => {
+                    let number = [
+                        "0",
+                        "1",
+                        "7",
+                        "1418",
+                        "10000",
+                        "10000000",
+                        "1000000000",
+                        "1000000000000",
+                        "9223372036854775807",
+                        "-1",
+                        "0.5",
+                        "\"x\"",
+                    ];
+                    if let Some((key, _)) = lines[at].clone().split_once(" = ") {
+                        lines[at] = format!("{key} = {}", number[rng.usize(0..number.len())]);
+                    }
+                }
+            }
+        }
+        let text = lines.join("\n");
+        match plan(&text) {
+            Err(error) => {
+                assert!(error.starts_with("net.toml"), "{error}");
+                refused += 1;
+            }
+            Ok((_, plan)) => {
+                planned += 1;
+                for one in &plan.planned {
+                    for receiver in 0..one.request.receivers.len() {
+                        let PathBounds { latency_ns, jitter_ns } = one.bounds(receiver);
+                        assert_eq!(one.timeout_ns(receiver), one.period_ns + latency_ns + 2 * jitter_ns);
+                        assert!(one.period_ns >= one.request.period_ns && one.packet_bytes <= one.request.packet_bytes);
+                    }
+                }
+            }
+        }
+    }
+    assert!(planned > 50 && refused > 200, "{planned} planned, {refused} refused");
+}

@@ -75,8 +75,8 @@ pub enum NotFound {
     TooMuch,
 }
 
-/// After so many steps a search gives up.
-const MAX_STEPS: u64 = 20_000_000;
+/// After so many steps a search gives up: seconds, and some hundred megabytes at most.
+const MAX_STEPS: u64 = 4_000_000;
 
 /// The shortest ways of a request: where they lead from each node.
 struct Ways<'a> {
