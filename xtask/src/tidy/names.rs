@@ -23,7 +23,7 @@ struct Subject {
 /// In how many files a name may stand outside its own folder.
 const AT_MOST: usize = 6;
 
-const SUBJECTS: [Subject; 5] = [
+const SUBJECTS: [Subject; 6] = [
     Subject { name: "primary-backup", module: "primary_backup", types: "PrimaryBackup", registry: ENGINES, at_most: AT_MOST },
     Subject { name: "mu", module: "mu", types: "Mu", registry: ENGINES, at_most: AT_MOST },
     Subject { name: "dare", module: "dare", types: "Dare", registry: ENGINES, at_most: AT_MOST },

@@ -133,7 +133,10 @@ log_ring_bytes = 65536
             |text: &str| ClusterConfig::from_toml(text).expect("a good file").nodes.iter().map(|node| node.number).collect::<Vec<_>>();
         assert_eq!(numbers(&without), [1]);
         let without = ClusterConfig::unlist(TEXT, 1).expect("a good file");
-        assert_eq!((numbers(&without), parse(&without).expect("good").sizes), (vec![0], parse(TEXT).expect("good").sizes));
+        assert_eq!(
+            (numbers(&without), ClusterConfig::from_toml(&without).expect("good").sizes),
+            (vec![0], ClusterConfig::from_toml(TEXT).expect("good").sizes)
+        );
         assert_eq!(ClusterConfig::unlist(TEXT, 9).expect("a good file"), TEXT, "nothing is to be done");
     }
 
@@ -144,7 +147,7 @@ log_ring_bytes = 65536
         let twice = ClusterConfig::founded_again(&once, &RecoveryConfig { generation: 2, from: 0 }).expect("a good file");
         assert_eq!(twice, once.replace("generation = 1\nfrom = 1", "generation = 2\nfrom = 0"));
         let more = ClusterConfig::list(&twice, &NodeEntry::new(2)).expect("a good file");
-        assert_eq!(parse(&more).expect("good").recovery, Some(RecoveryConfig { generation: 2, from: 0 }));
+        assert_eq!(ClusterConfig::from_toml(&more).expect("good").recovery, Some(RecoveryConfig { generation: 2, from: 0 }));
     }
 
     #[test]
@@ -153,7 +156,7 @@ log_ring_bytes = 65536
         for (changed, numbers) in
             [(ClusterConfig::list(text, &NodeEntry::new(1)), vec![0, 4, 1]), (ClusterConfig::unlist(text, 0), vec![4])]
         {
-            let config = parse(&changed.expect("a good file")).expect("a good file");
+            let config = ClusterConfig::from_toml(&changed.expect("a good file")).expect("a good file");
             assert_eq!(config.nodes.iter().map(|node| node.number).collect::<Vec<_>>(), numbers);
             assert_eq!(config.name, "shop");
         }
