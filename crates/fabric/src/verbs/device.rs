@@ -106,7 +106,7 @@ pub(super) struct Port {
     /// 1 to 5, for 256 to 4096 bytes.
     pub(super) mtu: u8,
     pub(super) lid: u16,
-    pub(super) ethernet: bool,
+    pub(super) is_roce: bool,
     pub(super) gid_index: u8,
     /// As it stands in memory.
     pub(super) gid: [u64; 2],
@@ -213,7 +213,7 @@ impl Device {
             background: std::ptr::null_mut(),
             lanes: std::ptr::null_mut(),
             limits: Limits { completions: 0, requests: 0, reads_out: 0, reads_in: 0, groups: 0, group_members: 0 },
-            port: Port { number: choice.port, mtu: 0, lid: 0, ethernet: false, gid_index: 0, gid: [0; 2] },
+            port: Port { number: choice.port, mtu: 0, lid: 0, is_roce: false, gid_index: 0, gid: [0; 2] },
         };
         // SAFETY: a structure of plain numbers, for which zeros are values.
         let mut attr: DeviceAttr = unsafe { std::mem::zeroed() };
@@ -256,19 +256,19 @@ impl Device {
         if attr.state != ffi::PORT_ACTIVE {
             return Err(unfit(format!("port {} is not active (state {})", choice.port, attr.state)));
         }
-        let ethernet = attr.link_layer == ffi::LINK_LAYER_ETHERNET;
+        let is_roce = attr.link_layer == ffi::LINK_LAYER_ETHERNET;
         let table = self.gids(choice.port, attr.gid_tbl_len);
         let gid = match choice.gid_index {
             Some(wanted) => table.iter().find(|gid| gid.index == wanted).ok_or_else(|| {
                 let there: Vec<String> = table.iter().map(|gid| gid.index.to_string()).collect();
                 unfit(format!("port {} has no address at index {wanted}; there are {}", choice.port, there.join(", ")))
             })?,
-            None => choose(&table, ethernet).ok_or_else(|| {
+            None => choose(&table, is_roce).ok_or_else(|| {
                 unfit(format!("port {} has no address for RoCE v2; give its network interface an IP address", choice.port))
             })?,
         };
         let mtu = u8::try_from(attr.active_mtu.clamp(1, 5)).expect("clamped");
-        Ok(Port { number: choice.port, mtu, lid: attr.lid, ethernet, gid_index: gid.index, gid: gid.raw })
+        Ok(Port { number: choice.port, mtu, lid: attr.lid, is_roce, gid_index: gid.index, gid: gid.raw })
     }
 
     /// The addresses in a port's table that are in use.
@@ -377,8 +377,8 @@ impl Gid {
 }
 
 /// The address to use when nobody says which. Link-local addresses come last: they reach no other subnet.
-fn choose(table: &[Gid], ethernet: bool) -> Option<&Gid> {
-    if !ethernet {
+fn choose(table: &[Gid], is_roce: bool) -> Option<&Gid> {
+    if !is_roce {
         return table.first();
     }
     let rank = |gid: &Gid| match gid.ip() {

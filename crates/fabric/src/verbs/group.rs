@@ -108,7 +108,7 @@ impl Group {
 
     fn join_at(device: &Arc<Device>, address: IpAddr) -> Result<Group, String> {
         let (port, limits, ours) = (&device.port, device.limits, device.port.ip());
-        if !port.ethernet {
+        if !port.is_roce {
             return Err(format!(
                 "port {} is InfiniBand, where a group has to be asked of the subnet manager, which Martlet does not do",
                 port.number

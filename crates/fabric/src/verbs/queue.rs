@@ -74,7 +74,7 @@ impl Address {
     }
 
     pub(super) fn vector(self, port: &Port) -> AhAttr {
-        let (is_global, hop_limit) = if port.ethernet { (1, 64) } else { (0, 0) };
+        let (is_global, hop_limit) = if port.is_roce { (1, 64) } else { (0, 0) };
         AhAttr {
             dgid: self.gid,
             sgid_index: port.gid_index,
