@@ -5,8 +5,8 @@
 //!
 //! | search | for | how |
 //! |---|---|---|
-//! | [`regular`] | networks of data centres, which are regular | layer by layer from the receivers, as the paper does it |
-//! | [`exhaustive`] | what is irregular, as after failures | every set of trees that is not already dearer than the best |
+//! | `regular` | networks of data centres, which are regular | layer by layer from the receivers, as the paper does it |
+//! | `exhaustive` | what is irregular, as after failures | every set of trees that is not already dearer than the best |
 //!
 //! The first finds the least cost of all trees that pass each layer towards the same receivers by one switch, so that no packet is sent twice over the links above.
 //! The second finds the least of all trees. Tests compare both with every set of trees there is, in small networks.
@@ -37,9 +37,9 @@ pub struct Cost {
 /// How the trees were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
-    /// See [`regular`].
+    /// Layer by layer, in networks that are regular.
     Regular,
-    /// See [`exhaustive`].
+    /// Of every set of trees.
     Exhaustive,
 }
 
