@@ -8,7 +8,8 @@ fn a_cluster_over_udp_outlives_each_of_its_nodes() {
         let cluster = Cluster::with_room_for(3);
         let (redis, meeting) = (cluster.port.to_string(), (cluster.port + 3).to_string());
         let ports = ["--redis-port", &redis, "--fabric-port", &meeting];
-        cluster.run(&[&["cluster", "up", "--patience", "120", "--fabric", "ethernet", "--engine", engine], &ports[..]].concat()).ok();
+        let up = ["cluster", "up", "--patience", "120", "--fabric", "ethernet", "--engine", engine];
+        cluster.run(&[&up[..], &ports[..]].concat()).ok();
         let value = |n: u16| format!("value {n} of {engine}");
         for victim in 0..3 {
             let key = format!("key{victim}");
