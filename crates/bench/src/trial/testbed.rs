@@ -176,9 +176,9 @@ impl Testbed {
     /// Waits until all nodes that run are in one view, hold the state and follow one primary: where the engine elects, the one that will go on leading.
     pub fn await_whole(&mut self) -> Outcome<Vec<Sight>> {
         let numbers = self.running();
-        let elects = self.elects();
+        let (elects, engine) = (self.elects(), self.cluster.config().engine);
         self.await_that(PATIENCE, "the cluster was not whole", |sights| {
-            observer::is_whole(sights, &numbers) && (!elects || observer::is_settled(sights, &numbers))
+            observer::is_whole(sights, &numbers) && (!elects || observer::is_settled(sights, &numbers, engine))
         })
     }
 

@@ -7,6 +7,7 @@ use martlet_node::backend::Backend;
 use martlet_node::client::{ClientEndpoint, OpenError};
 use martlet_node::config::Cluster;
 use martlet_node::counters::{Counter, Event, Reading};
+use martlet_protocol::engine::EngineKind;
 use martlet_protocol::membership::View;
 
 use crate::fail::{Fail, Outcome};
@@ -184,11 +185,12 @@ pub fn is_whole(sights: &[Sight], nodes: &[u16]) -> bool {
         && shown.iter().any(|sight| sight.role() == Some(Role::Primary) && sight.counter(Counter::ActiveView) == view.number.0)
 }
 
-/// Whether an engine that elects by itself has settled: the lowest of `nodes` leads, and each of them knows it.
-pub fn is_settled(sights: &[Sight], nodes: &[u16]) -> bool {
-    let Some(lowest) = nodes.iter().min() else { return false };
-    let known = |sight: &Sight| sight.counter(Counter::Primary) == u64::from(*lowest) + 1;
-    sights.iter().filter(|sight| nodes.contains(&sight.node)).all(known) && primary(sights).is_some_and(|sight| sight.node == *lowest)
+/// Whether an engine that elects by itself has settled: one of `nodes` leads, the lowest where the engine prefers that, and each of them knows it.
+pub fn is_settled(sights: &[Sight], nodes: &[u16], engine: EngineKind) -> bool {
+    let Some(leader) = primary(sights).map(|sight| sight.node) else { return false };
+    let known = |sight: &Sight| sight.counter(Counter::Primary) == u64::from(leader) + 1;
+    let stays = !engine.traits().prefers_lowest || nodes.iter().min() == Some(&leader);
+    stays && sights.iter().filter(|sight| nodes.contains(&sight.node)).all(known)
 }
 
 /// What all nodes recorded.
