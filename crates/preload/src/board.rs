@@ -176,7 +176,7 @@ impl Board {
         (0..NODES).filter_map(of).collect()
     }
 
-    /// A replica of this node is about to be forked, which lacks the rounds from this one on.
+    /// A replica of this node is about to be forked, or has been and is being taught, which lacks the rounds from this one on.
     pub fn expect(&self, node: u16, round: u64, now_ns: u64) {
         self.words.expected_since_ns[usize::from(node)].store(now_ns, Ordering::Relaxed);
         self.words.expected[usize::from(node)].store(round, Ordering::Release);
@@ -185,6 +185,11 @@ impl Board {
     /// It has been told all of them.
     pub fn arrived(&self, node: u16) {
         self.words.expected[usize::from(node)].store(0, Ordering::Release);
+    }
+
+    /// The nodes whose replicas are being born, a bit each.
+    pub fn lacking(&self) -> u64 {
+        (0..NODES).filter(|node| self.words.expected[*node].load(Ordering::Acquire) != 0).map(|node| 1 << node).sum()
     }
 
     /// The first round that some replica lacks that is being born; `None`: none is, or for so long that it must have died of it.
@@ -356,7 +361,7 @@ mod tests {
         assert_eq!(board.first_lacked(5), None);
         board.expect(3, 100, 5);
         board.expect(4, 90, 6);
-        assert_eq!(board.first_lacked(10), Some(90));
+        assert_eq!((board.first_lacked(10), board.lacking()), (Some(90), 0b1_1000));
         board.arrived(4);
         assert_eq!(board.first_lacked(10), Some(100));
         assert_eq!(board.first_lacked(5 + EXPECTED_NS), None);

@@ -28,7 +28,7 @@ use crate::{clock, fiber, threads};
 /// How often a leader looks who counts for commits, and one that waits for its first turn whether it has come, in nanoseconds.
 const LOOK_NS: u64 = 10_000_000;
 /// For how long a newcomer that has been taught waits for rounds that it lacks all the same, in nanoseconds.
-const GAP_NS: u64 = 5_000_000_000;
+const GAP_NS: u64 = 10_000_000_000;
 /// For how long one waits to be taught. It is given the state when it is there as a whole, and hears of rounds before that.
 const TAUGHT_NS: u64 = crate::board::EXPECTED_NS;
 /// Rounds that a follower's server executes in one turn of its node.
@@ -81,8 +81,19 @@ pub struct Lead {
     pub pipe: Pipe,
     /// Its first rounds are committed, and nothing is needed any more of the leader before it.
     pub is_settled: bool,
-    /// When it was last looked who counts for commits, and who did: a bit for each node.
-    pub group: (u64, u64),
+    /// When it was last looked who counts for commits.
+    pub looked_ns: u64,
+    /// What was last said of that.
+    pub said: Said,
+}
+
+/// What a leader says of its replicas, a bit for each node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Those that count for commits.
+    pub group: u64,
+    /// Those among them that lack rounds so far.
+    pub lacking: u64,
 }
 
 impl Lead {
@@ -99,7 +110,8 @@ impl Lead {
             left,
             pipe,
             is_settled: false,
-            group: (0, 0),
+            looked_ns: 0,
+            said: Said::default(),
         }
     }
 }
@@ -202,11 +214,17 @@ impl Replica {
 
     fn step(&mut self, here: &mut Here<'_, Machine>) -> Step {
         // It may count for commits before it has been taught, and hear of rounds before it counts.
-        if self.is_newborn && with_replay(|replay| replay.is_level()) && group(here) >> self.node & 1 != 0 {
-            self.is_newborn = false;
-            self.board.arrived(self.node);
+        let now = clock::real().monotonic_ns;
+        if self.is_newborn {
+            if with_replay(|replay| replay.is_level()) && group(here) >> self.node & 1 != 0 {
+                self.is_newborn = false;
+                self.board.arrived(self.node);
+            } else {
+                // Should its teacher have to begin again, then with what is lacked by now.
+                self.board.expect(self.node, with_replay(|replay| replay.last()) + 1, now);
+            }
         }
-        let lacked = self.board.first_lacked(clock::real().monotonic_ns);
+        let lacked = self.board.first_lacked(now);
         with_replay(|replay| replay.expect(lacked));
         match &self.role {
             Role::Leads(_) => self.lead(here),
@@ -227,6 +245,9 @@ impl Replica {
         }
         self.mind_gap();
         if let Role::Succeeds(before) = &mut self.role {
+            if with_replay(|replay| replay.has_gap()) {
+                die("it is to lead, and lacks rounds that it has not been taught so far");
+            }
             let before = std::mem::take(before);
             self.take_over(before);
             return Step::Return(Turn::Worked);
@@ -366,13 +387,16 @@ impl Replica {
     fn tell_group(&mut self, here: &mut Here<'_, Machine>) {
         let Role::Leads(lead) = &mut self.role else { return };
         let now = clock::real().monotonic_ns;
-        if now.saturating_sub(lead.group.0) < LOOK_NS {
+        if now.saturating_sub(lead.looked_ns) < LOOK_NS {
             return;
         }
         let group = group(here);
-        let before = std::mem::replace(&mut lead.group, (now, group)).1;
-        if before != group {
-            self.tell(&format!("group {group}"));
+        // One may count before it has been taught.
+        let lacking = group & self.board.lacking();
+        let Said { group: before, lacking: lacking_before } = std::mem::replace(&mut lead.said, Said { group, lacking });
+        lead.looked_ns = now;
+        if (before, lacking_before) != (group, lacking) {
+            self.tell(&format!("group {group} {lacking}"));
         }
     }
 

@@ -274,7 +274,7 @@ impl Supervisor {
                     || json!({"event": "leads", "replica": number, "pid": pid, "connections": connections}),
                 );
             }
-            Said::Group(group) => self.replicas.group = group,
+            Said::Group { group, lacking } => (self.replicas.group, self.replicas.lacking) = (group, lacking),
         }
         let whole = self.replicas.whole();
         if whole != std::mem::replace(&mut self.whole, whole)

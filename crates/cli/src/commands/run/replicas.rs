@@ -19,8 +19,8 @@ pub enum Said {
     Hello { number: u16, pid: i32 },
     /// It leads, with so many connections.
     Leads { number: u16, connections: u64 },
-    /// These count for commits: a bit for each number.
-    Group(u64),
+    /// These count for commits, and of them these have not been told all so far: a bit for each number.
+    Group { group: u64, lacking: u64 },
 }
 
 impl Said {
@@ -32,7 +32,7 @@ impl Said {
         match verb {
             "hello" => Some(Said::Hello { number: u16::try_from(number()?).ok()?, pid: i32::try_from(number()?).ok()? }),
             "leads" => Some(Said::Leads { number: u16::try_from(number()?).ok()?, connections: number()? }),
-            "group" => number().map(Said::Group),
+            "group" => Some(Said::Group { group: number()?, lacking: number()? }),
             _ => None,
         }
     }
@@ -79,7 +79,7 @@ impl<C> Line<C> {
                 Ok(())
             }
             (Said::Leads { number, .. }, Some(own)) if number == own => Ok(()),
-            (Said::Group(group), Some(_)) if group >> NUMBERS == 0 => Ok(()),
+            (Said::Group { group, lacking }, Some(_)) if group >> NUMBERS == 0 && lacking & !group == 0 => Ok(()),
             _ => Err(format!("process {pid} says what no replica says: {said:?}")),
         }
     }
@@ -94,6 +94,8 @@ pub struct Replicas {
     pub leader: Option<u16>,
     /// The replicas that count for commits, as the leader says: a bit for each number. The dead do until they are removed.
     pub group: u64,
+    /// Those of them that have not been told all so far.
+    pub lacking: u64,
     /// A fork that has been asked for, and when.
     asked: Option<(u16, Instant)>,
 }
@@ -119,7 +121,7 @@ impl Replicas {
     /// How many replicas the service has, once those that count are those that live.
     pub fn whole(&self) -> Option<usize> {
         let living = self.living.keys().fold(0, |bits, number| bits | 1_u64 << number);
-        (self.leader.is_some() && living == self.group).then_some(self.living.len())
+        (self.leader.is_some() && living == self.group && self.lacking == 0).then_some(self.living.len())
     }
 
     /// Which replica is to fork another one now, and that one's number. Only once somebody leads: until then what a dead leader has left is still needed under its number.
@@ -146,8 +148,8 @@ mod tests {
     fn messages_are_read_and_anything_else_is_none() {
         assert_eq!(Said::parse("hello 3 1234"), Some(Said::Hello { number: 3, pid: 1234 }));
         assert_eq!(Said::parse("leads 1 50"), Some(Said::Leads { number: 1, connections: 50 }));
-        assert_eq!(Said::parse("group 7"), Some(Said::Group(7)));
-        for text in ["", "hello", "hello 3", "hello 70000 1", "leads x 1", "bye 1"] {
+        assert_eq!(Said::parse("group 7 2"), Some(Said::Group { group: 7, lacking: 2 }));
+        for text in ["", "group 7", "hello", "hello 3", "hello 70000 1", "leads x 1", "bye 1"] {
             assert_eq!(Said::parse(text), None, "{text:?}");
         }
     }
@@ -167,15 +169,15 @@ mod tests {
         refuses(hello(64, 100), "below 16");
         refuses(hello(1, 100), "which is process 55");
         refuses(Said::Leads { number: 1, connections: 0 }, "no replica says");
-        refuses(Said::Group(1), "no replica says");
+        refuses(Said::Group { group: 1, lacking: 0 }, "no replica says");
         assert!(line().hear(hello(0, 100), 8, &replicas).expect_err("another user").contains("is user 7's"));
         let mut line = line();
         assert_eq!(line.hear(hello(0, 100), 7, &replicas), Ok(()));
         assert_eq!(line.number, Some(0));
         assert_eq!(line.hear(Said::Leads { number: 0, connections: 3 }, 7, &replicas), Ok(()));
         assert!(line.hear(Said::Leads { number: 1, connections: 3 }, 7, &replicas).is_err(), "not in another one's name");
-        assert_eq!(line.hear(Said::Group(0b111), 7, &replicas), Ok(()));
-        assert!(line.hear(Said::Group(1 << 16), 7, &replicas).is_err(), "there are no such replicas");
+        assert_eq!(line.hear(Said::Group { group: 0b111, lacking: 0b100 }, 7, &replicas), Ok(()));
+        assert!(line.hear(Said::Group { group: 1 << 16, lacking: 0 }, 7, &replicas).is_err(), "there are no such replicas");
         assert!(line.hear(hello(2, 100), 7, &replicas).is_err(), "it is one already");
     }
 
@@ -186,6 +188,9 @@ mod tests {
         (0..3).for_each(|number| replicas.hello(number, 100 + i32::from(number)));
         (replicas.leader, replicas.group) = (Some(0), 0b111);
         assert_eq!((replicas.whole(), replicas.fork_wanted(now)), (Some(3), None));
+        replicas.lacking = 0b100;
+        assert_eq!((replicas.whole(), replicas.fork_wanted(now)), (None, None), "it counts, and has not been taught");
+        replicas.lacking = 0;
         assert_eq!(replicas.ended(100), Some((0, true)));
         assert_eq!(replicas.fork_wanted(now), None, "nobody leads");
         replicas.leader = Some(1);
@@ -203,7 +208,8 @@ mod tests {
 
     #[test]
     fn numbers_begin_again_when_they_are_used_up() {
-        let mut replicas = Replicas { living: BTreeMap::from([(14, 1), (15, 2)]), leader: Some(15), group: 3 << 14, asked: None };
+        let mut replicas =
+            Replicas { living: BTreeMap::from([(14, 1), (15, 2)]), leader: Some(15), group: 3 << 14, lacking: 0, asked: None };
         assert_eq!(replicas.fork_wanted(Instant::now()), Some((14, 0)));
     }
 }

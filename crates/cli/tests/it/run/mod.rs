@@ -423,7 +423,8 @@ fn a_process_that_another_one_calls_a_replica_is_left_alone() {
     let name =
         listed.split_ascii_whitespace().find_map(|word| word.strip_prefix('@').filter(|_| word.starts_with(&start))).expect("it listens");
     let address = rustix::net::SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name");
-    let said = [format!("hello 5 {}", bystander.id()), format!("hello 70 {}", std::process::id()), "group 1".into(), "leads 200 1".into()];
+    let said =
+        [format!("hello 5 {}", bystander.id()), format!("hello 70 {}", std::process::id()), "group 1 0".into(), "leads 200 1".into()];
     let lines = said.map(|said| {
         let line = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None).expect("a socket");
         rustix::net::connect(&line, &address).expect("it listens");
