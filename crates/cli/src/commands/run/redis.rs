@@ -23,8 +23,6 @@ pub const PROFILE: Profile = Profile {
         "",
         "--appendonly",
         "no",
-        "--unixsocket",
-        "",
         "--io-threads",
         "1",
     ],
