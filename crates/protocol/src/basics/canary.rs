@@ -100,22 +100,14 @@ probes! {
         MuEarlyFarewell = "mu-early-farewell",
         /// A server of `dare` answers a vote request before the old leader's access is gone (DARE section 3.2.2).
         DareEarlyVote = "dare-early-vote",
-        /// A server of `dare` votes once more in a term in which it has voted (DARE section 3.2).
-        DareDoubleVote = "dare-double-vote",
         /// A server of `dare` votes for a candidate with an older log (DARE section 3.2.3).
         DareOldLog = "dare-old-log",
         /// A server of `dare` stands although a majority hears a leader.
         DareNoLook = "dare-no-look",
-        /// A leader of `dare` cuts each log off at its commit pointer (DARE section 3.3.1, the naive approach).
-        DareNaiveAdjust = "dare-naive-adjust",
         /// A leader of `dare` writes behind whatever it finds, and cuts nothing off (DARE section 3.3.1).
         DareNoAdjust = "dare-no-adjust",
         /// A server of `dare` takes the pointers that an earlier reign has left in a lane (16).
         DareStaleTail = "dare-stale-tail",
-        /// A leader of `dare` commits entries of earlier terms by counting (DARE section 3.3.1, as printed).
-        DareOldTermCommit = "dare-old-term-commit",
-        /// A leader of `dare` answers reads whatever terms it finds (18).
-        DareBlindRead = "dare-blind-read",
         /// A leader of `dare` answers reads without a majority (18).
         DareUncheckedRead = "dare-unchecked-read",
         /// A leader of `dare` prunes what others have not applied (DARE section 3.3.2).

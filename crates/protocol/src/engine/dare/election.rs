@@ -182,8 +182,7 @@ impl Dare {
 
     /// A vote request has been found, and the log is ours alone (DARE section 3.2.3).
     pub(super) fn consider<F: Fabric>(&mut self, peer: PeerId, request: Request, fabric: &mut F) {
-        let again = request.term == self.term && Canary::DareDoubleVote.is_planted();
-        if request.term <= self.term && !again {
+        if request.term <= self.term {
             return;
         }
         self.raise_term(request.term, fabric);

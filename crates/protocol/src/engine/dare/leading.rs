@@ -160,7 +160,7 @@ impl Reign {
             (Op::Runs, Ok(_)) => self.read.push(peer),
             (Op::Check, Ok(term)) => {
                 let turn = follower.checks.pop_front().unwrap_or(0);
-                if term <= self.term || Canary::DareBlindRead.is_planted() {
+                if term <= self.term {
                     follower.vouched = follower.vouched.max(turn);
                 } else {
                     self.outdated = self.outdated.max(term);
@@ -378,8 +378,7 @@ impl Reign {
                 follower.phase = Phase::Overrun;
                 continue;
             };
-            let common = if Canary::DareNaiveAdjust.is_planted() { Some(theirs.base) } else { cx.log.last_in_common(&theirs) };
-            match common.filter(|to| cx.log.retains(to.position)) {
+            match cx.log.last_in_common(&theirs) {
                 Some(to) => {
                     basics::Mark::DareAdjusts.reach();
                     let to =
@@ -536,14 +535,12 @@ impl Reign {
     fn commit<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
         let held = LogIndex(self.majority_of(cx.log, cx.log.tail().index.0, |f| f.held().map_or(0, |held| held.0)));
         if let Stage::Adjusting { noop, recovered } = self.stage {
-            if held < noop && !Canary::DareOldTermCommit.is_planted() {
+            if held < noop {
                 return false;
             }
-            if held >= noop {
-                if recovered == 0 { basics::Mark::DareLeads } else { basics::Mark::DareLeadsTail }.reach();
-                self.stage = Stage::Leading;
-                cx.events.push_back(Event::TookOver { recovered });
-            }
+            if recovered == 0 { basics::Mark::DareLeads } else { basics::Mark::DareLeadsTail }.reach();
+            self.stage = Stage::Leading;
+            cx.events.push_back(Event::TookOver { recovered });
         }
         let mut last = None;
         while let Some(mark) = self.open.front().copied().filter(|mark| mark.index <= held) {
