@@ -102,20 +102,10 @@ probes! {
         DareEarlyVote = "dare-early-vote",
         /// A server of `dare` votes for a candidate with an older log (DARE section 3.2.3).
         DareOldLog = "dare-old-log",
-        /// A server of `dare` stands although a majority hears a leader.
-        DareNoLook = "dare-no-look",
         /// A leader of `dare` writes behind whatever it finds, and cuts nothing off (DARE section 3.3.1).
         DareNoAdjust = "dare-no-adjust",
         /// A server of `dare` takes the pointers that an earlier reign has left in a lane (16).
         DareStaleTail = "dare-stale-tail",
-        /// A leader of `dare` answers reads without a majority (18).
-        DareUncheckedRead = "dare-unchecked-read",
-        /// A leader of `dare` prunes what others have not applied (DARE section 3.3.2).
-        DareHastyPrune = "dare-hasty-prune",
-        /// A leader of `dare` changes the group before an entry of its own term is committed.
-        DareEarlyConfig = "dare-early-config",
-        /// A leader of `dare` that has removed itself still counts for what is committed.
-        DareCountsItself = "dare-counts-itself",
         /// A cluster is founded again of the best log's group alone, although none of that group has the log.
         BestLogLeftOut = "best-log-left-out",
         /// With `mu`'s durability `sync`, what a majority has in its memory is acknowledged, whether or not it is on stable storage (APUS section 4.1).

@@ -360,7 +360,7 @@ impl Dare {
         }
         self.election.seen_term = seen;
         Mark::DareLooks.reach();
-        if !self.is_majority(true, |id| hear_none.contains(&id)) && !Canary::DareNoLook.is_planted() {
+        if !self.is_majority(true, |id| hear_none.contains(&id)) {
             // Those that sleep have not looked themselves.
             hear_some.into_iter().for_each(|peer| self.nudges.at_once(peer));
             self.election.retry = now.after(self.config.rank_ns);

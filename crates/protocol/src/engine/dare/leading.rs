@@ -179,8 +179,7 @@ impl Reign {
 
     /// Whether a change of the group can be proposed now: one at a time, and once an entry of this term is committed.
     pub fn may_change(&self, log: &Log) -> bool {
-        let early = Canary::DareEarlyConfig.is_planted() && self.is_elected();
-        (self.is_leading() || early) && !log.is_group_changing() && !self.backlog.has_group()
+        self.is_leading() && !log.is_group_changing() && !self.backlog.has_group()
     }
 
     pub fn propose_group(&mut self, group: &Group) {
@@ -218,7 +217,7 @@ impl Reign {
             let process = self.followers[at].process;
             self.followers[at].votes = group.contains(process) && self.followers[at + 1..].iter().all(|f| f.process != process);
         }
-        let me = group.contains(self.me) || Canary::DareCountsItself.is_planted();
+        let me = group.contains(self.me);
         let followers = group.majority() - usize::from(me);
         self.electorate = Some((log.group_version(), followers, me));
         (followers, me)
@@ -484,8 +483,7 @@ impl Reign {
             Phase::Overrun | Phase::Revoked | Phase::Lost => false,
         };
         let of = |f: &Follower| if f.phase == Phase::Following { f.applied() } else { head };
-        let open_head = if Canary::DareHastyPrune.is_planted() { Some(tail) } else { None };
-        let least = open_head.or_else(|| self.followers.iter().filter(held_up).map(of).min()).unwrap_or(tail);
+        let least = self.followers.iter().filter(held_up).map(of).min().unwrap_or(tail);
         let to = least.min(log.kept()).max(head);
         log.raise_head(to);
         if tail - to > size / 2 {
@@ -576,11 +574,7 @@ impl Reign {
     #[inline]
     pub fn release(&mut self, releases: &mut Releases, log: &Log) {
         if releases.is_waiting() {
-            let vouched = if Canary::DareUncheckedRead.is_planted() {
-                releases.turn() - 1
-            } else {
-                self.majority_of(log, releases.turn() - 1, |f| f.vouched)
-            };
+            let vouched = self.majority_of(log, releases.turn() - 1, |f| f.vouched);
             releases.release(vouched, log.committed().index);
         }
     }
