@@ -55,8 +55,6 @@ probes! {
         DareSuperseded = "dare: is superseded",
         /// A reign ends, since nothing could be committed.
         DareStuck = "dare: gets nowhere",
-        /// A reign ends, since the group has removed the leader.
-        DareRemoved = "dare: was removed as leader",
         /// A reign ends, since the leader has handed over.
         DareHandedOver = "dare: has handed over",
         /// A leader hands over.

@@ -439,15 +439,18 @@ impl Dare {
     fn end_reign<F: Fabric>(&mut self, ending: Ending, fabric: &mut F) {
         let Some(mut reign) = self.reign.take() else { return };
         let (term, led, elected) = (reign.term, reign.is_leading(), reign.is_elected());
-        match ending {
-            Ending::TimedOut => Mark::DareTimedOut,
-            Ending::Outdated => Mark::DareOutdated,
-            Ending::Superseded => Mark::DareSuperseded,
-            Ending::Stuck => Mark::DareStuck,
-            Ending::Removed => Mark::DareRemoved,
-            Ending::HandedOver => Mark::DareHandedOver,
+        let mark = match ending {
+            Ending::TimedOut => Some(Mark::DareTimedOut),
+            Ending::Outdated => Some(Mark::DareOutdated),
+            Ending::Superseded => Some(Mark::DareSuperseded),
+            Ending::Stuck => Some(Mark::DareStuck),
+            // No life comes by: a leader that leaves hands over first.
+            Ending::Removed => None,
+            Ending::HandedOver => Some(Mark::DareHandedOver),
+        };
+        if let Some(mark) = mark {
+            mark.reach();
         }
-        .reach();
         if led && self.config.execution == Execution::Speculative {
             reign.keep_executed(leading::ring_of(fabric), &mut self.log);
             if reign.backlog.has_commands() {
