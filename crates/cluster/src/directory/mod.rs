@@ -200,11 +200,23 @@ impl Directory {
     }
 
     /// Waits for the directory's lock.
+    ///
+    /// # Errors
+    /// When `martlet run` has it, which gives it back when its server ends, and not before.
     pub fn lock(&self) -> Outcome<Lock> {
         let path = self.0.join("lock");
         let doing = format!("cannot lock {}", path.display());
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).context(&doing)?;
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).context(&doing)?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                if let Some(server) = self.server() {
+                    let path = self.0.display();
+                    return Err(Fail::failed(format_args!("martlet run runs {server:?} in {path}; --dir names another directory")));
+                }
+                rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).context(&doing)?;
+            }
+            locked => locked.context(&doing)?,
+        }
         Ok(Lock { _file: file.into() })
     }
 
