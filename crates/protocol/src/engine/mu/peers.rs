@@ -83,15 +83,6 @@ impl Mu {
         }
     }
 
-    /// A process is gone for certain: somebody who knows says so. It may have come back from its disk since, which is another life of the same member.
-    pub fn handle_death(&mut self, process: ProcessId) {
-        for at in 0..self.peers.len() {
-            if self.peers[at].identity == process {
-                self.note_death(at, true);
-            }
-        }
-    }
-
     /// Lets go of the dead who belong to nothing any more, neither to the group nor to the view, and of lost connections with who is connected anew.
     pub(super) fn forget_departed(&mut self) {
         if !self.peers.iter().any(|p| p.watch.dead) {
