@@ -125,7 +125,7 @@ fn the_longest_command_takes_effect_and_a_longer_one_is_refused_with_the_limit(w
             MAX_COMMAND_BYTES
         }
     };
-    assert_eq!(limit < MAX_COMMAND_BYTES, way.engine == EngineKind::Mu, "a quarter of its log is less");
+    assert_eq!(limit < MAX_COMMAND_BYTES, way.engine.traits().elects(), "a quarter of its log is less");
     assert_eq!(replica.read(|text| text.0.len()), Ok(limit));
 }
 

@@ -15,7 +15,7 @@ pub fn cluster_that(name: &str, way: Way, count: u16) -> Cluster {
     let Way { engine, execution } = way;
     // Elections that soon hear who is there, and are slow to take anybody for gone.
     let election = ElectionConfig { heartbeat_us: 10_000, cap: 250, failure: 1, recovery: 2 };
-    let election = (engine == EngineKind::Mu).then_some(election);
+    let election = engine.traits().elects().then_some(election);
     let suffix = if execution == Execution::Committed { "-on-commit" } else { "" };
     let name = format!("{name}-{engine}{suffix}");
     Cluster::new(ClusterConfig { engine, execution, election, ..config(&name, count) }).expect("a good configuration")
@@ -34,6 +34,7 @@ macro_rules! in_every_way {
         in_every_way!(@ primary_backup, PrimaryBackup, Speculative: $($test),+);
         in_every_way!(@ mu, Mu, Speculative: $($test),+);
         in_every_way!(@ mu_on_commit, Mu, Committed: $($test),+);
+        in_every_way!(@ dare, Dare, Committed: $($test),+);
     };
     (@ $name:ident, $engine:ident, $execution:ident: $($test:ident),+) => {
         mod $name {
@@ -53,6 +54,9 @@ macro_rules! with_every_engine {
         }
         mod mu {
             $(#[test] fn $test() { super::$test(martlet::config::EngineKind::Mu); })+
+        }
+        mod dare {
+            $(#[test] fn $test() { super::$test(martlet::config::EngineKind::Dare); })+
         }
     };
 }

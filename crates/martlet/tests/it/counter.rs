@@ -27,7 +27,7 @@ impl Counters {
         let dir = std::env::temp_dir().join(format!("martlet-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a temporary directory");
         let mut config = ClusterConfig { engine, ..config(name, 3) };
-        if engine == EngineKind::Mu {
+        if engine.traits().elects() {
             // Its elections go by these beats; a failover more is nothing to this test.
             config.detector = DetectorConfig::default();
         }

@@ -283,7 +283,7 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
                 }
                 if now.taken >= 500 && !std::mem::replace(&mut asked, true) {
                     let told = Rc::clone(&load);
-                    let to = (way.engine == EngineKind::Mu).then_some(2);
+                    let to = way.engine.traits().hands_over_by_name.then_some(2);
                     here.transfer_leadership_with(to, move |result| told.borrow_mut().handed_over = Some(result));
                 }
                 while now.under_way < UNDER_WAY {
