@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use martlet::config::{EngineKind, Execution, Idle, ThreadsConfig};
+use martlet::config::{Execution, Idle, ThreadsConfig};
 use martlet::counters::Counter;
 use martlet::{CallError, Direct, Ended, Here, MAX_COMMAND_BYTES, Replica, Role, SessionCommand, Stop, StopError, Turn};
 
