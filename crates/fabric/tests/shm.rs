@@ -24,7 +24,7 @@ const PART: &str = "MARTLET_TEST_PART";
 const LIFE: RegionName = RegionName(1);
 const LANE: RegionName = RegionName(16);
 /// The death words of a child: one a watcher, with others between them.
-const DEATH: [usize; 3] = [8, 9, 24];
+const DEATH: [usize; 3] = [8, 16, 32];
 const LIFE_WORDS: usize = 64;
 /// Records of [`RECORD`] words in the lane.
 const RECORDS: u64 = 64;
@@ -127,6 +127,7 @@ fn be_a_child() {
     let number = |at: usize| words[at].parse::<u16>().expect("a number");
     match words[0] {
         "mortal" => mortal(words[1], number(2), number(3), words[4] == "spin"),
+        "guest" => guest(words[1], words[2]),
         "writer" => writer(words[1], number(2), number(3)),
         "victim" => {
             let pastime = match words[2] {
@@ -185,7 +186,7 @@ fn sigkill_marks_every_death_word_and_leaves_a_zombie() {
             while word.load(Ordering::Relaxed) & OWNER_DIED == 0 {
                 std::thread::yield_now();
             }
-            assert_eq!(word.load(Ordering::Relaxed), OWNER_DIED | WAITERS);
+            assert_eq!(u64::from(word.load(Ordering::Relaxed) as u32), OWNER_DIED | WAITERS);
         }
         assert_eq!(until(|| watcher.event()), PeerEvent::Gone { peer, certain: true });
         child.kill();
@@ -197,6 +198,76 @@ fn sigkill_marks_every_death_word_and_leaves_a_zombie() {
         assert_eq!((read(&mut watcher, life(peer, 3)), read(&mut watcher, life(peer, 4))), (5, 6));
         assert_eq!(watcher.event(), None, "it went once");
     }
+}
+
+/// A robust mutex that a program has in a file of its own, mapped shared.
+struct RobustMutex(*mut libc::pthread_mutex_t);
+
+impl RobustMutex {
+    fn map(path: &str) -> RobustMutex {
+        use std::os::fd::AsRawFd as _;
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("the file");
+        // SAFETY: the kernel chooses where the file's page is mapped.
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+        RobustMutex(at.cast())
+    }
+
+    /// In a new file.
+    fn make(path: &str) -> RobustMutex {
+        std::fs::write(path, [0; 4096]).expect("a file");
+        let mutex = RobustMutex::map(path);
+        let mut kind = std::mem::MaybeUninit::uninit();
+        // SAFETY: the first call initialises what the others use, and nobody else knows the mutex yet.
+        unsafe {
+            assert_eq!(libc::pthread_mutexattr_init(kind.as_mut_ptr()), 0);
+            assert_eq!(libc::pthread_mutexattr_setpshared(kind.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED), 0);
+            assert_eq!(libc::pthread_mutexattr_setrobust(kind.as_mut_ptr(), libc::PTHREAD_MUTEX_ROBUST), 0);
+            assert_eq!(libc::pthread_mutex_init(mutex.0, kind.as_ptr()), 0);
+        }
+        mutex
+    }
+
+    fn lock(&self) -> i32 {
+        // SAFETY: the mutex has been made, and stays mapped.
+        unsafe { libc::pthread_mutex_lock(self.0) }
+    }
+}
+
+/// A program that holds robust mutexes of its own, one since before its thread had death words and one since after that.
+fn guest(cluster: &str, path: &str) {
+    assert_eq!(RobustMutex::map(&format!("{path}.before")).lock(), 0);
+    let mut fabric = start(cluster, 1, PeerKind::Member);
+    let _held = DeathWords::register(&fabric.own_regions(), LIFE, &DEATH).expect("registered");
+    assert_eq!(RobustMutex::map(&format!("{path}.after")).lock(), 0);
+    fabric.open();
+    loop {
+        fabric.park(&[], None, |_| false);
+    }
+}
+
+/// TRAPS 56.
+#[test]
+fn a_guest_s_robust_mutexes_and_its_death_words_are_all_marked() {
+    let _alone = alone();
+    let cluster = unique_cluster();
+    let path = std::env::temp_dir().join(&cluster).to_str().expect("a plain path").to_owned();
+    let files = ["before", "after"].map(|which| format!("{path}.{which}"));
+    let mutexes = files.each_ref().map(|file| RobustMutex::make(file));
+    let mut watcher = start(&cluster, 0, PeerKind::Member);
+    let child = Process::start(&format!("guest {cluster} {path}"));
+    watcher.connect(NodeId(1));
+    let (peer, _) = up(&mut watcher);
+    assert_eq!(read(&mut watcher, life(peer, DEATH[0])) & OWNER_DIED, 0);
+    child.kill();
+    for mutex in &mutexes {
+        assert_eq!(mutex.lock(), libc::EOWNERDEAD, "what the program itself relies on");
+    }
+    for word in DEATH {
+        assert_eq!(u64::from(read(&mut watcher, life(peer, word)) as u32), OWNER_DIED | WAITERS, "what we rely on");
+    }
+    files.iter().for_each(|file| std::fs::remove_file(file).expect("ours"));
 }
 
 #[test]

@@ -12,7 +12,7 @@
 use martlet_fabric::Levels;
 
 /// The version of all encodings together, above the fabric's handshake.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The feature levels that this build can work at.
 pub const LEVELS: Levels = Levels { least: 1, most: 1 };

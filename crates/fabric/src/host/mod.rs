@@ -18,4 +18,4 @@ pub mod process;
 mod robust;
 
 pub use futex::WakeReason;
-pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, WAITERS};
+pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, WAITERS, WORDS_EACH};

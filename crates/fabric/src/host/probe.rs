@@ -21,7 +21,7 @@ use super::process;
 use super::robust::{DeathWords, OWNER_DIED};
 use crate::primitive::{AtomicU64, Ordering};
 
-/// The victim's death word.
+/// The victim's death word. On a cache line of its own.
 const DEATH: usize = 0;
 /// 1 once the victim is ready to be killed. On a cache line of its own.
 const READY: usize = 8;

@@ -4,13 +4,12 @@
 //! thread ends without having given them back, SIGKILL included, the kernel sets FUTEX_OWNER_DIED in each, clears the id, and wakes one
 //! waiter a word, before the process's memory is torn down: microseconds after the signal.
 //!
-//! The kernel knows one robust list a thread, and the C library has registered its own, for robust pthread mutexes. While a thread holds
-//! death words their list takes that place: **such a thread must not hold robust pthread mutexes**. The C library's list is put back when
-//! the words are given back.
+//! The kernel knows one robust list a thread, and it is the C library's, for robust pthread mutexes. So a death word is such a mutex, shared between processes, which
+//! its thread locks once and for all: the library enters it in the list, and whatever robust mutexes the rest of the program has stay in there beside it. A mutex is
+//! longer than its word: a death word takes [`WORDS_EACH`] words of the region, of which only the first means anything to others.
 
 use std::io;
 use std::marker::PhantomData;
-use std::ptr::NonNull;
 
 use super::futex;
 use super::memory::Area;
@@ -20,8 +19,15 @@ use crate::primitive::Ordering;
 pub const WAITERS: u64 = 0x8000_0000;
 /// FUTEX_OWNER_DIED: the thread that held the word has died.
 pub const OWNER_DIED: u64 = 0x4000_0000;
-/// The most entries of a list that the kernel walks: ROBUST_LIST_LIMIT.
-pub const MAX_WORDS: usize = 2048;
+/// FUTEX_TID_MASK: the thread's id.
+const TID_MASK: u64 = 0x3fff_ffff;
+/// The most death words of one thread: half of what the kernel walks of a list (ROBUST_LIST_LIMIT), so that the program's own mutexes have their place in there.
+pub const MAX_WORDS: usize = 1024;
+/// How far apart death words lie at least, in words: a cache line. The C library's mutex is no longer than that.
+pub const WORDS_EACH: usize = 8;
+/// Words that a mutex covers.
+const MUTEX_WORDS: usize = size_of::<libc::pthread_mutex_t>().div_ceil(8);
+const _: () = assert!(MUTEX_WORDS <= WORDS_EACH && align_of::<libc::pthread_mutex_t>() <= 8);
 
 /// Why death words were not registered.
 #[derive(Debug, thiserror::Error)]
@@ -29,49 +35,34 @@ pub enum DeathWordsError {
     /// The region was never declared.
     #[error("this process declares no public region {0}")]
     Region(u8),
-    /// A word that the region does not have.
-    #[error("word {word} of a region that has {words}")]
+    /// A word that the region does not have, or not with all that a death word takes.
+    #[error("a death word at word {word} of a region that has {words}; it takes {WORDS_EACH}")]
     Word {
         /// The index asked for.
         word: usize,
         /// How many words there are.
         words: usize,
     },
-    /// None, or more than the kernel walks.
+    /// Two of them, or one twice, closer to each other than [`WORDS_EACH`].
+    #[error("death words at words {0} and {1} of a region; each takes {WORDS_EACH}")]
+    Overlap(usize, usize),
+    /// None, or more than a thread may have.
     #[error("{0} death words; allowed are 1 to {MAX_WORDS}")]
     Count(usize),
-    /// The calling thread holds death words already.
-    #[error("this thread holds death words already")]
-    Twice,
-    /// The kernel refuses.
-    #[error("the kernel does not take the robust list: {0}")]
-    Kernel(#[from] io::Error),
-}
-
-/// `struct robust_list_head`: a ring of entries through itself. An entry's futex lies `futex_offset` bytes after the entry.
-#[repr(C)]
-struct Head {
-    list: *mut Entry,
-    futex_offset: isize,
-    pending: *mut Entry,
-}
-
-/// `struct robust_list`. As large as a word of a region, so that an array of entries runs beside the region at a constant distance.
-#[repr(C)]
-struct Entry {
-    next: *mut Entry,
-}
-
-/// What the kernel may look at until the thread ends: on the heap, where it stays.
-struct List {
-    head: Head,
-    /// One for each word from the first to the last registered one; some are in no list.
-    entries: Box<[Entry]>,
-}
-
-thread_local! {
-    /// The thread that holds some: its id, or 0. A fork has the value, and not the words.
-    static HELD: std::cell::Cell<i32> = const { std::cell::Cell::new(0) };
+    /// A thread holds it, or has died with it.
+    #[error("word {word} of the region, {value:#x}, is a death word already")]
+    Held {
+        /// Its index.
+        word: usize,
+        /// What it holds.
+        value: u64,
+    },
+    /// The C library keeps the futex of a mutex somewhere else than in its first four bytes.
+    #[error("this C library's mutexes are none that can serve as death words: the first word of one that is locked holds {0:#x}")]
+    Library(u64),
+    /// The system refuses.
+    #[error("a robust mutex cannot be had: {0}")]
+    Mutex(#[from] io::Error),
 }
 
 /// The death words of the thread that registered them. Dropping it on that thread gives them back: they read 0, which is a clean end and no
@@ -79,11 +70,9 @@ thread_local! {
 #[must_use = "dropped, the words are given back"]
 pub struct DeathWords {
     area: Area,
+    /// Those that are locked.
     words: Vec<usize>,
-    list: NonNull<List>,
-    /// The C library's list.
-    before: (*mut libc::c_void, usize),
-    /// Tied to its thread.
+    /// Tied to its thread: nobody else may unlock them.
     _thread: PhantomData<*const ()>,
 }
 
@@ -93,95 +82,93 @@ impl std::fmt::Debug for DeathWords {
     }
 }
 
-fn set_list(head: *const libc::c_void, len: usize) -> io::Result<()> {
-    // SAFETY: the call only records the address; what stands there is argued for where it is called.
-    let rc = unsafe { libc::syscall(libc::SYS_set_robust_list, head, len) };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// What a function of the pthread family returns.
+fn checked(error: libc::c_int) -> io::Result<()> {
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-fn get_list() -> io::Result<(*mut libc::c_void, usize)> {
-    let (mut head, mut len) = (std::ptr::null_mut::<libc::c_void>(), 0usize);
-    // SAFETY: the kernel stores a pointer and a length into two variables of those types.
-    let rc = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut head, &raw mut len) };
-    if rc == 0 { Ok((head, len)) } else { Err(io::Error::last_os_error()) }
+/// The mutex that begins at a word of the area.
+fn mutex(area: &Area, word: usize) -> *mut libc::pthread_mutex_t {
+    area.memory()[word..word + MUTEX_WORDS].as_ptr().cast_mut().cast()
+}
+
+/// Makes a robust mutex at a word of the area that takes no part in any, and locks it.
+fn lock(area: &Area, word: usize) -> io::Result<()> {
+    let mut kind = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
+    let kind = kind.as_mut_ptr();
+    // SAFETY: `kind` is initialised by the first call and used by those that follow. The mutex's words are ours to write (`register_in` checks that they are within the
+    // area, which `DeathWords` keeps mapped until the mutex is unlocked, and in no other mutex), and aligned. Others load its first word at any time: of that the
+    // library writes the low half, the futex, by atomic instructions, and the high half, a count that nobody looks at, by aligned stores.
+    unsafe {
+        checked(libc::pthread_mutexattr_init(kind))?;
+        let made = checked(libc::pthread_mutexattr_setpshared(kind, libc::PTHREAD_PROCESS_SHARED))
+            .and_then(|()| checked(libc::pthread_mutexattr_setrobust(kind, libc::PTHREAD_MUTEX_ROBUST)))
+            .and_then(|()| checked(libc::pthread_mutex_init(mutex(area, word), kind)));
+        libc::pthread_mutexattr_destroy(kind);
+        made?;
+        checked(libc::pthread_mutex_lock(mutex(area, word)))
+    }
+}
+
+/// Unlocks it, and leaves zeros.
+fn unlock(area: &Area, word: usize) {
+    // SAFETY: the mutex was locked by `lock`, on this thread, and its memory is still mapped.
+    let unlocked = unsafe { checked(libc::pthread_mutex_unlock(mutex(area, word))) };
+    match unlocked {
+        // It is in no list any more, and nobody waits to lock it.
+        Ok(()) => area.memory()[word..word + MUTEX_WORDS].iter().for_each(|word| word.store(0, Ordering::Release)),
+        // As in the child of a fork that held it: there it is in no list either.
+        Err(error) => tracing::error!(%error, "a death word cannot be given back"),
+    }
 }
 
 impl DeathWords {
     /// Registers words of an area, by index, as the calling thread's death words: one for each watcher, since the kernel wakes one waiter a word. From the return on
-    /// each holds the thread's id and [`WAITERS`]. Nobody else may write them.
+    /// each holds the thread's id and [`WAITERS`] in its low half. Nobody else may write them, nor the [`WORDS_EACH`] words that begin with each.
     pub(crate) fn register_in(area: Area, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
         let mut words = words.to_vec();
         words.sort_unstable();
-        words.dedup();
         let memory = area.memory();
-        let (Some(&first), Some(&last)) = (words.first(), words.last()) else {
-            return Err(DeathWordsError::Count(0));
-        };
-        if words.len() > MAX_WORDS {
+        if words.is_empty() || words.len() > MAX_WORDS {
             return Err(DeathWordsError::Count(words.len()));
         }
-        if last >= memory.len() {
-            return Err(DeathWordsError::Word { word: last, words: memory.len() });
+        if let Some(near) = words.windows(2).find(|pair| pair[1] - pair[0] < WORDS_EACH) {
+            return Err(DeathWordsError::Overlap(near[0], near[1]));
         }
-        let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        if HELD.get() == tid {
-            return Err(DeathWordsError::Twice);
+        if let Some(&word) = words.iter().find(|word| word.saturating_add(WORDS_EACH) > memory.len()) {
+            return Err(DeathWordsError::Word { word, words: memory.len() });
         }
-        let before = get_list()?;
-
-        let entries = (first..=last).map(|_| Entry { next: std::ptr::null_mut() }).collect();
-        let head = Head { list: std::ptr::null_mut(), futex_offset: 0, pending: std::ptr::null_mut() };
-        let list = NonNull::from(Box::leak(Box::new(List { head, entries })));
-        // SAFETY: `list` has just been leaked; nobody else knows it.
-        let whole = unsafe { &mut *list.as_ptr() };
-        let base = whole.entries.as_mut_ptr();
-        let end = (&raw mut whole.head).cast::<Entry>();
-        // Entry `i - first` belongs to word `i`, so the distance between an entry and its futex is the same for all.
-        whole.head.futex_offset = (memory.as_ptr() as isize).wrapping_add((first * 8) as isize).wrapping_sub(base as isize);
-        let mut next = end;
-        for word in words.iter().rev() {
-            // SAFETY: `word` is between `first` and `last`, and there is an entry for each of those.
-            let entry = unsafe { base.add(word - first) };
-            // SAFETY: as above; the entry is ours alone so far.
-            unsafe { (*entry).next = next };
-            next = entry;
+        let value = |word: usize| memory[word].load(Ordering::Acquire);
+        if let Some(&word) = words.iter().find(|word| value(**word) != 0) {
+            return Err(DeathWordsError::Held { word, value: value(word) });
         }
-        whole.head.list = next;
-
-        // From here on the kernel would act for words that hold our id; none does yet. The list stays where it is until `drop` has put the
-        // old one back, or for ever.
-        if let Err(error) = set_list((&raw const whole.head).cast(), size_of::<Head>()) {
-            // SAFETY: leaked above and not registered, so this is its only owner.
-            drop(unsafe { Box::from_raw(list.as_ptr()) });
-            return Err(error.into());
+        let mut held = DeathWords { area: area.clone(), words: Vec::with_capacity(words.len()), _thread: PhantomData };
+        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u64;
+        // The last first: the list is walked from what was entered last.
+        for &word in words.iter().rev() {
+            lock(&area, word)?;
+            held.words.push(word);
+            let found = value(word);
+            if found & TID_MASK != tid {
+                return Err(DeathWordsError::Library(found));
+            }
+            memory[word].fetch_or(WAITERS, Ordering::Release);
         }
-        HELD.set(tid);
-        for word in &words {
-            memory[*word].store(tid as u64 | WAITERS, Ordering::Release);
-        }
-        Ok(DeathWords { area, words, list, before, _thread: PhantomData })
+        Ok(held)
     }
 
-    /// The word's value while this thread lives: its id and [`WAITERS`].
+    /// What the low half of each word is while this thread lives: its id and [`WAITERS`].
     pub fn value(&self) -> u64 {
-        self.area.memory()[self.words[0]].load(Ordering::Relaxed)
+        self.area.memory()[self.words[0]].load(Ordering::Relaxed) & (WAITERS | OWNER_DIED | TID_MASK)
     }
 }
 
 impl Drop for DeathWords {
     fn drop(&mut self) {
-        // First the words, so that the kernel finds none of ours whenever we are killed: a clean end is no death.
         for word in &self.words {
-            self.area.memory()[*word].store(0, Ordering::Release);
+            unlock(&self.area, *word);
         }
-        match set_list(self.before.0, self.before.1) {
-            // SAFETY: leaked by `register_in` for this value alone, and the kernel no longer knows it.
-            Ok(()) => drop(unsafe { Box::from_raw(self.list.as_ptr()) }),
-            // The kernel keeps the list, so it must stay; its words hold nobody's id.
-            Err(error) => tracing::error!(%error, "the C library's robust list could not be put back"),
-        }
-        HELD.set(0);
-        // A process that waits for a change of a word learns of the clean end too.
+        // A process that waits for a change of a word learns of the clean end too: the library wakes one waiter, which may not be all.
         for word in &self.words {
             futex::wake_word(&self.area.memory()[*word]);
         }
@@ -198,30 +185,36 @@ mod tests {
         Area::new(&Map::new(&fd, 0, 4096, Access::ReadWrite, false).expect("map"), 0, 4096)
     }
 
+    /// The half of a word that the kernel knows.
     fn load(area: &Area, word: usize) -> u64 {
-        area.memory()[word].load(Ordering::Acquire)
+        area.memory()[word].load(Ordering::Acquire) & (WAITERS | OWNER_DIED | TID_MASK)
     }
 
     #[test]
     fn a_thread_that_ends_without_giving_back_is_dead_in_every_word() {
         let area = area();
         let theirs = area.clone();
-        let words = [3, 9, 10, 200];
+        let words = [8, 16, 24, 200];
         std::thread::spawn(move || {
             let held = DeathWords::register_in(theirs.clone(), &words).expect("registered");
             for word in words {
                 assert_eq!(load(&theirs, word), held.value());
-                assert_ne!(held.value() & 0x3fff_ffff, 0);
+                assert_ne!(held.value() & TID_MASK, 0);
             }
             std::mem::forget(held);
         })
         .join()
         .expect("the thread ends");
         // `join` waits for the thread's memory to be given back, which the kernel does after it has walked the robust list.
-        for word in 0..area.memory().len() {
-            let expected = if words.contains(&word) { OWNER_DIED | WAITERS } else { 0 };
-            assert_eq!(load(&area, word), expected, "word {word}");
+        for word in words {
+            assert_eq!(load(&area, word), OWNER_DIED | WAITERS, "word {word}");
         }
+        assert!(
+            (0..8).chain(32..200).chain(208..512).all(|word| area.memory()[word].load(Ordering::Acquire) == 0),
+            "what lies beside is untouched"
+        );
+        let error = DeathWords::register_in(area, &[16]).expect_err("somebody has died with it");
+        assert!(error.to_string().ends_with("is a death word already"), "{error}");
     }
 
     #[test]
@@ -229,29 +222,68 @@ mod tests {
         let area = area();
         let theirs = area.clone();
         std::thread::spawn(move || {
-            let before = get_list().expect("the C library's list");
-            let held = DeathWords::register_in(theirs.clone(), &[1, 2]).expect("registered");
-            assert_ne!(get_list().expect("ours"), before);
-            assert!(matches!(DeathWords::register_in(theirs.clone(), &[3]), Err(DeathWordsError::Twice)));
+            let held = DeathWords::register_in(theirs.clone(), &[8, 16]).expect("registered");
+            assert!(matches!(DeathWords::register_in(theirs.clone(), &[16]), Err(DeathWordsError::Held { word: 16, .. })));
+            // In any order, among others.
+            let more = DeathWords::register_in(theirs.clone(), &[32]).expect("registered");
             drop(held);
-            assert_eq!(get_list().expect("put back"), before);
+            assert_eq!(load(&theirs, 32), more.value());
+            drop(more);
             // Again, after having been given back.
-            drop(DeathWords::register_in(theirs, &[5]).expect("registered"));
+            drop(DeathWords::register_in(theirs, &[8]).expect("registered"));
         })
         .join()
         .expect("the thread ends");
-        assert!((0..16).all(|word| load(&area, word) == 0));
+        assert!(area.memory().iter().all(|word| word.load(Ordering::Acquire) == 0));
+    }
+
+    /// A robust mutex of the program's own, in memory that lives as long as the process.
+    fn robust_mutex() -> *mut libc::pthread_mutex_t {
+        let area = Box::leak(Box::new(area()));
+        lock(area, 0).expect("a mutex");
+        // SAFETY: this thread has just locked it.
+        assert_eq!(unsafe { libc::pthread_mutex_unlock(mutex(area, 0)) }, 0);
+        mutex(area, 0)
+    }
+
+    /// TRAPS 56: a program's own robust mutexes go on working on a thread that has death words, whichever was there first.
+    #[test]
+    fn trap_56_a_thread_with_death_words_may_hold_robust_mutexes() {
+        let area = area();
+        let theirs = area.clone();
+        let mutexes = [robust_mutex(), robust_mutex(), robust_mutex()].map(|mutex| mutex.addr());
+        std::thread::spawn(move || {
+            let [before, between, released] = mutexes.map(std::ptr::with_exposed_provenance_mut::<libc::pthread_mutex_t>);
+            // SAFETY: all three are robust mutexes that live as long as the process, and only the last is unlocked, after this thread has locked it.
+            unsafe {
+                assert_eq!(libc::pthread_mutex_lock(before), 0);
+                let first = DeathWords::register_in(theirs.clone(), &[8]).expect("registered");
+                assert_eq!(libc::pthread_mutex_lock(released), 0);
+                assert_eq!(libc::pthread_mutex_lock(between), 0);
+                std::mem::forget(DeathWords::register_in(theirs, &[16, 24]).expect("registered"));
+                drop(first);
+                assert_eq!(libc::pthread_mutex_unlock(released), 0);
+            }
+        })
+        .join()
+        .expect("the thread ends");
+        let outcomes = mutexes.map(|mutex| {
+            // SAFETY: as above.
+            unsafe { libc::pthread_mutex_lock(std::ptr::with_exposed_provenance_mut(mutex)) }
+        });
+        assert_eq!(outcomes, [libc::EOWNERDEAD, libc::EOWNERDEAD, 0]);
+        assert_eq!([8, 16, 24].map(|word| load(&area, word)), [0, OWNER_DIED | WAITERS, OWNER_DIED | WAITERS]);
     }
 
     #[test]
     fn a_fork_of_a_thread_that_holds_words_holds_none_and_may_register_its_own() {
         let theirs = area();
         std::thread::spawn(move || {
-            let held = DeathWords::register_in(theirs, &[1]).expect("registered");
+            let held = DeathWords::register_in(theirs, &[8]).expect("registered");
             // SAFETY: the child has this thread alone, maps memory, makes system calls, and ends.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                let own = DeathWords::register_in(area(), &[2]);
+                let own = DeathWords::register_in(area(), &[16]);
                 // SAFETY: it ends the child at once.
                 unsafe { libc::_exit(i32::from(own.is_err())) };
             }
@@ -269,7 +301,9 @@ mod tests {
     fn words_that_are_not_there_are_named() {
         let area = area();
         assert!(matches!(DeathWords::register_in(area.clone(), &[]), Err(DeathWordsError::Count(0))));
-        let error = DeathWords::register_in(area, &[4, 512]).expect_err("beyond the end");
-        assert_eq!(error.to_string(), "word 512 of a region that has 512");
+        let error = DeathWords::register_in(area.clone(), &[8, 505]).expect_err("beyond the end");
+        assert_eq!(error.to_string(), "a death word at word 505 of a region that has 512; it takes 8");
+        let error = DeathWords::register_in(area, &[8, 20, 24]).expect_err("too close");
+        assert_eq!(error.to_string(), "death words at words 20 and 24 of a region; each takes 8");
     }
 }

@@ -72,7 +72,7 @@ impl<M: StateMachine> Direct<M> {
     /// Runs the replica on this thread until it is asked to end, and the program with it: `turn` is called in each turn of the replica's, whatever that is just
     /// then, from when it is on the fabric on. It must not block; while it runs, everything waits that waits for this replica.
     ///
-    /// The thread is placed as [`Builder::threads`](super::Builder::threads) says, and stays so. It must hold no robust pthread mutex.
+    /// The thread is placed as [`Builder::threads`](super::Builder::threads) says, and stays so.
     ///
     /// When the end has been asked for, and whenever the replica is to begin anew, `turn` is still called after answers have come, so that they can be passed on;
     /// what it asks for then is answered in the next life, or is told that there is none ([`CallError::ShuttingDown`]). All callbacks have been called when

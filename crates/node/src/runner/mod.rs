@@ -197,7 +197,7 @@ pub enum RunError {
 /// `machine` is the application's state, empty. It is emptied again whenever the node is excluded by the others, which happens to a node
 /// that was paused for too long: it then starts over as a new incarnation and receives the state from them.
 ///
-/// Of the process it changes what the [policy](ProcessPolicy) in `hooks` allows. The calling thread must hold no robust pthread mutex.
+/// Of the process it changes what the [policy](ProcessPolicy) in `hooks` allows.
 ///
 /// # Errors
 /// See [`RunError`]. When it returns one, nothing is left behind.

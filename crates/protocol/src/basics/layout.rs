@@ -5,7 +5,7 @@ use martlet_fabric::{RegionName, RegionSpec, Token, ring};
 /// The most processes that one view can list, coordinators and others together.
 pub const MAX_MEMBERS: usize = 16;
 /// The most threads of one process that may act for it.
-pub const MAX_ACTING_THREADS: usize = 4;
+pub const MAX_ACTING_THREADS: usize = 64;
 /// The most processes that watch one thread's death, each with a word of its own, since the kernel wakes one waiter a word.
 pub const MAX_WATCHERS: usize = MAX_MEMBERS;
 /// Consensus slots kept per acceptor; view `v` uses slot `v % SLOTS`, told apart by the generation in the word.
@@ -55,14 +55,16 @@ pub mod life {
     /// What the owner shows as a lease cache: a [`CacheWord`](crate::membership::cache::CacheWord); 0 where it is none. Owner; only upwards.
     pub const CACHE: usize = 4;
     /// First of the death words: `[thread][watcher]`, robust futex words in the low 32 bits. The owner stores its thread id and the waiters
-    /// bit; the kernel sets [`OWNER_DIED`] when that thread dies; a clean end of the thread stores 0.
+    /// bit; the kernel sets [`OWNER_DIED`] when that thread dies; a clean end of the thread stores 0. The high 32 bits mean nothing, nor do the words between two of them.
     pub const DEATH: usize = 8;
+    /// How far apart they lie: each is the first word of a mutex of the owner's C library, by which the kernel knows of it.
+    pub const DEATH_STRIDE: usize = 8;
     /// The word of one thread for one watcher. `watcher` is the watcher's node number, modulo [`MAX_WATCHERS`].
     pub const fn death(thread: usize, watcher: usize) -> usize {
-        DEATH + thread * MAX_WATCHERS + watcher % MAX_WATCHERS
+        DEATH + (thread * MAX_WATCHERS + watcher % MAX_WATCHERS) * DEATH_STRIDE
     }
     /// Words in the region.
-    pub const WORDS: usize = DEATH + MAX_ACTING_THREADS * MAX_WATCHERS;
+    pub const WORDS: usize = death(MAX_ACTING_THREADS, 0);
     /// What the kernel sets in a robust futex word when its owner dies: FUTEX_OWNER_DIED.
     pub const OWNER_DIED: u64 = 0x4000_0000;
     /// FUTEX_WAITERS: makes the kernel wake a waiter when it sets [`OWNER_DIED`].

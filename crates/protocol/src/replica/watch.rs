@@ -24,7 +24,7 @@ pub struct Watch<S> {
     reading: Option<Time>,
     threads: usize,
     words: [u64; MAX_ACTING_THREADS],
-    asked: u8,
+    asked: u64,
     /// What it says that it is; `None` until it was first read.
     pub status: Option<S>,
 }
@@ -136,7 +136,7 @@ impl<S> Watch<S> {
     ) {
         let word = |index: usize| Remote { peer, region: Region::Public(LIFE), offset: index * 8 };
         if self.threads == 0 && !self.dead && self.asked == 0 {
-            self.asked = u8::MAX;
+            self.asked = u64::MAX;
             fabric.read_word(word(life::THREADS), threads);
         }
         for thread in 0..self.threads {

@@ -247,22 +247,22 @@ fn a_watched_word_wakes_the_sleeper() {
     let parked = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let held = crate::host::DeathWords::register(&regions, PUBLIC, &[9]).expect("registered");
+            let held = crate::host::DeathWords::register(&regions, PUBLIC, &[16]).expect("registered");
             registered.store(true, Ordering::SeqCst);
             until(|| parked.load(Ordering::SeqCst).then_some(()));
             // Ends without giving back: a death.
             std::mem::forget(held);
         });
         until(|| registered.load(Ordering::SeqCst).then_some(()));
-        let now = a.peer_memory(to_b, PUBLIC).expect("mapped")[9].load(Ordering::Acquire);
-        let word = ParkWord { at: public(to_b, 72), expected: now as u32 };
+        let now = a.peer_memory(to_b, PUBLIC).expect("mapped")[16].load(Ordering::Acquire);
+        let word = ParkWord { at: public(to_b, 128), expected: now as u32 };
         let reason = a.park(&[word], None, |_| {
             parked.store(true, Ordering::SeqCst);
             false
         });
         // Before the wait or during it: either way it is this word.
         assert!(matches!(reason, WakeReason::Word(0) | WakeReason::Nudged), "{reason:?}");
-        until(|| (a.peer_memory(to_b, PUBLIC).expect("mapped")[9].load(Ordering::Acquire) & crate::host::OWNER_DIED != 0).then_some(()));
+        until(|| (a.peer_memory(to_b, PUBLIC).expect("mapped")[16].load(Ordering::Acquire) & crate::host::OWNER_DIED != 0).then_some(()));
     });
 }
 
@@ -313,13 +313,13 @@ fn a_vigil_ends_by_a_nudge_a_death_a_word_or_its_keepers_state() {
     let (told, tid) = std::sync::mpsc::channel();
     let (die, dying) = std::sync::mpsc::channel::<()>();
     let victim = std::thread::spawn(move || {
-        let held = crate::host::DeathWords::register(&regions, PUBLIC, &[9]).expect("registered");
+        let held = crate::host::DeathWords::register(&regions, PUBLIC, &[16]).expect("registered");
         told.send(held.value()).expect("it listens");
         // Ends without giving back: a death.
         std::mem::forget(held);
         dying.recv().expect("told to");
     });
-    let words = [word(24, 0), word(72, tid.recv().expect("registered") as u32)];
+    let words = [word(24, 0), word(128, tid.recv().expect("registered") as u32)];
     let (vigil, ended) = (a.vigil(&words), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {

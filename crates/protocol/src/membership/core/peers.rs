@@ -30,7 +30,7 @@ pub(super) struct Peer {
     threads: usize,
     words: [u64; MAX_ACTING_THREADS],
     /// Death words asked for and not answered, a bit each.
-    asked: u8,
+    asked: u64,
     score: Score,
     silence: Silence,
     /// Whom it hears, as its last broadcast said: bits by place in the view.
