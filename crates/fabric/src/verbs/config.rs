@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::carrier::Carrier;
 use super::device::{Device, DeviceChoice, DeviceError};
 use super::endpoint::VerbsFabric;
-use super::fences::{self, FenceTrial};
 use super::group::{Group, Multicast};
 use super::mail::Mail;
 use super::peer::{Card, Own, Peer};
@@ -48,8 +47,6 @@ pub struct VerbsConfig {
     pub device: DeviceChoice,
     /// How long requests wait for an answer.
     pub patience: Patience,
-    /// How often it is tried before the start, some 50 ms each time, whether what revokes is a fence on this device (see [`super::try_fences`]).
-    pub fence_trials: u32,
     /// Whether regions of 2 MiB and more, and lanes of as much for one peer, are in huge pages: the card then has fewer pages to look up.
     pub huge_pages: bool,
     /// Whether datagrams to all members go to a multicast group of the network; members only.
@@ -57,7 +54,7 @@ pub struct VerbsConfig {
 }
 
 impl VerbsConfig {
-    /// The usual: a private protocol, the first device with an active port, its default address, [`DEFAULT_MAX_CLIENTS`], half a second of patience, no listening, no trials,
+    /// The usual: a private protocol, the first device with an active port, its default address, [`DEFAULT_MAX_CLIENTS`], half a second of patience, no listening,
     /// no multicast.
     pub fn new(cluster: &str, key: &[u8], identity: Identity, members: RegionSpec, clients: RegionSpec) -> VerbsConfig {
         VerbsConfig {
@@ -72,7 +69,6 @@ impl VerbsConfig {
             max_clients: DEFAULT_MAX_CLIENTS,
             device: DeviceChoice::default(),
             patience: Patience::default(),
-            fence_trials: 0,
             huge_pages: false,
             multicast: Multicast::Off,
         }
@@ -105,14 +101,6 @@ pub enum StartError {
         at: SocketAddr,
         /// Why it failed.
         source: io::Error,
-    },
-    /// What revokes is no fence there.
-    #[error("device {device} cannot be trusted with lanes: {trial}")]
-    NoFence {
-        /// The device.
-        device: String,
-        /// What was found.
-        trial: FenceTrial,
     },
     /// The device, or its network, has no multicast as it was asked for.
     #[error("device {device} cannot multicast: {why}; without `multicast` below [verbs] each member gets its own datagrams")]
@@ -155,7 +143,6 @@ impl VerbsFabric {
             max_clients,
             device,
             patience,
-            fence_trials,
             huge_pages,
             multicast,
         } = config;
@@ -167,7 +154,6 @@ impl VerbsFabric {
         let listener = listen.map(|at| stream::listen(at).map_err(|source| StartError::Listen { at, source })).transpose()?;
         let listens_at = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let device = Device::open(&device)?;
-        prove(&device, fence_trials)?;
         let queue = || CompletionQueue::new(&device, COMPLETIONS).map_err(system("cannot make a completion queue"));
         let group = Group::join(&device, multicast, &party.cluster, &party.key)
             .map_err(|why| StartError::Multicast { device: device.name.clone(), why })?;
@@ -190,20 +176,6 @@ impl VerbsFabric {
             .map_err(system("cannot start the bootstrap thread"))?;
         Ok(VerbsFabric::new(identity, card, mail, ourselves, shared, thread, listens_at))
     }
-}
-
-/// Refuses a device on which something was stored after it had been revoked.
-fn prove(device: &Arc<Device>, rounds: u32) -> Result<(), StartError> {
-    if rounds == 0 {
-        return Ok(());
-    }
-    match fences::prove(device, rounds) {
-        Ok(trial) if trial.late > 0 => return Err(StartError::NoFence { device: device.name.clone(), trial }),
-        Ok(trial) => tracing::info!(device = device.name, "{trial}"),
-        // A busy host, or a link that loses much, is no reason to stay away.
-        Err(error) => tracing::warn!(device = device.name, %error, "it could not be tried whether what revokes is a fence"),
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -100,11 +100,6 @@ pub fn try_fences(owner: &DeviceChoice, writer: &DeviceChoice, rounds: u32) -> R
     Fence::ALL.into_iter().map(|fence| attempt(&owner, &writer, fence, rounds).map_err(system)).collect()
 }
 
-/// Tries what this backend revokes by, with a writer and an owner on this device.
-pub(super) fn prove(device: &Arc<Device>, rounds: u32) -> io::Result<FenceTrial> {
-    attempt(device, device, Fence::CHOSEN, rounds)
-}
-
 fn attempt(owner: &Arc<Device>, writer: &Arc<Device>, fence: Fence, rounds: u32) -> io::Result<FenceTrial> {
     let mut trial = FenceTrial { fence, rounds: 0, late: 0, refused: None };
     let mut in_vain = 0;

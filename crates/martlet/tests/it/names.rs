@@ -61,9 +61,6 @@ fn of_run(error: RunError) -> Option<PathBuf> {
                 FabricError::Verbs(VerbsError::Device(error)) => {
                     let _: DeviceError = error;
                 }
-                FabricError::Verbs(VerbsError::NoFence { device: _, trial }) => {
-                    let _: FenceTrial = trial;
-                }
                 FabricError::Shm(_) | FabricError::Verbs(_) | FabricError::Ethernet(_) => {}
             }
             None

@@ -33,7 +33,7 @@ mod verbs;
 pub mod errors {
     pub use martlet_fabric::ethernet::StartError as EthernetError;
     pub use martlet_fabric::shm::StartError as ShmError;
-    pub use martlet_fabric::verbs::{DeviceError, FenceTrial, StartError as VerbsError};
+    pub use martlet_fabric::verbs::{DeviceError, StartError as VerbsError};
 }
 
 /// Why an endpoint did not start, on whatever backend.

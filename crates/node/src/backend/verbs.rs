@@ -36,9 +36,6 @@ fn config(cluster: &Cluster, identity: Identity, device: DeviceChoice) -> VerbsC
     }
 }
 
-/// How often a node tries whether what takes a lane away is a fence on its device, before it lets anybody in: a fifth of a second.
-const FENCE_TRIALS: u32 = 4;
-
 fn address_of(cluster: &Cluster, node: NodeId) -> SocketAddr {
     cluster.node(node).and_then(NodeEntry::meeting_point).expect("a validated cluster on RDMA has an address for each node")
 }
@@ -52,7 +49,7 @@ impl Backend for VerbsFabric {
     fn start_node(settings: &Settings, identity: Identity) -> Result<VerbsFabric, StartError> {
         let config = config(settings.cluster(), identity, settings.verbs_device());
         let listen = settings.verbs_listen();
-        Ok(VerbsFabric::start(VerbsConfig { listen, closed: true, fence_trials: FENCE_TRIALS, ..config })?)
+        Ok(VerbsFabric::start(VerbsConfig { listen, closed: true, ..config })?)
     }
 
     fn start_client(cluster: &Cluster, identity: Identity) -> Result<VerbsFabric, StartError> {
