@@ -7,7 +7,6 @@ mod endpoint;
 mod fabric;
 mod failover;
 mod kv;
-mod pauses;
 mod raise;
 mod redis_server;
 mod replicate;
@@ -43,7 +42,6 @@ enum Bench {
     Fabric(fabric::Arguments),
     Failover(failover::Arguments),
     Kv(kv::Arguments),
-    Pauses(pauses::Arguments),
     Replicate(replicate::Arguments),
     Turns(turns::Arguments),
     /// The machine itself: only the reference figures.
@@ -72,7 +70,6 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         Bench::Fabric(arguments) => fabric::run(arguments, &mut report, &interrupt)?,
         Bench::Failover(arguments) => failover::run(arguments, &mut report, &interrupt)?,
         Bench::Kv(arguments) => kv::run(arguments, &mut report, &interrupt)?,
-        Bench::Pauses(arguments) => pauses::run(arguments, &mut report, &interrupt)?,
         Bench::Replicate(arguments) => replicate::run(arguments, &mut report, &interrupt)?,
         Bench::Turns(arguments) => turns::run(arguments, &mut report, &interrupt)?,
         Bench::Reference => {}
@@ -86,8 +83,6 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
 pub enum Helper {
     /// Wait to be killed.
     Victim(victim::Arguments),
-    /// Be a node whose pauses are measured.
-    PausesNode(pauses::node::Arguments),
     /// Be a replica of an application whose requests are measured.
     AttachedNode(replicate::attached::node::Arguments),
     /// Sleep on a core, and work when told to.
@@ -101,7 +96,6 @@ pub enum Helper {
 pub fn run_helper(helper: &Helper) -> Outcome {
     match helper {
         Helper::Victim(arguments) => victim::run(arguments),
-        Helper::PausesNode(arguments) => pauses::node::run(arguments),
         Helper::AttachedNode(arguments) => replicate::attached::node::run(arguments),
         Helper::Sleeper(arguments) => turns::sleep(arguments),
     }
