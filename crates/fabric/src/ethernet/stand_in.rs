@@ -42,10 +42,14 @@ pub(super) fn run(line: &Arc<Line>) {
         let mut fds = [PollFd::from_borrowed_fd(line.answers.as_fd(), PollFlags::IN)];
         // A signal ends it early, and so may anything.
         let _ = poll(&mut fds, Some(&timeout));
-        if line.polled.load(Ordering::Relaxed) == seen
-            && let Some(mut serving) = line.try_guard()
-        {
-            serving.serve(line);
+        if line.polled.load(Ordering::Relaxed) != seen {
+            continue;
+        }
+        match line.try_guard() {
+            Some(mut serving) => drop(serving.serve(line)),
+            // The endpoint's thread serves, or was kept from running while it did: packets wait, so the next wait for them would be none. Where this thread runs before
+            // ordinary ones, it would keep a core from the one that it waits for.
+            None => std::thread::sleep(AFTER),
         }
     }
 }
@@ -58,5 +62,32 @@ fn come_first() {
     let refused = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameters) } != 0;
     if refused {
         tracing::debug!("the thread that serves while the node is busy runs as an ordinary one: real-time scheduling is not allowed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::time::{ClockId, clock_gettime};
+
+    use super::*;
+
+    /// Before ordinary threads it comes at once, so that it would keep the one with the guard from its core for as long as the system bears that.
+    #[test]
+    fn it_leaves_its_core_to_the_one_that_has_the_guard() {
+        let line = Arc::new(Line::open(Some(([127, 0, 0, 1], 0).into()), false).expect("sockets"));
+        let guard = line.guard();
+        // A packet that nobody takes.
+        let at = line.answers.local_addr().expect("bound");
+        line.asks.send_to(&[0; 48], at).expect("sent");
+        let of = line.clone();
+        let thread = std::thread::spawn(move || {
+            run(&of);
+            clock_gettime(ClockId::ThreadCPUTime)
+        });
+        std::thread::sleep(300 * AFTER);
+        line.stop.store(true, Ordering::Release);
+        let used = thread.join().expect("it ends");
+        drop(guard);
+        assert!(used.tv_sec == 0 && used.tv_nsec < 150_000_000, "{used:?} of a core in 300 ms, with nothing to do");
     }
 }
