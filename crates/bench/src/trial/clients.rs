@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use martlet_cluster::clients::{FabricClient, Waiting};
 use martlet_cluster::fail::{Context as _, Outcome};
-use martlet_kv::client::Value;
+use martlet_kv::client::{UNCERTAIN, Value};
 use martlet_node::config::{Idle, Priority};
 use martlet_node::sched;
 use martlet_sim::linearizability::kv::{Action, Bytes, Input, Output};
@@ -62,6 +62,8 @@ impl Caller for FabricClient {
         match self.request(args, |answer| output(&input.action, answer.reply)) {
             Ok(Some(reply)) => reply,
             Ok(None) => Reply::Unknown,
+            // It was given up, and why is known; a node may have it all the same.
+            Err(_) if self.was_sent() => Reply::Unknown,
             Err(refused) => Reply::Refused(refused.to_string()),
         }
     }
@@ -76,7 +78,23 @@ fn output(action: &Action, reply: &[u8]) -> Reply {
         (Action::Add(_), Some(Value::Int(n))) => Reply::Output(Output::Number(n)),
         (Action::Append(_), Some(Value::Int(n))) => Reply::Output(Output::Length(n as u64)),
         (Action::Add(_), Some(Value::Error(text))) if text.windows(7).any(|part| part == b"integer") => Reply::Output(Output::Refused),
+        (_, Some(Value::Error(text))) if text.split(|byte| *byte == b' ').next() == Some(UNCERTAIN.as_bytes()) => Reply::Unknown,
         // A wrong kind of reply must not pass for a right one: no model returns it.
         _ => Reply::Refused(format!("an unfit reply: {}", reply.escape_ascii())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store is not blamed for what it never denied: an error that leaves open what has happened is no refusal.
+    #[test]
+    fn only_a_refusal_says_that_nothing_has_happened() {
+        let put = Action::Put("v".into());
+        assert_eq!(output(&put, b"+OK\r\n"), Reply::Output(Output::Done));
+        assert_eq!(output(&put, format!("-{UNCERTAIN} the session has ended\r\n").as_bytes()), Reply::Unknown);
+        assert!(matches!(output(&put, b"-OOM no memory\r\n"), Reply::Refused(_)));
+        assert!(matches!(output(&put, format!("-{UNCERTAIN}LY what\r\n").as_bytes()), Reply::Refused(_)));
     }
 }

@@ -24,6 +24,7 @@ use self::node::{Node, PROGRESS, REQUEST, token};
 pub(crate) use self::rehearser::Rehearser;
 pub use self::value::Value;
 use crate::frontend::fabric::MAX_UNCONFIRMED;
+pub use crate::frontend::fabric::UNCERTAIN;
 use crate::frontend::fabric::wire::{self, Answer as Wire};
 
 /// The most arguments of one request, its name included.

@@ -416,12 +416,46 @@ fn a_session_that_ended_while_its_client_lived_executes_nothing_again() {
         server.learn();
     }
     let reply = cluster.answer(seq);
-    assert!(reply.starts_with(b"-ERR the session has ended in your absence"), "{}", reply.escape_ascii());
+    assert!(reply.starts_with(b"-UNCERTAIN the session has ended in your absence"), "{}", reply.escape_ascii());
     assert_eq!(stored(&mut cluster).as_deref(), Some(&b"2"[..]), "not executed twice");
     // What it asks from now on is executed.
     cluster.callers[0].posted = 2;
     cluster.callers[0].answered = 2;
     cluster.run_to(5);
+}
+
+/// Between hosts connections end while both ends live, and clients come back at once: how long ago the reign began, or another connection of theirs ended, is no reason
+/// to forget what they were answered.
+#[test]
+fn a_session_is_kept_from_the_time_when_its_client_was_last_seen() {
+    let mut cluster = Cluster::new(7, 3, 1, |_| Faults::calm());
+    cluster.run_to(1);
+    let next = (cluster.primary + 1) % 3;
+    cluster.fail_over(next);
+    let server = &mut cluster.servers[next];
+    server.learn();
+    // It is seen, and again: so many seconds into the reign each time.
+    let mut seen = *server.replica.clients_seen.last().expect("it is connected");
+    let mut second = 0;
+    let mut until = |second_now: u64, server: &mut Server| {
+        server.replica.now = server.replica.now.after((second_now - second) * 1_000_000_000);
+        second = second_now;
+        server.app.poll(&mut server.replica);
+        server.replica.machine.sessions().len()
+    };
+    assert_eq!(until(0, server), 1);
+    for second in [4, 9] {
+        server.replica.clients.push_back(ClientEvent::Gone { peer: seen, certain: false });
+        assert_eq!(until(second, server), 1);
+        // A connection of the same client, in whose lane stands the same introduction.
+        server.replica.clients.push_back(ClientEvent::Up(seen));
+        seen = *server.replica.clients_seen.last().expect("it is connected");
+        assert_eq!(until(second, server), 1);
+    }
+    server.replica.clients.push_back(ClientEvent::Gone { peer: seen, certain: false });
+    for (second, sessions) in [(9, 1), (11, 1), (15, 1), (18, 1), (20, 0)] {
+        assert_eq!(until(second, server), sessions, "at {second} s");
+    }
 }
 
 /// The first primary has no memory left, and says so; its successor has. A client that repeats what it asked may have heard the refusal by then.

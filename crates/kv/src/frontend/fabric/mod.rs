@@ -38,9 +38,11 @@ const _: () = assert!(
     "a part with any two sessions is one that a learner takes"
 );
 
+/// The code of the error that says so little of a write: it may have taken effect, and will not be executed now.
+pub const UNCERTAIN: &str = "UNCERTAIN";
 /// The reply to a write that was sent before its session was ended: the client was out of sight for longer than replies are kept.
 const OUTCOME_UNKNOWN: &str =
-    "ERR the session has ended in your absence: whether this request took effect before is unknown, and it will not be executed now";
+    "UNCERTAIN the session has ended in your absence: whether this request took effect before is unknown, and it will not be executed now";
 
 /// What an operation on a client's lane was for: the low bits of its token.
 const REPLY: u64 = 0;
@@ -127,8 +129,9 @@ impl FabricFront {
                 }
                 match lane.session {
                     Some(session) if turn.shared.env.is_primary && certain => turn.perform(Effect::End { session }),
-                    // It may live, and ask again what it has no reply to, here or elsewhere.
+                    // It may live, and ask again what it has no reply to, here or elsewhere. What counts is when it was last seen.
                     Some(session) => {
+                        self.parted.retain(|(_, parted)| *parted != session);
                         self.parted.push_back((turn.replica.now().after(turn.shared.env.config.session_grace_ns), session));
                     }
                     None => {}
@@ -138,14 +141,15 @@ impl FabricFront {
         turn.shared.stats.fabric_clients = self.lanes.len() as u64;
     }
 
-    /// Ends the sessions of clients that went away while another node led: nobody else will.
+    /// Ends the sessions of clients that went away while another node led: nobody else will. Those that were seen since have their own time.
     fn end_orphans<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
         let now = turn.replica.now();
         if !turn.shared.env.is_primary || self.orphans_end_at.is_none_or(|at| now < at) {
             return;
         }
         self.orphans_end_at = None;
-        let claimed = self.claimed();
+        let mut claimed = self.claimed();
+        claimed.extend(self.parted.iter().map(|(_, session)| *session));
         let orphans: Vec<SessionId> =
             turn.replica.machine().sessions().from(SessionId(0)).map(|(id, _)| id).filter(|id| !claimed.contains(id)).collect();
         for session in orphans {
