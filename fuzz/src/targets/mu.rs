@@ -282,7 +282,7 @@ impl World {
         }
         let committed = if skew & 0x10 == 0 { index } else { input.number() };
         let count = if skew & 0x20 == 0 { 0 } else { u32::from(input.u8()) };
-        Header { kind, count, ballot: self.ballot, index: LogIndex(index), committed: LogIndex(committed) }
+        Header { kind, count, number: self.ballot, index: LogIndex(index), beside: committed }
     }
 
     /// The body of a record, which makes most headers right.

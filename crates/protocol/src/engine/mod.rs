@@ -5,25 +5,22 @@
 
 pub mod dare;
 mod durable;
-mod error;
 mod event;
 mod gathered;
 mod interface;
 mod leaving;
 pub mod mu;
-mod part;
 pub mod primary_backup;
 mod registry;
 
+pub use crate::replica::{ConfigError, PartFault, REST_NS};
 pub use dare::Dare;
 pub use durable::Durable;
-pub use error::ConfigError;
 pub use event::Event;
 pub use gathered::Gathered;
 pub use interface::Engine;
 pub use leaving::{Leaving, LeavingPatience, LeavingStep, owes_answers};
 pub use mu::Mu;
-pub use part::{PartFault, REST_NS};
 pub use primary_backup::PrimaryBackup;
 pub use registry::{CommitRule, EngineKind, Leadership, Traits};
 

@@ -1,18 +1,25 @@
 //! What stands around every engine: the state machine that the user supplies, how an application sees its replica, and what engines share.
 
 pub mod backlog;
+pub mod entries;
+mod error;
 mod execution;
 pub mod group;
 pub mod journal;
 pub mod lane;
 pub mod nudges;
+pub mod operations;
+pub mod part;
 pub mod patience;
+pub mod record;
 pub mod release;
 pub mod watch;
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse};
 
+pub use error::ConfigError;
 pub use execution::Execution;
+pub use part::{PartFault, REST_NS};
 
 use crate::basics::layout::Sizes;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};

@@ -182,7 +182,7 @@ impl Dare {
             }
             let (header, body) = Header::decode(buffer)?;
             layout::check_entries(&header, body)?;
-            if header.term > layout::term_of(access.grant) {
+            if header.number > layout::term_of(access.grant) {
                 return Err(LaneFault::Range);
             }
             log.append(ring, &header, buffer, &access.reader)?;

@@ -4,8 +4,8 @@ use martlet_fabric::ring;
 
 use crate::detector::heartbeat::Thresholds;
 use crate::engine::ConfigError;
-use crate::engine::part::check_transfer_budget;
 use crate::replica::Execution;
+use crate::replica::part::check_transfer_budget;
 
 use super::layout::command_room;
 

@@ -14,23 +14,19 @@
 //! Only the [`LOG_LANE`] is ever revoked: it stands for the paper's log queue pair, the control lane for its control queue pair. A leader writes records into it at the
 //! positions that they have in its own log, and says how far they go in words of its header, see [`lane`].
 //!
-//! The payload of each record is a header of [`HEADER_BYTES`], four little-endian words, and then a body:
-//!
-//! | word | content |
-//! |---|---|
-//! | 0 | kind (bits 0 to 7), zero (8 to 31), count (32 to 63) |
-//! | 1 | the term in which it was made; of parts of the state, that of the entry before them |
-//! | 2 | the index of its first entry; of records without entries, the last entry before them |
-//! | 3 | in a log, the term of the entry before it; on the way to a learner, what is known to be committed |
+//! The payload of each record is a [header](record) and a body. The header's number is the term in which it was made, of parts of the state that of the entry before them;
+//! beside stands, in a log, the term of the entry before it, and on the way to a learner what is known to be committed.
 
-use martlet_fabric::{PeerId, RegionName, RegionSpec, Token, ring};
+use martlet_fabric::{RegionName, RegionSpec, ring};
 
-use crate::basics::layout::{Component, LOG_LANE, MAX_MEMBERS, token_rest};
+use crate::basics::layout::{LOG_LANE, MAX_MEMBERS};
 use crate::basics::sealed::{self, Sealed};
 use crate::basics::{LogIndex, is_number};
-use crate::engine::PartFault;
-use crate::replica::backlog::{self, COMMAND_HEADER_BYTES, Content, HEADER_BYTES};
-use crate::replica::group::Group;
+use crate::replica::backlog::Content;
+use crate::replica::operations::operations;
+use crate::replica::record::{self, RecordKind};
+
+pub(super) use crate::replica::record::{begin_body, command_room, is_position, split_position};
 
 use super::config::Config;
 use super::log::{Mark, Run};
@@ -222,104 +218,47 @@ impl From<Content> for Kind {
     }
 }
 
-impl Kind {
-    fn of(byte: u8) -> Option<Kind> {
+impl RecordKind for Kind {
+    const ALL: &'static [Kind] = {
         use Kind::*;
-        [Noop, Commands, Group, Head, Begin, Part, End, Flush, Break].into_iter().find(|kind| *kind as u8 == byte)
+        &[Noop, Commands, Group, Head, Begin, Part, End, Flush, Break]
+    };
+    const MOST: u64 = MAX_TERM;
+
+    fn byte(self) -> u8 {
+        self as u8
     }
 
-    /// Whether it is part of the log.
-    pub fn is_entry(self) -> bool {
+    fn is_entry(self) -> bool {
         matches!(self, Kind::Noop | Kind::Commands | Kind::Group | Kind::Head)
     }
-}
 
-/// The header of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// What the record is.
-    pub kind: Kind,
-    /// See the kinds.
-    pub count: u32,
-    /// The term of its entries.
-    pub term: u64,
-    /// See the kinds.
-    pub index: LogIndex,
-    /// See the [module](self).
-    pub beside: u64,
-}
-
-impl Header {
-    /// As it stands in front of a body.
-    #[inline]
-    pub fn bytes(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0u8; HEADER_BYTES];
-        let first = u64::from(self.kind as u8) | (u64::from(self.count) << 32);
-        for (word, into) in [first, self.term, self.index.0, self.beside].into_iter().zip(bytes.as_chunks_mut::<8>().0) {
-            *into = word.to_le_bytes();
+    fn content(self) -> Option<Content> {
+        match self {
+            Kind::Commands => Some(Content::Commands),
+            Kind::Group => Some(Content::Group),
+            _ => None,
         }
-        bytes
-    }
-
-    /// Splits a payload into header and body.
-    ///
-    /// # Errors
-    /// When it is none.
-    pub fn decode(payload: &[u8]) -> Result<(Header, &[u8]), LaneFault> {
-        let (head, body) = payload.split_at_checked(HEADER_BYTES).ok_or(LaneFault::Short(payload.len()))?;
-        let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
-        let kind = Kind::of(word(0) as u8).filter(|_| word(0) & 0xffff_ff00 == 0).ok_or(LaneFault::Kind(word(0)))?;
-        let header = Header { kind, count: (word(0) >> 32) as u32, term: word(8), index: LogIndex(word(16)), beside: word(24) };
-        if header.term > MAX_TERM || !is_number(header.index.0) || !is_number(header.beside) {
-            return Err(LaneFault::Range);
-        }
-        Ok((header, body))
-    }
-
-    /// The last index of a record with entries.
-    pub fn last(&self) -> LogIndex {
-        LogIndex((self.index.0 + u64::from(self.count)).saturating_sub(1))
     }
 }
 
-/// Whether a record could stand there in a log.
-pub(super) fn is_position(position: u64) -> bool {
-    position.is_multiple_of(16) && is_number(position)
-}
-
-/// Splits a body into the position that it begins with and the rest.
-pub(super) fn split_position(body: &[u8]) -> Result<(u64, &[u8]), LaneFault> {
-    let (position, rest) = body.split_first_chunk().ok_or(LaneFault::Body)?;
-    Some((u64::from_le_bytes(*position), rest)).filter(|(position, _)| is_position(*position)).ok_or(LaneFault::Body)
-}
-
-/// Appends the body of a [`Kind::Begin`].
-pub(super) fn begin_body(position: u64, wish: u64, group: &Group, out: &mut Vec<u8>) {
-    out.extend_from_slice(&position.to_le_bytes());
-    out.extend_from_slice(&wish.to_le_bytes());
-    group.encode(out);
-}
+/// The header of a record. Its number is the term in which it was made.
+pub type Header = record::Header<Kind>;
+/// Why what came from another makes no sense.
+pub type LaneFault = record::LaneFault<Kind>;
 
 /// Whether a record with entries is what its header says.
 ///
 /// # Errors
 /// When it is not.
 pub fn check_entries(header: &Header, body: &[u8]) -> Result<(), LaneFault> {
-    let sane = match header.kind {
+    let is_own = match header.kind {
         Kind::Noop => header.count == 1 && body.is_empty(),
-        Kind::Head => header.count == 1 && split_position(body).is_ok_and(|(_, rest)| rest.is_empty()),
-        Kind::Group => header.count == 1 && Group::decode(body).is_some(),
-        Kind::Commands => {
-            header.count > 0 && backlog::commands(body).try_fold(0, |n, command| command.map(|_| n + 1)) == Some(header.count)
-        }
+        Kind::Head => header.count == 1 && split_position::<Kind>(body).is_ok_and(|(_, rest)| rest.is_empty()),
         _ => false,
     };
-    if sane && header.index.0 > 0 && header.term > 0 { Ok(()) } else { Err(LaneFault::Body) }
-}
-
-/// The longest command that fits into a payload.
-pub(super) const fn command_room(payload: usize) -> usize {
-    payload - HEADER_BYTES - COMMAND_HEADER_BYTES
+    // Nobody leads in term 0.
+    if header.number == 0 { Err(LaneFault::Body) } else { record::check_entries(header, body, is_own) }
 }
 
 /// A vote request: the candidate's term, and its last entry (DARE section 3.2.2).
@@ -429,116 +368,37 @@ impl Determinants {
     }
 }
 
-/// Why what stands in another's memory, or came from there, makes no sense. Its reader takes nothing more from that lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LaneFault {
-    /// A record is shorter than its header.
-    #[error("a record of {0} bytes is shorter than its header of {HEADER_BYTES}")]
-    Short(usize),
-    /// There is no such kind of record.
-    #[error("a record's first word is {0:#x}; kinds are 1 to 9, and bits 8 to 31 zero")]
-    Kind(u64),
-    /// Numbers that no log reaches.
-    #[error("a record's term, index or committed index is out of range")]
-    Range,
-    /// What follows the header is not what the header says.
-    #[error("a record's body does not fit its header")]
-    Body,
-    /// A record of this kind must not stand here.
-    #[error("a record of kind {0:?} out of order")]
-    Order(Kind),
-    /// Its index is not the next one.
-    #[error("a record of index {found} where {expected} was due")]
-    Index {
-        /// Due here.
-        expected: LogIndex,
-        /// As found.
-        found: LogIndex,
-    },
-    /// It does not follow the entry that stands before it here.
-    #[error("a record that follows an entry of term {found} where the last one is of term {expected}")]
-    Follows {
-        /// The term of the last entry here.
-        expected: u64,
-        /// Whose the writer took it for.
-        found: u64,
-    },
-    /// The log has no room for it, although its writer should have known.
-    #[error("a record that the log has no room for")]
-    Room,
-    /// The log is to be cut off where nothing ends, or below what is committed.
-    #[error("the log is to be cut off at {0}, where no entry ends that is not known to be committed")]
-    Cut(u64),
-    /// Records are said to stand up to there, and do not.
-    #[error("records are said to stand up to {0}, and do not")]
-    Tail(u64),
-    /// A part of the state that cannot be taken.
-    #[error(transparent)]
-    Part(#[from] PartFault),
-}
-
-/// What an operation was, as its token says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Op {
-    /// A record in a peer's log lane, a filler before one, or words of its header.
-    Log = 0,
-    /// What the reader of that lane has applied.
-    Consumed = 1,
-    /// The determinants of a peer's log.
-    Runs = 2,
-    /// A peer's term, asked for replies that wait.
-    Check = 3,
-    /// A word in a peer's control lane.
-    Control = 4,
-    /// A decision in a peer's control lane.
-    Private = 5,
-    /// The revocation of a peer's access.
-    Revoke = 6,
-    /// What a peer says of itself, before a vote.
-    Look = 7,
-    /// How far a peer's snapshot ring is filled.
-    SnapshotTail = 8,
-    /// A piece of that ring.
-    Snapshot = 9,
-    /// A peer's heartbeat.
-    Heartbeat = 10,
-    /// A peer's status.
-    Status = 11,
-    /// A peer's number of acting threads.
-    Threads = 12,
-    /// A death word of a peer; the round is the thread.
-    Death = 13,
-}
-
-impl Op {
-    const ALL: [Op; 14] = [
-        Op::Log,
-        Op::Consumed,
-        Op::Runs,
-        Op::Check,
-        Op::Control,
-        Op::Private,
-        Op::Revoke,
-        Op::Look,
-        Op::SnapshotTail,
-        Op::Snapshot,
-        Op::Heartbeat,
-        Op::Status,
-        Op::Threads,
-        Op::Death,
-    ];
-
-    /// A token. `round` tells the uses of one kind of operation apart: its low 16 bits go along, which is enough, since operations on one
-    /// peer complete in the order in which they were posted.
-    pub fn token(self, round: u64, peer: PeerId) -> Token {
-        Component::Engine.token(((self as u64) << 48) | ((round & 0xffff) << 32) | u64::from(peer.0))
-    }
-
-    /// What [`Op::token`] packed.
-    pub fn parse(token: Token) -> (Op, u64, PeerId) {
-        let rest = token_rest(token);
-        (Op::ALL[(rest >> 48) as usize % Op::ALL.len()], (rest >> 32) & 0xffff, PeerId(rest as u32))
+operations! {
+    /// What an operation was, as its token says.
+    pub enum Op {
+        /// A record in a peer's log lane, a filler before one, or words of its header.
+        Log,
+        /// What the reader of that lane has applied.
+        Consumed,
+        /// The determinants of a peer's log.
+        Runs,
+        /// A peer's term, asked for replies that wait.
+        Check,
+        /// A word in a peer's control lane.
+        Control,
+        /// A decision in a peer's control lane.
+        Private,
+        /// The revocation of a peer's access.
+        Revoke,
+        /// What a peer says of itself, before a vote.
+        Look,
+        /// How far a peer's snapshot ring is filled.
+        SnapshotTail,
+        /// A piece of that ring.
+        Snapshot,
+        /// A peer's heartbeat.
+        Heartbeat,
+        /// A peer's status.
+        Status,
+        /// A peer's number of acting threads.
+        Threads,
+        /// A death word of a peer; the round is the thread.
+        Death,
     }
 }
 
@@ -552,24 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_name_their_operation_round_and_peer() {
-        for (at, op) in Op::ALL.into_iter().enumerate() {
-            assert_eq!(op as usize, at);
-            for (round, peer) in [(0, 0), (7, 1), (0xffff, u32::MAX)] {
-                let token = op.token(round, PeerId(peer));
-                assert!(Component::Engine.owns(token));
-                assert_eq!(Op::parse(token), (op, round, PeerId(peer)));
-            }
-        }
-    }
-
-    #[test]
-    fn headers_requests_and_determinants_come_back_as_they_went() {
-        for kind in (1..=9).map(|kind| Kind::of(kind).expect("a kind")) {
-            let header = Header { kind, count: 7, term: 1 << 40, index: LogIndex(9), beside: 8 };
-            let bytes = [&header.bytes()[..], &[3]].concat();
-            assert_eq!(Header::decode(&bytes), Ok((header, &[3u8][..])));
-        }
+    fn requests_and_determinants_come_back_as_they_went() {
         let mut bytes = Vec::new();
         let request = Request { term: 9, last_term: 8, last: LogIndex(70), quorum: 3 };
         request.encode(&mut bytes);
@@ -598,15 +441,6 @@ mod tests {
     #[test]
     fn hostile_bytes_are_faults_and_not_panics() {
         let mut rng = fastrand::Rng::with_seed(3);
-        for _ in 0..20_000 {
-            let mut bytes: Vec<u8> = (0..rng.usize(0..80)).map(|_| if rng.bool() { 0 } else { rng.u8(..) }).collect();
-            if let Some(first) = bytes.first_mut() {
-                *first %= 12;
-            }
-            if let Ok((header, body)) = Header::decode(&bytes) {
-                let _ = check_entries(&header, body);
-            }
-        }
         for _ in 0..5_000 {
             let mut bytes = Vec::new();
             let payload: Vec<u8> = (0..8 * rng.usize(6..20)).map(|_| if rng.u8(..4) > 0 { 0 } else { rng.u8(..64) }).collect();
@@ -614,10 +448,15 @@ mod tests {
             let _ = Determinants::read(&stored(&bytes));
             let _ = Request::read(&stored(&bytes), 1);
         }
-        let header = Header { kind: Kind::Commands, count: 1, term: 1, index: LogIndex(1), beside: 0 };
-        assert_eq!(check_entries(&header, &[200, 0, 0, 0, 1]), Err(LaneFault::Body), "a length beyond the body");
+        let header = Header { kind: Kind::Commands, count: 1, number: 1, index: LogIndex(1), beside: 0 };
         assert_eq!(check_entries(&header, &[1, 0, 0, 0, 1]), Ok(()));
-        assert_eq!(check_entries(&Header { term: 0, ..header }, &[1, 0, 0, 0, 1]), Err(LaneFault::Body), "nobody leads in term 0");
+        assert_eq!(check_entries(&Header { kind: Kind::Noop, ..header }, &[1]), Err(LaneFault::Body), "an empty entry is empty");
+        assert_eq!(
+            check_entries(&Header { kind: Kind::Head, ..header }, &8u64.to_le_bytes()),
+            Err(LaneFault::Body),
+            "no place between two records"
+        );
+        assert_eq!(check_entries(&Header { number: 0, ..header }, &[1, 0, 0, 0, 1]), Err(LaneFault::Body), "nobody leads in term 0");
     }
 
     #[test]

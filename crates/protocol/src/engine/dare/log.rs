@@ -1,29 +1,23 @@
 //! A server's log (DARE section 3.1.1): entries at absolute positions, and its four pointers.
 //!
-//! The records lie in a ring of the owner's public memory. Positions follow from the records' lengths alone, so they are the same in all logs that hold the same
-//! entries; they never wrap, and pointers are compared as numbers (TRAPS 17). Beside the entries the owner keeps the *runs* of equal terms among them: two logs that have
+//! What is the same in the logs of all engines stands in [`Entries`]. Beside the entries the owner keeps the *runs* of equal terms among them: two logs that have
 //! an entry of the same term and index have everything before it in common (log matching, section 4.1), so runs are all that it takes to find where two logs part.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 
+use martlet_fabric::Memory;
 use martlet_fabric::ring::{self, Reader, Record};
-use martlet_fabric::{Memory, invariant};
 
 use crate::basics::LogIndex;
 use crate::replica::StateMachine;
-use crate::replica::backlog::{self, HEADER_BYTES};
+use crate::replica::backlog::HEADER_BYTES;
+use crate::replica::entries::Entries;
 use crate::replica::group::Group;
 
 use super::layout::{self, Determinants, Header, Kind, LaneFault, MAX_RUNS};
 
-/// A place between two records: the last entry before it, and where the next record begins (or the filler ahead of it).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
-    /// The last entry before it.
-    pub index: LogIndex,
-    /// Where it is.
-    pub position: u64,
-}
+pub use crate::replica::entries::Mark;
 
 /// Entries of one term that follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,85 +33,41 @@ pub struct Run {
 /// The owner's side of its log.
 #[derive(Debug)]
 pub struct Log {
-    capacity: u64,
-    tail: Mark,
+    entries: Entries<Kind>,
     /// Before this position nothing is needed by anybody: as of the last committed HEAD entry.
     head: u64,
     /// HEAD entries that are not known to be committed, and the heads that they bring.
     heads: VecDeque<(LogIndex, u64)>,
-    /// Nothing before this position was ever here.
-    floor: u64,
-    /// Up to which position anything was ever written: what was cut off has overwritten the lap before it all the same.
-    written: u64,
-    committed: Mark,
-    /// What the machine shows, as long as `complete`.
-    applied: Mark,
-    complete: bool,
     /// The runs of what is still here, and of the entry before that.
     runs: VecDeque<Run>,
-    /// The group of the committed prefix, and those of entries behind it.
-    groups: Vec<(LogIndex, Group)>,
-    /// How often the group in force may have changed.
-    group_version: u64,
-    /// How often the machine has ceased to show what it showed.
-    breaks: u64,
-    buffer: Vec<u8>,
+}
+
+/// What is asked of any log.
+impl Deref for Log {
+    type Target = Entries<Kind>;
+
+    #[inline]
+    fn deref(&self) -> &Entries<Kind> {
+        &self.entries
+    }
 }
 
 impl Log {
     /// The empty log of a machine in its first state, or with no group of one that has to recover.
     pub fn new(capacity: usize, group: Option<Group>) -> Log {
-        Log {
-            capacity: capacity as u64,
-            tail: Mark::default(),
-            head: 0,
-            heads: VecDeque::new(),
-            floor: 0,
-            written: 0,
-            committed: Mark::default(),
-            applied: Mark::default(),
-            complete: group.is_some(),
-            runs: VecDeque::new(),
-            groups: group.into_iter().map(|group| (LogIndex(0), group)).collect(),
-            group_version: 0,
-            breaks: 0,
-            buffer: Vec::with_capacity(ring::max_payload(capacity)),
-        }
+        Log { entries: Entries::new(capacity, group), head: 0, heads: VecDeque::new(), runs: VecDeque::new() }
     }
 
     /// The log of a machine that shows everything up to `mark`, an entry of `term`, of a group that begins there.
     pub fn behind(capacity: usize, group: Group, mark: Mark, term: u64) -> Log {
         let mut log = Log::new(capacity, None);
         log.begin_anew(mark, term, group);
-        log.complete = true;
         log
-    }
-
-    /// The end of it.
-    #[inline]
-    pub fn tail(&self) -> Mark {
-        self.tail
-    }
-
-    /// What is known to be committed.
-    #[inline]
-    pub fn committed(&self) -> Mark {
-        self.committed
-    }
-
-    /// What the machine shows, as long as it [is complete](Log::is_complete).
-    pub fn applied(&self) -> Mark {
-        self.applied
     }
 
     /// Before this position nothing is needed by anybody.
     pub fn head(&self) -> u64 {
         self.head
-    }
-
-    /// Whether the machine shows exactly the entries up to [`Log::applied`].
-    pub fn is_complete(&self) -> bool {
-        self.complete
     }
 
     /// The term of the last entry; 0 if there is none.
@@ -131,38 +81,7 @@ impl Log {
             return Some(0);
         }
         let run = self.runs.iter().rev().find(|run| run.first <= index)?;
-        (index <= self.tail.index).then_some(run.term)
-    }
-
-    /// The group in force: that of the last entry which changes it, committed or not (DARE section 3.4).
-    pub fn group(&self) -> Option<&Group> {
-        self.groups.last().map(|(_, group)| group)
-    }
-
-    /// The entry that brought [`Log::group`], or the last before a jump that did.
-    pub fn group_since(&self) -> Option<LogIndex> {
-        self.groups.last().map(|(index, _)| *index)
-    }
-
-    /// As long as it stays the same, so does [`Log::group`].
-    #[inline]
-    pub fn group_version(&self) -> u64 {
-        self.group_version
-    }
-
-    /// The group of what is committed, and the entry that brought it.
-    pub fn committed_group(&self) -> Option<&(LogIndex, Group)> {
-        self.groups.first()
-    }
-
-    /// The group in force behind the entry at `index`.
-    pub fn group_at(&self, index: LogIndex) -> Option<&Group> {
-        self.groups.iter().rev().find(|(changed, _)| *changed <= index).map(|(_, group)| group)
-    }
-
-    /// Whether a change of the group is not committed yet.
-    pub fn is_group_changing(&self) -> bool {
-        self.groups.len() > 1
+        (index <= self.tail().index).then_some(run.term)
     }
 
     /// Nobody needs anything before `to`, as a leader has found.
@@ -175,114 +94,58 @@ impl Log {
         !self.heads.is_empty()
     }
 
-    /// Counts the times that the machine has ceased to show what it showed.
-    pub fn breaks(&self) -> u64 {
-        self.breaks
-    }
-
-    /// Whether the record at `position` is still here.
-    pub fn retains(&self, position: u64) -> bool {
-        position >= self.floor.max(self.written.saturating_sub(self.capacity)) && position <= self.tail.position
-    }
-
-    /// Up to where the log may be overwritten, as far as its owner is concerned: the apply pointer of a machine that shows the state.
-    pub fn kept(&self) -> u64 {
-        if self.complete { self.committed.position.min(self.applied.position) } else { self.committed.position }
-    }
-
-    /// The ring's size in bytes.
-    pub fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
     /// Bytes from the head on, with one more record of this payload.
     pub fn bytes_with(&self, payload: usize) -> u64 {
-        ring::position_after(self.tail.position, payload, self.capacity) - self.head
+        self.position_with(payload) - self.head
     }
 
     /// The header of the next entry, of this term.
     pub fn next_header(&self, kind: Kind, count: u32, term: u64) -> Header {
-        Header { kind, count, term, index: self.tail.index.next(), beside: self.last_term() }
+        Header { kind, count, number: term, index: self.tail().index.next(), beside: self.last_term() }
     }
 
     /// Appends an entry of ours, which has been filled with a header and a body.
     pub fn place(&mut self, header: &Header, record: &Record, ring: &Memory) -> Result<(), LaneFault> {
         self.admit(header, record.payload())?;
-        self.extend(header, ring::place(ring, self.tail.position, record));
+        self.extend(header, ring::place(ring, self.tail().position, record));
         Ok(())
     }
 
     /// Appends the entry that `reader` has just taken from a lane, as it came.
     pub fn append(&mut self, ring: &Memory, header: &Header, payload: &[u8], reader: &Reader) -> Result<(), LaneFault> {
-        if header.index != self.tail.index.next() {
-            return Err(LaneFault::Index { expected: self.tail.index.next(), found: header.index });
-        }
-        if header.beside != self.last_term() || header.term < self.last_term() {
+        self.follows(header)?;
+        if header.beside != self.last_term() || header.number < self.last_term() {
             return Err(LaneFault::Follows { expected: self.last_term(), found: header.beside });
         }
         self.admit(header, payload)?;
-        self.extend(header, ring::place_taken(ring, self.tail.position, payload, reader));
+        self.extend(header, ring::place_taken(ring, self.tail().position, payload, reader));
         Ok(())
     }
 
     /// There is room for a record, and what it brings makes sense.
     fn admit(&mut self, header: &Header, payload: &[u8]) -> Result<(), LaneFault> {
-        if ring::position_after(self.tail.position, payload.len(), self.capacity) - self.kept() > self.capacity {
-            return Err(LaneFault::Room);
-        }
-        let body = &payload[HEADER_BYTES..];
-        match header.kind {
-            Kind::Group => {
-                self.groups.push((header.index, Group::decode(body).ok_or(LaneFault::Body)?));
-                self.group_version += 1;
+        self.entries.admit(header, payload)?;
+        if header.kind == Kind::Head {
+            let (head, _) = layout::split_position(&payload[HEADER_BYTES..])?;
+            if head > self.tail().position {
+                return Err(LaneFault::Body);
             }
-            Kind::Head => {
-                let (head, _) = layout::split_position(body)?;
-                if head > self.tail.position {
-                    return Err(LaneFault::Body);
-                }
-                self.heads.push_back((header.index, head));
-            }
-            _ => {}
+            self.heads.push_back((header.index, head));
         }
         Ok(())
     }
 
     fn extend(&mut self, header: &Header, end: u64) {
-        if header.term != self.last_term() {
-            self.runs.push_back(Run { term: header.term, first: header.index, position: self.tail.position });
+        if header.number != self.last_term() {
+            self.runs.push_back(Run { term: header.number, first: header.index, position: self.tail().position });
         }
-        self.tail = Mark { index: header.last(), position: end };
-        self.written = self.written.max(end);
-    }
-
-    /// The record at `position`, into `into`: its header, and where the next one begins. `None` when none is there.
-    pub fn read(&self, ring: &Memory, position: u64, into: &mut Vec<u8>) -> Option<(Header, u64)> {
-        if position >= self.tail.position || !self.retains(position) {
-            return None;
-        }
-        let next = ring::reread(ring, position, into)?;
-        let (header, _) = Header::decode(into).ok()?;
-        Some((header, next))
-    }
-
-    /// Whether an entry ends there, and what follows it here is still here.
-    fn has(&mut self, ring: &Memory, at: Mark) -> bool {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let next = self.read(ring, at.position, &mut buffer);
-        self.buffer = buffer;
-        at == self.tail || next.is_some_and(|(header, _)| header.index == at.index.next())
+        self.entries.extend(header, end);
     }
 
     /// The ends of the records that are not known to be committed.
     pub fn open(&mut self, ring: &Memory) -> VecDeque<Mark> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let (mut open, mut position) = (VecDeque::with_capacity(1024), self.committed.position);
-        while let Some((header, next)) = self.read(ring, position, &mut buffer) {
-            position = next;
-            open.push_back(Mark { index: header.last(), position });
-        }
-        self.buffer = buffer;
+        let (mut open, from) = (VecDeque::with_capacity(1024), self.committed().position);
+        self.entries.each_from(ring, from, |_, _, end| open.push_back(end));
         open
     }
 
@@ -291,68 +154,44 @@ impl Log {
     /// # Errors
     /// When no entry ends there, or what is cut off is known to be committed.
     pub fn cut(&mut self, ring: &Memory, to: Mark) -> Result<(), LaneFault> {
-        if to.index < self.committed.index || to.index > self.tail.index || !self.has(ring, to) {
+        if to.index < self.committed().index || to.index > self.tail().index || !self.entries.has(ring, to) {
             return Err(LaneFault::Cut(to.position));
         }
-        if self.applied.index > to.index {
-            self.void();
-        }
-        self.tail = to;
+        self.entries.cut_behind(to);
         self.runs.truncate(self.runs.partition_point(|run| run.first <= to.index));
         self.heads.retain(|(index, _)| *index <= to.index);
-        self.groups.retain(|(index, _)| *index <= to.index);
-        self.group_version += 1;
         Ok(())
     }
 
-    /// The machine shows everything in the log, which ends at `tail`, since the leader executed it.
+    /// The machine shows everything in the log, since the leader executed it.
     #[inline]
     pub fn note_executed(&mut self) {
-        self.applied = self.tail;
+        self.entries.note_executed();
     }
 
     /// The machine shows what is not in the log, or has missed what was: it has to be recovered.
     pub fn void(&mut self) {
-        self.breaks += u64::from(std::mem::replace(&mut self.complete, false));
+        self.entries.void();
     }
 
-    /// Commits the records up to `index` and applies them, unless the machine shows them already. Returns whether there were any.
+    /// See [`Entries::advance`].
     pub fn advance<S: StateMachine>(&mut self, ring: &Memory, machine: &mut S, index: LogIndex) -> bool {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let before = (self.committed, self.applied);
-        while self.committed.index < index.min(self.tail.index) {
-            let record = self.read(ring, self.committed.position, &mut buffer);
-            invariant!(record.is_some(), "no record behind {:?}", self.committed);
-            let (header, position) = record.expect("just checked");
-            let mark = Mark { index: header.last(), position };
-            if mark.index > index {
-                break;
-            }
-            if self.complete && self.applied == self.committed {
-                apply(&header, &buffer, machine);
-                self.applied = mark;
-            }
-            self.commit_to(mark);
-        }
-        while self.complete && self.applied.index < self.committed.index {
-            let record = self.read(ring, self.applied.position, &mut buffer);
-            invariant!(record.is_some(), "no record behind {:?}", self.applied);
-            let (header, position) = record.expect("just checked");
-            apply(&header, &buffer, machine);
-            self.applied = Mark { index: header.last(), position };
-        }
-        self.buffer = buffer;
-        before != (self.committed, self.applied)
+        let moved = self.entries.advance(ring, machine, index);
+        self.move_head();
+        moved
     }
 
-    /// Commits up to a mark whose records the machine shows already: the way of a leader that executes first.
+    /// See [`Entries::commit_to`].
     #[inline]
     pub fn commit_to(&mut self, mark: Mark) {
-        self.committed = mark;
-        while self.groups.len() > 1 && self.groups[1].0 <= mark.index {
-            self.groups.remove(0);
-        }
-        while let Some((_, head)) = self.heads.front().copied().filter(|(index, _)| *index <= mark.index) {
+        self.entries.commit_to(mark);
+        self.move_head();
+    }
+
+    /// The head is where the last committed HEAD entry says.
+    fn move_head(&mut self) {
+        let committed = self.committed().index;
+        while let Some((_, head)) = self.heads.front().copied().filter(|(index, _)| *index <= committed) {
             self.heads.pop_front();
             self.head = self.head.max(head);
             while self.runs.len() > 1 && self.runs[1].position <= self.head {
@@ -364,49 +203,44 @@ impl Log {
     /// The machine has recovered the state as of `at`, an entry of `term`, which is committed; `group` goes with it. The log goes on from what it has, where it has that
     /// entry, and begins anew behind it elsewhere: whatever stands here instead follows what was never committed. `false`: it is too far back.
     pub fn join<S: StateMachine>(&mut self, ring: &Memory, machine: &mut S, at: Mark, term: u64, group: &Group) -> bool {
-        if at.index <= self.tail.index && self.retains(at.position) && self.term_at(at.index) == Some(term) && self.has(ring, at) {
-            // Without applying: the machine shows it.
-            self.complete = false;
-            self.advance(ring, machine, at.index);
-            (self.applied, self.complete) = (at, true);
-            self.advance(ring, machine, self.committed.index);
+        let is_here = at.index <= self.tail().index && self.retains(at.position) && self.term_at(at.index) == Some(term);
+        if is_here && self.entries.has(ring, at) {
+            self.entries.commit_shown(ring, at.index);
+            self.entries.show(at);
+            self.advance(ring, machine, self.committed().index);
             return true;
         }
         // Positions grow with the entries.
-        if at.index < self.committed.index || at.position < self.committed.position {
+        if at.index < self.committed().index || at.position < self.committed().position {
             return false;
         }
         self.begin_anew(at, term, group.clone());
-        self.complete = true;
         true
     }
 
     fn begin_anew(&mut self, at: Mark, term: u64, group: Group) {
-        (self.tail, self.committed, self.applied) = (at, at, at);
-        (self.floor, self.head) = (at.position, at.position);
-        self.written = self.written.max(at.position);
+        self.entries.begin_anew(at, group);
+        self.head = at.position;
         self.runs.clear();
         self.heads.clear();
         if at.index > LogIndex(0) {
             self.runs.push_back(Run { term, first: at.index, position: at.position });
         }
-        self.groups = vec![(at.index, group)];
-        self.group_version += 1;
     }
 
     /// What a leader has to know of this log; `None` when there are more runs than fit.
     pub fn determinants(&self, grant: u64) -> Option<Determinants> {
-        let base = self.committed;
+        let base = self.committed();
         let runs = self.runs.iter().enumerate().filter_map(|(at, run)| {
-            let end = self.runs.get(at + 1).map_or(self.tail.index.0 + 1, |next| next.first.0);
+            let end = self.runs.get(at + 1).map_or(self.tail().index.0 + 1, |next| next.first.0);
             // The part of it behind what is committed.
             let behind = if run.first > base.index { *run } else { Run { first: base.index.next(), position: base.position, ..*run } };
             (end > base.index.next().0).then_some(behind)
         });
         let runs: Vec<Run> = runs.collect();
         let base_term = self.term_at(base.index).unwrap_or(0);
-        let (applied, kept, complete) = (self.applied.index, self.kept(), self.complete);
-        (runs.len() <= MAX_RUNS).then_some(Determinants { grant, tail: self.tail, base, base_term, applied, kept, complete, runs })
+        let (applied, kept, complete) = (self.applied().index, self.kept(), self.is_complete());
+        (runs.len() <= MAX_RUNS).then_some(Determinants { grant, tail: self.tail(), base, base_term, applied, kept, complete, runs })
     }
 
     /// The last entry of a term that is here, and where it ends.
@@ -414,7 +248,7 @@ impl Log {
         let at = self.runs.iter().position(|run| run.term == term)?;
         Some(match self.runs.get(at + 1) {
             Some(next) => Mark { index: LogIndex(next.first.0 - 1), position: next.position },
-            None => self.tail,
+            None => self.tail(),
         })
     }
 
@@ -429,15 +263,7 @@ impl Log {
             (common.index >= run.first).then_some(common)
         });
         let common = shared.unwrap_or(theirs.base);
-        (common.index <= self.tail.index && self.retains(common.position)).then_some(common)
-    }
-}
-
-fn apply<S: StateMachine>(header: &Header, payload: &[u8], machine: &mut S) {
-    if header.kind == Kind::Commands {
-        for (command, index) in backlog::commands(&payload[HEADER_BYTES..]).zip(header.index.0..) {
-            machine.apply(LogIndex(index), command.expect("checked when it came"));
-        }
+        (common.index <= self.tail().index && self.retains(common.position)).then_some(common)
     }
 }
 

@@ -15,10 +15,11 @@ use super::log::Mark;
 use super::peers::{Peer, tell, word_from};
 use super::{Dare, Event};
 use crate::basics::{self, LogIndex, Time};
-use crate::engine::part::{self, Oversized, Part, REST_NS};
 use crate::replica::StateMachine;
 use crate::replica::backlog::{self, HEADER_BYTES};
 use crate::replica::group::Group;
+use crate::replica::part::{self, Oversized, Part, REST_NS};
+use crate::replica::record::RecordKind as _;
 
 /// For how many heartbeats a server must have looked for another one to learn from, until it asks the leader.
 const LEADER_TOO: u64 = 10;
@@ -77,7 +78,7 @@ impl Learning {
             self.group = Group::decode(body).ok_or(LaneFault::Body)?;
             machine.clear();
             self.part.clear();
-            (self.at, self.term, self.whole) = (Some(Mark { index: header.index, position }), header.term, false);
+            (self.at, self.term, self.whole) = (Some(Mark { index: header.index, position }), header.number, false);
             return Ok(());
         }
         let Some(at) = &mut self.at else { return Err(LaneFault::Order(header.kind)) };
@@ -105,7 +106,7 @@ impl Learning {
                 }
                 // Where it ends in every log that has it: it lies elsewhere in the ring.
                 *at = Mark { index: header.last(), position: ring::position_after(at.position, payload.len(), log_bytes) };
-                self.term = header.term;
+                self.term = header.number;
             }
             kind => return Err(LaneFault::Order(kind)),
         }
@@ -415,7 +416,7 @@ impl Dare {
     /// Puts a record into the snapshot ring, if the learner has taken enough of what stands there.
     fn put<F: Fabric>(&mut self, serving: &Serving, kind: Kind, count: u32, index: LogIndex, body: &[u8], fabric: &F) -> bool {
         let term = self.log.term_at(index).unwrap_or(0);
-        let header = Header { kind, count, term, index, beside: self.log.committed().index.0 };
+        let header = Header { kind, count, number: term, index, beside: self.log.committed().index.0 };
         self.put_record(serving, &header, body, fabric)
     }
 

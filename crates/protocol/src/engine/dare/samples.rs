@@ -21,7 +21,7 @@ pub(crate) fn all() -> Vec<Sample> {
     ];
     let mut samples: Vec<Sample> = Vec::new();
     for (kind, name) in kinds {
-        let mut bytes = Header { kind, count: 3, term: 1 << 40, index: LogIndex(0x0102), beside: 0x0101 }.bytes().to_vec();
+        let mut bytes = Header { kind, count: 3, number: 1 << 40, index: LogIndex(0x0102), beside: 0x0101 }.bytes().to_vec();
         match kind {
             Kind::Head => bytes.extend_from_slice(&0x1230u64.to_le_bytes()),
             Kind::Group => group.encode(&mut bytes),

@@ -5,8 +5,8 @@ use martlet_fabric::ring;
 use crate::basics::ProcessId;
 use crate::detector::heartbeat::Thresholds;
 use crate::engine::ConfigError;
-use crate::engine::part::check_transfer_budget;
 use crate::replica::Execution;
+use crate::replica::part::check_transfer_budget;
 
 use super::layout::{COMMAND_HEADER_BYTES, HEADER_BYTES};
 

@@ -15,9 +15,9 @@ use super::log::Log;
 use super::permission::{tell, word_from};
 use super::{Group, Mu};
 use crate::basics::{LogIndex, ProcessId};
-use crate::engine::part::{self, Oversized};
 use crate::founding::Returned;
 use crate::replica::journal::{RecoverError, SnapshotStep};
+use crate::replica::part::{self, Oversized};
 use crate::replica::{Execution, NoState, StateMachine, UnreadableEntry, UnreadablePart};
 
 /// What a follower has told about its stable storage, and whom.

@@ -13,23 +13,19 @@
 //! Only the [`LOG_LANE`] is ever revoked. A leader's records in it are those of [`Kind`]; the log holds [`Kind::Commands`] and
 //! [`Kind::Group`] among them, at the same positions in every replica that has the same entries.
 //!
-//! The payload of each record is a header of [`HEADER_BYTES`], four little-endian words, and then a body:
-//!
-//! | word | content |
-//! |---|---|
-//! | 0 | kind (bits 0 to 7), zero (8 to 31), count (32 to 63) |
-//! | 1 | ballot: the proposal number under which it was written |
-//! | 2 | index: of the first command; of a start, its base; of records without entries, the last entry before them |
-//! | 3 | the highest index that the writer knew to be committed (Mu section 4.2, commit piggybacking) |
+//! The payload of each record is a [header](record) and a body. The header's number is the proposal number under which it was written; its index, of a start, the base of
+//! that; beside stands the highest index that the writer knew to be committed (Mu section 4.2, commit piggybacking).
 
-use martlet_fabric::{PeerId, RegionName, RegionSpec, Token, ring};
+use martlet_fabric::{RegionName, RegionSpec, ring};
 
-use crate::basics::layout::{Component, LOG_LANE, token_rest};
-use crate::basics::{LogIndex, is_number};
-use crate::engine::PartFault;
-use crate::replica::backlog::{self, Content};
+use crate::basics::layout::LOG_LANE;
+use crate::replica::backlog::Content;
+use crate::replica::operations::operations;
+use crate::replica::record::{self, RecordKind};
 
 pub use crate::replica::backlog::{COMMAND_HEADER_BYTES, HEADER_BYTES};
+pub use crate::replica::record::is_position;
+pub(super) use crate::replica::record::{begin_body, split_position};
 
 use super::config::Config;
 
@@ -183,73 +179,33 @@ impl From<Content> for Kind {
     }
 }
 
-impl Kind {
-    fn of(byte: u8) -> Option<Kind> {
+impl RecordKind for Kind {
+    const ALL: &'static [Kind] = {
         use Kind::*;
-        [Prepare, Start, Commands, Group, Flush, Jump, Begin, Part, End, Break].into_iter().find(|k| *k as u8 == byte)
+        &[Prepare, Start, Commands, Group, Flush, Jump, Begin, Part, End, Break]
+    };
+
+    fn byte(self) -> u8 {
+        self as u8
     }
 
-    /// Whether it is part of the log.
-    pub fn is_entry(self) -> bool {
-        matches!(self, Kind::Commands | Kind::Group)
+    fn is_entry(self) -> bool {
+        self.content().is_some()
     }
-}
 
-/// The header of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// What the record is.
-    pub kind: Kind,
-    /// See the kinds.
-    pub count: u32,
-    /// The writer's proposal number.
-    pub ballot: u64,
-    /// See the kinds.
-    pub index: LogIndex,
-    /// What its writer knew to be committed.
-    pub committed: LogIndex,
-}
-
-impl Header {
-    /// As it stands in front of a body.
-    #[inline]
-    pub fn bytes(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0u8; HEADER_BYTES];
-        let first = u64::from(self.kind as u8) | (u64::from(self.count) << 32);
-        for (word, into) in [first, self.ballot, self.index.0, self.committed.0].into_iter().zip(bytes.as_chunks_mut::<8>().0) {
-            *into = word.to_le_bytes();
+    fn content(self) -> Option<Content> {
+        match self {
+            Kind::Commands => Some(Content::Commands),
+            Kind::Group => Some(Content::Group),
+            _ => None,
         }
-        bytes
-    }
-
-    /// Appends the [`HEADER_BYTES`].
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.bytes());
-    }
-
-    /// Splits a payload into header and body.
-    pub fn decode(payload: &[u8]) -> Result<(Header, &[u8]), LaneFault> {
-        let (head, body) = payload.split_at_checked(HEADER_BYTES).ok_or(LaneFault::Short(payload.len()))?;
-        let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
-        let kind = Kind::of(word(0) as u8).filter(|_| word(0) & 0xffff_ff00 == 0).ok_or(LaneFault::Kind(word(0)))?;
-        let header =
-            Header { kind, count: (word(0) >> 32) as u32, ballot: word(8), index: LogIndex(word(16)), committed: LogIndex(word(24)) };
-        if ![header.ballot, header.index.0, header.committed.0].into_iter().all(is_number) {
-            return Err(LaneFault::Range);
-        }
-        Ok((header, body))
-    }
-
-    /// The last index of a record with entries.
-    pub fn last(&self) -> LogIndex {
-        LogIndex((self.index.0 + u64::from(self.count)).saturating_sub(1))
     }
 }
 
-/// Whether a record could stand there in a log.
-pub(super) fn is_position(position: u64) -> bool {
-    position.is_multiple_of(16) && is_number(position)
-}
+/// The header of a record. Its number is the proposal number under which it was written; beside stands what its writer knew to be committed.
+pub type Header = record::Header<Kind>;
+/// Why what came from another makes no sense.
+pub type LaneFault = record::LaneFault<Kind>;
 
 /// Appends the body of a [`Kind::Jump`]: where its base stands, and the group there.
 pub(super) fn jump_body(position: u64, group: &super::Group, out: &mut Vec<u8>) {
@@ -257,189 +213,45 @@ pub(super) fn jump_body(position: u64, group: &super::Group, out: &mut Vec<u8>) 
     group.encode(out);
 }
 
-/// Appends the body of a [`Kind::Begin`]: where the last entry stands that the state shows, the wish's number, and the group there.
-pub(super) fn begin_body(position: u64, wish: u64, group: &super::Group, out: &mut Vec<u8>) {
-    out.extend_from_slice(&position.to_le_bytes());
-    out.extend_from_slice(&wish.to_le_bytes());
-    group.encode(out);
-}
-
-/// Splits a body into the position that it begins with and the rest.
-pub(super) fn split_position(body: &[u8]) -> Result<(u64, &[u8]), LaneFault> {
-    let (position, rest) = body.split_first_chunk().ok_or(LaneFault::Body)?;
-    Some((u64::from_le_bytes(*position), rest)).filter(|(position, _)| is_position(*position)).ok_or(LaneFault::Body)
-}
-
 /// The commands of a body, in order.
 pub fn commands(body: &[u8]) -> impl Iterator<Item = Result<&[u8], LaneFault>> {
-    backlog::commands(body).map(|command| command.ok_or(LaneFault::Body))
+    record::commands(body)
 }
 
 /// Whether a record with entries is what its header says.
+///
+/// # Errors
+/// When it is not.
 pub fn check_entries(header: &Header, body: &[u8]) -> Result<(), LaneFault> {
-    let sane = match header.kind {
-        Kind::Group => header.count == 1 && super::Group::decode(body).is_some(),
-        Kind::Commands => header.count > 0 && commands(body).try_fold(0, |n, command| command.map(|_| n + 1)) == Ok(header.count),
-        _ => false,
-    };
-    if sane && header.index.0 > 0 { Ok(()) } else { Err(LaneFault::Body) }
+    record::check_entries(header, body, false)
 }
 
-/// Why records whose seals hold make no sense. Their reader takes nothing more from that lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LaneFault {
-    /// A record is shorter than its header.
-    #[error("a record of {0} bytes is shorter than its header of {HEADER_BYTES}")]
-    Short(usize),
-    /// There is no such kind of record.
-    #[error("a record's first word is {0:#x}; kinds are 1 to 10, and bits 8 to 31 zero")]
-    Kind(u64),
-    /// Numbers that no log reaches.
-    #[error("a record's ballot, index or committed index is out of range")]
-    Range,
-    /// What follows the header is not what the header says.
-    #[error("a record's body does not fit its header")]
-    Body,
-    /// A record of this kind must not stand here.
-    #[error("a record of kind {0:?} out of order")]
-    Order(Kind),
-    /// Its ballot is not the one that this place calls for.
-    #[error("a record of ballot {found} where {expected} was due")]
-    Ballot {
-        /// Due here.
-        expected: u64,
-        /// As found.
-        found: u64,
-    },
-    /// Its index is not the next one.
-    #[error("a record of index {found} where {expected} was due")]
-    Index {
-        /// Due here.
-        expected: LogIndex,
-        /// As found.
-        found: LogIndex,
-    },
-    /// It stands elsewhere in its ring than in ours, which is of another size.
-    #[error("a record that ends at {found} where {expected} was due: its log was of another size")]
-    Position {
-        /// Due here.
-        expected: u64,
-        /// As found.
-        found: u64,
-    },
-    /// The log has no room for it, although its writer should have known.
-    #[error("a record that the log has no room for")]
-    Room,
-    /// Nothing can stand there: who asks for the permission names no place in its lane.
-    #[error("records are to begin at {0}, which is no place between two")]
-    Start(u64),
-    /// A part of the state that cannot be taken.
-    #[error(transparent)]
-    Part(#[from] PartFault),
-}
-
-/// What an operation was, as its token says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Op {
-    /// A record in a peer's log lane, a filler before one, or a probe.
-    Log = 0,
-    /// What the reader of that lane has consumed.
-    Consumed = 1,
-    /// The words of a peer's log.
-    Words = 2,
-    /// A piece of a peer's log.
-    CatchUp = 3,
-    /// A word in a peer's permission lane.
-    Permission = 4,
-    /// The revocation of a peer's permission.
-    Revoke = 5,
-    /// A peer's heartbeat.
-    Heartbeat = 6,
-    /// A peer's status.
-    Status = 7,
-    /// A peer's number of acting threads.
-    Threads = 8,
-    /// A death word of a peer; the round is the thread.
-    Death = 9,
-    /// A record in a peer's state lane.
-    State = 10,
-    /// What the reader of that lane has consumed.
-    StateConsumed = 11,
-}
-
-impl Op {
-    const ALL: [Op; 12] = [
-        Op::Log,
-        Op::Consumed,
-        Op::Words,
-        Op::CatchUp,
-        Op::Permission,
-        Op::Revoke,
-        Op::Heartbeat,
-        Op::Status,
-        Op::Threads,
-        Op::Death,
-        Op::State,
-        Op::StateConsumed,
-    ];
-
-    /// A token. `round` tells the uses of one kind of operation apart: its low 16 bits go along, which is enough, since operations on one
-    /// peer complete in the order in which they were posted.
-    pub fn token(self, round: u64, peer: PeerId) -> Token {
-        Component::Engine.token(((self as u64) << 48) | ((round & 0xffff) << 32) | u64::from(peer.0))
-    }
-
-    /// What [`Op::token`] packed.
-    pub fn parse(token: Token) -> (Op, u64, PeerId) {
-        let rest = token_rest(token);
-        (Op::ALL[(rest >> 48) as usize % Op::ALL.len()], (rest >> 32) & 0xffff, PeerId(rest as u32))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_name_their_operation_round_and_peer() {
-        for (at, op) in Op::ALL.into_iter().enumerate() {
-            assert_eq!(op as usize, at);
-            for (round, peer) in [(0, 0), (7, 1), (0xffff, u32::MAX)] {
-                let token = op.token(round, PeerId(peer));
-                assert!(Component::Engine.owns(token));
-                assert_eq!(Op::parse(token), (op, round, PeerId(peer)));
-            }
-        }
-    }
-
-    #[test]
-    fn headers_come_back_as_they_went() {
-        for kind in (1..=10).map(|k| Kind::of(k).expect("a kind")) {
-            let header = Header { kind, count: 7, ballot: 1 << 40, index: LogIndex(9), committed: LogIndex(8) };
-            let mut bytes = Vec::new();
-            header.encode(&mut bytes);
-            bytes.push(3);
-            assert_eq!(Header::decode(&bytes), Ok((header, &[3u8][..])));
-        }
-    }
-
-    #[test]
-    fn hostile_bytes_are_faults_and_not_panics() {
-        let mut rng = fastrand::Rng::with_seed(3);
-        for _ in 0..20_000 {
-            let mut bytes: Vec<u8> = (0..rng.usize(0..80)).map(|_| if rng.bool() { 0 } else { rng.u8(..) }).collect();
-            if let Some(first) = bytes.first_mut() {
-                *first %= 12;
-            }
-            if let Ok((header, body)) = Header::decode(&bytes) {
-                let _ = check_entries(&header, body);
-            }
-        }
-        let header = Header { kind: Kind::Commands, count: 1, ballot: 1, index: LogIndex(1), committed: LogIndex(0) };
-        assert_eq!(check_entries(&header, &[200, 0, 0, 0, 1]), Err(LaneFault::Body), "a length beyond the body");
-        assert_eq!(check_entries(&header, &[]), Err(LaneFault::Body), "fewer commands than counted");
-        assert_eq!(check_entries(&header, &[1, 0, 0, 0, 1]), Ok(()));
-        assert_eq!(check_entries(&Header { index: LogIndex(0), ..header }, &[1, 0, 0, 0, 1]), Err(LaneFault::Body));
+operations! {
+    /// What an operation was, as its token says.
+    pub enum Op {
+        /// A record in a peer's log lane, a filler before one, or a probe.
+        Log,
+        /// What the reader of that lane has consumed.
+        Consumed,
+        /// The words of a peer's log.
+        Words,
+        /// A piece of a peer's log.
+        CatchUp,
+        /// A word in a peer's permission lane.
+        Permission,
+        /// The revocation of a peer's permission.
+        Revoke,
+        /// A peer's heartbeat.
+        Heartbeat,
+        /// A peer's status.
+        Status,
+        /// A peer's number of acting threads.
+        Threads,
+        /// A death word of a peer; the round is the thread.
+        Death,
+        /// A record in a peer's state lane.
+        State,
+        /// What the reader of that lane has consumed.
+        StateConsumed,
     }
 }

@@ -280,7 +280,7 @@ impl Reign {
     }
 
     pub(super) fn header(&self, kind: Kind, index: LogIndex, count: u32, log: &Log) -> Header {
-        Header { kind, count, ballot: self.ballot, index, committed: log.committed().index }
+        Header { kind, count, number: self.ballot, index, beside: log.committed().index.0 }
     }
 
     /// How many of the group `yes` holds for, this process included if `me`.

@@ -3,8 +3,8 @@
 use martlet_fabric::{Fabric, LocalRegion, PeerId};
 
 use crate::basics::{self, LogIndex, Time};
-use crate::engine::part::Part;
 use crate::replica::StateMachine;
+use crate::replica::part::Part;
 
 use super::layout::{self, Header, Kind, LaneFault, STATE_LANE, Status, permission};
 use super::leading::ring_of;
@@ -64,11 +64,11 @@ impl Learning {
             return Ok(());
         }
         let Some(at) = &mut self.at else { return Ok(()) };
-        self.committed = self.committed.max(header.committed);
-        if !is_plausible_choice(header.ballot, self.known) {
+        self.committed = self.committed.max(header.committed());
+        if !is_plausible_choice(header.number, self.known) {
             return Err(LaneFault::Range);
         }
-        self.ballot = header.ballot;
+        self.ballot = header.number;
         match header.kind {
             Kind::Part => self.part.take(body, header.count > 0, machine)?,
             // Nothing stands between the fragments of a part.
@@ -236,7 +236,7 @@ mod tests {
 
     fn record(kind: Kind, count: u32, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        Header { kind, count, ballot: 1, index: LogIndex(9), committed: LogIndex(9) }.encode(&mut bytes);
+        Header { kind, count, number: 1, index: LogIndex(9), beside: 9 }.encode(&mut bytes);
         bytes.extend_from_slice(body);
         bytes
     }
@@ -265,7 +265,7 @@ mod tests {
             let (mut machine, mut lesson) = (Machine::default(), learning(Part::new()));
             lesson.take(&begin(0), 0, &mut machine).expect("a lesson begins");
             let mut flush = Vec::new();
-            Header { kind: Kind::Flush, count: 0, ballot, index: LogIndex(9), committed: LogIndex(9) }.encode(&mut flush);
+            Header { kind: Kind::Flush, count: 0, number: ballot, index: LogIndex(9), beside: 9 }.encode(&mut flush);
             assert_eq!(lesson.take(&flush, 0, &mut machine), taken, "{ballot:x}");
         }
     }

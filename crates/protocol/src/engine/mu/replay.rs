@@ -7,6 +7,7 @@ use crate::basics::layout::LOG_LANE;
 use crate::basics::{self, LogIndex};
 use crate::engine::Engine as _;
 use crate::replica::StateMachine;
+use crate::replica::record::RecordKind as _;
 
 use super::layout::{self, Header, Kind, LOG, LaneFault};
 use super::log::{Log, Mark, Staged};
@@ -53,21 +54,21 @@ impl Inbound {
     ) -> Result<(), LaneFault> {
         let (header, body) = Header::decode(payload)?;
         if header.kind == Kind::Prepare {
-            if header.ballot <= log.min_proposal() {
-                return Err(LaneFault::Ballot { expected: log.min_proposal() + 1, found: header.ballot });
+            if header.number <= log.min_proposal() {
+                return Err(LaneFault::Number { expected: log.min_proposal() + 1, found: header.number });
             }
-            if !is_plausible_choice(header.ballot, log.highest_ballot()) {
+            if !is_plausible_choice(header.number, log.highest_ballot()) {
                 return Err(LaneFault::Range);
             }
-            log.promise(header.ballot);
-            *self = Inbound { ballot: header.ballot, ..Inbound::default() };
+            log.promise(header.number);
+            *self = Inbound { ballot: header.number, ..Inbound::default() };
             return Ok(());
         }
-        if header.ballot != self.ballot || self.ballot == 0 {
-            return Err(LaneFault::Ballot { expected: self.ballot, found: header.ballot });
+        if header.number != self.ballot || self.ballot == 0 {
+            return Err(LaneFault::Number { expected: self.ballot, found: header.number });
         }
         // Its leader has been deposed and does not know. What it writes may be something else than what has been taught here, and would go on behind that.
-        if log.is_succeeded(header.ballot) {
+        if log.is_succeeded(header.number) {
             return Ok(());
         }
         match (header.kind, &mut self.staging) {
@@ -77,33 +78,33 @@ impl Inbound {
                     return Err(LaneFault::Index { expected: log.committed().index, found: header.index });
                 }
                 self.staging = Some(Staging { staged: Staged::default(), due: header.count, jump });
-                if header.count == 0 { self.take_effect(header.committed, log, ring, machine) } else { Ok(()) }
+                if header.count == 0 { self.take_effect(header.committed(), log, ring, machine) } else { Ok(()) }
             }
             (kind, Some(staging)) if kind.is_entry() => {
                 // They have to have room in the log together.
-                if staging.staged.bytes() + payload.len() > log.capacity() {
+                if staging.staged.bytes() + payload.len() > log.capacity() as usize {
                     return Err(LaneFault::Room);
                 }
                 staging.staged.push(payload);
                 if staging.staged.len() == staging.due as usize {
-                    self.take_effect(header.committed, log, ring, machine)?;
+                    self.take_effect(header.committed(), log, ring, machine)?;
                 }
                 Ok(())
             }
             (kind, None) if kind.is_entry() && self.started => {
                 layout::check_entries(&header, body)?;
                 // What it tells to be committed was in the log before it: that makes room.
-                log.advance(ring, machine, header.committed);
+                log.advance(ring, machine, header.committed());
                 // What a teacher has brought is no news.
                 if header.last() > log.committed().index {
                     log.append(ring, &header, payload, reader)?;
                 }
                 // A record that comes late may tell of itself.
-                log.advance(ring, machine, header.committed);
+                log.advance(ring, machine, header.committed());
                 Ok(())
             }
             (Kind::Flush, None) if self.started => {
-                log.advance(ring, machine, header.committed);
+                log.advance(ring, machine, header.committed());
                 Ok(())
             }
             (kind, _) => Err(LaneFault::Order(kind)),
@@ -177,7 +178,7 @@ mod tests {
 
     fn say(kind: Kind, count: u32, index: u64, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        Header { kind, count, ballot: BALLOT, index: LogIndex(index), committed: LogIndex(0) }.encode(&mut bytes);
+        Header { kind, count, number: BALLOT, index: LogIndex(index), beside: 0 }.encode(&mut bytes);
         bytes.extend_from_slice(body);
         bytes
     }
@@ -199,7 +200,7 @@ mod tests {
         let (mut log, mut inbound) = (Log::new(CAPACITY, Some(Group::new(vec![id(0), id(1)]))), Inbound::default());
         let mut prepare = |ballot, log: &mut Log| {
             let mut bytes = Vec::new();
-            Header { kind: Kind::Prepare, count: 0, ballot, index: LogIndex(0), committed: LogIndex(0) }.encode(&mut bytes);
+            Header { kind: Kind::Prepare, count: 0, number: ballot, index: LogIndex(0), beside: 0 }.encode(&mut bytes);
             inbound.take(&bytes, &Reader::new(), log, &ring, &mut machine)
         };
         assert_eq!(prepare(MAX_NUMBER, &mut log), Err(LaneFault::Range));

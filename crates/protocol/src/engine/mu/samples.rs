@@ -17,7 +17,7 @@ pub(crate) fn all() -> Vec<Sample> {
         bytes
     };
     let mut samples = vec![("mu/group".to_owned(), encoded.clone())];
-    let header = |kind| Header { kind, count: 3, ballot: 1 << 40, index: LogIndex(0x0102), committed: LogIndex(0x0101) };
+    let header = |kind| Header { kind, count: 3, number: 1 << 40, index: LogIndex(0x0102), beside: 0x0101 };
     let kinds = [
         (Kind::Prepare, "prepare"),
         (Kind::Start, "start"),

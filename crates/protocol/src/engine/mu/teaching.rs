@@ -8,8 +8,8 @@ use martlet_fabric::ring::{Record, Writer};
 use martlet_fabric::{Fabric, Memory, PeerId, Region, Remote};
 
 use crate::basics::{self, LogIndex, Time};
-use crate::engine::part::{self, Oversized, REST_NS};
 use crate::replica::StateMachine;
+use crate::replica::part::{self, Oversized, REST_NS};
 
 use super::config::Config;
 use super::layout::{self, HEADER_BYTES, Header, Kind, Op, STATE_LANE, permission};
@@ -82,7 +82,7 @@ struct Desk<'a> {
 
 impl Desk<'_> {
     fn fill(&mut self, kind: Kind, count: u32, index: LogIndex, body: &[u8]) {
-        let header = Header { kind, count, ballot: self.log.known_ballot(), index, committed: self.log.committed().index };
+        let header = Header { kind, count, number: self.log.known_ballot(), index, beside: self.log.committed().index.0 };
         self.record.fill(|bytes| {
             header.encode(bytes);
             bytes.extend_from_slice(body);

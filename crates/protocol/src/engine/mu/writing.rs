@@ -67,7 +67,7 @@ impl Reign {
         if follower.push(cx.fabric, &mut self.record, mark, self.round, 0) {
             if kind == Kind::Start { basics::Mark::MuStarts } else { basics::Mark::MuJumps }.reach();
             (follower.phase, follower.cursor, follower.started_to) = (Phase::Following, base.position, cx.log.tail().position);
-            follower.note_told(header.committed);
+            follower.note_told(header.committed());
             if count == 0 {
                 follower.start_ends = follower.lane.writer().tail();
             }
@@ -82,7 +82,7 @@ impl Reign {
         let follower = &mut self.followers[at];
         let told = follower.push(cx.fabric, &mut self.record, None, self.round, 0);
         if told {
-            follower.note_told(header.committed);
+            follower.note_told(header.committed());
             cx.nudges.soon(follower.peer);
         }
         told
@@ -101,7 +101,7 @@ impl Reign {
                 self.followers[at].lane.set_full(true);
                 return moved;
             }
-            (header.ballot, header.committed) = (self.ballot, cx.log.committed().index);
+            (header.number, header.beside) = (self.ballot, cx.log.committed().index.0);
             let body = &cx.buffer[layout::HEADER_BYTES..];
             self.record.fill(|bytes| {
                 header.encode(bytes);
@@ -112,7 +112,7 @@ impl Reign {
             follower.push(cx.fabric, &mut self.record, mark, self.round, 0);
             pulse::moved(cx.fabric, Mu::hearts(), cx.buffer.len());
             follower.cursor = next;
-            follower.note_told(header.committed);
+            follower.note_told(header.committed());
             if next == follower.started_to {
                 follower.start_ends = follower.lane.writer().tail();
             }
@@ -142,14 +142,14 @@ impl Reign {
                 break;
             }
             let (kind, index, committed) = (batch.kind.into(), before.index.next(), cx.log.committed().index);
-            let header = Header { kind, count: batch.count, ballot: self.ballot, index, committed };
+            let header = Header { kind, count: batch.count, number: self.ballot, index, beside: committed.0 };
             batch.record.close(&header.bytes());
             let placed = cx.log.place(&header, &batch.record, ring_of(cx.fabric));
             invariant!(placed.is_ok(), "the log has no room although it was checked: {placed:?}");
             let mark = Mark { index: header.last(), position: end };
             self.open.push_back(mark);
             if cx.config.execution == Execution::Speculative {
-                cx.log.note_executed(mark);
+                cx.log.note_executed();
             }
             for follower in &mut self.followers {
                 let level = matches!(follower.phase, Phase::Following) && follower.cursor == before.position;
@@ -190,12 +190,12 @@ impl Reign {
                 return;
             }
             let (kind, index, committed) = (batch.kind.into(), log.tail().index.next(), log.committed().index);
-            let header = Header { kind, count: batch.count, ballot: self.ballot, index, committed };
+            let header = Header { kind, count: batch.count, number: self.ballot, index, beside: committed.0 };
             batch.record.close(&header.bytes());
             let placed = log.place(&header, &batch.record, ring);
             invariant!(placed.is_ok(), "the log has no room although it was checked: {placed:?}");
             self.backlog.pop_front();
-            log.note_executed(log.tail());
+            log.note_executed();
         }
     }
 

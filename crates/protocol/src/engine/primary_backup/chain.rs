@@ -3,8 +3,8 @@
 use martlet_fabric::Pulse;
 
 use crate::basics::{Canary, LogIndex, Mark, ViewNumber};
-use crate::engine::part::Part;
 use crate::replica::StateMachine;
+use crate::replica::part::Part;
 
 use super::layout::{Header, Kind, LaneFault};
 use super::queue::EntryQueue;

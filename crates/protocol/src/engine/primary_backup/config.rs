@@ -4,7 +4,7 @@ use martlet_fabric::ring;
 
 use super::layout::HEADER_BYTES;
 use crate::engine::ConfigError;
-use crate::engine::part::check_transfer_budget;
+use crate::replica::part::check_transfer_budget;
 
 /// The smallest ring that the engine works with.
 pub const MIN_RING_BYTES: usize = 512;

@@ -8,9 +8,9 @@ use martlet_fabric::{Fabric, OpError, PeerId, invariant};
 
 use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, ViewNumber};
 use crate::engine::Engine as _;
-use crate::engine::part::{self, Oversized, REST_NS};
 use crate::membership::{Roles, View};
 use crate::replica::StateMachine;
+use crate::replica::part::{self, Oversized, REST_NS};
 
 use super::PrimaryBackup;
 use super::config::Config;

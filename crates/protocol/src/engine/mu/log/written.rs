@@ -9,7 +9,7 @@ use crate::engine::mu::layout::{self, Header, LaneFault};
 impl Log {
     /// Writes down that the log behind `keep` is these records now, and under which number it is accepted.
     pub(super) fn write_start(&mut self, keep: Mark, payloads: Vec<&[u8]>) {
-        let (ballots, committed) = ((self.last_ballot, self.taught_ballot), self.committed.index);
+        let (ballots, committed) = ((self.last_ballot, self.taught_ballot), self.committed().index);
         if let Some(journal) = &mut self.journal {
             journal.write_start(ballots, committed, keep, payloads);
         }
@@ -18,20 +18,16 @@ impl Log {
     /// Writes down that this record was appended.
     #[inline]
     pub(super) fn write_append(&mut self, payload: &[u8]) {
+        let committed = self.entries.committed().index;
         if let Some(journal) = &mut self.journal {
-            journal.write(&Entry::Append { committed: self.committed.index, payload });
+            journal.write(&Entry::Append { committed, payload });
         }
     }
 
     /// Writes the log down as a whole, from what is committed on. `anew`: it does not follow from what has been written before.
     pub fn write_base(&mut self, ring: &Memory, anew: bool) {
-        let (mut records, mut position) = (Vec::new(), self.committed.position);
-        let mut buffer = std::mem::take(&mut self.buffer);
-        while let Some((_, next)) = self.read(ring, position, &mut buffer) {
-            records.push(buffer.clone());
-            position = next;
-        }
-        self.buffer = buffer;
+        let (mut records, from) = (Vec::new(), self.committed().position);
+        self.entries.each_from(ring, from, |_, payload, _| records.push(payload.to_vec()));
         self.write_base_of(&records, anew);
     }
 
@@ -44,10 +40,10 @@ impl Log {
 
     pub(super) fn write_base_of(&mut self, records: &[Vec<u8>], anew: bool) {
         // A replica that knows no group has nothing to come back with.
-        let Some(group) = self.group_at(self.committed.index).cloned() else { return };
+        let Some(group) = self.group_at(self.committed().index).cloned() else { return };
         let payloads = records.iter().map(Vec::as_slice).collect();
-        let (mark, ballot, taught) = (self.committed, self.last_ballot, self.taught_ballot);
-        let entry = Entry::Base { anew, ring_bytes: self.capacity, mark, ballot, taught, group, payloads };
+        let (mark, ballot, taught) = (self.committed(), self.last_ballot, self.taught_ballot);
+        let entry = Entry::Base { anew, ring_bytes: self.capacity(), mark, ballot, taught, group, payloads };
         if let Some(journal) = &mut self.journal {
             journal.write(&entry);
         }
@@ -56,12 +52,8 @@ impl Log {
     /// The log as such an entry says; the machine shows what is before it.
     pub fn restore_base(&mut self, ring: &Memory, base: Entry<'_>) -> Result<(), LaneFault> {
         let Entry::Base { mark, ballot, taught, group, payloads, .. } = base else { return Err(LaneFault::Body) };
-        (self.tail, self.committed, self.applied, self.floor) = (mark, mark, mark, mark.position);
-        self.written = self.written.max(mark.position);
-        self.groups = vec![(mark.index, group)];
-        self.group_version += 1;
+        self.entries.begin_anew(mark, group);
         (self.last_ballot, self.taught_ballot) = (ballot, taught);
-        self.complete = true;
         payloads.iter().try_for_each(|payload| self.restore_record(ring, payload))
     }
 
@@ -74,16 +66,16 @@ impl Log {
 
     /// The log behind `keep` is these records now, accepted under `ballot`.
     pub fn restore_start(&mut self, ring: &Memory, ballot: u64, keep: Mark, payloads: &[&[u8]]) -> Result<(), LaneFault> {
-        if keep.index < self.committed.index || keep.index > self.tail.index || ballot < self.last_ballot {
-            return Err(LaneFault::Index { expected: self.tail.index, found: keep.index });
+        if keep.index < self.committed().index || keep.index > self.tail().index || ballot < self.last_ballot {
+            return Err(LaneFault::Index { expected: self.tail().index, found: keep.index });
         }
         // The same entry at another place: it was written with a ring of another size. Nor does one between two others stand elsewhere.
-        for known in [self.tail, self.committed] {
+        for known in [self.tail(), self.committed()] {
             if keep.index.cmp(&known.index) != keep.position.cmp(&known.position) {
                 return Err(LaneFault::Position { expected: known.position, found: keep.position });
             }
         }
-        if keep != self.tail {
+        if keep != self.tail() {
             self.truncate(keep);
         }
         self.note_accepted(ballot);

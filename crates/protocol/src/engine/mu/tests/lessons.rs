@@ -10,7 +10,7 @@ use crate::basics::LogIndex;
 use crate::engine::mu::layout::{Header, Kind, LOG};
 use crate::engine::mu::log::{Log, Mark, Staged};
 use crate::engine::mu::{Config, Event, Group, LaneFault};
-use crate::engine::part::REST_NS;
+use crate::replica::part::REST_NS;
 use crate::replica::{MAX_PART_BYTES, Standing};
 
 /// A log of records accepted under `ballot`, and the places behind them; the machine shows nothing any more.
@@ -206,7 +206,7 @@ fn a_teacher_that_has_been_taught_anew_begins_anew() {
     let at = lesson(&c).expect("it is taught");
     let node = &mut c.nodes[teacher];
     let (peer, mut flush) = (&mut node.engine.peers[at], Record::default());
-    let header = Header { kind: Kind::Flush, count: 0, ballot: 0, index: LogIndex(0), committed: LogIndex(0) };
+    let header = Header { kind: Kind::Flush, count: 0, number: 0, index: LogIndex(0), beside: 0 };
     flush.fill(|bytes| header.encode(bytes));
     while peer.lesson.push(&mut node.fabric, peer.id, &mut flush) {}
     // It is taught itself what it held.

@@ -2,9 +2,9 @@
 
 use super::world::{World, peer, tiny};
 use crate::basics::LogIndex;
-use crate::engine::part::REST_NS;
 use crate::engine::primary_backup::{Config, DropReason, Event};
 use crate::membership::Roles;
+use crate::replica::part::REST_NS;
 use crate::replica::{MAX_PART_BYTES, Standing};
 
 fn quiet() -> Config {

@@ -1,10 +1,9 @@
 //! A part of the state: as its teacher gets it, and on its way in, fragment by fragment.
 
-use super::ConfigError;
-use crate::replica::{MAX_PART_BYTES, MAX_TRANSFER_BUDGET_BYTES, StateMachine, UnreadablePart};
+use super::{ConfigError, MAX_PART_BYTES, MAX_TRANSFER_BUDGET_BYTES, StateMachine, UnreadablePart};
 
 /// Whether a state machine can be asked for so many bytes at a time.
-pub(super) fn check_transfer_budget(bytes: usize) -> Result<(), ConfigError> {
+pub fn check_transfer_budget(bytes: usize) -> Result<(), ConfigError> {
     const { assert!(MAX_TRANSFER_BUDGET_BYTES == 134_217_728, "as the error says") };
     if (1..=MAX_TRANSFER_BUDGET_BYTES).contains(&bytes) {
         return Ok(());
@@ -18,10 +17,10 @@ pub const REST_NS: u64 = 10_000_000_000;
 
 /// A part that no learner takes: it is of so many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Oversized(pub usize);
+pub struct Oversized(pub usize);
 
 /// Appends the part of `machine` from `cursor` on to `out`, and returns the cursor after it, or `None` when that was the last.
-pub(super) fn transfer<S: StateMachine>(machine: &S, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Result<Option<u64>, Oversized> {
+pub fn transfer<S: StateMachine>(machine: &S, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Result<Option<u64>, Oversized> {
     let next = machine.transfer(cursor, budget, out);
     if out.len() > MAX_PART_BYTES {
         let oversized = Oversized(out.len());
@@ -45,17 +44,25 @@ pub enum PartFault {
 
 /// What has come of it.
 #[derive(Debug)]
-pub(super) struct Part {
+pub struct Part {
     bytes: Vec<u8>,
     open: bool,
     most: usize,
 }
 
+impl Default for Part {
+    fn default() -> Part {
+        Part::of_at_most(MAX_PART_BYTES)
+    }
+}
+
 impl Part {
+    /// Nothing yet, of a part as long as any may be.
     pub fn new() -> Part {
         Part::of_at_most(MAX_PART_BYTES)
     }
 
+    /// Nothing yet, of a part of so many bytes at most.
     pub fn of_at_most(most: usize) -> Part {
         Part { bytes: Vec::new(), open: false, most }
     }
