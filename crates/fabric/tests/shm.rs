@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use martlet_fabric::host::probe::{self, DeathProbe, Pastime, VictimPlan};
-use martlet_fabric::host::{DeathWords, OWNER_DIED, WAITERS, WakeReason};
+use martlet_fabric::host::{OWNER_DIED, WAITERS, WakeReason};
 use martlet_fabric::shm::{ParkWord, ShmConfig, ShmFabric};
 use martlet_fabric::{
     Fabric, Identity, Incarnation, LocalRegion, NodeId, OpError, PeerEvent, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote, Token,
@@ -146,7 +146,7 @@ fn be_a_child() {
 /// A member that registers death words, says 4711 and waits for its end.
 fn mortal(cluster: &str, node: u16, others: u16, spin: bool) {
     let mut fabric = start(cluster, node, PeerKind::Member);
-    let _held = DeathWords::register(&fabric.own_regions(), LIFE, &DEATH).expect("registered");
+    let _held = fabric.own_region(LIFE).expect("declared").register_death_words(&DEATH).expect("registered");
     fabric.memory(LocalRegion::Public(LIFE)).expect("declared")[1].store(4711, Ordering::Release);
     fabric.open();
     for other in (0..others).filter(|other| *other != node) {
@@ -239,7 +239,7 @@ impl RobustMutex {
 fn guest(cluster: &str, path: &str) {
     assert_eq!(RobustMutex::map(&format!("{path}.before")).lock(), 0);
     let mut fabric = start(cluster, 1, PeerKind::Member);
-    let _held = DeathWords::register(&fabric.own_regions(), LIFE, &DEATH).expect("registered");
+    let _held = fabric.own_region(LIFE).expect("declared").register_death_words(&DEATH).expect("registered");
     assert_eq!(RobustMutex::map(&format!("{path}.after")).lock(), 0);
     fabric.open();
     loop {

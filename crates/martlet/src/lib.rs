@@ -41,7 +41,7 @@ pub use martlet_node::embed::{
 };
 pub use martlet_node::sched::{Class, Placement};
 pub use martlet_node::stop::Stop;
-pub use martlet_node::{Ended, ProcessPolicy, Started};
+pub use martlet_node::{ActingThread, ActingThreads, Ended, ProcessPolicy, Started};
 pub use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 pub use martlet_protocol::replica::UnreadablePart;
 
@@ -59,7 +59,7 @@ pub mod errors {
     pub use martlet_node::backend::StartError as FabricError;
     pub use martlet_node::backend::errors::*;
     pub use martlet_node::wal::{Operation, WalError, format::Owner};
-    pub use martlet_node::{DiskError, RunError};
+    pub use martlet_node::{ActingError, DiskError, RunError};
     pub use martlet_protocol::replica::UnreadableEntry;
     pub use martlet_protocol::replica::journal::RecoverError;
 }

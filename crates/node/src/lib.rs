@@ -23,6 +23,7 @@
 //! | [`embed`] | replication for a program's own state |
 //! | [`config`] | what is configured, validated once |
 //! | `runner` | [`run`]: the thread, its sleep, the lives of a node one after another, its orderly end |
+//! | `acting` | the threads that act for a node's process, and may begin at any time |
 //! | `agent`, `instruments` | the duty cycle (`protocol`), with a clock, counters and a timeline around it |
 //! | [`backend`] | what the parts of a node ask of the fabric they run on beyond its contract |
 //! | `durable` | what a node writes to its disk while it runs, and what it comes back with |
@@ -33,6 +34,7 @@
 //! | [`wal`] | a replica's log on disk |
 //! | `os` | this host's kernel: [`clock`], [`idle`] (sleep), [`sched`] (cores and classes), [`stop`] and [`signals`], `warm` (what a failover must not wait for), `undertaker` (the memory of a process that died) |
 
+mod acting;
 mod agent;
 pub mod backend;
 pub mod client;
@@ -56,6 +58,7 @@ pub mod wal;
 const _: () =
     assert!(!martlet_fabric::probe::BUILT_IN, "a node must not hold a simulator's canaries or marks: build it without those features");
 
+pub use acting::{ActingError, ActingThread, ActingThreads};
 pub use durable::{DiskError, OnDisk, on_disk};
 pub use os::{clock, cpu, idle, sched, signals, stop};
 use os::{undertaker, warm};

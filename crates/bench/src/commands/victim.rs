@@ -3,7 +3,6 @@
 use clap::{Args, ValueEnum};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::number::number;
-use martlet_fabric::host::DeathWords;
 use martlet_fabric::host::probe::{self, Pastime, VictimPlan};
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::shm::ShmFabric;
@@ -99,11 +98,9 @@ fn member(arguments: &Arguments) -> Outcome {
     let mut resident = vec![0u8; arguments.resident << 20];
     resident.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
     let fabric = bench_fabric(&arguments.cluster, VICTIM_NODE, arguments.incarnation)?;
-    let own = fabric.own_regions();
+    let signs = fabric.own_region(LIFE).expect("every process offers signs of life");
     let words: Vec<usize> = (0..MAX_WATCHERS).map(|watcher| life::death(0, watcher)).collect();
-    let _words = DeathWords::register(&own, LIFE, &words).context("cannot register death words")?;
-    if let Some(signs) = own.memory(LIFE) {
-        signs[life::THREADS].store(1, Ordering::Release);
-    }
+    let _words = signs.register_death_words(&words).context("cannot register death words")?;
+    signs.memory()[life::THREADS].store(1, Ordering::Release);
     arguments.pastime().pass(&resident)
 }

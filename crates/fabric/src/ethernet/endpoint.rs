@@ -24,8 +24,8 @@ use crate::contract::{
     RegionName, Remote, Token,
 };
 use crate::exchange::BootstrapCounters;
+use crate::host::OwnRegion;
 use crate::host::memory::{self, Area};
-use crate::host::{DeathWords, DeathWordsError};
 use crate::invariant;
 use crate::meeting::describe;
 use crate::meeting::tcp::shared::{Command, Note, Shared};
@@ -181,14 +181,9 @@ impl EthernetFabric {
         }
     }
 
-    /// Makes words of a public region the calling thread's death words, which the kernel marks when the thread dies. Others see it as long as they reach this
-    /// process, which is not for long: another thread may still serve them for the moment in which the kernel ends the process.
-    ///
-    /// # Errors
-    /// See [`DeathWordsError`].
-    pub fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
-        let area = find(&self.own.public, region).ok_or(DeathWordsError::Region(region.0))?;
-        DeathWords::register_in(area.clone(), words)
+    /// A public region of ours, for other threads; `None` when it was never declared.
+    pub fn own_region(&self, name: RegionName) -> Option<OwnRegion> {
+        find(&self.own.public, name).map(OwnRegion::new)
     }
 
     /// What any thread calls to end this endpoint's sleep, or the next one.

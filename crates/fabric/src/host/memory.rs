@@ -155,6 +155,26 @@ impl Area {
     }
 }
 
+/// A public region of this process, for any of its threads, as long as it likes: it stays mapped.
+#[derive(Clone, Debug)]
+pub struct OwnRegion(pub(super) Area);
+
+impl OwnRegion {
+    pub(crate) fn new(area: &Area) -> OwnRegion {
+        OwnRegion(area.clone())
+    }
+
+    /// Its words.
+    pub fn memory(&self) -> &Memory {
+        self.0.memory()
+    }
+
+    /// Whether the other is this one.
+    pub fn is(&self, other: &OwnRegion) -> bool {
+        self.0.words == other.0.words
+    }
+}
+
 /// One word of a region of our own.
 #[derive(Debug)]
 struct AreaWord {

@@ -18,4 +18,5 @@ pub mod process;
 mod robust;
 
 pub use futex::WakeReason;
+pub use memory::OwnRegion;
 pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, WAITERS, WORDS_EACH};

@@ -12,7 +12,7 @@ use std::io;
 use std::marker::PhantomData;
 
 use super::futex;
-use super::memory::Area;
+use super::memory::{Area, OwnRegion};
 use crate::primitive::Ordering;
 
 /// FUTEX_WAITERS: makes the kernel wake a waiter when it sets [`OWNER_DIED`].
@@ -123,8 +123,7 @@ fn unlock(area: &Area, word: usize) {
 }
 
 impl DeathWords {
-    /// Registers words of an area, by index, as the calling thread's death words: one for each watcher, since the kernel wakes one waiter a word. From the return on
-    /// each holds the thread's id and [`WAITERS`] in its low half. Nobody else may write them, nor the [`WORDS_EACH`] words that begin with each.
+    /// See [`OwnRegion::register_death_words`].
     pub(crate) fn register_in(area: Area, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
         let mut words = words.to_vec();
         words.sort_unstable();
@@ -160,6 +159,19 @@ impl DeathWords {
     /// What the low half of each word is while this thread lives: its id and [`WAITERS`].
     pub fn value(&self) -> u64 {
         self.area.memory()[self.words[0]].load(Ordering::Relaxed) & (WAITERS | OWNER_DIED | TID_MASK)
+    }
+}
+
+impl OwnRegion {
+    /// Makes words of the region, by index, the calling thread's death words: one for each watcher, since the kernel wakes one waiter a word. From the return on each holds
+    /// the thread's id and [`WAITERS`] in its low half. Nobody else may write them, nor the [`WORDS_EACH`] words that begin with each.
+    ///
+    /// Peers that can read the memory of the dead see the mark at any time; others, if they read it before the kernel has taken down what they read it by.
+    ///
+    /// # Errors
+    /// See [`DeathWordsError`].
+    pub fn register_death_words(&self, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
+        DeathWords::register_in(self.0.clone(), words)
     }
 }
 

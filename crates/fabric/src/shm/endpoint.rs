@@ -29,6 +29,7 @@ use crate::contract::{
     Remote, Token,
 };
 use crate::exchange::BootstrapCounters;
+use crate::host::OwnRegion;
 use crate::host::memory::{self, Area};
 use crate::invariant;
 use crate::primitive::{Ordering, fence, prefetch_for_write};
@@ -169,6 +170,11 @@ impl ShmFabric {
     /// Our public regions, for other threads: to register death words, or to read and write counters beside the endpoint's thread.
     pub fn own_regions(&self) -> OwnRegions {
         OwnRegions::new(self.own.clone())
+    }
+
+    /// A public region of ours, for other threads; `None` when it was never declared.
+    pub fn own_region(&self, name: RegionName) -> Option<OwnRegion> {
+        self.own.public(name).map(OwnRegion::new)
     }
 
     /// Words of a public region of a peer (or of our own), for reading them directly; `None` when the peer is unknown or forgotten or has

@@ -42,7 +42,7 @@ use crate::contract::{
     Token,
 };
 use crate::exchange::BootstrapCounters;
-use crate::host::{DeathWords, DeathWordsError, memory};
+use crate::host::{OwnRegion, memory};
 use crate::invariant;
 use crate::meeting::tcp::shared::{Command, Note, Shared};
 use crate::primitive::{Ordering, fence};
@@ -181,14 +181,9 @@ impl VerbsFabric {
         self.shared.misfit(within)
     }
 
-    /// Makes words of one of our public regions the calling thread's death words, which the kernel marks when the thread dies. A peer sees the
-    /// mark if it reads it before the kernel has taken this process's queue pairs down.
-    ///
-    /// # Errors
-    /// See [`DeathWordsError`].
-    pub fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
-        let area = find(&self.card.own.public, region).ok_or(DeathWordsError::Region(region.0))?;
-        DeathWords::register_in(area.clone(), words)
+    /// A public region of ours, for other threads; `None` when it was never declared.
+    pub fn own_region(&self, name: RegionName) -> Option<OwnRegion> {
+        find(&self.card.own.public, name).map(OwnRegion::new)
     }
 
     /// The multicast group that datagrams to all members may go to, if there is one.

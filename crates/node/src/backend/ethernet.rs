@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use martlet_fabric::BootstrapCounters;
 use martlet_fabric::ethernet::{EthernetConfig, EthernetFabric};
-use martlet_fabric::host::{DeathWords, DeathWordsError};
+use martlet_fabric::host::OwnRegion;
 use martlet_fabric::{Identity, NodeId, PeerId, RegionName};
 use martlet_protocol::basics::layout;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -85,8 +85,8 @@ impl Backend for EthernetFabric {
         Box::new(EthernetFabric::bell(self))
     }
 
-    fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
-        EthernetFabric::register_death_words(self, region, words)
+    fn own_region(&self, name: RegionName) -> Option<OwnRegion> {
+        EthernetFabric::own_region(self, name)
     }
 
     fn claim_founding(cluster: &Cluster, me: NodeId) -> io::Result<Option<()>> {

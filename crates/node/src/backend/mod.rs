@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use martlet_fabric::BootstrapCounters;
-use martlet_fabric::host::{DeathWords, DeathWordsError};
+use martlet_fabric::host::OwnRegion;
 use martlet_fabric::shm::MemoryNeed;
 use martlet_fabric::{Fabric, Identity, NodeId, PeerId, RegionName, RegionSpec};
 use martlet_protocol::basics::Time;
@@ -108,11 +108,8 @@ pub trait Backend: Fabric + Sized + Send + 'static {
         Box::new(|| {})
     }
 
-    /// Makes words of a public region the calling thread's death words, which the kernel marks when the thread dies.
-    ///
-    /// # Errors
-    /// See [`DeathWordsError`].
-    fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError>;
+    /// A public region of this process, for any of its threads; `None` when it was never declared.
+    fn own_region(&self, name: RegionName) -> Option<OwnRegion>;
 
     /// Gets the claim to found the cluster, if this process may have it now.
     ///

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use martlet_fabric::BootstrapCounters;
-use martlet_fabric::host::{DeathWords, DeathWordsError};
+use martlet_fabric::host::OwnRegion;
 use martlet_fabric::verbs::{DeviceChoice, VerbsConfig, VerbsFabric};
 use martlet_fabric::{Identity, NodeId, PeerId, RegionName};
 use martlet_protocol::basics::layout;
@@ -89,8 +89,8 @@ impl Backend for VerbsFabric {
         self.mail_counters().rejected
     }
 
-    fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
-        VerbsFabric::register_death_words(self, region, words)
+    fn own_region(&self, name: RegionName) -> Option<OwnRegion> {
+        VerbsFabric::own_region(self, name)
     }
 
     fn claim_founding(cluster: &Cluster, me: NodeId) -> io::Result<Option<()>> {

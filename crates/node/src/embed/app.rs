@@ -179,6 +179,7 @@ mod tests {
     use super::super::role::Roles;
     use super::super::served::Shared;
     use super::*;
+    use crate::acting::ActingThreads;
     use crate::agent::{Agent, tests::alone};
     use crate::runner::Started;
     use crate::sched::{Class, Placement};
@@ -216,7 +217,7 @@ mod tests {
         let inner = super::super::Inner {
             shared: Arc::clone(&shared),
             stop: Stop::new().expect("a descriptor"),
-            started: Started { process, placement, skew_ns: 0 },
+            started: Started { process, placement, skew_ns: 0, threads: ActingThreads::default() },
             thread: Mutex::new(None),
             runs_on: std::thread::current().id(),
             timeout: None,

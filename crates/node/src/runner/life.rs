@@ -3,10 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use martlet_fabric::host::DeathWords;
-use martlet_fabric::primitive::Ordering;
 use martlet_fabric::{Identity, Levels, LocalRegion, NodeId, PeerKind};
-use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, RETURNED, life};
+use martlet_protocol::basics::layout::{LIFE, RETURNED};
 use martlet_protocol::basics::{ProcessId, Time};
 use martlet_protocol::duty::{Host, Turn};
 use martlet_protocol::engine::Gathered;
@@ -19,6 +17,7 @@ use super::disk::Birth;
 use super::policy::SecondProcess;
 use super::recovery::{FileWatch, goes_on_from};
 use super::rhythm::{Gaps, Posture};
+use crate::acting::{ActingThread, ActingThreads};
 use crate::agent::Agent;
 use crate::backend::{Backend, Rest as _};
 use crate::clock;
@@ -102,8 +101,8 @@ pub(super) struct Parts<E, A: Application> {
 pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
     pub(super) agent: Agent<F, E, A>,
     rehearsals: Rehearsals<F, E, A>,
-    /// `None` once given back.
-    words: Option<DeathWords>,
+    /// This thread acts for it; `None` once it does not any more.
+    acting: Option<ActingThread>,
     pub(super) me: ProcessId,
     gaps: Gaps,
     /// Its log on disk, where there is one.
@@ -125,7 +124,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     pub(super) fn begin(
         settings: &Settings,
         birth: &Birth<'_>,
-        clocks: ClockBounds,
+        (clocks, threads): (ClockBounds, &ActingThreads),
         engine: Option<E>,
         mut machine: A::Machine,
         counters: Counters,
@@ -144,10 +143,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         }
 
         // What others rely on stands before anybody is let in.
-        let indices: Vec<usize> = (0..MAX_WATCHERS).map(|watcher| life::death(0, watcher)).collect();
-        let words = fabric.register_death_words(LIFE, &indices).map_err(|error| RunError::DeathWords { node, error })?;
-        let signs = fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
-        signs[life::THREADS].store(1, Ordering::Release);
+        let acting = threads.begin(fabric.own_region(LIFE)).map_err(|error| RunError::DeathWords { node, error })?;
         let lives = birth.lives()?;
         birth.announce()?;
 
@@ -180,7 +176,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         Ok(Life {
             agent,
             rehearsals,
-            words: Some(words),
+            acting: Some(acting),
             me,
             gaps,
             keeper,
@@ -426,7 +422,9 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     pub(super) fn end(mut self) -> (u64, Parts<E, A>, Result<(), WalError>) {
         self.agent.end_life();
         // A clean end: whoever still waits for this process sees that it acts no more.
-        self.words = None;
+        if let Some(acting) = self.acting.take() {
+            acting.end_life();
+        }
         let Agent { host, app, instruments, .. } = self.agent;
         let newest = host.member.core.newest_life().0;
         let parts = Parts { app, machine: host.machine, counters: instruments.counters, engine: host.engine };

@@ -17,6 +17,7 @@ use martlet_protocol::membership::ClockBounds;
 use martlet_protocol::replica::{Application, Execution, StateMachine as _, UnreadableEntry};
 use martlet_protocol::with_engine;
 
+use crate::acting::ActingThreads;
 use crate::backend::{Backend, Rest as _, StartError};
 use crate::clock;
 use crate::config::{RelistError, Settings};
@@ -78,6 +79,8 @@ pub struct Started {
     pub placement: Placement,
     /// How far the clocks of two cores may differ, in nanoseconds; it has been subtracted from leases.
     pub skew_ns: u64,
+    /// By which further threads of the process act for the node.
+    pub threads: ActingThreads,
 }
 
 /// How a node ended that was asked to.
@@ -237,6 +240,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     tracing::info!(%placement, skew_ns, populated_bytes, "node {node} starts");
     let mut second = SecondProcess::start(&hooks.policy);
 
+    let acting = ActingThreads::default();
     let mut counters = Counters::default();
     counters.set(Counter::Pid, u64::from(std::process::id()));
     counters.set(Counter::StartedNs, clock::now().0);
@@ -281,9 +285,9 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         newest = newest.max(incarnation);
         let me = ProcessId { node, incarnation: Incarnation(incarnation) };
         let birth = Birth { me, disk: store.as_ref().map(|store| (store, origin)), gathered: gathered.take() };
-        let mut life = Life::<F, E, A>::begin(settings, &birth, clocks, engine, machine, counters, app)?;
+        let mut life = Life::<F, E, A>::begin(settings, &birth, (clocks, &acting), engine, machine, counters, app)?;
         if let Some(report) = report.take() {
-            report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns });
+            report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns, threads: acting.clone() });
         }
         let sockets = hooks.wake.as_ref().map(|fd| fd.as_fd());
         let mut bed = F::Rest::start(settings, &life.agent.host.member.fabric, sockets, hooks.stop.as_fd())

@@ -44,6 +44,8 @@ probes! {
         CacheServesOn = "cache-serves-on",
         /// A process is certainly dead when one of its threads is (32).
         OneThreadDead = "one-thread-dead",
+        /// A process has no threads but those that it had when it was first looked at (32).
+        ThreadsFixed = "threads-fixed",
         /// A restarted process is taken for its earlier life (28).
         SameLife = "same-life",
         /// The feature level rises while a member cannot work at it.

@@ -48,8 +48,26 @@ pub mod life {
     /// Lease word: the newest view on which the owner may hold a lease; 0 for none. Stored, and fenced, before the owner asks for a lease;
     /// raised or cleared only after it has stopped acting in older views. Owner.
     pub const LEASE: usize = 1;
-    /// How many of the threads below are registered. Owner; set before the owner connects to anybody.
+    /// How many of the threads below there may be, in the low 8 bits, and above them a number that changes with every thread that begins to act; never 0 once the owner is
+    /// connected with anybody. Owner; only upwards. A thread stores its death words, then this, and acts if one that acted already is still alive then: so this word,
+    /// read after the death words of all threads and found to be what it was before, says that those were all ([`certain`](crate::detector::certain)).
     pub const THREADS: usize = 2;
+    /// How many threads a value of [`THREADS`] speaks of. What it can't say is taken as the nearest that it can.
+    pub const fn threads(count: u64) -> usize {
+        let threads = (count & 0xff) as usize;
+        if threads < 1 {
+            1
+        } else if threads > MAX_ACTING_THREADS {
+            MAX_ACTING_THREADS
+        } else {
+            threads
+        }
+    }
+    /// The value of [`THREADS`] that follows `count` when the thread at place `thread` begins.
+    pub const fn counting(count: u64, thread: usize) -> u64 {
+        let threads = if thread as u64 >= (count & 0xff) { thread as u64 + 1 } else { count & 0xff };
+        ((count >> 8) + 1) << 8 | threads
+    }
     /// 1 once the owner leaves of its own will. Owner.
     pub const LEFT: usize = 3;
     /// What the owner shows as a lease cache: a [`CacheWord`](crate::membership::cache::CacheWord); 0 where it is none. Owner; only upwards.

@@ -1,12 +1,11 @@
 //! Who lives, where replicas judge that themselves, and whether this process may take itself for alive: a counter of each peer's is read (Mu section 5.1, pull-score), its
 //! death words are looked at, and its own heart stops when its replication gets nowhere (fate sharing).
 
-use martlet_fabric::{Fabric, PeerId, Region, Remote, Token};
+use martlet_fabric::{Fabric, PeerId, Token};
 
 use super::patience::{Patience, discounted};
-use crate::basics::layout::{LIFE, MAX_ACTING_THREADS, life};
 use crate::basics::{LogIndex, Time};
-use crate::detector::certain::{self, Sign};
+use crate::detector::certain::{DeathWords, Sign};
 use crate::detector::heartbeat::{Score, Thresholds};
 use crate::detector::stall::StallMeter;
 
@@ -22,9 +21,7 @@ pub struct Watch<S> {
     pub patience: Patience,
     /// Since when its counter is being read.
     reading: Option<Time>,
-    threads: usize,
-    words: [u64; MAX_ACTING_THREADS],
-    asked: u64,
+    deaths: DeathWords,
     /// What it says that it is; `None` until it was first read.
     pub status: Option<S>,
 }
@@ -60,9 +57,7 @@ impl<S> Watch<S> {
             dead: false,
             patience: Patience::default(),
             reading: None,
-            threads: 0,
-            words: [life::TID_MASK; MAX_ACTING_THREADS],
-            asked: 0,
+            deaths: DeathWords::default(),
             status: None,
         }
     }
@@ -134,30 +129,21 @@ impl<S> Watch<S> {
         threads: Token,
         death: impl Fn(usize) -> Token,
     ) {
-        let word = |index: usize| Remote { peer, region: Region::Public(LIFE), offset: index * 8 };
-        if self.threads == 0 && !self.dead && self.asked == 0 {
-            self.asked = u64::MAX;
-            fabric.read_word(word(life::THREADS), threads);
-        }
-        for thread in 0..self.threads {
-            if !self.dead && self.asked & 1 << thread == 0 {
-                self.asked |= 1 << thread;
-                fabric.read_word(word(life::death(thread, watcher)), death(thread));
-            }
+        if !self.dead {
+            self.deaths.look(peer, watcher, fabric, threads, death);
+            // At once, for there is no other occasion before the next look, and a death is to be certain with this one.
+            self.deaths.recount(peer, fabric, threads);
         }
     }
 
-    /// How many acting threads it has: a peer's word, of which what it can't be is taken as the nearest that it can.
-    pub fn note_threads(&mut self, value: u64) {
-        (self.threads, self.asked) = ((value as usize).min(MAX_ACTING_THREADS), 0);
+    /// What it says of its acting threads. Returns whether the process is certainly dead.
+    pub fn note_threads(&mut self, value: u64) -> bool {
+        self.deaths.note_count(value) != Sign::Alive
     }
 
-    /// The death word of one of its threads. Returns whether the process is certainly dead.
-    pub fn note_death_word(&mut self, thread: usize, value: u64) -> bool {
-        let thread = thread % MAX_ACTING_THREADS;
-        self.asked &= !(1 << thread);
-        self.words[thread] = value;
-        thread < self.threads && certain::judge(&self.words[..self.threads]) != Sign::Alive
+    /// The death word of one of its threads.
+    pub fn note_death_word(&mut self, thread: usize, value: u64) {
+        self.deaths.note_word(thread, Some(value));
     }
 }
 

@@ -247,7 +247,7 @@ fn a_watched_word_wakes_the_sleeper() {
     let parked = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let held = crate::host::DeathWords::register(&regions, PUBLIC, &[16]).expect("registered");
+            let held = regions.region(PUBLIC).expect("declared").register_death_words(&[16]).expect("registered");
             registered.store(true, Ordering::SeqCst);
             until(|| parked.load(Ordering::SeqCst).then_some(()));
             // Ends without giving back: a death.
@@ -313,7 +313,7 @@ fn a_vigil_ends_by_a_nudge_a_death_a_word_or_its_keepers_state() {
     let (told, tid) = std::sync::mpsc::channel();
     let (die, dying) = std::sync::mpsc::channel::<()>();
     let victim = std::thread::spawn(move || {
-        let held = crate::host::DeathWords::register(&regions, PUBLIC, &[16]).expect("registered");
+        let held = regions.region(PUBLIC).expect("declared").register_death_words(&[16]).expect("registered");
         told.send(held.value()).expect("it listens");
         // Ends without giving back: a death.
         std::mem::forget(held);

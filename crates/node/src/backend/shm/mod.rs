@@ -6,13 +6,13 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use martlet_fabric::host::{DeathWords, DeathWordsError, WakeReason};
+use martlet_fabric::host::{OwnRegion, WakeReason};
 use martlet_fabric::primitive::{Ordering, fence};
-use martlet_fabric::shm::{MemoryNeed, ParkWord, ShmConfig, ShmFabric};
+use martlet_fabric::shm::{MAX_PARK_WORDS, MemoryNeed, ParkWord, ShmConfig, ShmFabric};
 use martlet_fabric::{BootstrapCounters, HostLock};
 use martlet_fabric::{Identity, Incarnation, NodeId, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote};
 use martlet_protocol::basics::Time;
-use martlet_protocol::basics::layout::{self, LIFE, MAX_ACTING_THREADS, MAX_MEMBERS, life};
+use martlet_protocol::basics::layout::{self, LIFE, MAX_MEMBERS, life};
 
 use super::{Backend, Rest, StartError};
 use crate::clock;
@@ -87,8 +87,8 @@ impl Backend for ShmFabric {
         Box::new(move || regions.nudge())
     }
 
-    fn register_death_words(&self, region: RegionName, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
-        DeathWords::register(&self.own_regions(), region, words)
+    fn own_region(&self, name: RegionName) -> Option<OwnRegion> {
+        ShmFabric::own_region(self, name)
     }
 
     fn claim_founding(cluster: &Cluster, _me: NodeId) -> io::Result<Option<HostLock>> {
@@ -135,36 +135,50 @@ impl Backend for ShmFabric {
 #[derive(Debug)]
 pub struct ShmRest {
     watch: Watch,
-    /// Death words that end a sleep.
+    /// Whose deaths end a sleep, and the node that watches.
+    mortals: (Vec<PeerId>, NodeId),
+    /// Death words that do: of each process, of as many threads that live as there is room for.
     watched: Vec<ParkWord>,
+}
+
+impl ShmRest {
+    /// Looks anew for words to watch. A word that changes between this and the sleep keeps the thread awake, and the look between the two has seen whatever had changed before.
+    fn find_words(&mut self, fabric: &ShmFabric) {
+        let (peers, me) = &self.mortals;
+        let each = (MAX_PARK_WORDS / peers.len().max(1)).max(1);
+        self.watched.clear();
+        for peer in peers {
+            let Some(signs) = fabric.peer_memory(*peer, LIFE) else { continue };
+            let load = |index: usize| {
+                let word = signs[index].load(Ordering::Relaxed);
+                fence(Ordering::Acquire);
+                word
+            };
+            let words = (0..life::threads(load(life::THREADS))).map(|thread| life::death(thread, usize::from(me.0)));
+            let alive =
+                words.map(|index| (index, load(index))).filter(|(_, word)| word & life::TID_MASK != 0 && word & life::OWNER_DIED == 0);
+            let watch = |(index, word)| ParkWord {
+                at: Remote { peer: *peer, region: Region::Public(LIFE), offset: index * 8 },
+                expected: word as u32,
+            };
+            self.watched.extend(alive.take(each).map(watch));
+        }
+        self.watched.truncate(MAX_PARK_WORDS);
+    }
 }
 
 impl Rest<ShmFabric> for ShmRest {
     fn start(_: &Settings, fabric: &ShmFabric, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<ShmRest> {
-        Ok(ShmRest { watch: Watch::start(fabric, sockets, stop)?, watched: Vec::new() })
+        Ok(ShmRest { watch: Watch::start(fabric, sockets, stop)?, mortals: (Vec::new(), NodeId(0)), watched: Vec::new() })
     }
 
     fn hears_at_sockets(&self) -> bool {
         self.watch.has_crier()
     }
 
-    /// A word that changes between this and the sleep keeps the thread awake, and the look between the two has seen whatever had changed
-    /// before.
     fn watch_deaths(&mut self, fabric: &ShmFabric, peers: impl Iterator<Item = PeerId>, me: NodeId) {
-        self.watched.clear();
-        for peer in peers {
-            let Some(signs) = fabric.peer_memory(peer, LIFE) else { continue };
-            for thread in 0..MAX_ACTING_THREADS {
-                let index = life::death(thread, usize::from(me.0));
-                let word = signs[index].load(Ordering::Relaxed);
-                fence(Ordering::Acquire);
-                let alive = word & life::TID_MASK != 0 && word & life::OWNER_DIED == 0;
-                if alive {
-                    let at = Remote { peer, region: Region::Public(LIFE), offset: index * 8 };
-                    self.watched.push(ParkWord { at, expected: word as u32 });
-                }
-            }
-        }
+        self.mortals = (peers.collect(), me);
+        self.find_words(fabric);
     }
 
     fn has_seen_death(&self, fabric: &ShmFabric) -> bool {
@@ -207,9 +221,9 @@ impl Rest<ShmFabric> for ShmRest {
             false => in_memory(fabric, at_most_ns),
         };
         self.watch.disarm();
-        if let Some(WakeReason::Word(at)) = reason {
-            // Death words change once: the next turn sees what this one has become.
-            self.watched.swap_remove(at);
+        if let Some(WakeReason::Word(_)) = reason {
+            // The next turn sees what it has become. Another thread of that process may live, and has not been watched so far.
+            self.find_words(fabric);
         }
     }
 }

@@ -89,8 +89,8 @@ impl Dare {
                 Heard::Nothing => {}
             },
             Op::Status => watch.status = Some(Status::of(value)),
-            Op::Threads => watch.note_threads(value),
-            Op::Death if watch.note_death_word(round as usize, value) => self.note_death(at, true),
+            Op::Threads if watch.note_threads(value) => self.note_death(at, true),
+            Op::Death => watch.note_death_word(round as usize, value),
             _ => {}
         }
     }

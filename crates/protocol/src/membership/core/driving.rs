@@ -4,7 +4,7 @@ use martlet_fabric::pulse::beat;
 use martlet_fabric::{Completion, Fabric, PeerEvent, PeerId, invariant};
 
 use super::peers::Asked;
-use super::{Authority, Core, Read, is_view, own_life, read_token, remote_life};
+use super::{Authority, Core, Read, is_view, own_life};
 use crate::basics::layout::{life, token_rest};
 use crate::basics::{Mark, ProcessId, Time};
 use crate::consensus::Op;
@@ -97,7 +97,7 @@ impl Core {
                 let process = ProcessId { node: identity.node, incarnation: identity.incarnation };
                 let mends = !(self.is_member() && self.is_cut_off_on_presumption(process));
                 if let Some(process) = self.peers.add(now, peer, identity, mends) {
-                    fabric.read_word(remote_life(peer, life::THREADS), read_token(Read::Threads, 0, peer));
+                    self.peers.ask_threads(fabric, peer);
                     self.connect_coordinator(process, peer);
                     self.pull_from(fabric, peer);
                     if self.is_joining() {
@@ -136,12 +136,12 @@ impl Core {
         let peer = PeerId(b as u32);
         let result = completion.result;
         match kind {
-            k if k == Read::Threads as u8 => self.peers.note_threads(peer, result),
-            k if k == Read::Death as u8 => {
-                if let Some((process, evidence)) = self.peers.note_death_word(peer, a, result) {
+            k if k == Read::Threads as u8 => {
+                if let Some((process, evidence)) = self.peers.note_threads(peer, result) {
                     self.suspect(now, fabric, process, evidence);
                 }
             }
+            k if k == Read::Death as u8 => self.peers.note_death_word(fabric, peer, a, result),
             k if k == Read::Heartbeat as u8 => {
                 if let Some(process) = self.peers.note_heartbeat(now, peer, result) {
                     self.suspect(now, fabric, process, Evidence::Presumed);

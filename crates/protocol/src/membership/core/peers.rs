@@ -3,10 +3,10 @@
 use martlet_fabric::{Fabric, Identity, OpError, PeerId, PeerKind};
 
 use super::{Read, read_token, remote_life};
-use crate::basics::layout::{MAX_ACTING_THREADS, life};
+use crate::basics::layout::life;
 use crate::basics::{ProcessId, Time, ViewNumber};
 use crate::detector::broadcast::Silence;
-use crate::detector::certain::{self, Sign};
+use crate::detector::certain::{DeathWords, Sign};
 use crate::detector::heartbeat::{Score, Thresholds};
 use crate::membership::view::{Evidence, View};
 
@@ -26,11 +26,7 @@ pub(super) struct Asked {
 pub(super) struct Peer {
     pub id: PeerId,
     pub process: ProcessId,
-    /// Acting threads, once read; at least 1.
-    threads: usize,
-    words: [u64; MAX_ACTING_THREADS],
-    /// Death words asked for and not answered, a bit each.
-    asked: u64,
+    deaths: DeathWords,
     score: Score,
     silence: Silence,
     /// Whom it hears, as its last broadcast said: bits by place in the view.
@@ -93,9 +89,7 @@ impl Peers {
         self.list.push(Peer {
             id,
             process,
-            threads: 0,
-            words: [0; MAX_ACTING_THREADS],
-            asked: 0,
+            deaths: DeathWords::default(),
             score: Score::new(self.thresholds),
             silence: Silence::new(now),
             heard: None,
@@ -287,36 +281,33 @@ impl Peers {
             if peer.suspicion.is_some_and(Evidence::releases_leases) {
                 continue;
             }
-            for thread in 0..peer.threads {
-                if peer.asked & 1 << thread == 0 {
-                    peer.asked |= 1 << thread;
-                    fabric.read_word(remote_life(peer.id, life::death(thread, watcher)), read_token(Read::Death, thread, peer.id));
-                }
-            }
+            let id = peer.id;
+            peer.deaths.look(id, watcher, fabric, read_token(Read::Threads, 0, id), |thread| read_token(Read::Death, thread, id));
         }
     }
 
-    pub fn note_threads(&mut self, id: PeerId, result: Result<u64, OpError>) {
-        if let (Some(peer), Ok(threads)) = (self.get(id), result) {
-            // A peer's word: what it can't be is taken as the nearest that it can.
-            peer.threads = (threads as usize).clamp(1, MAX_ACTING_THREADS);
-            peer.words = [life::TID_MASK; MAX_ACTING_THREADS];
+    /// Asks how many threads act for a process that nothing is known of.
+    pub fn ask_threads<F: Fabric>(&mut self, fabric: &mut F, id: PeerId) {
+        if let Some(peer) = self.get(id) {
+            peer.deaths.ask_count(id, fabric, read_token(Read::Threads, 0, id));
         }
     }
 
-    /// Takes a death word. Returns what it proves, if that is news.
-    pub fn note_death_word(&mut self, id: PeerId, thread: usize, result: Result<u64, OpError>) -> Option<(ProcessId, Evidence)> {
+    /// Takes what a process says of its threads. Returns what that proves, if it is news.
+    pub fn note_threads(&mut self, id: PeerId, result: Result<u64, OpError>) -> Option<(ProcessId, Evidence)> {
         let peer = self.get(id)?;
-        peer.asked &= !(1 << thread);
-        let word = result.ok()?;
-        if thread >= peer.threads || peer.words[thread] == word {
-            return None;
-        }
-        peer.words[thread] = word;
-        match certain::judge(&peer.words[..peer.threads]) {
+        match peer.deaths.note_count(result.ok()?) {
             Sign::Alive => None,
             Sign::Dead => Some((peer.process, Evidence::Certain)),
             Sign::Ended => Some((peer.process, Evidence::Left)),
+        }
+    }
+
+    /// Takes a death word. Where no thread seems to live, asks at once whether those are all.
+    pub fn note_death_word<F: Fabric>(&mut self, fabric: &mut F, id: PeerId, thread: usize, result: Result<u64, OpError>) {
+        if let Some(peer) = self.get(id) {
+            peer.deaths.note_word(thread, result.ok());
+            peer.deaths.ask_count(id, fabric, read_token(Read::Threads, 0, id));
         }
     }
 

@@ -63,7 +63,10 @@ pub struct Node<E, const HOST: bool> {
     pub cycle: DutyCycle,
     pub server: Server,
     pub clock: Clock,
+    /// Threads that act for it so far.
     threads: usize,
+    /// Those that begin once it is a member.
+    later_threads: usize,
     /// This life is over: membership says that the process is out, or the engine can't go on.
     pub over: bool,
     /// It has been asked to leave: how far it is with that.
@@ -157,22 +160,16 @@ pub struct Turn {
 }
 
 impl<E: Engine, const HOST: bool> Node<E, HOST> {
-    /// A process whose acting threads have registered with the kernel.
+    /// A process whose acting threads have registered with the kernel: all, or the first while the others do so later.
     pub fn new(host: Host<Endpoint<HOST>, E, Machine>, clock: Clock, pace: Pace, threads: usize) -> Self {
-        let words = host.member.fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
-        for thread in 0..threads {
-            for watcher in 0..MAX_WATCHERS {
-                let tid = 1000 + thread as u64;
-                words[life::death(thread, watcher)].store(life::WAITERS | tid, Ordering::Release);
-            }
-        }
-        words[life::THREADS].store(threads as u64, Ordering::Release);
-        Node {
+        let at_once = if host.member.me.node.0.is_multiple_of(2) { threads } else { 1 };
+        let mut node = Node {
             host,
             cycle: DutyCycle::new(pace),
             server: Server::default(),
             clock,
-            threads,
+            threads: 0,
+            later_threads: threads - at_once,
             over: false,
             leaving: None,
             replicates: false,
@@ -183,7 +180,20 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             returns: false,
             comes_back_as: None,
             founding: None,
+        };
+        (0..at_once).for_each(|_| node.begin_thread());
+        node
+    }
+
+    /// Another thread acts for it from now on.
+    fn begin_thread(&mut self) {
+        let words = self.host.member.fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
+        for watcher in 0..MAX_WATCHERS {
+            let tid = 1000 + self.threads as u64;
+            words[life::death(self.threads, watcher)].store(life::WAITERS | tid, Ordering::Release);
         }
+        words[life::THREADS].store(life::counting(words[life::THREADS].load(Ordering::Relaxed), self.threads), Ordering::Release);
+        self.threads += 1;
     }
 
     /// Which process it is.
@@ -404,6 +414,10 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                 return Turn { due: true_now + chance.u64(settings.break_ns.0..=settings.break_ns.1), active };
             }
         };
+        if self.later_threads > 0 && self.core().is_member() && !self.dying {
+            self.later_threads -= 1;
+            self.begin_thread();
+        }
         self.over |= (self.host.unfit || self.host.member.excluded) && !self.is_leaving();
         self.get_on_with_leaving(true_now, chance);
         self.note_entries();

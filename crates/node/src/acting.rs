@@ -1,0 +1,263 @@
+//! The threads that act for a process: that may store in others' memory for it, or rely on its lease. Each has death words of its own, and others take the process for dead
+//! only when all these threads are (TRAPS 32).
+
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use martlet_fabric::host::{DeathWords, DeathWordsError, OWNER_DIED, OwnRegion};
+use martlet_fabric::primitive::{Ordering, fence};
+use martlet_protocol::basics::layout::{LIFE, MAX_ACTING_THREADS, MAX_WATCHERS, life};
+
+const _: () = assert!(life::DEATH_STRIDE >= martlet_fabric::host::WORDS_EACH);
+
+/// Why a thread cannot act for its process.
+#[derive(Debug, thiserror::Error)]
+pub enum ActingError {
+    /// There is no life of the node that it could act for.
+    #[error("the node has not begun, or has ended")]
+    NoLife,
+    /// All places are taken, or were those of threads that have died.
+    #[error("{MAX_ACTING_THREADS} threads act for this process already; more are not allowed")]
+    Full,
+    /// No thread acts for the process any more, so that others may take it for dead, or are about to.
+    #[error("no other thread acts for this process any more")]
+    NobodyActs,
+    /// See there.
+    #[error("a thread's death words: {0}")]
+    DeathWords(#[from] DeathWordsError),
+}
+
+/// Who acts for a node's process. It can be cloned and sent wherever a thread is to begin.
+#[derive(Clone, Debug, Default)]
+pub struct ActingThreads(Arc<Mutex<Option<Life>>>);
+
+/// The present life of the node.
+#[derive(Debug)]
+struct Life {
+    signs: OwnRegion,
+    /// Whether the thread at each place acts. One that has died does still, as far as this goes.
+    acting: [bool; MAX_ACTING_THREADS],
+}
+
+/// A thread that acts, until this is dropped there. It does nothing more for the process then.
+#[derive(Debug)]
+pub struct ActingThread {
+    /// `None` once given back.
+    words: Option<DeathWords>,
+    place: usize,
+    /// The life that it acts for: what another one shows is another region.
+    signs: OwnRegion,
+    threads: ActingThreads,
+    /// Tied to its thread.
+    _thread: PhantomData<*const ()>,
+}
+
+/// The death words of the thread at a place.
+fn words_at(place: usize) -> Vec<usize> {
+    (0..MAX_WATCHERS).map(|watcher| life::death(place, watcher)).collect()
+}
+
+impl ActingThreads {
+    fn lock(&self) -> MutexGuard<'_, Option<Life>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A life of the node begins, with the calling thread, before anybody is connected with it. `signs` is its region [`LIFE`], `None` where it has none.
+    ///
+    /// # Errors
+    /// When the thread's death words cannot be had.
+    pub(crate) fn begin(&self, signs: Option<OwnRegion>) -> Result<ActingThread, DeathWordsError> {
+        let signs = signs.ok_or(DeathWordsError::Region(LIFE.0))?;
+        let words = signs.register_death_words(&words_at(0))?;
+        signs.memory()[life::THREADS].store(life::counting(0, 0), Ordering::Release);
+        let mut acting = [false; MAX_ACTING_THREADS];
+        acting[0] = true;
+        *self.lock() = Some(Life { signs: signs.clone(), acting });
+        Ok(self.thread(words, 0, signs))
+    }
+
+    /// The calling thread acts for the process from now on, until it drops what this returns. To be called before it does anything that others rely on the process's death to
+    /// have ended: before it stores in their memory, or takes the lease for held.
+    ///
+    /// It acts for the life that the node has now. When the node begins anew, and has another incarnation, the thread has to begin anew too.
+    ///
+    /// # Errors
+    /// See [`ActingError`].
+    pub fn join(&self) -> Result<ActingThread, ActingError> {
+        let mut life = self.lock();
+        let life = life.as_mut().ok_or(ActingError::NoLife)?;
+        let memory = life.signs.memory();
+        let value = |place: usize, watcher| memory[life::death(place, watcher)].load(Ordering::Acquire);
+        // The place of a thread that has died has to go on saying so.
+        let is_free = |place: &usize| !life.acting[*place] && (0..MAX_WATCHERS).all(|watcher| value(*place, watcher) == 0);
+        let place = (0..MAX_ACTING_THREADS).find(is_free).ok_or(ActingError::Full)?;
+        let words = life.signs.register_death_words(&words_at(place))?;
+        let count = &memory[life::THREADS];
+        count.store(life::counting(count.load(Ordering::Relaxed), place), Ordering::Release);
+        // Whoever finds all threads dead that were counted before finds this count, or we find that one of them lives: `certain` has the argument. It pairs with the
+        // order of a watcher's reads.
+        fence(Ordering::SeqCst);
+        let lives = |place: usize| {
+            (0..MAX_WATCHERS).all(|watcher| value(place, watcher) & life::TID_MASK != 0 && value(place, watcher) & OWNER_DIED == 0)
+        };
+        if !(0..MAX_ACTING_THREADS).any(|other| life.acting[other] && lives(other)) {
+            return Err(ActingError::NobodyActs);
+        }
+        life.acting[place] = true;
+        let signs = life.signs.clone();
+        Ok(self.thread(words, place, signs))
+    }
+
+    fn thread(&self, words: DeathWords, place: usize, signs: OwnRegion) -> ActingThread {
+        ActingThread { words: Some(words), place, signs, threads: self.clone(), _thread: PhantomData }
+    }
+}
+
+impl ActingThread {
+    /// The life that it acts for ends: no further thread begins.
+    pub(crate) fn end_life(self) {
+        self.threads.lock().take_if(|life| life.signs.is(&self.signs));
+    }
+}
+
+impl Drop for ActingThread {
+    fn drop(&mut self) {
+        let mut life = self.threads.lock();
+        self.words = None;
+        if let Some(life) = life.as_mut().filter(|life| life.signs.is(&self.signs)) {
+            life.acting[self.place] = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use martlet_fabric::shm::{ShmConfig, ShmFabric};
+    use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerEvent, PeerId, PeerKind, RegionSpec, Token};
+    use martlet_protocol::basics::layout::life::{TID_MASK, WAITERS};
+    use martlet_protocol::detector::certain::{DeathWords as Watched, Sign};
+
+    use super::*;
+
+    const WATCHER: NodeId = NodeId(2);
+
+    fn start(node: NodeId) -> ShmFabric {
+        let identity = Identity { node, incarnation: Incarnation(1), kind: PeerKind::Member };
+        let regions = RegionSpec { public: vec![(LIFE, life::WORDS * 8)], member_lanes: Vec::new(), client_lanes: Vec::new() };
+        let cluster = format!("acting-{}-{:?}", std::process::id(), std::thread::current().id()).replace(['(', ')'], "");
+        ShmFabric::start(ShmConfig::new(&cluster, &[7; 32], identity, regions.clone(), regions)).expect("an endpoint")
+    }
+
+    fn up(fabric: &mut ShmFabric) -> PeerId {
+        loop {
+            match fabric.event() {
+                Some(PeerEvent::Up { peer, .. }) => return peer,
+                Some(gone) => panic!("{gone:?}"),
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// One look of the watcher's, and what it finds.
+    fn look(watched: &mut Watched, peer: PeerId, fabric: &mut ShmFabric) -> Sign {
+        const COUNT: Token = Token(1000);
+        watched.look(peer, usize::from(WATCHER.0), fabric, COUNT, |thread| Token(thread as u64));
+        let mut sign = Sign::Alive;
+        while let Some(completion) = fabric.poll() {
+            match completion.token {
+                COUNT => sign = watched.note_count(completion.result.expect("a zombie's memory can be read")),
+                Token(thread) => watched.note_word(thread as usize, completion.result.ok()),
+            }
+        }
+        sign
+    }
+
+    fn looks(watched: &mut Watched, peer: PeerId, fabric: &mut ShmFabric) -> Sign {
+        (0..5).map(|_| look(watched, peer, fabric)).find(|sign| *sign != Sign::Alive).unwrap_or(Sign::Alive)
+    }
+
+    /// A thread that does what it is told: to begin, and to end, as a death or in order.
+    fn thread(threads: &ActingThreads) -> (mpsc::Sender<bool>, mpsc::Receiver<Result<(), ActingError>>, std::thread::JoinHandle<()>) {
+        let (end, ending) = mpsc::channel();
+        let (told, tells) = mpsc::channel();
+        let threads = threads.clone();
+        let handle = std::thread::spawn(move || {
+            let acting = threads.join();
+            let acting = match acting {
+                Ok(acting) => {
+                    told.send(Ok(())).expect("it listens");
+                    acting
+                }
+                Err(error) => return told.send(Err(error)).expect("it listens"),
+            };
+            if ending.recv().expect("told to") {
+                std::mem::forget(acting);
+            }
+        });
+        (end, tells, handle)
+    }
+
+    #[test]
+    fn a_process_is_dead_when_the_last_of_64_threads_is_that_began_after_connecting() {
+        let (mut node, mut watcher) = (start(NodeId(1)), start(WATCHER));
+        let threads = ActingThreads::default();
+        assert!(matches!(threads.join(), Err(ActingError::NoLife)));
+        let first = threads.begin(node.own_region(LIFE)).expect("its first thread");
+        watcher.connect(NodeId(1));
+        let peer = up(&mut watcher);
+        up(&mut node);
+        let mut watched = Watched::default();
+        assert_eq!(looks(&mut watched, peer, &mut watcher), Sign::Alive);
+
+        let others: Vec<_> = (1..MAX_ACTING_THREADS).map(|_| thread(&threads)).collect();
+        others.iter().for_each(|(_, told, _)| told.recv().expect("it says").expect("there is a place"));
+        assert!(matches!(threads.join(), Err(ActingError::Full)));
+        // The watcher, which knows of one thread, sees that one end, and then the others die but for one.
+        drop(first);
+        assert_eq!(looks(&mut watched, peer, &mut watcher), Sign::Alive, "63 threads act");
+        let mut others = others.into_iter();
+        let (last_end, _, last) = others.next().expect("63 of them");
+        for (end, _, handle) in others {
+            end.send(true).expect("it listens");
+            handle.join().expect("it ends");
+        }
+        assert_eq!(looks(&mut watched, peer, &mut watcher), Sign::Alive, "one thread acts");
+
+        // The place that was given back is free, others are those of the dead.
+        let (again_end, told, again) = thread(&threads);
+        told.recv().expect("it says").expect("there is a place");
+        last_end.send(true).expect("it listens");
+        last.join().expect("it ends");
+        assert_eq!(looks(&mut watched, peer, &mut watcher), Sign::Alive, "one thread acts that has begun since");
+        again_end.send(false).expect("it listens");
+        again.join().expect("it ends");
+        assert_eq!(looks(&mut watched, peer, &mut watcher), Sign::Dead);
+        assert!(matches!(threads.join(), Err(ActingError::NobodyActs)), "it would act for a process that is taken for dead");
+        assert_eq!(look(&mut Watched::default(), peer, &mut watcher), Sign::Alive, "whoever looks for the first time knows nothing yet");
+        drop(node);
+    }
+
+    #[test]
+    fn a_thread_of_an_earlier_life_frees_no_place_in_a_later_one() {
+        let (one, two) = (start(NodeId(1)), start(WATCHER));
+        let threads = ActingThreads::default();
+        let first = threads.begin(one.own_region(LIFE)).expect("a first life");
+        let second = threads.begin(two.own_region(LIFE)).expect("a second one");
+        drop(first);
+        let word = |fabric: &ShmFabric, place| {
+            fabric.memory(LocalRegion::Public(LIFE)).expect("declared")[life::death(place, 0)].load(Ordering::Acquire)
+        };
+        assert_eq!(word(&one, 0), 0);
+        assert_eq!(word(&two, 0) & WAITERS, WAITERS);
+        let third = threads.join().expect("another place");
+        assert_ne!(word(&two, 1) & TID_MASK, 0);
+        drop((second, third));
+        assert!(threads.join().is_err_and(|error| matches!(error, ActingError::NobodyActs)));
+        let fourth = threads.begin(start(NodeId(3)).own_region(LIFE)).expect("a third life");
+        fourth.end_life();
+        assert!(matches!(threads.join(), Err(ActingError::NoLife)));
+        assert!(threads.begin(None).expect_err("no region").to_string().contains("no public region 1"));
+    }
+}
