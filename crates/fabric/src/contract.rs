@@ -73,7 +73,8 @@ pub struct RegionName(pub u8);
 /// Memory of a process, as a peer addresses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Region {
-    /// The one region of that name, which every member may read, write and CAS, and every client may read.
+    /// The one region of that name, which every member may read, write and CAS, and every client may read. Of those that only their owner writes
+    /// ([`RegionSpec::owned`]) members may read too, and no more.
     Public(RegionName),
     /// The lane of that name which the owner keeps for the posting process alone. Its write permission can be revoked.
     Lane(RegionName),
@@ -125,7 +126,7 @@ pub type Memory = [AtomicU64];
 /// Why an operation did not take effect, or cannot be known to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpError {
-    /// The owner has revoked the permission: what was written is not in what readers use.
+    /// The owner has revoked the permission, or there was none: what was written is not in what readers use.
     AccessLost,
     /// The peer is out of reach. The operation may or may not have taken effect.
     PeerLost,
@@ -178,10 +179,28 @@ pub enum PeerEvent {
 pub struct RegionSpec {
     /// Public regions and their lengths in bytes, multiples of 8.
     pub public: Vec<(RegionName, usize)>,
+    /// Those of them that only their owner writes. A write or swap of anybody else's completes with [`OpError::AccessLost`], and where peers map memory they
+    /// map this one for reading only: a stray store of theirs is their end, and changes nothing here.
+    pub owned: Vec<RegionName>,
     /// Lanes kept for each member that connects.
     pub member_lanes: Vec<(RegionName, usize)>,
     /// Lanes kept for each client that connects.
     pub client_lanes: Vec<(RegionName, usize)>,
+}
+
+impl RegionSpec {
+    /// Declares public regions that only their owner writes.
+    pub fn own(&mut self, regions: impl IntoIterator<Item = (RegionName, usize)>) {
+        for (name, bytes) in regions {
+            self.public.push((name, bytes));
+            self.owned.push(name);
+        }
+    }
+
+    /// Whether only its owner writes the public region of that name.
+    pub fn is_owned(&self, name: RegionName) -> bool {
+        self.owned.contains(&name)
+    }
 }
 
 /// One thread's endpoint on the fabric. See the [module](self) for what it promises.

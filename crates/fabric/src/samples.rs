@@ -23,7 +23,8 @@ pub fn all() -> Vec<Sample> {
 
 fn messages() -> Vec<Sample> {
     let spec = |name| RegionSpec {
-        public: vec![(RegionName(name), 4096)],
+        public: vec![(RegionName(name), 4096), (RegionName(name + 3), 8)],
+        owned: vec![RegionName(name + 3)],
         member_lanes: vec![(RegionName(name + 1), 64), (RegionName(name + 2), 128)],
         client_lanes: Vec::new(),
     };

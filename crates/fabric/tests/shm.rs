@@ -22,6 +22,8 @@ const PART: &str = "MARTLET_TEST_PART";
 
 /// Words that processes say things with.
 const LIFE: RegionName = RegionName(1);
+/// Words that only their owner writes: the first says whether somebody has, and the others are death words.
+const SIGNS: RegionName = RegionName(2);
 const LANE: RegionName = RegionName(16);
 /// The death words of a child: one a watcher, with others between them.
 const DEATH: [usize; 3] = [8, 16, 32];
@@ -32,7 +34,8 @@ const RECORD: usize = 8;
 
 fn spec() -> RegionSpec {
     RegionSpec {
-        public: vec![(LIFE, LIFE_WORDS * 8)],
+        public: vec![(LIFE, LIFE_WORDS * 8), (SIGNS, LIFE_WORDS * 8)],
+        owned: vec![SIGNS],
         member_lanes: vec![(LANE, RECORDS as usize * RECORD * 8)],
         client_lanes: vec![(LANE, 64)],
     }
@@ -40,7 +43,7 @@ fn spec() -> RegionSpec {
 
 fn start(cluster: &str, node: u16, kind: PeerKind) -> ShmFabric {
     let identity = Identity { node: NodeId(node), incarnation: Incarnation(u64::from(std::process::id())), kind };
-    let clients = RegionSpec { public: vec![(LIFE, 64)], member_lanes: vec![(LANE, 64)], client_lanes: vec![] };
+    let clients = RegionSpec { public: vec![(LIFE, 64)], member_lanes: vec![(LANE, 64)], ..RegionSpec::default() };
     // A member opens when it has said what it has to say.
     let closed = kind == PeerKind::Member;
     ShmFabric::start(ShmConfig { closed, ..ShmConfig::new(cluster, KEY, identity, spec(), clients) }).expect("started")
@@ -75,6 +78,10 @@ fn up(fabric: &mut ShmFabric) -> (PeerId, Identity) {
 
 fn life(peer: PeerId, word: usize) -> Remote {
     Remote { peer, region: Region::Public(LIFE), offset: word * 8 }
+}
+
+fn sign(peer: PeerId, word: usize) -> Remote {
+    Remote { region: Region::Public(SIGNS), ..life(peer, word) }
 }
 
 fn read(fabric: &mut ShmFabric, at: Remote) -> u64 {
@@ -127,6 +134,7 @@ fn be_a_child() {
     let number = |at: usize| words[at].parse::<u16>().expect("a number");
     match words[0] {
         "mortal" => mortal(words[1], number(2), number(3), words[4] == "spin"),
+        "scribbler" => scribbler(words[1], words[2]),
         "guest" => guest(words[1], words[2]),
         "writer" => writer(words[1], number(2), number(3)),
         "victim" => {
@@ -146,7 +154,7 @@ fn be_a_child() {
 /// A member that registers death words, says 4711 and waits for its end.
 fn mortal(cluster: &str, node: u16, others: u16, spin: bool) {
     let mut fabric = start(cluster, node, PeerKind::Member);
-    let _held = fabric.own_region(LIFE).expect("declared").register_death_words(&DEATH).expect("registered");
+    let _held = fabric.own_region(SIGNS).expect("declared").register_death_words(&DEATH).expect("registered");
     fabric.memory(LocalRegion::Public(LIFE)).expect("declared")[1].store(4711, Ordering::Release);
     fabric.open();
     for other in (0..others).filter(|other| *other != node) {
@@ -173,7 +181,7 @@ fn sigkill_marks_every_death_word_and_leaves_a_zombie() {
         let child = Process::start(&format!("mortal {cluster} 1 1 {manner}"));
         watcher.connect(NodeId(1));
         let (peer, _) = up(&mut watcher);
-        let alive = read(&mut watcher, life(peer, DEATH[0]));
+        let alive = read(&mut watcher, sign(peer, DEATH[0]));
         assert_eq!(alive & WAITERS, WAITERS);
         assert_eq!(alive & OWNER_DIED, 0);
         assert_ne!(alive & 0x3fff_ffff, 0, "a thread of the child holds it");
@@ -182,7 +190,7 @@ fn sigkill_marks_every_death_word_and_leaves_a_zombie() {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
         // The kernel marks the words; nobody has to ask it.
         for word in DEATH {
-            let word = &watcher.peer_memory(peer, LIFE).expect("mapped")[word];
+            let word = &watcher.peer_memory(peer, SIGNS).expect("mapped")[word];
             while word.load(Ordering::Relaxed) & OWNER_DIED == 0 {
                 std::thread::yield_now();
             }
@@ -197,6 +205,57 @@ fn sigkill_marks_every_death_word_and_leaves_a_zombie() {
         assert_eq!(until(|| watcher.poll()).result, Ok(0));
         assert_eq!((read(&mut watcher, life(peer, 3)), read(&mut watcher, life(peer, 4))), (5, 6));
         assert_eq!(watcher.event(), None, "it went once");
+    }
+}
+
+/// A member that stores where it must not, by a pointer that goes astray: into `what` of node 0's.
+fn scribbler(cluster: &str, what: &str) {
+    let mut fabric = start(cluster, 1, PeerKind::Member);
+    fabric.connect(NodeId(0));
+    let (peer, _) = up(&mut fabric);
+    // By the operation it is refused, and nobody dies of it.
+    fabric.write(sign(peer, 0), &[1; 8], Token(1));
+    assert_eq!(until(|| fabric.poll()).result, Err(OpError::AccessLost));
+    fabric.compare_and_swap(sign(peer, 0), 0, 1, Token(2));
+    assert_eq!(until(|| fabric.poll()).result, Err(OpError::AccessLost));
+    let region = if what == "shared" { LIFE } else { SIGNS };
+    fabric.peer_memory(peer, region).expect("mapped")[0].store(13, Ordering::SeqCst);
+    fabric.peer_memory(peer, LIFE).expect("mapped")[1].store(14, Ordering::SeqCst);
+    loop {
+        fabric.park(&[], None, |_| false);
+    }
+}
+
+/// TRAPS 57.
+#[test]
+fn trap_57_a_stray_store_into_what_a_peer_alone_writes_is_its_doer_s_end_and_nobody_else_s() {
+    use std::os::unix::process::ExitStatusExt as _;
+    let _alone = alone();
+    for what in ["owned", "shared"] {
+        let cluster = unique_cluster();
+        let mut node = start(&cluster, 0, PeerKind::Member);
+        let words = node.own_region(SIGNS).expect("declared");
+        words.memory()[1].store(5, Ordering::Release);
+        let _held = words.register_death_words(&DEATH).expect("registered");
+        node.open();
+        let bystander = Process::start(&format!("mortal {cluster} 2 1 sleep"));
+        let (other, _) = up(&mut node);
+        let mut scribbler = Process::start(&format!("scribbler {cluster} {what}"));
+        let (peer, _) = up(&mut node);
+        if what == "shared" {
+            // What peers write by design can be written: so it is the region that makes the difference, and not the way.
+            let life = node.own_region(LIFE).expect("declared");
+            until(|| (life.memory()[1].load(Ordering::Acquire) == 14).then_some(()));
+            assert_eq!(life.memory()[0].load(Ordering::Acquire), 13);
+            scribbler.kill();
+        } else {
+            assert_eq!(scribbler.0.wait().expect("it ends").signal(), Some(libc::SIGSEGV));
+        }
+        assert_eq!(until(|| node.event()), PeerEvent::Gone { peer, certain: true });
+        assert_eq!((words.memory()[0].load(Ordering::Acquire), words.memory()[1].load(Ordering::Acquire)), (0, 5), "nothing has changed");
+        assert_eq!(read(&mut node, life(other, 1)), 4711, "and the others go on");
+        assert_eq!(node.event(), None);
+        bystander.kill();
     }
 }
 
@@ -239,7 +298,7 @@ impl RobustMutex {
 fn guest(cluster: &str, path: &str) {
     assert_eq!(RobustMutex::map(&format!("{path}.before")).lock(), 0);
     let mut fabric = start(cluster, 1, PeerKind::Member);
-    let _held = fabric.own_region(LIFE).expect("declared").register_death_words(&DEATH).expect("registered");
+    let _held = fabric.own_region(SIGNS).expect("declared").register_death_words(&DEATH).expect("registered");
     assert_eq!(RobustMutex::map(&format!("{path}.after")).lock(), 0);
     fabric.open();
     loop {
@@ -259,13 +318,13 @@ fn a_guest_s_robust_mutexes_and_its_death_words_are_all_marked() {
     let child = Process::start(&format!("guest {cluster} {path}"));
     watcher.connect(NodeId(1));
     let (peer, _) = up(&mut watcher);
-    assert_eq!(read(&mut watcher, life(peer, DEATH[0])) & OWNER_DIED, 0);
+    assert_eq!(read(&mut watcher, sign(peer, DEATH[0])) & OWNER_DIED, 0);
     child.kill();
     for mutex in &mutexes {
         assert_eq!(mutex.lock(), libc::EOWNERDEAD, "what the program itself relies on");
     }
     for word in DEATH {
-        assert_eq!(u64::from(read(&mut watcher, life(peer, word)) as u32), OWNER_DIED | WAITERS, "what we rely on");
+        assert_eq!(u64::from(read(&mut watcher, sign(peer, word)) as u32), OWNER_DIED | WAITERS, "what we rely on");
     }
     files.iter().for_each(|file| std::fs::remove_file(file).expect("ours"));
 }
@@ -278,8 +337,8 @@ fn a_sleeper_that_watches_a_death_word_is_woken_by_the_kernel() {
     let child = Process::start(&format!("mortal {cluster} 1 1 spin"));
     watcher.connect(NodeId(1));
     let (peer, _) = up(&mut watcher);
-    let alive = read(&mut watcher, life(peer, DEATH[1]));
-    let word = ParkWord { at: life(peer, DEATH[1]), expected: alive as u32 };
+    let alive = read(&mut watcher, sign(peer, DEATH[1]));
+    let word = ParkWord { at: sign(peer, DEATH[1]), expected: alive as u32 };
     let killer = std::thread::spawn(move || child.kill());
     // Without a time limit: only the kernel can end this sleep, by the word or, were that to fail, by the later event.
     let reason = loop {

@@ -145,7 +145,8 @@ mod tests {
 
     fn start(node: NodeId) -> ShmFabric {
         let identity = Identity { node, incarnation: Incarnation(1), kind: PeerKind::Member };
-        let regions = RegionSpec { public: vec![(LIFE, life::WORDS * 8)], member_lanes: Vec::new(), client_lanes: Vec::new() };
+        let mut regions = RegionSpec::default();
+        regions.own([(LIFE, life::WORDS * 8)]);
         let cluster = format!("acting-{}-{:?}", std::process::id(), std::thread::current().id()).replace(['(', ')'], "");
         ShmFabric::start(ShmConfig::new(&cluster, &[7; 32], identity, regions.clone(), regions)).expect("an endpoint")
     }

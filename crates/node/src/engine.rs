@@ -97,7 +97,7 @@ impl NodeEngine for Dare {
 pub(crate) fn regions(cluster: &Cluster, sizes: Sizes) -> RegionSpec {
     let mut spec = layout::regions(sizes);
     if cluster.config().durability.writes() {
-        spec.public.push((layout::RETURNED, layout::returned::WORDS * 8));
+        spec.own([(layout::RETURNED, layout::returned::WORDS * 8)]);
     }
     with_engine!(cluster.config().engine, E => E::add_regions(&mut spec, &E::config(cluster, sizes, 0)));
     spec

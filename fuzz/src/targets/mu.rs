@@ -52,7 +52,8 @@ pub(super) fn run(data: &[u8]) {
         ..Config::default()
     };
     let mut fabric = OwnMemory::default();
-    let mut spec = RegionSpec { public: vec![(LIFE, life::WORDS * 8)], ..RegionSpec::default() };
+    let mut spec = RegionSpec::default();
+    spec.own([(LIFE, life::WORDS * 8)]);
     add_regions(&mut spec, &config);
     for (name, bytes) in spec.public {
         fabric.add(LocalRegion::Public(name), bytes);

@@ -11,6 +11,8 @@ use crate::ring;
 pub const PUBLIC: RegionName = RegionName(1);
 /// Its length.
 pub const PUBLIC_BYTES: usize = 4096;
+/// A public region that only its owner writes, of [`PUBLIC_BYTES`].
+pub const OWNED: RegionName = RegionName(3);
 /// A public region in which a process's own reads land.
 pub const LANDING: RegionName = RegionName(2);
 /// A lane, for members and for clients.
@@ -25,7 +27,8 @@ pub const RING_CAPACITY: usize = 1024;
 /// What every member of the suite's clusters offers.
 pub fn spec() -> RegionSpec {
     RegionSpec {
-        public: vec![(PUBLIC, PUBLIC_BYTES), (LANDING, PUBLIC_BYTES)],
+        public: vec![(PUBLIC, PUBLIC_BYTES), (OWNED, PUBLIC_BYTES), (LANDING, PUBLIC_BYTES)],
+        owned: vec![OWNED],
         member_lanes: vec![(LANE, LANE_BYTES), (RING, ring::lane_bytes(RING_CAPACITY))],
         client_lanes: vec![(LANE, LANE_BYTES)],
     }
@@ -33,7 +36,7 @@ pub fn spec() -> RegionSpec {
 
 /// What the suite's clients offer.
 pub fn client_spec() -> RegionSpec {
-    RegionSpec { public: vec![(LANDING, PUBLIC_BYTES)], member_lanes: vec![(LANE, LANE_BYTES)], client_lanes: Vec::new() }
+    RegionSpec { public: vec![(LANDING, PUBLIC_BYTES)], member_lanes: vec![(LANE, LANE_BYTES)], ..RegionSpec::default() }
 }
 
 /// A harness, and what each process has heard.

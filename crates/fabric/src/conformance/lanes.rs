@@ -1,8 +1,8 @@
 //! Lanes belong to one writer, in one of its lives.
 
 use super::Harness;
-use super::cluster::{Cluster, LANE, client_spec};
-use crate::contract::{PeerKind, Region, Remote};
+use super::cluster::{Cluster, LANE, OWNED, client_spec, words_of};
+use crate::contract::{LocalRegion, OpError, PeerId, PeerKind, Region, Remote};
 
 /// Two writers of lanes of one name at one owner never meet; neither do an owner's and its peer's lanes for each other.
 pub fn lanes_are_apart_for_each_writer<H: Harness>(round: u64) {
@@ -67,4 +67,20 @@ pub fn clients_and_members_have_lanes_for_each_other<H: Harness>(round: u64) {
         let public = cluster.public(client, member, 0);
         assert_eq!(cluster.read_word(client, public), Ok(value + 1));
     }
+}
+
+/// A member reads what only its owner writes, and its writes and swaps there change nothing and say so; the owner's own take effect.
+pub fn what_only_its_owner_writes_peers_can_read_and_not_change<H: Harness>(round: u64) {
+    let mut cluster = Cluster::<H>::connected(round, 2);
+    let there = Remote { region: Region::Public(OWNED), ..cluster.public(0, 1, 2) };
+    let own = Remote { peer: PeerId::SELF, ..there };
+    assert_eq!(cluster.write(1, own, &[7, 8]), Ok(0));
+    assert_eq!(cluster.read_word(0, there), Ok(7));
+    assert_eq!(cluster.write(0, there, &[1, 2]), Err(OpError::AccessLost));
+    assert_eq!(cluster.swap(0, there, 7, 9), Err(OpError::AccessLost));
+    assert_eq!(cluster.swap(1, Remote { offset: 8, ..own }, 0, 3), Ok(0));
+    // It is the region that is closed, not the peer.
+    let public = cluster.public(0, 1, 2);
+    assert_eq!(cluster.write(0, public, &[4]), Ok(0));
+    assert_eq!(words_of(&cluster.memory(1, LocalRegion::Public(OWNED))[..4]), [0, 3, 7, 8]);
 }

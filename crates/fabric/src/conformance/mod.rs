@@ -16,7 +16,7 @@ mod ring;
 mod swap;
 mod words;
 
-pub use cluster::{LANDING, LANE, LANE_BYTES, PUBLIC, PUBLIC_BYTES, RING, RING_CAPACITY, client_spec, spec};
+pub use cluster::{LANDING, LANE, LANE_BYTES, OWNED, PUBLIC, PUBLIC_BYTES, RING, RING_CAPACITY, client_spec, spec};
 pub use datagrams::*;
 pub use handover::*;
 pub use lanes::*;
@@ -116,6 +116,7 @@ macro_rules! conformance_suite {
             a_grant_after_a_revocation_opens_the_lane_again,
             revocation_spares_other_writers_and_regions,
             no_order_of_writes_and_hand_overs_loses_what_succeeded,
+            what_only_its_owner_writes_peers_can_read_and_not_change,
             lanes_are_apart_for_each_writer,
             lanes_are_fresh_for_each_life,
             clients_and_members_have_lanes_for_each_other,

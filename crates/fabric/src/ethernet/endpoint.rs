@@ -273,7 +273,7 @@ impl EthernetFabric {
         check(at, len, regions[place].1);
         let epoch = if lane { peer.told.of(place) } else { 0 };
         // Even epochs are of revocations.
-        if changes && (if lane { epoch.is_multiple_of(2) } else { !peer.writable }) {
+        if changes && (if lane { epoch.is_multiple_of(2) } else { !peer.writable || peer.owned.contains(&region) }) {
             return Err(OpError::AccessLost);
         }
         Ok(Target { lane, region, offset: at.offset, epoch })

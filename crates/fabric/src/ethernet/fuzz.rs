@@ -23,7 +23,7 @@ impl Regions for Small {
         (name.0 == 1).then_some((0, &self.lane))
     }
 
-    fn may_change_public(&self) -> bool {
+    fn may_change_public(&self, _: RegionName) -> bool {
         false
     }
 }

@@ -70,8 +70,8 @@ impl Regions for Lanes {
         Some((at, self.lanes[at].1.memory()))
     }
 
-    fn may_change_public(&self) -> bool {
-        self.is_member
+    fn may_change_public(&self, name: RegionName) -> bool {
+        self.is_member && !self.own.spec.is_owned(name)
     }
 }
 
@@ -206,6 +206,8 @@ pub(super) struct Peer {
     pub(super) identity: Identity,
     /// Of its memory.
     pub(super) public: Box<[(RegionName, usize)]>,
+    /// Those that only the peer itself writes.
+    pub(super) owned: Box<[RegionName]>,
     pub(super) theirs: Box<[(RegionName, usize)]>,
     /// Whether we may change its public regions: not when we are a client.
     pub(super) writable: bool,
@@ -299,6 +301,7 @@ impl tcp::Carrier for Carrier {
         Ok(Peer {
             identity,
             public: spec.public.clone().into(),
+            owned: spec.owned.clone().into(),
             theirs: their_lanes,
             writable: party.identity.kind == PeerKind::Member,
             told,

@@ -22,8 +22,8 @@ pub(super) trait Regions {
     /// The lane of that name which we keep for the peer, and its place among those lanes.
     fn lane(&self, name: RegionName) -> Option<(usize, &Memory)>;
 
-    /// Whether the peer may change public regions: not when it is a client.
-    fn may_change_public(&self) -> bool;
+    /// Whether the peer may change this public region: not when it is a client, nor what only we write.
+    fn may_change_public(&self, name: RegionName) -> bool;
 }
 
 /// No process of ours sends such a packet.
@@ -147,7 +147,7 @@ impl Responder {
                 let same = epoch == part.place.epoch || Canary::LateEpoch.is_planted();
                 !part.act.changes() || (epoch % 2 == 1 && same)
             }
-            None => !part.act.changes() || regions.may_change_public(),
+            None => !part.act.changes() || regions.may_change_public(part.place.region),
         };
         if !allowed {
             self.remember(number, Outcome::Refused);

@@ -26,6 +26,14 @@ pub(crate) fn create(name: &str, len: usize) -> io::Result<OwnedFd> {
     create_of(name, len, MemfdFlags::empty())
 }
 
+/// The same, mapped here as a whole. Nobody maps it writable any more, through whatever descriptor: it is for its maker alone to write.
+pub(crate) fn create_owned(name: &str, len: usize, prefault: bool) -> io::Result<(OwnedFd, Arc<Map>)> {
+    let fd = create_unsealed(name, len, MemfdFlags::empty())?;
+    let map = Map::new(&fd, 0, len, Access::ReadWrite, prefault)?;
+    rustix::fs::fcntl_add_seals(&fd, SEALS.union(SealFlags::FUTURE_WRITE))?;
+    Ok((fd, map))
+}
+
 /// Bytes of a huge page, of the kind that every x86-64 has.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
@@ -35,6 +43,12 @@ pub(crate) fn create_huge(name: &str, len: usize) -> io::Result<OwnedFd> {
 }
 
 fn create_of(name: &str, len: usize, kind: MemfdFlags) -> io::Result<OwnedFd> {
+    let fd = create_unsealed(name, len, kind)?;
+    rustix::fs::fcntl_add_seals(&fd, SEALS)?;
+    Ok(fd)
+}
+
+fn create_unsealed(name: &str, len: usize, kind: MemfdFlags) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // A kernel before 6.3 does not know the flag.
@@ -43,7 +57,6 @@ fn create_of(name: &str, len: usize, kind: MemfdFlags) -> io::Result<OwnedFd> {
     };
     crate::limits::check_file_size(len as u64)?;
     rustix::fs::ftruncate(&fd, len as u64)?;
-    rustix::fs::fcntl_add_seals(&fd, SEALS)?;
     Ok(fd)
 }
 
@@ -211,6 +224,22 @@ mod tests {
         assert_eq!(check(&fd, "test", 8192), Ok(()));
         let wrong = check(&fd, "test", 4096).expect_err("size");
         assert!(wrong.contains("8192") && wrong.contains("4096"), "{wrong}");
+    }
+
+    #[test]
+    fn memory_of_its_maker_s_alone_cannot_be_mapped_writable() {
+        let (fd, map) = create_owned("martlet-test", 4096, true).expect("memfd");
+        assert_eq!(check(&fd, "test", 4096), Ok(()));
+        let reopened = rustix::fs::open(format!("/proc/self/fd/{}", fd.as_raw_fd()), OFlags::RDWR, Mode::empty()).expect("by its own user");
+        for fd in [&fd, &reopened] {
+            assert_eq!(Map::new(fd, 0, 4096, Access::ReadWrite, false).expect_err("sealed").raw_os_error(), Some(libc::EPERM));
+            assert!(rustix::io::pwrite(fd, &[1], 0).is_err());
+        }
+        let theirs = Map::new(&fd, 0, 4096, Access::Read, false).expect("readable");
+        // SAFETY: it asks for another protection of a mapping; were it granted, nothing would be written.
+        assert_ne!(unsafe { libc::mprotect(theirs.base.as_ptr().cast(), 4096, libc::PROT_READ | libc::PROT_WRITE) }, 0);
+        Area::new(&map, 8, 8).memory()[0].store(7, Ordering::Release);
+        assert_eq!(Area::new(&theirs, 8, 8).memory()[0].load(Ordering::Relaxed), 7);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! | memfd | how many | contents |
 //! |---|---|---|
-//! | public | one a process | the public regions, each from a page's start |
+//! | public | one a process | the public regions that peers write too, each from a page's start |
+//! | owned | one a process | those that only their owner writes, which no peer can map writable |
 //! | bell | one a process | one page: the doorbell |
 //! | lanes | one for each peer | one page of grant words, one a cache line, which only the owner can map writable by our code; then the lanes, each from a page's start; then, between members, the mail ring |
 
@@ -23,7 +24,7 @@ fn offsets(regions: &[(RegionName, usize)], start: usize) -> (Vec<usize>, usize)
     (out, at)
 }
 
-/// The public memfd.
+/// Public regions in one memfd.
 pub(crate) struct PublicPlan {
     /// Where each region starts, in the order declared.
     pub(crate) offsets: Vec<usize>,
@@ -32,10 +33,22 @@ pub(crate) struct PublicPlan {
 }
 
 impl PublicPlan {
+    /// Of all of them.
     pub(crate) fn new(spec: &RegionSpec) -> PublicPlan {
-        let (offsets, end) = offsets(&spec.public, 0);
+        PublicPlan::of(&spec.public)
+    }
+
+    /// Of these.
+    pub(crate) fn of(regions: &[(RegionName, usize)]) -> PublicPlan {
+        let (offsets, end) = offsets(regions, 0);
         PublicPlan { offsets, bytes: end.max(page()) }
     }
+}
+
+/// The public regions of a declaration: those that peers write too, and those that only their owner writes.
+pub(crate) fn by_writer(spec: &RegionSpec) -> [Vec<(RegionName, usize)>; 2] {
+    let (owned, shared) = spec.public.iter().partition(|(name, _)| spec.is_owned(*name));
+    [shared, owned]
 }
 
 /// The lanes memfd. Its first page holds the grant words; `offsets` count from the page after it.

@@ -31,6 +31,14 @@ pub(crate) fn check(spec: &RegionSpec) -> Result<(), String> {
             }
         }
     }
+    for (at, name) in spec.owned.iter().enumerate() {
+        if !spec.public.iter().any(|(public, _)| public == name) {
+            return Err(format!("region {} is declared as its owner's alone to write, and is no public region", name.0));
+        }
+        if spec.owned[..at].contains(name) {
+            return Err(format!("region {} is declared twice as its owner's alone to write", name.0));
+        }
+    }
     Ok(())
 }
 
@@ -50,6 +58,10 @@ pub(crate) fn difference(ours: &RegionSpec, theirs: &RegionSpec) -> String {
             let names = |list: &[(RegionName, usize)]| list.iter().map(|(name, _)| name.0).collect::<Vec<_>>();
             let _ = write!(out, "; {list} regions are {:?} here and {:?} there", names(a), names(b));
         }
+    }
+    if ours.owned != theirs.owned {
+        let names = |spec: &RegionSpec| spec.owned.iter().map(|name| name.0).collect::<Vec<_>>();
+        let _ = write!(out, "; written by their owner alone are {:?} here and {:?} there", names(ours), names(theirs));
     }
     out.trim_start_matches("; ").to_owned()
 }
@@ -74,6 +86,13 @@ mod tests {
             let error = check(&spec(&bad)).expect_err("bad");
             assert!(error.contains(why), "{error}");
         }
+        let owned = |names: &[u8]| RegionSpec { owned: names.iter().map(|name| RegionName(*name)).collect(), ..spec(&[(1, 8), (2, 8)]) };
+        assert_eq!(check(&owned(&[2])), Ok(()));
+        assert!(
+            check(&owned(&[3])).expect_err("bad").contains("region 3 is declared as its owner's alone to write, and is no public region")
+        );
+        assert!(check(&owned(&[1, 1])).expect_err("bad").contains("region 1 is declared twice"));
+        assert_eq!(difference(&owned(&[1]), &owned(&[1, 2])), "written by their owner alone are [1] here and [1, 2] there");
         assert!(check(&spec(&(0..33).map(|n| (n, 8)).collect::<Vec<_>>())).is_err());
     }
 

@@ -29,7 +29,7 @@ use crate::speech::{Levels, MAX_BUILD_BYTES, Protocol};
 /// Stands first in every Hello.
 const MAGIC: &[u8; 8] = b"MARTLET1";
 /// Of the handshake and of the hidden parts of shared memory. What is above that has a version of its own, [`Protocol::version`].
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 /// The first version whose Hellos begin with a [`Preface`].
 const FIRST_WITH_PREFACE: u32 = 4;
 /// Length of a proof, and of a nonce.
@@ -135,6 +135,8 @@ impl Hello {
                     out.extend_from_slice(&(*len as u64).to_le_bytes());
                 }
             }
+            out.push(spec.owned.len() as u8);
+            out.extend(spec.owned.iter().map(|name| name.0));
         }
         out
     }
@@ -364,7 +366,10 @@ impl<'a> Bytes<'a> {
     }
 
     fn spec(&mut self) -> Result<RegionSpec, String> {
-        let spec = RegionSpec { public: self.regions()?, member_lanes: self.regions()?, client_lanes: self.regions()? };
+        let (public, member_lanes, client_lanes) = (self.regions()?, self.regions()?, self.regions()?);
+        let owned = usize::from(self.u8()?);
+        let owned = self.take(owned)?.iter().map(|name| RegionName(*name)).collect();
+        let spec = RegionSpec { public, owned, member_lanes, client_lanes };
         regions::check(&spec)?;
         Ok(spec)
     }
@@ -375,7 +380,8 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        let spec = RegionSpec { public: vec![(RegionName(1), 4096)], member_lanes: vec![(RegionName(9), 64)], client_lanes: vec![] };
+        let public = vec![(RegionName(1), 4096), (RegionName(2), 64)];
+        let spec = RegionSpec { public, owned: vec![RegionName(2)], member_lanes: vec![(RegionName(9), 64)], client_lanes: vec![] };
         let preface = Preface {
             protocol: Protocol { version: 7, levels: Levels { least: 1, most: 2 }, build: "martlet 0.7".into() },
             identity: Identity { node: NodeId(3), incarnation: Incarnation(99), kind: PeerKind::Member },

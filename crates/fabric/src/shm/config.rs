@@ -13,7 +13,7 @@ use super::rendezvous::{Listener, Rendezvous};
 use super::shared::Shared;
 use crate::contract::{Identity, NodeId, PeerKind, RegionSpec};
 use crate::host::memory::{self, Access, Area, Map, page};
-use crate::host::plan::{LanesPlan, PublicPlan};
+use crate::host::plan::{LanesPlan, PublicPlan, by_writer};
 use crate::meeting::{DEFAULT_MAX_CLIENTS, Party, PartyError};
 use crate::speech::Protocol;
 
@@ -80,10 +80,11 @@ pub struct MemoryNeed {
 impl ShmConfig {
     /// What an endpoint with this configuration takes, connected with so many other members.
     pub fn memory(&self, others: usize) -> MemoryNeed {
-        let public = PublicPlan::new(&self.members).bytes as u64;
+        let public = by_writer(&self.members).map(|regions| PublicPlan::of(&regions).bytes as u64);
         let lanes = LanesPlan::new(&self.members.member_lanes, Some(mail::BYTES)).bytes() as u64;
         let others = others as u64;
-        MemoryNeed { largest_bytes: public.max(lanes), all_bytes: public + others * (public + 2 * lanes) }
+        let all_public = public.iter().sum::<u64>();
+        MemoryNeed { largest_bytes: public.into_iter().fold(lanes, u64::max), all_bytes: all_public + others * (all_public + 2 * lanes) }
     }
 }
 

@@ -258,7 +258,7 @@ impl Fabric for ShmFabric {
     fn expect_write(&self, at: Remote, len: usize) {
         let area = match (at.region, self.peer(at.peer)) {
             (Region::Lane(name), Some(peer)) => peer.their_lane(name).map(|(_, lane)| &lane.area),
-            (Region::Public(name), Some(peer)) => peer.public(name).filter(|_| peer.writable),
+            (Region::Public(name), Some(peer)) => peer.public_to(name).filter(|(_, writable)| *writable).map(|(area, _)| area),
             (Region::Public(name), None) if at.peer == PeerId::SELF => self.own.public(name),
             _ => None,
         };

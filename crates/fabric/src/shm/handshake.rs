@@ -106,8 +106,8 @@ impl Handshake {
         let kept = Kept::create(&ours.own.spec, ours.party.identity.kind, identity.kind, ours.prefault)
             .map_err(|e| format!("no memory for its lanes ({e}{})", crate::limits::hint(&e)))?;
         let proof = self.meeting.prove(&ours.party, b"");
-        let [public, bell] = ours.own.fds(identity.kind);
-        self.send(&Message::Offer { proof: &proof, body: b"" }, &[public, bell, kept.fd.as_fd()])?;
+        let [public, owned, bell] = ours.own.fds(identity.kind);
+        self.send(&Message::Offer { proof: &proof, body: b"" }, &[public, owned, bell, kept.fd.as_fd()])?;
         self.kept = Some(kept);
         Ok(())
     }

@@ -17,8 +17,8 @@
 //! | `regions` | this process's regions, for its other threads |
 //!
 //! # Trust
-//! A process that holds the cluster's key and runs as the same user (or root) is trusted with memory. Clients get public regions read-only, which
-//! guards against their mistakes; a process of the same user could always trace ours. Whatever a peer writes is data: it is checked where
+//! A process that holds the cluster's key and runs as the same user (or root) is trusted with memory. Clients get public regions read-only, and members those that only
+//! their owner writes, which guards against mistakes, a stray store among them; a process of the same user could always trace ours. Whatever a peer writes is data: it is checked where
 //! it is read, and neither a length nor a position of a peer's is ever taken on faith.
 
 mod bell;

@@ -8,7 +8,7 @@ use super::bell::Bell;
 use super::mail;
 use crate::contract::{Identity, PeerKind, RegionName, RegionSpec};
 use crate::host::memory::{self, Access, Area, Map, page};
-use crate::host::plan::{GRANT_STRIDE, LanesPlan, PublicPlan};
+use crate::host::plan::{GRANT_STRIDE, LanesPlan, PublicPlan, by_writer};
 use crate::meeting::regions::lanes_for;
 use crate::primitive::Ordering;
 
@@ -23,19 +23,22 @@ pub(super) struct Own {
     pub(super) bell: Bell,
     public_fd: OwnedFd,
     public_read_only: OwnedFd,
+    owned_fd: OwnedFd,
     bell_fd: OwnedFd,
 }
 
 impl Own {
     pub(super) fn create(spec: RegionSpec, prefault: bool) -> io::Result<Own> {
-        let plan = PublicPlan::new(&spec);
+        let [shared, owned] = by_writer(&spec);
+        let (plan, owned_plan) = (PublicPlan::of(&shared), PublicPlan::of(&owned));
         let public_fd = memory::create("martlet-public", plan.bytes)?;
         let public_read_only = memory::read_only(&public_fd)?;
         let map = Map::new(&public_fd, 0, plan.bytes, Access::ReadWrite, prefault)?;
-        let public = areas(&spec.public, &plan.offsets, &map);
+        let (owned_fd, owned_map) = memory::create_owned("martlet-owned", owned_plan.bytes, prefault)?;
+        let public = areas(&shared, &plan.offsets, &map).chain(areas(&owned, &owned_plan.offsets, &owned_map)).collect();
         let bell_fd = memory::create("martlet-bell", page())?;
         let bell = Bell::new(Area::new(&Map::new(&bell_fd, 0, page(), Access::ReadWrite, true)?, 0, 8));
-        Ok(Own { spec, public, bell, public_fd, public_read_only, bell_fd })
+        Ok(Own { spec, public, bell, public_fd, public_read_only, owned_fd, bell_fd })
     }
 
     pub(super) fn public(&self, name: RegionName) -> Option<&Area> {
@@ -43,18 +46,18 @@ impl Own {
     }
 
     /// What a peer of this kind gets, beside its lanes.
-    pub(super) fn fds(&self, peer: PeerKind) -> [BorrowedFd<'_>; 2] {
+    pub(super) fn fds(&self, peer: PeerKind) -> [BorrowedFd<'_>; 3] {
         use std::os::fd::AsFd;
         let public = match peer {
             PeerKind::Member => &self.public_fd,
             PeerKind::Client => &self.public_read_only,
         };
-        [public.as_fd(), self.bell_fd.as_fd()]
+        [public.as_fd(), self.owned_fd.as_fd(), self.bell_fd.as_fd()]
     }
 }
 
-fn areas(regions: &[(RegionName, usize)], offsets: &[usize], map: &Arc<Map>) -> Box<[(RegionName, Area)]> {
-    regions.iter().zip(offsets).map(|((name, len), at)| (*name, Area::new(map, *at, *len))).collect()
+fn areas(regions: &[(RegionName, usize)], offsets: &[usize], map: &Arc<Map>) -> impl Iterator<Item = (RegionName, Area)> {
+    regions.iter().zip(offsets).map(|((name, len), at)| (*name, Area::new(map, *at, *len)))
 }
 
 /// Regions are few: looking through the list beats any table.
@@ -129,7 +132,6 @@ impl Kept {
 
 fn cut(lanes: &[(RegionName, usize)], plan: &LanesPlan, grants: &Arc<Map>, body: &Arc<Map>) -> (Box<[Lane]>, Option<Area>) {
     let lanes = areas(lanes, &plan.offsets, body)
-        .into_iter()
         .enumerate()
         .map(|(at, (name, area))| Lane { name, area, grant: Area::new(grants, at * GRANT_STRIDE, 8) })
         .collect();
@@ -142,9 +144,10 @@ pub(super) struct Peer {
     pub(super) identity: Identity,
     /// Set once the endpoint has heard that it is gone.
     pub(super) gone: bool,
-    /// Whether we may write its public regions: not when we are a client.
-    pub(super) writable: bool,
+    /// Its public regions, first those that we may write.
     public: Box<[(RegionName, Area)]>,
+    /// How many those are: none when we are a client.
+    writable: usize,
     /// Lanes that it keeps for us.
     pub(super) theirs: Box<[Lane]>,
     /// Where in `theirs` the lane of a name stands; [`NO_LANE`] if there is none. Every write looks it up.
@@ -167,14 +170,16 @@ impl Peer {
         prefault: bool,
     ) -> Result<Peer, String> {
         let count = offered.len();
-        let Ok([public, bell, lanes]) = <[OwnedFd; 3]>::try_from(offered) else {
-            return Err(format!("its offer carries {count} descriptors, not 3"));
+        let Ok([public, owned, bell, lanes]) = <[OwnedFd; 4]>::try_from(offered) else {
+            return Err(format!("its offer carries {count} descriptors, not 4"));
         };
         let writable = own_kind == PeerKind::Member;
         let lane_list = lanes_for(spec, own_kind);
         let plan = LanesPlan::new(lane_list, (writable && identity.kind == PeerKind::Member).then_some(mail::BYTES));
-        let public_plan = PublicPlan::new(spec);
+        let [shared_list, owned_list] = by_writer(spec);
+        let (public_plan, owned_plan) = (PublicPlan::of(&shared_list), PublicPlan::of(&owned_list));
         memory::check(&public, "public", public_plan.bytes)?;
+        memory::check(&owned, "own", owned_plan.bytes)?;
         memory::check(&bell, "bell", page())?;
         memory::check(&lanes, "lane", plan.bytes())?;
 
@@ -185,6 +190,7 @@ impl Peer {
         let access = if writable { Access::ReadWrite } else { Access::Read };
         // A client reads a few words of what may be much: it takes its page faults as they come.
         let public_map = map("public", &public, 0, public_plan.bytes, access, prefault && writable)?;
+        let owned_map = map("own", &owned, 0, owned_plan.bytes, Access::Read, prefault && writable)?;
         let bell_map = map("bell", &bell, 0, page(), Access::ReadWrite, true)?;
         // Read-only: a stray store of ours cannot grant us anything.
         let grants = map("lane", &lanes, 0, page(), Access::Read, true)?;
@@ -193,8 +199,10 @@ impl Peer {
         Ok(Peer {
             identity,
             gone: false,
-            writable,
-            public: areas(&spec.public, &public_plan.offsets, &public_map),
+            public: areas(&shared_list, &public_plan.offsets, &public_map)
+                .chain(areas(&owned_list, &owned_plan.offsets, &owned_map))
+                .collect(),
+            writable: if writable { shared_list.len() } else { 0 },
             numbers: numbers(&theirs),
             theirs,
             ours: ours.lanes,
@@ -207,6 +215,13 @@ impl Peer {
     #[inline]
     pub(super) fn public(&self, name: RegionName) -> Option<&Area> {
         find(&self.public, name)
+    }
+
+    /// The public region of that name, and whether we may write it.
+    #[inline]
+    pub(super) fn public_to(&self, name: RegionName) -> Option<(&Area, bool)> {
+        let at = self.public.iter().position(|(n, _)| *n == name)?;
+        Some((&self.public[at].1, at < self.writable))
     }
 
     /// The lane of that name that it keeps for us, and its place in `theirs`.

@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags};
 /// The longest message.
 pub(super) const MAX_MESSAGE: usize = 8192;
 /// The most descriptors that travel with one message.
-pub(super) const MAX_FDS: usize = 3;
+pub(super) const MAX_FDS: usize = 4;
 
 /// A socket of ours, connected with nobody.
 pub(super) fn seqpacket() -> io::Result<OwnedFd> {

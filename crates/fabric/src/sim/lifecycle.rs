@@ -149,7 +149,7 @@ impl State {
             region: Region::Public(*name),
             memory: memory.clone(),
             lane: None,
-            writable,
+            writable: writable && (of == peer || !owner.spec.is_owned(*name)),
         });
         let lanes = owner.lanes.iter().enumerate().filter(|(_, lane)| of != peer && lane.writer == back).map(|(at, lane)| Target {
             region: Region::Lane(lane.name),

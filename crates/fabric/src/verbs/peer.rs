@@ -246,7 +246,12 @@ impl Kept {
             theirs: their_lanes,
             ours: our_lanes,
             public: regions
-                .map(|((name, bytes), at)| TheirPublic { name: *name, start: offer.public.address + *at as u64, bytes: *bytes })
+                .map(|((name, bytes), at)| TheirPublic {
+                    name: *name,
+                    start: offer.public.address + *at as u64,
+                    bytes: *bytes,
+                    owned: spec.is_owned(*name),
+                })
                 .collect(),
             destination: Arc::new(Destination::new(&card.device, to).map_err(|e| format!("it cannot be addressed ({e})"))?),
             mail: offer.mail,
@@ -295,6 +300,8 @@ pub(super) struct TheirPublic {
     pub(super) name: RegionName,
     pub(super) start: u64,
     pub(super) bytes: usize,
+    /// Only the peer itself writes it.
+    pub(super) owned: bool,
 }
 
 /// A lane that a peer keeps for us.

@@ -15,7 +15,8 @@ const LANE: RegionName = RegionName(16);
 const LANE_BYTES: usize = 1 << 20;
 
 fn setting(cluster: &str, node: u16, kind: PeerKind) -> VerbsConfig {
-    let members = RegionSpec { public: vec![(PUBLIC, 4096)], member_lanes: vec![(LANE, LANE_BYTES)], client_lanes: vec![(LANE, 4096)] };
+    let lanes = (vec![(LANE, LANE_BYTES)], vec![(LANE, 4096)]);
+    let members = RegionSpec { public: vec![(PUBLIC, 4096)], owned: Vec::new(), member_lanes: lanes.0, client_lanes: lanes.1 };
     let clients = RegionSpec { public: vec![(PUBLIC, 64)], ..RegionSpec::default() };
     config(cluster, identity(node, 1, kind), members, clients)
 }

@@ -141,6 +141,7 @@ pub fn regions(sizes: Sizes) -> RegionSpec {
             (SCRATCH, 4 * MAX_MEMBERS * VIEW_RECORD_BYTES),
             (COUNTERS, COUNTERS_BYTES),
         ],
+        owned: vec![LIFE, BOARD, SCRATCH, COUNTERS],
         member_lanes: vec![(LOG_LANE, ring::lane_bytes(sizes.log_ring_bytes))],
         client_lanes: vec![(CLIENT_LANE, ring::lane_bytes(sizes.client_ring_bytes))],
     }
@@ -150,6 +151,7 @@ pub fn regions(sizes: Sizes) -> RegionSpec {
 pub fn client_regions(sizes: Sizes) -> RegionSpec {
     RegionSpec {
         public: vec![(SCRATCH, COUNTERS_BYTES.next_multiple_of(VIEW_RECORD_BYTES))],
+        owned: vec![SCRATCH],
         member_lanes: vec![(CLIENT_LANE, ring::lane_bytes(sizes.client_ring_bytes))],
         client_lanes: Vec::new(),
     }

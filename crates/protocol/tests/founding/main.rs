@@ -86,7 +86,7 @@ impl<const HOST: bool> Cluster<HOST> {
         let me = ProcessId { node: NodeId(node as u16), incarnation: Incarnation(born(0).incarnation.0 + incarnation) };
         let identity = Identity { node: me.node, incarnation: me.incarnation, kind: PeerKind::Member };
         let mut spec = regions(Sizes { log_ring_bytes: 4096, client_ring_bytes: 4096 });
-        spec.public.push((RETURNED, returned::WORDS * 8));
+        spec.own([(RETURNED, returned::WORDS * 8)]);
         let (index, fabric) = self.world.spawn(identity, &spec);
         let words = fabric.memory(LocalRegion::Public(LIFE)).expect("declared");
         for watcher in 0..MAX_WATCHERS {

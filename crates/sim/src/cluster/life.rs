@@ -307,7 +307,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         let mut offered = regions(sizes);
         E::add_regions(&mut offered, &engine_config);
         if settings.disks.is_some() {
-            offered.public.push((RETURNED, returned::WORDS * 8));
+            offered.own([(RETURNED, returned::WORDS * 8)]);
         }
         let (process, fabric) = self.world.spawn(identity, &offered);
         let drift_ppm = match settings.canary {

@@ -40,7 +40,7 @@ impl Regions for Owned {
         (name == LANE).then_some((0, &self.lane))
     }
 
-    fn may_change_public(&self) -> bool {
+    fn may_change_public(&self, _: RegionName) -> bool {
         true
     }
 }

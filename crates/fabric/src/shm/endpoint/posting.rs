@@ -47,9 +47,10 @@ impl ShmFabric {
         let peer = self.peer(at.peer).ok_or(OpError::PeerLost)?;
         match at.region {
             Region::Public(name) => {
-                let area = peer.public(name);
+                let area = peer.public_to(name);
                 invariant!(area.is_some(), "the peer offers no such region: {at:?}");
-                Ok(Place::new(at, len, area.expect("just checked"), None, peer.writable))
+                let (area, writable) = area.expect("just checked");
+                Ok(Place::new(at, len, area, None, writable))
             }
             Region::Lane(name) => {
                 let lane = peer.their_lane(name);

@@ -70,8 +70,8 @@ impl ShmFabric {
 }
 
 fn offer(own: &Own, kept: &Kept, to: PeerKind) -> io::Result<Vec<OwnedFd>> {
-    let [public, bell] = own.fds(to);
-    [public, bell, kept.fd.as_fd()].into_iter().map(|fd| fd.try_clone_to_owned()).collect()
+    let [public, owned, bell] = own.fds(to);
+    [public, owned, bell, kept.fd.as_fd()].into_iter().map(|fd| fd.try_clone_to_owned()).collect()
 }
 
 fn introduce(

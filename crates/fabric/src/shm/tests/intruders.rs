@@ -134,7 +134,7 @@ fn a_build_from_before_the_versions_is_told_what_it_is() {
     socket::send(&socket, &Message::Hello(&old).encode(), &[]).expect("sent");
     let text = refusal(&socket);
     assert!(text.contains("martlet 0.1.0 (protocol version 1, feature levels 1)"), "{text}");
-    assert!(text.contains("a build that does not say what it is; the handshake is of version 4 here and 3 there"), "{text}");
+    assert!(text.contains("a build that does not say what it is; the handshake is of version 5 here and 3 there"), "{text}");
     assert_eq!((answer(&socket), node.event()), (None, None));
     assert!(until(|| node.misfit(Duration::from_secs(3600))).contains("an unknown process"));
 }
@@ -206,13 +206,13 @@ fn offer(cluster: &str, fds: &[std::os::fd::BorrowedFd<'_>]) -> String {
 fn memory_that_is_not_as_agreed_is_refused() {
     let cluster = unique_cluster();
     let mut node = member(&cluster, 1);
-    assert!(offer(&cluster, &[]).contains("0 descriptors, not 3"));
+    assert!(offer(&cluster, &[]).contains("0 descriptors, not 4"));
     let small = crate::host::memory::create("martlet-test", 8).expect("memfd");
-    let text = offer(&cluster, &[small.as_fd(), small.as_fd(), small.as_fd()]);
+    let text = offer(&cluster, &[small.as_fd(); 4]);
     assert!(text.contains("public memory has 8 bytes, 4096 were agreed"), "{text}");
     let unsealed = rustix::fs::memfd_create("martlet-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
     rustix::fs::ftruncate(&unsealed, 4096).expect("size");
-    assert!(offer(&cluster, &[unsealed.as_fd(), unsealed.as_fd(), unsealed.as_fd()]).contains("not sealed"));
+    assert!(offer(&cluster, &[unsealed.as_fd(); 4]).contains("not sealed"));
     assert_eq!(node.event(), None);
     still_serves(&cluster, &mut node);
 }

@@ -21,11 +21,11 @@ const PUBLIC: RegionName = RegionName(1);
 const LANE: RegionName = RegionName(16);
 
 fn member_spec() -> RegionSpec {
-    RegionSpec { public: vec![(PUBLIC, 4096)], member_lanes: vec![(LANE, 4096)], client_lanes: vec![(LANE, 4096)] }
+    RegionSpec { public: vec![(PUBLIC, 4096)], owned: Vec::new(), member_lanes: vec![(LANE, 4096)], client_lanes: vec![(LANE, 4096)] }
 }
 
 fn client_spec() -> RegionSpec {
-    RegionSpec { public: vec![(PUBLIC, 64)], member_lanes: vec![(LANE, 64)], client_lanes: vec![] }
+    RegionSpec { public: vec![(PUBLIC, 64)], owned: Vec::new(), member_lanes: vec![(LANE, 64)], client_lanes: vec![] }
 }
 
 fn config(cluster: &str, node: u16, kind: PeerKind) -> ShmConfig {

@@ -14,7 +14,7 @@ const PUBLIC: RegionName = RegionName(1);
 const LANE: RegionName = RegionName(2);
 
 fn spec() -> RegionSpec {
-    RegionSpec { public: vec![(PUBLIC, 1024)], member_lanes: vec![(LANE, 1024)], client_lanes: vec![(LANE, 1024)] }
+    RegionSpec { public: vec![(PUBLIC, 1024)], owned: Vec::new(), member_lanes: vec![(LANE, 1024)], client_lanes: vec![(LANE, 1024)] }
 }
 
 fn identity(node: u16, incarnation: u64, kind: PeerKind) -> Identity {

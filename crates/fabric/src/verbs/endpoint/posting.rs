@@ -51,7 +51,7 @@ impl VerbsFabric {
                 invariant!(region.is_some(), "the peer offers no such region: {at:?}");
                 let region = region.expect("just checked");
                 within(region.bytes);
-                if changes && !peer.writable && at.peer != PeerId::SELF {
+                if changes && (!peer.writable || region.owned) && at.peer != PeerId::SELF {
                     return Err(OpError::AccessLost);
                 }
                 Ok(Place { channel: Channel::Background, address: region.start + offset, rkey: peer.public_key })

@@ -296,7 +296,7 @@ mod tests {
     /// An endpoint that nobody is connected with.
     fn endpoint() -> ShmFabric {
         let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
-        let regions = RegionSpec { public: vec![(RegionName(0), 64)], member_lanes: Vec::new(), client_lanes: Vec::new() };
+        let regions = RegionSpec { public: vec![(RegionName(0), 64)], ..RegionSpec::default() };
         let cluster = format!("waker-test-{}-{:?}", std::process::id(), std::thread::current().id()).replace(['(', ')'], "");
         ShmFabric::start(ShmConfig::new(&cluster, &[7; 32], identity, regions.clone(), regions)).expect("an endpoint")
     }

@@ -180,7 +180,7 @@ pub const SLOTS_BYTES: usize = MAX_PEERS * SLOT_BYTES;
 /// What a process offers for this engine, beside the regions of [`crate::basics::layout::regions`].
 pub fn add_regions(spec: &mut RegionSpec, config: &Config) {
     let (log, state) = (ring::lane_bytes(config.log_ring_bytes), ring::lane_bytes(config.state_ring_bytes));
-    spec.public.extend([(WORDS, words::BYTES), (LOG, log), (SCRATCH, SLOTS_BYTES + state), (RUNS, RUNS_BYTES), (SNAPSHOT, state)]);
+    spec.own([(WORDS, words::BYTES), (LOG, log), (SCRATCH, SLOTS_BYTES + state), (RUNS, RUNS_BYTES), (SNAPSHOT, state)]);
     spec.member_lanes.retain(|(name, _)| *name != LOG_LANE);
     spec.member_lanes.extend([(LOG_LANE, log), (CONTROL_LANE, control::BYTES)]);
 }

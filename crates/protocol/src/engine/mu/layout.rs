@@ -137,7 +137,7 @@ pub const SCRATCH_WORDS_BYTES: usize = MAX_PEERS * words::BYTES;
 /// What a process offers for this engine, beside the regions of [`crate::basics::layout::regions`].
 pub fn add_regions(spec: &mut RegionSpec, config: &Config) {
     let log = ring::lane_bytes(config.log_ring_bytes);
-    spec.public.extend([(WORDS, words::BYTES), (LOG, log), (SCRATCH, SCRATCH_WORDS_BYTES + log)]);
+    spec.own([(WORDS, words::BYTES), (LOG, log), (SCRATCH, SCRATCH_WORDS_BYTES + log)]);
     spec.member_lanes.retain(|(name, _)| *name != LOG_LANE);
     spec.member_lanes.push((LOG_LANE, log));
     spec.member_lanes.extend([(PERMISSION_LANE, permission::BYTES), (STATE_LANE, ring::lane_bytes(config.state_ring_bytes))]);

@@ -107,7 +107,8 @@ impl Cluster {
 
     pub fn spawn(&mut self, group: Option<Group>) {
         let n = self.nodes.len();
-        let mut spec = RegionSpec { public: vec![(LIFE, life::WORDS * 8)], ..RegionSpec::default() };
+        let mut spec = RegionSpec::default();
+        spec.own([(LIFE, life::WORDS * 8)]);
         add_regions(&mut spec, &self.config);
         let identity = Identity { node: id(n).node, incarnation: id(n).incarnation, kind: PeerKind::Member };
         let (index, fabric) = self.world.spawn(identity, &spec);

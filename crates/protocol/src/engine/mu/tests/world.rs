@@ -153,7 +153,8 @@ impl<const HOST: bool> Cluster<HOST> {
 
     fn come_up(&mut self, group: Option<Group>, stored: Option<Stored>, seed: u64) -> usize {
         let n = self.nodes.len();
-        let mut spec = RegionSpec { public: vec![(LIFE, life::WORDS * 8)], ..RegionSpec::default() };
+        let mut spec = RegionSpec::default();
+        spec.own([(LIFE, life::WORDS * 8)]);
         add_regions(&mut spec, &self.config);
         let me = ProcessId { incarnation: Incarnation(id(n).incarnation.0 + self.losses), ..id(n) };
         let identity = Identity { node: me.node, incarnation: me.incarnation, kind: PeerKind::Member };
