@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use martlet_node::config::{Cluster, ClusterConfig, Idle, Pin, Priority, ThreadsConfig};
 use martlet_node::embed;
@@ -20,7 +20,7 @@ use crate::replica::{REPLICAS, Replica, install, turn, uninstall, with};
 use crate::socket::Poller;
 use crate::sys::{complain, die};
 use crate::table::Table;
-use crate::{clock, fault, fiber, keeper, process, sys, threads};
+use crate::{clock, fault, fiber, files, keeper, process, sys, threads};
 
 /// What a captured process goes by from its start.
 #[derive(Debug, Default)]
@@ -42,6 +42,14 @@ pub struct Run {
 static RUN: Confined<RefCell<Option<Run>>> = Confined::new(RefCell::new(None));
 static BORN: Confined<Cell<bool>> = Confined::new(Cell::new(false));
 
+/// The number of the process that the server takes itself for: that of the first replica.
+static SHOWN_PID: AtomicI32 = AtomicI32::new(0);
+
+/// The number of the process that the server takes itself for; 0: it is not captured.
+pub fn shown_pid() -> i32 {
+    SHOWN_PID.load(Ordering::Relaxed)
+}
+
 /// Uses what this process goes by, if it is captured.
 pub fn with_run<R>(use_it: impl FnOnce(&mut Run) -> R) -> Option<R> {
     RUN.get().borrow_mut().as_mut().map(use_it)
@@ -52,6 +60,7 @@ pub fn capture(name: String, cluster: &str) {
     let cluster = ClusterConfig::from_toml(cluster).and_then(|config| Cluster::new(config).map_err(|error| error.to_string()));
     match cluster {
         Ok(cluster) if cluster.config().nodes.len() <= NODES => {
+            SHOWN_PID.store(std::process::id() as i32, Ordering::Relaxed);
             *RUN.get().borrow_mut() = Some(Run { name, cluster: Some(cluster), ..Run::default() });
         }
         Ok(_) => die(&format!("its cluster has more than {NODES} nodes")),
@@ -73,6 +82,7 @@ pub fn bear() {
     });
     clock::set(clock::real());
     BORN.get().set(true);
+    files::follow();
     // Without a node so far, which a fork has not anyhow.
     start(0, board, table.unwrap_or_default());
     for node in 1..REPLICAS as u16 {
@@ -112,9 +122,10 @@ pub fn fork(node: u16) -> bool {
 /// In a fork: everything that was its parent's own is made anew.
 fn become_replica(node: u16) {
     // Its descriptors are closed before their numbers are used again.
-    let Some(Replica { board, mut table, round, wait, .. }) = uninstall() else { die("a fork of no replica") };
+    let Some(Replica { board, mut table, round, wait, heard, children, .. }) = uninstall() else { die("a fork of no replica") };
     crate::machine::OWN.get().set(0);
     with_replay(|replay| replay.fork());
+    files::follow();
     keeper::HOLDS.store(false, Ordering::Relaxed);
     keeper::PIPE.store(-1, Ordering::Relaxed);
     fault::note_at(None);
@@ -126,6 +137,7 @@ fn become_replica(node: u16) {
     start(node, board, table);
     with(|replica| {
         (replica.round, replica.wait, replica.is_newborn) = (round, wait, true);
+        (replica.heard, replica.children) = (heard, children);
         for slot in slots {
             if let Some(connection) = replica.table.get_mut(slot) {
                 (connection.watched, connection.noted, connection.broken) = (0, false, false);
@@ -209,20 +221,8 @@ pub fn show_output(shown: bool) {
 /// Closes what was the parent's own: its connections, which this process only knows, and the descriptors of its node. Of its memory the node's fabric has seen to.
 fn close_parents_own(table: &Table) -> io::Result<()> {
     let epoll = with_run(|run| run.epoll).flatten();
-    let mut own = Vec::new();
-    for entry in std::fs::read_dir("/proc/self/fd")? {
-        let entry = entry?;
-        let Some(fd) = entry.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok()) else { continue };
-        let Ok(what) = std::fs::read_link(entry.path()) else { continue };
-        let what = what.to_string_lossy();
-        let is_nodes = ["socket:", "anon_inode:", "/memfd:martlet"].iter().any(|start| what.starts_with(start));
-        if is_nodes && fd > 2 && !table.listeners.contains_key(&fd) && Some(fd) != epoll {
-            own.push(fd);
-        }
-    }
-    for fd in own {
-        sys::close(fd);
-    }
+    let is_own = |fd: RawFd| fd > 2 && !table.listeners.contains_key(&fd) && Some(fd) != epoll;
+    process::close_what_links_to(&["socket:", "anon_inode:", "/memfd:martlet"], is_own)?;
     // The parent's instance would be shared.
     if let Some(epoll) = epoll {
         let Poller(fresh) = Poller::new()?;

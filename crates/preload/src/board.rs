@@ -21,6 +21,14 @@ const _: () = assert!(NODES <= 1 << NODE_BITS, "a node's number fits");
 pub const EXPECTED_NS: u64 = 60_000_000_000;
 /// A stage holds a round.
 pub const STAGE_BYTES: usize = MAX_ROUND_BYTES;
+/// Words of what the system has told leaders, the last ones: a follower that is further behind than that is no replica any more.
+const TOLD_WORDS: usize = 1 << 22;
+/// Words before the bytes of one thing that the system has said.
+const TOLD_HEADER_WORDS: usize = 3;
+/// The most bytes of it.
+pub const MOST_TOLD_BYTES: usize = 1 << 20;
+/// Children whose ends are remembered.
+const ENDS: usize = 64;
 
 /// How far the leader has come with a connection: in memory.
 #[repr(C, align(32))]
@@ -84,6 +92,35 @@ struct Words {
     void_count: AtomicU64,
     voids: [FaultWords; VOIDS],
     lines: [Cells; SLOTS],
+    /// How the server's children have ended, by their process's number: that, and behind it 256 and the exit code.
+    ends: [AtomicU64; ENDS],
+    /// How many words the system has told leaders so far.
+    told_end: AtomicU64,
+    told: [AtomicU64; TOLD_WORDS],
+}
+
+/// What the system has answered to a call of a leader's server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Which call it was.
+    pub call: u8,
+    /// What it returned.
+    pub value: i64,
+    /// Its errno, where it failed.
+    pub errno: i32,
+    /// What it wrote to where the caller wanted it.
+    pub bytes: Vec<u8>,
+}
+
+/// What one finds that looks for the next answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It, and where the one behind it is.
+    Its(Told, u64),
+    /// There is none so far.
+    Nothing,
+    /// It has been overwritten.
+    TooLate,
 }
 
 /// The mapping. It is never taken down.
@@ -258,6 +295,79 @@ impl Board {
         self.words.voids[..count].iter().filter_map(FaultWords::noted).filter(|void| void.round == round).collect()
     }
 
+    /// Where the next answer of the system will stand.
+    pub fn told_end(&self) -> u64 {
+        self.words.told_end.load(Ordering::Acquire)
+    }
+
+    /// The system has answered this to the server of the leader, who is the one that calls this.
+    ///
+    /// # Panics
+    /// When that is more than [`MOST_TOLD_BYTES`].
+    pub fn tell(&self, told: &Told) {
+        assert!(told.bytes.len() <= MOST_TOLD_BYTES, "an answer of {} bytes", told.bytes.len());
+        let mut at = self.told_end();
+        // Who reads a word of this answer where an older one was sees where that one ended, too.
+        std::sync::atomic::fence(Ordering::Release);
+        let mut put = |word: u64| {
+            self.words.told[at as usize % TOLD_WORDS].store(word, Ordering::Relaxed);
+            at += 1;
+        };
+        put(u64::from(told.call) << 32 | told.bytes.len() as u64);
+        put(told.value as u64);
+        put(told.errno as u64);
+        for part in told.bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            put(u64::from_le_bytes(word));
+        }
+        // Pairs with the acquire of those who look for it.
+        self.words.told_end.store(at, Ordering::Release);
+    }
+
+    /// What the system told a leader from there on is forgotten: it was asked by a request that crashed the server. For who succeeds, when all leaders before it are
+    /// dead.
+    pub fn untell(&self, at: u64) {
+        self.words.told_end.store(at, Ordering::Release);
+    }
+
+    /// The answer of the system that stands there.
+    pub fn hear(&self, at: u64) -> Heard {
+        if self.told_end() == at {
+            return Heard::Nothing;
+        }
+        let word = |at: u64| self.words.told[at as usize % TOLD_WORDS].load(Ordering::Relaxed);
+        // The room of a word may be given to another one while it is read, which is known by where the end is afterwards.
+        let is_lost = || {
+            std::sync::atomic::fence(Ordering::Acquire);
+            self.told_end() + (TOLD_HEADER_WORDS + MOST_TOLD_BYTES / 8) as u64 > at + TOLD_WORDS as u64
+        };
+        let head = word(at);
+        let (call, len) = ((head >> 32) as u8, (head as u32) as usize);
+        if is_lost() {
+            return Heard::TooLate;
+        }
+        let mut bytes = Vec::with_capacity(len + 8);
+        let first = at + TOLD_HEADER_WORDS as u64;
+        let end = first + len.div_ceil(8) as u64;
+        (first..end).for_each(|at| bytes.extend_from_slice(&word(at).to_le_bytes()));
+        bytes.truncate(len);
+        let told = Told { call, value: word(at + 1) as i64, errno: word(at + 2) as i32, bytes };
+        if is_lost() { Heard::TooLate } else { Heard::Its(told, end) }
+    }
+
+    /// A child of the server ends with this exit code. It says so itself: who is told by the kernel has perhaps died before it.
+    pub fn child_ends(&self, pid: i32, code: i32) {
+        let word = (pid as u64) << 32 | 0x100 | (code as u64 & 0xff);
+        self.words.ends[pid as usize % ENDS].store(word, Ordering::Release);
+    }
+
+    /// The exit code that a child of the server has ended with, if it has said so.
+    pub fn child_end(&self, pid: i32) -> Option<i32> {
+        let word = self.words.ends[pid as usize % ENDS].load(Ordering::Acquire);
+        (word >> 32 == pid as u64).then_some((word & 0xff) as i32)
+    }
+
     /// The leader has a new connection in this slot.
     pub fn begin_line(&self, slot: u32, connection: u64, seal: Seal, written: u64) {
         let line = &self.words.lines[slot as usize];
@@ -336,6 +446,32 @@ pub enum Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_system_has_told_is_heard_in_order_until_it_is_overwritten() {
+        let board = Board::create().expect("memory");
+        assert_eq!(board.hear(0), Heard::Nothing);
+        let told = |value: i64| Told { call: 3, value, errno: 11, bytes: (0..value as u8).collect() };
+        (0..20).for_each(|value| board.tell(&told(value)));
+        let mut at = 0;
+        for value in 0..20 {
+            let Heard::Its(heard, next) = board.hear(at) else { panic!("{value} was told") };
+            assert_eq!(heard, told(value));
+            at = next;
+        }
+        assert_eq!((board.hear(at), board.told_end()), (Heard::Nothing, at));
+        let long = Told { bytes: vec![7; MOST_TOLD_BYTES], ..Told::default() };
+        (0..33).for_each(|_| board.tell(&long));
+        assert_eq!(board.hear(at), Heard::TooLate);
+    }
+
+    #[test]
+    fn a_child_says_how_it_ends() {
+        let board = Board::create().expect("memory");
+        assert_eq!(board.child_end(70), None);
+        board.child_ends(70, 1);
+        assert_eq!((board.child_end(70), board.child_end(70 + ENDS as i32)), (Some(1), None));
+    }
 
     #[test]
     fn a_line_is_one_connections() {

@@ -21,6 +21,7 @@ const INPUT: u8 = 2;
 const DRAINED: u8 = 3;
 const SIGNAL: u8 = 4;
 const READY: u8 = 5;
+const CHILD: u8 = 6;
 
 /// The bytes before the first record.
 const HEADER_BYTES: usize = 26;
@@ -114,6 +115,13 @@ pub enum Record<'a> {
     Signal {
         /// Its number.
         number: i32,
+    },
+    /// A child of the server has ended.
+    Child {
+        /// Its process.
+        pid: i32,
+        /// How, as `waitpid` says it.
+        status: i32,
     },
     /// A descriptor is ready.
     Ready {
@@ -253,6 +261,7 @@ impl<'a> Reader<'a> {
             DRAINED => Record::Drained { slot: self.u32()?, connection: self.u64()?, offset: self.u64()? },
             SIGNAL => Record::Signal { number: self.i32()? },
             READY => Record::Ready { fd: self.i32()?, events: self.u32()? },
+            CHILD => Record::Child { pid: self.i32()?, status: self.i32()? },
             _ => return Err(Unreadable),
         })
     }
@@ -349,6 +358,11 @@ impl<'b> Writer<'b> {
                 bytes.push(SIGNAL);
                 bytes.extend_from_slice(&number.to_le_bytes());
             }
+            Record::Child { pid, status } => {
+                bytes.push(CHILD);
+                bytes.extend_from_slice(&pid.to_le_bytes());
+                bytes.extend_from_slice(&status.to_le_bytes());
+            }
             Record::Ready { fd, events } => {
                 bytes.push(READY);
                 bytes.extend_from_slice(&fd.to_le_bytes());
@@ -419,6 +433,7 @@ mod tests {
         let rest = [
             Record::Drained { slot: 3, connection: 7, offset: 1 << 40 },
             Record::Signal { number: 15 },
+            Record::Child { pid: 4711, status: 9 },
             Record::Ready { fd: -1, events: 5 },
         ];
         assert!(rest.iter().all(|record| writer.add(record)));

@@ -146,7 +146,7 @@ pub fn install() -> io::Result<()> {
 /// Notes the fault, and does what the server wants done.
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives a valid info.
-    let own = unsafe { (*info).si_code > 0 || (*info).si_pid() == libc::getpid() };
+    let own = unsafe { (*info).si_code > 0 || i64::from((*info).si_pid()) == libc::syscall(libc::SYS_getpid) };
     let (round, connection) = (ROUND.load(Ordering::Relaxed), CONNECTION.load(Ordering::Relaxed));
     if own && in_server() && round != 0 && connection != 0 {
         let words = NOTED_AT.load(Ordering::Acquire);
@@ -155,6 +155,8 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
             unsafe { &*words }.note(Void { round, connection, read: READS.load(Ordering::Relaxed) });
         }
     }
+    // What a server does at its end is its own: nobody is told of it, and nobody repeats it.
+    crate::main_thread::release();
     let Some(place) = place(signal) else { return };
     // SAFETY: `wants` writes the place on the captured thread, which does so outside of this handler; on another thread the action was noted before that thread came about.
     let wanted = unsafe { *place };
@@ -165,7 +167,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
         real_sigaction(signal, &wanted, std::ptr::null_mut());
         match wanted.sa_sigaction {
             libc::SIG_DFL | libc::SIG_IGN if (*info).si_code <= 0 => {
-                libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::syscall(libc::SYS_gettid), signal);
+                libc::syscall(libc::SYS_tgkill, libc::syscall(libc::SYS_getpid), libc::syscall(libc::SYS_gettid), signal);
             }
             libc::SIG_DFL | libc::SIG_IGN => {}
             handler if wanted.sa_flags & libc::SA_SIGINFO != 0 => {

@@ -69,6 +69,7 @@ impl Replica {
             writer.add(&Record::Signal { number });
         }
         let inherited = std::mem::take(&mut lead.inherited);
+        self.collect_children(&mut writer);
         self.admit(inherited, &mut writer, &mut ready);
         self.collect_recovered(&mut writer, &mut ready);
         self.collect_from_kernel(&mut writer, &mut ready);

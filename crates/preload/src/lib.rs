@@ -14,6 +14,9 @@
 //! | `replica` | what a replica does in its node's turns, and as a follower |
 //! | `leading` | how a leader collects rounds, and sends |
 //! | `takeover` | how a follower becomes the leader, with all connections |
+//! | `answers` | what the system answers to the leader's server beside that, and how the others are told |
+//! | `files` | the files that the server writes |
+//! | `children` | the processes that it forks |
 //! | `fault` | requests that crash the server |
 //! | `board` | memory that outlives each replica |
 //! | `keeper` | the process that keeps a dead replica's sockets |
@@ -27,13 +30,16 @@
 // A program of tests must not stand between itself and the C library, so it has no entry points.
 #![cfg_attr(test, allow(dead_code, reason = "what only the entry points use"))]
 
+mod answers;
 mod birth;
 mod board;
+mod children;
 mod clock;
 mod control;
 mod entry;
 mod fault;
 mod fiber;
+mod files;
 #[cfg(not(test))]
 mod hooks;
 mod keeper;

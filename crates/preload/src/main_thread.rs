@@ -18,6 +18,11 @@ pub fn capture() {
     SERVER.set(true);
 }
 
+/// The calling thread asks the system as it is from here on: it is of no replica any more, or at its end.
+pub fn release() {
+    SERVER.set(false);
+}
+
 /// While it lives, the library's code runs on the captured thread, and asks the system as it is.
 #[derive(Debug)]
 pub struct InLibrary(());
@@ -27,6 +32,13 @@ impl InLibrary {
     pub fn enter() -> InLibrary {
         SERVER.set(false);
         InLibrary(())
+    }
+}
+
+impl InLibrary {
+    /// The server's code, to which this returns, is not captured any more.
+    pub fn release(self) {
+        std::mem::forget(self);
     }
 }
 

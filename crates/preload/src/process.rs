@@ -1,7 +1,7 @@
 //! Processes: who they are, and that they are dead.
 
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, RawFd};
 
 use crate::board::Holder;
 use crate::sys;
@@ -19,6 +19,34 @@ pub fn started(pid: i32) -> io::Result<u64> {
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace());
     let ticks = fields.and_then(|mut fields| fields.nth(19)).and_then(|ticks| ticks.parse().ok());
     ticks.ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not understood: {stat:?}")))
+}
+
+/// Whether a process runs that started then. One that has ended and waits for its parent to notice does not.
+pub fn runs(pid: i32, started: u64) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    !matches!(state, Some('Z' | 'X')) && self::started(pid).is_ok_and(|since| since == started)
+}
+
+/// Closes this process's descriptors that lead to something whose name begins so, where `wanted` says yes.
+///
+/// # Errors
+/// When the kernel does not say which there are.
+pub fn close_what_links_to(starts: &[&str], wanted: impl Fn(RawFd) -> bool) -> io::Result<()> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let entry = entry?;
+        let Some(fd) = entry.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok()) else { continue };
+        let Ok(what) = std::fs::read_link(entry.path()) else { continue };
+        let what = what.to_string_lossy();
+        if starts.iter().any(|start| what.starts_with(start)) && wanted(fd) {
+            all.push(fd);
+        }
+    }
+    for fd in all {
+        sys::close(fd);
+    }
+    Ok(())
 }
 
 /// Sees to it that this process is dead with all its threads: it is killed, unless it has died, and waited for.

@@ -13,6 +13,7 @@ use martlet_node::counters::Counter;
 use martlet_node::embed::{Here, Turn};
 
 use crate::board::{Board, Holder};
+use crate::children::Children;
 use crate::control::{Control, Order};
 use crate::entry::{End, Entry, Record};
 use crate::fault::{self, Void};
@@ -137,6 +138,10 @@ pub struct Replica {
     pub signals: Vec<i32>,
     /// What its server is not to be given of the round that it executes.
     pub voids: Vec<Void>,
+    /// Up to where it has heard what the system tells leaders.
+    pub heard: u64,
+    /// The server's children.
+    pub children: Children,
     /// It has been forked, and lacks rounds so far.
     pub is_newborn: bool,
     /// A fork is wanted that is this node.
@@ -199,6 +204,8 @@ impl Replica {
             delivery: Vec::new(),
             signals: Vec::new(),
             voids: Vec::new(),
+            heard: 0,
+            children: Children::default(),
             is_newborn: false,
             fork: None,
             gap_since: None,
@@ -446,6 +453,7 @@ impl Replica {
                 }
             }
             Record::Signal { number } => self.signals.push(number),
+            Record::Child { pid, status } => self.children.end(pid, status),
             Record::Ready { fd, events } => {
                 if let Some(interest) = self.table.interests.get(&fd) {
                     self.delivery.push(libc::epoll_event { events, u64: interest.data });

@@ -22,14 +22,19 @@ impl Replica {
     pub fn read(&mut self, slot: u32, into: &mut [u8]) -> Found {
         let Some(connection) = self.table.get_mut(slot) else { return Found::Closed };
         let read = fault::reads(connection.stream.connection);
-        if self.voids.contains(&read) {
+        let is_void = self.voids.contains(&read);
+        if is_void {
             if matches!(self.role, Role::Succeeds(_)) {
                 let name = connection.stream.connection;
                 complain(&format!("connection {name} ends: what it sent last has crashed the server, and is executed by nobody else"));
             }
             connection.stream.avoid();
         }
-        connection.stream.read(into)
+        let found = connection.stream.read(into);
+        if is_void && matches!(self.role, Role::Succeeds(_)) {
+            self.forget_answers();
+        }
+        found
     }
 
     /// Writes to a connection. Returns how much was taken, or the errno why nothing was.

@@ -154,7 +154,7 @@ pub fn die(why: &str) -> ! {
     complain(&format!("replica of process {} ends: {why}", std::process::id()));
     // SAFETY: plain system calls.
     unsafe {
-        libc::syscall(libc::SYS_kill, libc::getpid(), libc::SIGKILL);
+        libc::syscall(libc::SYS_kill, libc::syscall(libc::SYS_getpid), libc::SIGKILL);
         libc::_exit(1)
     }
 }

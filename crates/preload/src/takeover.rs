@@ -6,7 +6,6 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use crate::board::{Holder, Line};
 use crate::entry::received;
-use crate::fault;
 use crate::keeper::{self, Left};
 use crate::process::make_sure_of_death;
 use crate::replica::{Lead, Replica, Role};
@@ -14,6 +13,7 @@ use crate::socket::{self, Counts, Pipe};
 use crate::stream::Seal;
 use crate::sys::{complain, die, move_to};
 use crate::table::{Connection, Table};
+use crate::{fault, files};
 
 impl Replica {
     /// This replica is the leader from here on, and executes what is committed, and what those before it may not have survived: they are dead when this returns. What one of
@@ -37,11 +37,13 @@ impl Replica {
             }
         }
         fault::note_at(Some(self.board.fault_words(self.node)));
+        files::open_all();
         self.role = Role::Succeeds(before);
     }
 
     /// Takes over. Everything that is committed has been executed here.
     pub fn take_over(&mut self, before: Vec<Holder>) {
+        self.check_answers();
         let mut left: Vec<(Holder, Option<Left>)> = Vec::new();
         for holder in before {
             let kept =

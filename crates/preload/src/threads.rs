@@ -2,17 +2,27 @@
 //!
 //! A fork has only the thread that made it. So each helper is recorded when it is started, and is started anew in a fork: the same routine with the same argument. That is
 //! right for a helper that rests, waiting for a condition: it holds no lock, and nothing that it had begun. So a replica forks only while all of them do.
+//!
+//! What a helper has come to the server may look at, and go another way at each replica. So a server that waits has its helpers finish first what it has given them since it waited
+//! last. It does not wait for one that only frees memory, since nothing is asked of that but how much there is.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::sys::Real;
 
 static PTHREAD_CREATE: Real = Real::new(c"pthread_create");
 static PTHREAD_COND_WAIT: Real = Real::versioned(c"pthread_cond_wait", c"GLIBC_2.3.2");
+static PTHREAD_COND_SIGNAL: Real = Real::versioned(c"pthread_cond_signal", c"GLIBC_2.3.2");
+static PTHREAD_COND_BROADCAST: Real = Real::versioned(c"pthread_cond_broadcast", c"GLIBC_2.3.2");
+
+/// What helpers call themselves that only free memory.
+const FREES: [&[u8]; 1] = [b"bio_lazy_free"];
+/// How often a server that waits looks whether its helpers rest, in microseconds.
+const REST_US: u32 = 20;
 
 type Routine = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
@@ -23,6 +33,21 @@ struct Helper {
     stack_bytes: usize,
     /// The condition that it waits for, if it rests.
     waits_for: AtomicPtr<libc::pthread_cond_t>,
+    /// It has been woken from that, and has not come to rest since.
+    is_woken: AtomicBool,
+    /// It only frees memory.
+    frees: AtomicBool,
+}
+
+impl Helper {
+    /// Whether a server that waits waits for it.
+    fn is_awaited(&self) -> bool {
+        self.is_woken.load(Ordering::SeqCst) && !self.frees.load(Ordering::SeqCst)
+    }
+
+    fn rests(&self) -> bool {
+        !self.waits_for.load(Ordering::SeqCst).is_null() && !self.is_woken.load(Ordering::SeqCst)
+    }
 }
 
 // SAFETY: the routine and its argument are only handed to a thread, as the server wanted; the rest does not change or is atomic.
@@ -73,7 +98,14 @@ pub unsafe fn start(
         // SAFETY: the caller's attributes are initialised.
         unsafe { libc::pthread_attr_getstacksize(attributes, &mut stack_bytes) };
     }
-    let helper = Box::leak(Box::new(Helper { routine, argument, stack_bytes, waits_for: AtomicPtr::new(std::ptr::null_mut()) }));
+    let helper = Box::leak(Box::new(Helper {
+        routine,
+        argument,
+        stack_bytes,
+        waits_for: AtomicPtr::new(std::ptr::null_mut()),
+        is_woken: AtomicBool::new(false),
+        frees: AtomicBool::new(false),
+    }));
     let helper: &'static Helper = helper;
     // SAFETY: as the caller promises; the helper lives for ever.
     let result = unsafe { create(thread, attributes, run, std::ptr::from_ref(helper).cast_mut().cast()) };
@@ -93,6 +125,7 @@ pub unsafe fn wait(condition: *mut libc::pthread_cond_t, mutex: *mut libc::pthre
     let real: Function = unsafe { std::mem::transmute(PTHREAD_COND_WAIT.address()) };
     let helper = SELF.get();
     if let Some(helper) = helper {
+        helper.is_woken.store(false, Ordering::SeqCst);
         helper.waits_for.store(condition, Ordering::SeqCst);
     }
     // SAFETY: as the caller promises.
@@ -103,10 +136,50 @@ pub unsafe fn wait(condition: *mut libc::pthread_cond_t, mutex: *mut libc::pthre
     result
 }
 
+/// `pthread_cond_signal`, or `pthread_cond_broadcast` where it is for `all`: who waits for the condition does not rest any more.
+///
+/// # Safety
+/// As for those.
+pub unsafe fn wake(condition: *mut libc::pthread_cond_t, all: bool) -> c_int {
+    // A child has none, and perhaps a lock that was taken when it was forked.
+    if !crate::children::is_child() {
+        let helpers = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = || helpers.iter().filter(|helper| helper.waits_for.load(Ordering::SeqCst) == condition && helper.rests());
+        // Which of several is woken nobody knows.
+        if all || waiting().count() == 1 {
+            waiting().for_each(|helper| helper.is_woken.store(true, Ordering::SeqCst));
+        }
+    }
+    type Function = unsafe extern "C" fn(*mut libc::pthread_cond_t) -> c_int;
+    let real = if all { &PTHREAD_COND_BROADCAST } else { &PTHREAD_COND_SIGNAL };
+    // SAFETY: it is the C library's function of that name and version, which has this type; the rest as the caller promises.
+    unsafe { std::mem::transmute::<*mut c_void, Function>(real.address())(condition) }
+}
+
+/// A thread of the server's calls itself this.
+pub fn name(name: &[u8]) {
+    if let Some(helper) = SELF.get() {
+        helper.frees.store(FREES.contains(&name), Ordering::SeqCst);
+    }
+}
+
+/// Whether the calling thread is a helper.
+pub fn is_helper() -> bool {
+    SELF.get().is_some()
+}
+
 /// Whether all helpers rest.
 pub fn all_rest() -> bool {
     let helpers = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);
-    helpers.iter().all(|helper| !helper.waits_for.load(Ordering::SeqCst).is_null())
+    helpers.iter().all(|helper| helper.rests())
+}
+
+/// Returns when all helpers have finished that the server has woken, but for those that only free memory.
+pub fn await_rest() {
+    while HELPERS.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|helper| helper.is_awaited()) {
+        // SAFETY: a plain call.
+        unsafe { libc::usleep(REST_US) };
+    }
 }
 
 /// Starts the helpers anew, in a fork that was made while they rested. A condition that they had waited for still counts them among those who wait, so that it would wake
@@ -118,6 +191,7 @@ pub unsafe fn start_again() {
     let helpers = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);
     for helper in helpers.iter() {
         let condition = helper.waits_for.swap(std::ptr::null_mut(), Ordering::SeqCst);
+        helper.is_woken.store(false, Ordering::SeqCst);
         if !condition.is_null() {
             // SAFETY: the helper waited for it, so it is one; nobody waits for it now.
             unsafe { condition.write(libc::PTHREAD_COND_INITIALIZER) };

@@ -1,5 +1,6 @@
 //! `martlet run`
 
+mod host;
 mod program;
 mod redis;
 mod replicas;
@@ -74,11 +75,10 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             "nothing is known of {path}; tried are redis-server and valkey-server; --untried runs it all the same"
         )));
     }
-    if let Some(profile) = &profile {
-        (profile.check)(rest)?;
-    }
+    let pid_file = profile.as_ref().map(|profile| (profile.check)(rest)).transpose()?.flatten();
+    let starter = host::Starter::from_environment()?;
     let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
-    let mut supervisor = Supervisor::new(format)?;
+    let mut supervisor = Supervisor::new(format, starter)?;
     let mut command = Command::new(&path);
     command.args(rest);
     if let Some(profile) = profile {
@@ -96,6 +96,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if format == Format::Json {
         command.stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned().context("cannot pass standard error on")?));
     }
+    // It is this process that says how the service is.
+    command.env_remove(host::NOTIFY_SOCKET);
+    let _noted = pid_file.map(host::PidFile::write).transpose()?;
     let first = command.spawn().context(format_args!("cannot start {}", path.display()))?;
     supervisor.first = i32::try_from(first.id()).ok();
     let ended = supervisor.supervise(&interrupt);
@@ -124,6 +127,8 @@ fn library(given: Option<&Path>) -> Outcome<PathBuf> {
 /// Starts, watches, replaces and ends the replicas. It is not in the way of requests.
 struct Supervisor {
     format: Format,
+    /// Who wants to hear how the service is.
+    starter: host::Starter,
     name: String,
     listener: OwnedFd,
     /// Replicas' connections.
@@ -142,7 +147,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(format: Format) -> Outcome<Supervisor> {
+    fn new(format: Format, starter: host::Starter) -> Outcome<Supervisor> {
         // Replicas are forked by replicas; they become this process's children when those die.
         rustix::process::set_child_subreaper(Pid::from_raw(1)).map_err(io::Error::from).context("cannot take in the server's replicas")?;
         let name = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
@@ -157,6 +162,7 @@ impl Supervisor {
         let listener = listening().context("cannot listen for replicas")?;
         Ok(Supervisor {
             format,
+            starter,
             name,
             listener,
             lines: Vec::new(),
@@ -199,6 +205,7 @@ impl Supervisor {
             }
             if interrupt.is_raised() && self.stopping.is_none() {
                 self.stopping = Some(Instant::now());
+                self.starter.tell("STOPPING=1");
                 self.stop();
             }
             if self.stopping.is_some_and(|since| since.elapsed() > STOP_PATIENCE) {
@@ -269,6 +276,7 @@ impl Supervisor {
                 self.replicas.leader = Some(number);
                 let pid = self.replicas.living.get(&number).copied();
                 self.leaderless = None;
+                self.starter.tell(&format!("READY=1\nSTATUS=replica {number} leads"));
                 self.say(
                     format_args!("replica {number} leads, with {connections} connections"),
                     || json!({"event": "leads", "replica": number, "pid": pid, "connections": connections}),

@@ -89,8 +89,8 @@ pub struct Profile {
     pub arguments: &'static [&'static str],
     /// What they change, for people.
     pub says: &'static str,
-    /// Refuses the user's arguments where they ask for what cannot be captured.
-    pub check: fn(&[String]) -> Outcome,
+    /// Refuses the user's arguments where they ask for what cannot be captured. Returns the file in which the service's process is to be noted, if they name one.
+    pub check: fn(&[String]) -> Outcome<Option<PathBuf>>,
 }
 
 /// Of a program of this name.

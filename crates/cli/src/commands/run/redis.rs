@@ -2,31 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use martlet_cluster::fail::{Fail, Outcome};
 
 use super::program::Profile;
 
-/// One thread executes requests. What they write to disks they write in children, which are not captured so far.
+/// One thread executes requests. What concerns the service as a whole, its process above all, is `martlet run`'s.
 pub const PROFILE: Profile = Profile {
-    arguments: &[
-        "--daemonize",
-        "no",
-        "--pidfile",
-        "",
-        "--logfile",
-        "",
-        "--syslog-enabled",
-        "no",
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-        "--io-threads",
-        "1",
-    ],
-    says: "in memory only (save \"\", appendonly no), in the foreground, with one thread for requests, and writes its log to standard output",
+    arguments: &["--daemonize", "no", "--supervised", "no", "--pidfile", "", "--syslog-enabled", "no", "--io-threads", "1"],
+    says: "in the foreground, with one thread for requests, and writes no log to syslog",
     check,
 };
 
@@ -66,7 +51,7 @@ struct Settings(BTreeMap<String, String>);
 
 impl Settings {
     fn set(&mut self, name: &str, value: &str) {
-        self.0.insert(name.to_ascii_lowercase(), value.trim().trim_matches(['"', '\'']).to_ascii_lowercase());
+        self.0.insert(name.to_ascii_lowercase(), value.trim().trim_matches(['"', '\'']).to_owned());
     }
 
     /// A line of a configuration file. What cannot be read the server says itself.
@@ -89,8 +74,8 @@ impl Settings {
     }
 }
 
-/// Refuses what cannot be captured.
-fn check(arguments: &[String]) -> Outcome {
+/// Refuses what cannot be captured, and returns where the service's process is to be noted.
+fn check(arguments: &[String]) -> Outcome<Option<PathBuf>> {
     let mut settings = Settings::default();
     let mut rest = arguments;
     if let [file, options @ ..] = arguments
@@ -110,15 +95,17 @@ fn check(arguments: &[String]) -> Outcome {
             settings.set(name.trim_start_matches("--"), &values.join(" "));
         }
     }
-    if settings.0.get("maxmemory-policy").is_none_or(|policy| policy == "noeviction") {
+    if settings.0.get("maxmemory-policy").is_none_or(|policy| policy.eq_ignore_ascii_case("noeviction")) {
         settings.0.remove("maxmemory");
     }
     for (name, harmless, why) in REFUSED {
-        if let Some(value) = settings.0.get(name).filter(|value| !harmless.contains(&value.as_str())) {
+        if let Some(value) = settings.0.get(name).filter(|value| !harmless.iter().any(|harmless| harmless.eq_ignore_ascii_case(value))) {
             return Err(Fail::failed(format_args!("the server cannot be captured with `{name} {value}`: {why}")));
         }
     }
-    Ok(())
+    // It is written when the server is where its files are.
+    let directory = settings.0.get("dir").map(PathBuf::from).unwrap_or_default();
+    Ok(settings.0.get("pidfile").filter(|name| !name.is_empty()).map(|name| directory.join(name)))
 }
 
 #[cfg(test)]
@@ -127,7 +114,7 @@ mod tests {
 
     fn refuses(arguments: &[&str]) -> String {
         let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        check(&arguments).map_or_else(|fail| fail.to_string(), |()| String::new())
+        check(&arguments).map_or_else(|fail| fail.to_string(), |_| String::new())
     }
 
     #[test]
@@ -166,6 +153,11 @@ mod tests {
         let (whole, overridden) = (refuses(&[outer_name]), refuses(&[outer_name, "--tls-port", "0"]));
         let _ = (fs::remove_file(&outer), fs::remove_file(&inner));
         assert!(whole.contains("tls-port 7777"), "{whole:?}");
+        let noted =
+            |arguments: &[&str]| check(&arguments.iter().map(|argument| (*argument).to_owned()).collect::<Vec<_>>()).expect("allowed");
+        assert_eq!(noted(&["--pidfile", "Own.pid", "--dir", "/var/lib/x"]), Some("/var/lib/x/Own.pid".into()));
+        assert_eq!(noted(&["--pidfile", "/run/x.pid", "--dir", "/var/lib/x"]), Some("/run/x.pid".into()));
+        assert_eq!((noted(&["--pidfile", ""]), noted(&[])), (None, None));
         assert_eq!(overridden, "");
     }
 }

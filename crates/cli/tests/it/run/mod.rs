@@ -1,5 +1,6 @@
 //! An unmodified redis-server in three replicas, whose leader is killed.
 
+mod saved;
 mod software;
 
 use std::io::{BufRead as _, BufReader, Read, Write};
@@ -62,6 +63,8 @@ impl Service {
             "redis-server",
             "--loglevel",
             "warning",
+            "--save",
+            "",
             "--port",
         ]);
         command.arg(port.to_string()).args(arguments).stdout(Stdio::piped());

@@ -3,17 +3,29 @@
 //! Each asks first whether the server's code runs on the captured thread; the library's own calls, and those of other threads, go to the kernel. So do calls for
 //! descriptors that are not captured.
 
+/// # Safety
+/// As for the system call.
+macro_rules! kernel {
+    ($call:ident $(, $argument:expr)*) => {
+        // SAFETY: the arguments are the caller's, who keeps to what the call asks for.
+        unsafe { libc::syscall(libc::$call $(, $argument)*) }
+    };
+}
+
+mod files;
+mod processes;
+
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 
-use libc::{clockid_t, iovec, msghdr, nfds_t, off_t, pid_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
+use libc::{clockid_t, iovec, msghdr, nfds_t, off_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
 
 use crate::birth::{self, with_run};
 use crate::main_thread::{InLibrary, in_server};
 use crate::replica::{Wait, with};
 use crate::serving::Change;
 use crate::stream::Found;
-use crate::sys::{complain, die, fail, set_errno};
+use crate::sys::{die, fail, set_errno};
 use crate::table::{Interest, Table};
 use crate::{clock, fault, fiber, sys, threads};
 
@@ -35,15 +47,6 @@ fn refuse(fd: RawFd, call: &str) {
             die(&format!("the server calls {call} on a connection, which this version does not capture"));
         }
     }
-}
-
-/// # Safety
-/// As for the system call.
-macro_rules! kernel {
-    ($call:ident $(, $argument:expr)*) => {
-        // SAFETY: the arguments are the caller's, who keeps to what the call asks for.
-        unsafe { libc::syscall(libc::$call $(, $argument)*) }
-    };
 }
 
 fn read_into(fd: c_int, buffer: *mut c_void, len: size_t) -> Option<ssize_t> {
@@ -74,7 +77,9 @@ unsafe fn bytes<'a>(buffer: *const c_void, len: size_t) -> &'a [u8] {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
-    read_into(fd, buffer, len).unwrap_or_else(|| kernel!(SYS_read, fd, buffer, len) as ssize_t)
+    // SAFETY: as the caller promises.
+    let answered = || read_into(fd, buffer, len).or_else(|| unsafe { files::read(fd, buffer, len) });
+    answered().unwrap_or_else(|| kernel!(SYS_read, fd, buffer, len) as ssize_t)
 }
 
 #[unsafe(no_mangle)]
@@ -113,7 +118,9 @@ unsafe extern "C" fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ss
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: the caller gives so many bytes.
-    write_from(fd, &[unsafe { bytes(buffer, len) }]).unwrap_or_else(|| kernel!(SYS_write, fd, buffer, len) as ssize_t)
+    let given = unsafe { bytes(buffer, len) };
+    let taken = write_from(fd, &[given]).or_else(|| files::write(fd, given));
+    taken.unwrap_or_else(|| processes::unheard(fd, len, kernel!(SYS_write, fd, buffer, len) as ssize_t))
 }
 
 #[unsafe(no_mangle)]
@@ -135,6 +142,15 @@ unsafe extern "C" fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> s
             vectors.iter().map(|vector| bytes(vector.iov_base, vector.iov_len)).collect()
         };
         if let Some(written) = write_from(fd, &parts) {
+            return written;
+        }
+    } else if in_server() {
+        // SAFETY: as above.
+        let whole: Vec<u8> = unsafe {
+            let vectors = std::slice::from_raw_parts(vectors, usize::try_from(count).unwrap_or(0));
+            vectors.iter().flat_map(|vector| bytes(vector.iov_base, vector.iov_len)).copied().collect()
+        };
+        if let Some(written) = files::write(fd, &whole) {
             return written;
         }
     }
@@ -204,6 +220,9 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
             run.early.listeners.remove(&fd);
             run.early.interests.remove(&fd);
         });
+    }
+    if !crate::children::is_child() {
+        crate::files::forget(fd);
     }
     kernel!(SYS_close, fd) as c_int
 }
@@ -404,6 +423,7 @@ fn wait(epoll: c_int, most: c_int, timeout_ms: c_int) -> Option<(Vec<libc::epoll
         }
         birth::bear();
     }
+    threads::await_rest();
     let now = clock::real().monotonic_ns;
     let until_ns = u64::try_from(timeout_ms).ok().map(|ms| now + ms * 1_000_000);
     with(|replica| {
@@ -478,35 +498,6 @@ unsafe extern "C" fn time(time: *mut libc::time_t) -> libc::time_t {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fork() -> pid_t {
-    if with_child_refused() {
-        return fail(libc::ENOSYS);
-    }
-    // SAFETY: as the caller promises.
-    unsafe { sys::fork() }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn vfork() -> pid_t {
-    // SAFETY: as the caller promises; a child with a copy of the memory does all that one without may do.
-    unsafe { fork() }
-}
-
-/// A child of a server would do what it is for as often as there are replicas.
-fn with_child_refused() -> bool {
-    if in_server() {
-        let _library = InLibrary::enter();
-        let refused = with_run(|_| ()).is_some();
-        if refused {
-            let advice = if birth::is_born() { "" } else { "; one that leaves the foreground is to be told not to" };
-            complain(&format!("the server wants to fork, which this version does not capture: it is told that it cannot{advice}"));
-        }
-        return refused;
-    }
-    false
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
@@ -523,6 +514,31 @@ unsafe extern "C" fn pthread_create(
 unsafe extern "C-unwind" fn pthread_cond_wait(condition: *mut libc::pthread_cond_t, mutex: *mut libc::pthread_mutex_t) -> c_int {
     // SAFETY: as the caller promises.
     unsafe { threads::wait(condition, mutex) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_cond_signal(condition: *mut libc::pthread_cond_t) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { threads::wake(condition, false) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_cond_broadcast(condition: *mut libc::pthread_cond_t) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { threads::wake(condition, true) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_setname_np(thread: libc::pthread_t, name: *const std::ffi::c_char) -> c_int {
+    static REAL: sys::Real = sys::Real::new(c"pthread_setname_np");
+    type Function = unsafe extern "C" fn(libc::pthread_t, *const std::ffi::c_char) -> c_int;
+    // SAFETY: the caller gives a text that ends with a zero byte; it is the C library's function of that name, which has this type.
+    unsafe {
+        if thread == libc::pthread_self() {
+            threads::name(std::ffi::CStr::from_ptr(name).to_bytes());
+        }
+        std::mem::transmute::<*mut c_void, Function>(REAL.address())(thread, name)
+    }
 }
 
 #[unsafe(no_mangle)]

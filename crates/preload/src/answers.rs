@@ -1,0 +1,277 @@
+//! What the system answers to a server beside what stands in rounds: the number of a child, how a write to a file has ended, how much memory is in use.
+//!
+//! The leader's server asks the system. What that says stands on the [board](crate::board), where all other replicas find it when they come to the same call: they execute it after the
+//! leader's server has come back from it. So their servers are told the same, and go the same way. A replica whose server makes another call than the leader's has gone
+//! another way, and ends.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::RawFd;
+
+use crate::board::{Heard, MOST_TOLD_BYTES, Told};
+use crate::files;
+use crate::replica::{Replica, Role};
+use crate::sys::{self, complain, die};
+
+/// A call that the system answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Call {
+    Open = 1,
+    MakeTemporary,
+    Read,
+    Write,
+    Truncate,
+    Sync,
+    Status,
+    Access,
+    ChangeMode,
+    Rename,
+    Unlink,
+    MakeDirectory,
+    RemoveDirectory,
+    ChangeDirectory,
+    Fork,
+    Wait,
+    Kill,
+    Usage,
+    Allocator,
+}
+
+/// Who asks the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// A leader.
+    Leads,
+    /// One that executes what a dead leader may have executed, too: what it wants done may have been done.
+    Succeeds,
+}
+
+/// Whether a call does something outside of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It does, and nothing else comes of it when it is done twice.
+    Repeatable,
+    /// It does not, or must not be done twice.
+    Once,
+}
+
+/// What a system call has come to.
+pub fn told(result: io::Result<i64>) -> Told {
+    match result {
+        Ok(value) => Told { value, ..Told::default() },
+        Err(error) => Told { value: -1, errno: error.raw_os_error().unwrap_or(libc::EIO), ..Told::default() },
+    }
+}
+
+/// What the server is given of an answer.
+pub fn result(told: &Told) -> Result<i64, i32> {
+    if told.value < 0 { Err(told.errno) } else { Ok(told.value) }
+}
+
+impl Replica {
+    /// The answer to a call of the server's: the leader asks the system, and all others are told what it said.
+    pub fn decide(&mut self, call: Call, effect: Effect, ask: impl FnOnce(Asks) -> Told) -> Told {
+        let succeeds = matches!(self.role, Role::Succeeds(_));
+        if let Some(told) = self.answer(call) {
+            if succeeds && effect == Effect::Repeatable {
+                ask(Asks::Succeeds);
+            }
+            return told;
+        }
+        let told = ask(if succeeds { Asks::Succeeds } else { Asks::Leads });
+        self.publish(call, told)
+    }
+
+    /// The answer that a leader was given to this call; `None`: this replica is to ask, and to [publish](Replica::publish) the answer.
+    pub fn answer(&mut self, call: Call) -> Option<Told> {
+        if matches!(self.role, Role::Leads(_)) {
+            return None;
+        }
+        let told = self.hear(call);
+        if told.is_none() && !matches!(self.role, Role::Succeeds(_)) {
+            die(&format!("its server asks the system for what the leader's did not ask for: {call:?}"));
+        }
+        told
+    }
+
+    /// The others are told this answer to a call.
+    pub fn publish(&mut self, call: Call, told: Told) -> Told {
+        let told = Told { call: call as u8, ..told };
+        self.board.tell(&told);
+        self.heard = self.board.told_end();
+        told
+    }
+
+    fn hear(&mut self, call: Call) -> Option<Told> {
+        match self.board.hear(self.heard) {
+            Heard::Its(told, next) => {
+                if told.call != call as u8 {
+                    die(&format!("its server calls the system for {call:?}, where the leader's made call {}", told.call));
+                }
+                self.heard = next;
+                Some(told)
+            }
+            Heard::Nothing => None,
+            Heard::TooLate => die("it is too far behind: what the system told the leader is not kept any more"),
+        }
+    }
+
+    /// What dead leaders were told of a request that crashed them is nobody's.
+    pub fn forget_answers(&mut self) {
+        self.board.untell(self.heard);
+    }
+
+    /// All that dead leaders were told has been heard, if this one's server has gone the same way.
+    pub fn check_answers(&mut self) {
+        if self.board.told_end() != self.heard {
+            complain("the leader before this one asked the system for more than this one did");
+            self.forget_answers();
+        }
+    }
+
+    /// Opens a file. Returns its descriptor, or an errno.
+    pub fn open(&mut self, path: &CStr, flags: i32, mode: u32) -> Result<RawFd, i32> {
+        let (writes, made_up) = (flags & libc::O_ACCMODE != libc::O_RDONLY, files::is_made_up(path));
+        let mut opened = None;
+        let answer = self.decide(Call::Open, Effect::Repeatable, |asks| {
+            let flags = if asks == Asks::Succeeds { flags & !libc::O_EXCL } else { flags };
+            match files::open(path, flags | libc::O_CLOEXEC, mode) {
+                Ok(fd) => {
+                    opened = Some(fd);
+                    let (has_places, at) = files::place(fd, flags);
+                    let mut bytes = vec![u8::from(has_places)];
+                    bytes.extend_from_slice(&at.to_le_bytes());
+                    Told { bytes, ..Told::default() }
+                }
+                Err(error) => told(Err(error)),
+            }
+        });
+        if let Err(errno) = result(&answer) {
+            opened.into_iter().for_each(|fd| {
+                sys::close(fd);
+            });
+            return Err(errno);
+        }
+        let fd = match opened {
+            Some(fd) => fd,
+            // What is only read is there for everyone, unless it has gone since.
+            None if !writes && !made_up => {
+                files::open(path, flags | libc::O_CLOEXEC, mode).or_else(|_| files::placeholder()).map_err(errno)?
+            }
+            None => files::placeholder().map_err(errno)?,
+        };
+        if made_up && !writes {
+            files::keep_made_up(fd);
+        } else if writes {
+            let place =
+                answer.bytes.split_first_chunk::<1>().and_then(|(has, at)| Some((has[0] != 0, u64::from_le_bytes(at.try_into().ok()?))));
+            let Some(place) = place else { die("it was told of an open file without its place") };
+            files::keep_written(fd, path, flags, place);
+        } else {
+            files::forget(fd);
+        }
+        Ok(fd)
+    }
+
+    /// Makes a temporary file. Its name, which ends in six letters that are to be chosen, is written over.
+    pub fn make_temporary(&mut self, template: &mut [u8], flags: i32) -> Result<RawFd, i32> {
+        let name = |bytes: &[u8]| std::ffi::CString::new(bytes).map_err(|_| libc::EINVAL);
+        let mut opened = None;
+        let answer = self.decide(Call::MakeTemporary, Effect::Once, |_| {
+            let mut template = [template.to_vec(), vec![0]].concat();
+            // SAFETY: the pointer is to a text that ends with a zero byte.
+            let fd = unsafe { libc::mkostemp(template.as_mut_ptr().cast(), flags | libc::O_CLOEXEC) };
+            template.pop();
+            match sys::checked(fd.into()) {
+                Ok(_) => {
+                    opened = Some(fd);
+                    Told { bytes: template, ..Told::default() }
+                }
+                Err(error) => told(Err(error)),
+            }
+        });
+        result(&answer)?;
+        template.copy_from_slice(&answer.bytes);
+        let name = name(template)?;
+        let fd = match opened {
+            Some(fd) => fd,
+            None if matches!(self.role, Role::Succeeds(_)) => {
+                files::open(&name, libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC, 0o600).map_err(errno)?
+            }
+            None => files::placeholder().map_err(errno)?,
+        };
+        files::keep_written(fd, &name, libc::O_RDWR, (true, 0));
+        Ok(fd)
+    }
+
+    /// Writes a file that is kept. Returns how much was taken, or an errno. `None`: it is none.
+    pub fn write_file(&mut self, fd: RawFd, bytes: &[u8]) -> Option<Result<i64, i32>> {
+        let written = files::written(fd)?;
+        let answer = self.decide(Call::Write, Effect::Repeatable, |_| told(files::write(fd, &written, bytes).map(|done| done as i64)));
+        let done = result(&answer);
+        if let Ok(done) = done {
+            files::move_to(fd, written.at + done as u64);
+        }
+        Some(done)
+    }
+
+    /// Moves the place of a file's next write. `None`: it is none that is kept.
+    pub fn seek(&mut self, fd: RawFd, offset: i64, whence: i32) -> Option<Result<i64, i32>> {
+        let written = files::written(fd)?;
+        let from = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => written.at as i64,
+            _ => {
+                let answer = self.decide(Call::Status, Effect::Once, |_| told(files::status(fd).map(|status| status.st_size)));
+                match result(&answer) {
+                    Ok(size) => size,
+                    Err(errno) => return Some(Err(errno)),
+                }
+            }
+        };
+        let Some(place) = from.checked_add(offset).filter(|place| *place >= 0) else { return Some(Err(libc::EINVAL)) };
+        files::move_to(fd, place as u64);
+        Some(Ok(place))
+    }
+
+    /// Reads what the system makes up. `None`: it does not.
+    pub fn read_made_up(&mut self, fd: RawFd, into: &mut [u8]) -> Option<Result<i64, i32>> {
+        if !files::is_kept_made_up(fd) {
+            return None;
+        }
+        let len = into.len().min(MOST_TOLD_BYTES);
+        let answer = self.decide(Call::Read, Effect::Once, |_| {
+            let mut bytes = vec![0; len];
+            // SAFETY: the pointer is to so many bytes.
+            let got = sys::checked(unsafe { libc::syscall(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len()) });
+            bytes.truncate(got.as_ref().map_or(0, |got| *got as usize));
+            Told { bytes, ..told(got) }
+        });
+        let bytes = &answer.bytes[..answer.bytes.len().min(len)];
+        into[..bytes.len()].copy_from_slice(bytes);
+        Some(result(&answer))
+    }
+
+    /// A call that returns a number, and does what may be done twice.
+    pub fn act(&mut self, call: Call, act: impl FnOnce(Asks) -> io::Result<i64>) -> Result<i64, i32> {
+        result(&self.decide(call, Effect::Repeatable, |asks| told(act(asks))))
+    }
+
+    /// A call that fills in a structure. `fill` asks the system, and returns what that did.
+    pub fn look(&mut self, call: Call, into: &mut [u8], fill: impl FnOnce(&mut [u8]) -> io::Result<i64>) -> Result<i64, i32> {
+        let answer = self.decide(call, Effect::Once, |_| {
+            let mut bytes = into.to_vec();
+            let filled = told(fill(&mut bytes));
+            Told { bytes, ..filled }
+        });
+        let done = result(&answer)?;
+        let bytes = &answer.bytes[..answer.bytes.len().min(into.len())];
+        into[..bytes.len()].copy_from_slice(bytes);
+        Ok(done)
+    }
+}
+
+fn errno(error: io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}

@@ -1,0 +1,291 @@
+//! The files that a server writes. There is one of each, where the server's settings have it: the leader writes it, and every other replica knows how far.
+//!
+//! A follower executes what the leader's server has come back from, so what its own server would do to a file has been done. It is told how that ended, and its descriptor leads
+//! nowhere. One that succeeds opens the files, and writes at the places where the log has it write: what a dead leader had written of it is written over with the same.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::sys::{self, complain, die};
+
+/// What a descriptor of the server's leads to.
+#[derive(Clone, Debug)]
+enum Kept {
+    /// A file that it writes.
+    Written(Written),
+    /// Something that the system makes up, such as a file of /proc, or what a child has to say: the leader reads it, and the others are told.
+    MadeUp,
+}
+
+/// A file that the server writes.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Its absolute path; `None`: it has none any more.
+    path: Option<CString>,
+    /// Where the next write goes, in bytes.
+    pub at: u64,
+    /// Whether it has places. What has none is written as it comes.
+    pub has_places: bool,
+    /// The access that it was opened for.
+    access: i32,
+}
+
+static KEPT: Mutex<BTreeMap<RawFd, Kept>> = Mutex::new(BTreeMap::new());
+
+/// Threads that put files on disks at once.
+const MOST_SYNCS: u32 = 2;
+static SYNCS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this process is the one that writes the files: the server before it has replicas, or a replica that leads.
+static WRITES: AtomicBool = AtomicBool::new(true);
+
+fn kept<R>(use_it: impl FnOnce(&mut BTreeMap<RawFd, Kept>) -> R) -> R {
+    use_it(&mut KEPT.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// A path that means the same wherever this process is.
+pub fn absolute(path: &CStr) -> CString {
+    if path.to_bytes().starts_with(b"/") {
+        return path.to_owned();
+    }
+    let mut whole =
+        std::env::current_dir().map(|here| std::os::unix::ffi::OsStringExt::into_vec(here.into_os_string())).unwrap_or_default();
+    whole.push(b'/');
+    whole.extend_from_slice(path.to_bytes());
+    CString::new(whole).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Whether what stands there is made up by the system when it is read.
+pub fn is_made_up(path: &CStr) -> bool {
+    let path = path.to_bytes();
+    [&b"/proc/"[..], b"/sys/", b"/dev/random", b"/dev/urandom", b"/dev/hwrng"].iter().any(|start| path.starts_with(start))
+}
+
+/// A descriptor that leads nowhere, where a leader's leads to a file.
+pub fn placeholder() -> io::Result<RawFd> {
+    // SAFETY: the name ends with a zero byte.
+    let made: io::Result<OwnedFd> =
+        sys::owned(unsafe { libc::syscall(libc::SYS_memfd_create, c"placeholder".as_ptr(), libc::MFD_CLOEXEC) });
+    made.map(OwnedFd::into_raw_fd)
+}
+
+/// Opens a file as the system does.
+pub fn open(path: &CStr, flags: i32, mode: u32) -> io::Result<RawFd> {
+    // SAFETY: the path ends with a zero byte.
+    sys::checked(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_LARGEFILE, mode) })
+        .map(|fd| fd as RawFd)
+}
+
+/// What the kernel says of an open file.
+pub fn status(fd: RawFd) -> io::Result<libc::stat> {
+    // SAFETY: all zeros are a valid value; the pointers are to it, and to an empty path that ends with a zero byte.
+    unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        sys::checked(libc::syscall(libc::SYS_newfstatat, fd, c"".as_ptr(), &mut status, libc::AT_EMPTY_PATH))?;
+        Ok(status)
+    }
+}
+
+/// Whether an open file has places to write at, and where its next write goes when it was opened with these flags.
+pub fn place(fd: RawFd, flags: i32) -> (bool, u64) {
+    let Ok(status) = status(fd) else { return (false, 0) };
+    let has_places = status.st_mode & libc::S_IFMT == libc::S_IFREG;
+    let at = if has_places && flags & libc::O_APPEND != 0 { status.st_size as u64 } else { 0 };
+    if has_places && flags & libc::O_APPEND != 0 {
+        // Or the kernel would put each write behind what is there.
+        // SAFETY: plain system calls.
+        unsafe {
+            let flags = libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL);
+            libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFL, flags & !libc::c_long::from(libc::O_APPEND));
+        }
+    }
+    (has_places, at)
+}
+
+/// The server has this file open from here on, to write it.
+pub fn keep_written(fd: RawFd, path: &CStr, flags: i32, (has_places, at): (bool, u64)) {
+    let written = Written { path: Some(absolute(path)), at, has_places, access: flags & libc::O_ACCMODE };
+    kept(|kept| kept.insert(fd, Kept::Written(written)));
+}
+
+/// It has something open that the system makes up.
+pub fn keep_made_up(fd: RawFd) {
+    kept(|kept| kept.insert(fd, Kept::MadeUp));
+}
+
+/// It has closed this descriptor.
+pub fn forget(fd: RawFd) {
+    kept(|kept| kept.remove(&fd));
+}
+
+/// The file that it writes there, if there is one.
+pub fn written(fd: RawFd) -> Option<Written> {
+    kept(|kept| match kept.get(&fd) {
+        Some(Kept::Written(written)) => Some(written.clone()),
+        _ => None,
+    })
+}
+
+/// Whether what it reads there is made up by the system.
+pub fn is_kept_made_up(fd: RawFd) -> bool {
+    kept(|kept| matches!(kept.get(&fd), Some(Kept::MadeUp)))
+}
+
+/// Its next write goes there.
+pub fn move_to(fd: RawFd, place: u64) {
+    kept(|kept| {
+        if let Some(Kept::Written(written)) = kept.get_mut(&fd) {
+            written.at = place;
+        }
+    });
+}
+
+/// A file has another name.
+pub fn rename(old: &CStr, new: &CStr) {
+    let (old, new) = (absolute(old), absolute(new));
+    kept(|kept| {
+        for file in kept.values_mut() {
+            let Kept::Written(Written { path: path @ Some(_), .. }) = file else { continue };
+            if path.as_ref() == Some(&old) {
+                *path = Some(new.clone());
+            } else if path.as_ref() == Some(&new) {
+                *path = None;
+            }
+        }
+    });
+}
+
+/// A name has gone.
+pub fn unlink(name: &CStr) {
+    let name = absolute(name);
+    kept(|kept| {
+        for file in kept.values_mut() {
+            if let Kept::Written(Written { path, .. }) = file {
+                path.take_if(|path| *path == name);
+            }
+        }
+    });
+}
+
+/// This replica writes files from here on: it opens them, under the descriptors that its server has for them.
+pub fn open_all() {
+    WRITES.store(true, Ordering::Relaxed);
+    let all: Vec<(RawFd, Written)> = kept(|kept| {
+        let written = kept.iter().filter_map(|(fd, file)| match file {
+            Kept::Written(written) => Some((*fd, written.clone())),
+            Kept::MadeUp => None,
+        });
+        written.collect()
+    });
+    for (fd, Written { path, access, .. }) in all {
+        let Some(path) = path else { continue };
+        let opened = open(&path, access | libc::O_CREAT | libc::O_CLOEXEC, 0o644);
+        // SAFETY: `dup3` takes what has just been opened, and closes what led nowhere.
+        let placed = opened.and_then(|opened| sys::move_to(unsafe { std::os::fd::FromRawFd::from_raw_fd(opened) }, fd));
+        if let Err(error) = placed {
+            die(&format!("it cannot go on writing {}: {error}", path.to_string_lossy()));
+        }
+    }
+}
+
+/// Has a file's content put on its disk, by a thread of its own, if this replica writes it. Where the disk is so slow that some of those are at work already it is waited for.
+pub fn sync_later(fd: RawFd) {
+    if !WRITES.load(Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: a plain system call.
+    let copy: io::Result<OwnedFd> = sys::owned(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) });
+    let Ok(copy) = copy else { return };
+    let sync = move || {
+        // SAFETY: a plain system call.
+        if let Err(error) = sys::checked(unsafe { libc::syscall(libc::SYS_fdatasync, copy.as_raw_fd()) }) {
+            complain(&format!("what the server has written is perhaps not on its disk: {error}"));
+        }
+        SYNCS.fetch_sub(1, Ordering::Relaxed);
+    };
+    if SYNCS.fetch_add(1, Ordering::Relaxed) >= MOST_SYNCS {
+        return sync();
+    }
+    if let Err(error) = std::thread::Builder::new().spawn(sync) {
+        SYNCS.fetch_sub(1, Ordering::Relaxed);
+        complain(&format!("what the server has written is perhaps not on its disk: {error}"));
+    }
+}
+
+/// From here on this process is a replica that writes nothing so far, and it has no threads that do.
+pub fn follow() {
+    WRITES.store(false, Ordering::Relaxed);
+    SYNCS.store(0, Ordering::Relaxed);
+}
+
+/// Writes at a place, or, where there are none, as it comes.
+pub fn write(fd: RawFd, written: &Written, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: the pointer is to so many bytes.
+    let done = unsafe {
+        if written.has_places {
+            libc::syscall(libc::SYS_pwrite64, fd, bytes.as_ptr(), bytes.len(), written.at)
+        } else {
+            libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len())
+        }
+    };
+    sys::checked(done).map(|done| done as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::FromRawFd as _;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_renamed_is_opened_under_its_new_name_and_written_where_the_log_says() {
+        let path = |name: &str| std::env::temp_dir().join(format!("martlet-files-{name}-{}", std::process::id()));
+        let (old, new) = (path("old"), path("new"));
+        let c = |path: &std::path::Path| CString::new(path.to_str().expect("Unicode")).expect("no zero byte");
+        std::fs::write(&new, "12345 as the dead leader left it").expect("a file");
+        let fd = placeholder().expect("a descriptor");
+        keep_written(fd, &c(&old), libc::O_WRONLY, (true, 0));
+        move_to(fd, 5);
+        rename(&c(&old), &c(&new));
+        open_all();
+        let file = written(fd).expect("it is open");
+        assert_eq!(write(fd, &file, b"67").expect("it is written"), 2);
+        assert_eq!(std::fs::read(&new).expect("there"), b"1234567s the dead leader left it");
+        // One that has no name any more is written by nobody.
+        unlink(&c(&new));
+        std::fs::remove_file(&new).expect("there");
+        open_all();
+        assert!(!new.exists());
+        forget(fd);
+        assert!(written(fd).is_none());
+        // SAFETY: it is this test's own.
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+
+    #[test]
+    fn one_that_is_appended_to_goes_on_where_it_ends() {
+        let path = std::env::temp_dir().join(format!("martlet-files-append-{}", std::process::id()));
+        std::fs::write(&path, "1234").expect("a file");
+        let name = CString::new(path.to_str().expect("Unicode")).expect("no zero byte");
+        let flags = libc::O_WRONLY | libc::O_APPEND;
+        let fd = open(&name, flags, 0).expect("it opens");
+        assert_eq!(place(fd, flags), (true, 4));
+        let file = Written { path: None, at: 2, has_places: true, access: libc::O_WRONLY };
+        assert_eq!(write(fd, &file, b"xy").expect("it is written"), 2);
+        assert_eq!(std::fs::read(&path).expect("there"), b"12xy", "the place counts, not the file's end");
+        std::fs::remove_file(&path).expect("there");
+        sys::close(fd);
+    }
+
+    #[test]
+    fn what_the_system_makes_up_is_told_apart() {
+        assert!(is_made_up(c"/proc/self/stat") && is_made_up(c"/dev/urandom"));
+        assert!(!is_made_up(c"/var/lib/redis/dump.rdb") && !is_made_up(c"proc/x"));
+        assert_eq!(absolute(c"/a").as_bytes(), b"/a");
+        assert!(absolute(c"a").to_bytes().ends_with(b"/a") && absolute(c"a").to_bytes().starts_with(b"/"));
+    }
+}
