@@ -62,12 +62,13 @@ fn run_on<F: Endpoint>(arguments: &Arguments, place: &Place, report: &mut Report
         for (number, stop) in (1..).zip(&stops) {
             let mut answering = F::start(place, number, endpoint::regions())?;
             answering.connect(place, 0);
+            let alone = &stops[1];
             scope.spawn(move || {
                 if let Some((_, there)) = cores {
                     // Without it the figures are worse, and still true.
                     let _ = sched::pin_current_thread(there);
                 }
-                answer(&mut answering, stop);
+                answer(&mut answering, stop, alone);
             });
         }
         let mut fabric = F::start(place, 0, endpoint::regions())?;
@@ -232,6 +233,7 @@ fn round_trips<F: Endpoint>(fabric: &mut F, ring: &mut Ring, samples: u64, inter
             complete(fabric, posted);
             due += 1;
             while received < due {
+                serve(fabric);
                 received += drained(fabric, &mut reader, &mut payload);
             }
             let took = clock::now().since(start);
@@ -244,8 +246,14 @@ fn round_trips<F: Endpoint>(fabric: &mut F, ring: &mut Ring, samples: u64, inter
     Ok(figure)
 }
 
-/// The other side: takes every record, and answers each when it is asked to.
-fn answer<F: Endpoint>(fabric: &mut F, stop: &AtomicBool) {
+/// Lets the fabric do what others ask of this endpoint, where its own thread has to: a program that is busy with nothing else does so all the time.
+fn serve<F: Endpoint>(fabric: &mut F) {
+    let completion = fabric.poll();
+    martlet_fabric::invariant!(completion.is_none(), "nothing was under way: {completion:?}");
+}
+
+/// The other side: takes every record, and answers each when it is asked to. It shares its core until it is `alone`.
+fn answer<F: Endpoint>(fabric: &mut F, stop: &AtomicBool, alone: &AtomicBool) {
     let mut asker = None;
     let mut reader = Reader::new();
     let mut payload = Vec::with_capacity(PAYLOAD);
@@ -255,6 +263,7 @@ fn answer<F: Endpoint>(fabric: &mut F, stop: &AtomicBool) {
                 asker = Some((peer, Ring::to(peer, SILENT)));
             }
         }
+        serve(fabric);
         let Some((peer, ring)) = &mut asker else {
             std::thread::yield_now();
             continue;
@@ -268,6 +277,11 @@ fn answer<F: Endpoint>(fabric: &mut F, stop: &AtomicBool) {
             let posted = ring.push(fabric);
             complete(fabric, posted);
         }
-        std::hint::spin_loop();
+        if alone.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        } else {
+            // Where a fabric's own threads serve, who spins on their core keeps them from it.
+            std::thread::yield_now();
+        }
     }
 }
