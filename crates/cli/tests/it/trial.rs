@@ -47,11 +47,11 @@ fn the_demonstration_shows_a_failover_and_proves_that_nothing_was_lost() {
 }
 
 /// Kills, pauses and restarts under load; the command judges what its clients saw.
-fn a_trial_strikes_in_every_way(engine: &str) {
+fn a_trial_strikes_in_every_way(engine: &str, fabric: &str) {
     let temp = TempDir::new();
     let port = free_ports(4).to_string();
     let counts = ["--kills", "3", "--pauses", "2", "--restarts", "2", "--changes", "2"];
-    let arguments = [&["torture", "--engine", engine, "--redis-port", &port], &counts[..]].concat();
+    let arguments = [&["torture", "--engine", engine, "--fabric", fabric, "--redis-port", &port], &counts[..]].concat();
     let objects = run_in(&temp, &[&arguments[..], &["--seed", "7", "--json"]].concat()).ok().objects();
     let struck = |fault: &str| objects.iter().filter(|object| object["fault"] == fault).count();
     assert_eq!([struck("kill"), struck("pause"), struck("restart"), struck("change")], [3, 2, 2, 2]);
@@ -62,12 +62,28 @@ fn a_trial_strikes_in_every_way(engine: &str) {
 
 #[test]
 fn a_trial_strikes_a_primary_and_its_backups_in_every_way() {
-    a_trial_strikes_in_every_way("primary-backup");
+    a_trial_strikes_in_every_way("primary-backup", "shm");
 }
 
 #[test]
 fn a_trial_strikes_replicas_of_mu_in_every_way() {
-    a_trial_strikes_in_every_way("mu");
+    a_trial_strikes_in_every_way("mu", "shm");
+}
+
+/// Nodes that reach each other by packets only, as on hosts of their own.
+#[test]
+fn a_trial_over_udp_strikes_a_primary_and_its_backups_in_every_way() {
+    a_trial_strikes_in_every_way("primary-backup", "ethernet");
+}
+
+#[test]
+fn a_trial_over_udp_strikes_replicas_of_mu_in_every_way() {
+    a_trial_strikes_in_every_way("mu", "ethernet");
+}
+
+#[test]
+fn a_trial_over_udp_strikes_replicas_of_dare_in_every_way() {
+    a_trial_strikes_in_every_way("dare", "ethernet");
 }
 
 /// A demonstration that has come to its load.
