@@ -23,8 +23,6 @@ pub struct Traits {
     pub has_multicast: bool,
     /// How long a lease lasts unless the cluster's file says so, in microseconds: longer where what a member hears of the others comes late.
     pub default_lease_us: u64,
-    /// What an operator has to know before data that matter are entrusted to it. `None`: nothing.
-    pub caution: Option<&'static str>,
 }
 
 /// A fabric, by name.

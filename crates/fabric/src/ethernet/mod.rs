@@ -54,9 +54,6 @@ pub(crate) const TRAITS: crate::Traits = crate::Traits {
     has_multicast: false,
     // It has to outlast what a scheduler takes from a host's process: beside busy ones up to 70 ms were seen.
     default_lease_us: 100_000,
-    caution: Some(
-        "the ethernet fabric is not for data that matter yet: under load its clients are known to see values vanish after a failover (docs/ethernet.md)",
-    ),
 };
 
 /// Samples of what processes on ordinary hosts write for each other.

@@ -58,7 +58,6 @@ pub(crate) const TRAITS: crate::Traits = crate::Traits {
     has_devices: false,
     has_multicast: false,
     default_lease_us: 10_000,
-    caution: None,
 };
 
 /// Where regions and lanes lie, for the samples of encodings.

@@ -68,7 +68,6 @@ pub(crate) const TRAITS: crate::Traits = crate::Traits {
     has_multicast: true,
     // It has to outlast the repetition of a lost request, which comes after 67 ms.
     default_lease_us: 100_000,
-    caution: None,
 };
 
 /// Samples of what processes on RDMA write for each other.

@@ -206,9 +206,6 @@ pub enum RunError {
 /// See [`RunError`]. When it returns one, nothing is left behind.
 pub fn run<A: Application>(settings: &Settings, app: A, machine: A::Machine, hooks: Hooks) -> Result<Ended, RunError> {
     let config = settings.cluster().config();
-    if let Some(caution) = config.fabric.traits().caution {
-        tracing::warn!("{caution}");
-    }
     with_fabric!(config.fabric, F => with_engine!(config.engine, E => run_on::<F, E, A>(settings, app, machine, hooks)))
 }
 

@@ -9,7 +9,7 @@ use martlet_cluster::directory::{Directory, Life, Plan};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
-use martlet_cluster::output::{Format, GOOD, WARN, styled};
+use martlet_cluster::output::{Format, GOOD, styled};
 use martlet_cluster::process::Activity;
 use martlet_cluster::watch::observer::{self, Observer};
 use martlet_node::config::{Cluster, DurabilityKind, EngineKind, NodeEntry, Role, Settings, ThreadsConfig};
@@ -214,9 +214,6 @@ fn report(directory: &Directory, cluster: &Cluster, started: &[u16], format: For
             "\ntry it:   redis-cli {how}-h {host} -p {port} set greeting hello\nbreak it: martlet cluster kill 0 --dir {dir}\nsee it:   martlet status \
              --dir {dir}\nend it:   martlet cluster down --dir {dir}"
         ));
-    }
-    if let Some(caution) = cluster.config().fabric.traits().caution {
-        format.print(styled(WARN, caution), || json!({"event": "caution", "what": caution}));
     }
     Ok(())
 }
