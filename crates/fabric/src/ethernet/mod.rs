@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `packet` | what packets look like |
 //! | `seal` | keys, encryption, and what is refused as forged or repeated |
+//! | `sealing` | the same for who sends datagrams beside any fabric |
 //! | `requester`, `responder` | the two halves of a flow, as pure state machines |
 //! | `mail` | datagrams in parts |
 //! | `serving` | the guarded half of an endpoint: what others ask of it |
@@ -37,6 +38,7 @@ mod peer;
 mod requester;
 mod responder;
 mod seal;
+pub(crate) mod sealing;
 mod serving;
 mod stand_in;
 mod standalone;

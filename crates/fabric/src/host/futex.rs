@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::thread::futex;
-use rustix::time::Timespec;
+use rustix::time::{ClockId, Timespec};
 
 use crate::primitive::AtomicU64;
 
@@ -51,8 +51,37 @@ pub(crate) fn wait_on(word: &AtomicU64, expected: u32) -> futex::Wait {
     wait
 }
 
+/// The most words that one thread can sleep on: what the kernel takes.
+pub const MAX_SLEEP_WORDS: usize = 128;
+/// How long a sleeper on several words waits at most on a kernel without `futex_waitv` (before 5.16).
+pub(crate) const WITHOUT_WAITV: Duration = Duration::from_millis(1);
+
+/// The moment from now on in so long, as the kernel's calls with a deadline want it.
+pub(crate) fn deadline(after: Duration) -> Timespec {
+    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    let ns = now.tv_nsec + i64::from(after.subsec_nanos());
+    let seconds = i64::try_from(after.as_secs()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4);
+    Timespec { tv_sec: now.tv_sec + seconds + ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 }
+}
+
+/// Sleeps while the low half of every word is as expected, for so long at most; it may return early. Words beyond the first [`MAX_SLEEP_WORDS`] wake nobody. On a
+/// kernel without `futex_waitv` the sleep is a millisecond at most.
+pub fn sleep_on(words: &[(&AtomicU64, u32)], at_most: Option<Duration>) -> WakeReason {
+    let waits: Vec<_> = words.iter().take(MAX_SLEEP_WORDS).map(|&(word, expected)| wait_on(word, expected)).collect();
+    let until = at_most.map(deadline);
+    match futex::waitv(&waits, futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic) {
+        Ok(place) => WakeReason::Word(place),
+        Err(Errno::TIMEDOUT) => WakeReason::TimedOut,
+        Err(Errno::NOSYS) => {
+            std::thread::sleep(at_most.map_or(WITHOUT_WAITV, |time| time.min(WITHOUT_WAITV)));
+            WakeReason::Nudged
+        }
+        _ => WakeReason::Nudged,
+    }
+}
+
 /// Wakes all who wait on a word.
-pub(crate) fn wake_word(word: &AtomicU64) {
+pub fn wake_word(word: &AtomicU64) {
     // SAFETY: `low_half` points into a live word. The reference only carries the address to the kernel.
     let _ = futex::wake(unsafe { &*low_half(word) }, futex::Flags::empty(), i32::MAX as u32);
 }

@@ -5,6 +5,8 @@
 //! |---|---|
 //! | `memory` | memfds, mappings, areas of words |
 //! | `plan` | where regions lie in it |
+//! | `page` | words that one process makes and others map, outside any fabric |
+//! | `socket` | Unix sockets of whole messages, and who is at the other end |
 //! | `futex` | sleeping on words, and waking |
 //! | `robust` | death words |
 //! | `probe` | the bare death probe, a reference for measurements |
@@ -12,11 +14,13 @@
 
 pub(crate) mod futex;
 pub(crate) mod memory;
+pub mod page;
 pub(crate) mod plan;
 pub mod probe;
 pub mod process;
 mod robust;
+pub mod socket;
 
-pub use futex::WakeReason;
+pub use futex::{MAX_SLEEP_WORDS, WakeReason, sleep_on, wake_word};
 pub use memory::OwnRegion;
 pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, WAITERS, WORDS_EACH};

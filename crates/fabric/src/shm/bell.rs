@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec};
 
-use crate::host::futex::{WakeReason, low_half, wait_on, wait_on_word};
+use crate::host::futex::{WITHOUT_WAITV, WakeReason, deadline, low_half, wait_on, wait_on_word};
 use crate::host::memory::Area;
 use crate::invariant;
 use crate::primitive::{AtomicU64, Ordering, fence};
@@ -29,8 +29,6 @@ const PARKED: u64 = 1;
 
 /// The most words that a sleeper can watch besides its bell: the kernel takes 128 in all, and a [`Vigil`] needs one for itself.
 pub const MAX_PARK_WORDS: usize = 126;
-/// How long a sleeper waits at most, on a kernel without `futex_waitv` (before 5.16), when it watches words besides its bell.
-const WITHOUT_WAITV: Duration = Duration::from_millis(1);
 
 /// One end of a doorbell.
 #[derive(Clone, Debug)]
@@ -97,12 +95,7 @@ impl Bell {
             used += 1;
         }
         // futex_waitv takes the moment to stop at, not how long to wait.
-        let until = timeout.map(|timeout| {
-            let now = rustix::time::clock_gettime(ClockId::Monotonic);
-            let ns = now.tv_nsec + i64::from(timeout.subsec_nanos());
-            let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4);
-            Timespec { tv_sec: now.tv_sec + seconds + ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 }
-        });
+        let until = timeout.map(deadline);
         match futex::waitv(&waits[..used], futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic) {
             Ok(place) if (1..used).contains(&place) => WakeReason::Word(origin[place]),
             Err(Errno::TIMEDOUT) => WakeReason::TimedOut,

@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::peer::{Kept, Own, Peer};
-use super::socket;
 use crate::contract::{Identity, NodeId};
+use crate::host::socket;
 use crate::meeting::wire::Message;
 use crate::meeting::{Meeting, Party, Refusal, handshakes};
 

@@ -11,7 +11,7 @@
 //! | `mail` | datagram rings |
 //! | `bell` | parking and waking |
 //! | `ear` | who listens to descriptors for a parked thread |
-//! | `rendezvous`, `socket`, `handshake`, `bootstrap` | where and how processes meet |
+//! | `rendezvous`, `handshake`, `bootstrap` | where and how processes meet |
 //! | `shared` | between the bootstrap thread and the endpoint |
 //! | `endpoint` | the contract's operations; sleeping (`parking`); endpoints of one process, connected with each other (`private`) |
 //! | `regions` | this process's regions, for its other threads |
@@ -34,11 +34,11 @@ mod peer;
 mod regions;
 mod rendezvous;
 mod shared;
-mod socket;
 mod standalone;
 #[cfg(test)]
 mod tests;
 
+pub use crate::host::socket::{Peer, peer};
 pub use crate::meeting::{DEFAULT_MAX_CLIENTS, MIN_KEY_BYTES};
 pub use bell::{MAX_PARK_WORDS, Vigil};
 pub use config::{MemoryNeed, ShmConfig, StartError};
@@ -46,7 +46,6 @@ pub use ear::Ear;
 pub use endpoint::{DatagramCounters, ParkWord, ShmFabric};
 pub use regions::OwnRegions;
 pub use rendezvous::{HostLock, Rendezvous};
-pub use socket::{Peer, peer};
 
 /// What shared memory is like.
 pub(crate) const TRAITS: crate::Traits = crate::Traits {

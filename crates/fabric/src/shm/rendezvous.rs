@@ -20,8 +20,8 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::socket;
 use crate::contract::NodeId;
+use crate::host::socket;
 
 /// Where the processes of a cluster find each other on a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

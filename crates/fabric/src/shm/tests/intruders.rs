@@ -3,8 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::*;
+use crate::host::socket;
 use crate::meeting::wire::{Hello, Message, Preface, Prover, Said, prove};
-use crate::shm::{Rendezvous, socket};
+use crate::shm::Rendezvous;
 use crate::speech::{Levels, Protocol};
 
 /// A raw connection to a member's bootstrap socket.

@@ -1,4 +1,4 @@
-//! The bootstrap socket: messages and descriptors over Unix sockets, and who is at the other end.
+//! Unix sockets of whole messages: messages and descriptors over them, and who is at the other end.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,18 +12,24 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags};
 
 /// The longest message.
-pub(super) const MAX_MESSAGE: usize = 8192;
+pub const MAX_MESSAGE: usize = 8192;
 /// The most descriptors that travel with one message.
-pub(super) const MAX_FDS: usize = 4;
+pub const MAX_FDS: usize = 4;
 
 /// A socket of ours, connected with nobody.
-pub(super) fn seqpacket() -> io::Result<OwnedFd> {
+///
+/// # Errors
+/// When the system refuses.
+pub fn seqpacket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
 /// The next connection that waits, if any.
-pub(super) fn accept(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
+///
+/// # Errors
+/// When the system refuses, for want of descriptors above all.
+pub fn accept(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
     match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
         Ok(socket) => Ok(Some(socket)),
         Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
@@ -32,7 +38,10 @@ pub(super) fn accept(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Sends one message. Sockets here are fresh and messages few, so a full buffer means a peer that does not read: an error.
-pub(super) fn send(socket: &OwnedFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+///
+/// # Errors
+/// When the other end is closed, or its buffer full (`WouldBlock`).
+pub fn send(socket: &OwnedFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
@@ -49,7 +58,7 @@ pub(super) fn send(socket: &OwnedFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> 
 
 /// What [`receive`] found.
 #[derive(Debug)]
-pub(super) enum Received {
+pub enum Received {
     /// Nothing yet.
     Nothing,
     /// The other end is closed.
@@ -61,7 +70,7 @@ pub(super) enum Received {
 }
 
 /// Takes the next message into `buffer`.
-pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8; MAX_MESSAGE]) -> Received {
+pub fn receive(socket: &OwnedFd, buffer: &mut [u8; MAX_MESSAGE]) -> Received {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -118,7 +127,7 @@ pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
 }
 
 /// The user at the other end, if it may talk to us: our own user, or root.
-pub(super) fn authorised(socket: &OwnedFd) -> Result<(), String> {
+pub(crate) fn authorised(socket: &OwnedFd) -> Result<(), String> {
     let peer = peer(socket).map_err(|e| format!("cannot tell the peer's user ({e})"))?;
     let ours = rustix::process::geteuid().as_raw();
     if peer.uid == ours || peer.uid == 0 {
@@ -139,7 +148,10 @@ const UNSEEN: &str =
 /// On a kernel before 6.5 it is opened by pid, which can in theory name a later process if the peer dies meanwhile and its pid is used anew;
 /// the handshake that follows on the same socket then fails, since the socket ends with the peer. A process of a PID namespace that this one does not see has
 /// no pid here, and cannot be watched then.
-pub(super) fn pidfd(socket: &OwnedFd) -> io::Result<OwnedFd> {
+///
+/// # Errors
+/// When there is no such descriptor.
+pub fn pidfd(socket: &OwnedFd) -> io::Result<OwnedFd> {
     match option::<libc::c_int>(socket, SO_PEERPIDFD) {
         // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
         Ok(raw) => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),

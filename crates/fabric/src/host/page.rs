@@ -1,0 +1,135 @@
+//! Words that one process makes and others map, outside any fabric: what a daemon shows to the programs around it, and what it gives them to write.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::memory::{Access, Area, Map, check, create, page, read_only};
+use super::robust::{DeathWords, DeathWordsError};
+use crate::contract::Memory;
+use crate::invariant;
+use crate::primitive::{Ordering, fence};
+
+/// A mapping of a sealed memfd of words, which nobody can shrink or grow. All clones are one.
+#[derive(Clone, Debug)]
+pub struct Page {
+    fd: Arc<OwnedFd>,
+    area: Area,
+    writable: bool,
+}
+
+/// Bytes of a memfd with so many words: whole pages.
+fn bytes_of(words: usize) -> usize {
+    (words * 8).next_multiple_of(page())
+}
+
+impl Page {
+    /// New memory of so many words, all zero.
+    ///
+    /// # Errors
+    /// When the system has no more memory or descriptors.
+    pub fn create(name: &str, words: usize) -> io::Result<Page> {
+        let bytes = bytes_of(words);
+        Page::map(create(name, bytes)?, words, Access::ReadWrite)
+    }
+
+    /// Maps memory that another process has [made](Page::create), for writing too where it lets this one do that. The descriptor is closed with the last clone.
+    ///
+    /// # Errors
+    /// When it is no such memory: `InvalidData`, with the reason. And when the system refuses to map it.
+    pub fn open(fd: OwnedFd, words: usize, writable: bool) -> io::Result<Page> {
+        check(&fd, "shared", bytes_of(words)).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
+        Page::map(fd, words, if writable { Access::ReadWrite } else { Access::Read })
+    }
+
+    fn map(fd: OwnedFd, words: usize, access: Access) -> io::Result<Page> {
+        let map = Map::new(&fd, 0, bytes_of(words), access, true)?;
+        Ok(Page { fd: Arc::new(fd), area: Area::new(&map, 0, words * 8), writable: access == Access::ReadWrite })
+    }
+
+    /// A descriptor of the same memory that can only be mapped for reading.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn for_readers(&self) -> io::Result<OwnedFd> {
+        read_only(&self.fd)
+    }
+
+    /// Loads a word. What its writer did before it stored it with release is seen afterwards.
+    pub fn load(&self, word: usize) -> u64 {
+        // On a read-only mapping a relaxed load and a fence behind it stand for a load with acquire.
+        let value = self.area.memory()[word].load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        value
+    }
+
+    /// The words, for who may write them.
+    ///
+    /// # Panics
+    /// On memory that was opened for reading.
+    pub fn words(&self) -> &Memory {
+        invariant!(self.writable, "words of a page that is mapped for reading are only loaded");
+        self.area.memory()
+    }
+
+    /// A word to sleep on ([`super::sleep_on`]), whether or not it may be written here.
+    pub fn sleep_word(&self, word: usize) -> &crate::primitive::AtomicU64 {
+        &self.area.memory()[word]
+    }
+
+    /// Registers words as the calling thread's death words. The value keeps the memory mapped.
+    ///
+    /// # Errors
+    /// As [`DeathWordsError`] says.
+    ///
+    /// # Panics
+    /// On memory that was opened for reading.
+    pub fn register_death_words(&self, words: &[usize]) -> Result<DeathWords, DeathWordsError> {
+        invariant!(self.writable, "the kernel cannot mark words of a page that is mapped for reading");
+        DeathWords::register_in(self.area.clone(), words)
+    }
+}
+
+impl AsFd for Page {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::OWNER_DIED;
+    use super::*;
+
+    #[test]
+    fn a_reader_sees_what_is_written_and_cannot_write() {
+        let ours = Page::create("martlet-test", 100).expect("memory");
+        let theirs = Page::open(ours.for_readers().expect("a descriptor"), 100, false).expect("mapped");
+        ours.words()[99].store(7, Ordering::Release);
+        assert_eq!(theirs.load(99), 7);
+        assert!(Page::open(ours.for_readers().expect("a descriptor"), 100, true).is_err());
+        let wrong = Page::open(ours.for_readers().expect("a descriptor"), 10_000, false).expect_err("too short");
+        assert!(wrong.to_string().contains("81920 were agreed"), "{wrong}");
+    }
+
+    #[test]
+    fn a_sleeper_on_a_word_is_woken_when_its_thread_dies() {
+        let page = Page::create("martlet-test", 16).expect("memory");
+        let theirs = page.clone();
+        let (registered, wait) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let held = theirs.register_death_words(&[8]).expect("registered");
+            registered.send(held.value()).expect("the test waits");
+            while theirs.load(0) == 0 {
+                std::thread::yield_now();
+            }
+            std::mem::forget(held);
+        });
+        let alive = wait.recv().expect("it registers");
+        page.words()[0].store(1, Ordering::Release);
+        while page.load(8) & OWNER_DIED == 0 {
+            super::super::sleep_on(&[(page.sleep_word(3), 0), (page.sleep_word(8), alive as u32)], None);
+        }
+        thread.join().expect("it ends well");
+    }
+}
