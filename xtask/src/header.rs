@@ -8,7 +8,7 @@ use crate::ci::Outcome;
 /// The header, from the workspace's root.
 const HEADER: &str = "crates/capi/include/martlet.h";
 /// The sources that it comes from, in the order in which their items stand in it.
-const SOURCES: [&str; 9] = ["status", "bytes", "machine", "options", "replica", "propose", "read", "role", "metrics"];
+const SOURCES: [&str; 10] = ["status", "bytes", "machine", "options", "replica", "propose", "read", "role", "metrics", "fide"];
 
 const PREAMBLE: &str = "\
 /* Martlet: replication for a program's own state. See docs/embedding.md.

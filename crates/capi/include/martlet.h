@@ -18,6 +18,9 @@
 // The longest address of a leader, with its NUL.
 #define MARTLET_ADDRESS_BYTES 97
 
+// The largest message that martlet_fide_piggyback takes, in bytes.
+#define MARTLET_MAX_PIGGYBACK_BYTES 1418
+
 // How a call ended. Only MARTLET_OUTCOME_UNKNOWN leaves open whether a command has taken effect; after any other but MARTLET_OK,
 // MARTLET_CONFIRMED and MARTLET_REPLY_TOO_LONG it has not.
 typedef enum martlet_status {
@@ -82,8 +85,23 @@ typedef enum martlet_role_kind {
     MARTLET_STOPPED = 4,
 } martlet_role_kind;
 
+// How it is known that an application has failed.
+typedef enum martlet_evidence {
+    // Certain: the kernel marked the words of all threads that acted for it.
+    MARTLET_BY_WORDS = 1,
+    // Certain: the kernel says that its process has ended.
+    MARTLET_BY_PROCESS = 2,
+    // Certain: the warden of its host says so, and proves that the application had chosen it.
+    MARTLET_BY_CERTIFICATE = 3,
+    // Presumed: its host has been silent for longer than planned.
+    MARTLET_BY_SILENCE = 4,
+} martlet_evidence;
+
 // Where a callback puts bytes, with martlet_put; the library's own, and the callback's for as long as it runs.
 typedef struct martlet_buffer martlet_buffer;
+
+// A program's registration with the warden of its host. It is used by one thread at a time; a call beside another ends with MARTLET_BUSY.
+typedef struct martlet_fide martlet_fide;
 
 // A replica of a program's state.
 typedef struct martlet_replica martlet_replica;
@@ -219,6 +237,56 @@ typedef struct martlet_role_change {
     // For versions to come; zero.
     uint64_t reserved[4];
 } martlet_role_change;
+
+// What is asked of an application that is monitored, and what is granted.
+typedef struct martlet_resources {
+    // How large messages it may send, in bytes.
+    uint32_t pbsize;
+    // Zero.
+    uint32_t reserved;
+    // How long its host may be silent before it is presumed dead, in nanoseconds; 0 asks for the shortest. Granted is 0 on one host: nothing is presumed there.
+    uint64_t timeout_ns;
+} martlet_resources;
+
+// How an application has failed.
+typedef struct martlet_failure {
+    // How that is known.
+    enum martlet_evidence evidence;
+    // 1: it does nothing any more. 0: it may.
+    uint32_t is_certain;
+    // When the warden of this host learned it, in nanoseconds of CLOCK_MONOTONIC.
+    uint64_t at_ns;
+    // Which life of the application it was.
+    uint64_t incarnation;
+    // For versions to come; zero.
+    uint64_t reserved[4];
+} martlet_failure;
+
+// What a program is told, inside of martlet_fide_poll. Any but the size may be zero. A callback may call what takes a handle.
+typedef struct martlet_fide_callbacks {
+    // sizeof(martlet_fide_callbacks). Must be set.
+    size_t size;
+    // Handed to every callback.
+    void *context;
+    // An application that this program monitors has failed. It is monitored no longer.
+    void (*on_failure)(void *context, int appid, const struct martlet_failure *failure);
+    // An application that this program monitors sends a message. Numbers that are left out are messages that were lost.
+    void (*on_piggyback_rcv)(void *context, int appid, uint64_t seq, const uint8_t *message, size_t length);
+    // The timeout of an application that this program monitors is another one. 0: it has quit, and is monitored no longer.
+    void (*on_timeout_changed)(void *context, int appid, uint64_t timeout_ns);
+    // This application is monitored by one more, which asks for messages of this size; by 0 that is no application itself.
+    void (*on_monitor_req)(void *context, int appid, uint32_t pbsize);
+    // How large this application's messages may be from now on.
+    void (*on_pbsize_changed)(void *context, uint32_t pbsize);
+    // Of the two paths to that host one is lost: another failure of the network would be taken for its death.
+    void (*on_redundancy_lost)(void *context, uint16_t host, uint8_t path);
+    // It is back.
+    void (*on_redundancy_recovered)(void *context, uint16_t host, uint8_t path);
+    // The warden is gone. Ends of processes of this host are still told, later.
+    void (*on_warden_lost)(void *context);
+    // There is a warden again, and this program has registered there; with another status than MARTLET_OK it refuses something, which `why` says.
+    void (*on_warden_back)(void *context, enum martlet_status registered, const char *why);
+} martlet_fide_callbacks;
 
 #ifdef __cplusplus
 extern "C" {
@@ -457,6 +525,89 @@ const char *martlet_metric_name(size_t number);
 enum martlet_status martlet_metric(const struct martlet_replica *replica,
                                    const char *name,
                                    uint64_t *value);
+
+// Connects to the warden of this host, and gives a handle. `socket` is where it listens; NULL: what MARTLET_WARDEN in the environment says, or
+// /run/martlet/warden.sock. `name` is what people are shown; NULL: what the system calls the process.
+//
+// # Safety
+// The texts are null or end with a NUL; `fide` points to room for a handle.
+enum martlet_status martlet_fide_open(const char *socket,
+                                      const char *name,
+                                      struct martlet_fide **fide);
+
+// Ends a registration. An application that has not quit stays watched, and its end will be a failure. Null is allowed.
+//
+// # Safety
+// `fide` is null or one that martlet_fide_open gave; no call uses it, now or later.
+void martlet_fide_close(struct martlet_fide *fide);
+
+// The program is this application from now on: who monitors it is told when it fails. Numbers are 1 to 1073741823.
+//
+// # Safety
+// As martlet_fide_quit.
+enum martlet_status martlet_fide_join(const struct martlet_fide *fide, int appid);
+
+// The application leaves: its end is no failure.
+//
+// # Safety
+// `fide` is one that martlet_fide_open gave and martlet_fide_close has not had.
+enum martlet_status martlet_fide_quit(const struct martlet_fide *fide);
+
+// Says that the calling thread acts for the program, until it ends or calls martlet_fide_rest. When all acting threads of a program have been killed, the
+// application has failed, which is known sooner than by its process. Any thread may call this at any time; one that acts already is left as it is.
+//
+// # Safety
+// As martlet_fide_quit.
+enum martlet_status martlet_fide_act(const struct martlet_fide *fide);
+
+// The calling thread acts no more.
+void martlet_fide_rest(void);
+
+// Asks to be told when an application fails; one that has not joined yet is waited for. What is granted is put where `granted` points, if it is not null.
+//
+// # Safety
+// As martlet_fide_quit; `granted` is null or points to room.
+enum martlet_status martlet_fide_monitor(const struct martlet_fide *fide,
+                                         int appid,
+                                         struct martlet_resources wanted,
+                                         struct martlet_resources *granted);
+
+// Asks to be told when a process of this host ends, which need not know of wardens. The number by which it is told of is put where `appid` points.
+//
+// # Safety
+// As martlet_fide_quit; `appid` points to room.
+enum martlet_status martlet_fide_monitor_process(const struct martlet_fide *fide,
+                                                 int pid,
+                                                 int *appid);
+
+// To be told of that application no more.
+//
+// # Safety
+// As martlet_fide_quit.
+enum martlet_status martlet_fide_unmonitor(const struct martlet_fide *fide, int appid);
+
+// Sends a message to all who monitor this application. Its number, from 1 on, is put where `seq` points, if it is not null.
+//
+// # Safety
+// As martlet_fide_quit; `message` points to `length` bytes; `seq` is null or points to room.
+enum martlet_status martlet_fide_piggyback(const struct martlet_fide *fide, const uint8_t *message, size_t length, uint64_t *seq);
+
+// A descriptor that is readable when martlet_fide_poll has something to do; it stands until martlet_fide_close. -1: the argument is null. While there is no warden,
+// poll every few milliseconds.
+//
+// # Safety
+// As martlet_fide_quit, or null.
+int martlet_fide_fd(const struct martlet_fide *fide);
+
+// Calls back for what has happened. Waits for something to tell for up to `timeout_us` microseconds; negative: without end. 0 mostly reads memory and makes no system
+// call. How much was told is put where `told` points, if it is not null.
+//
+// # Safety
+// As martlet_fide_quit; `callbacks` points to what it says, and its callbacks may be called with their context; `told` is null or points to room.
+enum martlet_status martlet_fide_poll(const struct martlet_fide *fide,
+                                      int64_t timeout_us,
+                                      const struct martlet_fide_callbacks *callbacks,
+                                      size_t *told);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -15,11 +15,13 @@
 //! | `read` | reads |
 //! | `role` | roles and their changes |
 //! | `metrics` | counters |
+//! | `fide` | failure detection by the warden of the host |
 
 // The names are C's.
 #![allow(non_camel_case_types)]
 
 mod bytes;
+mod fide;
 mod machine;
 mod metrics;
 mod options;

@@ -121,8 +121,8 @@ fn called(text: &str) -> BTreeSet<&str> {
 fn every_function_of_the_header_is_called_and_does_what_it_says() {
     let declared = called(include_str!("../include/martlet.h"));
     assert!(declared.contains("martlet_start") && declared.len() > 25, "{declared:?}");
-    let called = called(include_str!("calls.c"));
-    assert_eq!(declared.difference(&called).collect::<Vec<_>>(), [] as [&&str; 0], "calls.c does not call these");
+    let called = &called(include_str!("calls.c")) | &called(include_str!("fide.c"));
+    assert_eq!(declared.difference(&called).collect::<Vec<_>>(), [] as [&&str; 0], "neither calls.c nor fide.c calls these");
     if !has_compiler() {
         return;
     }
@@ -139,6 +139,25 @@ fn every_function_of_the_header_is_called_and_does_what_it_says() {
         let output = calls.output().expect("it was just compiled");
         assert!(output.status.success(), "{engine}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     }
+    fs::remove_dir_all(dir).expect("our own directory");
+}
+
+#[test]
+fn every_function_of_failure_detection_does_what_it_says() {
+    if !has_compiler() {
+        return;
+    }
+    let dir = scratch("fide");
+    let program = compile_shared("tests/fide.c", &dir);
+    let options = martlet_warden::daemon::Options { socket: dir.join("warden.sock"), mode: 0o600, party: None };
+    let warden = martlet_warden::daemon::Warden::new(&options).expect("the place is free");
+    let (stop, stopped) = std::os::unix::net::UnixStream::pair().expect("sockets");
+    std::thread::scope(|scope| {
+        scope.spawn(|| warden.run(std::os::fd::AsFd::as_fd(&stopped), |_| ()).expect("it serves"));
+        let output = Command::new(&program).arg(&options.socket).output().expect("it was just compiled");
+        drop(stop);
+        assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    });
     fs::remove_dir_all(dir).expect("our own directory");
 }
 

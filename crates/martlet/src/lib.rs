@@ -74,3 +74,12 @@ pub mod observe {
     /// A client of a cluster on this host, which reads what its nodes show.
     pub type ClientEndpoint = martlet_node::client::ClientEndpoint;
 }
+
+/// Failure detection for any program, whether or not it holds a replica: the warden of its host (FiDe; `docs/fide.md`). `examples/watcher.rs` is a whole program.
+pub mod fide {
+    pub use martlet_warden::board::{Board, Evidence, Seen, Slot, State};
+    pub use martlet_warden::client::{ActError, Acting, Error, Failure, Handler, Threads, Warden};
+    pub use martlet_warden::place::{DEFAULT_SOCKET, SOCKET_VARIABLE, default_socket};
+    pub use martlet_warden::wire::{AppStatus, HostStatus};
+    pub use martlet_warden::{AppId, BadAppId, MAX_PIGGYBACK_BYTES, Resources};
+}

@@ -8,21 +8,34 @@ use toml::{Table, Value};
 use super::Problem;
 
 /// Which of our crates a crate may use (`ARCHITECTURE.md`). Tests of all may use the simulator's checkers.
-const MAY_USE: [(&str, &[&str]); 14] = [
+const MAY_USE: [(&str, &[&str]); 15] = [
     ("martlet-fabric", &[]),
     ("martlet-protocol", &["martlet-fabric"]),
+    ("martlet-warden", &["martlet-protocol", "martlet-fabric"]),
     ("martlet-node", &["martlet-protocol", "martlet-fabric"]),
     ("martlet-kv", &["martlet-node", "martlet-protocol", "martlet-fabric"]),
     ("martlet-sim", &["martlet-protocol", "martlet-fabric"]),
     ("martlet-cluster", &["martlet-kv", "martlet-node", "martlet-protocol", "martlet-fabric"]),
     (
         "martlet-bench",
-        &["martlet-cluster", "martlet-exchange", "martlet-kv", "martlet-node", "martlet-sim", "martlet-protocol", "martlet-fabric"],
+        &[
+            "martlet-cluster",
+            "martlet-exchange",
+            "martlet-kv",
+            "martlet-node",
+            "martlet-warden",
+            "martlet-sim",
+            "martlet-protocol",
+            "martlet-fabric",
+        ],
     ),
-    ("martlet-cli", &["martlet-bench", "martlet-cluster", "martlet-kv", "martlet-node", "martlet-protocol", "martlet-fabric"]),
+    (
+        "martlet-cli",
+        &["martlet-bench", "martlet-cluster", "martlet-kv", "martlet-node", "martlet-warden", "martlet-protocol", "martlet-fabric"],
+    ),
     ("martlet-preload", &["martlet-node", "martlet-protocol", "martlet-fabric"]),
-    ("martlet", &["martlet-node", "martlet-protocol", "martlet-fabric"]),
-    ("martlet-capi", &["martlet", "martlet-node", "martlet-protocol"]),
+    ("martlet", &["martlet-node", "martlet-warden", "martlet-protocol", "martlet-fabric"]),
+    ("martlet-capi", &["martlet", "martlet-node", "martlet-warden", "martlet-protocol"]),
     ("martlet-exchange", &["martlet"]),
     ("martlet-fuzz", &["martlet-exchange", "martlet-kv", "martlet-node", "martlet-protocol", "martlet-fabric"]),
     ("xtask", &[]),

@@ -6,6 +6,7 @@ mod detect;
 mod endpoint;
 mod fabric;
 mod failover;
+mod fide;
 mod kv;
 mod raise;
 mod redis_server;
@@ -41,6 +42,7 @@ enum Bench {
     Detect(detect::Arguments),
     Fabric(fabric::Arguments),
     Failover(failover::Arguments),
+    Fide(fide::Arguments),
     Kv(kv::Arguments),
     Replicate(replicate::Arguments),
     Turns(turns::Arguments),
@@ -69,6 +71,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         Bench::Detect(arguments) => detect::run(arguments, &mut report, &interrupt)?,
         Bench::Fabric(arguments) => fabric::run(arguments, &mut report, &interrupt)?,
         Bench::Failover(arguments) => failover::run(arguments, &mut report, &interrupt)?,
+        Bench::Fide(arguments) => fide::run(arguments, &mut report, &interrupt)?,
         Bench::Kv(arguments) => kv::run(arguments, &mut report, &interrupt)?,
         Bench::Replicate(arguments) => replicate::run(arguments, &mut report, &interrupt)?,
         Bench::Turns(arguments) => turns::run(arguments, &mut report, &interrupt)?,

@@ -8,6 +8,8 @@ use martlet_fabric::primitive::Ordering;
 use martlet_fabric::shm::ShmFabric;
 use martlet_fabric::{Identity, Incarnation, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{self, LIFE, MAX_WATCHERS, Sizes, life};
+use martlet_warden::AppId;
+use martlet_warden::client::Warden;
 use rustix::process::Signal;
 
 /// Wait to be killed.
@@ -56,6 +58,10 @@ enum Kind {
     Bare,
     /// A member on the fabric, with its death words registered as a node's are.
     Member,
+    /// An application that registers with a warden, at the socket that `cluster` names, by the number that `incarnation` says.
+    Application,
+    /// Nothing of that.
+    Unregistered,
 }
 
 /// The key of a cluster that lives as long as one benchmark and holds nothing.
@@ -86,10 +92,13 @@ pub fn run(arguments: &Arguments) -> Outcome {
             match never {}
         }
         Kind::Member => member(arguments),
+        Kind::Application => application(arguments, true),
+        Kind::Unregistered => application(arguments, false),
     }
 }
 
-fn member(arguments: &Arguments) -> Outcome {
+/// What every victim but the bare one does first. Returns its resident memory.
+fn prepare(arguments: &Arguments) -> Outcome<Vec<u8>> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie ourselves to our parent")?;
     martlet_fabric::host::process::disable_core_dumps().context("cannot turn core dumps off")?;
     if let Some(core) = arguments.core {
@@ -97,6 +106,23 @@ fn member(arguments: &Arguments) -> Outcome {
     }
     let mut resident = vec![0u8; arguments.resident << 20];
     resident.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    Ok(resident)
+}
+
+fn application(arguments: &Arguments, joins: bool) -> Outcome {
+    let resident = prepare(arguments)?;
+    if !joins {
+        arguments.pastime().pass(&resident)
+    }
+    let number = i64::try_from(arguments.incarnation).map_err(Fail::usage)?;
+    let mut warden = Warden::connect(arguments.cluster.as_ref(), "victim").map_err(Fail::failed)?;
+    let _acting = warden.threads().act().map_err(Fail::failed)?;
+    warden.join(AppId::new(number).map_err(Fail::usage)?).map_err(Fail::failed)?;
+    arguments.pastime().pass(&resident)
+}
+
+fn member(arguments: &Arguments) -> Outcome {
+    let resident = prepare(arguments)?;
     let fabric = bench_fabric(&arguments.cluster, VICTIM_NODE, arguments.incarnation)?;
     let signs = fabric.own_region(LIFE).expect("every process offers signs of life");
     let words: Vec<usize> = (0..MAX_WATCHERS).map(|watcher| life::death(0, watcher)).collect();

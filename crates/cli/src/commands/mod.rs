@@ -15,6 +15,7 @@ mod run;
 mod status;
 mod top;
 mod torture;
+mod warden;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -56,6 +57,8 @@ enum Command {
     Run(run::Arguments),
     Bench(martlet_bench::Arguments),
     Plan(plan::Arguments),
+    #[command(subcommand)]
+    Warden(warden::Command),
     Doctor(doctor::Arguments),
     Torture(torture::Arguments),
     Completions(completions::Arguments),
@@ -138,6 +141,7 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Metrics(arguments) => metrics::run(&arguments, format),
         Command::Bench(arguments) => martlet_bench::run(&arguments, format),
         Command::Plan(arguments) => plan::run(&arguments, format),
+        Command::Warden(command) => warden::run(&command, format),
         Command::Doctor(arguments) => doctor::run(&arguments, format),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),

@@ -36,6 +36,14 @@ impl Key {
         Ok(Key(bytes))
     }
 
+    /// Reads a key's file: 64 hexadecimal digits.
+    ///
+    /// # Errors
+    /// When it cannot be read, holds something else, or others than its owner may read it; the file is named.
+    pub fn load(file: &Path) -> Result<Key, ConfigError> {
+        read_key(&file.to_owned())
+    }
+
     /// As it stands in a file: 64 hexadecimal digits.
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|b| format!("{b:02x}")).collect()

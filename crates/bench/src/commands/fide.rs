@@ -1,0 +1,321 @@
+//! `martlet bench fide`: how soon the warden tells of failures, beside the paper's values.
+
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use martlet_cluster::directory::own_command;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
+use martlet_cluster::scratch::Scratch;
+use martlet_node::config::Key;
+use martlet_node::sched::OnCore;
+use martlet_warden::board::{Evidence, State};
+use martlet_warden::client::{Failure, Handler, Warden};
+use martlet_warden::{AppId, Resources};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::report::placement::two_cores;
+use crate::report::reference::{Probe, Victim};
+use crate::report::{Figure, Report, Unit};
+
+/// How soon a warden tells of a failure: on its host, and between two.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    figure: Which,
+}
+
+#[derive(Debug, Subcommand)]
+enum Which {
+    Table2(Table2),
+}
+
+/// Table 2: from the crash of an application to the upcall of one that monitors it, and the silence of a whole host.
+///
+/// Two wardens run as processes, and hear each other over two paths of the loopback device: both hosts share the cores here, and no wire lies between them. Victims are
+/// killed by SIGKILL. A monitor sleeps until it is told, or polls memory; the parts say when its own warden knew. A host falls silent when its warden is stopped
+/// (SIGSTOP). Beside them stands the bare death probe of the same minutes, and what the paper measured, on its own hardware: a dedicated core in the kernel, XDP, 10 Gbit/s.
+///
+/// Example: martlet bench fide table2 --kills 1000 --json
+#[derive(Debug, Args)]
+struct Table2 {
+    /// How many kills of each kind.
+    #[arg(long, default_value_t = 200, value_parser = number::<u32>(1..))]
+    kills: u32,
+    /// How often a host falls silent.
+    #[arg(long, default_value_t = 50, value_parser = number::<u32>(1..))]
+    silences: u32,
+    /// Between two heartbeats, in microseconds.
+    #[arg(long, value_name = "US", default_value_t = 1_000, value_parser = number::<u64>(100..=1_000_000))]
+    interval_us: u64,
+    /// By how much a heartbeat may be late, in microseconds: delta. The timeout is the interval and twice this.
+    #[arg(long, value_name = "US", default_value_t = 5_000, value_parser = number::<u64>(0..=1_000_000))]
+    jitter_us: u64,
+}
+
+/// What the paper's Table 2 says of FiDe, in microseconds.
+mod paper {
+    pub(super) const APPLICATION_AVERAGE: f64 = 4.58;
+    pub(super) const APPLICATION_MOST: f64 = 26.54;
+    pub(super) const HOST: f64 = 45.0;
+}
+
+/// How long anything may take before something is broken.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    match &arguments.figure {
+        Which::Table2(arguments) => table2(arguments, report, interrupt),
+    }
+}
+
+/// A process of ours that does not outlive its name here.
+struct Process(Child);
+
+impl Process {
+    fn signal(&self, signal: Signal) -> Outcome {
+        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw).expect("a process has a number");
+        kill_process(pid, signal).context("cannot signal a process of this benchmark")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A host: its warden, and where programs find it.
+struct Host {
+    warden: Process,
+    socket: PathBuf,
+}
+
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn hosts(dir: &Path, arguments: &Table2) -> Outcome<[Host; 2]> {
+    let key = dir.join("key");
+    std::fs::write(&key, Key::generate().context("cannot make a key")?.to_hex()).context("cannot write a key")?;
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).context("cannot protect the key")?;
+    // Ports that nobody has just now.
+    let sockets: Vec<UdpSocket> = (0..4).map(|_| UdpSocket::bind("127.0.0.1:0")).collect::<Result<_, _>>().context("no ports")?;
+    let ports: Vec<u16> =
+        sockets.iter().map(|socket| socket.local_addr().map(|at| at.port())).collect::<Result<_, _>>().context("no ports")?;
+    drop(sockets);
+    let host = |own: usize| {
+        let (mine, theirs) = (&ports[own * 2..own * 2 + 2], &ports[2 - own * 2..4 - own * 2]);
+        let mut text = format!("host = {}\nkey_file = \"key\"\ninterval_us = {}\n", own + 1, arguments.interval_us);
+        for port in mine {
+            text += &format!("[[path]]\nlisten = \"127.0.0.1:{port}\"\nlatency_us = 0\njitter_us = {}\n", arguments.jitter_us);
+        }
+        text += &format!("[[peer]]\nhost = {}\naddresses = [\"127.0.0.1:{}\", \"127.0.0.1:{}\"]\n", 2 - own, theirs[0], theirs[1]);
+        let (file, socket) = (dir.join(format!("{own}.toml")), dir.join(format!("{own}.sock")));
+        std::fs::write(&file, text).context("cannot write a warden's file")?;
+        let mut command = own_command()?;
+        command.args(["warden", "run", "--fifo"]).arg("--socket").arg(&socket).arg("--neighbours").arg(&file);
+        let child = command.env("RUST_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("cannot start a warden")?;
+        Ok(Host { warden: Process(child), socket })
+    };
+    Ok([host(0)?, host(1)?])
+}
+
+/// Tries until it works, or patience is over.
+fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Outcome<T> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = attempt() {
+            return Ok(found);
+        }
+        if Instant::now() > end {
+            return Err(Fail::failed(format_args!("{what}: not within {} s", PATIENCE.as_secs())));
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+#[derive(Default)]
+struct Seen(Option<(u64, Failure)>);
+
+impl Handler for Seen {
+    fn on_failure(&mut self, _: AppId, failure: Failure) {
+        self.0 = Some((monotonic_ns(), failure));
+    }
+}
+
+/// Waits for a failure, asleep or polling memory. Returns when it was told, and what.
+fn failure(warden: &mut Warden, polls: bool) -> Outcome<(u64, Failure)> {
+    let (mut seen, end) = (Seen::default(), Instant::now() + PATIENCE);
+    let wait = if polls { Duration::ZERO } else { Duration::from_secs(1) };
+    while seen.0.is_none() {
+        warden.poll(Some(wait), &mut seen).map_err(Fail::failed)?;
+        if Instant::now() > end {
+            return Err(Fail::failed(format_args!("a failure was not told of within {} s", PATIENCE.as_secs())));
+        }
+    }
+    Ok(seen.0.expect("just told"))
+}
+
+/// How a failure is heard of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// On the victim's host, asleep.
+    Asleep,
+    /// On the victim's host, by polling memory.
+    Polling,
+    /// On the victim's host, of a program that knows of no wardens.
+    Unchanged,
+    /// On another host, asleep.
+    Across,
+}
+
+impl Way {
+    const ALL: [Way; 4] = [Way::Asleep, Way::Polling, Way::Unchanged, Way::Across];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Asleep => "monitor asleep",
+            Way::Polling => "monitor polls memory",
+            Way::Unchanged => "monitor asleep, program watched unchanged",
+            Way::Across => "monitor asleep on another host",
+        }
+    }
+}
+
+fn table2(arguments: &Table2, report: &mut Report, interrupt: &Interrupt) -> Outcome {
+    report.set("kills", arguments.kills);
+    let dir = Scratch::new("bench-fide").context("cannot make a directory")?;
+    let hosts = hosts(dir.path(), arguments)?;
+    let connect = |host: &Host| until("a warden", || Warden::connect(&host.socket, "bench").ok());
+    let (mut near, mut far) = (connect(&hosts[0])?, connect(&hosts[1])?);
+    until("the wardens hear each other", || {
+        let (_, hosts) = near.status().ok()?;
+        hosts.iter().all(|host| !host.is_silent).then_some(())
+    })?;
+    let victims = [Victim::SPINNING, Victim::ASLEEP, Victim::WORKING, Victim::LARGE];
+    let steps = victims.len() as u64 * (Way::ALL.len() as u64 + 1) * u64::from(arguments.kills) + u64::from(arguments.silences);
+    let progress = report.progress("failures", steps);
+    let mut number = 0;
+    for plan in victims {
+        let name = plan.name();
+        let mut bare = Figure::new("fide", format!("bare probe, victim {name}"), Unit::Microseconds);
+        let mut told: Vec<[Figure; 3]> = Way::ALL.iter().map(|way| figures(*way, name)).collect();
+        let mut probe = Probe::new()?;
+        for _ in 0..arguments.kills {
+            interrupt.check()?;
+            // In turn, so that the machine's mood is the same for all.
+            bare.record(probe.kill_one(plan)?);
+            progress.step();
+            for (way, figures) in Way::ALL.into_iter().zip(&mut told) {
+                number = number % i64::from(AppId::LAST_CHOSEN) + 1;
+                let app = AppId::new(number).expect("in range");
+                let warden = if way == Way::Across { &mut near } else { &mut far };
+                let [all, known, delivered] = kill_one(warden, &hosts[1], app, plan, way)?;
+                figures[0].record(all);
+                figures[1].record(known);
+                figures[2].record(delivered);
+                progress.step();
+            }
+        }
+        report.add(bare);
+        told.into_iter().flatten().for_each(|figure| report.add(figure));
+    }
+    let timeout_us = arguments.interval_us + 2 * arguments.jitter_us;
+    let mut silent = Figure::new("fide", "silence of a host until it is presumed dead", Unit::Microseconds)
+        .with("planned_timeout_us", timeout_us)
+        .with("interval_us", arguments.interval_us)
+        .with("paper_timeout_us", paper::HOST);
+    for _ in 0..arguments.silences {
+        interrupt.check()?;
+        silent.record(silence_one(&mut near, &mut far, &hosts[1], &mut number)?);
+        progress.step();
+    }
+    report.add(silent);
+    Ok(())
+}
+
+/// The whole way, and its two parts.
+fn figures(way: Way, victim: &str) -> [Figure; 3] {
+    let figure = |part: &str| Figure::new("fide", format!("{part}, {}, victim {victim}", way.name()), Unit::Microseconds);
+    let whole = figure("kill to upcall").with("paper_average_us", paper::APPLICATION_AVERAGE).with("paper_max_us", paper::APPLICATION_MOST);
+    [whole, figure("  kill to the monitor's warden"), figure("  from there to the upcall")]
+}
+
+/// Starts a victim and waits until the monitor's warden knows it.
+fn start(host: &Host, app: AppId, plan: Victim, joins: bool) -> Outcome<Process> {
+    let mut command = own_command()?;
+    command.args(["victim", "--kind", if joins { "application" } else { "unregistered" }]);
+    command.args(["--cluster", &host.socket.display().to_string(), "--incarnation", &app.to_string()]);
+    plan.arguments(&mut command);
+    Ok(Process(command.stdin(Stdio::null()).spawn().context("cannot start a victim")?))
+}
+
+/// Kills one victim on a host. Returns the nanoseconds until it was told, until the monitor's warden knew, and between these.
+fn kill_one(warden: &mut Warden, host: &Host, app: AppId, plan: Victim, way: Way) -> Outcome<[u64; 3]> {
+    let mut victim = start(host, app, plan, way != Way::Unchanged)?;
+    if way == Way::Unchanged {
+        let pid = i32::try_from(victim.0.id()).map_err(Fail::failed)?;
+        warden.monitor_process(pid).map_err(Fail::failed)?;
+        // It says nothing when it has reached its loop.
+        std::thread::sleep(Duration::from_millis(20));
+    } else {
+        warden.monitor(app, Resources::default()).map_err(Fail::failed)?;
+        until("a victim joins", || {
+            let (apps, _) = warden.status().ok()?;
+            let alive = apps.iter().any(|one| one.app == app && one.state == State::Alive && (one.words == 1 || way == Way::Across));
+            (alive || victim.0.try_wait().is_ok_and(|status| status.is_some())).then_some(())
+        })?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if let Some(status) = victim.0.try_wait().context("cannot look at the victim")? {
+        return Err(Fail::failed(format_args!("the victim ended before it was killed: {status}")));
+    }
+    // Apart from the victim, which is bound to the second core.
+    let on_core = two_cores().map(|(first, _)| OnCore::enter(first)).transpose().context("cannot bind the monitor")?;
+    let killed = monotonic_ns();
+    victim.signal(Signal::KILL)?;
+    let (told, failure) = failure(warden, way == Way::Polling)?;
+    drop(on_core);
+    let wrong = match way {
+        Way::Across => failure.evidence != Evidence::Certificate,
+        Way::Asleep | Way::Polling => !matches!(failure.evidence, Evidence::Words | Evidence::Process),
+        Way::Unchanged => failure.evidence != Evidence::Process,
+    };
+    if wrong {
+        return Err(Fail::wrong(format_args!("a killed victim, {}, was told of by {}", way.name(), failure.evidence)));
+    }
+    Ok([told.saturating_sub(killed), failure.at_ns.saturating_sub(killed), told.saturating_sub(failure.at_ns)])
+}
+
+/// Stops the warden of a host, and lets it go on. Returns the nanoseconds until its application was presumed dead.
+fn silence_one(near: &mut Warden, far: &mut Warden, host: &Host, number: &mut i64) -> Outcome<u64> {
+    *number = *number % i64::from(AppId::LAST_CHOSEN) + 1;
+    let app = AppId::new(*number).expect("in range");
+    far.join(app).map_err(Fail::failed)?;
+    near.monitor(app, Resources::default()).map_err(Fail::failed)?;
+    let is_alive = |warden: &mut Warden| {
+        let (apps, hosts) = warden.status().ok()?;
+        let alive = apps.iter().any(|one| one.app == app && one.state == State::Alive) && hosts.iter().all(|host| !host.is_silent);
+        alive.then_some(())
+    };
+    until("an application is heard of", || is_alive(near))?;
+    let stopped = monotonic_ns();
+    host.warden.signal(Signal::STOP)?;
+    let outcome = failure(near, false);
+    host.warden.signal(Signal::CONT)?;
+    let (told, failure) = outcome?;
+    if failure.evidence != Evidence::Silence {
+        return Err(Fail::wrong(format_args!("a host that was stopped was told of by {}", failure.evidence)));
+    }
+    until("the host is heard again", || is_alive(near))?;
+    far.quit().map_err(Fail::failed)?;
+    Ok(told.saturating_sub(stopped))
+}

@@ -1,0 +1,89 @@
+//! `martlet warden run`
+
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::log;
+use martlet_cluster::output::Format;
+use martlet_node::config::{Idle, Key, Priority};
+use martlet_node::sched::{place_current_thread, raise_descriptor_limit};
+use martlet_node::stop::Stop;
+use martlet_warden::daemon::{Options, Party, RunError, Thread, Warden};
+use martlet_warden::neighbours::Neighbours;
+use martlet_warden::place::ListenError;
+use serde_json::json;
+
+use super::Place;
+
+/// Run this host's warden in the foreground, until SIGTERM or Ctrl-C.
+///
+/// One a host: a second one at the same socket is refused. When it dies, programs go on watching by what it gave them, and register with the next one by themselves.
+/// What it logs goes to standard error; RUST_LOG chooses how much (info unless set).
+///
+/// Example: martlet warden run --fifo
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    place: Place,
+    /// Who may connect: the socket's mode, as four octal digits or three.
+    #[arg(long, value_name = "MODE", default_value = "0600", value_parser = mode)]
+    mode: u32,
+    /// Which other hosts to hear, and over which paths: a TOML file (docs/fide.md). Without it, this host is alone.
+    #[arg(long, value_name = "FILE")]
+    neighbours: Option<PathBuf>,
+    /// Run the threads that hear deaths and other hosts under SCHED_FIFO, for which the process needs CAP_SYS_NICE.
+    #[arg(long)]
+    fifo: bool,
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| "allowed are 0 to 0777, in octal digits".into())
+}
+
+fn party(file: &Path) -> Outcome<Party> {
+    let neighbours = Neighbours::read(file).map_err(Fail::usage)?;
+    let key = Key::load(&neighbours.key_file).map_err(Fail::usage)?;
+    Ok(Party { neighbours, key: *key.bytes() })
+}
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    log::start()?;
+    let stop = Stop::new().context("cannot make the warden's stop handle")?;
+    stop.on_signals().context("cannot take the signals")?;
+    let limit = raise_descriptor_limit().context("cannot raise the limit of descriptors")?;
+    tracing::debug!(limit, "descriptors");
+    let options =
+        Options { socket: arguments.place.path(), mode: arguments.mode, party: arguments.neighbours.as_deref().map(party).transpose()? };
+    let warden = Warden::new(&options).map_err(|error| match error {
+        RunError::Listen(ListenError::Path(_)) => Fail::usage(error),
+        other => Fail::failed(other),
+    })?;
+    let (socket, life) = (options.socket.display().to_string(), format!("{:016x}", warden.life()));
+    format.print(format_args!("warden {life} at {socket}"), || json!({"event": "warden", "socket": socket, "life": life}));
+    let priority = if arguments.fifo { Priority::Fifo } else { Priority::Auto };
+    let place = |thread| {
+        if thread != Thread::Desk {
+            match place_current_thread(None, priority, Idle::Park) {
+                Ok(placement) => tracing::info!(?thread, %placement, "a thread that must not wait"),
+                Err(error) => tracing::warn!(?thread, %error, "a thread that must not wait stays where it is"),
+            }
+        }
+    };
+    warden.run(stop.as_fd(), place).map_err(Fail::failed)?;
+    tracing::info!("ended");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_is_octal() {
+        assert_eq!(mode("0660"), Ok(0o660));
+        assert_eq!(mode("888"), Err("allowed are 0 to 0777, in octal digits".into()));
+        assert!(mode("1777").is_err());
+    }
+}

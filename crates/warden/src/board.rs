@@ -1,0 +1,329 @@
+//! The board: what a warden shows in memory that the programs of its host read. A program that polls it makes no system call.
+//!
+//! | words | what | who writes | which way |
+//! |---|---|---|---|
+//! | 0 | the bell: how often anything has changed; sleepers are woken when it moves | all threads of the warden | up |
+//! | 1 | what this is, and the version of its layout | once | |
+//! | 2 | the warden's life: a random number, never 0 | once | |
+//! | 4 | when the warden began | once | |
+//! | 16 | the death word of the warden's eye, the thread that hears deaths, and what belongs to it | that thread, and the kernel when it dies | |
+//! | 64 + seat | how many messages have been put into a program's socket | all threads of the warden | up |
+//! | 512 + 8 slot | the state of an application's life, see [`State`], with the slot's generation in its high half | below | |
+//! | + 1 | its number, and its host's in the high half (0: this one) | the desk, before the state | |
+//! | + 2 | its incarnation | the desk, before the state | |
+//! | + 3 | its process, as this host numbers it; 0 for one of another host | the desk, before the state | |
+//! | + 4 | when this warden learned its end; 0 until then | who changed the state, after it | |
+//!
+//! A slot holds one life. Whoever ends it does so by one compare-and-swap of the state word, generation included: so an end is told once, with one evidence, and a
+//! thread that is late ends nobody else's life. Only the desk frees a slot, after it has heard of the end, and with a new generation.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use martlet_fabric::host::page::Page;
+use martlet_fabric::host::{DeathWords, DeathWordsError, OWNER_DIED, WORDS_EACH, wake_word};
+use martlet_fabric::primitive::Ordering;
+use martlet_protocol::detector::wardens::AppLife;
+
+use crate::AppId;
+use crate::wire::Malformed;
+
+const BELL: usize = 0;
+const MAGIC: usize = 1;
+const LIFE: usize = 2;
+const STARTED: usize = 4;
+const EYE: usize = 16;
+const _: () = assert!(EYE + WORDS_EACH <= MAIL);
+const MAIL: usize = 64;
+const SLOTS: usize = 512;
+const SLOT_WORDS: usize = 8;
+/// The most programs that a warden serves.
+pub const MAX_SEATS: usize = 256;
+/// The most lives of applications that a warden keeps in mind.
+pub const MAX_SLOTS: usize = 512;
+const WORDS: usize = SLOTS + SLOT_WORDS * MAX_SLOTS;
+/// "martletw", and the layout's version.
+const IS_BOARD: u64 = 0x7774_656c_7472_6d00 | 1;
+
+/// How an application's life stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum State {
+    /// Nobody's.
+    Free = 0,
+    /// It is monitored, and has not joined yet.
+    Awaited = 1,
+    /// It has joined, and nothing says otherwise.
+    Alive = 2,
+    /// It has failed.
+    Failed = 3,
+    /// It has quit.
+    Left = 4,
+}
+
+impl State {
+    pub(crate) fn of(byte: u8) -> Result<State, Malformed> {
+        let all = [State::Free, State::Awaited, State::Alive, State::Failed, State::Left];
+        let unknown = Malformed::Field { field: "state", value: u64::from(byte), allowed: "0 to 4" };
+        all.get(usize::from(byte)).copied().ok_or(unknown)
+    }
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            State::Free => "free",
+            State::Awaited => "awaited",
+            State::Alive => "alive",
+            State::Failed => "failed",
+            State::Left => "left",
+        })
+    }
+}
+
+/// Why an application counts as failed, and how certain that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Evidence {
+    /// The kernel marked the words of all threads that acted for it: none of them executes anything any more.
+    Words = 1,
+    /// The kernel says that the whole process has ended.
+    Process = 2,
+    /// The warden of its host says so, and proves that the application had chosen it.
+    Certificate = 3,
+    /// Its host has been silent for longer than planned: a presumption.
+    Silence = 4,
+}
+
+impl Evidence {
+    /// Whether it is certain that the application does nothing any more.
+    pub fn is_certain(self) -> bool {
+        self != Evidence::Silence
+    }
+
+    pub(crate) fn of(byte: u8) -> Option<Evidence> {
+        [Evidence::Words, Evidence::Process, Evidence::Certificate, Evidence::Silence].into_iter().find(|one| *one as u8 == byte)
+    }
+}
+
+impl std::fmt::Display for Evidence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Evidence::Words => "words",
+            Evidence::Process => "process",
+            Evidence::Certificate => "certificate",
+            Evidence::Silence => "silence",
+        })
+    }
+}
+
+/// A slot, and the life in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot {
+    /// Which slot.
+    pub index: u16,
+    /// Which of the lives that have stood there.
+    pub generation: u32,
+}
+
+/// What a slot says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// How the life stands.
+    pub state: State,
+    /// Why it has failed, if it has.
+    pub evidence: Option<Evidence>,
+    /// Which life of the application it is; 0 until it has joined.
+    pub incarnation: u64,
+    /// When the warden learned its end, in nanoseconds of CLOCK_MONOTONIC; 0 until then, and for a moment after.
+    pub at_ns: u64,
+}
+
+/// The board, as the warden or as a program has it mapped.
+#[derive(Clone, Debug)]
+pub struct Board(Page);
+
+const fn word_of(slot: u16, word: usize) -> usize {
+    SLOTS + SLOT_WORDS * slot as usize + word
+}
+
+const fn state_word(state: State, evidence: Option<Evidence>, generation: u32) -> u64 {
+    let evidence = match evidence {
+        Some(evidence) => evidence as u64,
+        None => 0,
+    };
+    state as u64 | evidence << 8 | (generation as u64) << 32
+}
+
+impl Board {
+    pub(crate) fn create(life: u64, now_ns: u64) -> io::Result<Board> {
+        let page = Page::create("martlet-board", WORDS)?;
+        page.words()[LIFE].store(life, Ordering::Relaxed);
+        page.words()[STARTED].store(now_ns, Ordering::Relaxed);
+        page.words()[MAGIC].store(IS_BOARD, Ordering::Release);
+        Ok(Board(page))
+    }
+
+    /// Maps a board that a warden has handed out.
+    pub(crate) fn open(fd: OwnedFd) -> io::Result<Board> {
+        let board = Board(Page::open(fd, WORDS, false)?);
+        match board.0.load(MAGIC) {
+            IS_BOARD => Ok(board),
+            other => Err(io::Error::new(io::ErrorKind::InvalidData, format!("the board begins with {other:#x}, not {IS_BOARD:#x}"))),
+        }
+    }
+
+    pub(crate) fn for_readers(&self) -> io::Result<OwnedFd> {
+        self.0.for_readers()
+    }
+
+    /// The warden's life.
+    pub fn life(&self) -> u64 {
+        self.0.load(LIFE)
+    }
+
+    /// When the warden began, in nanoseconds of CLOCK_MONOTONIC.
+    pub fn started_ns(&self) -> u64 {
+        self.0.load(STARTED)
+    }
+
+    /// How often anything on the board has changed.
+    pub fn changes(&self) -> u64 {
+        self.0.load(BELL)
+    }
+
+    /// Sleeps until [`Board::changes`] is no longer what it was, or the warden has died, for so long at most; it may return early.
+    pub fn sleep(&self, changes: u64, at_most: Option<std::time::Duration>) {
+        let eye = self.0.load(EYE);
+        if eye & OWNER_DIED == 0 {
+            martlet_fabric::host::sleep_on(&[(self.0.sleep_word(BELL), changes as u32), (self.0.sleep_word(EYE), eye as u32)], at_most);
+        }
+    }
+
+    /// Whether the kernel says that the warden has died.
+    pub fn warden_died(&self) -> bool {
+        self.0.load(EYE) & OWNER_DIED != 0
+    }
+
+    /// What stands in the slot, unless the life has given way to another one.
+    pub fn look(&self, slot: Slot) -> Option<Seen> {
+        let before = self.0.load(word_of(slot.index, 0));
+        let (incarnation, at_ns) = (self.0.load(word_of(slot.index, 2)), self.0.load(word_of(slot.index, 4)));
+        // A slot that has been given away meanwhile has another generation.
+        if before >> 32 != u64::from(slot.generation) || self.0.load(word_of(slot.index, 0)) >> 32 != u64::from(slot.generation) {
+            return None;
+        }
+        let state = State::of(before as u8).ok().filter(|state| *state != State::Free)?;
+        Some(Seen { state, evidence: Evidence::of((before >> 8) as u8), incarnation, at_ns })
+    }
+
+    /// Which life stands in a slot. It is that of the slot's present generation.
+    pub(crate) fn app_life(&self, slot: Slot) -> AppLife {
+        AppLife { app: self.0.load(word_of(slot.index, 1)) as u32, incarnation: self.0.load(word_of(slot.index, 2)) }
+    }
+
+    /// Whether the life in the slot is of an application of this host.
+    pub fn is_of_this_host(&self, slot: Slot) -> bool {
+        self.0.load(word_of(slot.index, 1)) >> 32 == 0
+    }
+
+    /// How many messages have been put into the socket of a seat.
+    pub(crate) fn mail(&self, seat: u8) -> u64 {
+        self.0.load(MAIL + usize::from(seat))
+    }
+
+    pub(crate) fn register_eye(&self) -> Result<DeathWords, DeathWordsError> {
+        self.0.register_death_words(&[EYE])
+    }
+
+    pub(crate) fn count_mail(&self, seat: u8) {
+        self.0.words()[MAIL + usize::from(seat)].fetch_add(1, Ordering::Release);
+    }
+
+    fn ring(&self) {
+        let bell = &self.0.words()[BELL];
+        bell.fetch_add(1, Ordering::Release);
+        wake_word(bell);
+    }
+
+    /// Begins a life in a slot that the desk knows to be free, awaited or already alive.
+    pub(crate) fn begin(&self, slot: Slot, app: AppId, host: u32, incarnation: u64, pid: u32, state: State) {
+        let words = self.0.words();
+        words[word_of(slot.index, 4)].store(0, Ordering::Relaxed);
+        words[word_of(slot.index, 1)].store(u64::from(app.get()) | u64::from(host) << 32, Ordering::Relaxed);
+        words[word_of(slot.index, 2)].store(incarnation, Ordering::Relaxed);
+        words[word_of(slot.index, 3)].store(u64::from(pid), Ordering::Relaxed);
+        words[word_of(slot.index, 0)].store(state_word(state, None, slot.generation), Ordering::Release);
+        self.ring();
+    }
+
+    /// Ends a life that is alive. Returns whether this call did it: nobody else has told, or will.
+    pub(crate) fn end(&self, slot: Slot, state: State, evidence: Option<Evidence>, now_ns: u64) -> bool {
+        let words = self.0.words();
+        let (alive, ended) = (state_word(State::Alive, None, slot.generation), state_word(state, evidence, slot.generation));
+        let is_first = words[word_of(slot.index, 0)].compare_exchange(alive, ended, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if is_first {
+            words[word_of(slot.index, 4)].store(now_ns, Ordering::Release);
+            self.ring();
+        }
+        is_first
+    }
+
+    /// Frees a slot. What looks at it from now on finds nothing.
+    pub(crate) fn free(&self, slot: Slot) {
+        self.0.words()[word_of(slot.index, 0)].store(state_word(State::Free, None, slot.generation), Ordering::Release);
+        self.ring();
+    }
+}
+
+impl AsFd for Board {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const APP: AppId = AppId(7);
+
+    fn slot(generation: u32) -> Slot {
+        Slot { index: 3, generation }
+    }
+
+    #[test]
+    fn an_end_is_told_once_with_one_evidence() {
+        let board = Board::create(9, 1).expect("memory");
+        let reader = Board::open(board.for_readers().expect("a descriptor")).expect("a board");
+        assert_eq!((reader.life(), reader.look(slot(1))), (9, None));
+        board.begin(slot(1), APP, 0, 0, 0, State::Awaited);
+        assert!(!board.end(slot(1), State::Failed, Some(Evidence::Words), 5), "it has not joined");
+        board.begin(slot(1), APP, 0, 42, 100, State::Alive);
+        let before = reader.changes();
+        assert!(board.end(slot(1), State::Failed, Some(Evidence::Words), 6));
+        assert!(!board.end(slot(1), State::Failed, Some(Evidence::Process), 7));
+        assert!(reader.changes() > before);
+        let seen = Seen { state: State::Failed, evidence: Some(Evidence::Words), incarnation: 42, at_ns: 6 };
+        assert_eq!(reader.look(slot(1)), Some(seen));
+    }
+
+    #[test]
+    fn a_late_word_of_an_earlier_life_ends_no_later_one() {
+        let board = Board::create(9, 1).expect("memory");
+        board.begin(slot(1), APP, 0, 42, 100, State::Alive);
+        assert!(board.end(slot(1), State::Left, None, 5));
+        board.free(slot(1));
+        board.begin(slot(2), APP, 0, 43, 100, State::Alive);
+        assert!(!board.end(slot(1), State::Failed, Some(Evidence::Process), 6));
+        assert_eq!(board.look(slot(1)), None);
+        assert_eq!(board.look(slot(2)).map(|seen| seen.state), Some(State::Alive));
+    }
+
+    #[test]
+    fn memory_that_is_no_board_is_refused() {
+        let other = Page::create("martlet-test", WORDS).expect("memory");
+        let error = Board::open(other.for_readers().expect("a descriptor")).expect_err("no board");
+        assert!(error.to_string().contains("the board begins with 0x0"), "{error}");
+    }
+}

@@ -1,0 +1,214 @@
+//! The warden: two threads, and a third where there are other hosts.
+//!
+//! The *eye* sleeps on the death words of all threads that registered, and tells who monitors them. The *desk* serves programs: registration, what they ask, and
+//! the processes that are watched by descriptor. The eye takes no lock that the desk holds: what it needs to know the desk sends it. The *pulse*
+//! speaks with the wardens of other hosts.
+
+mod desk;
+mod eye;
+mod life;
+mod program;
+mod pulse;
+mod remote;
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use martlet_fabric::host::page::Page;
+use martlet_fabric::host::{WORDS_EACH, socket};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::board::Board;
+use crate::neighbours::Neighbours;
+use crate::place::{self, ListenError};
+use crate::wire::Answer;
+
+/// The most threads of a program that hold a death word.
+pub const MAX_ACTING: u16 = 64;
+/// How many words the eye sleeps on at most besides its bell. Threads beyond that are seen whenever it wakes, and with their process.
+pub const MAX_WATCHED_WORDS: usize = martlet_fabric::host::MAX_SLEEP_WORDS - 1;
+/// Words of the page that a program brings: its threads' death words.
+pub(crate) const LIFE_WORDS: usize = MAX_ACTING as usize * WORDS_EACH;
+
+/// Where a thread's death word stands on the page.
+pub(crate) fn death_word(index: u16) -> usize {
+    usize::from(index) * WORDS_EACH
+}
+
+/// How a warden is to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where programs find it.
+    pub socket: PathBuf,
+    /// Who may connect: the socket's mode.
+    pub mode: u32,
+    /// Other hosts, if there are any.
+    pub party: Option<Party>,
+}
+
+/// The wardens of several hosts, and the key that they share.
+#[derive(Clone)]
+pub struct Party {
+    /// Who they are.
+    pub neighbours: Neighbours,
+    /// The key.
+    pub key: [u8; 32],
+}
+
+impl std::fmt::Debug for Party {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Party").field("neighbours", &self.neighbours).finish_non_exhaustive()
+    }
+}
+
+/// Why a warden ended, or did not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It has no place.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The system refuses something.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// It cannot listen where others look for it.
+    #[error("cannot listen at {address}: {error}")]
+    Address {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Its eye cannot say that it dies.
+    #[error("the warden's own death word: {0}")]
+    Words(#[from] martlet_fabric::host::DeathWordsError),
+}
+
+pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> RunError {
+    move |error| RunError::System { what, error: error.into() }
+}
+
+/// A thread of the warden, for who places it on a core or in a scheduling class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thread {
+    /// It hears deaths, and wants to run at once.
+    Eye,
+    /// It serves programs.
+    Desk,
+    /// It speaks with other hosts, in time.
+    Pulse,
+}
+
+/// A warden that has its place, and is about to serve.
+#[derive(Debug)]
+pub struct Warden {
+    listener: place::Listener,
+    board: Board,
+    party: Option<(Party, Vec<UdpSocket>)>,
+}
+
+impl Warden {
+    /// Takes the warden's place on this host. From then on programs connect; they are served by [`Warden::run`].
+    ///
+    /// # Errors
+    /// When another warden has the place, or the system refuses.
+    pub fn new(options: &Options) -> Result<Warden, RunError> {
+        let listener = place::listen(&options.socket, options.mode)?;
+        let party = options.party.as_ref().map(|party| Ok::<_, RunError>((party.clone(), pulse::bind(party)?))).transpose()?;
+        let life = crate::random_number().map_err(system("cannot draw a random number"))?;
+        let board = Board::create(life, crate::now_ns()).map_err(system("cannot make the board"))?;
+        Ok(Warden { listener, board, party })
+    }
+
+    /// The warden's life.
+    pub fn life(&self) -> u64 {
+        self.board.life()
+    }
+
+    /// Serves until `stop` is readable. Every thread calls `begun` first, on itself. The calling thread is the desk.
+    ///
+    /// # Errors
+    /// When the system refuses what the warden cannot do without.
+    pub fn run(self, stop: BorrowedFd<'_>, begun: impl Fn(Thread) + Send + Sync) -> Result<(), RunError> {
+        let (board, bell) = (self.board, Page::create("martlet-bell", 1).map_err(system("cannot make the eye's bell"))?);
+        let heard = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("cannot make a descriptor for ends"))?;
+        let (heard, reports, told, news) = (Arc::new(heard), channel(), channel(), channel());
+        let (mut pulse, mut around) = (None, None);
+        if let Some((party, sockets)) = self.party {
+            let way = pulse::News { sender: news.0, stir: Arc::clone(&heard) };
+            let (beating, orders) = pulse::Pulse::new(&party, sockets, board.life(), way)?;
+            let hosts = party.neighbours.hosts.iter().map(|peer| peer.host);
+            around = Some((remote::Around::new(orders.clone(), party.neighbours.timeout_ns, hosts), orders));
+            pulse = Some(beating);
+        }
+        let orders = around.as_ref().map(|(_, orders)| orders.clone());
+        let eye = eye::Eye::new(
+            board.clone(),
+            bell.clone(),
+            told.1,
+            eye::Reports { sender: reports.0, stir: Arc::clone(&heard) },
+            orders.clone(),
+        );
+        let (started, starting) = channel();
+        std::thread::scope(|scope| {
+            let begun = &begun;
+            let tasks = eye::Tasks { sender: told.0, bell };
+            let eye = std::thread::Builder::new().name("warden-eye".into()).spawn_scoped(scope, move || {
+                begun(Thread::Eye);
+                eye.run(&started);
+            });
+            eye.map_err(system("cannot start a thread"))?;
+            let beats = pulse.map(|pulse| {
+                std::thread::Builder::new().name("warden-pulse".into()).spawn_scoped(scope, move || {
+                    begun(Thread::Pulse);
+                    pulse.run();
+                })
+            });
+            let outcome = match (beats.transpose(), starting.recv()) {
+                (Err(error), _) => Err(system("cannot start a thread")(error)),
+                (Ok(_), Ok(Ok(()))) => {
+                    begun(Thread::Desk);
+                    let desk = desk::Desk::new(self.listener, board, tasks.clone(), heard, around.map(|(around, _)| around));
+                    desk.and_then(|desk| desk.run(stop, &reports.1, &news.1))
+                }
+                (Ok(_), Ok(Err(error))) => Err(error.into()),
+                (Ok(_), Err(_)) => unreachable!("the eye says how it began"),
+            };
+            tasks.send(eye::Task::End);
+            if let Some(orders) = orders {
+                orders.send(pulse::Order::Leave);
+            }
+            outcome
+        })
+    }
+}
+
+/// The socket of a program, and its place on the board: who is told something.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    socket: OwnedFd,
+    index: u8,
+}
+
+impl Seat {
+    /// Tells the program something unasked. Returns whether it could be put into its socket: a program that does not read has missed it.
+    fn tell(&self, board: &Board, answer: &Answer) -> bool {
+        self.send(board, 0, answer, &[])
+    }
+
+    fn send(&self, board: &Board, number: u32, answer: &Answer, fds: &[BorrowedFd<'_>]) -> bool {
+        let is_sent = socket::send(&self.socket, &answer.encode(number), fds).is_ok();
+        if is_sent {
+            board.count_mail(self.index);
+        }
+        is_sent
+    }
+}

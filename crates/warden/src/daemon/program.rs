@@ -1,0 +1,90 @@
+//! A program that has connected, as the desk knows it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::sync::Arc;
+
+use martlet_fabric::host::page::Page;
+use martlet_protocol::basics::layout::life::{OWNER_DIED, TID_MASK};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+
+use super::{Seat, death_word};
+
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) seat: Arc<Seat>,
+    /// Whether it still has its end of the socket.
+    pub(super) is_connected: bool,
+    pub(super) pidfd: Arc<OwnedFd>,
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    pub(super) name: String,
+    /// What it brought with its Hello; before, it may ask nothing.
+    pub(super) page: Option<Page>,
+    /// Words of it that threads hold.
+    pub(super) words: BTreeSet<u16>,
+    /// The slot of the life that it has joined as.
+    pub(super) life: Option<u16>,
+    /// The slots of the lives that it monitors.
+    pub(super) monitors: BTreeSet<u16>,
+}
+
+/// Whether the process of a descriptor has ended.
+pub(super) fn has_ended(pidfd: impl AsFd) -> bool {
+    let pidfd = pidfd.as_fd();
+    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
+/// The number of the process that a descriptor names, in this PID namespace; 0 where it has none, or has ended.
+pub(super) fn pid_of(pidfd: &OwnedFd) -> io::Result<u32> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"));
+    let pid = pid.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the descriptor names no process"))?;
+    Ok(pid.trim().parse().unwrap_or(0))
+}
+
+impl Program {
+    /// Whether none of the threads whose words it holds is a thread of its process any more: another program runs there since an exec.
+    ///
+    /// The kernel marks the words of all threads that an exec ends. But the thread that calls exec takes the number of the process before its words are walked, and
+    /// where that is not its own already, they are found to be another's and are left as they were.
+    pub(super) fn is_another(&self) -> bool {
+        let Some(page) = &self.page else { return false };
+        // Numbers in words are those of the program's PID namespace, which has to be ours to be compared.
+        let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", self.pid)) else { return false };
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).map(|line| line.split_whitespace().count());
+        if numbers != Some(1) {
+            return false;
+        }
+        let values = self.words.iter().map(|word| page.load(death_word(*word)));
+        let held: Vec<u64> = values.filter(|value| value & (TID_MASK | OWNER_DIED) != 0).collect();
+        let is_gone = |value: &u64| {
+            let thread = format!("/proc/{}/task/{}", self.pid, value & TID_MASK);
+            value & OWNER_DIED != 0 || std::fs::metadata(thread).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        !held.is_empty() && held.iter().all(is_gone)
+    }
+}
+
+/// What a process calls itself.
+pub(super) fn name_of(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).map(|name| name.trim().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{PidfdFlags, pidfd_open};
+
+    #[test]
+    fn a_descriptor_of_no_process_is_told_from_one_that_is() {
+        let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).expect("our own");
+        assert_eq!(pid_of(&own).expect("a process"), std::process::id());
+        assert!(!has_ended(&own));
+        let other = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("a descriptor");
+        assert_eq!(pid_of(&other).expect_err("none").to_string(), "the descriptor names no process");
+    }
+}

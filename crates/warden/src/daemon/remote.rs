@@ -1,0 +1,143 @@
+//! The desk's part in what other hosts' wardens tell.
+
+use std::collections::BTreeMap;
+
+use martlet_protocol::detector::wardens::{AppLife, Certainty, Event, HostId, MAX_PATHS};
+
+use super::desk::Desk;
+use super::life::Life;
+use super::pulse::{Order, Orders};
+use crate::AppId;
+use crate::board::{Evidence, State};
+use crate::wire::{Answer, HostStatus};
+
+/// The other hosts, as the desk knows them.
+pub(super) struct Around {
+    orders: Orders,
+    timeout_ns: u64,
+    hosts: BTreeMap<HostId, Health>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Health {
+    is_silent: bool,
+    is_path_lost: [bool; MAX_PATHS],
+}
+
+impl Around {
+    pub(super) fn new(orders: Orders, timeout_ns: u64, hosts: impl Iterator<Item = HostId>) -> Around {
+        let unheard = Health { is_silent: true, is_path_lost: [false; MAX_PATHS] };
+        Around { orders, timeout_ns, hosts: hosts.map(|host| (host, unheard)).collect() }
+    }
+
+    /// The warden ends.
+    pub(super) fn leave(&self) {
+        self.orders.send(Order::Leave);
+    }
+
+    /// An application of this host is alive: others may monitor it.
+    pub(super) fn begin(&self, life: &Life, secret: [u8; 16]) {
+        self.orders.send(Order::Begin(AppLife { app: life.app.get(), incarnation: life.incarnation }, secret));
+    }
+
+    /// It is over.
+    pub(super) fn end(&self, life: &Life) {
+        self.orders.send(Order::End(AppLife { app: life.app.get(), incarnation: life.incarnation }, life.state == State::Failed));
+    }
+
+    pub(super) fn status(&self) -> impl Iterator<Item = HostStatus> {
+        self.hosts.iter().map(|(host, health)| HostStatus {
+            host: host.0,
+            is_silent: health.is_silent,
+            is_path_lost: health.is_path_lost,
+            timeout_ns: self.timeout_ns,
+        })
+    }
+}
+
+impl Desk {
+    /// For how long the host of an application may be silent; 0 for one of this host, and for one that has not been heard of.
+    pub(super) fn timeout_of(&self, life: &Life) -> u64 {
+        if life.host == 0 { 0 } else { self.around.as_ref().map_or(0, |around| around.timeout_ns) }
+    }
+
+    pub(super) fn take_news(&mut self, event: Event) {
+        match event {
+            Event::Alive(host, life) => self.remote_begins(host, life),
+            Event::Failed(host, life, certainty) => {
+                let evidence = match certainty {
+                    Certainty::Certified(_) => Evidence::Certificate,
+                    Certainty::Presumed => Evidence::Silence,
+                };
+                self.remote_ends(host, life, State::Failed, Some(evidence));
+            }
+            Event::Left(host, life) => self.remote_ends(host, life, State::Left, None),
+            Event::PathLost(host, path) | Event::PathBack(host, path) => {
+                let is_lost = matches!(event, Event::PathLost(..));
+                self.note(host, |health| health.is_path_lost[usize::from(path)] = is_lost);
+                tracing::warn!(host = host.0, path, is_lost, "a path to another host");
+                self.tell_of_host(host, &Answer::Redundancy { host: host.0, path, is_lost });
+            }
+            Event::Silent(host) | Event::Heard(host) => {
+                let is_silent = matches!(event, Event::Silent(_));
+                self.note(host, |health| health.is_silent = is_silent);
+                tracing::info!(host = host.0, is_silent, "another host");
+            }
+        }
+    }
+
+    fn note(&mut self, host: HostId, change: impl FnOnce(&mut Health)) {
+        if let Some(health) = self.around.as_mut().and_then(|around| around.hosts.get_mut(&host)) {
+            change(health);
+        }
+    }
+
+    /// Tells all programs that monitor an application of a host.
+    fn tell_of_host(&self, host: HostId, answer: &Answer) {
+        let of_host = self.lives.values().filter(|life| life.host == u32::from(host.0));
+        let programs: std::collections::BTreeSet<_> = of_host.flat_map(|life| life.monitors.keys().copied()).collect();
+        for program in programs.iter().filter_map(|id| self.programs.get(id)) {
+            program.seat.tell(&self.board, answer);
+        }
+    }
+
+    fn remote_begins(&mut self, host: HostId, life: AppLife) {
+        let Ok(app) = AppId::new(i64::from(life.app)) else { return };
+        let host = u32::from(host.0);
+        if let Some(index) = self.current(app) {
+            let known = &self.lives[&index];
+            if known.state == State::Alive && known.host == host && known.incarnation == life.incarnation {
+                return;
+            }
+            if known.state == State::Alive && known.host == host {
+                // Its warden has told of the end of the earlier life, or cannot.
+                self.end(index, State::Failed, Some(Evidence::Silence));
+            } else if known.state == State::Alive {
+                tracing::error!(%app, here = known.host, there = host, "an application is alive on two hosts; the second one is not taken");
+                return;
+            }
+        }
+        let slot = match self.slot_to_begin(app) {
+            Ok(slot) => slot,
+            Err(why) => return tracing::error!(%app, why, "an application of another host is not taken"),
+        };
+        let known = self.lives.get_mut(&slot.index).expect("its slot is taken");
+        let begun = Life { state: State::Alive, incarnation: life.incarnation, host, ..Life::awaited(slot, app) };
+        *known = begun.monitored_as(known);
+        self.board.begin(slot, app, host, life.incarnation, 0, State::Alive);
+        let timeout_ns = self.timeout_of(&self.lives[&slot.index]);
+        self.tell_monitors(slot.index, &Answer::TimeoutChanged { app, timeout_ns });
+    }
+
+    fn remote_ends(&mut self, host: HostId, life: AppLife, state: State, evidence: Option<Evidence>) {
+        let is_it = |known: &&Life| {
+            known.host == u32::from(host.0)
+                && known.incarnation == life.incarnation
+                && known.app.get() == life.app
+                && known.state == State::Alive
+        };
+        if let Some(index) = self.lives.values().find(is_it).map(|known| known.slot.index) {
+            self.end(index, state, evidence);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The warden of a host, and what programs use it by (FiDe sections 3.1 and 3.4; `docs/fide.md`).
+//!
+//! A warden is a small process. Programs of its host register with it over a Unix socket, and say which others they monitor. The kernel tells the warden that a
+//! thread or a process is gone, and the warden tells who monitors it, at once. It needs no privilege: threads that registered hold robust words, on which the
+//! kernel marks their death, and every process is watched by a descriptor, whether or not it has heard of wardens.
+//!
+//! | module | what stands there |
+//! |---|---|
+//! | [`client`] | the calls of the paper's Listing 1, for programs |
+//! | [`daemon`] | the warden itself |
+//! | [`board`] | what a warden shows in memory that programs read |
+//! | [`wire`] | the messages between a program and its warden |
+//! | [`place`] | where they meet |
+//! | [`neighbours`] | which other hosts a warden hears |
+//! | `packet` | what wardens of several hosts send each other |
+
+#![forbid(unsafe_code)]
+
+pub mod board;
+pub mod client;
+pub mod daemon;
+pub mod neighbours;
+mod packet;
+pub mod place;
+pub mod wire;
+
+/// The number by which applications name each other: the paper's `appid`. Applications choose theirs, from 1 to [`AppId::LAST_CHOSEN`]; higher ones are the
+/// warden's to give, to programs that are watched from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AppId(u32);
+
+/// A number that no application can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("application {0}; allowed are 1 to {last}, and from there to {most} those that a warden gave", last = AppId::LAST_CHOSEN, most = AppId::MAX)]
+pub struct BadAppId(pub i64);
+
+impl AppId {
+    /// The highest number that an application may choose.
+    pub const LAST_CHOSEN: u32 = 0x3fff_ffff;
+    /// The highest number of all: the paper's `int`.
+    pub const MAX: u32 = i32::MAX as u32;
+
+    /// The application of that number.
+    ///
+    /// # Errors
+    /// When no application can have it.
+    pub fn new(number: i64) -> Result<AppId, BadAppId> {
+        u32::try_from(number).ok().filter(|number| (1..=AppId::MAX).contains(number)).map(AppId).ok_or(BadAppId(number))
+    }
+
+    /// The number.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+
+    /// Whether an application may choose it.
+    pub fn is_chosen(self) -> bool {
+        self.0 <= AppId::LAST_CHOSEN
+    }
+}
+
+impl std::fmt::Display for AppId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The largest message that can ride on a heartbeat, in bytes, over Ethernet (FiDe section 3.1: the piggyback's size).
+pub const MAX_PIGGYBACK_BYTES: u32 = 1418;
+
+/// What a program asks of the one that it monitors, and what it is granted: the paper's `struct resources`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// How large a message the monitored application may add to a heartbeat, in bytes: at least so many are asked for, and granted up to
+    /// [`MAX_PIGGYBACK_BYTES`].
+    pub pbsize: u32,
+    /// How long the other's host may be silent before the application is presumed dead, in nanoseconds. 0 asks for the shortest that the warden's plan allows.
+    /// Granted is 0 where none is needed, since both applications are on one host: then nothing is ever presumed.
+    pub timeout_ns: u64,
+}
+
+/// CLOCK_MONOTONIC, in nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // Monotonic time is never negative.
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Random bytes of the system.
+pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(bytes)
+}
+
+/// A random number that is not 0: 0 stands for none.
+pub(crate) fn random_number() -> std::io::Result<u64> {
+    Ok(u64::from_le_bytes(random()?).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_no_application_can_have_are_refused_by_name() {
+        assert_eq!(
+            AppId::new(0).expect_err("none").to_string(),
+            "application 0; allowed are 1 to 1073741823, and from there to 2147483647 those that a warden gave"
+        );
+        assert_eq!(AppId::new(1 << 31), Err(BadAppId(1 << 31)));
+        assert_eq!(AppId::new(-1), Err(BadAppId(-1)));
+        assert!(AppId::new(1).is_ok_and(AppId::is_chosen));
+        assert!(!AppId::new(0x4000_0000).expect("the warden's").is_chosen());
+    }
+}

@@ -1,0 +1,167 @@
+//! What this test's executable is when a test starts it as a process of its own: a program that registers, one that knows of no warden, or a warden.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use martlet_warden::AppId;
+use martlet_warden::client::Warden;
+use martlet_warden::daemon;
+
+const ROLE: &str = "MARTLET_TEST_ROLE";
+const SOCKET: &str = "MARTLET_TEST_SOCKET";
+
+/// A process that a test started. It is killed when the test is over.
+pub struct Process {
+    child: Child,
+    orders: ChildStdin,
+    says: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// Starts one, and waits until it says that it is ready.
+    pub fn start(role: &str, socket: &Path) -> Process {
+        let mut command = Command::new(std::env::current_exe().expect("this executable"));
+        command.args(["--exact", "child::plays_its_role", "--nocapture", "--test-threads=1"]).env(ROLE, role).env(SOCKET, socket);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let orders = child.stdin.take().expect("piped");
+        let says = BufReader::new(child.stdout.take().expect("piped"));
+        let mut process = Process { child, orders, says };
+        process.await_line("ready");
+        process
+    }
+
+    pub fn await_line(&mut self, wanted: &str) {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let len = self.says.read_line(&mut line).expect("it speaks text");
+            assert!(len > 0, "it ended before it said `{wanted}`");
+            if line.trim_end().ends_with(wanted) {
+                return;
+            }
+        }
+    }
+
+    pub fn order(&mut self, what: &str) {
+        writeln!(self.orders, "{what}").expect("it listens");
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid()).expect("a process");
+        rustix::process::kill_process(pid, signal).expect("it is ours");
+    }
+
+    pub fn kill(mut self) {
+        self.child.kill().expect("it is ours");
+        self.child.wait().expect("it is ours");
+    }
+
+    pub fn await_end(mut self) {
+        self.child.wait().expect("it is ours");
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("it is ours").is_none()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn ready() {
+    // Below the test harness's own line.
+    println!("\nready");
+}
+
+#[test]
+fn plays_its_role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let socket = std::env::var(SOCKET).expect("set with the role");
+    let socket = Path::new(&socket);
+    let words: Vec<&str> = role.split(' ').collect();
+    match words[..] {
+        ["plain"] => {
+            ready();
+            obey(None);
+        }
+        ["joins", app] => {
+            let mut warden = Warden::connect(socket, "child").expect("a warden");
+            warden.join(AppId::new(app.parse().expect("a number")).expect("in range")).expect("free");
+            let _acting = warden.threads().act().expect("a word");
+            ready();
+            obey(Some(&mut warden));
+        }
+        ["joins-without-words", app] => {
+            let mut warden = Warden::connect(socket, "child").expect("a warden");
+            warden.join(AppId::new(app.parse().expect("a number")).expect("in range")).expect("free");
+            ready();
+            obey(Some(&mut warden));
+        }
+        ["warden"] => {
+            let options = daemon::Options { socket: socket.into(), mode: 0o600, party: None };
+            let warden = daemon::Warden::new(&options).expect("the place is free");
+            ready();
+            let (never, _end) = std::os::unix::net::UnixStream::pair().expect("sockets");
+            warden.run(std::os::fd::AsFd::as_fd(&never), |_| ()).expect("it serves");
+        }
+        _ => panic!("no such role: {role}"),
+    }
+}
+
+/// Does what it is told, line by line, until it is told to end.
+fn obey(mut warden: Option<&mut Warden>) {
+    let mut second = None;
+    for line in std::io::stdin().lines() {
+        match line.expect("text").as_str() {
+            "exit" => std::process::exit(0),
+            "quit" => warden.as_mut().expect("registered").quit().expect("it has joined"),
+            "segfault" => {
+                let _ = rustix::process::setrlimit(
+                    rustix::process::Resource::Core,
+                    rustix::process::Rlimit { current: Some(0), maximum: Some(0) },
+                );
+                // The runtime's handler takes the first, which comes of no access, and leaves the second to the system.
+                for _ in 0..2 {
+                    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::SEGV).expect("our own");
+                }
+            }
+            "exec" => {
+                let error = std::os::unix::process::CommandExt::exec(Command::new("sleep").arg("1000"));
+                panic!("no sleep: {error}");
+            }
+            "second thread" => {
+                let threads = warden.as_ref().expect("registered").threads();
+                let (orders, told) = std::sync::mpsc::channel::<()>();
+                let (acts, acting) = std::sync::mpsc::channel();
+                let thread = std::thread::spawn(move || {
+                    let held = threads.act().expect("a word");
+                    acts.send(()).expect("awaited");
+                    told.recv().expect("told to end");
+                    std::mem::forget(held);
+                });
+                acting.recv().expect("it acts");
+                second = Some((orders, thread));
+            }
+            "end second thread" => {
+                let (orders, thread) = second.take().expect("there is one");
+                orders.send(()).expect("it waits");
+                thread.join().expect("it ends well");
+            }
+            other => {
+                let message = other.strip_prefix("send ").unwrap_or_else(|| panic!("no such order: {other}"));
+                let warden = warden.as_mut().expect("registered");
+                warden.piggyback(message.as_bytes()).expect("allowed");
+            }
+        }
+        println!("done");
+    }
+}

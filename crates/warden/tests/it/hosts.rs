@@ -1,0 +1,168 @@
+//! Two hosts: two wardens in this process, that hear each other over two paths of the loopback device.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+
+use martlet_protocol::detector::wardens::HostId;
+use martlet_warden::Resources;
+use martlet_warden::board::{Evidence, State};
+use martlet_warden::client::Warden;
+use martlet_warden::daemon::{self, Party};
+use martlet_warden::neighbours::{Neighbour, Neighbours};
+
+use crate::child::Process;
+use crate::world::{Diary, Told, app, scratch, state};
+
+/// So long that no busy machine makes a heartbeat late by it: what is tested is what is told, not how soon.
+const TIMEOUT_NS: u64 = 3_000_000_000;
+
+struct Host {
+    socket: PathBuf,
+    party: Party,
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Host {
+    fn start(&mut self) {
+        let options = daemon::Options { socket: self.socket.clone(), mode: 0o600, party: Some(self.party.clone()) };
+        let warden = daemon::Warden::new(&options).expect("the place and the ports are free");
+        let (stop, stopped) = UnixStream::pair().expect("sockets");
+        self.stop = Some(stop);
+        self.thread = Some(std::thread::spawn(move || warden.run(stopped.as_fd(), |_| ()).expect("it serves")));
+    }
+
+    fn stop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("it ends well");
+        }
+    }
+
+    fn connect(&self) -> Warden {
+        Warden::connect(&self.socket, "test").expect("a warden")
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Ports of this machine that nobody has just now, for two paths of two hosts.
+fn ports() -> [[SocketAddr; 2]; 2] {
+    let sockets: Vec<UdpSocket> = (0..4).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port")).collect();
+    let address = |at: usize| sockets[at].local_addr().expect("bound");
+    [[address(0), address(1)], [address(2), address(3)]]
+}
+
+fn hosts(keys: [[u8; 32]; 2]) -> [Host; 2] {
+    let (ports, dir) = (ports(), scratch());
+    let host = |own: usize| {
+        let other = Neighbour { host: HostId(2 - own as u16), addresses: ports[1 - own].to_vec() };
+        let neighbours = Neighbours {
+            host: HostId(own as u16 + 1),
+            listen: ports[own].to_vec(),
+            interval_ns: 1_000_000,
+            timeout_ns: TIMEOUT_NS,
+            hosts: vec![other],
+            key_file: PathBuf::new(),
+        };
+        let mut host =
+            Host { socket: dir.join(format!("{own}.sock")), party: Party { neighbours, key: keys[own] }, stop: None, thread: None };
+        host.start();
+        host
+    };
+    [host(0), host(1)]
+}
+
+#[test]
+fn a_death_on_another_host_is_certain() {
+    let [here, there] = hosts([[7; 32]; 2]);
+    let mut warden = here.connect();
+    warden.monitor(app(7), Resources { pbsize: 10, timeout_ns: 0 }).expect("awaited");
+    let process = Process::start("joins 7", &there.socket);
+    while state(&mut warden, app(7)) != State::Alive {
+        std::thread::yield_now();
+    }
+    let granted = warden.monitor(app(7), Resources { pbsize: 10, timeout_ns: 1 }).expect("granted");
+    assert_eq!(granted, Resources { pbsize: 0, timeout_ns: TIMEOUT_NS });
+    process.kill();
+    let (failed, failure) = Diary::hearing().failure(&mut warden);
+    assert_eq!((failed, failure.evidence), (app(7), Evidence::Certificate));
+    // And again, in the next life.
+    warden.monitor(app(7), Resources::default()).expect("awaited");
+    let mut process = Process::start("joins 7", &there.socket);
+    process.order("quit");
+    process.await_line("done");
+    let mut diary = Diary::hearing();
+    while !diary.0.contains(&Told::Left(app(7))) {
+        assert!(!matches!(diary.0.last(), Some(Told::Failure(..))), "{:?}", diary.0);
+        warden.poll(Some(std::time::Duration::from_secs(1)), &mut diary).expect("it waits");
+    }
+}
+
+#[test]
+fn an_application_is_alive_on_one_host_only() {
+    let [here, there] = hosts([[7; 32]; 2]);
+    let _process = Process::start("joins 7", &there.socket);
+    let mut warden = here.connect();
+    while state(&mut warden, app(7)) != State::Alive {
+        std::thread::yield_now();
+    }
+    let error = warden.join(app(7)).expect_err("it is alive").to_string();
+    assert_eq!(error, "the warden refuses: application 7 is alive already, on host 2");
+}
+
+#[test]
+fn a_warden_that_ends_in_order_and_one_that_is_restarted_fail_nobody() {
+    let [here, mut there] = hosts([[7; 32]; 2]);
+    let process = Process::start("joins 7", &there.socket);
+    let mut warden = here.connect();
+    warden.monitor(app(7), Resources::default()).expect("awaited");
+    while state(&mut warden, app(7)) != State::Alive {
+        std::thread::yield_now();
+    }
+    there.stop();
+    let mut diary = Diary::hearing();
+    while diary.0.last() != Some(&Told::Left(app(7))) {
+        assert!(!matches!(diary.0.last(), Some(Told::Failure(..))), "{:?}", diary.0);
+        warden.poll(Some(std::time::Duration::from_secs(1)), &mut diary).expect("it waits");
+    }
+    there.start();
+    let mut local = there.connect();
+    local.adopt(app(8), process.pid()).expect("it runs");
+    warden.monitor(app(8), Resources::default()).expect("awaited");
+    while state(&mut warden, app(8)) != State::Alive {
+        std::thread::yield_now();
+    }
+    process.kill();
+    assert_eq!(diary.failure(&mut warden).1.evidence, Evidence::Certificate);
+}
+
+#[test]
+fn a_host_with_another_key_is_not_heard_and_neither_is_garbage() {
+    let [here, there] = hosts([[7; 32], [8; 32]]);
+    let process = Process::start("joins 7", &there.socket);
+    let mut warden = here.connect();
+    warden.monitor(app(7), Resources::default()).expect("awaited");
+    let noise = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    for (length, address) in (0..1_400).zip(here.party.neighbours.listen.iter().cycle()) {
+        noise.send_to(&vec![2u8; length], address).expect("sent");
+        let mut packet = vec![0x02, 0x57, 2, 0];
+        packet.resize(length.max(4), 3);
+        noise.send_to(&packet, address).expect("sent");
+    }
+    process.kill();
+    // The warden answers this after it has read those.
+    for _ in 0..100 {
+        let (apps, hosts) = warden.status().expect("it answers");
+        assert_eq!(apps.iter().map(|one| one.state).collect::<Vec<_>>(), [State::Awaited]);
+        assert!(hosts[0].is_silent);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,9 @@
+//! Wardens and programs as real processes: killed, stopped, ending, and replaced by others.
+
+mod child;
+mod ends;
+mod hosts;
+mod refusals;
+mod restart;
+mod traffic;
+mod world;

@@ -1,0 +1,102 @@
+//! The warden itself dies.
+
+use martlet_warden::Resources;
+use martlet_warden::board::{Evidence, State};
+use martlet_warden::client::Warden;
+
+use crate::child::Process;
+use crate::world::{Diary, Told, app, scratch, state};
+
+/// Polls until the program has registered with the next warden, and returns what else it was told.
+fn back(diary: &mut Diary, warden: &mut Warden) -> Vec<Told> {
+    let mut before = Vec::new();
+    loop {
+        match diary.next(warden) {
+            Told::WardenBack(registered) => {
+                assert_eq!(registered, Ok(()));
+                return before;
+            }
+            told => before.push(told),
+        }
+    }
+}
+
+#[test]
+fn what_dies_while_there_is_no_warden_is_told_by_its_process() {
+    let dir = scratch();
+    let socket = dir.join("warden.sock");
+    let first = Process::start("warden", &socket);
+    let (process, plain) = (Process::start("joins 7", &socket), Process::start("plain", &socket));
+    let mut warden = Warden::connect(&socket, "test").expect("a warden");
+    warden.monitor(app(7), Resources::default()).expect("granted");
+    let number = warden.monitor_process(plain.pid()).expect("it runs");
+    first.kill();
+    let mut diary = Diary::default();
+    assert_eq!(diary.next(&mut warden), Told::WardenLost);
+    assert!(warden.monitor(app(9), Resources::default()).is_err());
+    process.kill();
+    let (failed, failure) = diary.failure(&mut warden);
+    assert_eq!((failed, failure.evidence), (app(7), Evidence::Process));
+    plain.kill();
+    assert_eq!(diary.failure(&mut warden).0, number);
+    // The place is free in spite of what the dead one left there.
+    let _second = Process::start("warden", &socket);
+    assert_eq!(back(&mut diary, &mut warden), []);
+    assert_eq!(warden.status().expect("it answers").0, []);
+    std::fs::remove_dir_all(dir).expect("our own");
+}
+
+#[test]
+fn programs_register_again_with_the_next_warden_and_are_watched_as_before() {
+    let dir = scratch();
+    let socket = dir.join("warden.sock");
+    let mut daemon = Process::start("warden", &socket);
+    let mut own = Warden::connect(&socket, "own").expect("a warden");
+    let incarnation = own.join(app(1)).expect("free");
+    let _acting = own.threads().act().expect("a word");
+    let silent = Process::start("joins 7", &socket);
+    let mut warden = Warden::connect(&socket, "test").expect("a warden");
+    for number in [1, 7] {
+        warden.monitor(app(number), Resources::default()).expect("granted");
+    }
+    let (mut diary, mut own_diary) = (Diary::default(), Diary::default());
+    for _ in 0..20 {
+        let life = warden.board().expect("a warden").life();
+        daemon.kill();
+        daemon = Process::start("warden", &socket);
+        // In either order: who monitors may come before who is monitored.
+        assert_eq!(back(&mut diary, &mut warden), [Told::WardenLost]);
+        back(&mut own_diary, &mut own);
+        assert_ne!(warden.board().expect("a warden").life(), life);
+        let (apps, _) = warden.status().expect("it answers");
+        let one = apps.iter().find(|one| one.app == app(1)).expect("registered");
+        assert_eq!((one.state, one.incarnation, one.words), (State::Alive, incarnation, 1));
+        // It does not poll, and is watched all the same.
+        assert_eq!(state(&mut warden, app(7)), State::Alive);
+    }
+    silent.kill();
+    assert_eq!(diary.failure(&mut warden).0, app(7));
+    own.quit().expect("joined");
+    assert_eq!(diary.next(&mut warden), Told::Left(app(1)));
+    std::fs::remove_dir_all(dir).expect("our own");
+}
+
+#[test]
+fn a_life_that_quit_while_no_warden_was_there_is_not_taken_for_the_next_one() {
+    let dir = scratch();
+    let socket = dir.join("warden.sock");
+    let daemon = Process::start("warden", &socket);
+    let mut own = Warden::connect(&socket, "own").expect("a warden");
+    own.join(app(1)).expect("free");
+    let mut warden = Warden::connect(&socket, "test").expect("a warden");
+    warden.monitor(app(1), Resources::default()).expect("granted");
+    daemon.kill();
+    assert!(own.quit().is_err(), "nobody is told");
+    let _daemon = Process::start("warden", &socket);
+    let (mut diary, mut own_diary) = (Diary::default(), Diary::default());
+    back(&mut diary, &mut warden);
+    back(&mut own_diary, &mut own);
+    own.join(app(1)).expect("the same process, a new life");
+    assert_eq!(diary.next(&mut warden), Told::Left(app(1)));
+    std::fs::remove_dir_all(dir).expect("our own");
+}
