@@ -6,6 +6,7 @@ use martlet_protocol::basics::layout::{self, Sizes};
 use martlet_protocol::detector::heartbeat::Thresholds;
 use martlet_protocol::engine::{Dare, Durable, Engine as _, Mu, PrimaryBackup, dare, mu, primary_backup};
 use martlet_protocol::membership::{self, ClockBounds, Roles};
+use martlet_protocol::replica::Settings;
 use martlet_protocol::with_engine;
 
 use crate::config::{Cluster, DurabilityKind};
@@ -30,36 +31,39 @@ impl NodeEngine for PrimaryBackup {
     }
 }
 
+/// What engines with a log and a leader of their own choosing share.
+fn shared(cluster: &Cluster, sizes: Sizes) -> Settings {
+    let config = cluster.config();
+    let election = cluster.election();
+    let (beat_ns, timeout_ns) = (election.heartbeat_us * 1_000, config.detector.broadcast_timeout_us * 1_000);
+    Settings {
+        log_ring_bytes: sizes.log_ring_bytes,
+        // What can be proposed has to fit here too.
+        state_ring_bytes: sizes.log_ring_bytes,
+        execution: config.execution,
+        heartbeat_interval_ns: beat_ns,
+        thresholds: Thresholds { cap: election.cap, failure: election.failure, recovery: election.recovery },
+        // A leader that gets nowhere for as long as a silence may last does not take itself for alive.
+        fate_beats: u32::try_from(timeout_ns / (beat_ns / 2)).unwrap_or(u32::MAX).max(1),
+        silence_ns: timeout_ns,
+        // It wakes up for its own heart, four times as often: whoever is later than this was kept from running. Not just twice: a virtual machine that idles may take
+        // half a beat to wake up, and who takes every one of its looks for a stall never sees anything.
+        stall_ns: 2 * beat_ns,
+        // Where a death word proves little, and a look at it is a request, it is no use to ask all the time.
+        death_interval_ns: if config.fabric.traits().certain_deaths { 0 } else { beat_ns },
+        teach_patience_ns: timeout_ns,
+        ..Settings::default()
+    }
+}
+
 impl NodeEngine for Mu {
     fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> mu::Config {
-        let config = cluster.config();
-        let election = cluster.election();
-        let (beat_ns, timeout_ns) = (election.heartbeat_us * 1_000, config.detector.broadcast_timeout_us * 1_000);
-        let log_ring_bytes = sizes.log_ring_bytes;
-        mu::Config {
-            log_ring_bytes,
-            // What can be proposed has to fit here too.
-            state_ring_bytes: log_ring_bytes,
-            secret,
-            execution: config.execution,
-            durability: match config.durability.mode {
-                DurabilityKind::Memory => mu::Durability::Memory,
-                DurabilityKind::Async => mu::Durability::Async,
-                DurabilityKind::Sync => mu::Durability::Sync,
-            },
-            heartbeat_interval_ns: beat_ns,
-            thresholds: Thresholds { cap: election.cap, failure: election.failure, recovery: election.recovery },
-            // A leader that gets nowhere for as long as a silence may last does not take itself for alive.
-            fate_beats: u32::try_from(timeout_ns / (beat_ns / 2)).unwrap_or(u32::MAX).max(1),
-            silence_ns: timeout_ns,
-            // It wakes up for its own heart, four times as often: whoever is later than this was kept from running. Not just twice: a virtual machine that idles may take
-            // half a beat to wake up, and who takes every one of its looks for a stall never sees anything.
-            stall_ns: 2 * beat_ns,
-            // Where a death word proves little, and a look at it is a request, it is no use to ask all the time.
-            death_interval_ns: if cluster.config().fabric.traits().certain_deaths { 0 } else { beat_ns },
-            teach_patience_ns: timeout_ns,
-            ..mu::Config::default()
-        }
+        let durability = match cluster.config().durability.mode {
+            DurabilityKind::Memory => mu::Durability::Memory,
+            DurabilityKind::Async => mu::Durability::Async,
+            DurabilityKind::Sync => mu::Durability::Sync,
+        };
+        mu::Config { shared: shared(cluster, sizes), secret, durability, ..mu::Config::default() }
     }
 
     fn without_disk(config: mu::Config) -> mu::Config {
@@ -69,27 +73,10 @@ impl NodeEngine for Mu {
 
 impl NodeEngine for Dare {
     fn config(cluster: &Cluster, sizes: Sizes, _: u64) -> dare::Config {
-        let config = cluster.config();
-        let election = cluster.election();
-        let (beat_ns, timeout_ns) = (election.heartbeat_us * 1_000, config.detector.broadcast_timeout_us * 1_000);
-        let log_ring_bytes = sizes.log_ring_bytes;
-        dare::Config {
-            log_ring_bytes,
-            // What can be proposed has to fit here too.
-            state_ring_bytes: log_ring_bytes,
-            execution: config.execution,
-            heartbeat_interval_ns: beat_ns,
-            thresholds: Thresholds { cap: election.cap, failure: election.failure, recovery: election.recovery },
-            fate_beats: u32::try_from(timeout_ns / (beat_ns / 2)).unwrap_or(u32::MAX).max(1),
-            silence_ns: timeout_ns,
-            stall_ns: 2 * beat_ns,
-            death_interval_ns: if config.fabric.traits().certain_deaths { 0 } else { beat_ns },
-            // A vote takes a wake-up or two of each voter. A candidate that waits for less is in its own way.
-            election_ns: (4 * beat_ns).max(dare::Config::default().election_ns),
-            rank_ns: beat_ns.max(dare::Config::default().rank_ns),
-            teach_patience_ns: timeout_ns,
-            ..dare::Config::default()
-        }
+        let (shared, usual) = (shared(cluster, sizes), dare::Config::default());
+        let beat_ns = shared.heartbeat_interval_ns;
+        // A vote takes a wake-up or two of each voter. A candidate that waits for less is in its own way.
+        dare::Config { shared, election_ns: (4 * beat_ns).max(usual.election_ns), rank_ns: beat_ns.max(usual.rank_ns) }
     }
 }
 

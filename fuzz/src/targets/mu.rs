@@ -15,8 +15,7 @@ use martlet_protocol::engine::mu::layout::{
 };
 use martlet_protocol::engine::mu::{Config, Durability, Event, Group};
 use martlet_protocol::membership::{Member, Roles, View};
-use martlet_protocol::replica::Execution;
-use martlet_protocol::replica::Standing;
+use martlet_protocol::replica::{Execution, Settings, Standing};
 
 use super::input::Input;
 use super::machine::{Gaps, Machine};
@@ -31,25 +30,27 @@ pub(super) fn run(data: &[u8]) {
     let mut input = Input(data);
     let choice = input.u8();
     let config = Config {
-        log_ring_bytes: RING_BYTES,
-        state_ring_bytes: RING_BYTES,
+        shared: Settings {
+            log_ring_bytes: RING_BYTES,
+            state_ring_bytes: RING_BYTES,
+            execution: if choice & 4 == 0 { Execution::Committed } else { Execution::Speculative },
+            backlog_bytes: 1000,
+            batch_bytes: 100,
+            flush_idle_ns: 10_000,
+            nudge_records: 4,
+            heartbeat_interval_ns: 10_000,
+            background_ns: 1_000,
+            fate_beats: 100,
+            silence_ns: 1_000_000,
+            stall_ns: 100_000,
+            death_interval_ns: 4_000,
+            teach_patience_ns: 100_000,
+            transfer_budget_bytes: 100,
+            ..Settings::default()
+        },
         secret: 0x5ec2e7,
-        execution: if choice & 4 == 0 { Execution::Committed } else { Execution::Speculative },
         durability: if choice & 8 == 0 { Durability::Memory } else { Durability::Sync },
-        backlog_bytes: 1000,
-        batch_bytes: 100,
-        flush_idle_ns: 10_000,
-        nudge_records: 4,
-        heartbeat_interval_ns: 10_000,
-        background_ns: 1_000,
-        fate_beats: 100,
-        silence_ns: 1_000_000,
-        stall_ns: 100_000,
-        death_interval_ns: 4_000,
         retry_ns: 5_000,
-        teach_patience_ns: 100_000,
-        transfer_budget_bytes: 100,
-        ..Config::default()
     };
     let mut fabric = OwnMemory::default();
     let mut spec = RegionSpec::default();

@@ -13,11 +13,10 @@ use martlet_node::{clock, sched};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::engine::{Dare, Engine, Mu, PrimaryBackup, dare, mu, primary_backup};
 use martlet_protocol::membership::{Member, Roles, View};
-use martlet_protocol::replica::Execution;
 use martlet_protocol::replica::backlog::{COMMAND_HEADER_BYTES, HEADER_BYTES};
 use martlet_protocol::replica::group::Group;
 use martlet_protocol::replica::journal::SnapshotStep;
-use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
+use martlet_protocol::replica::{Execution, Settings, Standing, StateMachine, UnreadablePart};
 
 use super::endpoint::{self, Endpoint, Place};
 
@@ -99,6 +98,11 @@ impl Disk {
     }
 }
 
+/// Settings under which nothing is executed, before or after.
+fn unexecuted() -> Settings {
+    Settings { execution: Execution::Speculative, ..Settings::default() }
+}
+
 impl Alone for Mu {
     const BATCHES: bool = true;
 
@@ -112,13 +116,12 @@ impl Alone for Mu {
             DurabilityKind::Async => mu::Durability::Async,
             DurabilityKind::Sync => mu::Durability::Sync,
         };
-        // Nothing is executed, before or after.
-        let config = mu::Config { execution: Execution::Speculative, secret, durability, ..mu::Config::default() };
+        let mut config = mu::Config { shared: unexecuted(), secret, durability, ..mu::Config::default() };
         // A reign begins with a sync: it must not end for a pause that is shorter than that.
-        match durability {
-            mu::Durability::Memory => config,
-            _ => mu::Config { heartbeat_interval_ns: 20_000_000, stall_ns: 10_000_000, ..config },
+        if durability != mu::Durability::Memory {
+            (config.heartbeat_interval_ns, config.stall_ns) = (20_000_000, 10_000_000);
         }
+        config
     }
 
     #[inline]
@@ -158,8 +161,7 @@ impl Alone for Dare {
     }
 
     fn settings(_: u64, _: DurabilityKind) -> dare::Config {
-        // Nothing is executed, before or after.
-        dare::Config { execution: Execution::Speculative, ..dare::Config::default() }
+        dare::Config { shared: unexecuted(), ..dare::Config::default() }
     }
 
     fn founding(node: u16, config: dare::Config) -> Dare {

@@ -13,6 +13,7 @@ pub mod part;
 pub mod patience;
 pub mod record;
 pub mod release;
+mod settings;
 pub mod watch;
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse};
@@ -20,6 +21,7 @@ use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse};
 pub use error::ConfigError;
 pub use execution::Execution;
 pub use part::{PartFault, REST_NS};
+pub use settings::Settings;
 
 use crate::basics::layout::Sizes;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};

@@ -16,7 +16,7 @@ use martlet_protocol::basics::layout::LOG_LANE;
 use martlet_protocol::basics::{LogIndex, ProcessId, RETURN_BITS, Time};
 use martlet_protocol::engine::mu::layout::{LOG, PERMISSION_LANE, SCRATCH, SCRATCH_WORDS_BYTES, STATE_LANE, WORDS, permission, words};
 use martlet_protocol::engine::mu::{Config, Event, Group, Mu};
-use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
+use martlet_protocol::replica::{Settings, Standing, StateMachine, UnreadablePart};
 
 /// The leader, the one that would be, and the one that grants.
 pub const PROCESSES: usize = 3;
@@ -336,19 +336,22 @@ impl Model {
     pub fn new(retries: bool) -> Model {
         let states = |_| {
             let config = Config {
-                log_ring_bytes: RING_BYTES,
-                state_ring_bytes: RING_BYTES,
-                flush_idle_ns: NEVER_NS,
-                nudge_records: u32::MAX,
-                nudge_gap_ns: 0,
-                heartbeat_interval_ns: HEARTBEAT_NS,
-                background_ns: 0,
-                fate_beats: u32::MAX,
-                silence_ns: SILENCE_NS,
-                stall_ns: NEVER_NS,
-                death_interval_ns: NEVER_NS,
+                shared: Settings {
+                    log_ring_bytes: RING_BYTES,
+                    state_ring_bytes: RING_BYTES,
+                    flush_idle_ns: NEVER_NS,
+                    nudge_records: u32::MAX,
+                    nudge_gap_ns: 0,
+                    heartbeat_interval_ns: HEARTBEAT_NS,
+                    background_ns: 0,
+                    fate_beats: u32::MAX,
+                    silence_ns: SILENCE_NS,
+                    stall_ns: NEVER_NS,
+                    death_interval_ns: NEVER_NS,
+                    teach_patience_ns: NEVER_NS,
+                    ..Settings::default()
+                },
                 retry_ns: if retries { 1 } else { NEVER_NS },
-                teach_patience_ns: NEVER_NS,
                 ..Config::default()
             };
             let mut states = States {

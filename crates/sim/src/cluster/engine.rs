@@ -4,7 +4,7 @@
 use martlet_protocol::basics::{LogIndex, ProcessId, ballot};
 use martlet_protocol::detector::heartbeat::Thresholds;
 use martlet_protocol::engine::{self, Dare, Mu, PrimaryBackup, dare, mu, primary_backup};
-use martlet_protocol::replica::group::Group;
+use martlet_protocol::replica::{self, group::Group};
 
 use super::settings::Settings;
 
@@ -120,32 +120,35 @@ fn has(group: &Group, id: ProcessId) -> bool {
 /// The smallest log in which a majority's open entries fit whatever the simulated store writes.
 const LEAST_LOG_BYTES: usize = 1 << 14;
 
+/// What engines with a log and a leader share.
+fn shared(settings: &Settings) -> replica::Settings {
+    let beat = settings.heartbeat_interval_ns;
+    replica::Settings {
+        log_ring_bytes: settings.log_ring_bytes.max(LEAST_LOG_BYTES),
+        state_ring_bytes: LEAST_LOG_BYTES,
+        execution: settings.execution,
+        backlog_bytes: settings.log_ring_bytes,
+        batch_bytes: settings.transfer_budget_bytes,
+        flush_idle_ns: settings.flush_idle_ns,
+        nudge_records: 4,
+        nudge_gap_ns: 2 * settings.flush_idle_ns,
+        heartbeat_interval_ns: beat,
+        background_ns: 1_000,
+        thresholds: Thresholds::default(),
+        fate_beats: 100,
+        silence_ns: settings.broadcast_timeout_ns,
+        stall_ns: beat,
+        death_interval_ns: 0,
+        teach_patience_ns: settings.broadcast_timeout_ns,
+        // Nobody waits for a learner, and the log goes on meanwhile: it has to be given the state faster than the log comes round.
+        transfer_budget_bytes: LEAST_LOG_BYTES / 2 + settings.transfer_budget_bytes,
+    }
+}
+
 impl Engine for Mu {
     fn config(settings: &Settings, _: bool, secret: u64) -> mu::Config {
-        let beat = settings.heartbeat_interval_ns;
-        mu::Config {
-            log_ring_bytes: settings.log_ring_bytes.max(LEAST_LOG_BYTES),
-            state_ring_bytes: LEAST_LOG_BYTES,
-            secret,
-            execution: settings.execution,
-            durability: if settings.disks.is_some() { mu::Durability::Sync } else { mu::Durability::Memory },
-            backlog_bytes: settings.log_ring_bytes,
-            batch_bytes: settings.transfer_budget_bytes,
-            flush_idle_ns: settings.flush_idle_ns,
-            nudge_records: 4,
-            nudge_gap_ns: 2 * settings.flush_idle_ns,
-            heartbeat_interval_ns: beat,
-            background_ns: 1_000,
-            thresholds: Thresholds::default(),
-            fate_beats: 100,
-            silence_ns: settings.broadcast_timeout_ns,
-            stall_ns: beat,
-            death_interval_ns: 0,
-            retry_ns: beat / 4,
-            teach_patience_ns: settings.broadcast_timeout_ns,
-            // Nobody waits for a learner: it has to be taught faster than the log comes round.
-            transfer_budget_bytes: LEAST_LOG_BYTES / 2 + settings.transfer_budget_bytes,
-        }
+        let durability = if settings.disks.is_some() { mu::Durability::Sync } else { mu::Durability::Memory };
+        mu::Config { shared: shared(settings), secret, durability, retry_ns: settings.heartbeat_interval_ns / 4 }
     }
 
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {
@@ -175,28 +178,7 @@ impl Engine for Mu {
 impl Engine for Dare {
     fn config(settings: &Settings, _: bool, _: u64) -> dare::Config {
         let beat = settings.heartbeat_interval_ns;
-        dare::Config {
-            log_ring_bytes: settings.log_ring_bytes.max(LEAST_LOG_BYTES),
-            state_ring_bytes: LEAST_LOG_BYTES,
-            execution: settings.execution,
-            backlog_bytes: settings.log_ring_bytes,
-            batch_bytes: settings.transfer_budget_bytes,
-            flush_idle_ns: settings.flush_idle_ns,
-            nudge_records: 4,
-            nudge_gap_ns: 2 * settings.flush_idle_ns,
-            heartbeat_interval_ns: beat,
-            thresholds: Thresholds::default(),
-            background_ns: 1_000,
-            fate_beats: 100,
-            silence_ns: settings.broadcast_timeout_ns,
-            stall_ns: beat,
-            death_interval_ns: 0,
-            election_ns: beat,
-            rank_ns: beat / 2,
-            teach_patience_ns: settings.broadcast_timeout_ns,
-            // The log goes on meanwhile.
-            transfer_budget_bytes: LEAST_LOG_BYTES / 2 + settings.transfer_budget_bytes,
-        }
+        dare::Config { shared: shared(settings), election_ns: beat, rank_ns: beat / 2 }
     }
 
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {

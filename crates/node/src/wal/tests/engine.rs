@@ -6,7 +6,7 @@ use martlet_protocol::basics::{LogIndex, ProcessId, RETURN_BITS, Time};
 use martlet_protocol::engine::Engine as _;
 use martlet_protocol::engine::mu::{Config, Durability, Group, Mu};
 use martlet_protocol::replica::journal::SnapshotStep;
-use martlet_protocol::replica::{Standing, StateMachine, UnreadablePart};
+use martlet_protocol::replica::{Settings, Standing, StateMachine, UnreadablePart};
 
 use super::super::{Log, Pace, Wal, recover};
 use super::memory::MemoryDisk;
@@ -51,7 +51,8 @@ struct Alone {
 }
 
 fn config() -> Config {
-    Config { durability: Durability::Sync, log_ring_bytes: 4096, state_ring_bytes: 4096, ..Config::default() }
+    let shared = Settings { log_ring_bytes: 4096, state_ring_bytes: 4096, ..Settings::default() };
+    Config { shared, durability: Durability::Sync, ..Config::default() }
 }
 
 fn world() -> (World<true>, Endpoint<true>) {

@@ -26,7 +26,7 @@ use crate::replica::backlog::Content;
 use crate::replica::operations::operations;
 use crate::replica::record::{self, RecordKind};
 
-pub(super) use crate::replica::record::{begin_body, command_room, is_position, split_position};
+pub(super) use crate::replica::record::{begin_body, is_position, split_position};
 
 use super::config::Config;
 use super::log::{Mark, Run};

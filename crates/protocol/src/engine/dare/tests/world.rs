@@ -13,7 +13,7 @@ use crate::engine::dare::layout::{CONTROL_LANE, WORDS, add_regions};
 use crate::engine::dare::{Config, Dare};
 use crate::engine::{Engine as _, Event};
 use crate::replica::group::Group;
-use crate::replica::{Execution, Standing, StateMachine, Ticket, UnreadablePart};
+use crate::replica::{Execution, Settings, Standing, StateMachine, Ticket, UnreadablePart};
 
 /// All commands, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,25 +69,27 @@ pub struct Cluster {
 
 pub fn tiny() -> Config {
     Config {
-        log_ring_bytes: 8192,
-        state_ring_bytes: 8192,
-        execution: Execution::Committed,
-        backlog_bytes: 3000,
-        batch_bytes: 200,
-        flush_idle_ns: 10_000,
-        nudge_records: 4,
-        nudge_gap_ns: 2_000,
-        heartbeat_interval_ns: 10_000,
-        thresholds: Thresholds { cap: 6, failure: 1, recovery: 4 },
-        background_ns: 1_000,
-        fate_beats: 100,
-        silence_ns: 1_000_000,
-        stall_ns: 20_000,
-        death_interval_ns: 4_000,
+        shared: Settings {
+            log_ring_bytes: 8192,
+            state_ring_bytes: 8192,
+            execution: Execution::Committed,
+            backlog_bytes: 3000,
+            batch_bytes: 200,
+            flush_idle_ns: 10_000,
+            nudge_records: 4,
+            nudge_gap_ns: 2_000,
+            heartbeat_interval_ns: 10_000,
+            thresholds: Thresholds { cap: 6, failure: 1, recovery: 4 },
+            background_ns: 1_000,
+            fate_beats: 100,
+            silence_ns: 1_000_000,
+            stall_ns: 20_000,
+            death_interval_ns: 4_000,
+            teach_patience_ns: 1_000_000,
+            transfer_budget_bytes: 1_000,
+        },
         election_ns: 20_000,
         rank_ns: 10_000,
-        teach_patience_ns: 1_000_000,
-        transfer_budget_bytes: 1_000,
     }
 }
 

@@ -2,14 +2,14 @@
 
 use martlet_fabric::NodeId;
 
-use super::world::{Cluster, id, tiny};
+use super::world::{Cluster, id, tiny_but};
 use crate::basics::LogIndex;
-use crate::engine::mu::{AbortReason, Config};
+use crate::engine::mu::AbortReason;
 use crate::replica::Execution;
 use crate::replica::{HandOverError, HandOverState};
 
 fn led<const HOST: bool>() -> Cluster<HOST> {
-    let mut c = Cluster::new(3, Config { execution: Execution::Speculative, ..tiny() });
+    let mut c = Cluster::new(3, tiny_but(|config| config.execution = Execution::Speculative));
     c.until_led_by(0);
     for _ in 0..5 {
         c.write_through(0);

@@ -5,7 +5,7 @@ use martlet_fabric::{Fabric as _, LocalRegion};
 
 use super::machine::Machine;
 use super::power::{CAPACITY, memory, record};
-use super::world::{Cluster, id, tiny};
+use super::world::{Cluster, id, tiny, tiny_but};
 use crate::basics::LogIndex;
 use crate::engine::mu::layout::{Header, Kind, LOG};
 use crate::engine::mu::log::{Log, Mark, Staged};
@@ -198,7 +198,7 @@ fn who_was_taught_does_not_teach_a_deposed_leader_its_own_records() {
 /// What a teacher has sent is worth nothing once its machine has ceased to show it, although it shows the state again before there was room to say so.
 #[test]
 fn a_teacher_that_has_been_taught_anew_begins_anew() {
-    let (mut c, learner, teacher) = joining(Config { teach_patience_ns: 40_000_000, ..tiny() });
+    let (mut c, learner, teacher) = joining(tiny_but(|config| config.teach_patience_ns = 40_000_000));
     let lesson = |c: &Cluster<true>| c.nodes[teacher].engine.peers.iter().position(|p| p.process == id(learner));
     let begun = |c: &Cluster<true>| lesson(c).is_some_and(|at| c.nodes[teacher].engine.peers[at].lesson.writer.tail() > 0);
     c.until("it begins to teach", |c| begun(c));
@@ -346,7 +346,7 @@ fn who_finds_fault_with_its_leader_gives_nobody_else_its_permission() {
 /// The next candidate may wait for whom it teaches.
 #[test]
 fn who_is_taught_by_one_that_is_paused_asks_somebody_else_when_that_is_presumed_dead() {
-    let config = Config { teach_patience_ns: 20_000_000, ..tiny() };
+    let config = tiny_but(|config| config.teach_patience_ns = 20_000_000);
     let mut c = Cluster::<true>::new(3, config);
     c.until_led_by(0);
     c.write_through(0);

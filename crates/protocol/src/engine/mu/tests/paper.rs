@@ -2,7 +2,7 @@
 
 use martlet_fabric::{Fabric as _, PeerId, sim::Faults};
 
-use super::world::{Cluster, id, tiny};
+use super::world::{Cluster, id, tiny, tiny_but};
 use crate::basics::{LogIndex, Time};
 use crate::engine::Engine;
 use crate::engine::mu::layout::Op;
@@ -150,7 +150,7 @@ fn mu_4_2_listing_4_the_leader_brings_its_followers_up_to_date() {
 
 #[test]
 fn mu_4_2_followers_commit_up_to_but_excluding_the_highest_entry() {
-    let mut c = Cluster::<true>::new(3, Config { flush_idle_ns: 1_000_000_000, ..tiny() });
+    let mut c = Cluster::<true>::new(3, tiny_but(|config| config.flush_idle_ns = 1_000_000_000));
     c.until("everybody has given its permission", |c| {
         c.leads(0) && c.nodes[0].engine.reign.as_ref().is_some_and(|r| r.followers.iter().filter(|f| f.acked.is_some()).count() == 2)
     });
@@ -272,7 +272,7 @@ fn mu_5_1_a_paused_leader_is_found_by_its_heartbeat_and_leads_again_when_it_reco
 
 #[test]
 fn mu_5_1_a_certain_death_needs_no_score() {
-    let mut c = led::<true>(Config { heartbeat_interval_ns: 5_000_000, ..tiny() });
+    let mut c = led::<true>(tiny_but(|config| config.heartbeat_interval_ns = 5_000_000));
     let at = c.world.now();
     c.kill(0);
     c.until_led_by(1);
@@ -283,7 +283,7 @@ fn mu_5_1_a_certain_death_needs_no_score() {
 #[test]
 fn mu_5_1_network_delays_slow_down_the_reads_and_suspect_nobody() {
     let slow = Faults { latency: martlet_fabric::sim::Span(100_000, 200_000), ..Faults::calm() };
-    let mut c = Cluster::<false>::in_world(3, 3, Config { fate_beats: 1_000_000, ..tiny() }, slow);
+    let mut c = Cluster::<false>::in_world(3, 3, tiny_but(|config| config.fate_beats = 1_000_000), slow);
     c.until("a leader", |c| c.leader().is_some());
     c.run(20_000_000);
     for n in 0..3 {
@@ -459,7 +459,11 @@ fn mu_5_1_a_leader_that_returns_deposes_its_successor_once() {
 /// then wait for long before it takes its place, when it is dead.
 #[test]
 fn mu_5_1_a_newcomer_with_the_lowest_id_deposes_the_leader_once() {
-    let config = Config { heartbeat_interval_ns: 500_000, stall_ns: 500_000, fate_beats: 2, ..tiny() };
+    let config = tiny_but(|config| {
+        config.heartbeat_interval_ns = 500_000;
+        config.stall_ns = 500_000;
+        config.fate_beats = 2;
+    });
     let mut c = Cluster::<true>::new(0, config);
     let newcomer = c.spawn(None);
     let group = Group::new((1..4).map(id).collect());

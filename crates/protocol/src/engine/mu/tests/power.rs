@@ -8,7 +8,7 @@ use martlet_fabric::{Identity, Incarnation, PeerKind, RegionSpec};
 
 use super::disk::Stored;
 use super::machine::{Machine, command};
-use super::world::{Cluster, drawn, id, tiny};
+use super::world::{Cluster, drawn, id, tiny_but};
 use crate::basics::{LogIndex, ProcessId};
 use crate::engine::mu::durable::{Replayed, replay};
 use crate::engine::mu::journal::Journal;
@@ -20,7 +20,13 @@ use crate::replica::journal::{RecoverError, SnapshotStep};
 use crate::replica::{MAX_PART_BYTES, Standing, StateMachine, UnreadablePart};
 
 fn durable(durability: Durability) -> Config {
-    Config { durability, ..tiny() }
+    tiny_but(|config| config.durability = durability)
+}
+
+fn durable_running(execution: Execution) -> Config {
+    let mut config = durable(Durability::Sync);
+    config.execution = execution;
+    config
 }
 
 /// Until everybody has something to come back with.
@@ -219,7 +225,7 @@ fn nobody_is_taught_by_who_could_not_come_back() {
 
 /// Of three whose leader executes first, one has missed so much that it has to be taught, another is gone, and what the leader proposes then takes both that are left.
 fn taught_what_it_is_needed_for() -> (Cluster<true>, LogIndex) {
-    let mut c = Cluster::<true>::new(3, Config { execution: Execution::Speculative, ..durable(Durability::Sync) });
+    let mut c = Cluster::<true>::new(3, durable_running(Execution::Speculative));
     c.until_led_by(0);
     ready(&mut c);
     c.leave_behind(1, 0, c.config.log_ring_bytes as u64 * 9 / 4);
@@ -244,7 +250,7 @@ fn a_snapshot_that_is_needed_for_a_commit_does_not_wait_for_it() {
 
 #[test]
 fn a_change_of_the_group_that_finds_no_room_outlives_its_reign_in_nothing() {
-    let mut c = Cluster::<true>::new(7, Config { execution: Execution::Speculative, ..durable(Durability::Sync) });
+    let mut c = Cluster::<true>::new(7, durable_running(Execution::Speculative));
     c.until_led_by(0);
     ready(&mut c);
     (1..7).for_each(|n| c.world.pause(n));
@@ -521,7 +527,7 @@ fn after_any_changes_a_log_is_what_its_journal_says() {
 fn live<const HOST: bool>(seed: u64, recovered: &mut usize, acknowledged: &mut usize, snapshots: &mut usize) {
     let mut rng = Rng::with_seed(seed);
     let execution = if rng.bool() { Execution::Committed } else { Execution::Speculative };
-    let config = Config { execution, ..durable(Durability::Sync) };
+    let config = durable_running(execution);
     let mut c = Cluster::<HOST>::in_world(seed, [1, 3, 3, 5][rng.usize(0..4)], config, drawn(seed));
     ready(&mut c);
     for loss in 1..=4 {

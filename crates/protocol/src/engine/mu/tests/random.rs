@@ -6,9 +6,9 @@
 
 use fastrand::Rng;
 
-use super::world::{Cluster, drawn, tiny};
+use super::world::{Cluster, drawn, tiny_but};
 use crate::basics::LogIndex;
-use crate::engine::mu::{Config, Event, Group};
+use crate::engine::mu::{Event, Group};
 use crate::replica::Execution;
 
 const MAX_PROCESSES: usize = 9;
@@ -41,7 +41,7 @@ impl<const HOST: bool> Schedule<HOST> {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let execution = if rng.bool() { Execution::Committed } else { Execution::Speculative };
-        let config = Config { execution, ..tiny() };
+        let config = tiny_but(|config| config.execution = execution);
         let replicas = [1, 3, 3, 3, 5][rng.usize(0..5)];
         let cluster = Cluster::in_world(seed, replicas, config, drawn(seed));
         let faults = [0, 10, 30, 100][rng.usize(0..4)];

@@ -2,15 +2,17 @@
 
 use martlet_fabric::Incarnation;
 
-use super::world::{Cluster, id, tiny};
+use super::world::{Cluster, id, tiny, tiny_but};
 use crate::basics::ProcessId;
-use crate::engine::mu::Config;
 use crate::replica::Execution;
 use crate::replica::StateMachine as _;
 
 /// The last entry was acknowledged, and its follower has not heard that it is committed.
 fn all_that_was_acknowledged_is_brought_along(execution: Execution) {
-    let config = Config { execution, flush_idle_ns: u64::MAX >> 1, ..tiny() };
+    let config = tiny_but(|config| {
+        config.execution = execution;
+        config.flush_idle_ns = u64::MAX >> 1;
+    });
     let mut c = Cluster::<true>::new(3, config);
     c.until_led_by(0);
     let written: Vec<_> = (0..8).map(|_| c.write_through(0)).collect();

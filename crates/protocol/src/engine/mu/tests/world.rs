@@ -16,7 +16,7 @@ use crate::engine::mu::layout::add_regions;
 use crate::engine::mu::{Config, Durability, Event, Group, Mu};
 use crate::engine::{Engine as _, Gathered};
 use crate::replica::Execution;
-use crate::replica::{Standing, StateMachine, Ticket};
+use crate::replica::{Settings, Standing, StateMachine, Ticket};
 
 /// A reply that waits for its ticket.
 struct Reply {
@@ -67,27 +67,36 @@ pub struct Cluster<const HOST: bool> {
 
 pub fn tiny() -> Config {
     Config {
-        log_ring_bytes: 4096,
-        state_ring_bytes: 2048,
+        shared: Settings {
+            log_ring_bytes: 4096,
+            state_ring_bytes: 2048,
+            execution: Execution::Committed,
+            backlog_bytes: 3000,
+            batch_bytes: 200,
+            flush_idle_ns: 10_000,
+            nudge_records: 4,
+            nudge_gap_ns: 2_000,
+            heartbeat_interval_ns: 10_000,
+            background_ns: 1_000,
+            thresholds: Thresholds { cap: 6, failure: 1, recovery: 4 },
+            fate_beats: 100,
+            silence_ns: 1_000_000,
+            stall_ns: 20_000,
+            death_interval_ns: 4_000,
+            teach_patience_ns: 1_000_000,
+            transfer_budget_bytes: 300,
+        },
         secret: 0x5ec2e7,
-        execution: Execution::Committed,
         durability: Durability::Memory,
-        backlog_bytes: 3000,
-        batch_bytes: 200,
-        flush_idle_ns: 10_000,
-        nudge_records: 4,
-        nudge_gap_ns: 2_000,
-        heartbeat_interval_ns: 10_000,
-        background_ns: 1_000,
-        thresholds: Thresholds { cap: 6, failure: 1, recovery: 4 },
-        fate_beats: 100,
-        silence_ns: 1_000_000,
-        stall_ns: 20_000,
-        death_interval_ns: 4_000,
         retry_ns: 5_000,
-        teach_patience_ns: 1_000_000,
-        transfer_budget_bytes: 300,
     }
+}
+
+/// The same, but for what is changed about it.
+pub fn tiny_but(change: impl FnOnce(&mut Config)) -> Config {
+    let mut config = tiny();
+    change(&mut config);
+    config
 }
 
 pub fn id(n: usize) -> ProcessId {

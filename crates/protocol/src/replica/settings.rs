@@ -1,0 +1,139 @@
+//! What can be set about engines that keep a log, judge who lives, and have a leader of their own choosing.
+
+use martlet_fabric::ring;
+
+use super::part::check_transfer_budget;
+use super::record::command_room;
+use super::{ConfigError, Execution};
+use crate::detector::heartbeat::Thresholds;
+
+/// Settings that such engines share; the same at every replica, as far as the rings and the execution are concerned. An engine's own stand beside them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Data bytes of the log and of each log lane: a power of two, at least what the engine says.
+    pub log_ring_bytes: usize,
+    /// Data bytes of each ring by which the state is transferred: a power of two, at least what the engine says.
+    pub state_ring_bytes: usize,
+    /// When the leader executes.
+    pub execution: Execution,
+    /// Bytes set aside for what is proposed and not yet in the log. At least 1.
+    pub backlog_bytes: usize,
+    /// Bytes of commands beyond which a record takes no further one. At least 1.
+    pub batch_bytes: usize,
+    /// When no record has been posted for this long, what is committed travels by itself (TRAPS 13). In nanoseconds.
+    pub flush_idle_ns: u64,
+    /// A follower that leaves this many records untouched is nudged, since on small hosts followers sleep. At least 1.
+    pub nudge_records: u32,
+    /// The least time between two nudges of followers that nobody waits for, in nanoseconds.
+    pub nudge_gap_ns: u64,
+    /// The time between two reads of a peer's heartbeat, in nanoseconds; twice in that time a process's own heart beats. At least 1.
+    pub heartbeat_interval_ns: u64,
+    /// The score's cap and thresholds (Mu section 5.1).
+    pub thresholds: Thresholds,
+    /// A leader looks after everything but replication (requests for access, signs of life, learners) no more often than this, in nanoseconds.
+    pub background_ns: u64,
+    /// Beats after which the leader must have committed something, if there was something to commit, or its heart stops (Mu section 5.1, fate sharing). At least 1.
+    pub fate_beats: u32,
+    /// A read of a peer's counter that has not returned for so long makes the peer presumed dead (Mu section 5.1, the long timeout). In nanoseconds.
+    pub silence_ns: u64,
+    /// A gap between two turns beyond which this process blames nobody for what it saw before. In nanoseconds.
+    pub stall_ns: u64,
+    /// The least time between two looks at a peer's death words, in nanoseconds. 0: in every turn of a follower.
+    pub death_interval_ns: u64,
+    /// A wish to be given the state that has not been met for so long is taken to somebody else, in nanoseconds.
+    pub teach_patience_ns: u64,
+    /// Bytes of state that are given in one turn, about. At least 1, at most [`MAX_TRANSFER_BUDGET_BYTES`](super::MAX_TRANSFER_BUDGET_BYTES).
+    pub transfer_budget_bytes: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            log_ring_bytes: 4 << 20,
+            state_ring_bytes: 256 << 10,
+            execution: Execution::Committed,
+            backlog_bytes: 1 << 20,
+            batch_bytes: 16 << 10,
+            flush_idle_ns: 20_000,
+            nudge_records: 8,
+            nudge_gap_ns: 500_000,
+            heartbeat_interval_ns: 50_000,
+            background_ns: 2_000,
+            // Mu section 5.1: 15; below 2; above 6.
+            thresholds: Thresholds { cap: 15, failure: 1, recovery: 7 },
+            fate_beats: 10_000,
+            silence_ns: 50_000_000,
+            stall_ns: 25_000,
+            death_interval_ns: 0,
+            teach_patience_ns: 50_000_000,
+            transfer_budget_bytes: 32 << 10,
+        }
+    }
+}
+
+impl Settings {
+    /// Whether an engine can work with these, whose rings have to be of `least_ring_bytes`; `allowed` says so in words.
+    ///
+    /// # Errors
+    /// Names the first setting that it cannot work with, its value and what is allowed.
+    pub fn validate(&self, least_ring_bytes: usize, allowed: &'static str) -> Result<(), ConfigError> {
+        for (key, bytes) in [("log_ring_bytes", self.log_ring_bytes), ("state_ring_bytes", self.state_ring_bytes)] {
+            if !bytes.is_power_of_two() || bytes < least_ring_bytes {
+                return Err(ConfigError { key, value: bytes as u64, allowed });
+            }
+        }
+        for (key, value) in [
+            ("backlog_bytes", self.backlog_bytes as u64),
+            ("batch_bytes", self.batch_bytes as u64),
+            ("nudge_records", u64::from(self.nudge_records)),
+            ("heartbeat_interval_ns", self.heartbeat_interval_ns),
+            ("fate_beats", u64::from(self.fate_beats)),
+        ] {
+            if value == 0 {
+                return Err(ConfigError { key, value, allowed: "at least 1" });
+            }
+        }
+        check_transfer_budget(self.transfer_budget_bytes)?;
+        let Thresholds { cap, failure, recovery } = self.thresholds;
+        if recovery <= failure || recovery > cap {
+            return Err(ConfigError { key: "thresholds.recovery", value: recovery.into(), allowed: "above `failure` and at most `cap`" });
+        }
+        Ok(())
+    }
+
+    /// The longest command that can be proposed, in bytes: it has to fit into one record, and whatever has stood before it, there is room for it once that is committed and
+    /// applied.
+    pub fn max_command_bytes(&self) -> usize {
+        let most = ring::max_payload(self.log_ring_bytes).min(ring::max_payload(self.state_ring_bytes));
+        command_room(most) - ring::RECORD_HEADER_BYTES
+    }
+
+    /// For how long something that may come back is waited for, in nanoseconds: so many of the longer timeouts.
+    pub fn patience_ns(&self) -> u64 {
+        const TIMEOUTS: u64 = 4;
+        TIMEOUTS * self.silence_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_setting_is_named_with_its_value_and_what_is_allowed() {
+        let validate = |settings: Settings| settings.validate(1024, "a power of two, at least 1024");
+        assert_eq!(validate(Settings::default()), Ok(()));
+        let odd = validate(Settings { state_ring_bytes: 1000, ..Settings::default() }).expect_err("not a power of two");
+        assert_eq!(odd.to_string(), "state_ring_bytes is 1000; allowed is a power of two, at least 1024");
+        let none = validate(Settings { fate_beats: 0, ..Settings::default() }).expect_err("zero");
+        assert_eq!(none.to_string(), "fate_beats is 0; allowed is at least 1");
+        for (transfer_budget_bytes, good) in [(0, false), (1, true), (128 << 20, true), ((128 << 20) + 1, false), (usize::MAX, false)] {
+            let checked = validate(Settings { transfer_budget_bytes, ..Settings::default() }).map_err(|error| error.to_string());
+            let refused = Err(format!("transfer_budget_bytes is {transfer_budget_bytes}; allowed is 1 to 134217728"));
+            assert_eq!(checked, if good { Ok(()) } else { refused });
+        }
+        let thresholds = Thresholds { cap: 5, failure: 3, recovery: 3 };
+        let flat = validate(Settings { thresholds, ..Settings::default() }).expect_err("no hysteresis");
+        assert_eq!(flat.to_string(), "thresholds.recovery is 3; allowed is above `failure` and at most `cap`");
+    }
+}
