@@ -1,6 +1,7 @@
 //! What stands around every engine: the state machine that the user supplies, how an application sees its replica, and what engines share.
 
 pub mod backlog;
+pub mod electorate;
 pub mod entries;
 mod error;
 mod execution;

@@ -7,6 +7,7 @@ use super::layout::{Determinants, Op, RUNS, RUNS_BYTES, SCRATCH, SLOT_BYTES, WOR
 use super::log::Mark;
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, ProcessId};
+use crate::replica::electorate::Voter;
 use crate::replica::lane::LaneWriter;
 
 /// How far it has come under the grant that it was asked for.
@@ -62,6 +63,16 @@ pub(super) struct Follower {
     told_op: u64,
     /// Turns for which its term is being read, in order.
     pub checks: std::collections::VecDeque<u64>,
+}
+
+impl Voter for Follower {
+    fn process(&self) -> ProcessId {
+        self.process
+    }
+
+    fn votes(&mut self) -> &mut bool {
+        &mut self.votes
+    }
 }
 
 impl Follower {

@@ -23,6 +23,7 @@ use crate::basics::layout::{LOG_LANE, MAX_MEMBERS};
 use crate::basics::sealed::{self, Sealed};
 use crate::basics::{LogIndex, is_number};
 use crate::replica::backlog::Content;
+use crate::replica::electorate::MAX_FOLLOWERS;
 use crate::replica::operations::operations;
 use crate::replica::record::{self, RecordKind};
 
@@ -32,7 +33,7 @@ use super::config::Config;
 use super::log::{Mark, Run};
 
 /// The most peers that a process reads from at one time.
-pub const MAX_PEERS: usize = 32;
+pub const MAX_PEERS: usize = MAX_FOLLOWERS;
 
 /// What the owner says of itself.
 pub const WORDS: RegionName = RegionName(40);

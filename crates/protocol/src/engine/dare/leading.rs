@@ -9,6 +9,7 @@ use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{self, Canary, LogIndex, ProcessId, Time};
 use crate::engine::Engine as _;
 use crate::replica::backlog::{Backlog, COMMAND_HEADER_BYTES, HEADER_BYTES};
+use crate::replica::electorate::{Electorate, reached_by_majority};
 use crate::replica::group::Group;
 use crate::replica::nudges::Nudges;
 use crate::replica::release::Releases;
@@ -52,8 +53,7 @@ pub(super) struct Reign {
     outdated: u64,
     /// Followers whose determinants have been read since the last look.
     read: Vec<PeerId>,
-    /// Who votes, as of which [`Log::group_version`], and how many followers make a majority with this process, or without it if it does not vote.
-    electorate: Option<(u64, usize, bool)>,
+    electorate: Electorate,
     /// Where the head was, when it was last found that it could not move although the log was nearly full.
     pub head_stuck: Option<(u64, Time)>,
     /// The head as of its last HEAD entry.
@@ -94,7 +94,7 @@ impl Reign {
             last_post: Time(0),
             outdated: 0,
             read: Vec::with_capacity(MAX_MEMBERS),
-            electorate: None,
+            electorate: Electorate::default(),
             head_stuck: None,
             head_told: 0,
         }
@@ -191,36 +191,8 @@ impl Reign {
 
     /// The highest value that a majority of the group in force has reached; `mine` is that of this process, which no follower's exceeds.
     pub fn majority_of(&mut self, log: &Log, mine: u64, of: impl Fn(&Follower) -> u64) -> u64 {
-        let (followers, me) = match self.electorate {
-            Some((version, followers, me)) if version == log.group_version() => (followers, me),
-            _ => self.call_electorate(log),
-        };
-        let voters = self.followers.iter().filter(|f| f.votes);
-        match followers {
-            0 if me => mine,
-            0 => 0,
-            // Groups of two and three, the common ones.
-            1 => voters.map(of).max().unwrap_or(0),
-            n => {
-                let mut values: Vec<u64> = voters.map(of).collect();
-                values.sort_unstable_by(|a, b| b.cmp(a));
-                values.get(n - 1).copied().unwrap_or(0)
-            }
-        }
-    }
-
-    /// Finds out who votes in the group in force: a process once, by its latest connection.
-    #[cold]
-    fn call_electorate(&mut self, log: &Log) -> (usize, bool) {
-        let Some(group) = log.group() else { return (0, false) };
-        for at in 0..self.followers.len() {
-            let process = self.followers[at].process;
-            self.followers[at].votes = group.contains(process) && self.followers[at + 1..].iter().all(|f| f.process != process);
-        }
-        let me = group.contains(self.me);
-        let followers = group.majority() - usize::from(me);
-        self.electorate = Some((log.group_version(), followers, me));
-        (followers, me)
+        let needed = self.electorate.needed(self.me, log, &mut self.followers);
+        reached_by_majority(needed, mine, self.followers.iter().filter(|f| f.votes).map(of))
     }
 
     /// Adds those peers to whom it has yet to turn, and asks those anew that have taken their access back.
@@ -250,7 +222,7 @@ impl Reign {
                     // As a candidate it asks for a vote.
                     let grant = layout::vote_of(self.term) + u64::from(self.is_elected());
                     self.followers.push(Follower::new(process, id, grant, *cx.sessions, cx.config.log_ring_bytes));
-                    self.electorate = None;
+                    self.electorate.forget();
                     self.followers.len() - 1
                 }
             };

@@ -414,15 +414,13 @@ impl Reign {
             let stable = word_from(cx.fabric, follower.peer, layout::permission::STABLE);
             follower.stable = (under == self.ballot && stable > 0).then(|| LogIndex(stable - 1));
         }
-        let electorate = self.electorate(cx.log);
-        let mine = self.own_stable(cx.log).filter(|_| electorate.me);
+        let needed = self.needed(cx.log);
+        let mine = self.own_stable(cx.log).filter(|_| needed.me);
         let held = |f: &Follower| Some(f.held()?.min(f.stable?));
         let reached = self.followers.iter().filter(|f| f.votes).map(held).chain([mine]);
         let mut values = [LogIndex(0); MAX_PEERS + 1];
         reached.zip(&mut values).for_each(|(last, value)| *value = last.unwrap_or_default());
         values.sort_unstable_by(|a, b| b.cmp(a));
-        // So many followers as make a majority, and we if we vote. Without a group nobody does.
-        let majority = electorate.followers + usize::from(electorate.me);
-        majority.checked_sub(1).map_or(LogIndex(0), |at| values[at])
+        needed.majority().checked_sub(1).map_or(LogIndex(0), |at| values[at])
     }
 }

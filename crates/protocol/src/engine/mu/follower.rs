@@ -5,6 +5,7 @@ use martlet_fabric::{Fabric, Local, LocalRegion, PeerId, Region, Remote};
 
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, Mark, ProcessId};
+use crate::replica::electorate::Voter;
 use crate::replica::lane::LaneWriter;
 
 use super::layout::{Op, PROBE_OFFSET, SCRATCH, WORDS, words};
@@ -69,6 +70,16 @@ pub(super) struct Follower {
 pub(super) struct Sent {
     index: Option<LogIndex>,
     turn: u64,
+}
+
+impl Voter for Follower {
+    fn process(&self) -> ProcessId {
+        self.process
+    }
+
+    fn votes(&mut self) -> &mut bool {
+        &mut self.votes
+    }
 }
 
 impl Follower {

@@ -20,6 +20,7 @@ use martlet_fabric::{RegionName, RegionSpec, ring};
 
 use crate::basics::layout::LOG_LANE;
 use crate::replica::backlog::Content;
+use crate::replica::electorate::MAX_FOLLOWERS;
 use crate::replica::operations::operations;
 use crate::replica::record::{self, RecordKind};
 
@@ -30,7 +31,7 @@ pub(super) use crate::replica::record::{begin_body, split_position};
 use super::config::Config;
 
 /// The most peers whose words a process reads at one time.
-pub const MAX_PEERS: usize = 32;
+pub const MAX_PEERS: usize = MAX_FOLLOWERS;
 
 /// The numbers of the owner's log.
 pub const WORDS: RegionName = RegionName(32);

@@ -10,6 +10,7 @@ use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{self, Canary, LogIndex, ProcessId, Time};
 use crate::replica::StateMachine;
 use crate::replica::backlog::Backlog;
+use crate::replica::electorate::{Electorate, Needed, reached_by_majority};
 
 use super::config::Config;
 use super::follower::{Follower, Phase};
@@ -103,17 +104,7 @@ pub(super) struct Reign {
     overrun: bool,
     /// Followers whose numbers or log have been read since the last look.
     read: Vec<PeerId>,
-    /// The voters, as of which [`Log::group_version`].
-    electorate: Option<(u64, Electorate)>,
-}
-
-/// What makes a majority, beside the followers that vote.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Electorate {
-    /// How many followers it takes: all but one of a majority if this process votes too.
-    pub followers: usize,
-    /// Whether this process votes.
-    pub me: bool,
+    electorate: Electorate,
 }
 
 impl Reign {
@@ -134,7 +125,7 @@ impl Reign {
             permitted: false,
             overrun: false,
             read: Vec::with_capacity(MAX_MEMBERS),
-            electorate: None,
+            electorate: Electorate::default(),
         }
     }
 
@@ -186,7 +177,7 @@ impl Reign {
     /// Asks a process for its permission, from now on or as soon as it is there. Its numbers land in `slot` of the scratch memory.
     pub fn ask(&mut self, process: ProcessId, peer: PeerId, slot: usize, writer: Writer) {
         self.followers.push(Follower::new(process, peer, slot, writer));
-        self.electorate = None;
+        self.electorate.forget();
     }
 
     /// Whose numbers are being read, and have not come home.
@@ -208,7 +199,7 @@ impl Reign {
         let read_from = |f: &Follower| f.reading || matches!(stage, Stage::CatchingUp { from, .. } if from == f.peer);
         let dropped: Vec<Follower> = self.followers.extract_if(.., |f| f.is_lost() && !read_from(f) && !matters(f)).collect();
         if !dropped.is_empty() {
-            self.electorate = None;
+            self.electorate.forget();
         }
         dropped
     }
@@ -292,51 +283,14 @@ impl Reign {
     /// The highest value that a majority of the group has reached; `mine` is that of this process, which no follower's exceeds.
     #[inline]
     pub(super) fn majority_of(&mut self, log: &Log, mine: u64, of: impl Fn(&Follower) -> u64) -> u64 {
-        let electorate = self.electorate(log);
-        let voters = self.followers.iter().filter(|f| f.votes);
-        match electorate.followers {
-            // A group of one, or none.
-            0 => {
-                if electorate.me {
-                    mine
-                } else {
-                    0
-                }
-            }
-            // Groups of two and three, the common ones.
-            1 => voters.map(of).max().unwrap_or(0),
-            n => {
-                let mut values = [0u64; layout::MAX_PEERS];
-                voters.zip(&mut values).for_each(|(voter, value)| *value = of(voter));
-                values.sort_unstable_by(|a, b| b.cmp(a));
-                values[n - 1]
-            }
-        }
+        let needed = self.needed(log);
+        reached_by_majority(needed, mine, self.followers.iter().filter(|f| f.votes).map(of))
     }
 
-    /// The voters of the group in force.
+    /// What a majority of the group in force takes.
     #[inline]
-    pub(super) fn electorate(&mut self, log: &Log) -> Electorate {
-        match self.electorate {
-            Some((version, electorate)) if version == log.group_version() => electorate,
-            _ => self.call_electorate(log),
-        }
-    }
-
-    /// Finds out who votes in the group in force.
-    #[cold]
-    fn call_electorate(&mut self, log: &Log) -> Electorate {
-        let electorate = log.group().map_or(Electorate { followers: 0, me: false }, |group| {
-            for at in 0..self.followers.len() {
-                let process = self.followers[at].process;
-                // One vote a process, that of its latest connection, by however many it may be known.
-                self.followers[at].votes = group.contains(process) && self.followers[at + 1..].iter().all(|f| f.process != process);
-            }
-            let me = group.contains(self.me);
-            Electorate { followers: group.majority() - usize::from(me), me }
-        });
-        self.electorate = Some((log.group_version(), electorate));
-        electorate
+    pub(super) fn needed(&mut self, log: &Log) -> Needed {
+        self.electorate.needed(self.me, log, &mut self.followers)
     }
 
     /// Does what can be done now. `Err` aborts the reign.

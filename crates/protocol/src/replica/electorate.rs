@@ -1,0 +1,104 @@
+//! Who votes in the group in force, and what a majority of them has reached.
+
+use super::entries::Entries;
+use super::record::RecordKind;
+use crate::basics::ProcessId;
+
+/// The most followers that a leader has.
+pub const MAX_FOLLOWERS: usize = 32;
+
+/// A follower, as far as it votes.
+pub trait Voter {
+    /// Which process it is.
+    fn process(&self) -> ProcessId;
+
+    /// Whether it belongs to the group in force, and this is its latest connection: as of the last call of the electorate.
+    fn votes(&mut self) -> &mut bool;
+}
+
+/// What makes a majority, beside the followers that vote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needed {
+    /// How many followers it takes: all but one of a majority if this process votes too.
+    pub followers: usize,
+    /// Whether this process votes.
+    pub me: bool,
+}
+
+impl Needed {
+    /// Of how many a majority is made. Without a group nobody votes.
+    pub fn majority(self) -> usize {
+        self.followers + usize::from(self.me)
+    }
+}
+
+/// The voters of the group in force, found out anew when that changes.
+#[derive(Debug, Default)]
+pub struct Electorate {
+    /// As of which [`Entries::group_version`].
+    called: Option<(u64, Needed)>,
+}
+
+impl Electorate {
+    /// Followers have come or gone.
+    pub fn forget(&mut self) {
+        self.called = None;
+    }
+
+    /// What a majority takes for `me`, the leader. Each of `followers` knows then whether it votes.
+    #[inline]
+    pub fn needed<K: RecordKind, V: Voter>(&mut self, me: ProcessId, log: &Entries<K>, followers: &mut [V]) -> Needed {
+        match self.called {
+            Some((version, needed)) if version == log.group_version() => needed,
+            _ => self.call(me, log, followers),
+        }
+    }
+
+    #[cold]
+    fn call<K: RecordKind, V: Voter>(&mut self, me: ProcessId, log: &Entries<K>, followers: &mut [V]) -> Needed {
+        let Some(group) = log.group() else { return Needed::default() };
+        for at in 0..followers.len() {
+            let process = followers[at].process();
+            // One vote a process, that of its latest connection, by however many it may be known.
+            let votes = group.contains(process) && followers[at + 1..].iter().all(|other| other.process() != process);
+            *followers[at].votes() = votes;
+        }
+        let me = group.contains(me);
+        let needed = Needed { followers: group.majority() - usize::from(me), me };
+        self.called = Some((log.group_version(), needed));
+        needed
+    }
+}
+
+/// The highest value that a majority has reached, where `voters` are what the followers that vote have, and no follower's exceeds `mine`.
+#[inline]
+pub fn reached_by_majority(needed: Needed, mine: u64, voters: impl Iterator<Item = u64>) -> u64 {
+    match needed.followers {
+        0 if needed.me => mine,
+        0 => 0,
+        // Groups of two and three, the common ones.
+        1 => voters.max().unwrap_or(0),
+        n => {
+            let mut values = [0u64; MAX_FOLLOWERS];
+            voters.zip(&mut values).for_each(|(voter, value)| *value = voter);
+            values.sort_unstable_by(|a, b| b.cmp(a));
+            values[n - 1]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_majority_has_reached_what_all_but_the_minority_has() {
+        let reached = |followers, me, voters: &[u64]| reached_by_majority(Needed { followers, me }, 9, voters.iter().copied());
+        assert_eq!(reached(0, true, &[]), 9, "alone");
+        assert_eq!(reached(0, false, &[4]), 0, "of no group");
+        assert_eq!(reached(1, true, &[3, 7]), 7, "one of two others, and this process");
+        assert_eq!(reached(2, true, &[3, 7, 5, 1]), 5);
+        assert_eq!(reached(2, true, &[7]), 0, "too few");
+        assert_eq!(reached(2, false, &[3, 7, 5]), 5, "a leader that does not vote itself");
+    }
+}
