@@ -30,6 +30,19 @@ pub struct Run {
     pub position: u64,
 }
 
+/// A state that was recovered, and what it shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// The last entry that it shows.
+    pub at: Mark,
+    /// The term of that.
+    pub term: u64,
+    /// The group there.
+    pub group: &'a Group,
+    /// Whether that entry is known to be committed.
+    pub is_committed: bool,
+}
+
 /// The owner's side of its log.
 #[derive(Debug)]
 pub struct Log {
@@ -200,21 +213,38 @@ impl Log {
         }
     }
 
-    /// The machine has recovered the state as of `at`, an entry of `term`, which is committed; `group` goes with it. The log goes on from what it has, where it has that
-    /// entry, and begins anew behind it elsewhere: whatever stands here instead follows what was never committed. `false`: it is too far back.
-    pub fn join<S: StateMachine>(&mut self, ring: &Memory, machine: &mut S, at: Mark, term: u64, group: &Group) -> bool {
-        let is_here = at.index <= self.tail().index && self.retains(at.position) && self.term_at(at.index) == Some(term);
-        if is_here && self.entries.has(ring, at) {
-            self.entries.commit_shown(ring, at.index);
-            self.entries.show(at);
-            self.advance(ring, machine, self.committed().index);
-            return true;
-        }
+    /// Whether this very entry stands here, and what follows it.
+    fn has(&mut self, ring: &Memory, shown: &Shown<'_>) -> bool {
+        let at = shown.at;
+        let is_here = at.index <= self.tail().index && self.retains(at.position) && self.term_at(at.index) == Some(shown.term);
+        is_here && self.entries.has(ring, at)
+    }
+
+    /// Whether the log can go on from a state that was recovered: from its own entry, committed or not, or anew behind one that is committed.
+    pub fn can_join(&mut self, ring: &Memory, shown: &Shown<'_>) -> bool {
+        let (at, own) = (shown.at, self.committed());
         // Positions grow with the entries.
-        if at.index < self.committed().index || at.position < self.committed().position {
+        self.has(ring, shown) || (shown.is_committed && at.index >= own.index && at.position >= own.position)
+    }
+
+    /// The machine has recovered this state. The log goes on from what it has, where it has that entry, and begins anew behind it elsewhere: whatever stands here
+    /// instead follows what was never committed. `false`: it [can do neither](Log::can_join).
+    ///
+    /// An entry that stands here need not be committed. A leader that executes first shows what is not, and it may be that nothing is committed before others hold
+    /// the state.
+    pub fn join<S: StateMachine>(&mut self, ring: &Memory, machine: &mut S, shown: &Shown<'_>) -> bool {
+        if !self.can_join(ring, shown) {
             return false;
         }
-        self.begin_anew(at, term, group.clone());
+        if self.has(ring, shown) {
+            if shown.is_committed {
+                self.entries.commit_shown(ring, shown.at.index);
+            }
+            self.entries.show(shown.at);
+            self.advance(ring, machine, self.committed().index);
+        } else {
+            self.begin_anew(shown.at, shown.term, shown.group.clone());
+        }
         true
     }
 
@@ -421,16 +451,45 @@ mod tests {
         let (third, sixth) = (server.mark(3), server.mark(6));
         server.log.void();
         let Server { log, ring, .. } = &mut server;
-        assert!(log.join(ring, &mut NoState, third, 2, &group), "the same entry");
+        let shown = |at, term, is_committed| Shown { at, term, group: &group, is_committed };
+        assert!(log.join(ring, &mut NoState, &shown(third, 2, true)), "the same entry");
         assert_eq!((log.tail(), log.committed(), log.applied()), (sixth, third, third));
         log.void();
-        assert!(log.join(ring, &mut NoState, third, 2, &group) && log.tail() == sixth, "nothing is lost by that");
+        assert!(log.join(ring, &mut NoState, &shown(third, 2, true)) && log.tail() == sixth, "nothing is lost by that");
         log.void();
         // Of another term: what stands here from there on was never committed.
         let fifth = Mark { index: LogIndex(5), position: third.position + 160 };
-        assert!(log.join(ring, &mut NoState, fifth, 3, &group));
+        assert!(!log.join(ring, &mut NoState, &shown(fifth, 3, false)), "it may be that it is not committed either");
+        assert!(log.join(ring, &mut NoState, &shown(fifth, 3, true)));
         assert_eq!((log.tail(), log.committed(), log.last_term()), (fifth, fifth, 3));
-        assert!(!log.join(ring, &mut NoState, Mark { index: LogIndex(1), position: 80 }, 2, &group), "too far back");
+        assert!(!log.join(ring, &mut NoState, &shown(Mark { index: LogIndex(1), position: 80 }, 2, true)), "too far back");
+    }
+
+    /// Where the only server that holds the state shows what is not committed, and nothing can be committed before others hold it, the others go on from what stands
+    /// in their logs.
+    #[test]
+    fn dare_3_4_a_state_that_shows_what_is_not_committed_is_joined_where_the_log_has_it() {
+        let group = Group::new(vec![crate::basics::ProcessId::default()]);
+        let mut server = Server::new();
+        (0..6).for_each(|_| server.append(2, 20));
+        server.commit(2);
+        let (second, fifth, sixth) = (server.mark(2), server.mark(5), server.mark(6));
+        server.log.void();
+        let Server { log, ring, .. } = &mut server;
+        assert!(log.join(ring, &mut NoState, &Shown { at: fifth, term: 2, group: &group, is_committed: false }));
+        assert_eq!((log.tail(), log.committed(), log.applied(), log.is_complete()), (sixth, second, fifth, true));
+        log.advance(ring, &mut NoState, LogIndex(6));
+        assert_eq!((log.committed(), log.applied()), (sixth, sixth), "each is applied once");
+        // What was shown and is cut off has to be recovered.
+        let mut server = Server::new();
+        (0..6).for_each(|_| server.append(2, 20));
+        server.commit(2);
+        let fourth = server.mark(4);
+        server.log.void();
+        let Server { log, ring, .. } = &mut server;
+        assert!(log.join(ring, &mut NoState, &Shown { at: fifth, term: 2, group: &group, is_committed: false }));
+        log.cut(ring, fourth).expect("an entry ends there");
+        assert!(!log.is_complete());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! The one that is asked, any but the leader if there is another, puts parts of its state into a ring of its own, and between them the entries as it applies them: each part
 //! shows exactly the entries before it, so that no copy of the whole is made and nothing is stopped. The learner reads how far the ring is filled, then what is new of it, and
-//! says how far it has come. Once it has the whole, as of an entry that is committed, it takes exclusive access to its log, goes on from there, and has the leader ask it anew.
+//! says how far it has come. Once it has the whole, as of an entry that is committed or stands in its own log, it takes exclusive access to its log, goes on from
+//! there, and has the leader ask it anew.
 
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::ring::{self, Reader};
@@ -11,7 +12,7 @@ use martlet_fabric::{Fabric, Local, LocalRegion, OpError, PeerId, Region, Remote
 use super::access::Purpose;
 use super::layout::{self, Header, Kind, LaneFault, Op, SCRATCH, SLOTS_BYTES, SNAPSHOT, Status, WORDS, control, words};
 use super::leading::ring_of;
-use super::log::Mark;
+use super::log::{Mark, Shown};
 use super::peers::{Peer, tell, word_from};
 use super::{Dare, Event};
 use crate::basics::{self, LogIndex, Time};
@@ -59,9 +60,10 @@ pub(super) struct Learning {
 }
 
 impl Learning {
-    /// What the log can be joined with, once that is so.
-    fn ready(&self) -> Option<Mark> {
-        self.at.filter(|at| self.whole && !self.broken && !self.part.is_open() && at.index <= self.committed)
+    /// What the log can be joined with, once the state has come as a whole.
+    fn ready(&self) -> Option<Shown<'_>> {
+        let at = self.at.filter(|_| self.whole && !self.broken && !self.part.is_open())?;
+        Some(Shown { at, term: self.term, group: &self.group, is_committed: at.index <= self.committed })
     }
 
     /// Takes a record of the teacher's. `log_bytes`: the size of all logs.
@@ -153,7 +155,7 @@ impl Dare {
         }
         let Some(mut learning) = self.learning.take() else { return false };
         let moved = self.fetch(now, &mut learning, fabric, machine);
-        let ready = learning.ready().is_some_and(|at| at.index >= self.log.committed().index || self.log.retains(at.position));
+        let ready = learning.ready().is_some_and(|shown| self.log.can_join(ring_of(fabric), &shown));
         let teacher = learning.teacher;
         self.learning = Some(learning);
         let free = self.access.purpose.is_none() && !self.access.broken;
@@ -169,12 +171,8 @@ impl Dare {
     /// The log is ours alone: it goes on from the state that has been read.
     pub(super) fn join<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) {
         let Some(learning) = self.learning.take() else { return };
-        let Some(at) = learning.ready() else {
-            self.learning = Some(learning);
-            return;
-        };
         let before = self.log.tail();
-        if !self.log.join(ring_of(fabric), machine, at, learning.term, &learning.group) {
+        if !learning.ready().is_some_and(|shown| self.log.join(ring_of(fabric), machine, &shown)) {
             self.learning = Some(learning);
             return;
         }
