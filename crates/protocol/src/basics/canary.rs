@@ -108,6 +108,22 @@ probes! {
         DareNoAdjust = "dare-no-adjust",
         /// A server of `dare` takes the pointers that an earlier reign has left in a lane (16).
         DareStaleTail = "dare-stale-tail",
+        /// A server of `dare` that has to compare logs compares their last terms alone (DARE section 3.2.3).
+        DareShortLog = "dare-short-log",
+        /// A server of `dare` votes for every candidate of a term (DARE section 3.2).
+        DareDoubleVote = "dare-double-vote",
+        /// A leader of `dare` counts writes that came too late, after its access was taken away (16).
+        DareCountsRefused = "dare-counts-refused",
+        /// A leader of `dare` commits as soon as one follower has an entry (2).
+        DareFastestFollower = "dare-fastest-follower",
+        /// A leader of `dare` cuts logs off behind what is known there to be committed, and not where they part from its own (DARE section 3.3.1).
+        DareNaiveAdjust = "dare-naive-adjust",
+        /// A server of `dare` believes the commit pointer before it has cut its log off (DARE section 3.3.1).
+        DareHastyCommit = "dare-hasty-commit",
+        /// A server of `dare` compares offsets in a ring that has come round (DARE section 3.1.1).
+        DareCircularOffsets = "dare-circular-offsets",
+        /// A leader of `dare` tells what is committed with the next entry only (13).
+        DareNoFlush = "dare-no-flush",
         /// A cluster is founded again of the best log's group alone, although none of that group has the log.
         BestLogLeftOut = "best-log-left-out",
         /// With `mu`'s durability `sync`, what a majority has in its memory is acknowledged, whether or not it is on stable storage (APUS section 4.1).

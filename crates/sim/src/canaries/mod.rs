@@ -68,6 +68,8 @@ pub fn bugs() -> Vec<Bug> {
         // Lives of `mu` find it too, after some hundred; those of `mu-network` sooner.
         "mu-unchecked-space" => "mu-network",
         name if name.starts_with("mu-") => "mu",
+        // It takes a process that is stopped at the right step.
+        "dare-counts-refused" | "dare-naive-adjust" | "dare-double-vote" => "dare-contest",
         name if name.starts_with("dare-") => "dare",
         _ => "host",
     };

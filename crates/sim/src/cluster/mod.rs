@@ -127,6 +127,13 @@ pub const SPECIAL: &[Kind] = &[
         disks: false,
         live: |plan, settings| Cluster::<Mu, false>::new(plan, Settings { execution: Execution::Committed, ..settings }).live(),
     },
+    Kind {
+        name: "dare-contest",
+        about: "dare on one host, whose leaders are stopped at any single step, again and again",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, _| scenarios::contest::live::<Dare>(plan),
+    },
     // All alike but for their clocks and chance.
     Kind {
         name: "clocks",

@@ -93,6 +93,17 @@ fn no_life_that_executes_on_commit_violates_anything() {
     }
 }
 
+/// Lives in which leaders, candidates and voters are stopped at any single step.
+#[test]
+fn no_life_in_which_the_leadership_of_dare_is_contested_violates_anything() {
+    let kind = Kind::named("dare-contest").expect("there is one");
+    for seed in 0..60 {
+        let report =
+            catch_unwind(|| kind.live(&Plan::new(seed)).0).unwrap_or_else(|_| panic!("seed {seed} breaks an invariant, as said above"));
+        assert_clean(&report);
+    }
+}
+
 /// The same seed gives the same trace, byte for byte, the same story, and the same history; another one gives another.
 #[test]
 fn a_seed_repeats_its_life() {

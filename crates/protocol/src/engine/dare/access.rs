@@ -161,6 +161,9 @@ impl Dare {
         }
         let mut moved = false;
         if !access.adjusted {
+            if Canary::DareHastyCommit.is_planted() {
+                log.advance(ring, machine, LogIndex(word(lane::COMMIT)));
+            }
             let to = Mark { index: LogIndex(word(lane::CUT_INDEX)), position: word(lane::CUT) };
             if to.index < log.tail().index {
                 basics::Mark::DareCutOff.reach();
@@ -174,7 +177,8 @@ impl Dare {
         if !is_number(tail) || tail < from || tail - from > log.capacity() {
             return Err(LaneFault::Tail(tail));
         }
-        while access.reader.position() < tail && access.reader.position() - from < budget as u64 {
+        let lap = if Canary::DareCircularOffsets.is_planted() { log.capacity() } else { u64::MAX };
+        while access.reader.position() % lap < tail % lap && access.reader.position() - from < budget as u64 {
             // What is committed makes room.
             log.advance(ring, machine, committed);
             if !access.reader.next(words, buffer) {

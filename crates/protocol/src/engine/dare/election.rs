@@ -114,7 +114,7 @@ impl Dare {
             outdated = outdated.max(Some(word(control::OUTDATED)).filter(|term| layout::is_plausible(*term, self.term)).unwrap_or(0));
             stand |= word(control::STAND) > self.term && layout::is_plausible(word(control::STAND), self.term);
             if let Some(asked) = Request::read(&lane[control::REQUEST..control::REQUEST + control::REQUEST_WORDS], self.term)
-                && asked.term > self.term
+                && (asked.term > self.term || self.may_vote_again(asked.term, id))
                 && !is_removed
                 && request.is_none_or(|(other, _)| asked.term > other.term)
             {
@@ -182,19 +182,27 @@ impl Dare {
 
     /// A vote request has been found, and the log is ours alone (DARE section 3.2.3).
     pub(super) fn consider<F: Fabric>(&mut self, peer: PeerId, request: Request, fabric: &mut F) {
-        if request.term <= self.term {
+        if request.term <= self.term && !self.may_vote_again(request.term, peer) {
             return;
         }
         self.raise_term(request.term, fabric);
         let own = (self.log.last_term(), self.log.tail().index);
         let theirs = (request.last_term, request.last);
-        if theirs < own && !Canary::DareOldLog.is_planted() {
+        let is_older = if Canary::DareShortLog.is_planted() { theirs.0 < own.0 } else { theirs < own };
+        if is_older && !Canary::DareOldLog.is_planted() {
             Mark::DareRefuses.reach();
             // Its own log is better: it stands as soon as nobody is heard.
             self.election.retry = Time(0);
             return;
         }
         self.decide(request.term, peer, request.quorum, fabric);
+    }
+
+    /// Whether it votes for one more candidate of its term, as no server should.
+    fn may_vote_again(&self, term: u64, candidate: PeerId) -> bool {
+        Canary::DareDoubleVote.is_planted()
+            && term == self.term
+            && self.peer(candidate).is_some_and(|peer| peer.granted < layout::vote_of(term))
     }
 
     /// The log is ours alone: this server proposes itself for the next term. Its own vote is as durable as any (DARE section 3.2.3).

@@ -6,7 +6,7 @@ use martlet_fabric::{Fabric, Local, LocalRegion, PeerId, Region, Remote};
 use super::layout::{Determinants, Op, RUNS, RUNS_BYTES, SCRATCH, SLOT_BYTES, WORDS, lane, words};
 use super::log::Mark;
 use crate::basics::layout::LOG_LANE;
-use crate::basics::{LogIndex, ProcessId};
+use crate::basics::{Canary, LogIndex, ProcessId};
 use crate::replica::electorate::Voter;
 use crate::replica::lane::LaneWriter;
 
@@ -130,7 +130,8 @@ impl Follower {
         writer.move_to(to.position, theirs.kept.min(to.position));
         self.lane = LaneWriter::new(writer);
         // The cut and the pointers before the grant by which they count.
-        let pointers = [to.position, to.index.0, to.position, committed.min(to.index).0].map(u64::to_le_bytes);
+        let committed = if Canary::DareHastyCommit.is_planted() { committed } else { committed.min(to.index) };
+        let pointers = [to.position, to.index.0, to.position, committed.0].map(u64::to_le_bytes);
         fabric.write(self.at(lane::CUT), pointers.as_flattened(), Op::Log.token(self.session, self.peer));
         fabric.write(self.at(lane::GRANT), &self.grant.to_le_bytes(), Op::Log.token(self.session, self.peer));
         self.lane.note_posted(2, Some(Sent { index: Some(to.index), turn: 0 }));

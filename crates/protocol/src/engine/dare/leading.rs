@@ -151,6 +151,7 @@ impl Reign {
         match (op, result) {
             (_, Err(OpError::PeerLost)) => (follower.phase, follower.acked) = (Phase::Lost, None),
             // It has taken its access back. If it has a later term it says so; if not, it is asked anew.
+            (Op::Log, Err(OpError::AccessLost)) if counts && Canary::DareCountsRefused.is_planted() => follower.handle_done(),
             (_, Err(OpError::AccessLost)) if follower.phase != Phase::Lost => {
                 basics::Mark::DareAccessLost.reach();
                 (follower.phase, follower.acked, follower.holds) = (Phase::Revoked, None, false);
@@ -354,6 +355,7 @@ impl Reign {
                     basics::Mark::DareAdjusts.reach();
                     let to =
                         if Canary::DareNoAdjust.is_planted() && theirs.tail.position <= cx.log.tail().position { theirs.tail } else { to };
+                    let to = if Canary::DareNaiveAdjust.is_planted() { theirs.base } else { to };
                     follower.adjust(to, &theirs, committed, cx.fabric);
                 }
                 None => {
@@ -435,7 +437,7 @@ impl Reign {
                 follower.move_tail(committed, turn, cx.fabric);
             }
             self.last_post = cx.now;
-        } else if cx.now.since(self.last_post) >= cx.config.flush_idle_ns {
+        } else if cx.now.since(self.last_post) >= cx.config.flush_idle_ns && !Canary::DareNoFlush.is_planted() {
             self.flush(cx);
         }
         posted
@@ -504,6 +506,11 @@ impl Reign {
     /// What the tail pointers of a majority have reached is committed, once that is an entry of this term.
     fn commit<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
         let held = LogIndex(self.majority_of(cx.log, cx.log.tail().index.0, |f| f.held().map_or(0, |held| held.0)));
+        let held = if Canary::DareFastestFollower.is_planted() {
+            self.followers.iter().filter(|f| f.votes).filter_map(Follower::held).max().map_or(held, |fastest| fastest.max(held))
+        } else {
+            held
+        };
         if let Stage::Adjusting { noop, recovered } = self.stage {
             if held < noop {
                 return false;

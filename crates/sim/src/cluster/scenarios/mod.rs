@@ -1,5 +1,6 @@
 //! Scenes that every reader of the code should have seen once. Their stories stand in `testdata`, as they are told today.
 
+pub(super) mod contest;
 mod script;
 pub mod steps;
 
