@@ -1,7 +1,7 @@
 //! Reads by quorum of real processes that are killed, and stopped for longer than a lease.
 //!
 //! The child processes are this test itself, each with a counter. To a line `add` one answers with the counter after one more, to `read` with what it has read by
-//! quorum, and to either with an error's name.
+//! quorum, and to either with an error's name; to `replicas` with how many its view has.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use martlet::config::{Cluster, ClusterConfig, DetectorConfig, EngineKind};
-use martlet::observe::{ClientEndpoint, NodeId, Roles};
+use martlet::config::{ClusterConfig, DetectorConfig, EngineKind, FabricKind};
+use martlet::counters::Counter;
 use martlet::{Plain, Replica};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -23,6 +23,21 @@ const NODES: usize = 3;
 
 with_every_engine!(what_is_read_by_quorum_is_never_older_than_what_was_acknowledged_before_through_kills_and_pauses);
 
+fn what_is_read_by_quorum_is_never_older_than_what_was_acknowledged_before_through_kills_and_pauses(engine: EngineKind) {
+    reads_are_never_older(engine, FabricKind::Shm);
+}
+
+/// Between processes that reach each other by packets only, as on hosts of their own.
+mod over_udp {
+    use super::*;
+
+    with_every_engine!(what_is_read_by_quorum_is_never_older_than_what_was_acknowledged_before);
+
+    fn what_is_read_by_quorum_is_never_older_than_what_was_acknowledged_before(engine: EngineKind) {
+        reads_are_never_older(engine, FabricKind::Ethernet);
+    }
+}
+
 fn count(counter: &mut u64, _: &[u8], reply: &mut Vec<u8>) {
     *counter += 1;
     reply.extend_from_slice(&counter.to_le_bytes());
@@ -32,6 +47,9 @@ fn answer(replica: &Replica<Plain<u64>>, line: &str) -> String {
     let number = match line {
         "add" => replica.propose(b"").map(|reply| u64::from_le_bytes(reply.as_slice().try_into().expect("8 bytes"))),
         "read" => replica.read_by_quorum(|counter| *counter.value()),
+        "replicas" => {
+            return replica.metrics().map_or_else(|error| error.to_string(), |metrics| metrics.get(Counter::Replicas).to_string());
+        }
         other => panic!("{other:?}"),
     };
     number.map_or_else(|error| format!("error: {error}"), |number| number.to_string())
@@ -65,19 +83,26 @@ fn quorum_reads_process() {
 struct Processes {
     dir: PathBuf,
     children: Vec<Option<Child>>,
-    watcher: ClientEndpoint,
 }
 
 impl Processes {
-    fn start(engine: EngineKind) -> Processes {
-        let dir = std::env::temp_dir().join(format!("martlet-quorum-{engine}-{}", std::process::id()));
+    fn start(engine: EngineKind, fabric: FabricKind) -> Processes {
+        let dir = std::env::temp_dir().join(format!("martlet-quorum-{engine}-{fabric}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a temporary directory");
         // A replica that is stopped is soon taken for gone.
-        let mut config = ClusterConfig { engine, ..config(&format!("quorum-{engine}"), NODES as u16) };
+        let mut config = ClusterConfig { engine, fabric, ..config(&format!("quorum-{engine}-{fabric}"), NODES as u16) };
         config.detector = DetectorConfig::default();
+        config.lease_us = fabric.traits().default_lease_us;
+        if fabric.traits().needs_address {
+            // Addresses of the loopback device that nobody else uses, whatever runs beside: a node that has been killed comes back to its own.
+            let of = std::process::id();
+            let place = |node| 1 + 10 * engine as u32 + node;
+            for (node, entry) in (0..).zip(&mut config.nodes) {
+                entry.address = format!("127.{}.{}.{}:7600", 1 + of % 250, 1 + of / 250 % 250, place(node));
+            }
+        }
         std::fs::write(dir.join("cluster.toml"), config.to_toml()).expect("our directory");
-        let watcher = ClientEndpoint::open(&Cluster::new(config).expect("a good configuration")).expect("an endpoint");
-        let mut processes = Processes { dir, children: (0..NODES).map(|_| None).collect(), watcher };
+        let mut processes = Processes { dir, children: (0..NODES).map(|_| None).collect() };
         (0..NODES).for_each(|node| processes.spawn(node));
         processes.settle();
         processes
@@ -99,14 +124,11 @@ impl Processes {
     }
 
     /// Waits until all know a view in which all are replicas.
-    fn settle(&mut self) {
-        loop {
-            while self.watcher.event().is_some() {}
-            let views = (0..NODES).map(|node| self.watcher.view(NodeId(node as u16)));
-            if views.into_iter().all(|view| view.is_ok_and(|v| v.is_some_and(|v| v.with_roles(Roles::REPLICA).count() == NODES))) {
-                return;
+    fn settle(&self) {
+        for node in 0..NODES {
+            while self.try_ask(node, "replicas").ok() != Some(NODES.to_string()) {
+                std::thread::sleep(Duration::from_millis(2));
             }
-            self.watcher.wait(Duration::from_millis(2));
         }
     }
 
@@ -154,8 +176,8 @@ fn heard(client: TcpStream) -> std::io::Result<String> {
     }
 }
 
-fn what_is_read_by_quorum_is_never_older_than_what_was_acknowledged_before_through_kills_and_pauses(engine: EngineKind) {
-    let mut processes = Processes::start(engine);
+fn reads_are_never_older(engine: EngineKind, fabric: FabricKind) {
+    let mut processes = Processes::start(engine, fabric);
     let (mut leader, mut least) = (0, 0);
     // Of a call whose answer was lost nobody knows whether it took effect, so the counter may be further on.
     let read = |processes: &Processes, leader: &mut usize, stopped, least: &mut u64| {
