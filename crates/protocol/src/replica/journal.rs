@@ -3,6 +3,18 @@
 
 use super::UnreadablePart;
 
+/// What an acknowledgement means (`docs/durability.md`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// It is in the memory of a majority. Nothing is written down.
+    #[default]
+    Memory,
+    /// The same; what changes about the log is written down behind it.
+    Async,
+    /// It is on the stable storage of a majority as well.
+    Sync,
+}
+
 /// What has come of asking for a part of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotStep {

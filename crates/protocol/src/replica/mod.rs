@@ -8,6 +8,7 @@ mod execution;
 pub mod group;
 pub mod journal;
 pub mod lane;
+pub mod ledger;
 pub mod nudges;
 pub mod operations;
 pub mod part;
@@ -15,12 +16,14 @@ pub mod patience;
 pub mod record;
 pub mod release;
 mod settings;
+pub mod restoring;
 pub mod watch;
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse};
 
 pub use error::ConfigError;
 pub use execution::Execution;
+pub use journal::Durability;
 pub use part::{PartFault, REST_NS};
 pub use settings::Settings;
 

@@ -5,20 +5,10 @@ use std::ops::{Deref, DerefMut};
 use crate::basics::ProcessId;
 use crate::replica::{ConfigError, Settings};
 
+pub use crate::replica::Durability;
+
 /// The smallest ring that the engine works with.
 pub const MIN_RING_BYTES: usize = 1024;
-
-/// What an acknowledgement means (`docs/durability.md`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// It is in the memory of a majority. Nothing is written down.
-    #[default]
-    Memory,
-    /// The same; what changes about the log is written down behind it.
-    Async,
-    /// It is on the stable storage of a majority as well.
-    Sync,
-}
 
 /// Settings of the engine: those that it [shares](Settings) with others, which are read and set as if they were its own, and those that are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,5 @@
 //! The engine's part in durability (`docs/durability.md`): what it asks to be written down, what follows when that is stable, and how it comes back.
 
-use std::collections::VecDeque;
-
 use martlet_fabric::primitive::AtomicU64;
 use martlet_fabric::ring::lane_bytes;
 use martlet_fabric::{Fabric, Memory, PeerId, invariant};
@@ -18,7 +16,8 @@ use crate::basics::{LogIndex, ProcessId};
 use crate::founding::Returned;
 use crate::replica::journal::{RecoverError, SnapshotStep};
 use crate::replica::part::{self, Oversized};
-use crate::replica::{Execution, NoState, StateMachine, UnreadableEntry, UnreadablePart};
+use crate::replica::restoring::Restoring;
+use crate::replica::{Execution, NoState, StateMachine};
 
 /// What a follower has told about its stable storage, and whom.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -265,13 +264,7 @@ pub(super) fn replay<S: StateMachine>(
     ring: &Memory,
     machine: &mut S,
 ) -> Result<Replayed, RecoverError> {
-    let mut restoring = Restoring { machine, parts: VecDeque::new(), first: LogIndex(0), unreadable: None };
-    for part in parts {
-        let (shown, part) = part.split_first_chunk().ok_or(RecoverError::Snapshot)?;
-        restoring.parts.push_back((LogIndex(u64::from_le_bytes(*shown)), part));
-    }
-    restoring.first = restoring.parts.front().map_or(LogIndex(0), |(shown, _)| *shown);
-    let most_shown = restoring.parts.iter().map(|(shown, _)| *shown).max().unwrap_or_default();
+    let mut restoring = Restoring::new(parts, machine)?;
     let committed = LogIndex(u64::from_le_bytes(last.try_into().map_err(|_| RecoverError::Snapshot)?));
     let mut log = Log::new(capacity, None);
     let (mut rest, mut ceiling, mut entry) = (journal, 0, 0);
@@ -288,101 +281,46 @@ pub(super) fn replay<S: StateMachine>(
             Entry::Ceiling(promised) => ceiling = promised.max(ceiling),
             _ if broken_off => {}
             Entry::Shown(index) => shown = index,
-            _ => restoring
-                .replay(next, entry == 0, &mut log, ring)
+            _ => replay_entry(next, entry == 0, &mut log, ring, &mut restoring)
                 .map_err(|fault| RecoverError::Order { entry, fault: fault.to_string() })?,
         }
         (rest, entry) = (after, entry + 1);
     }
     if log.is_complete() {
         log.advance(ring, &mut restoring, committed);
+        let most_shown = restoring.most_shown();
         let shows = log.execute(ring, &mut restoring, most_shown);
-        restoring.install_before(LogIndex(u64::MAX));
-        if let Some(unreadable) = restoring.unreadable {
-            return Err(unreadable.into());
-        }
+        restoring.finish()?;
         if log.committed().index < committed || !shows {
             return Err(RecoverError::Snapshot);
         }
     } else {
-        restoring.machine.clear();
+        restoring.clear();
     }
     Ok(Replayed { log, ceiling, broken_off })
 }
 
-/// A machine that gets back its state: parts, each when it shows the entries that the part shows.
-struct Restoring<'a, S> {
-    machine: &'a mut S,
-    parts: VecDeque<(LogIndex, &'a [u8])>,
-    /// The last entry that the first part shows: none up to there has to be applied.
-    first: LogIndex,
-    /// A part was none. What follows is looked at all the same, and comes to nothing.
-    unreadable: Option<UnreadablePart>,
-}
-
-impl<S: StateMachine> Restoring<'_, S> {
-    fn replay(&mut self, entry: Entry<'_>, first: bool, log: &mut Log, ring: &Memory) -> Result<(), LaneFault> {
-        match entry {
-            Entry::Base { .. } if first => log.restore_base(ring, entry),
-            // It says what has been replayed.
-            Entry::Base { .. } => Ok(()),
-            Entry::Append { committed, payload } => {
-                log.advance(ring, self, committed);
-                log.restore_record(ring, payload)
-            }
-            Entry::Start { ballot, taught, committed, keep, payloads, .. } => {
-                log.advance(ring, self, committed);
-                log.note_taught(taught);
-                log.restore_start(ring, ballot, keep, &payloads)
-            }
-            Entry::Ceiling(_) | Entry::Shown(_) => Ok(()),
+fn replay_entry<S: StateMachine>(
+    entry: Entry<'_>,
+    first: bool,
+    log: &mut Log,
+    ring: &Memory,
+    restoring: &mut Restoring<'_, S>,
+) -> Result<(), LaneFault> {
+    match entry {
+        Entry::Base { .. } if first => log.restore_base(ring, entry),
+        // It says what has been replayed.
+        Entry::Base { .. } => Ok(()),
+        Entry::Append { committed, payload } => {
+            log.advance(ring, restoring, committed);
+            log.restore_record(ring, payload)
         }
-    }
-
-    /// Installs the parts that show nothing from `index` on.
-    fn install_before(&mut self, index: LogIndex) {
-        while let Some((_, part)) = self.parts.front().filter(|(shown, _)| *shown < index) {
-            // A machine that has refused one is asked for nothing more.
-            if self.unreadable.is_none()
-                && let Err(unreadable) = self.machine.install(part)
-            {
-                self.unreadable = Some(unreadable);
-                self.machine.clear();
-            }
-            self.parts.pop_front();
+        Entry::Start { ballot, taught, committed, keep, payloads, .. } => {
+            log.advance(ring, restoring, committed);
+            log.note_taught(taught);
+            log.restore_start(ring, ballot, keep, &payloads)
         }
-    }
-}
-
-impl<S: StateMachine> StateMachine for Restoring<'_, S> {
-    fn apply(&mut self, index: LogIndex, command: &[u8]) {
-        if index > self.first {
-            self.install_before(index);
-            // Not to a machine that holds anything.
-            if self.unreadable.is_none() {
-                self.machine.apply(index, command);
-            }
-        }
-    }
-
-    fn unreadable(&self) -> Option<&UnreadableEntry> {
-        self.machine.unreadable()
-    }
-
-    fn transfer(&self, cursor: u64, budget: usize, out: &mut Vec<u8>) -> Option<u64> {
-        self.machine.transfer(cursor, budget, out)
-    }
-
-    fn install(&mut self, part: &[u8]) -> Result<(), UnreadablePart> {
-        self.machine.install(part)
-    }
-
-    fn clear(&mut self) {
-        self.machine.clear();
-    }
-
-    fn digest(&self) -> u64 {
-        self.machine.digest()
+        Entry::Ceiling(_) | Entry::Shown(_) => Ok(()),
     }
 }
 

@@ -6,12 +6,13 @@
 //!
 //! An entry is its length in four bytes, its kind in one, and a body; numbers are little-endian.
 
-use std::collections::VecDeque;
+use std::ops::Deref;
 
 use super::Group;
 use super::layout::is_position;
 use super::log::Mark;
 use crate::basics::{LogIndex, MAX_NUMBER, is_number};
+use crate::replica::ledger::Ledger;
 
 /// How far promises are made ahead: so many numbers above the latest. A process comes back with all that it may have promised, and leaders count it as
 /// prepared only for numbers that it would still know of. It is 16,384 attempts to lead: more than there are while a disk writes. And whoever comes back brings
@@ -179,7 +180,7 @@ fn payloads<'a>(body: &mut &'a [u8]) -> Option<Vec<&'a [u8]>> {
 
 /// What a log is up to, at one place of its journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Reach {
+pub(super) struct Reach {
     ballot: u64,
     last: LogIndex,
     ceiling: u64,
@@ -188,22 +189,18 @@ struct Reach {
 /// The journal's end in the engine.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
-    /// Entries that the node has not taken.
-    pending: Vec<u8>,
-    /// What was taken and is not stable, with the tickets that the node gave.
-    taken: VecDeque<(u64, Reach)>,
-    stable: Reach,
+    ledger: Ledger<Reach>,
     ceiling: u64,
     /// A jump whose start is still to come, and what was committed before it.
     jump: Option<(LogIndex, Mark, Group)>,
-    /// Counts the times that the log ceased to follow from what was written before.
-    chain: u64,
-    /// The chain whose beginning has a snapshot that is stable, if any has.
-    anchored: Option<u64>,
-    /// Whether any snapshot of this life is stable, so that something can be come back with, be it what this log was before it ceased to follow from that.
-    kept: bool,
-    /// Up to where a snapshot shows entries that were not known to be committed.
-    shown: LogIndex,
+}
+
+impl Deref for Journal {
+    type Target = Ledger<Reach>;
+
+    fn deref(&self) -> &Ledger<Reach> {
+        &self.ledger
+    }
 }
 
 impl Journal {
@@ -216,9 +213,9 @@ impl Journal {
 
     /// Goes on after a recovery, whose log ends so; `anchored`: what is written now goes on from the snapshot that it was recovered from.
     pub fn after_recovery(promised: u64, ballot: u64, last: LogIndex, anchored: bool) -> Journal {
-        let mut journal = Journal::new(promised);
-        journal.stable = Reach { ballot, last, ceiling: promised };
-        (journal.anchored, journal.kept) = (anchored.then_some(0), true);
+        let ledger = Ledger::after_recovery(Reach { ballot, last, ceiling: promised }, anchored);
+        let mut journal = Journal { ledger, ..Journal::default() };
+        journal.note_promise(promised);
         journal
     }
 
@@ -233,11 +230,8 @@ impl Journal {
 
     #[inline(never)]
     pub fn write(&mut self, entry: &Entry<'_>) {
-        if entry.breaks_off(self.shown) {
-            self.chain += 1;
-            self.shown = LogIndex(0);
-        }
-        entry.encode(&mut self.pending);
+        let breaks_off = entry.breaks_off(self.ledger.shown());
+        self.ledger.write(breaks_off, |out| entry.encode(out));
     }
 
     /// Says again what is promised: for whoever begins to read here.
@@ -248,7 +242,7 @@ impl Journal {
 
     /// A snapshot shows entries up to this one that are not known to be committed.
     pub fn note_shown(&mut self, index: LogIndex) {
-        self.shown = index;
+        self.ledger.note_shown(index);
         self.write(&Entry::Shown(index));
     }
 
@@ -268,50 +262,30 @@ impl Journal {
         self.write(&Entry::Start { ballot, taught, committed, jump, keep, payloads });
     }
 
-    pub fn pending(&self) -> &[u8] {
-        &self.pending
-    }
-
     /// The node has taken what was pending, and will call it by this ticket. The log is accepted under `ballot` now, and ends at `last`.
     pub fn note_taken(&mut self, ticket: u64, ballot: u64, last: LogIndex) {
-        self.pending.clear();
-        self.taken.push_back((ticket, Reach { ballot, last, ceiling: self.ceiling }));
+        self.ledger.note_taken(ticket, Reach { ballot, last, ceiling: self.ceiling });
     }
 
     /// Everything with a ticket up to this one is stable.
     pub fn note_stable(&mut self, ticket: u64) {
-        while let Some((_, reach)) = self.taken.front().filter(|(taken, _)| *taken <= ticket) {
-            self.stable = *reach;
-            self.taken.pop_front();
-        }
+        self.ledger.note_stable(ticket);
     }
 
-    pub fn chain(&self) -> u64 {
-        self.chain
-    }
-
+    /// A snapshot of that chain's beginning is stable.
     pub fn note_snapshot(&mut self, chain: u64) {
-        (self.anchored, self.kept) = (Some(chain), true);
-    }
-
-    /// Whether this life could be come back as.
-    pub fn is_kept(&self) -> bool {
-        self.kept
-    }
-
-    /// Whether there is a snapshot that what is written now goes on from.
-    pub fn is_anchored(&self) -> bool {
-        self.anchored == Some(self.chain)
+        self.ledger.note_snapshot(chain);
     }
 
     /// Promises up to this one will be remembered.
     pub fn ceiling(&self) -> u64 {
-        self.stable.ceiling
+        self.ledger.stable().ceiling
     }
 
     /// Up to which entry the log that was accepted under this number is stable, with the state that it goes on from. `None` when nothing of it is.
     pub fn stable_under(&self, ballot: u64) -> Option<LogIndex> {
-        (self.is_anchored() && self.stable.ballot == ballot && ballot > 0).then_some(self.stable.last)
+        let stable = self.ledger.stable();
+        (self.ledger.is_anchored() && stable.ballot == ballot && ballot > 0).then_some(stable.last)
     }
 }
 

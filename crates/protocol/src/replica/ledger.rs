@@ -1,0 +1,117 @@
+//! The engine's end of what is written down: bytes that the node has not taken, what was taken and is not stable, and whether there is a snapshot that it all goes on from.
+
+use std::collections::VecDeque;
+
+use crate::basics::LogIndex;
+
+/// What has been written down, in the order in which it was. `R` is what an engine wants to know to be stable: how far its log is, and what it has promised.
+#[derive(Debug, Default)]
+pub struct Ledger<R> {
+    /// Entries that the node has not taken.
+    pending: Vec<u8>,
+    /// What was taken and is not stable, with the tickets that the node gave.
+    taken: VecDeque<(u64, R)>,
+    stable: R,
+    /// Counts the times that the log ceased to follow from what was written before.
+    chain: u64,
+    /// The chain whose beginning has a snapshot that is stable, if any has.
+    anchored: Option<u64>,
+    /// Whether any snapshot of this life is stable, so that something can be come back with, be it what this log was before it ceased to follow from that.
+    kept: bool,
+    /// Up to where a snapshot shows entries that were not known to be committed.
+    shown: LogIndex,
+}
+
+impl<R: Copy + Default> Ledger<R> {
+    /// Goes on after a recovery, whose log is up to `reach`; `anchored`: what is written now goes on from the snapshot that it was recovered from.
+    pub fn after_recovery(reach: R, anchored: bool) -> Ledger<R> {
+        Ledger { stable: reach, anchored: anchored.then_some(0), kept: true, ..Ledger::default() }
+    }
+
+    /// Writes an entry; `breaks_off`: with it the log ceases to follow from what was written before.
+    pub fn write(&mut self, breaks_off: bool, encode: impl FnOnce(&mut Vec<u8>)) {
+        if breaks_off {
+            self.chain += 1;
+            self.shown = LogIndex(0);
+        }
+        encode(&mut self.pending);
+    }
+
+    /// A snapshot shows entries up to this one that are not known to be committed: with any of them cut off it is worth nothing.
+    pub fn note_shown(&mut self, index: LogIndex) {
+        self.shown = index;
+    }
+
+    /// Up to where a snapshot shows entries that were not known to be committed; 0 for none.
+    pub fn shown(&self) -> LogIndex {
+        self.shown
+    }
+
+    /// What the node has not taken.
+    pub fn pending(&self) -> &[u8] {
+        &self.pending
+    }
+
+    /// The node has taken what was pending, and will call it by this ticket. The log is up to `reach` now.
+    pub fn note_taken(&mut self, ticket: u64, reach: R) {
+        self.pending.clear();
+        self.taken.push_back((ticket, reach));
+    }
+
+    /// Everything with a ticket up to this one is stable.
+    pub fn note_stable(&mut self, ticket: u64) {
+        while let Some((_, reach)) = self.taken.front().filter(|(taken, _)| *taken <= ticket) {
+            self.stable = *reach;
+            self.taken.pop_front();
+        }
+    }
+
+    /// How far what is stable goes.
+    pub fn stable(&self) -> R {
+        self.stable
+    }
+
+    /// Counts the times that the log ceased to follow from what was written before.
+    pub fn chain(&self) -> u64 {
+        self.chain
+    }
+
+    /// A snapshot of that chain's beginning is stable.
+    pub fn note_snapshot(&mut self, chain: u64) {
+        (self.anchored, self.kept) = (Some(chain), true);
+    }
+
+    /// Whether this life could be come back as.
+    pub fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    /// Whether there is a snapshot that what is written now goes on from.
+    pub fn is_anchored(&self) -> bool {
+        self.anchored == Some(self.chain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_taken_counts_when_its_ticket_is_stable_and_from_a_snapshot_on_only() {
+        let mut ledger = Ledger::<u64>::default();
+        ledger.write(true, |out| out.push(1));
+        assert_eq!((ledger.pending(), ledger.is_anchored(), ledger.is_kept()), (&[1][..], false, false));
+        ledger.note_taken(1, 10);
+        ledger.write(false, |out| out.push(2));
+        ledger.note_taken(2, 20);
+        assert_eq!((ledger.pending(), ledger.stable()), (&[][..], 0));
+        ledger.note_stable(1);
+        assert_eq!(ledger.stable(), 10);
+        ledger.note_snapshot(ledger.chain());
+        assert!(ledger.is_anchored() && ledger.is_kept());
+        ledger.note_shown(LogIndex(7));
+        ledger.write(true, |out| out.push(3));
+        assert!(!ledger.is_anchored() && ledger.is_kept(), "what it was before the break can be come back as");
+        assert_eq!(ledger.shown(), LogIndex(0), "that was another log's");
+    }
+}
