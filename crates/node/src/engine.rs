@@ -4,9 +4,9 @@ use martlet_fabric::RegionSpec;
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::basics::layout::{self, Sizes};
 use martlet_protocol::detector::heartbeat::Thresholds;
-use martlet_protocol::engine::{Dare, Durable, Engine as _, Mu, PrimaryBackup, dare, mu, primary_backup};
+use martlet_protocol::engine::{Apus, Dare, Durable, Engine as _, Mu, PrimaryBackup, apus, dare, mu, primary_backup};
 use martlet_protocol::membership::{self, ClockBounds, Roles};
-use martlet_protocol::replica::Settings;
+use martlet_protocol::replica::{Durability, Settings};
 use martlet_protocol::with_engine;
 
 use crate::config::{Cluster, DurabilityKind};
@@ -58,16 +58,11 @@ fn shared(cluster: &Cluster, sizes: Sizes) -> Settings {
 
 impl NodeEngine for Mu {
     fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> mu::Config {
-        let durability = match cluster.config().durability.mode {
-            DurabilityKind::Memory => mu::Durability::Memory,
-            DurabilityKind::Async => mu::Durability::Async,
-            DurabilityKind::Sync => mu::Durability::Sync,
-        };
-        mu::Config { shared: shared(cluster, sizes), secret, durability, ..mu::Config::default() }
+        mu::Config { shared: shared(cluster, sizes), secret, durability: durability(cluster), ..mu::Config::default() }
     }
 
     fn without_disk(config: mu::Config) -> mu::Config {
-        mu::Config { durability: mu::Durability::Memory, ..config }
+        mu::Config { durability: Durability::Memory, ..config }
     }
 }
 
@@ -77,6 +72,47 @@ impl NodeEngine for Dare {
         let beat_ns = shared.heartbeat_interval_ns;
         // A vote takes a wake-up or two of each voter. A candidate that waits for less is in its own way.
         dare::Config { shared, election_ns: (4 * beat_ns).max(usual.election_ns), rank_ns: beat_ns.max(usual.rank_ns) }
+    }
+}
+
+impl NodeEngine for Apus {
+    fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> apus::Config {
+        let config = cluster.config();
+        let election = cluster.election();
+        let (beat_ns, timeout_ns) = (election.heartbeat_us * 1_000, config.detector.broadcast_timeout_us * 1_000);
+        let log_ring_bytes = sizes.log_ring_bytes;
+        apus::Config {
+            log_ring_bytes,
+            // What can be proposed has to fit here too.
+            state_ring_bytes: log_ring_bytes,
+            secret,
+            execution: config.execution,
+            durability: durability(cluster),
+            heartbeat_interval_ns: beat_ns,
+            thresholds: Thresholds { cap: election.cap, failure: election.failure, recovery: election.recovery },
+            fate_beats: u32::try_from(timeout_ns / (beat_ns / 2)).unwrap_or(u32::MAX).max(1),
+            silence_ns: timeout_ns,
+            stall_ns: 2 * beat_ns,
+            death_interval_ns: if config.fabric.traits().certain_deaths { 0 } else { beat_ns },
+            // A vote takes a wake-up or two of each voter. A candidate that waits for less is in its own way.
+            election_ns: (4 * beat_ns).max(apus::Config::default().election_ns),
+            rank_ns: beat_ns.max(apus::Config::default().rank_ns),
+            teach_patience_ns: timeout_ns,
+            ..apus::Config::default()
+        }
+    }
+
+    fn without_disk(config: apus::Config) -> apus::Config {
+        apus::Config { durability: Durability::Memory, ..config }
+    }
+}
+
+/// What an acknowledgement means in this cluster.
+fn durability(cluster: &Cluster) -> Durability {
+    match cluster.config().durability.mode {
+        DurabilityKind::Memory => Durability::Memory,
+        DurabilityKind::Async => Durability::Async,
+        DurabilityKind::Sync => Durability::Sync,
     }
 }
 

@@ -11,12 +11,12 @@ use martlet_node::wal::format::Owner;
 use martlet_node::wal::{self, Pace, Style, Wal};
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use martlet_protocol::engine::{Dare, Engine, Mu, PrimaryBackup, dare, mu, primary_backup};
+use martlet_protocol::engine::{Apus, Dare, Durable, Mu, PrimaryBackup, apus, dare, mu, primary_backup};
 use martlet_protocol::membership::{Member, Roles, View};
 use martlet_protocol::replica::backlog::{COMMAND_HEADER_BYTES, HEADER_BYTES};
 use martlet_protocol::replica::group::Group;
 use martlet_protocol::replica::journal::SnapshotStep;
-use martlet_protocol::replica::{Execution, Settings, Standing, StateMachine, UnreadablePart};
+use martlet_protocol::replica::{Durability, Execution, Settings, Standing, StateMachine, UnreadablePart};
 
 use super::endpoint::{self, Endpoint, Place};
 
@@ -61,7 +61,7 @@ fn process(node: u16) -> ProcessId {
 }
 
 /// An engine that can run without a node.
-pub trait Alone: Engine {
+pub trait Alone: Durable {
     /// Whether what is proposed together travels as one record.
     const BATCHES: bool;
 
@@ -75,7 +75,29 @@ pub trait Alone: Engine {
     fn founding(node: u16, config: Self::Config) -> Self;
 
     /// Takes what it has to write to its log on disk, and tells it what is stable.
-    fn attend_disk<F: Fabric>(&mut self, _disk: &mut Disk, _fabric: &F, _machine: &Idle) {}
+    #[inline]
+    fn attend_disk<F: Fabric>(&mut self, disk: &mut Disk, fabric: &F, machine: &Idle) {
+        self.handle_stable(disk.wal.stable());
+        take(self, &mut disk.wal);
+        disk.wal.hand_over();
+        if !disk.begun {
+            disk.begun = true;
+            disk.wal.begin_snapshot();
+            self.begin_snapshot(fabric);
+            take(self, &mut disk.wal);
+        } else if !disk.based {
+            let mut part = Vec::new();
+            match self.snapshot_step(machine, 1 << 20, &mut part) {
+                SnapshotStep::Part => disk.wal.add_part(&mut part),
+                SnapshotStep::Whole => disk.wal.finish_snapshot(part),
+                SnapshotStep::Wait | SnapshotStep::Void | SnapshotStep::TooLong(_) => {}
+            }
+            if disk.wal.snapshots() > 0 {
+                disk.based = true;
+                self.handle_snapshot_stable();
+            }
+        }
+    }
 }
 
 /// A replica's log on disk.
@@ -111,41 +133,13 @@ impl Alone for Mu {
     }
 
     fn settings(secret: u64, durability: DurabilityKind) -> mu::Config {
-        let durability = match durability {
-            DurabilityKind::Memory => mu::Durability::Memory,
-            DurabilityKind::Async => mu::Durability::Async,
-            DurabilityKind::Sync => mu::Durability::Sync,
-        };
+        let durability = meaning(durability);
         let mut config = mu::Config { shared: unexecuted(), secret, durability, ..mu::Config::default() };
         // A reign begins with a sync: it must not end for a pause that is shorter than that.
-        if durability != mu::Durability::Memory {
+        if durability != Durability::Memory {
             (config.heartbeat_interval_ns, config.stall_ns) = (20_000_000, 10_000_000);
         }
         config
-    }
-
-    #[inline]
-    fn attend_disk<F: Fabric>(&mut self, disk: &mut Disk, fabric: &F, machine: &Idle) {
-        self.handle_stable(disk.wal.stable());
-        take(self, &mut disk.wal);
-        disk.wal.hand_over();
-        if !disk.begun {
-            disk.begun = true;
-            disk.wal.begin_snapshot();
-            self.begin_snapshot(fabric);
-            take(self, &mut disk.wal);
-        } else if !disk.based {
-            let mut part = Vec::new();
-            match self.snapshot_step(machine, 1 << 20, &mut part) {
-                SnapshotStep::Part => disk.wal.add_part(&mut part),
-                SnapshotStep::Whole => disk.wal.finish_snapshot(part),
-                SnapshotStep::Wait | SnapshotStep::Void | SnapshotStep::TooLong(_) => {}
-            }
-            if disk.wal.snapshots() > 0 {
-                disk.based = true;
-                self.handle_snapshot_stable();
-            }
-        }
     }
 
     fn founding(node: u16, config: mu::Config) -> Mu {
@@ -169,8 +163,40 @@ impl Alone for Dare {
     }
 }
 
+impl Alone for Apus {
+    const BATCHES: bool = true;
+
+    fn record_bytes(request: usize) -> usize {
+        ring::record_bytes(HEADER_BYTES + COMMAND_HEADER_BYTES + request)
+    }
+
+    fn settings(secret: u64, durability: DurabilityKind) -> apus::Config {
+        let durability = meaning(durability);
+        // Nothing is executed, before or after.
+        let config = apus::Config { execution: Execution::Speculative, secret, durability, ..apus::Config::default() };
+        // So does a reign of this one, and each promise.
+        match durability {
+            Durability::Memory => config,
+            _ => apus::Config { heartbeat_interval_ns: 20_000_000, stall_ns: 10_000_000, election_ns: 80_000_000, ..config },
+        }
+    }
+
+    fn founding(node: u16, config: apus::Config) -> Apus {
+        Apus::new(process(node), config, Some(Group::new((0..NODES).map(process).collect())))
+    }
+}
+
+/// What an acknowledgement means, as engines call it.
+fn meaning(durability: DurabilityKind) -> Durability {
+    match durability {
+        DurabilityKind::Memory => Durability::Memory,
+        DurabilityKind::Async => Durability::Async,
+        DurabilityKind::Sync => Durability::Sync,
+    }
+}
+
 #[inline]
-fn take(engine: &mut Mu, wal: &mut Wal) {
+fn take(engine: &mut impl Durable, wal: &mut Wal) {
     if !engine.journal().is_empty() {
         let ticket = wal.append(engine.journal());
         engine.note_taken(ticket);

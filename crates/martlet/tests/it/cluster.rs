@@ -35,6 +35,8 @@ macro_rules! in_every_way {
         in_every_way!(@ mu, Mu, Speculative: $($test),+);
         in_every_way!(@ mu_on_commit, Mu, Committed: $($test),+);
         in_every_way!(@ dare, Dare, Committed: $($test),+);
+        in_every_way!(@ apus, Apus, Speculative: $($test),+);
+        in_every_way!(@ apus_on_commit, Apus, Committed: $($test),+);
     };
     (@ $name:ident, $engine:ident, $execution:ident: $($test:ident),+) => {
         mod $name {
@@ -57,6 +59,9 @@ macro_rules! with_every_engine {
         }
         mod dare {
             $(#[test] fn $test() { super::$test(martlet::config::EngineKind::Dare); })+
+        }
+        mod apus {
+            $(#[test] fn $test() { super::$test(martlet::config::EngineKind::Apus); })+
         }
     };
 }

@@ -124,6 +124,16 @@ probes! {
         DareCircularOffsets = "dare-circular-offsets",
         /// A leader of `dare` tells what is committed with the next entry only (13).
         DareNoFlush = "dare-no-flush",
+        /// A replica of `apus` acknowledges with durability `sync` what it has not kept (APUS section 4.1, B1 and B2).
+        ApusEarlyAck = "apus-early-ack",
+        /// A backup of `apus` acknowledges to a new leader only what it has not acknowledged to an earlier one (21).
+        ApusMutedAcks = "apus-muted-acks",
+        /// A replica of `apus` agrees to a candidate whose log is less up to date than its own (APUS section 4.4).
+        ApusShortLog = "apus-short-log",
+        /// A replica of `apus` agrees to a new view, and goes on taking and acknowledging the old leader's entries (41).
+        ApusLateClose = "apus-late-close",
+        /// A replica of `apus`, a deposed leader perhaps, commits by a leader's commit index before its log is that leader's (APUS section 4.1, B3).
+        ApusForeignCommit = "apus-foreign-commit",
         /// A cluster is founded again of the best log's group alone, although none of that group has the log.
         BestLogLeftOut = "best-log-left-out",
         /// With `mu`'s durability `sync`, what a majority has in its memory is acknowledged, whether or not it is on stable storage (APUS section 4.1).

@@ -5,6 +5,84 @@ use martlet_fabric::{probe, probes};
 probes! {
     /// A transition that a simulator counts.
     pub enum Mark {
+        /// A replica has met a peer again.
+        ApusReconnected = "apus: meets a peer again",
+        /// A peer's heart stands still.
+        ApusPresumed = "apus: presumes a peer dead",
+        /// It goes on, or it stands for leader.
+        ApusRecovered = "apus: a peer's heart goes on",
+        /// A peer is gone.
+        ApusDead = "apus: a peer is gone",
+        /// A peer that stays out of reach is given up.
+        ApusGivenUp = "apus: gives up a peer that stays out of reach",
+        /// A leader that gets nowhere stops its own heart.
+        ApusHeartStopped = "apus: stops its own heart",
+        /// A backup closes its leader's lane.
+        ApusCloses = "apus: closes its leader's lane",
+        /// A leader finds a backup's lane closed.
+        ApusClosed = "apus: a backup has closed its lane",
+        /// A replica has looked at what a majority says of itself.
+        ApusLooks = "apus: looks before it stands",
+        /// A replica stands for leader.
+        ApusStands = "apus: stands",
+        /// A replica stands since a leader has handed over to it.
+        ApusStandsAtOnce = "apus: stands, named by the leader",
+        /// A replica agrees to another one's view, and its promise is kept.
+        ApusAgrees = "apus: agrees",
+        /// A replica finds a candidate's log to be less up to date than its own.
+        ApusRefuses = "apus: refuses a log that is less up to date",
+        /// A leader asks a backup to take its entries.
+        ApusAsks = "apus: asks a backup to follow",
+        /// A backup lets a leader in.
+        ApusFollows = "apus: lets a leader in",
+        /// A leader begins to write to a backup.
+        ApusStarts = "apus: starts a backup",
+        /// A backup's log becomes its leader's.
+        ApusTakesOver = "apus: takes a leader's log over",
+        /// Entries are cut off by that.
+        ApusCutOff = "apus: a start cuts entries off",
+        /// A leader finds that its log does not reach back to a backup's.
+        ApusOverruns = "apus: has overrun a backup",
+        /// A backup is told so.
+        ApusOverrun = "apus: was overrun",
+        /// A leader leads, and found nothing uncommitted.
+        ApusLeads = "apus: leads a level log",
+        /// A leader leads, having committed what it found.
+        ApusLeadsTail = "apus: leads, having recovered entries",
+        /// A candidate has waited in vain.
+        ApusTimedOut = "apus: stands in vain",
+        /// A reign ends, since a later view has been promised.
+        ApusOutdated = "apus: is outdated",
+        /// A candidacy ends for another one, or for a leader.
+        ApusSuperseded = "apus: is superseded",
+        /// A reign ends, since nothing could be committed.
+        ApusStuck = "apus: gets nowhere",
+        /// A reign ends, since the leader has handed over.
+        ApusHandedOver = "apus: has handed over",
+        /// A leader hands over.
+        ApusHandsOver = "apus: hands over",
+        /// The replica that was to lead next is lost.
+        ApusSuccessorLost = "apus: loses its successor",
+        /// A process is taken into the group.
+        ApusGrows = "apus: takes a process into the group",
+        /// A process is removed from the group.
+        ApusShrinks = "apus: removes a process from the group",
+        /// A replica asks for the state.
+        ApusRequests = "apus: asks for the state",
+        /// A replica begins to send its state.
+        ApusSends = "apus: begins to send its state",
+        /// A transfer cannot go on.
+        ApusSendingBroken = "apus: breaks a transfer off",
+        /// A replica holds the whole state again.
+        ApusLearned = "apus: holds the state again",
+        /// What is proposed waits until more is committed.
+        ApusNoRoom = "apus: the log has no room",
+        /// A backup gets the rest later.
+        ApusLaneFull = "apus: a backup's lane is full",
+        /// The commit index travels by itself.
+        ApusFlushes = "apus: flushes its commit index",
+        /// A turn without proposals probes a backup's lane.
+        ApusProbes = "apus: probes a lane",
         /// A server has met a peer again.
         DareReconnected = "dare: meets a peer again",
         /// A peer's heart stands still.

@@ -3,6 +3,7 @@
 //! An [`Engine`] is a pure state machine over a [`Fabric`](martlet_fabric::Fabric) and a [`StateMachine`](crate::replica::StateMachine). It owns
 //! the log lanes ([`LOG_LANE`](crate::basics::layout::LOG_LANE)) and, for `mu`, the regions of [`mu::layout`].
 
+pub mod apus;
 pub mod dare;
 mod durable;
 mod event;
@@ -14,6 +15,7 @@ pub mod primary_backup;
 mod registry;
 
 pub use crate::replica::{ConfigError, PartFault, REST_NS};
+pub use apus::Apus;
 pub use dare::Dare;
 pub use durable::Durable;
 pub use event::Event;
@@ -27,5 +29,5 @@ pub use registry::{CommitRule, EngineKind, Leadership, Traits};
 /// Samples of what the engines write: see [`samples`](crate::samples).
 #[cfg(feature = "fuzzing")]
 pub(crate) fn samples() -> Vec<crate::samples::Sample> {
-    [primary_backup::samples::all(), mu::samples::all(), dare::samples::all()].concat()
+    [primary_backup::samples::all(), mu::samples::all(), dare::samples::all(), apus::samples::all()].concat()
 }

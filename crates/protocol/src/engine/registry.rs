@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Dare, Engine, Mu, PrimaryBackup};
+use super::{Apus, Dare, Engine, Mu, PrimaryBackup};
 use crate::membership::Authority;
 
 /// What decides which replica leads.
@@ -95,6 +95,8 @@ engines! {
     Mu,
     /// A majority's votes say which replica acts in a term; a minority may fail.
     Dare,
+    /// A majority's acknowledgements, kept before they are given, say what is committed; a minority may fail.
+    Apus,
 }
 
 /// Runs an expression with `$engine` standing for the type of the engine `$kind`: the one place where a name in a configuration becomes a type.
@@ -112,6 +114,10 @@ macro_rules! with_engine {
             }
             $crate::engine::EngineKind::Dare => {
                 type $engine = $crate::engine::Dare;
+                $body
+            }
+            $crate::engine::EngineKind::Apus => {
+                type $engine = $crate::engine::Apus;
                 $body
             }
         }
@@ -166,6 +172,6 @@ mod tests {
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(with_engine!(kind, E => E::TRAITS), kind.traits());
         }
-        assert_eq!("paxos".parse::<EngineKind>(), Err("the engine is \"paxos\"; allowed are primary-backup, mu, dare".to_owned()));
+        assert_eq!("paxos".parse::<EngineKind>(), Err("the engine is \"paxos\"; allowed are primary-backup, mu, dare, apus".to_owned()));
     }
 }

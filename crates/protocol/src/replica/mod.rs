@@ -15,8 +15,8 @@ pub mod part;
 pub mod patience;
 pub mod record;
 pub mod release;
-mod settings;
 pub mod restoring;
+mod settings;
 pub mod watch;
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse};

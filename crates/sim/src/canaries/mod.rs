@@ -71,6 +71,9 @@ pub fn bugs() -> Vec<Bug> {
         // It takes a process that is stopped at the right step.
         "dare-counts-refused" | "dare-naive-adjust" | "dare-double-vote" => "dare-contest",
         name if name.starts_with("dare-") => "dare",
+        // Nothing is kept elsewhere.
+        "apus-early-ack" => "apus-disks",
+        name if name.starts_with("apus-") => "apus",
         _ => "host",
     };
     let protocol = Canary::ALL.iter().map(|canary| bug(canary.name(), canary.meaning(), of_engine(canary.name())));

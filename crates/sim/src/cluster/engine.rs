@@ -3,8 +3,8 @@
 
 use martlet_protocol::basics::{LogIndex, ProcessId, ballot};
 use martlet_protocol::detector::heartbeat::Thresholds;
-use martlet_protocol::engine::{self, Dare, Mu, PrimaryBackup, dare, mu, primary_backup};
-use martlet_protocol::replica::{self, group::Group};
+use martlet_protocol::engine::{self, Apus, Dare, Mu, PrimaryBackup, apus, dare, mu, primary_backup};
+use martlet_protocol::replica::{self, Durability, group::Group};
 
 use super::settings::Settings;
 
@@ -89,6 +89,12 @@ impl Grouped for Dare {
     }
 }
 
+impl Grouped for Apus {
+    fn known_group(&self) -> Option<(LogIndex, &Group)> {
+        self.group_since().zip(self.group())
+    }
+}
+
 /// A majority of every group that may be in force has to be left, each with the whole state; also of the group that the victim is being taken into.
 fn can_be_lost<E: Grouped>(victim: ProcessId, able: &[(ProcessId, &E)], all: &[(ProcessId, &E)]) -> bool {
     let left = |group: &Group| {
@@ -115,6 +121,11 @@ fn known(group: &Group, id: ProcessId) -> ProcessId {
 
 fn has(group: &Group, id: ProcessId) -> bool {
     group.contains(known(group, id))
+}
+
+/// What an acknowledgement means in a life: where there are disks, that it is on them.
+fn durability(settings: &Settings) -> Durability {
+    if settings.disks.is_some() { Durability::Sync } else { Durability::Memory }
 }
 
 /// The smallest log in which a majority's open entries fit whatever the simulated store writes.
@@ -147,8 +158,7 @@ fn shared(settings: &Settings) -> replica::Settings {
 
 impl Engine for Mu {
     fn config(settings: &Settings, _: bool, secret: u64) -> mu::Config {
-        let durability = if settings.disks.is_some() { mu::Durability::Sync } else { mu::Durability::Memory };
-        mu::Config { shared: shared(settings), secret, durability, retry_ns: settings.heartbeat_interval_ns / 4 }
+        mu::Config { shared: shared(settings), secret, durability: durability(settings), retry_ns: settings.heartbeat_interval_ns / 4 }
     }
 
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {
@@ -179,6 +189,49 @@ impl Engine for Dare {
     fn config(settings: &Settings, _: bool, _: u64) -> dare::Config {
         let beat = settings.heartbeat_interval_ns;
         dare::Config { shared: shared(settings), election_ns: beat, rank_ns: beat / 2 }
+    }
+
+    fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {
+        can_be_lost(victim, able, all)
+    }
+
+    fn suffice(these: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)], newcomers: &[ProcessId]) -> bool {
+        are_majority(these, all, newcomers)
+    }
+
+    fn describe(&self) -> String {
+        use engine::Engine as _;
+        format!("view {}, {}, last {}, group {:?}", self.view(), self.in_words(), self.last(), self.group())
+    }
+}
+
+impl Engine for Apus {
+    fn config(settings: &Settings, _: bool, secret: u64) -> apus::Config {
+        let beat = settings.heartbeat_interval_ns;
+        apus::Config {
+            log_ring_bytes: settings.log_ring_bytes.max(LEAST_LOG_BYTES),
+            state_ring_bytes: LEAST_LOG_BYTES,
+            secret,
+            execution: settings.execution,
+            durability: durability(settings),
+            backlog_bytes: settings.log_ring_bytes,
+            batch_bytes: settings.transfer_budget_bytes,
+            flush_idle_ns: settings.flush_idle_ns,
+            nudge_records: 4,
+            nudge_gap_ns: 2 * settings.flush_idle_ns,
+            heartbeat_interval_ns: beat,
+            thresholds: Thresholds::default(),
+            background_ns: 1_000,
+            fate_beats: 100,
+            silence_ns: settings.broadcast_timeout_ns,
+            stall_ns: beat,
+            death_interval_ns: 0,
+            election_ns: beat,
+            rank_ns: beat / 2,
+            teach_patience_ns: settings.broadcast_timeout_ns,
+            // The log goes on meanwhile.
+            transfer_budget_bytes: LEAST_LOG_BYTES / 2 + settings.transfer_budget_bytes,
+        }
     }
 
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {

@@ -23,7 +23,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use martlet_fabric::sim::Span;
-use martlet_protocol::engine::{Dare, Mu, PrimaryBackup};
+use martlet_protocol::engine::{Apus, Dare, Mu, PrimaryBackup};
 use martlet_protocol::replica::Execution;
 
 pub use faults::{FAULTS, Fault, Mask, Masks};
@@ -95,6 +95,20 @@ pub const KINDS: &[Kind] = &[
         disks: false,
         live: |plan, settings| Cluster::<Dare, false>::new(plan, settings).live(),
     },
+    Kind {
+        name: "apus",
+        about: "apus on one host with shared memory",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, settings| Cluster::<Apus, true>::new(plan, settings).live(),
+    },
+    Kind {
+        name: "apus-network",
+        about: "apus on hosts with one-sided operations between them",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, settings| Cluster::<Apus, false>::new(plan, settings).live(),
+    },
 ];
 
 /// Lives in which something happens that default lives hardly ever come to, or never: for those who ask for them by name, and for canaries.
@@ -133,6 +147,20 @@ pub const SPECIAL: &[Kind] = &[
         ground: Ground::Host,
         disks: false,
         live: |plan, _| scenarios::contest::live::<Dare>(plan),
+    },
+    Kind {
+        name: "apus-disks",
+        about: "apus on one host, with disks: what is acknowledged was kept before, and outlives the power loss of all",
+        ground: Ground::Host,
+        disks: true,
+        live: |plan, settings| Cluster::<Apus, true>::new(plan, settings).live(),
+    },
+    Kind {
+        name: "apus-disks-network",
+        about: "the same on hosts with one-sided operations between them",
+        ground: Ground::Network,
+        disks: true,
+        live: |plan, settings| Cluster::<Apus, false>::new(plan, settings).live(),
     },
     // All alike but for their clocks and chance.
     Kind {

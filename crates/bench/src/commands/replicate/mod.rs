@@ -42,7 +42,7 @@ pub struct Arguments {
     /// always active.
     #[arg(long, default_value_t = EngineKind::first_with(Traits::commits_by_majority))]
     engine: EngineKind,
-    /// What a committed request outlives: memory, async or sync; the last two with --engine mu. Logs go below TMPDIR: its disk is what is measured.
+    /// What a committed request outlives: memory, async or sync; the last two with --engine mu or apus. Logs go below TMPDIR: its disk is what is measured.
     #[arg(long, default_value_t)]
     durability: DurabilityKind,
     /// How many samples of each figure.

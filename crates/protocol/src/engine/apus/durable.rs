@@ -1,0 +1,255 @@
+//! The engine's part in durability (`docs/durability.md`): what it asks to be written down, what follows when that is stable, and how it comes back.
+
+use martlet_fabric::invariant;
+
+use super::Apus;
+use super::config::Config;
+use super::journal::{Entry, Journal, Reach};
+use super::layout::LaneFault;
+use super::log::Log;
+use crate::basics::{LogIndex, ProcessId};
+use crate::founding::Returned;
+use crate::replica::journal::{RecoverError, SnapshotStep};
+use crate::replica::part::{self, Oversized};
+use crate::replica::restoring::Restoring;
+use crate::replica::{Durability, Execution, NoState, StateMachine};
+
+/// A snapshot on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Snapshot {
+    breaks: u64,
+    chain: u64,
+    /// Where the next part begins; `None` when the last one has been taken.
+    cursor: Option<u64>,
+    /// The last entry that a part shows.
+    shown: LogIndex,
+}
+
+impl Apus {
+    pub(super) fn pending_journal(&self) -> &[u8] {
+        self.log.journal.as_ref().map_or(&[], |journal| journal.pending())
+    }
+
+    pub(super) fn take_journal(&mut self, ticket: u64) {
+        let reach = Reach { promised: self.log.promised(), accepted: self.log.accepted(), last: self.log.tail().index };
+        if let Some(journal) = &mut self.log.journal {
+            journal.note_taken(ticket, reach);
+        }
+    }
+
+    pub(super) fn note_stable(&mut self, ticket: u64) {
+        if let Some(journal) = &mut self.log.journal {
+            journal.note_stable(ticket);
+        }
+    }
+
+    /// Up to which entry this replica's log, as it was taken over under `view`, is stable, together with a state to apply it to.
+    pub(super) fn stable_of(&self, view: u64) -> Option<LogIndex> {
+        self.log.journal.as_ref().and_then(|journal| journal.stable_under(view))
+    }
+
+    /// Whether it holds the state, and nothing on its disk goes on to the log as it is: it counts for nothing there before a snapshot does.
+    pub(super) fn wants_snapshot(&self) -> bool {
+        self.log.is_complete() && self.log.journal.as_ref().is_some_and(|journal| !journal.is_anchored())
+    }
+
+    /// Whether this life could be come back as, if the power went now: it has a snapshot on disk, whatever has become of its log since.
+    pub(super) fn is_kept(&self) -> bool {
+        self.log.journal.as_ref().is_none_or(|journal| journal.is_kept())
+    }
+
+    /// Whether it has been taken into the group, and its own disk says so: whatever its node had there before counts no more.
+    pub(super) fn belongs_for_good(&self) -> bool {
+        let taken_in = self.log.committed_group().filter(|(_, group)| group.contains(self.me));
+        let stable = || self.stable_of(self.log.accepted());
+        taken_in.is_some_and(|(index, _)| stable().is_some_and(|stable| stable >= *index))
+    }
+
+    /// Whether the machine may show entries that are not in the log.
+    pub(super) fn is_ahead_of_log(&self) -> bool {
+        // A change of the group is nothing that a machine shows.
+        self.config.execution == Execution::Speculative && self.reign.as_ref().is_some_and(|reign| reign.backlog.has_commands())
+    }
+
+    /// Begins a snapshot, in place of one that is not finished. `false`: there is no whole state.
+    ///
+    /// Panics when something is pending: it would stand before the base, and be taken for what followed by a process that comes back.
+    pub(super) fn start_snapshot(&mut self) -> bool {
+        let pending = self.pending_journal().len();
+        invariant!(pending == 0, "a snapshot begins while {pending} bytes of the journal have not been taken");
+        self.snapshot = None;
+        let Some(chain) = self.log.journal.as_ref().map(|journal| journal.chain()).filter(|_| self.log.is_complete()) else { return false };
+        self.log.write_base(false);
+        self.snapshot = Some(Snapshot { breaks: self.log.breaks(), chain, cursor: Some(0), shown: LogIndex(0) });
+        true
+    }
+
+    /// Appends the next part of the snapshot to `out`, of about `budget` bytes, or its last words. Between two parts commands may be applied.
+    pub(super) fn step_snapshot<S: StateMachine>(&mut self, machine: &S, budget: usize, out: &mut Vec<u8>) -> SnapshotStep {
+        let Some(mut snapshot) = self.snapshot.take() else { return SnapshotStep::Void };
+        let chain = self.log.journal.as_ref().map(|journal| journal.chain());
+        let holds = self.log.is_complete() && machine.unreadable().is_none();
+        if !holds || self.log.breaks() != snapshot.breaks || chain != Some(snapshot.chain) {
+            return SnapshotStep::Void;
+        }
+        let committed = self.log.committed().index;
+        let step = match snapshot.cursor {
+            // A leader that executes first may show more than its log has.
+            Some(_) if self.is_ahead_of_log() => SnapshotStep::Wait,
+            Some(cursor) => {
+                snapshot.shown = self.log.applied().index;
+                out.extend_from_slice(&snapshot.shown.0.to_le_bytes());
+                match part::transfer(machine, cursor, budget, out) {
+                    Ok(next) => snapshot.cursor = next,
+                    Err(Oversized(bytes)) => return SnapshotStep::TooLong(bytes),
+                }
+                SnapshotStep::Part
+            }
+            // It should be final, so that it is good whatever becomes of the log. But without one that its log goes on from this process counts for nothing, and what is committed
+            // may wait for just that.
+            None if committed < snapshot.shown && !self.wants_snapshot() => SnapshotStep::Wait,
+            None => {
+                out.extend_from_slice(&committed.0.to_le_bytes());
+                if let Some(journal) = self.log.journal.as_mut().filter(|_| committed < snapshot.shown) {
+                    journal.note_shown(snapshot.shown);
+                }
+                self.finished = Some(snapshot.chain);
+                return SnapshotStep::Whole;
+            }
+        };
+        self.snapshot = Some(snapshot);
+        step
+    }
+
+    /// The last snapshot that was whole is stable, and so is the journal up to its last words.
+    pub(super) fn note_snapshot_stable(&mut self) {
+        if let (Some(chain), Some(journal)) = (self.finished.take(), &mut self.log.journal) {
+            journal.note_snapshot(chain);
+            self.published = false;
+        }
+    }
+
+    /// See [`Durable::belonged`](crate::engine::Durable::belonged): by its own log, whatever it may have been told since.
+    pub(super) fn has_belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
+        let Replayed { log, .. } = replay(config, &[], last, journal, &mut NoState)?;
+        // A member that is on its way out still does, as long as that is not known to be committed.
+        let committed = log.committed_group().map(|(_, group)| group);
+        Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.known_as(me))))
+    }
+
+    /// See [`Durable::written`](crate::engine::Durable::written).
+    pub(super) fn has_written(config: &Config, last: &[u8], journal: &[u8]) -> Result<Option<Returned>, RecoverError> {
+        let Replayed { log, .. } = replay(config, &[], last, journal, &mut NoState)?;
+        Ok(returned(&log).filter(|_| log.is_complete()))
+    }
+
+    /// See [`Durable::recover`](crate::engine::Durable::recover): a member of the same group, with the same log and the same promises. A log that ceased to follow from the snapshot
+    /// comes back as it was before, and nothing of it counts as stable until there is another snapshot.
+    pub(super) fn come_back<S: StateMachine>(
+        me: ProcessId,
+        config: Config,
+        parts: &[Vec<u8>],
+        last: &[u8],
+        journal: &[u8],
+        machine: &mut S,
+    ) -> Result<Apus, RecoverError> {
+        let mut apus = Apus::new(me, config, None);
+        let Replayed { mut log, promised, broken_off } = replay(&config, parts, last, journal, machine)?;
+        log.restore_promise(promised);
+        if config.durability != Durability::Memory {
+            let reach = Reach { promised: log.promised(), accepted: log.accepted(), last: log.tail().index };
+            let mut journal = Journal::after_recovery(reach, log.is_complete() && !broken_off);
+            if log.applied().index > log.committed().index {
+                // The last words of the snapshot may be the last that was written.
+                journal.note_shown(log.applied().index);
+            }
+            log.journal = Some(Box::new(journal));
+        }
+        // By what is committed: a process on its way into the group has not been removed from it.
+        apus.listed = log.committed_group().is_some_and(|(_, group)| group.contains(apus.me));
+        apus.log = log;
+        Ok(apus)
+    }
+}
+
+/// What a log is to a process that founds the cluster again with it.
+pub(super) fn returned(log: &Log) -> Option<Returned> {
+    let group = log.group()?;
+    let (ballot, last) = log.rank();
+    Some(Returned { ballot, last, view: group.view(), members: group.members().to_vec() })
+}
+
+/// What a journal describes.
+#[derive(Debug)]
+pub(super) struct Replayed {
+    /// The log, up to where it follows from the snapshot.
+    pub log: Log,
+    /// What its owner has promised.
+    pub promised: u64,
+    /// Whether the log ceased to follow from the snapshot. Its owner has acknowledged nothing since.
+    pub broken_off: bool,
+}
+
+/// What a journal describes. `machine` is empty, and shows afterwards what is committed, or what the snapshot shows if that is more.
+///
+/// The log may have ceased to follow from the snapshot, and its owner have lost its power before it had the next one. What came since can't be gone on from. As long as there was no
+/// other snapshot its owner has acknowledged nothing; so to everybody else it is as if its disk had been slower, and the replay ends there. Promises count all the same.
+pub(super) fn replay<S: StateMachine>(
+    config: &Config,
+    parts: &[Vec<u8>],
+    last: &[u8],
+    journal: &[u8],
+    machine: &mut S,
+) -> Result<Replayed, RecoverError> {
+    let capacity = config.log_ring_bytes;
+    let mut restoring = Restoring::new(parts, machine)?;
+    let committed = LogIndex(u64::from_le_bytes(last.try_into().map_err(|_| RecoverError::Snapshot)?));
+    let mut log = Log::new(capacity, None);
+    let (mut rest, mut promised, mut entry) = (journal, 0, 0);
+    let (mut shown, mut broken_off) = (LogIndex(0), false);
+    while !rest.is_empty() {
+        let (next, after) = Entry::decode(rest).ok_or(RecoverError::NoEntry(entry))?;
+        if let Entry::Base { ring_bytes: written, .. } = next
+            && written != capacity as u64
+        {
+            return Err(RecoverError::Ring { written, configured: capacity as u64 });
+        }
+        broken_off |= entry > 0 && next.breaks_off(shown);
+        promised = promised.max(next.promises());
+        if let Entry::Shown(index) = next {
+            shown = index;
+        } else if !broken_off {
+            replay_entry(next, entry == 0, &mut log, &mut restoring)
+                .map_err(|fault| RecoverError::Order { entry, fault: fault.to_string() })?;
+        }
+        (rest, entry) = (after, entry + 1);
+    }
+    if log.is_complete() {
+        log.advance(&mut restoring, committed);
+        let most_shown = restoring.most_shown();
+        let shows = log.execute(&mut restoring, most_shown);
+        restoring.finish()?;
+        if log.committed().index < committed || !shows {
+            return Err(RecoverError::Snapshot);
+        }
+    } else {
+        restoring.clear();
+    }
+    Ok(Replayed { log, promised, broken_off })
+}
+
+fn replay_entry<S: StateMachine>(entry: Entry<'_>, first: bool, log: &mut Log, restoring: &mut Restoring<'_, S>) -> Result<(), LaneFault> {
+    match entry {
+        Entry::Base { .. } if first => log.restore_base(entry),
+        // It says what has been replayed.
+        Entry::Base { .. } | Entry::Promise(_) | Entry::Shown(_) => Ok(()),
+        Entry::Append { committed, payload } => {
+            log.advance(restoring, committed);
+            log.restore_record(payload)
+        }
+        Entry::Start { view, committed, keep, payloads } => {
+            log.advance(restoring, committed);
+            log.restore_start(view, keep, &payloads)
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! `apus` behind the interface of all engines.
+
+use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse, RegionName, RegionSpec};
+
+use super::durable::returned;
+use super::journal::Journal;
+use super::layout;
+use super::log::{Log, Mark};
+use super::{Apus, Config};
+use crate::basics::layout::{LIFE, life};
+use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
+use crate::engine::{CommitRule, ConfigError, Durable, Engine, Event, Gathered, Leadership, Traits};
+use crate::founding::Returned;
+use crate::membership::View;
+use crate::replica::group::Group;
+use crate::replica::journal::{RecoverError, SnapshotStep};
+use crate::replica::{Durability, Execution, HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
+
+impl Engine for Apus {
+    type Config = Config;
+
+    const TRAITS: Traits = Traits {
+        name: "apus",
+        leadership: Leadership::Election,
+        commit: CommitRule::Majority,
+        has_journal: true,
+        hands_over_by_name: true,
+        executes_on_commit: true,
+        prefers_lowest: false,
+    };
+
+    fn check(config: &Config) -> Result<(), ConfigError> {
+        config.validate()
+    }
+
+    fn add_regions(spec: &mut RegionSpec, config: &Config) {
+        layout::add_regions(spec, config);
+    }
+
+    fn hearts() -> &'static [(RegionName, usize)] {
+        &[(LIFE, life::HEARTBEAT), (layout::WORDS, layout::words::HEARTBEAT)]
+    }
+
+    fn new(me: ProcessId, config: Config) -> Self {
+        Apus::new(me, config, None)
+    }
+
+    fn execution(&self) -> Execution {
+        self.config.execution
+    }
+
+    fn may_beat(&self) -> bool {
+        !self.heart.stopped
+    }
+
+    /// An entry is no longer than its log, and copied in no time.
+    fn keep_alive(&mut self, _: Pulse) {}
+
+    fn standing(&self) -> Standing {
+        self.what_it_is()
+    }
+
+    fn view(&self) -> ViewNumber {
+        self.roster.view
+    }
+
+    fn reign(&self) -> u64 {
+        self.reigns
+    }
+
+    /// Its view id: one process leads under it, and a later reign has a higher one.
+    fn fencing_token(&self) -> Option<u64> {
+        self.reign.as_ref().filter(|reign| reign.is_leading()).map(|reign| reign.view)
+    }
+
+    fn ticket(&self) -> Ticket {
+        self.releases.ticket()
+    }
+
+    fn released(&self) -> Ticket {
+        self.releases.released()
+    }
+
+    /// Every reply waits for a majority's open lanes.
+    fn released_by_quorum(&self) -> Ticket {
+        self.releases.released()
+    }
+
+    fn ticket_by_quorum(&mut self) -> Ticket {
+        self.releases.ticket()
+    }
+
+    fn committed(&self) -> LogIndex {
+        self.log.committed().index
+    }
+
+    fn last(&self) -> LogIndex {
+        self.last_proposed()
+    }
+
+    fn applied(&self) -> LogIndex {
+        self.log.applied().index
+    }
+
+    fn is_complete(&self) -> bool {
+        self.log.is_complete()
+    }
+
+    fn shows_committed(&self) -> bool {
+        let log = &self.log;
+        self.reign.is_none() && !self.is_removed() && log.is_complete() && log.applied().index <= log.committed().index
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        !self.hand_over.yields() && self.reign.as_ref().is_some_and(|reign| reign.has_room(bytes, &self.log, &self.config))
+    }
+
+    fn max_proposal_bytes(&self) -> usize {
+        self.config.max_command_bytes()
+    }
+
+    fn is_alone(&self) -> bool {
+        let committed = self.log.committed().index;
+        let reign = self.reign.as_ref().filter(|reign| reign.is_leading());
+        reign.is_some_and(|reign| !reign.followers.iter().any(|f| f.held().is_some_and(|held| held >= committed)))
+    }
+
+    /// It votes until a group without it is committed, and a leader that takes itself out has to see that there. If nobody else of the group in force lives, nothing more can come
+    /// of waiting.
+    fn is_needed(&self) -> bool {
+        let Some(group) = self.log.group() else { return false };
+        let votes = group.contains(self.me) || self.log.committed_group().is_some_and(|(_, group)| group.contains(self.me));
+        if self.is_removed() || !(self.is_leading() || votes) {
+            return false;
+        }
+        self.peers.iter().any(|p| p.watch.is_alive() && group.contains(p.process))
+    }
+
+    fn committed_group(&self) -> &[ProcessId] {
+        self.log.committed_group().map_or(&[], |(_, group)| group.members())
+    }
+
+    fn goes_on(&self) -> bool {
+        self.inbound.is_closing() && self.inbound.revoking == 0
+    }
+
+    fn deadline(&self) -> Time {
+        let mut next = self.schedule.next(&self.heart).min(self.election.deadline());
+        if let Some(reign) = &self.reign {
+            if !reign.is_elected() {
+                next = next.min(reign.until);
+            }
+            next = reign.flush_due(&self.log, &self.config).map_or(next, |due| due.min(next));
+        }
+        self.nudges.due().map_or(next, |due| due.min(next))
+    }
+
+    fn handle_peer_up<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, fabric: &mut F) {
+        self.meet(peer, process, fabric);
+    }
+
+    fn handle_peer_gone(&mut self, peer: PeerId, certain: bool) {
+        if let Some(at) = self.peers.iter().position(|p| p.id == peer) {
+            self.note_death(at, certain);
+        }
+    }
+
+    fn handle_view(&mut self, view: &View) {
+        self.take_view(view);
+    }
+
+    fn handle_completion(&mut self, completion: Completion) {
+        self.take_completion(completion);
+    }
+
+    fn propose(&mut self, effects: &[u8]) -> Result<LogIndex, ProposeError> {
+        let allowed = self.config.max_command_bytes();
+        if effects.len() > allowed {
+            return Err(ProposeError::TooLong { bytes: effects.len(), allowed });
+        }
+        let Some(reign) = self.reign.as_mut().filter(|reign| reign.is_leading()) else { return Err(ProposeError::NotLeading) };
+        Ok(reign.propose(effects, &self.config))
+    }
+
+    fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &mut S) -> bool {
+        self.post_all(now, fabric, machine)
+    }
+
+    /// Whether a view of membership's is active makes no difference: a majority's promises entitle to lead.
+    fn advance<F: Fabric, S: StateMachine>(&mut self, now: Time, _: Option<ViewNumber>, fabric: &mut F, machine: &mut S) {
+        self.conclude(now, fabric, machine);
+    }
+
+    fn hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError> {
+        self.begin_hand_over(to)
+    }
+
+    fn hand_over_state(&self) -> Option<HandOverState> {
+        self.state_of_hand_over()
+    }
+
+    /// Whatever was acknowledged, and stands here at all, stands in the log or in the leader's lane. All of it is taken for committed.
+    fn gather<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> Option<Gathered> {
+        while self.drain(usize::MAX, fabric, machine) {}
+        let Mark { index, position } = self.log.tail();
+        self.log.advance(machine, index);
+        // Come back from its disk, it has heard of no view but by its group.
+        let view = self.roster.view.max(self.log.group().map_or(ViewNumber(0), Group::view));
+        self.log.is_complete().then_some(Gathered { last: index, position, number: self.log.promised(), view })
+    }
+
+    fn go_on_from(me: ProcessId, config: Config, gathered: &Gathered) -> Self {
+        let mut apus = Apus::new(me, config, Some(Group::new(vec![config.known_as(me)]).as_of(gathered.first_view())));
+        let group = apus.log.group().cloned().expect("just given");
+        let mark = Mark { index: gathered.last, position: gathered.position };
+        apus.log = Log::behind(config.log_ring_bytes, group, mark, gathered.later_number());
+        if config.durability != Durability::Memory {
+            apus.log.begin_journal(Box::new(Journal::default()));
+        }
+        apus
+    }
+
+    fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S) {
+        machine.clear();
+        let mut fresh = Apus::new(me, self.config, None);
+        fresh.reigns = self.reigns + 1;
+        std::mem::swap(&mut fresh.releases, &mut self.releases);
+        fresh.releases.break_off();
+        *self = fresh;
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}
+
+impl Durable for Apus {
+    fn journal(&self) -> &[u8] {
+        self.pending_journal()
+    }
+
+    fn note_taken(&mut self, ticket: u64) {
+        self.take_journal(ticket);
+    }
+
+    fn handle_stable(&mut self, ticket: u64) {
+        self.note_stable(ticket);
+    }
+
+    fn hold_back(&mut self, holds: bool) {
+        self.holds_back = holds;
+    }
+
+    fn stable(&self) -> Option<LogIndex> {
+        self.stable_of(self.log.accepted())
+    }
+
+    fn lacks_snapshot(&self) -> bool {
+        self.wants_snapshot()
+    }
+
+    fn begin_snapshot<F: Fabric>(&mut self, _: &F) -> bool {
+        self.start_snapshot()
+    }
+
+    fn snapshot_step<S: StateMachine>(&mut self, machine: &S, budget: usize, out: &mut Vec<u8>) -> SnapshotStep {
+        self.step_snapshot(machine, budget, out)
+    }
+
+    fn handle_snapshot_stable(&mut self) {
+        self.note_snapshot_stable();
+    }
+
+    fn is_settled(&self) -> bool {
+        self.belongs_for_good()
+    }
+
+    fn returned(&self) -> Option<Returned> {
+        returned(&self.log)
+    }
+
+    fn belonged(me: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<bool, RecoverError> {
+        Apus::has_belonged(me, config, last, journal)
+    }
+
+    fn written(_: ProcessId, config: &Config, last: &[u8], journal: &[u8]) -> Result<Option<Returned>, RecoverError> {
+        Apus::has_written(config, last, journal)
+    }
+
+    fn recover<F: Fabric, S: StateMachine>(
+        me: ProcessId,
+        config: Config,
+        parts: &[Vec<u8>],
+        last: &[u8],
+        journal: &[u8],
+        _: &F,
+        machine: &mut S,
+    ) -> Result<Option<Apus>, RecoverError> {
+        Apus::come_back(me, config, parts, last, journal, machine).map(Some)
+    }
+}

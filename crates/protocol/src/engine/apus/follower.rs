@@ -1,0 +1,132 @@
+//! One backup, as its leader sees it.
+
+use martlet_fabric::ring::{Record, Writer};
+use martlet_fabric::{Fabric, PeerId, Region, Remote};
+
+use super::layout::{Op, PROBE_OFFSET};
+use crate::basics::layout::LOG_LANE;
+use crate::basics::{LogIndex, Mark, ProcessId};
+use crate::replica::lane::LaneWriter;
+
+/// How far a backup has come in this reign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It has been asked to take this leader's entries.
+    Asked,
+    /// It gets the log, record by record, from its cursor on.
+    Following,
+    /// It has closed its lane, or lacks what is no longer in this leader's log, and is to be asked anew.
+    Closed,
+    /// It is out of reach.
+    Lost,
+}
+
+/// What the completion of an operation stands for: the turn of which everything had been executed before, and the lane was open afterwards.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    turn: u64,
+}
+
+/// A process that the leader writes to.
+#[derive(Debug)]
+pub(super) struct Follower {
+    pub process: ProcessId,
+    pub peer: PeerId,
+    pub phase: Phase,
+    /// The request that it was sent last. What was posted before that one counts for nothing.
+    pub ask: u64,
+    /// The lane that it keeps for us.
+    pub lane: LaneWriter<Sent>,
+    /// Where in the leader's log the next record for it begins.
+    pub cursor: u64,
+    /// Its reply words: one more than the last entry that it acknowledges under this leader's view; 0 for none.
+    pub acked: u64,
+    /// Whether it belongs to the group in force, as of the reign's electorate.
+    pub votes: bool,
+    /// The last turn after whose execution its lane was still open.
+    pub vouched: u64,
+    /// What was last said to it to be committed, and by which operation.
+    told: LogIndex,
+    told_op: u64,
+}
+
+impl Follower {
+    pub fn new(process: ProcessId, peer: PeerId, ask: u64, writer: Writer) -> Follower {
+        Follower {
+            process,
+            peer,
+            phase: Phase::Asked,
+            ask,
+            lane: LaneWriter::new(writer),
+            cursor: 0,
+            acked: 0,
+            votes: false,
+            vouched: 0,
+            told: LogIndex(0),
+            told_op: 0,
+        }
+    }
+
+    /// It is asked anew: nothing of what was posted to it counts any more, and nothing of what stands in its lane.
+    pub fn ask_anew(self, ask: u64) -> Follower {
+        let Follower { process, peer, votes, vouched, acked, .. } = self;
+        let mut writer = self.lane.into_writer();
+        writer.move_to(writer.tail(), writer.tail());
+        Follower { votes, vouched, acked, ..Follower::new(process, peer, ask, writer) }
+    }
+
+    /// Up to which entry it acknowledges this leader's log.
+    #[inline]
+    pub fn held(&self) -> Option<LogIndex> {
+        self.acked.checked_sub(1).map(LogIndex)
+    }
+
+    pub fn is_following(&self) -> bool {
+        self.phase == Phase::Following
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.phase == Phase::Lost
+    }
+
+    /// Posts a record, if there is room.
+    #[inline]
+    pub fn push<F: Fabric>(&mut self, fabric: &mut F, record: &mut Record, turn: u64, committed: LogIndex) -> bool {
+        let posted = self.lane.push(fabric, record, Op::Log.token(self.ask, self.peer), Some(Sent { turn }));
+        if !posted {
+            Mark::ApusLaneFull.reach();
+        } else if committed > self.told {
+            (self.told, self.told_op) = (committed, self.lane.last_op());
+        }
+        posted
+    }
+
+    /// What was last said to it to be committed.
+    pub fn told(&self) -> LogIndex {
+        self.told
+    }
+
+    /// Whether it stands in its memory that this entry is committed, for it to read before it agrees with anybody.
+    pub fn has_heard_of(&self, index: LogIndex) -> bool {
+        self.told >= index && self.lane.is_done(self.told_op) && self.is_following()
+    }
+
+    /// The last turn for which an operation has been posted.
+    pub fn asked(&self) -> u64 {
+        self.lane.last_mark().map_or(self.vouched, |sent| sent.turn.max(self.vouched))
+    }
+
+    /// Writes a word that nobody reads, to learn whether its lane is still open.
+    pub fn probe<F: Fabric>(&mut self, fabric: &mut F, turn: u64) {
+        let at = Remote { peer: self.peer, region: Region::Lane(LOG_LANE), offset: PROBE_OFFSET };
+        fabric.write(at, &turn.to_le_bytes(), Op::Log.token(self.ask, self.peer));
+        self.lane.note_posted(1, Some(Sent { turn }));
+    }
+
+    /// One more operation has completed well.
+    #[inline]
+    pub fn handle_done(&mut self) {
+        let Follower { lane, vouched, .. } = self;
+        lane.note_done(|sent| *vouched = (*vouched).max(sent.turn));
+    }
+}

@@ -1,0 +1,274 @@
+//! What has to be written down so that this replica can come back as what it was (`docs/durability.md`): the changes of its log, and its promises, in their order.
+//!
+//! The engine makes entries, the node takes them to a disk, which it does in its own time, and says up to where they are stable. An entry is a change as a whole: a start, with
+//! all its records, is one. So whatever part of the journal is there after a crash, from its beginning on, is what this log was at some moment.
+//!
+//! An entry is its length in four bytes, its kind in one, and a body; numbers are little-endian.
+
+use std::ops::{Deref, DerefMut};
+
+use crate::basics::{LogIndex, is_number};
+use crate::replica::group::Group;
+use crate::replica::ledger::Ledger;
+use crate::replica::record::is_position;
+
+use super::log::Mark;
+
+/// A change of the log, or a promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Entry<'a> {
+    /// A record was appended.
+    Append { committed: LogIndex, payload: &'a [u8] },
+    /// The log was taken over under `view`: what stands behind `keep` was replaced by these records. `committed` is what was known before that.
+    Start { view: u64, committed: LogIndex, keep: Mark, payloads: Vec<&'a [u8]> },
+    /// The whole log: what stands behind `mark`, with the group there. `anew`: it does not follow from what was written before. `ring_bytes`: the log's size, on which all
+    /// positions depend.
+    Base { anew: bool, ring_bytes: u64, mark: Mark, view: u64, group: Group, payloads: Vec<&'a [u8]> },
+    /// Its owner takes part in no view below this one any more.
+    Promise(u64),
+    /// The snapshot that this journal goes on from shows entries up to this one, and they were not known to be committed: with any of them it is worth nothing.
+    Shown(LogIndex),
+}
+
+impl Entry<'_> {
+    const APPEND: u8 = 1;
+    const START: u8 = 2;
+    const BASE: u8 = 3;
+    const PROMISE: u8 = 4;
+    const SHOWN: u8 = 5;
+
+    /// Appends it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; 4]);
+        let word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
+        let mark = |out: &mut Vec<u8>, mark: Mark| [mark.index.0, mark.position].iter().for_each(|n| word(out, *n));
+        let sized = |out: &mut Vec<u8>, put: &dyn Fn(&mut Vec<u8>)| {
+            let at = out.len();
+            out.extend_from_slice(&[0; 4]);
+            put(out);
+            let len = (out.len() - at - 4) as u32;
+            out[at..at + 4].copy_from_slice(&len.to_le_bytes());
+        };
+        let payloads =
+            |out: &mut Vec<u8>, payloads: &[&[u8]]| payloads.iter().for_each(|payload| sized(out, &|out| out.extend_from_slice(payload)));
+        match self {
+            Entry::Append { committed, payload } => {
+                out.push(Self::APPEND);
+                word(out, committed.0);
+                out.extend_from_slice(payload);
+            }
+            Entry::Start { view, committed, keep, payloads: records } => {
+                out.push(Self::START);
+                word(out, *view);
+                word(out, committed.0);
+                mark(out, *keep);
+                payloads(out, records);
+            }
+            Entry::Base { anew, ring_bytes, mark: at, view, group, payloads: records } => {
+                out.push(Self::BASE);
+                out.push(u8::from(*anew));
+                word(out, *ring_bytes);
+                mark(out, *at);
+                word(out, *view);
+                sized(out, &|out| group.encode(out));
+                payloads(out, records);
+            }
+            Entry::Promise(view) => {
+                out.push(Self::PROMISE);
+                word(out, *view);
+            }
+            Entry::Shown(index) => {
+                out.push(Self::SHOWN);
+                word(out, index.0);
+            }
+        }
+        let len = (out.len() - start - 4) as u32;
+        out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+    }
+
+    /// Whether the log ceases with it to follow from a snapshot that shows entries up to `shown`: what it goes on from then is nowhere in the journal.
+    pub fn breaks_off(&self, shown: LogIndex) -> bool {
+        match self {
+            Entry::Base { anew, .. } => *anew,
+            Entry::Start { keep, .. } => keep.index < shown,
+            Entry::Append { .. } | Entry::Promise(_) | Entry::Shown(_) => false,
+        }
+    }
+
+    /// The view id that its owner has taken part in by it; 0 for none.
+    pub fn promises(&self) -> u64 {
+        match self {
+            Entry::Promise(view) | Entry::Start { view, .. } | Entry::Base { view, .. } => *view,
+            Entry::Append { .. } | Entry::Shown(_) => 0,
+        }
+    }
+
+    /// The first entry of `bytes`, and what follows it; `None` when there is none, or it is no entry.
+    pub fn decode(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
+        let (body, rest) = sized(bytes)?;
+        let (kind, mut body) = body.split_first()?;
+        let entry = match *kind {
+            Self::APPEND => Entry::Append { committed: LogIndex(number(&mut body)?), payload: std::mem::take(&mut body) },
+            Self::START => {
+                let (view, committed, keep) = (number(&mut body)?, LogIndex(number(&mut body)?), mark(&mut body)?);
+                Entry::Start { view, committed, keep, payloads: payloads(&mut body)? }
+            }
+            Self::BASE => {
+                let (anew, ring_bytes) = (flag(&mut body)?, number(&mut body)?);
+                let (mark, view) = (mark(&mut body)?, number(&mut body)?);
+                let (group, rest) = sized(body)?;
+                body = rest;
+                Entry::Base { anew, ring_bytes, mark, view, group: Group::decode(group)?, payloads: payloads(&mut body)? }
+            }
+            Self::PROMISE => Entry::Promise(number(&mut body)?),
+            Self::SHOWN => Entry::Shown(LogIndex(number(&mut body)?)),
+            _ => return None,
+        };
+        body.is_empty().then_some((entry, rest))
+    }
+}
+
+/// Bytes behind their length.
+fn sized(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_le_bytes(*len) as usize)
+}
+
+/// A number of ours: none comes near the end of its range.
+fn number(body: &mut &[u8]) -> Option<u64> {
+    let (word, rest) = body.split_first_chunk::<8>()?;
+    *body = rest;
+    Some(u64::from_le_bytes(*word)).filter(|n| is_number(*n))
+}
+
+fn mark(body: &mut &[u8]) -> Option<Mark> {
+    let mark = Mark { index: LogIndex(number(body)?), position: number(body)? };
+    is_position(mark.position).then_some(mark)
+}
+
+fn flag(body: &mut &[u8]) -> Option<bool> {
+    let (flag, rest) = body.split_first()?;
+    *body = rest;
+    (*flag < 2).then_some(*flag == 1)
+}
+
+fn payloads<'a>(body: &mut &'a [u8]) -> Option<Vec<&'a [u8]>> {
+    let mut payloads = Vec::new();
+    while !body.is_empty() {
+        let (payload, rest) = sized(body)?;
+        payloads.push(payload);
+        *body = rest;
+    }
+    Some(payloads)
+}
+
+/// What a log is up to, at one place of its journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reach {
+    pub promised: u64,
+    pub accepted: u64,
+    pub last: LogIndex,
+}
+
+/// The journal's end in the engine.
+#[derive(Debug, Default)]
+pub(super) struct Journal(Ledger<Reach>);
+
+impl Deref for Journal {
+    type Target = Ledger<Reach>;
+
+    fn deref(&self) -> &Ledger<Reach> {
+        &self.0
+    }
+}
+
+impl DerefMut for Journal {
+    fn deref_mut(&mut self) -> &mut Ledger<Reach> {
+        &mut self.0
+    }
+}
+
+impl Journal {
+    /// Goes on after a recovery, whose log is up to this; `anchored`: what is written now goes on from the snapshot that it was recovered from.
+    pub fn after_recovery(reach: Reach, anchored: bool) -> Journal {
+        Journal(Ledger::after_recovery(reach, anchored))
+    }
+
+    #[inline(never)]
+    pub fn write(&mut self, entry: &Entry<'_>) {
+        let breaks = entry.breaks_off(self.0.shown());
+        self.0.write(breaks, |out| entry.encode(out));
+    }
+
+    /// A snapshot shows entries up to this one that are not known to be committed.
+    pub fn note_shown(&mut self, index: LogIndex) {
+        self.0.note_shown(index);
+        self.write(&Entry::Shown(index));
+    }
+
+    /// The highest view id of which it is known, whatever happens, that its owner has promised it.
+    pub fn promised(&self) -> u64 {
+        self.0.stable().promised
+    }
+
+    /// Up to which entry the log that was taken over under this view is stable, with the state that it goes on from. `None` when nothing of it is.
+    pub fn stable_under(&self, view: u64) -> Option<LogIndex> {
+        let stable = self.0.stable();
+        (self.0.is_anchored() && stable.accepted == view && view > 0).then_some(stable.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::basics::ProcessId;
+    use martlet_fabric::{Incarnation, NodeId};
+
+    #[test]
+    fn entries_come_back_as_they_went_and_a_part_of_one_is_none() {
+        let group = Group::new(vec![ProcessId { node: NodeId(1), incarnation: Incarnation(7) }]);
+        let mark = |n: u64| Mark { index: LogIndex(n), position: 16 * n };
+        let entries = [
+            Entry::Append { committed: LogIndex(3), payload: b"record" },
+            Entry::Start { view: 9, committed: LogIndex(3), keep: mark(4), payloads: vec![b"", b"one"] },
+            Entry::Base { anew: true, ring_bytes: 4096, mark: mark(6), view: 8, group, payloads: vec![b"two"] },
+            Entry::Promise(77),
+            Entry::Shown(LogIndex(9)),
+        ];
+        let mut bytes = Vec::new();
+        entries.iter().for_each(|entry| entry.encode(&mut bytes));
+        let mut rest = &bytes[..];
+        for entry in &entries {
+            let (found, after) = Entry::decode(rest).expect("an entry");
+            assert_eq!(found, *entry);
+            let len = rest.len() - after.len();
+            assert!((0..len).all(|cut| Entry::decode(&rest[..cut]).is_none()));
+            rest = after;
+        }
+        assert!(rest.is_empty());
+        let mut rng = fastrand::Rng::with_seed(3);
+        for _ in 0..20_000 {
+            let mut altered = bytes.clone();
+            altered[rng.usize(0..bytes.len())] = rng.u8(..);
+            let mut rest = &altered[..];
+            while let Some((entry, after)) = Entry::decode(rest) {
+                let mut again = Vec::new();
+                entry.encode(&mut again);
+                assert_eq!(again, rest[..rest.len() - after.len()], "one encoding");
+                rest = after;
+            }
+        }
+    }
+
+    #[test]
+    fn a_promise_counts_when_it_is_stable() {
+        let mut journal = Journal::default();
+        journal.write(&Entry::Promise(7));
+        assert_eq!((Entry::decode(journal.pending()), journal.promised()), (Some((Entry::Promise(7), &[][..])), 0));
+        journal.note_taken(1, Reach { promised: 7, ..Reach::default() });
+        assert_eq!((journal.pending(), journal.promised()), (&[][..], 0), "taken, not stable");
+        journal.note_stable(1);
+        assert_eq!(journal.promised(), 7);
+    }
+}

@@ -1,0 +1,4 @@
+//! Tests of the engine on the simulated fabric.
+
+mod paper;
+mod world;
