@@ -199,7 +199,7 @@ impl Reign {
         let Context { peers, log, .. } = cx;
         let is_connected = |f: &Follower| peers.iter().any(|p| p.process == f.process && !p.watch.dead);
         let belongs = |f: &Follower| log.group().is_some_and(|group| group.contains(f.process));
-        let gone: Vec<Follower> = self.followers.extract_if(.., |f| f.is_lost() && !(belongs(f) && !is_connected(f))).collect();
+        let gone: Vec<Follower> = self.followers.extract_if(.., |f| f.is_lost() && (is_connected(f) || !belongs(f))).collect();
         for follower in gone {
             self.electorate = None;
             if let Some(peer) = cx.peers.iter_mut().find(|p| p.id == follower.peer) {
