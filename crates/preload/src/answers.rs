@@ -132,7 +132,14 @@ impl Replica {
 
     /// Opens a file. Returns its descriptor, or an errno.
     pub fn open(&mut self, path: &CStr, flags: i32, mode: u32) -> Result<RawFd, i32> {
-        let (writes, made_up) = (flags & libc::O_ACCMODE != libc::O_RDONLY, files::is_made_up(path));
+        self.open_as(path, flags, mode, false).map(|(fd, _)| fd)
+    }
+
+    /// Opens a file, which is read by nothing but [`read_told`](Replica::read_told) if `by_stream`. A small one of that kind the leader then reads for everyone: it may be
+    /// another one by the time when the others come to read it, such as a configuration that the server writes anew. Returns its descriptor, and whether that is so;
+    /// or an errno.
+    pub fn open_as(&mut self, path: &CStr, flags: i32, mode: u32, by_stream: bool) -> Result<(RawFd, bool), i32> {
+        let (writes, is_made_up) = (flags & libc::O_ACCMODE != libc::O_RDONLY, files::is_made_up(path));
         let mut opened = None;
         let answer = self.decide(Call::Open, Effect::Repeatable, |asks| {
             let flags = if asks == Asks::Succeeds { flags & !libc::O_EXCL } else { flags };
@@ -142,6 +149,10 @@ impl Replica {
                     let (has_places, at) = files::place(fd, flags);
                     let mut bytes = vec![u8::from(has_places)];
                     bytes.extend_from_slice(&at.to_le_bytes());
+                    if let Ok(status) = files::status(fd) {
+                        bytes.push(u8::from(status.st_size <= MOST_TOLD_BYTES as i64));
+                        files::identity(&status).iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+                    }
                     Told { bytes, ..Told::default() }
                 }
                 Err(error) => told(Err(error)),
@@ -153,25 +164,30 @@ impl Replica {
             });
             return Err(errno);
         }
+        let place = || Some((answer.bytes.first()? != &0, u64::from_le_bytes(answer.bytes.get(1..9)?.try_into().ok()?)));
+        let Some(place) = place() else { die("it was told of an open file without its place") };
+        let is_small = answer.bytes.get(9).is_some_and(|small| *small != 0);
+        let is_told = !writes && (is_made_up || by_stream && is_small);
         let fd = match opened {
             Some(fd) => fd,
             // What is only read is there for everyone, unless it has gone since.
-            None if !writes && !made_up => {
+            None if !writes && !is_told => {
                 files::open(path, flags | libc::O_CLOEXEC, mode).or_else(|_| files::placeholder()).map_err(errno)?
             }
             None => files::placeholder().map_err(errno)?,
         };
-        if made_up && !writes {
-            files::keep_made_up(fd);
+        files::forget(fd);
+        if is_told {
+            files::keep_told(fd, Some(path));
         } else if writes {
-            let place =
-                answer.bytes.split_first_chunk::<1>().and_then(|(has, at)| Some((has[0] != 0, u64::from_le_bytes(at.try_into().ok()?))));
-            let Some(place) = place else { die("it was told of an open file without its place") };
             files::keep_written(fd, path, flags, place);
-        } else {
-            files::forget(fd);
+        } else if by_stream && let Some(read) = answer.bytes.get(10..) {
+            let identity = |status: libc::stat| files::identity(&status).iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+            if !files::status(fd).is_ok_and(|own| identity(own) == read) {
+                die(&format!("its server comes to read {} when it is not any more what the leader's has read", path.to_string_lossy()));
+            }
         }
-        Ok(fd)
+        Ok((fd, is_told))
     }
 
     /// Makes a temporary file. Its name, which ends in six letters that are to be chosen, is written over.
@@ -216,12 +232,12 @@ impl Replica {
         Some(done)
     }
 
-    /// Moves the place of a file's next write. `None`: it is none that is kept.
+    /// Moves the place of a file's next read or write. `None`: it has none, or is not kept.
     pub fn seek(&mut self, fd: RawFd, offset: i64, whence: i32) -> Option<Result<i64, i32>> {
-        let written = files::written(fd)?;
+        let at = files::at(fd)?;
         let from = match whence {
             libc::SEEK_SET => 0,
-            libc::SEEK_CUR => written.at as i64,
+            libc::SEEK_CUR => at as i64,
             _ => {
                 let answer = self.decide(Call::Status, Effect::Once, |_| told(files::status(fd).map(|status| status.st_size)));
                 match result(&answer) {
@@ -232,16 +248,18 @@ impl Replica {
         };
         let Some(place) = from.checked_add(offset).filter(|place| *place >= 0) else { return Some(Err(libc::EINVAL)) };
         files::move_to(fd, place as u64);
+        if files::told(fd).is_some() && !matches!(self.role, Role::Follows | Role::Claims(_)) {
+            files::seek(fd, place as u64);
+        }
         Some(Ok(place))
     }
 
-    /// Reads what the system makes up. `None`: it does not.
-    pub fn read_made_up(&mut self, fd: RawFd, into: &mut [u8]) -> Option<Result<i64, i32>> {
-        if !files::is_kept_made_up(fd) {
-            return None;
-        }
-        let len = into.len().min(MOST_TOLD_BYTES);
+    /// Reads what the leader reads for everyone. `None`: it does not.
+    pub fn read_told(&mut self, fd: RawFd, into: &mut [u8]) -> Option<Result<i64, i32>> {
+        let at = files::told(fd)?.at;
+        let (len, mut asked) = (into.len().min(MOST_TOLD_BYTES), false);
         let answer = self.decide(Call::Read, Effect::Once, |_| {
+            asked = true;
             let mut bytes = vec![0; len];
             // SAFETY: the pointer is to so many bytes.
             let got = sys::checked(unsafe { libc::syscall(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len()) });
@@ -250,6 +268,12 @@ impl Replica {
         });
         let bytes = &answer.bytes[..answer.bytes.len().min(len)];
         into[..bytes.len()].copy_from_slice(bytes);
+        let end = at + bytes.len() as u64;
+        files::move_to(fd, end);
+        if !asked && matches!(self.role, Role::Succeeds(_)) {
+            // Should a dead leader have read less than the whole, this one reads on behind it.
+            files::seek(fd, end);
+        }
         Some(result(&answer))
     }
 

@@ -1,7 +1,10 @@
-//! The files that a server writes. There is one of each, where the server's settings have it: the leader writes it, and every other replica knows how far.
+//! The files that a server reads and writes. There is one of each, where the server's settings have it: the leader writes it, and every other replica knows how far.
 //!
 //! A follower executes what the leader's server has come back from, so what its own server would do to a file has been done. It is told how that ended, and its descriptor leads
 //! nowhere. One that succeeds opens the files, and writes at the places where the log has it write: what a dead leader had written of it is written over with the same.
+//!
+//! What the system makes up when it is read, and small files that are read by streams of the C library, the leader reads for everyone. When a follower came to read such a file the
+//! leader might have written it anew.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -17,8 +20,9 @@ use crate::sys::{self, complain, die};
 enum Kept {
     /// A file that it writes.
     Written(Written),
-    /// Something that the system makes up, such as a file of /proc, or what a child has to say: the leader reads it, and the others are told.
-    MadeUp,
+    /// Something that the leader reads, and the others are told: what the system makes up, such as a file of /proc, what a child has to say, or a small file that may be
+    /// another one when they come to read it.
+    Told(ReadByLeader),
 }
 
 /// A file that the server writes.
@@ -32,6 +36,20 @@ pub struct Written {
     pub has_places: bool,
     /// The access that it was opened for.
     access: i32,
+}
+
+/// What the leader reads for everyone.
+#[derive(Clone, Debug)]
+pub struct ReadByLeader {
+    /// Its absolute path; `None`: it has none, and no places.
+    path: Option<CString>,
+    /// Where the next read begins, in bytes.
+    pub at: u64,
+}
+
+/// Which file it is, and of which content, as far as the kernel tells without its being read: device, number, bytes, and when it was written.
+pub fn identity(status: &libc::stat) -> [u64; 5] {
+    [status.st_dev, status.st_ino, status.st_size as u64, status.st_mtime as u64, status.st_mtime_nsec as u64]
 }
 
 static KEPT: Mutex<BTreeMap<RawFd, Kept>> = Mutex::new(BTreeMap::new());
@@ -112,9 +130,9 @@ pub fn keep_written(fd: RawFd, path: &CStr, flags: i32, (has_places, at): (bool,
     kept(|kept| kept.insert(fd, Kept::Written(written)));
 }
 
-/// It has something open that the system makes up.
-pub fn keep_made_up(fd: RawFd) {
-    kept(|kept| kept.insert(fd, Kept::MadeUp));
+/// It has something open from here on that the leader reads for everyone: what stands there, or, where there is no path, what comes through a pipe.
+pub fn keep_told(fd: RawFd, path: Option<&CStr>) {
+    kept(|kept| kept.insert(fd, Kept::Told(ReadByLeader { path: path.map(absolute), at: 0 })));
 }
 
 /// It has closed this descriptor.
@@ -130,18 +148,35 @@ pub fn written(fd: RawFd) -> Option<Written> {
     })
 }
 
-/// Whether what it reads there is made up by the system.
-pub fn is_kept_made_up(fd: RawFd) -> bool {
-    kept(|kept| matches!(kept.get(&fd), Some(Kept::MadeUp)))
+/// What it reads there, if the leader does that for everyone.
+pub fn told(fd: RawFd) -> Option<ReadByLeader> {
+    kept(|kept| match kept.get(&fd) {
+        Some(Kept::Told(told)) => Some(told.clone()),
+        _ => None,
+    })
 }
 
-/// Its next write goes there.
+/// Where its next read or write of what has places begins. `None`: it has none, or is not kept.
+pub fn at(fd: RawFd) -> Option<u64> {
+    kept(|kept| match kept.get(&fd)? {
+        Kept::Written(written) => written.has_places.then_some(written.at),
+        Kept::Told(told) => told.path.as_ref().map(|_| told.at),
+    })
+}
+
+/// Its next read or write begins there.
 pub fn move_to(fd: RawFd, place: u64) {
-    kept(|kept| {
-        if let Some(Kept::Written(written)) = kept.get_mut(&fd) {
-            written.at = place;
-        }
+    kept(|kept| match kept.get_mut(&fd) {
+        Some(Kept::Written(written)) => written.at = place,
+        Some(Kept::Told(told)) => told.at = place,
+        None => {}
     });
+}
+
+/// Has the kernel's own place be there, too. What has none is left as it is.
+pub fn seek(fd: RawFd, place: u64) {
+    // SAFETY: a plain system call.
+    unsafe { libc::syscall(libc::SYS_lseek, fd, place, libc::SEEK_SET) };
 }
 
 /// A file has another name.
@@ -171,23 +206,25 @@ pub fn unlink(name: &CStr) {
     });
 }
 
-/// This replica writes files from here on: it opens them, under the descriptors that its server has for them.
+/// This replica reads and writes files from here on: it opens them, under the descriptors that its server has for them.
 pub fn open_all() {
     WRITES.store(true, Ordering::Relaxed);
-    let all: Vec<(RawFd, Written)> = kept(|kept| {
-        let written = kept.iter().filter_map(|(fd, file)| match file {
-            Kept::Written(written) => Some((*fd, written.clone())),
-            Kept::MadeUp => None,
-        });
-        written.collect()
-    });
-    for (fd, Written { path, access, .. }) in all {
-        let Some(path) = path else { continue };
-        let opened = open(&path, access | libc::O_CREAT | libc::O_CLOEXEC, 0o644);
+    let all: Vec<(RawFd, Kept)> = kept(|kept| kept.iter().map(|(fd, file)| (*fd, file.clone())).collect());
+    for (fd, file) in all {
+        let (path, flags, at) = match file {
+            Kept::Written(Written { path: Some(path), access, .. }) => (path, access | libc::O_CREAT, None),
+            Kept::Told(ReadByLeader { path: Some(path), at }) => (path, libc::O_RDONLY, Some(at)),
+            _ => continue,
+        };
+        let opened = open(&path, flags | libc::O_CLOEXEC, 0o644);
         // SAFETY: `dup3` takes what has just been opened, and closes what led nowhere.
         let placed = opened.and_then(|opened| sys::move_to(unsafe { std::os::fd::FromRawFd::from_raw_fd(opened) }, fd));
-        if let Err(error) = placed {
-            die(&format!("it cannot go on writing {}: {error}", path.to_string_lossy()));
+        match (placed, at) {
+            (Ok(_), Some(at)) => seek(fd, at),
+            (Ok(_), None) => {}
+            // It has gone since, and nobody can go on reading it.
+            (Err(error), Some(_)) => complain(&format!("it cannot go on reading {}: {error}", path.to_string_lossy())),
+            (Err(error), None) => die(&format!("it cannot go on writing {}: {error}", path.to_string_lossy())),
         }
     }
 }
@@ -264,6 +301,36 @@ mod tests {
         assert!(written(fd).is_none());
         // SAFETY: it is this test's own.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+
+    #[test]
+    fn one_that_is_read_for_everyone_is_read_on_by_a_successor_where_the_dead_leader_stopped() {
+        let path = std::env::temp_dir().join(format!("martlet-files-read-{}", std::process::id()));
+        std::fs::write(&path, "12345").expect("a file");
+        let name = CString::new(path.to_str().expect("Unicode")).expect("no zero byte");
+        let (fd, pipe) = (placeholder().expect("a descriptor"), placeholder().expect("a descriptor"));
+        keep_told(fd, Some(&name));
+        keep_told(pipe, None);
+        move_to(fd, 3);
+        assert_eq!((at(fd), at(pipe), told(fd).map(|told| told.at)), (Some(3), None, Some(3)));
+        open_all();
+        let mut file = std::mem::ManuallyDrop::new(file_of(fd));
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut *file, &mut rest).expect("it is open");
+        assert_eq!(rest, "45");
+        // What has gone since ends nobody.
+        std::fs::remove_file(&path).expect("there");
+        open_all();
+        for fd in [fd, pipe] {
+            forget(fd);
+            assert!(told(fd).is_none() && at(fd).is_none());
+            sys::close(fd);
+        }
+    }
+
+    fn file_of(fd: RawFd) -> std::fs::File {
+        // SAFETY: it is the test's own, which does not have it closed by this.
+        unsafe { std::fs::File::from_raw_fd(fd) }
     }
 
     #[test]

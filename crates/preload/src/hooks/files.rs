@@ -106,17 +106,17 @@ unsafe extern "C" fn mkstemp64(template: *mut c_char) -> c_int {
     unsafe { mkostemp(template, 0) }
 }
 
-/// Reads what the system makes up. `None`: it does not, or there are no replicas.
+/// Reads what the leader reads for everyone. `None`: it does not, or there are no replicas.
 ///
 /// # Safety
 /// `buffer` is a pointer to so many bytes.
 pub unsafe fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> Option<ssize_t> {
-    if !in_server() || !files::is_kept_made_up(fd) || buffer.is_null() {
+    if !in_server() || files::told(fd).is_none() || buffer.is_null() {
         return None;
     }
     // SAFETY: as the caller promises.
     let into = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), len) };
-    replicated(|replica| replica.read_made_up(fd, into)).flatten().map(|got| returned(got) as ssize_t)
+    replicated(|replica| replica.read_told(fd, into)).flatten().map(|got| returned(got) as ssize_t)
 }
 
 /// Writes a file that is kept. `None`: it is none.
@@ -141,7 +141,7 @@ pub fn write(fd: c_int, bytes: &[u8]) -> Option<ssize_t> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
-    if in_server() && files::written(fd).is_some_and(|written| written.has_places) {
+    if in_server() && files::at(fd).is_some() {
         if let Some(Some(place)) = replicated(|replica| replica.seek(fd, offset, whence)) {
             return returned(place);
         }
@@ -320,7 +320,7 @@ unsafe extern "C" fn lstat64(path: *const c_char, into: *mut Stat) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fstat(fd: c_int, into: *mut Stat) -> c_int {
     let fill = |into: *mut Stat| kernel!(SYS_newfstatat, fd, c"".as_ptr(), into, libc::AT_EMPTY_PATH);
-    if in_server() && files::written(fd).is_some() { look(into, fill) } else { fill(into) as c_int }
+    if in_server() && (files::written(fd).is_some() || files::told(fd).is_some()) { look(into, fill) } else { fill(into) as c_int }
 }
 
 #[unsafe(no_mangle)]
@@ -337,7 +337,7 @@ unsafe extern "C" fn pipe2(ends: *mut c_int, flags: c_int) -> c_int {
         // SAFETY: the caller gives room for two, which the kernel has filled.
         let (out, into) = unsafe { (*ends, *ends.add(1)) };
         files::forget(into);
-        files::keep_made_up(out);
+        files::keep_told(out, None);
     }
     made
 }
@@ -348,7 +348,7 @@ unsafe extern "C" fn pipe(ends: *mut c_int) -> c_int {
     unsafe { pipe2(ends, 0) }
 }
 
-// Of streams of the C library that write, the library makes the writes itself: the C library's own are not seen here.
+// Of streams of the C library the library makes the reads and writes itself: the C library's own are not seen here.
 
 #[repr(C)]
 struct Functions {
@@ -367,6 +367,11 @@ static STREAMS: Mutex<BTreeMap<usize, c_int>> = Mutex::new(BTreeMap::new());
 
 fn streams<R>(use_it: impl FnOnce(&mut BTreeMap<usize, c_int>) -> R) -> R {
     use_it(&mut STREAMS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+unsafe extern "C" fn read_stream(cookie: *mut c_void, buffer: *mut c_char, len: size_t) -> ssize_t {
+    // SAFETY: the C library gives so many bytes to be written.
+    unsafe { super::read(cookie as usize as c_int, buffer.cast(), len) }
 }
 
 unsafe extern "C" fn write_stream(cookie: *mut c_void, bytes: *const c_char, len: size_t) -> ssize_t {
@@ -413,7 +418,13 @@ unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FIL
     let real: Function = unsafe { std::mem::transmute(FOPEN.address()) };
     // SAFETY: as the caller promises.
     let (path, flags) = unsafe { (meant(path), flags_of(CStr::from_ptr(mode))) };
-    let opened = flags.and_then(|flags| replicated(|replica| replica.open(&path, flags, 0o666)));
+    let opened = match flags {
+        Some(flags) => replicated(|replica| replica.open(&path, flags, 0o666).map(|fd| (fd, true))),
+        // SAFETY: as the caller promises: a text that ends with a zero byte.
+        None if unsafe { *mode } == b'r' as c_char => replicated(|replica| replica.open_as(&path, libc::O_RDONLY, 0, true)),
+        // The C library knows no such mode.
+        None => None,
+    };
     match opened {
         // SAFETY: as the caller promises.
         None => unsafe { real(path.as_ptr(), mode) },
@@ -421,8 +432,15 @@ unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FIL
             fail(errno);
             std::ptr::null_mut()
         }
-        Some(Ok(fd)) => {
-            let functions = Functions { read: None, write: Some(write_stream), seek: Some(seek_stream), close: Some(close_stream) };
+        // SAFETY: the descriptor has just been opened, as the caller wants it.
+        Some(Ok((fd, false))) => unsafe { libc::fdopen(fd, mode) },
+        Some(Ok((fd, true))) => {
+            let functions = Functions {
+                read: if flags.is_none() { Some(read_stream) } else { None },
+                write: Some(write_stream),
+                seek: Some(seek_stream),
+                close: Some(close_stream),
+            };
             // SAFETY: the cookie is a descriptor, which the functions take for that.
             let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
             streams(|streams| streams.insert(stream as usize, fd));

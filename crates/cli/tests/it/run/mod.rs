@@ -51,6 +51,11 @@ impl Service {
 
     /// With more arguments for `martlet run`, and for the server.
     fn start_as(own: &[&str], arguments: &[&str]) -> Option<Service> {
+        Service::start_from(own, None, arguments)
+    }
+
+    /// With a configuration file for the server, too.
+    fn start_from(own: &[&str], configuration: Option<&str>, arguments: &[&str]) -> Option<Service> {
         if !find_server() {
             let line = "\nSKIPPED: no redis-server was run in replicas: there is none\n\n";
             std::io::stderr().write_all(line.as_bytes()).expect("standard error");
@@ -58,15 +63,8 @@ impl Service {
         }
         let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
         let mut command = Command::new(env!("CARGO_BIN_EXE_martlet"));
-        command.args(["run", "--json", "--preload"]).arg(library()).args(own).args([
-            "--",
-            "redis-server",
-            "--loglevel",
-            "warning",
-            "--save",
-            "",
-            "--port",
-        ]);
+        command.args(["run", "--json", "--preload"]).arg(library()).args(own).args(["--", "redis-server"]).args(configuration);
+        command.args(["--loglevel", "warning", "--save", "", "--port"]);
         command.arg(port.to_string()).args(arguments).stdout(Stdio::piped());
         let mut command = command.spawn().expect("martlet runs");
         let output = BufReader::new(command.stdout.take().expect("piped"));

@@ -124,3 +124,91 @@ fn a_client_that_asks_for_what_only_a_process_knows_keeps_its_connection() {
     drop(client);
     service.stop();
 }
+
+/// Whatever a client asks for that has the server read or write files, each of its replicas goes the same way, also when it comes to that after the leader has been asked for more.
+#[test]
+fn no_request_that_touches_files_ends_a_replica() {
+    /// What the configuration that comes with Redis has, about.
+    const COMMENTS: usize = 100_000;
+    let home = Home::new("walk");
+    let path = |name: &str| home.0.join(name).to_str().expect("Unicode").to_owned();
+    let (configuration, users) = (path("redis.conf"), path("users.acl"));
+    std::fs::write(&configuration, format!("{}hz 11\naclfile {users}\n", "# as it comes\n".repeat(COMMENTS / 14))).expect("a file");
+    std::fs::write(&users, "").expect("a file");
+    ["first", "second"].iter().for_each(|name| std::fs::create_dir(home.0.join(name)).expect("a directory"));
+    let permit = ["--enable-debug-command", "yes", "--enable-protected-configs", "yes", "--rdbcompression", "no"];
+    let arguments = [&["--dir", home.path()], &permit[..]].concat();
+    let Some(mut service) = Service::start_from(&[], Some(&configuration), &arguments) else { return };
+    let mut client = service.connect();
+    fill(&mut client, 0, 1_000);
+    let ok = |client: &mut Client, words: &[&str]| assert_eq!(client.call(words), "OK", "{words:?}");
+    let settle = |client: &mut Client| {
+        let busy = ["rdb_bgsave_in_progress", "aof_rewrite_in_progress", "aof_rewrite_scheduled"];
+        while busy.iter().any(|name| info(client, name) == "1") {}
+        for name in ["rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"] {
+            assert_eq!(info(client, name), "ok", "{name}");
+        }
+    };
+    for (round, name) in ["first", "second"].into_iter().enumerate() {
+        // Sent at once: followers come to read the first when the last has been written.
+        let rewrites: Vec<String> = (1..=5).map(|at| format!("CONFIG SET hz {}\r\nCONFIG REWRITE\r\n", 20 + 10 * round + at)).collect();
+        client.send(rewrites.concat().as_bytes());
+        (0..2 * rewrites.len()).for_each(|_| assert_eq!(client.answer(), "OK"));
+        ok(&mut client, &["CONFIG", "SET", "dir", &path(name)]);
+        ok(&mut client, &["CONFIG", "SET", "dbfilename", &format!("{name}.rdb")]);
+        ok(&mut client, &["SAVE"]);
+        ok(&mut client, &["CONFIG", "SET", "appendonly", "yes"]);
+        settle(&mut client);
+        client.send_words(&["INCR", "rounds"]);
+        assert_eq!(client.number(), round as u64 + 1);
+        client.call(&["BGREWRITEAOF"]);
+        settle(&mut client);
+        ok(&mut client, &["DEBUG", "LOADAOF"]);
+        ok(&mut client, &["CONFIG", "SET", "appendonly", "no"]);
+        client.call(&["BGSAVE"]);
+        settle(&mut client);
+        ok(&mut client, &["DEBUG", "RELOAD"]);
+        ok(&mut client, &["ACL", "SETUSER", name, "on", ">secret", "~*", "+@all"]);
+        ok(&mut client, &["ACL", "SAVE"]);
+        ok(&mut client, &["ACL", "LOAD"]);
+        ok(&mut client, &["CONFIG", "REWRITE"]);
+        let digest = client.call(&["DEBUG", "DIGEST"]);
+        assert_eq!(service.kill_leader(), 1, "no connection is lost");
+        assert_eq!(client.call(&["DEBUG", "DIGEST"]), digest, "{round}");
+        assert_eq!((client.call(&["DBSIZE"]), client.call(&["GET", "key 999"])), ("1001".into(), "value 999".into()));
+        ok(&mut client, &["CONFIG", "REWRITE"]);
+        service.await_replicas();
+        assert_eq!(service.replicas.len(), 4 + round, "a replica has ended that was not killed");
+        assert!(home.0.join(name).join(format!("{name}.rdb")).exists());
+    }
+    let written = std::fs::read_to_string(&configuration).expect("it is there");
+    for line in ["hz 35", &format!("dir \"{}\"", path("second")), "dbfilename \"second.rdb\""] {
+        assert!(
+            written.lines().any(|written| written.replace('"', "") == line.replace('"', "")),
+            "{line:?} in {}",
+            &written[COMMENTS - 100..]
+        );
+    }
+    assert_eq!(written.matches("# as it comes\n").count(), COMMENTS / 14, "nothing of it is lost");
+    // More than is told of a file: it is read by each.
+    ok(&mut client, &["SET", "long", &"x".repeat(3 << 20)]);
+    ok(&mut client, &["DEBUG", "RELOAD"]);
+    assert_eq!(service.kill_leader(), 1, "no connection is lost");
+    assert_eq!(client.call(&["STRLEN", "long"]), (3 << 20).to_string());
+    service.await_replicas();
+    assert_eq!(service.replicas.len(), 6, "a replica has ended that was not killed");
+    drop(client);
+    service.stop();
+    assert!(
+        names_in(&home.0).iter().all(|name| ["redis.conf", "users.acl", "first", "second"].contains(&name.as_str())),
+        "{:?}",
+        home.names()
+    );
+    // What has been written is what a service starts from.
+    let Some(service) = Service::start_from(&[], Some(&configuration), &[]) else { return };
+    let mut client = service.connect();
+    assert_eq!((client.call(&["DBSIZE"]), client.call(&["ACL", "USERS"])), ("1002".into(), "[default first second]".into()));
+    assert_eq!(client.call(&["CONFIG", "GET", "hz"]), "[hz 35]");
+    drop(client);
+    service.stop();
+}
