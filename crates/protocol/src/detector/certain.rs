@@ -13,6 +13,8 @@
 //! was gone, and found that it lives. If it was counted between the two looks, they differ. If it was counted after the second, it has found a thread alive that acted already; the
 //! first such thread has found one that was counted before, which the watcher had found dead by then.
 
+use std::fmt;
+
 use martlet_fabric::{Fabric, PeerId, Region, Remote, Token};
 
 use crate::basics::layout::life::{OWNER_DIED, TID_MASK};
@@ -60,7 +62,7 @@ pub fn judge(words: &[u64]) -> Sign {
 }
 
 /// What one watcher has read of the death words of one process.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct DeathWords {
     /// What the process says of its acting threads, as last read; `None` before that.
     count: Option<u64>,
@@ -71,6 +73,21 @@ pub struct DeathWords {
     asked: u64,
     /// What they prove has been said.
     told: bool,
+}
+
+/// The words of the threads that there are; of the others nothing is known.
+impl fmt::Debug for DeathWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DeathWords { count, counting, asked, told, .. } = self;
+        let words = &self.words[..self.threads()];
+        f.debug_struct("DeathWords")
+            .field("count", count)
+            .field("counting", counting)
+            .field("words", &words)
+            .field("asked", asked)
+            .field("told", told)
+            .finish()
+    }
 }
 
 impl Default for DeathWords {

@@ -63,7 +63,8 @@ pub fn copied(words: &[AtomicU64]) -> Vec<AtomicU64> {
 
 impl Owned {
     pub fn new() -> Owned {
-        let life = zeroed(life::WORDS);
+        // Its one thread has the first of the death words: the rest would only be copied with every state.
+        let life = zeroed(life::death(1, 0));
         life[life::THREADS].store(1, Ordering::Relaxed);
         for watcher in 0..MAX_WATCHERS {
             life[life::death(0, watcher)].store(life::WAITERS | 1000, Ordering::Relaxed);
