@@ -194,7 +194,7 @@ pub enum Kind {
     Noop = 1,
     /// `count` commands, from `index` on, each behind its length in four bytes.
     Commands = 2,
-    /// A new group: one entry that the state machine does not see (the paper's CONFIG). Body: see [`Group`].
+    /// A new group: one entry that the state machine does not see (the paper's CONFIG). Body: see [`Group`](crate::replica::group::Group).
     Group = 3,
     /// A new head (section 3.3.2). Body: the position before which nothing is needed any more.
     Head = 4,

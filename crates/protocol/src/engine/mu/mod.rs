@@ -381,7 +381,7 @@ impl Mu {
     /// [`Execution::Speculative`](crate::replica::Execution::Speculative) the machine shows its effects already.
     ///
     /// # Errors
-    /// When this process is not [`Standing::Primary`], or the command is longer than [`Config::max_command_bytes`].
+    /// When this process is not [`Standing::Primary`], or the command is longer than [`max_command_bytes`](crate::replica::Settings::max_command_bytes).
     #[inline]
     pub fn propose(&mut self, command: &[u8]) -> Result<LogIndex, ProposeError> {
         let allowed = self.config.max_command_bytes();
