@@ -98,6 +98,8 @@ pub struct Dare {
     schedule: Schedule,
     learning: Option<Learning>,
     serving: Option<Serving>,
+    /// The peer that was served last: the others come before it.
+    served: Option<PeerId>,
     serving_record: Record,
     serving_buffer: Vec<u8>,
     /// The position after what stands in the snapshot ring.
@@ -157,6 +159,7 @@ impl Dare {
             schedule: Schedule::default(),
             learning: None,
             serving: None,
+            served: None,
             serving_record: Record::default(),
             serving_buffer: Vec::new(),
             snapshot_tail: 0,

@@ -384,7 +384,14 @@ impl Dare {
 
     fn begin_to_serve<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
         let tail = self.snapshot_tail;
-        for peer in self.peers.iter_mut().filter(|p| !p.watch.dead) {
+        // In turn: a learner that can take nothing now, and wishes again and again, keeps the state from no other.
+        let first = self.peers.iter().position(|p| Some(p.id) == self.served).map_or(0, |at| at + 1);
+        for at in 0..self.peers.len() {
+            let turn = (first + at) % self.peers.len();
+            let peer = &mut self.peers[turn];
+            if peer.watch.dead {
+                continue;
+            }
             let wish = word_from(fabric, peer.id, control::RECOVER);
             if wish & 1 == 0 || wish == peer.heard {
                 continue;
@@ -393,6 +400,7 @@ impl Dare {
             tell(fabric, peer.id, control::SERVES_FROM, tail);
             tell(fabric, peer.id, control::SERVES, wish >> 1);
             self.nudges.at_once(peer.id);
+            self.served = Some(peer.id);
             self.serving = Some(Serving {
                 peer: peer.id,
                 wish: wish >> 1,
