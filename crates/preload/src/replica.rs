@@ -296,8 +296,9 @@ impl Replica {
     }
 
     /// The server has come back to its wait: from the round that it was given last.
-    pub fn come_back(&self) {
+    pub fn come_back(&mut self) {
         fault::end();
+        self.close_withdrawn();
         if matches!(self.role, Role::Leads(_) | Role::Succeeds(_)) {
             self.board.survive(self.round);
         }

@@ -7,7 +7,7 @@ use crate::fault;
 use crate::replica::{Replica, Role};
 use crate::stream::Found;
 use crate::sys::{self, complain};
-use crate::table::{Interest, Table};
+use crate::table::{Interest, Table, Withdrawn};
 
 /// What `epoll_ctl` is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,13 +104,46 @@ impl Replica {
         }
     }
 
-    /// The server listens no more. A client that has connected, and has not been accepted, sees its connection end when the last replica has closed the listener.
-    pub fn close_listener(&mut self, fd: RawFd) {
-        if self.table.listeners.remove(&fd).is_none() {
-            return;
+    /// The server listens no more. The listener is kept until it waits: should it be told that there is no other address for it, it comes back to this one. Returns whether it is
+    /// a listener.
+    pub fn close_listener(&mut self, fd: RawFd) -> bool {
+        if let Some(withdrawn) = self.table.withdrawn.get_mut(&fd) {
+            withdrawn.is_taken = false;
+            return true;
         }
+        let Some(queue) = self.table.listeners.remove(&fd) else { return false };
         let watched = self.table.interests.remove(&fd).is_some_and(Interest::reads);
         self.watch_listener(fd, watched);
+        self.table.withdrawn.insert(fd, Withdrawn { queue, is_taken: false });
+        true
+    }
+
+    /// The server wants a new socket. It is given a listener of that kind that it has closed, if there is one: under the same number at every replica.
+    pub fn take_withdrawn(&mut self, domain: i32, kind: i32) -> Option<RawFd> {
+        let is_such = |fd: RawFd| {
+            let is = |option, value| sys::socket_option::<i32>(fd, libc::SOL_SOCKET, option).is_ok_and(|own| own == value);
+            is(libc::SO_DOMAIN, domain) && is(libc::SO_TYPE, kind)
+        };
+        let (fd, withdrawn) = self.table.withdrawn.iter_mut().find(|(fd, withdrawn)| !withdrawn.is_taken && is_such(**fd))?;
+        withdrawn.is_taken = true;
+        Some(*fd)
+    }
+
+    /// The server listens again, where it did before. Returns whether it does.
+    pub fn listen_again(&mut self, fd: RawFd) -> bool {
+        let Some(withdrawn) = self.table.withdrawn.remove(&fd) else { return false };
+        self.table.listeners.insert(fd, withdrawn.queue);
+        true
+    }
+
+    /// What the server has closed is closed. A client that has connected, and has not been accepted, sees its connection end when the last replica has done so.
+    pub fn close_withdrawn(&mut self) {
+        self.table.withdrawn.retain(|fd, withdrawn| {
+            if !withdrawn.is_taken {
+                sys::close(*fd);
+            }
+            withdrawn.is_taken
+        });
     }
 
     /// Changes what the server waits for. Returns the errno why not.

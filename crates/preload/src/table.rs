@@ -57,6 +57,15 @@ impl Interest {
     }
 }
 
+/// A listener that the server has closed since it waited last. It may come back to the same address.
+#[derive(Debug, Default)]
+pub struct Withdrawn {
+    /// The connections that wait to be accepted there.
+    pub queue: VecDeque<u32>,
+    /// The server has been given it as a new socket.
+    pub is_taken: bool,
+}
+
 /// The table.
 #[derive(Debug, Default)]
 pub struct Table {
@@ -65,6 +74,8 @@ pub struct Table {
     free: BTreeSet<u32>,
     /// Listeners, and the connections that wait to be accepted there.
     pub listeners: BTreeMap<RawFd, VecDeque<u32>>,
+    /// Those that the server has closed since it waited last.
+    pub withdrawn: BTreeMap<RawFd, Withdrawn>,
     /// What the server waits for, at its one epoll instance.
     pub interests: BTreeMap<RawFd, Interest>,
     /// The connections that it waits to be able to write to.

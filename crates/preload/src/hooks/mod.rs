@@ -27,7 +27,7 @@ use crate::serving::Change;
 use crate::stream::Found;
 use crate::sys::{die, fail, set_errno};
 use crate::table::{Interest, Table};
-use crate::{clock, fault, fiber, sys, threads};
+use crate::{clock, fault, fiber, socket, sys, threads};
 
 /// Runs the library's code for a captured descriptor: `body` gets the replica and the connection's slot. `None`: it is not captured.
 fn on_connection<R>(fd: RawFd, body: impl FnOnce(&mut crate::replica::Replica, u32) -> R) -> Option<R> {
@@ -214,7 +214,9 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     }
     if in_server() {
         let _library = InLibrary::enter();
-        with(|replica| replica.close_listener(fd));
+        if with(|replica| replica.close_listener(fd)) == Some(true) {
+            return 0;
+        }
         with_run(|run| {
             run.internal.remove(&fd);
             run.early.listeners.remove(&fd);
@@ -228,7 +230,54 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let plain = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+    match processes::replicated(|replica| replica.take_withdrawn(domain, plain)) {
+        Some(Some(fd)) => fd,
+        _ => kernel!(SYS_socket, domain, kind, protocol) as c_int,
+    }
+}
+
+/// Whether the server prepares a listener that it has closed for a new use. It keeps the options that it has.
+fn is_withdrawn(fd: c_int) -> bool {
+    processes::replicated(|replica| replica.table.withdrawn.contains_key(&fd)) == Some(true)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+    if is_withdrawn(fd) {
+        return 0;
+    }
+    kernel!(SYS_setsockopt, fd, level, name, value, len) as c_int
+}
+
+/// A server that serves is told that there is no other address for it than those that it has: there is one of each, and each replica would ask for its own.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: as the caller promises.
+    let wanted = unsafe { bytes(address.cast(), len as usize) };
+    if is_withdrawn(fd) {
+        return if socket::address(fd, socket::Side::Local) == wanted { 0 } else { fail(libc::EADDRNOTAVAIL) };
+    }
+    // Where it leaves the choice to the kernel it does not mean to listen.
+    let is_certain = match wanted.first_chunk::<4>().map(|[a, b, c, d]| (c_int::from(u16::from_ne_bytes([*a, *b])), [*c, *d])) {
+        Some((libc::AF_INET | libc::AF_INET6, port)) => port != [0, 0],
+        Some((libc::AF_UNIX, _)) => true,
+        _ => false,
+    };
+    if is_certain && in_server() && birth::is_born() {
+        let _library = InLibrary::enter();
+        sys::complain("the server wants to listen at one more address after its start, which is not captured: it is told that it cannot");
+        return fail(libc::EADDRNOTAVAIL);
+    }
+    kernel!(SYS_bind, fd, address, len) as c_int
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if processes::replicated(|replica| replica.listen_again(fd)) == Some(true) {
+        return 0;
+    }
     let result = kernel!(SYS_listen, fd, backlog) as c_int;
     if result != 0 || !in_server() {
         return result;

@@ -414,6 +414,28 @@ fn a_request_that_crashes_the_server_costs_one_replica_and_is_not_executed_again
     service.stop();
 }
 
+#[test]
+fn a_request_for_another_address_is_refused_and_the_service_goes_on() {
+    let Some(mut service) = Service::start() else { return };
+    let other = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+    let mut client = service.connect();
+    for round in 1..=2 {
+        for (name, value) in [("port", other.to_string()), ("bind", "127.0.0.2".into()), ("bind", "127.0.0.1 127.0.0.3".into())] {
+            let answer = client.call(&["CONFIG", "SET", name, &value]);
+            assert!(answer.starts_with("ERR CONFIG SET failed"), "{name} {value}: {answer}");
+            assert!(service.connect().ask("PING") == "+PONG\r\n", "after {name} {value}");
+            assert!(TcpStream::connect(("127.0.0.1", other)).is_err(), "nobody listens there");
+        }
+        // Its own is not lost; one of those that have just ended may still be there.
+        assert!(service.kill_leader() >= 1);
+        assert_eq!(client.ask("INCR rounds"), format!(":{round}\r\n"));
+        assert_eq!(service.connect().ask("GET rounds"), "$1\r\n");
+        service.await_replicas();
+        assert_eq!(service.replicas.len(), 3 + round, "a replica has ended that was not killed");
+    }
+    service.stop();
+}
+
 /// The name at which `martlet run` hears its replicas is no secret: the kernel lists it to everyone.
 #[test]
 fn a_process_that_another_one_calls_a_replica_is_left_alone() {
