@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use martlet_cluster::fail::{Fail, Outcome};
-use martlet_fabric::{Fabric, Incarnation, NodeId, PeerEvent, PeerId, RegionName, ring};
+use martlet_fabric::{Fabric, Incarnation, LocalRegion, NodeId, PeerEvent, PeerId, RegionName, ring};
 use martlet_node::config::DurabilityKind;
 use martlet_node::wal::format::Owner;
 use martlet_node::wal::{self, Pace, Style, Wal};
 use martlet_node::{clock, sched};
+use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, life};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use martlet_protocol::engine::{Apus, Dare, Durable, Mu, PrimaryBackup, apus, dare, mu, primary_backup};
 use martlet_protocol::membership::{Member, Roles, View};
@@ -252,6 +253,10 @@ impl<F: Endpoint, E: Alone> Replica<F, E> {
         E::add_regions(&mut regions, &config);
         regions.member_lanes.push((RAW_LANE, RAW_LANE_BYTES));
         let fabric = F::start(place, node, regions)?;
+        // All replicas are this process: the kernel need not watch it for them, and its words say as long as they are there that a thread of it lives.
+        let signs = fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
+        (0..MAX_WATCHERS).for_each(|watcher| signs[life::death(0, watcher)].store(life::WAITERS | 1, Ordering::Relaxed));
+        signs[life::THREADS].store(life::counting(0, 0), Ordering::Release);
         (0..NODES).filter(|other| *other != node).for_each(|other| fabric.connect(place, other));
         Ok(Replica { engine: E::founding(node, config), fabric, machine: Idle::default(), peers: Vec::new(), disk })
     }

@@ -15,7 +15,7 @@ use crate::nodes::{Load, nothing_is_lost};
 /// A build, as a command that runs it.
 enum Build {
     /// This one, or what it passes for: a version, the lowest level, the highest.
-    Ours(Option<&'static str>),
+    Ours(Option<String>),
     /// Another executable.
     At(PathBuf),
 }
@@ -94,7 +94,7 @@ fn a_build_of_another_version_is_refused_and_both_say_so() {
     cluster.up_with(&[]).ok();
     let load = Load::start(&cluster);
     let node = (0..3).map(|node| node.to_string()).find(|node| *node != cluster.primary()).expect("two follow");
-    is_refused(&cluster, &Build::Ours(Some("4000 1 1")), &node, [VERSION, 4000]);
+    is_refused(&cluster, &Build::Ours(Some("4000 1 1".to_owned())), &node, [VERSION, 4000]);
     load.goes_on();
     Build::Ours(None).restart(&cluster, &node);
     nothing_is_lost(&cluster, &load.end());
@@ -106,7 +106,7 @@ fn a_build_of_another_version_is_refused_and_both_say_so() {
 
 fn is_upgraded_under_load(engine: &str) {
     let cluster = Cluster::new();
-    let (old, new) = (Build::Ours(Some("1 1 1")), Build::Ours(Some("1 1 2")));
+    let [old, new] = [1, 2].map(|highest| Build::Ours(Some(format!("{VERSION} 1 {highest}"))));
     cluster.up_with(&["--engine", engine]).ok();
     let load = Load::start(&cluster);
     for node in ["0", "1", "2"] {

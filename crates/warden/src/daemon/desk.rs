@@ -527,11 +527,14 @@ impl Desk {
         let seat = Arc::clone(&program.seat);
         let is_new = program.monitors.insert(index);
         let life = self.lives.get_mut(&index).expect("just found");
-        life.monitors.insert(id, want);
+        let before = life.monitors.insert(id, want);
         if is_new && !life.is_over() {
             self.eye.send(Task::Subscribe(life.slot, seat));
         }
-        self.tell_of_monitor(index, id, want);
+        // A monitor that asks again for what it has, for the process's descriptor say, is nothing new to the application.
+        if before != Some(want) {
+            self.tell_of_monitor(index, id, want);
+        }
         self.suit_pbsize(index);
     }
 

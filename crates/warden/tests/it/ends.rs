@@ -17,11 +17,11 @@ fn watched(role: &str) -> (World, Process, martlet_warden::client::Warden) {
 }
 
 #[test]
-fn a_killed_program_has_failed_and_its_words_say_so() {
+fn a_killed_program_has_failed_for_certain() {
     let (_world, process, mut warden) = watched("joins 7");
     process.kill();
     let (failed, failure) = Diary::default().failure(&mut warden);
-    assert_eq!((failed, failure.evidence), (app(7), Evidence::Words));
+    assert!(failed == app(7) && failure.evidence.is_certain(), "by its words, or by its process, whichever is seen first: {failure:?}");
     assert!(failure.incarnation != 0 && failure.at_ns != 0);
 }
 
@@ -98,7 +98,8 @@ fn trap_32_a_program_has_failed_when_the_last_of_its_acting_threads_has_died() {
         assert_eq!(state(&mut warden, app(7)), State::Alive, "the first thread acts");
     }
     process.kill();
-    assert_eq!(diary.failure(&mut warden).1.evidence, Evidence::Words);
+    // By its words, or by its process, whichever the warden's client comes to see first.
+    assert!(diary.failure(&mut warden).1.evidence.is_certain());
 }
 
 #[test]
