@@ -18,6 +18,11 @@ pub const RARE: &[(Mark, &str)] = &[
         Mark::MuAwaitsStray,
         "a reign would have to end within the one read of a log, and the next one to prefer another log before that read is over",
     ),
+    (
+        Mark::DareNoRoom,
+        "what clients of a life may have under way is less than three quarters of the smallest log; tests of the engine fill it",
+    ),
+    (Mark::ApusNoRoom, "as with dare"),
     (Mark::TornBoard, "both records of a board have to be overwritten while they are read: two views within one transfer"),
 ];
 

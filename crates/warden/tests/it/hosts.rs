@@ -97,6 +97,10 @@ fn a_death_on_another_host_is_certain() {
     // And again, in the next life.
     warden.monitor(app(7), Resources::default()).expect("awaited");
     let mut process = Process::start("joins 7", &there.socket);
+    // Of a life that ends before this host has heard of it there is nothing to tell.
+    while state(&mut warden, app(7)) != State::Alive {
+        std::thread::yield_now();
+    }
     process.order("quit");
     process.await_line("done");
     let mut diary = Diary::hearing();
