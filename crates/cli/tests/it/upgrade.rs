@@ -125,7 +125,8 @@ fn is_upgraded_under_load(engine: &str) {
     assert_eq!(level(&cluster), 2);
     load.goes_on();
     let said = old.restart_in_vain(&cluster, "1");
-    assert!(said.contains("the cluster works at feature level 2, and this is martlet of test 1 1 1"), "{said}");
+    let wanted = format!("the cluster works at feature level 2, and this is martlet of test {VERSION} 1 1");
+    assert!(said.contains(&wanted), "{said}");
     load.goes_on();
     new.restart(&cluster, "1");
     nothing_is_lost(&cluster, &load.end());
