@@ -86,23 +86,9 @@ pub(crate) fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Random bytes of the system.
-pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(count) => filled += count,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(bytes)
-}
-
 /// A random number that is not 0: 0 stands for none.
 pub(crate) fn random_number() -> std::io::Result<u64> {
-    Ok(u64::from_le_bytes(random()?).max(1))
+    Ok(u64::from_le_bytes(martlet_fabric::host::random()?).max(1))
 }
 
 #[cfg(test)]

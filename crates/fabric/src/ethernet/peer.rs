@@ -16,10 +16,10 @@ use super::serving::{Served, Serving};
 use crate::contract::{Identity, Memory, PeerId, PeerKind, RegionName, RegionSpec};
 use crate::host::memory::{self, Access, Area, Map, page};
 use crate::host::plan::{LanesPlan, PublicPlan};
-use crate::meeting::Refusal;
 use crate::meeting::regions::lanes_for;
 use crate::meeting::tcp::{self, Introduction};
 use crate::meeting::wire::Said;
+use crate::meeting::{Refusal, random};
 
 /// A named stretch of memory.
 pub(super) type Named = (RegionName, Area);
@@ -238,17 +238,6 @@ pub(super) struct Kept {
 pub(super) struct Carrier {
     pub(super) own: Arc<Own>,
     pub(super) line: Arc<Line>,
-}
-
-/// Bytes that no other process can guess.
-fn random<const N: usize>() -> Result<[u8; N], Refusal> {
-    let mut bytes = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
-            .map_err(|e| format!("no random numbers ({e})"))?;
-    }
-    Ok(bytes)
 }
 
 impl tcp::Carrier for Carrier {

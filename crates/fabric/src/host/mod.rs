@@ -10,6 +10,7 @@
 //! | `futex` | sleeping on words, and waking |
 //! | `robust` | death words |
 //! | `probe` | the bare death probe, a reference for measurements |
+//! | `random` | bytes that nobody can guess |
 //! | `process` | what a process sets for itself at its start |
 
 pub(crate) mod futex;
@@ -18,9 +19,11 @@ pub mod page;
 pub(crate) mod plan;
 pub mod probe;
 pub mod process;
+mod random;
 mod robust;
 pub mod socket;
 
 pub use futex::{MAX_SLEEP_WORDS, WakeReason, sleep_on, wake_word};
 pub use memory::OwnRegion;
+pub use random::random;
 pub use robust::{DeathWords, DeathWordsError, MAX_WORDS, OWNER_DIED, WAITERS, WORDS_EACH};

@@ -85,12 +85,7 @@ impl Party {
 
     /// Our Hello with a fresh nonce.
     fn hello(&self) -> Result<Vec<u8>, Refusal> {
-        let mut nonce = [0; wire::PROOF];
-        let mut filled = 0;
-        while filled < nonce.len() {
-            filled += rustix::rand::getrandom(&mut nonce[filled..], rustix::rand::GetRandomFlags::empty())
-                .map_err(|e| Refusal::new(Code::Mismatch, format!("no random numbers ({e})")))?;
-        }
+        let nonce: [u8; wire::PROOF] = random()?;
         let preface = Preface { protocol: self.protocol.clone(), identity: self.identity, cluster: self.cluster.clone() };
         Ok(Hello { preface, nonce, members: self.members.clone(), clients: self.clients.clone() }.encode())
     }
@@ -149,6 +144,11 @@ impl From<String> for Refusal {
     fn from(text: String) -> Refusal {
         Refusal::new(Code::Mismatch, text)
     }
+}
+
+/// Random bytes, without which nobody is met.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Refusal> {
+    crate::host::random().map_err(|error| format!("no random numbers ({error})").into())
 }
 
 /// What has been said between two processes, at either end.

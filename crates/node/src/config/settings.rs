@@ -24,16 +24,7 @@ impl Key {
 
     /// A new key from the system's randomness.
     pub fn generate() -> std::io::Result<Key> {
-        let mut bytes = [0; 32];
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
-                Ok(n) => filled += n,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(Key(bytes))
+        martlet_fabric::host::random().map(Key)
     }
 
     /// Reads a key's file: 64 hexadecimal digits.

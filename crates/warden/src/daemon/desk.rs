@@ -507,7 +507,7 @@ impl Desk {
     /// Tells other hosts of an application that has begun.
     fn tell_others(&self, index: u16) -> Result<(), String> {
         if let Some(around) = self.around.as_ref().filter(|_| self.lives[&index].app.is_chosen()) {
-            let secret = crate::random().map_err(|error| format!("no secret for the application: {error}"))?;
+            let secret = martlet_fabric::host::random().map_err(|error| format!("no secret for the application: {error}"))?;
             around.begin(&self.lives[&index], secret);
         }
         Ok(())
