@@ -81,5 +81,5 @@ pub mod fide {
     pub use martlet_warden::client::{ActError, Acting, Error, Failure, Handler, Threads, Warden};
     pub use martlet_warden::place::{DEFAULT_SOCKET, SOCKET_VARIABLE, default_socket};
     pub use martlet_warden::wire::{AppStatus, HostStatus};
-    pub use martlet_warden::{AppId, BadAppId, MAX_PIGGYBACK_BYTES, Resources};
+    pub use martlet_warden::{AppId, BadAppId, MAX_PIGGYBACK_BYTES, Resources, now_ns};
 }

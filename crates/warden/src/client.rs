@@ -43,11 +43,11 @@ use martlet_fabric::host::page::Page;
 use martlet_fabric::host::socket::{self, MAX_MESSAGE, Received};
 use martlet_fabric::host::{DeathWords, DeathWordsError};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
-use rustix::process::{Pid, PidfdFlags};
 use rustix::time::Timespec;
 
 use crate::board::{Board, Evidence, Seen, Slot, State};
 use crate::daemon::{LIFE_WORDS, MAX_ACTING, death_word};
+use crate::process::{has_ended, pidfd_of};
 use crate::wire::{Answer, AppStatus, HostStatus, MAX_NAME_BYTES, Request, VERSION};
 use crate::{AppId, Resources};
 
@@ -373,7 +373,7 @@ impl Warden {
     /// # Errors
     /// When there is no such process, or the warden is gone.
     pub fn monitor_process(&mut self, pid: i32) -> Result<AppId, Error> {
-        let pidfd = pidfd_of(pid)?;
+        let pidfd = pidfd_of(pid).map_err(|error| Error::Process { pid, error })?;
         let (answer, fd) = self.ask(&Request::MonitorProcess, &[pidfd.as_fd()])?;
         let Answer::Watching { app, .. } = answer else { return Err(self.strange("it answers something else")) };
         self.watching(app, Resources::default(), answer, fd, true)?;
@@ -385,7 +385,7 @@ impl Warden {
     /// # Errors
     /// When there is no such process, when the application is alive already, or when the warden is gone.
     pub fn adopt(&mut self, app: AppId, pid: i32) -> Result<(), Error> {
-        let pidfd = pidfd_of(pid)?;
+        let pidfd = pidfd_of(pid).map_err(|error| Error::Process { pid, error })?;
         self.ask(&Request::Adopt { app }, &[pidfd.as_fd()])?;
         Ok(())
     }
@@ -788,15 +788,4 @@ fn receive(socket: &OwnedFd, number: u32, untold: &mut VecDeque<Answer>) -> Resu
             }
         }
     }
-}
-
-fn has_ended(pidfd: &OwnedFd) -> bool {
-    let fd = pidfd.as_fd();
-    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timespec(Duration::ZERO))).is_ok_and(|ready| ready > 0)
-}
-
-fn pidfd_of(pid: i32) -> Result<OwnedFd, Error> {
-    let none = || io::Error::new(io::ErrorKind::InvalidInput, "allowed are numbers of processes, from 1 on");
-    let number = if pid > 0 { Pid::from_raw(pid) } else { None }.ok_or_else(|| Error::Process { pid, error: none() })?;
-    rustix::process::pidfd_open(number, PidfdFlags::empty()).map_err(|error| Error::Process { pid, error: error.into() })
 }

@@ -13,6 +13,7 @@
 //! | [`place`] | where they meet |
 //! | [`neighbours`] | which other hosts a warden hears |
 //! | `packet` | what wardens of several hosts send each other |
+//! | `process` | processes by their descriptors |
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ pub mod daemon;
 pub mod neighbours;
 mod packet;
 pub mod place;
+mod process;
 pub mod wire;
 
 /// The number by which applications name each other: the paper's `appid`. Applications choose theirs, from 1 to [`AppId::LAST_CHOSEN`]; higher ones are the
@@ -79,8 +81,8 @@ pub struct Resources {
     pub timeout_ns: u64,
 }
 
-/// CLOCK_MONOTONIC, in nanoseconds.
-pub(crate) fn now_ns() -> u64 {
+/// CLOCK_MONOTONIC, in nanoseconds: the clock by which a warden says when it learned something.
+pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     // Monotonic time is never negative.
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

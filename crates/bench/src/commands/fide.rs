@@ -15,7 +15,7 @@ use martlet_node::config::Key;
 use martlet_node::sched::OnCore;
 use martlet_warden::board::{Evidence, State};
 use martlet_warden::client::{Failure, Handler, Warden};
-use martlet_warden::{AppId, Resources};
+use martlet_warden::{AppId, Resources, now_ns};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::report::placement::two_cores;
@@ -97,11 +97,6 @@ struct Host {
     socket: PathBuf,
 }
 
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 fn hosts(dir: &Path, arguments: &Table2) -> Outcome<[Host; 2]> {
     let key = dir.join("key");
     std::fs::write(&key, Key::generate().context("cannot make a key")?.to_hex()).context("cannot write a key")?;
@@ -147,7 +142,7 @@ struct Seen(Option<(u64, Failure)>);
 
 impl Handler for Seen {
     fn on_failure(&mut self, _: AppId, failure: Failure) {
-        self.0 = Some((monotonic_ns(), failure));
+        self.0 = Some((now_ns(), failure));
     }
 }
 
@@ -280,7 +275,7 @@ fn kill_one(warden: &mut Warden, host: &Host, app: AppId, plan: Victim, way: Way
     }
     // Apart from the victim, which is bound to the second core.
     let on_core = two_cores().map(|(first, _)| OnCore::enter(first)).transpose().context("cannot bind the monitor")?;
-    let killed = monotonic_ns();
+    let killed = now_ns();
     victim.signal(Signal::KILL)?;
     let (told, failure) = failure(warden, way == Way::Polling)?;
     drop(on_core);
@@ -307,7 +302,7 @@ fn silence_one(near: &mut Warden, far: &mut Warden, host: &Host, number: &mut i6
         alive.then_some(())
     };
     until("an application is heard of", || is_alive(near))?;
-    let stopped = monotonic_ns();
+    let stopped = now_ns();
     host.warden.signal(Signal::STOP)?;
     let outcome = failure(near, false);
     host.warden.signal(Signal::CONT)?;

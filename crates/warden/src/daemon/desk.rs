@@ -12,11 +12,12 @@ use rustix::event::epoll;
 
 use super::eye::{Task, Tasks};
 use super::life::{Life, ProgramId};
-use super::program::{Program, has_ended, name_of, pid_of};
+use super::program::Program;
 use super::remote::Around;
 use super::{LIFE_WORDS, MAX_ACTING, RunError, Seat, system};
 use crate::board::{Board, Evidence, MAX_SEATS, MAX_SLOTS, Slot, State};
 use crate::place::Listener;
+use crate::process::{has_ended, name_of, pid_of};
 use crate::wire::{Answer, AppStatus, Request, VERSION};
 use crate::{AppId, MAX_PIGGYBACK_BYTES, Resources};
 

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use martlet_fabric::host::page::Page;
 use martlet_protocol::basics::layout::life::{OWNER_DIED, TID_MASK};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
 
 use super::{Seat, death_word};
 
@@ -31,21 +29,6 @@ pub(super) struct Program {
     pub(super) monitors: BTreeSet<u16>,
 }
 
-/// Whether the process of a descriptor has ended.
-pub(super) fn has_ended(pidfd: impl AsFd) -> bool {
-    let pidfd = pidfd.as_fd();
-    let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
-}
-
-/// The number of the process that a descriptor names, in this PID namespace; 0 where it has none, or has ended.
-pub(super) fn pid_of(pidfd: &OwnedFd) -> io::Result<u32> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
-    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"));
-    let pid = pid.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the descriptor names no process"))?;
-    Ok(pid.trim().parse().unwrap_or(0))
-}
-
 impl Program {
     /// Whether none of the threads whose words it holds is a thread of its process any more: another program runs there since an exec.
     ///
@@ -66,25 +49,5 @@ impl Program {
             value & OWNER_DIED != 0 || std::fs::metadata(thread).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         };
         !held.is_empty() && held.iter().all(is_gone)
-    }
-}
-
-/// What a process calls itself.
-pub(super) fn name_of(pid: u32) -> String {
-    std::fs::read_to_string(format!("/proc/{pid}/comm")).map(|name| name.trim().to_owned()).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::process::{PidfdFlags, pidfd_open};
-
-    #[test]
-    fn a_descriptor_of_no_process_is_told_from_one_that_is() {
-        let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).expect("our own");
-        assert_eq!(pid_of(&own).expect("a process"), std::process::id());
-        assert!(!has_ended(&own));
-        let other = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("a descriptor");
-        assert_eq!(pid_of(&other).expect_err("none").to_string(), "the descriptor names no process");
     }
 }
