@@ -1,28 +1,29 @@
 //! The board: what a warden shows in memory that the programs of its host read. A program that polls it makes no system call.
 //!
-//! | words | what | who writes | which way |
-//! |---|---|---|---|
-//! | 0 | the bell: how often anything has changed; sleepers are woken when it moves | all threads of the warden | up |
-//! | 1 | what this is, and the version of its layout | once | |
-//! | 2 | the warden's life: a random number, never 0 | once | |
-//! | 4 | when the warden began | once | |
-//! | 16 | the death word of the warden's eye, the thread that hears deaths, and what belongs to it | that thread, and the kernel when it dies | |
-//! | 64 + seat | how many messages have been put into a program's socket | all threads of the warden | up |
-//! | 512 + 8 slot | the state of an application's life, see [`State`], with the slot's generation in its high half | below | |
-//! | + 1 | its number, and its host's in the high half (0: this one) | the desk, before the state | |
-//! | + 2 | its incarnation | the desk, before the state | |
-//! | + 3 | its process, as this host numbers it; 0 for one of another host | the desk, before the state | |
-//! | + 4 | when this warden learned its end; 0 until then | who changed the state, after it | |
+//! | words | what | who writes | which way | order |
+//! |---|---|---|---|---|
+//! | 0 | the bell: how often anything has changed; sleepers are woken when it moves | eye and desk | up | release, after what has changed |
+//! | 1 | what this is, and the version of its layout | the desk, once | | release, after 2 and 4 |
+//! | 2 | the warden's life: a random number, never 0 | the desk, once | | |
+//! | 4 | when the warden began | the desk, once | | |
+//! | 16 to 23 | the death word of the warden's eye, the thread that hears deaths, and what belongs to it | the eye, and the kernel when it dies | held, then marked | the kernel's |
+//! | 64 + seat | how many messages have been put into a program's socket | eye and desk | up | release, after the message |
+//! | 512 + 8 slot | the state of an application's life, see [`State`], its [`Evidence`] in the second byte, and the slot's generation in the high half | the desk; the eye ends lives | free, awaited, alive, failed or left, free | release, after + 1 to + 3 |
+//! | + 1 | its number, and its host's in the high half (0: this one) | the desk | | after a release fence that follows the free state |
+//! | + 2 | its incarnation | the desk | | as + 1 |
+//! | + 3 | its process, as this host numbers it; 0 for one of another host | the desk | | as + 1 |
+//! | + 4 | when this warden learned its end; 0 until then | the thread that changed the state | | release, after the state |
 //!
-//! A slot holds one life. Whoever ends it does so by one compare-and-swap of the state word, generation included: so an end is told once, with one evidence, and a
-//! thread that is late ends nobody else's life. Only the desk frees a slot, after it has heard of the end, and with a new generation.
+//! Readers load every word with acquire, which pairs with the releases. A slot holds one life. The thread that ends it does so by one compare-and-swap of the state
+//! word, generation included: so an end is told once, with one evidence, and a thread that is late ends nobody else's life. Only the desk frees a slot, after it has
+//! heard of the end; the next life in it has a new generation. What is read between two loads of the same state word belongs to one life.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use martlet_fabric::host::page::Page;
 use martlet_fabric::host::{DeathWords, DeathWordsError, OWNER_DIED, WORDS_EACH, wake_word};
-use martlet_fabric::primitive::Ordering;
+use martlet_fabric::primitive::{Ordering, fence};
 use martlet_protocol::detector::wardens::AppLife;
 
 use crate::AppId;
@@ -155,6 +156,20 @@ const fn state_word(state: State, evidence: Option<Evidence>, generation: u32) -
     state as u64 | evidence << 8 | (generation as u64) << 32
 }
 
+fn look(slot: Slot, mut load: impl FnMut(usize) -> u64) -> Option<Seen> {
+    let mut state = load(word_of(slot.index, 0));
+    // It changes three times in a life at most.
+    while state >> 32 == u64::from(slot.generation) {
+        let (incarnation, at_ns) = (load(word_of(slot.index, 2)), load(word_of(slot.index, 4)));
+        let before = std::mem::replace(&mut state, load(word_of(slot.index, 0)));
+        if before == state {
+            let state = State::of(before as u8).ok().filter(|state| *state != State::Free)?;
+            return Some(Seen { state, evidence: Evidence::of((before >> 8) as u8), incarnation, at_ns });
+        }
+    }
+    None
+}
+
 impl Board {
     pub(crate) fn create(life: u64, now_ns: u64) -> io::Result<Board> {
         let page = Page::create("martlet-board", WORDS)?;
@@ -207,14 +222,7 @@ impl Board {
 
     /// What stands in the slot, unless the life has given way to another one.
     pub fn look(&self, slot: Slot) -> Option<Seen> {
-        let before = self.0.load(word_of(slot.index, 0));
-        let (incarnation, at_ns) = (self.0.load(word_of(slot.index, 2)), self.0.load(word_of(slot.index, 4)));
-        // A slot that has been given away meanwhile has another generation.
-        if before >> 32 != u64::from(slot.generation) || self.0.load(word_of(slot.index, 0)) >> 32 != u64::from(slot.generation) {
-            return None;
-        }
-        let state = State::of(before as u8).ok().filter(|state| *state != State::Free)?;
-        Some(Seen { state, evidence: Evidence::of((before >> 8) as u8), incarnation, at_ns })
+        look(slot, |word| self.0.load(word))
     }
 
     /// Which life stands in a slot. It is that of the slot's present generation.
@@ -249,6 +257,8 @@ impl Board {
     /// Begins a life in a slot that the desk knows to be free, awaited or already alive.
     pub(crate) fn begin(&self, slot: Slot, app: AppId, host: u32, incarnation: u64, pid: u32, state: State) {
         let words = self.0.words();
+        // A reader that finds one of these finds the slot freed, or its own generation gone, when it looks at the state again.
+        fence(Ordering::Release);
         words[word_of(slot.index, 4)].store(0, Ordering::Relaxed);
         words[word_of(slot.index, 1)].store(u64::from(app.get()) | u64::from(host) << 32, Ordering::Relaxed);
         words[word_of(slot.index, 2)].store(incarnation, Ordering::Relaxed);
@@ -318,6 +328,30 @@ mod tests {
         assert!(!board.end(slot(1), State::Failed, Some(Evidence::Process), 6));
         assert_eq!(board.look(slot(1)), None);
         assert_eq!(board.look(slot(2)).map(|seen| seen.state), Some(State::Alive));
+    }
+
+    #[test]
+    fn a_life_is_never_seen_with_what_belongs_to_the_next_one() {
+        // All places between a reader's loads at which the desk frees the slot, and at which it has come so far with the next life.
+        for freed in 0..5 {
+            for begun in freed..5 {
+                let board = Board::create(9, 1).expect("memory");
+                board.begin(slot(1), APP, 0, 42, 100, State::Alive);
+                assert!(board.end(slot(1), State::Failed, Some(Evidence::Words), 6));
+                let mut loads = 0;
+                let seen = look(slot(1), |word| {
+                    if loads == freed {
+                        board.free(slot(1));
+                    }
+                    if loads == begun {
+                        board.0.words()[word_of(3, 2)].store(43, Ordering::Relaxed);
+                    }
+                    loads += 1;
+                    board.0.load(word)
+                });
+                assert!(seen.is_none_or(|seen| (seen.state, seen.incarnation) == (State::Failed, 42)), "{freed} {begun}: {seen:?}");
+            }
+        }
     }
 
     #[test]
