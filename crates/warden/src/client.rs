@@ -463,6 +463,10 @@ impl Warden {
         if self.link.is_none() {
             told += self.look_for_warden(handler);
         }
+        // Looked at before the messages are taken and told after them: what an application sent before its end is told before it.
+        let changes = self.link.as_ref().map_or(0, |link| link.board.changes());
+        let has_changed = self.link.as_mut().is_some_and(|link| std::mem::replace(&mut link.seen_changes, changes) != changes);
+        let over = if look_at_descriptors || has_changed { self.ends(look_at_descriptors) } else { Vec::new() };
         if let Some(link) = &mut self.link {
             let mail = link.board.mail(link.seat);
             if look_at_descriptors || mail != link.seen_mail {
@@ -470,15 +474,12 @@ impl Warden {
                 self.take_mail();
             }
         }
-        // Before messages: after its failure nothing of an application is told. What it sent before that has come before.
         while let Some(answer) = self.untold.pop_front() {
             told += self.tell_answer(answer, handler);
         }
-        let changes = self.link.as_ref().map(|link| link.board.changes());
-        let has_changed =
-            self.link.as_mut().is_some_and(|link| std::mem::replace(&mut link.seen_changes, changes.unwrap_or(0)) != changes.unwrap_or(0));
         if look_at_descriptors || has_changed {
-            told += self.tell_ends(look_at_descriptors, handler);
+            told += self.tell_ends(over, handler);
+            self.fetch_pidfds();
         }
         told
     }
@@ -502,8 +503,8 @@ impl Warden {
         1
     }
 
-    /// Tells of applications that have failed or quit.
-    fn tell_ends(&mut self, look_at_descriptors: bool, handler: &mut dyn Handler) -> usize {
+    /// Applications that have failed, with how, or quit.
+    fn ends(&mut self, look_at_descriptors: bool) -> Vec<(AppId, Option<Failure>)> {
         let mut over = Vec::new();
         for (app, monitored) in &mut self.monitored {
             // The process first: what it said to the warden before its end is on the board then.
@@ -526,20 +527,26 @@ impl Warden {
                 _ => {}
             }
         }
-        for (app, failure) in &over {
-            let monitored = self.monitored.remove(app).expect("just seen");
+        over
+    }
+
+    /// Tells of applications that have failed or quit.
+    fn tell_ends(&mut self, over: Vec<(AppId, Option<Failure>)>, handler: &mut dyn Handler) -> usize {
+        let mut told = 0;
+        for (app, failure) in over {
+            let monitored = self.monitored.remove(&app).expect("just seen");
             // A presumption may be withdrawn: then the same life is monitored again.
             if failure.is_none_or(|failure| failure.evidence.is_certain()) {
-                self.ended.insert(*app, monitored.incarnation);
+                self.ended.insert(app, monitored.incarnation);
             }
             self.forget(&monitored);
             match failure {
-                Some(failure) => handler.on_failure(*app, *failure),
-                None => handler.on_timeout_changed(*app, 0),
+                Some(failure) => handler.on_failure(app, failure),
+                None => handler.on_timeout_changed(app, 0),
             }
+            told += 1;
         }
-        self.fetch_pidfds();
-        over.len()
+        told
     }
 
     /// Asks again for what it monitors and has no descriptor of, since the application has joined only now.

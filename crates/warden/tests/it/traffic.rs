@@ -1,9 +1,11 @@
 //! Messages between applications, and what is told of monitors.
 
-use martlet_warden::Resources;
+use martlet_warden::board::State;
+use martlet_warden::client::{Failure, Handler, Warden};
+use martlet_warden::{AppId, Resources};
 
 use crate::child::Process;
-use crate::world::{Diary, Told, World, app};
+use crate::world::{Diary, Told, World, app, state};
 
 #[test]
 fn messages_reach_every_monitor_in_order_and_before_the_failure() {
@@ -25,6 +27,46 @@ fn messages_reach_every_monitor_in_order_and_before_the_failure() {
         }
         assert!(matches!(diary.next(warden), Told::Failure(failed, _) if failed == app(7)));
     }
+}
+
+/// Of two messages, lets the sender send the second and die while the first is being told.
+struct Hasty {
+    sender: Option<Process>,
+    other: Warden,
+    told: Diary,
+}
+
+impl Handler for Hasty {
+    fn on_failure(&mut self, app: AppId, failure: Failure) {
+        self.told.on_failure(app, failure);
+    }
+    fn on_piggyback_rcv(&mut self, from: AppId, seq: u64, message: &[u8]) {
+        self.told.on_piggyback_rcv(from, seq, message);
+        if let Some(mut sender) = self.sender.take() {
+            sender.order("send second");
+            sender.await_line("done");
+            sender.kill();
+            while state(&mut self.other, from) != State::Failed {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_message_that_came_while_another_was_told_is_told_before_the_failure() {
+    let world = World::new();
+    let mut sender = Process::start("joins 7", &world.socket);
+    let mut warden = world.connect();
+    warden.monitor(app(7), Resources { pbsize: 100, timeout_ns: 0 }).expect("granted");
+    sender.order("send first");
+    sender.await_line("done");
+    let mut hasty = Hasty { sender: Some(sender), other: world.connect(), told: Diary::default() };
+    while !matches!(hasty.told.0.last(), Some(Told::Failure(..))) {
+        warden.poll(Some(std::time::Duration::from_secs(1)), &mut hasty).expect("it waits");
+    }
+    let [first, second] = [(1, "first"), (2, "second")].map(|(seq, text)| Told::Message(app(7), seq, text.into()));
+    assert_eq!(hasty.told.0[..2], [first, second]);
 }
 
 #[test]
