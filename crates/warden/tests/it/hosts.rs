@@ -1,9 +1,10 @@
 //! Two hosts: two wardens in this process, that hear each other over two paths of the loopback device.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::JoinHandle;
 
 use martlet_protocol::detector::wardens::HostId;
@@ -50,23 +51,28 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.stop();
+        // The last one of a test finds it empty.
+        let _ = std::fs::remove_file(self.socket.with_extension("sock.lock"));
+        let _ = std::fs::remove_dir(self.socket.parent().expect("a directory"));
     }
 }
 
-/// Ports of this machine that nobody has just now, for two paths of two hosts.
-fn ports() -> [[SocketAddr; 2]; 2] {
-    let sockets: Vec<UdpSocket> = (0..4).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port")).collect();
-    let address = |at: usize| sockets[at].local_addr().expect("bound");
-    [[address(0), address(1)], [address(2), address(3)]]
+/// Addresses for two paths of two hosts, of which no other test and no other process has one: the loopback device has all of 127.0.0.0/8, so a process has one by its number.
+fn addresses() -> [[SocketAddr; 2]; 2] {
+    static NEXT: AtomicU16 = AtomicU16::new(7_100);
+    let [_, first, second, third] = std::process::id().to_be_bytes();
+    // Numbers of processes have 22 bits.
+    let ip = Ipv4Addr::new(127, first | 0x80, second, third);
+    [[(); 2]; 2].map(|host| host.map(|()| SocketAddr::from((ip, NEXT.fetch_add(1, Ordering::Relaxed)))))
 }
 
 fn hosts(keys: [[u8; 32]; 2]) -> [Host; 2] {
-    let (ports, dir) = (ports(), scratch());
+    let (addresses, dir) = (addresses(), scratch());
     let host = |own: usize| {
-        let other = Neighbour { host: HostId(2 - own as u16), addresses: ports[1 - own].to_vec() };
+        let other = Neighbour { host: HostId(2 - own as u16), addresses: addresses[1 - own].to_vec() };
         let neighbours = Neighbours {
             host: HostId(own as u16 + 1),
-            listen: ports[own].to_vec(),
+            listen: addresses[own].to_vec(),
             interval_ns: 1_000_000,
             timeout_ns: TIMEOUT_NS,
             hosts: vec![other],

@@ -1,5 +1,7 @@
 //! The warden itself dies.
 
+use std::time::Duration;
+
 use martlet_warden::Resources;
 use martlet_warden::board::{Evidence, State};
 use martlet_warden::client::Warden;
@@ -8,16 +10,14 @@ use crate::child::Process;
 use crate::world::{Diary, Told, app, scratch, state};
 
 /// Polls until the program has registered with the next warden, and returns what else it was told.
-fn back(diary: &mut Diary, warden: &mut Warden) -> Vec<Told> {
-    let mut before = Vec::new();
+fn back(diary: &mut Diary, warden: &mut Warden, daemon: &mut Process) -> Vec<Told> {
     loop {
-        match diary.next(warden) {
-            Told::WardenBack(registered) => {
-                assert_eq!(registered, Ok(()));
-                return before;
-            }
-            told => before.push(told),
+        if let Some(at) = diary.0.iter().position(|told| matches!(told, Told::WardenBack(_))) {
+            assert_eq!(diary.0[at], Told::WardenBack(Ok(())));
+            return diary.0.drain(..=at).take(at).collect();
         }
+        assert!(daemon.is_running(), "the next warden has ended");
+        warden.poll(Some(Duration::from_millis(100)), diary).expect("it waits");
     }
 }
 
@@ -40,8 +40,8 @@ fn what_dies_while_there_is_no_warden_is_told_by_its_process() {
     plain.kill();
     assert_eq!(diary.failure(&mut warden).0, number);
     // The place is free in spite of what the dead one left there.
-    let _second = Process::start("warden", &socket);
-    assert_eq!(back(&mut diary, &mut warden), []);
+    let mut second = Process::start("warden", &socket);
+    assert_eq!(back(&mut diary, &mut warden, &mut second), []);
     assert_eq!(warden.status().expect("it answers").0, []);
     std::fs::remove_dir_all(dir).expect("our own");
 }
@@ -65,8 +65,8 @@ fn programs_register_again_with_the_next_warden_and_are_watched_as_before() {
         daemon.kill();
         daemon = Process::start("warden", &socket);
         // In either order: who monitors may come before who is monitored.
-        assert_eq!(back(&mut diary, &mut warden), [Told::WardenLost]);
-        back(&mut own_diary, &mut own);
+        assert_eq!(back(&mut diary, &mut warden, &mut daemon), [Told::WardenLost]);
+        back(&mut own_diary, &mut own, &mut daemon);
         assert_ne!(warden.board().expect("a warden").life(), life);
         let (apps, _) = warden.status().expect("it answers");
         let one = apps.iter().find(|one| one.app == app(1)).expect("registered");
@@ -92,10 +92,10 @@ fn a_life_that_quit_while_no_warden_was_there_is_not_taken_for_the_next_one() {
     warden.monitor(app(1), Resources::default()).expect("granted");
     daemon.kill();
     assert!(own.quit().is_err(), "nobody is told");
-    let _daemon = Process::start("warden", &socket);
+    let mut daemon = Process::start("warden", &socket);
     let (mut diary, mut own_diary) = (Diary::default(), Diary::default());
-    back(&mut diary, &mut warden);
-    back(&mut own_diary, &mut own);
+    back(&mut diary, &mut warden, &mut daemon);
+    back(&mut own_diary, &mut own, &mut daemon);
     own.join(app(1)).expect("the same process, a new life");
     assert_eq!(diary.next(&mut warden), Told::Left(app(1)));
     std::fs::remove_dir_all(dir).expect("our own");

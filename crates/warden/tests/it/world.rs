@@ -109,11 +109,13 @@ impl Diary {
         self.0.remove(0)
     }
 
-    /// The next failure, whatever else is told before.
+    /// The next failure, whatever else is told before, as long as there is a warden to tell of it.
     pub fn failure(&mut self, warden: &mut Warden) -> (AppId, Failure) {
         loop {
-            if let Told::Failure(app, failure) = self.next(warden) {
-                return (app, failure);
+            match self.next(warden) {
+                Told::Failure(app, failure) => return (app, failure),
+                Told::WardenLost => panic!("the warden is gone"),
+                _ => {}
             }
         }
     }
