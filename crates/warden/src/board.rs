@@ -12,7 +12,7 @@
 //! | + 1 | its number, and its host's in the high half (0: this one) | the desk | | after a release fence that follows the free state |
 //! | + 2 | its incarnation | the desk | | as + 1 |
 //! | + 3 | its process, as this host numbers it; 0 for one of another host | the desk | | as + 1 |
-//! | + 4 | when this warden learned its end; 0 until then | the thread that changed the state | | release, after the state |
+//! | + 4 | when this warden learned its end; 0 until then | the thread that changed the state | | release, after the state; as + 1 where a life of another host is known only since its end |
 //!
 //! Readers load every word with acquire, which pairs with the releases. A slot holds one life. The thread that ends it does so by one compare-and-swap of the state
 //! word, generation included: so an end is told once, with one evidence, and a thread that is late ends nobody else's life. Only the desk frees a slot, after it has
@@ -256,14 +256,22 @@ impl Board {
 
     /// Begins a life in a slot that the desk knows to be free, awaited or already alive.
     pub(crate) fn begin(&self, slot: Slot, app: AppId, host: u32, incarnation: u64, pid: u32, state: State) {
+        self.fill(slot, [u64::from(app.get()) | u64::from(host) << 32, incarnation, u64::from(pid), 0], state_word(state, None, slot.generation));
+    }
+
+    /// Shows a life of another host that was over before it was heard of, in a slot that the desk knows to be free or awaited: it is never seen alive.
+    pub(crate) fn begin_over(&self, slot: Slot, life: AppLife, host: u32, (state, evidence): (State, Option<Evidence>), now_ns: u64) {
+        self.fill(slot, [u64::from(life.app) | u64::from(host) << 32, life.incarnation, 0, now_ns], state_word(state, evidence, slot.generation));
+    }
+
+    fn fill(&self, slot: Slot, life: [u64; 4], state: u64) {
         let words = self.0.words();
         // A reader that finds one of these finds the slot freed, or its own generation gone, when it looks at the state again.
         fence(Ordering::Release);
-        words[word_of(slot.index, 4)].store(0, Ordering::Relaxed);
-        words[word_of(slot.index, 1)].store(u64::from(app.get()) | u64::from(host) << 32, Ordering::Relaxed);
-        words[word_of(slot.index, 2)].store(incarnation, Ordering::Relaxed);
-        words[word_of(slot.index, 3)].store(u64::from(pid), Ordering::Relaxed);
-        words[word_of(slot.index, 0)].store(state_word(state, None, slot.generation), Ordering::Release);
+        for (word, value) in (1..).zip(life) {
+            words[word_of(slot.index, word)].store(value, Ordering::Relaxed);
+        }
+        words[word_of(slot.index, 0)].store(state, Ordering::Release);
         self.ring();
     }
 

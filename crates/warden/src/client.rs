@@ -490,6 +490,8 @@ impl Warden {
             Answer::TimeoutChanged { app, timeout_ns } => match self.monitored.get_mut(&app) {
                 Some(monitored) => {
                     monitored.granted.timeout_ns = timeout_ns;
+                    // It lives: if this is a life that was said to have quit, only its warden had.
+                    self.ended.remove(&app);
                     handler.on_timeout_changed(app, timeout_ns);
                 }
                 None => return 0,
@@ -535,6 +537,16 @@ impl Warden {
         let mut told = 0;
         for (app, failure) in over {
             let monitored = self.monitored.remove(&app).expect("just seen");
+            if monitored.incarnation != 0 && self.ended.get(&app) == Some(&monitored.incarnation) {
+                // A warden that was restarted has heard of it anew, from another host.
+                self.forget(&monitored);
+                let next = Monitored { incarnation: 0, pidfd: None, ..monitored };
+                if let Err(Error::Refused(why)) = self.monitor_as_before(app, next) {
+                    handler.on_warden_back(Err(&Error::Refused(why)));
+                    told += 1;
+                }
+                continue;
+            }
             // A presumption may be withdrawn: then the same life is monitored again.
             if failure.is_none_or(|failure| failure.evidence.is_certain()) {
                 self.ended.insert(app, monitored.incarnation);
@@ -584,7 +596,12 @@ impl Warden {
             let watched = epoll::add(&self.epoll, pidfd, epoll::EventData::new_u64(1), epoll::EventFlags::IN);
             watched.map_err(system("cannot watch a process"))?;
         }
-        let incarnation = self.link.as_ref().and_then(|link| link.board.look(slot)).map_or(0, |seen| seen.incarnation);
+        let seen = self.link.as_ref().and_then(|link| link.board.look(slot));
+        let incarnation = seen.map_or(0, |seen| seen.incarnation);
+        if seen.is_some_and(|seen| seen.state == State::Alive) {
+            // As in `tell_answer`.
+            self.ended.remove(&app);
+        }
         self.monitored.insert(app, Monitored { slot, want, granted, incarnation, pidfd: fd, is_process });
         Ok(granted)
     }
@@ -687,33 +704,35 @@ impl Warden {
             }
             outcome = Err(error);
         }
-        let before = std::mem::take(&mut self.monitored);
-        for (app, monitored) in before {
-            let Monitored { want, incarnation, pidfd, is_process, .. } = monitored;
-            let after = self.ended.get(&app).copied().unwrap_or(0);
-            let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
-            let request = match is_process {
-                true => Request::MonitorProcess,
-                false => Request::Monitor { app, want, after, known: incarnation },
-            };
-            let asked = self.ask(&request, &fds);
-            let registered = match asked {
-                Ok((answer, fd)) => {
-                    if let Some(pidfd) = &pidfd {
-                        let _ = epoll::delete(&self.epoll, pidfd);
-                    }
-                    self.watching(app, want, answer, fd, is_process).map(|_| ())
-                }
-                Err(error) => {
-                    // Still watched by ourselves, and to be registered with the warden after this one. No life has this slot.
-                    let slot = Slot { index: 0, generation: 0 };
-                    self.monitored.insert(app, Monitored { slot, want, granted: Resources::default(), incarnation, pidfd, is_process });
-                    Err(error)
-                }
-            };
-            outcome = outcome.and(registered);
+        for (app, monitored) in std::mem::take(&mut self.monitored) {
+            outcome = outcome.and(self.monitor_as_before(app, monitored));
         }
         outcome
+    }
+
+    /// Monitors an application again as before, in the life that it was in, or in the next one if that has ended.
+    fn monitor_as_before(&mut self, app: AppId, monitored: Monitored) -> Result<(), Error> {
+        let Monitored { want, incarnation, pidfd, is_process, .. } = monitored;
+        let after = self.ended.get(&app).copied().unwrap_or(0);
+        let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
+        let request = match is_process {
+            true => Request::MonitorProcess,
+            false => Request::Monitor { app, want, after, known: incarnation },
+        };
+        match self.ask(&request, &fds) {
+            Ok((answer, fd)) => {
+                if let Some(pidfd) = &pidfd {
+                    let _ = epoll::delete(&self.epoll, pidfd);
+                }
+                self.watching(app, want, answer, fd, is_process).map(|_| ())
+            }
+            Err(error) => {
+                // Still watched by ourselves, and to be registered with the warden after this one. No life has this slot.
+                let slot = Slot { index: 0, generation: 0 };
+                self.monitored.insert(app, Monitored { slot, want, granted: Resources::default(), incarnation, pidfd, is_process });
+                Err(error)
+            }
+        }
     }
 
     fn ask(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Option<OwnedFd>), Error> {

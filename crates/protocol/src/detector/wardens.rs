@@ -4,7 +4,8 @@
 //! A warden keeps a roll of its host's applications. Every change has a number, and every packet carries what has changed since the last number that the other one
 //! has said to have heard. So nothing is lost with a packet, a repetition changes nothing, and an end is repeated until it has been heard: at once, after
 //! [`Config::REPEATS_NS`], and then every [`Config::REPEAT_EVERY_NS`]. A packet without changes is a heartbeat. All go over every path, under one number; the first to
-//! arrive counts, and what comes over the others says that those paths work.
+//! arrive counts, and what comes over the others says that those paths work. The roll has one entry an application, its newest life: of lives that both begin and end before
+//! the other warden has heard of them, the newest is told of.
 //!
 //! # What is certain
 //! An application's entry holds the digest of a secret that its warden keeps. The entry that says that it has failed reveals the secret. So such a certificate proves
@@ -125,9 +126,9 @@ pub enum Certainty {
 pub enum Event {
     /// An application is alive: it has begun, or its host is heard again.
     Alive(HostId, AppLife),
-    /// An application has failed.
+    /// An application has failed. Of a life that ended before it was heard of, this is all that is told.
     Failed(HostId, AppLife, Certainty),
-    /// An application has quit, or its warden has ended in order and watches it no more.
+    /// An application has quit, or its warden has ended in order and watches it no more. As for a failure, it may be all that is told of a life.
     Left(HostId, AppLife),
     /// A path to a host no longer works, while another one does.
     PathLost(HostId, u8),
@@ -204,6 +205,8 @@ struct Peer {
     /// When its present life was first heard.
     met: Time,
     apps: BTreeMap<AppLife, Theirs>,
+    /// Of each application that is over as its warden says, the life whose end has been told here.
+    over: BTreeMap<u32, u64>,
     next_beat: Time,
     /// When what it has not heard is sent anew.
     next_repeat: Option<Time>,
@@ -244,6 +247,7 @@ impl Wardens {
             has_left: false,
             met: now,
             apps: BTreeMap::new(),
+            over: BTreeMap::new(),
             next_beat: now,
             next_repeat: None,
             answers: false,
@@ -420,6 +424,7 @@ impl Wardens {
                         outputs.push_back(Output::Told(Event::Alive(from, entry.life)));
                     }
                     peer.apps.insert(entry.life, Theirs { digest: entry.digest, told_by: peer.life, is_presumed: false });
+                    peer.over.remove(&entry.life.app);
                 }
                 Standing::Failed(secret) => {
                     // By the digest that was told when it began; a life that was not told of before brings its own.
@@ -428,11 +433,12 @@ impl Wardens {
                         // What follows is not taken either: the sender is asked again, and nothing is skipped.
                         return Err(Disbelief::NoProof);
                     }
-                    peer.apps.remove(&entry.life);
-                    outputs.push_back(Output::Told(Event::Failed(from, entry.life, Certainty::Certified(secret))));
+                    if Wardens::is_first_end(peer, entry.life) {
+                        outputs.push_back(Output::Told(Event::Failed(from, entry.life, Certainty::Certified(secret))));
+                    }
                 }
                 Standing::Left => {
-                    if peer.apps.remove(&entry.life).is_some() {
+                    if Wardens::is_first_end(peer, entry.life) {
                         outputs.push_back(Output::Told(Event::Left(from, entry.life)));
                     }
                 }
@@ -442,6 +448,16 @@ impl Wardens {
         // To be told that it has been heard: it repeats until then.
         peer.answers = true;
         Ok(())
+    }
+
+    /// Notes the end of a life, whether or not it was told of before. Returns whether its end is told for the first time: a packet may repeat what another one brought.
+    fn is_first_end(peer: &mut Peer, life: AppLife) -> bool {
+        peer.apps.remove(&life);
+        let is_first = peer.over.insert(life.app, life.incarnation) != Some(life.incarnation);
+        if peer.over.len() > MAX_ROLL {
+            peer.over.pop_first();
+        }
+        is_first
     }
 
     /// Judges silence and sends what is due. To be called after all packets that have arrived were handled, and at [`Wardens::wake_at`] at the latest. After a stall of

@@ -631,7 +631,7 @@ impl Desk {
         }
     }
 
-    fn over(&mut self, index: u16) {
+    pub(super) fn over(&mut self, index: u16) {
         self.forget_outside(index);
         let Some(life) = self.lives.get_mut(&index) else { return };
         let (slot, program) = (life.slot, life.program.take());

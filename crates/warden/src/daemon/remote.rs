@@ -8,7 +8,7 @@ use super::desk::Desk;
 use super::life::Life;
 use super::pulse::{Order, Orders};
 use crate::AppId;
-use crate::board::{Evidence, State};
+use crate::board::{Evidence, Slot, State};
 use crate::wire::{Answer, HostStatus};
 
 /// The other hosts, as the desk knows them.
@@ -101,26 +101,32 @@ impl Desk {
         }
     }
 
-    fn remote_begins(&mut self, host: HostId, life: AppLife) {
-        let Ok(app) = AppId::new(i64::from(life.app)) else { return };
+    /// A slot for a life of an application of another host, unless it stands there as alive already, or is not taken.
+    fn remote_slot(&mut self, host: HostId, life: AppLife) -> Option<(AppId, Slot)> {
+        let app = AppId::new(i64::from(life.app)).ok()?;
         let host = u32::from(host.0);
         if let Some(index) = self.current(app) {
             let known = &self.lives[&index];
             if known.state == State::Alive && known.host == host && known.incarnation == life.incarnation {
-                return;
+                return None;
             }
             if known.state == State::Alive && known.host == host {
                 // Its warden has told of the end of the earlier life, or cannot.
                 self.end(index, State::Failed, Some(Evidence::Silence));
             } else if known.state == State::Alive {
                 tracing::error!(%app, here = known.host, there = host, "an application is alive on two hosts; the second one is not taken");
-                return;
+                return None;
             }
         }
-        let slot = match self.slot_to_begin(app) {
-            Ok(slot) => slot,
-            Err(why) => return tracing::error!(%app, why, "an application of another host is not taken"),
-        };
+        self.slot_to_begin(app)
+            .inspect_err(|why| tracing::error!(%app, why, "an application of another host is not taken"))
+            .ok()
+            .map(|slot| (app, slot))
+    }
+
+    fn remote_begins(&mut self, host: HostId, life: AppLife) {
+        let Some((app, slot)) = self.remote_slot(host, life) else { return };
+        let host = u32::from(host.0);
         let known = self.lives.get_mut(&slot.index).expect("its slot is taken");
         let begun = Life { state: State::Alive, incarnation: life.incarnation, host, ..Life::awaited(slot, app) };
         *known = begun.monitored_as(known);
@@ -130,14 +136,23 @@ impl Desk {
     }
 
     fn remote_ends(&mut self, host: HostId, life: AppLife, state: State, evidence: Option<Evidence>) {
-        let is_it = |known: &&Life| {
-            known.host == u32::from(host.0)
-                && known.incarnation == life.incarnation
-                && known.app.get() == life.app
-                && known.state == State::Alive
-        };
-        if let Some(index) = self.lives.values().find(is_it).map(|known| known.slot.index) {
-            self.end(index, state, evidence);
+        let is_it = |known: &&Life| known.host == u32::from(host.0) && known.incarnation == life.incarnation && known.app.get() == life.app;
+        let mut known = self.lives.values().filter(is_it);
+        if let Some(alive) = known.clone().find(|known| known.state == State::Alive) {
+            return self.end(alive.slot.index, state, evidence);
         }
+        // Told before; but a presumption is made certain.
+        if known.any(|known| known.evidence != Some(Evidence::Silence)) {
+            return;
+        }
+        // It was over before this host heard of it. Programs that wait for it are told all the same.
+        let Some((app, slot)) = self.remote_slot(host, life) else { return };
+        let (host, at_ns) = (u32::from(host.0), crate::now_ns());
+        let known = self.lives.get_mut(&slot.index).expect("its slot is taken");
+        let over = Life { state, evidence, incarnation: life.incarnation, host, at_ns, ..Life::awaited(slot, app) };
+        *known = over.monitored_as(known);
+        self.board.begin_over(slot, life, host, (state, evidence), at_ns);
+        self.tell_monitors(slot.index, &Answer::Look);
+        self.over(slot.index);
     }
 }

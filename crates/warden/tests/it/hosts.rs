@@ -103,10 +103,6 @@ fn a_death_on_another_host_is_certain() {
     // And again, in the next life.
     warden.monitor(app(7), Resources::default()).expect("awaited");
     let mut process = Process::start("joins 7", &there.socket);
-    // Of a life that ends before this host has heard of it there is nothing to tell.
-    while state(&mut warden, app(7)) != State::Alive {
-        std::thread::yield_now();
-    }
     process.order("quit");
     process.await_line("done");
     let mut diary = Diary::hearing();
@@ -114,6 +110,62 @@ fn a_death_on_another_host_is_certain() {
         assert!(!matches!(diary.0.last(), Some(Told::Failure(..))), "{:?}", diary.0);
         warden.poll(Some(std::time::Duration::from_secs(1)), &mut diary).expect("it waits");
     }
+}
+
+#[test]
+fn each_life_on_another_host_is_told_of_once_however_soon_it_ends() {
+    let [here, there] = hosts([[7; 32]; 2]);
+    let mut warden = here.connect();
+    let mut seen = Vec::new();
+    for _ in 0..20 {
+        warden.monitor(app(7), Resources::default()).expect("granted");
+        Process::start("joins 7", &there.socket).kill();
+        let (failed, failure) = Diary::hearing().failure(&mut warden);
+        assert_eq!((failed, failure.evidence), (app(7), Evidence::Certificate));
+        assert!(failure.incarnation != 0 && !seen.contains(&failure.incarnation), "{failure:?}");
+        seen.push(failure.incarnation);
+    }
+}
+
+#[test]
+fn a_warden_that_is_restarted_tells_what_ended_on_another_host_meanwhile_and_nothing_twice() {
+    let [mut here, there] = hosts([[7; 32]; 2]);
+    let (mut warden, mut diary) = (here.connect(), Diary::hearing());
+    let (early, late) = (Process::start("joins 7", &there.socket), Process::start("joins 8", &there.socket));
+    for number in [7, 8] {
+        warden.monitor(app(number), Resources::default()).expect("granted");
+        while state(&mut warden, app(number)) != State::Alive {
+            std::thread::yield_now();
+        }
+    }
+    early.kill();
+    assert_eq!(diary.failure(&mut warden).0, app(7));
+    warden.monitor(app(7), Resources::default()).expect("the next life");
+    here.stop();
+    late.kill();
+    let (mut local, mark) = (there.connect(), Process::start("plain", &there.socket));
+    // The other warden has heard of that death, and tells of it before what comes now.
+    while state(&mut local, app(8)) != State::Failed {
+        std::thread::yield_now();
+    }
+    local.adopt(app(9), mark.pid()).expect("it runs");
+    here.start();
+    let (failed, failure) = loop {
+        match diary.next(&mut warden) {
+            Told::Failure(failed, failure) => break (failed, failure),
+            Told::WardenLost | Told::WardenBack(Ok(())) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((failed, failure.evidence), (app(8), Evidence::Certificate));
+    while state(&mut warden, app(9)) != State::Alive {
+        std::thread::yield_now();
+    }
+    // All that the other one has to tell has come. Of what was told before, only the next life is waited for.
+    while state(&mut warden, app(7)) != State::Awaited {
+        warden.poll(Some(std::time::Duration::from_millis(1)), &mut diary).expect("it waits");
+    }
+    assert!(!diary.0.iter().any(|told| matches!(told, Told::Failure(..) | Told::Left(_))), "{:?}", diary.0);
 }
 
 #[test]

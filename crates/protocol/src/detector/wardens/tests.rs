@@ -216,6 +216,50 @@ fn a_death_is_told_once_within_one_latency_and_certified() {
 }
 
 #[test]
+fn a_life_that_is_over_before_it_is_heard_of_is_told_of_once_with_its_proof() {
+    let mut world = World::new(12);
+    world.begin(0, app(7, 1));
+    world.end(0, app(7, 1), true);
+    world.begin(0, app(8, 2));
+    world.end(0, app(8, 2), false);
+    world.run(5 * HB);
+    let told = [Event::Failed(HostId(0), app(7, 1), Certainty::Certified(secret(1))), Event::Left(HostId(0), app(8, 2))];
+    assert_eq!(world.events(1), told);
+    // Another warden takes over on the host that was told, and is told of what is over as well.
+    world.told[1].clear();
+    world.restart(1);
+    world.run(5 * HB);
+    assert_eq!(world.events(1), [&[Event::Heard(HostId(0))], &told[..]].concat());
+}
+
+#[test]
+fn what_a_packet_repeats_of_another_one_is_not_told_again() {
+    let mut world = World::new(13);
+    world.begin(0, app(7, 1));
+    world.run(5 * HB);
+    // What the other one hears it cannot say: packets go one way only for a moment.
+    let (mut sent, mut told) = (0, vec![]);
+    for number in 8..12 {
+        world.end(0, app(number - 1, u64::from(number) - 7), true);
+        world.begin(0, app(number, u64::from(number) - 6));
+        let (now, [Some(from), Some(to)]) = (Time(world.now), &mut world.wardens) else { panic!("both live") };
+        from.poll(now);
+        while let Some(output) = from.take_output() {
+            if let Output::Send(_, packet) = output {
+                sent += packet.entries.len();
+                to.handle(now, HostId(0), 0, &packet).expect("fresh");
+            }
+        }
+        while let Some(output) = to.take_output() {
+            told.extend(if let Output::Told(event) = output { Some(event) } else { None });
+        }
+    }
+    assert!(sent > 8, "{sent} entries: none was repeated");
+    assert_eq!(told.iter().filter(|event| matches!(event, Event::Failed(..))).count(), 4, "{told:?}");
+    assert_eq!(told.len(), 8, "{told:?}");
+}
+
+#[test]
 fn a_death_is_repeated_until_it_is_heard() {
     let mut world = World::new(2);
     world.begin(0, app(7, 1));
