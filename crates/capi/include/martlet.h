@@ -554,13 +554,13 @@ enum martlet_status martlet_fide_join(const struct martlet_fide *fide, int appid
 enum martlet_status martlet_fide_quit(const struct martlet_fide *fide);
 
 // Says that the calling thread acts for the program, until it ends or calls martlet_fide_rest. When all acting threads of a program have been killed, the
-// application has failed, which is known sooner than by its process. Any thread may call this at any time; one that acts already is left as it is.
+// application has failed, which is known sooner than by its process. Any thread may call this at any time; one that acts for this registration already is left as it is.
 //
 // # Safety
 // As martlet_fide_quit.
 enum martlet_status martlet_fide_act(const struct martlet_fide *fide);
 
-// The calling thread acts no more.
+// The calling thread acts no more, for no registration.
 void martlet_fide_rest(void);
 
 // Asks to be told when an application fails; one that has not joined yet is waited for. What is granted is put where `granted` points, if it is not null.

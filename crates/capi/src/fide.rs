@@ -26,8 +26,8 @@ pub struct martlet_fide {
 }
 
 thread_local! {
-    /// The calling thread's death word, given back when the thread ends in order.
-    static ACTING: RefCell<Option<Acting>> = const { RefCell::new(None) };
+    /// The calling thread's death words, one a registration, given back when the thread ends in order.
+    static ACTING: RefCell<Vec<Acting>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What is asked of an application that is monitored, and what is granted.
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn martlet_fide_quit(fide: *const martlet_fide) -> martlet
 }
 
 /// Says that the calling thread acts for the program, until it ends or calls martlet_fide_rest. When all acting threads of a program have been killed, the
-/// application has failed, which is known sooner than by its process. Any thread may call this at any time; one that acts already is left as it is.
+/// application has failed, which is known sooner than by its process. Any thread may call this at any time; one that acts for this registration already is left as it is.
 ///
 /// # Safety
 /// As martlet_fide_quit.
@@ -205,23 +205,23 @@ pub unsafe extern "C" fn martlet_fide_act(fide: *const martlet_fide) -> martlet_
     call(|| {
         // SAFETY: the caller's promise; the value is only ever shared.
         let fide = unsafe { fide.as_ref() }.ok_or_else(|| null("fide"))?;
-        if ACTING.with_borrow(Option::is_some) {
+        if ACTING.with_borrow(|held| held.iter().any(|acting| acting.is_by(&fide.threads))) {
             return Ok(());
         }
         let acting = fide.threads.act().map_err(|error| {
             let status = if matches!(error, ActError::Many) { MARTLET_BUSY } else { MARTLET_FAILED };
             Failure(status, error.to_string())
         })?;
-        ACTING.with_borrow_mut(|held| *held = Some(acting));
+        ACTING.with_borrow_mut(|held| held.push(acting));
         Ok(())
     })
 }
 
-/// The calling thread acts no more.
+/// The calling thread acts no more, for no registration.
 #[unsafe(no_mangle)]
 pub extern "C" fn martlet_fide_rest() {
     call(|| {
-        drop(ACTING.with_borrow_mut(Option::take));
+        drop(ACTING.take());
         Ok(())
     });
 }
@@ -473,4 +473,51 @@ pub unsafe extern "C" fn martlet_fide_poll(
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::os::fd::AsFd as _;
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::net::UnixStream;
+
+    use martlet_warden::daemon;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_acted_for_a_registration_that_was_closed_acts_for_the_next_one_as_well() {
+        let dir = std::env::temp_dir().join(format!("martlet-capi-{}", std::process::id()));
+        let options = daemon::Options { socket: dir.join("warden.sock"), mode: 0o600, party: None };
+        let warden = daemon::Warden::new(&options).expect("the place is free");
+        let (stop, stopped) = UnixStream::pair().expect("sockets");
+        let thread = std::thread::spawn(move || warden.run(stopped.as_fd(), |_| ()).expect("it serves"));
+        let socket = CString::new(options.socket.as_os_str().as_bytes()).expect("no NUL");
+        let mut observer = Warden::connect(&options.socket, "observer").expect("a warden");
+        for _ in 0..2 {
+            let mut fide = std::ptr::null_mut();
+            // SAFETY: everything points to what it says, and the handle is closed last.
+            let done = unsafe {
+                [
+                    martlet_fide_open(socket.as_ptr(), std::ptr::null(), &mut fide),
+                    martlet_fide_join(fide, 7),
+                    martlet_fide_act(fide),
+                    martlet_fide_act(fide),
+                    // Answered after the warden has taken what was said before.
+                    martlet_fide_monitor(fide, 9, martlet_resources::default(), std::ptr::null_mut()),
+                ]
+            };
+            assert_eq!(done, [MARTLET_OK; 5]);
+            let (apps, _) = observer.status().expect("it answers");
+            let words: Vec<_> = apps.iter().filter(|one| one.app.get() == 7 && one.state == martlet_warden::board::State::Alive).map(|one| one.words).collect();
+            assert_eq!(words, [1]);
+            // SAFETY: it was opened above, and is used no more.
+            unsafe { martlet_fide_close(fide) };
+        }
+        martlet_fide_rest();
+        drop((stop, observer));
+        thread.join().expect("it ends well");
+        std::fs::remove_dir_all(dir).expect("our own");
+    }
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "martlet.h"
@@ -57,6 +58,24 @@ static martlet_fide_callbacks callbacks_of(struct told *told) {
                                     .on_warden_lost = on_warden_lost, .on_warden_back = on_warden_back};
 }
 
+/* A process of the test: it dies with the test, whose output would never end else. Returns 0 in the child. */
+static pid_t start(void) {
+    pid_t parent = getpid(), child = fork();
+    CHECK(child >= 0);
+    if (child == 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)) exit(1);
+    return child;
+}
+
+/* Polls until something is set, or the child has found something wrong. */
+static void await(const int *what, const struct told *told, const martlet_fide_callbacks *callbacks, size_t *count, pid_t child) {
+    while (*what == 0) {
+        ENDS(martlet_fide_poll(told->fide, 100000, callbacks, count), MARTLET_OK);
+        siginfo_t ended = {0};
+        CHECK(waitid(P_PID, child, &ended, WEXITED | WNOHANG | WNOWAIT) == 0);
+        CHECK(ended.si_pid == 0 || (ended.si_code == CLD_EXITED ? ended.si_status == 0 : ended.si_status == SIGKILL));
+    }
+}
+
 /* Application 7: joins, acts, sends once it is monitored, and waits to be killed; or quits. */
 static void application(const char *socket, int quits) {
     struct told told = {0};
@@ -72,6 +91,7 @@ static void application(const char *socket, int quits) {
         martlet_fide_close(told.fide);
         exit(0);
     }
+    /* Without end: a parent that has found something wrong takes this process along. */
     while (told.pbsize == 0) ENDS(martlet_fide_poll(told.fide, -1, &callbacks, NULL), MARTLET_OK);
     CHECK(told.asked == 1 && told.pbsize == 40);
     uint64_t seq = 0;
@@ -102,29 +122,30 @@ int main(int argc, char **argv) {
     ENDS(martlet_fide_poll(told.fide, 0, &callbacks, &count), MARTLET_OK);
     CHECK(count == 0);
 
-    pid_t child = fork();
+    pid_t child = start();
     if (child == 0) application(socket, 0);
-    while (told.messages == 0) ENDS(martlet_fide_poll(told.fide, -1, &callbacks, &count), MARTLET_OK);
+    await(&told.messages, &told, &callbacks, &count, child);
     CHECK(count > 0 && told.seq == 1 && strcmp(told.message, "hello") == 0);
     kill(child, SIGKILL);
-    while (told.failed == 0) ENDS(martlet_fide_poll(told.fide, -1, &callbacks, NULL), MARTLET_OK);
+    await(&told.failed, &told, &callbacks, NULL, child);
     CHECK(told.failed == 7 && told.failure.is_certain && told.failure.incarnation);
     waitpid(child, NULL, 0);
 
-    child = fork();
+    child = start();
     if (child == 0) application(socket, 1);
-    while (told.left == 0) ENDS(martlet_fide_poll(told.fide, -1, &callbacks, NULL), MARTLET_OK);
+    await(&told.left, &told, &callbacks, NULL, child);
     int status;
     CHECK(told.left == 7 && waitpid(child, &status, 0) == child && status == 0);
 
-    child = fork();
+    child = start();
     if (child == 0)
         for (;;) pause();
     int number = 0;
     CHECK(martlet_fide_monitor_process(told.fide, -5, &number) == MARTLET_BAD_ARGUMENT && strstr(martlet_error(), "process -5"));
     ENDS(martlet_fide_monitor_process(told.fide, child, &number), MARTLET_OK);
     kill(child, SIGKILL);
-    for (told.failed = 0; told.failed == 0;) ENDS(martlet_fide_poll(told.fide, -1, &callbacks, NULL), MARTLET_OK);
+    told.failed = 0;
+    await(&told.failed, &told, &callbacks, NULL, child);
     CHECK(told.failed == number && told.failure.evidence == MARTLET_BY_PROCESS);
     waitpid(child, NULL, 0);
 

@@ -216,6 +216,13 @@ impl Threads {
     }
 }
 
+impl Acting {
+    /// Whether the thread acts for the program by these.
+    pub fn is_by(&self, threads: &Threads) -> bool {
+        Arc::ptr_eq(&self.shared, &threads.0)
+    }
+}
+
 impl Drop for Acting {
     fn drop(&mut self) {
         // First the word, which says by itself that this is no death.
