@@ -16,7 +16,7 @@
 //! A warden has a life, drawn at random, and a challenge for each other one, which a packet has to repeat to be believed. A first packet has none to repeat; all it does
 //! is to be answered. The challenge changes when a new life of the other is met. So a packet that was kept back cannot be played again to a warden that has been
 //! restarted, nor one of a life that is over to anybody. Of a new life of another warden the applications of the old one are presumed dead unless it tells of them
-//! within a while. Who authenticates packets stands outside.
+//! within a while. Packets are authenticated outside.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -87,8 +87,10 @@ pub struct Packet {
 
 /// The most entries that a packet carries: so many fit over any path.
 pub const MAX_ENTRIES: usize = 16;
-/// The most applications on a roll, as long as enough of them are over.
+/// The most applications on a roll, as long as enough of them are over, and all have heard that.
 const MAX_ROLL: usize = 1024;
+/// The same for those whose end somebody has not heard. One that is dropped all the same counts as alive there, until that one finds this warden silent or restarted.
+const MAX_OWED: usize = 4 * MAX_ROLL;
 /// The most paths to a host.
 pub const MAX_PATHS: usize = 2;
 
@@ -275,8 +277,11 @@ impl Wardens {
         self.changed = now;
         self.roll.insert(entry.life.app, Own { entry, secret, change: self.change });
         if self.roll.len() > MAX_ROLL {
-            // The oldest that is over. Who has not heard of its end will presume it.
-            let over = self.roll.iter().filter(|(_, own)| own.entry.standing != Standing::Alive).min_by_key(|(_, own)| own.change);
+            // The oldest that is over, and that all have heard of.
+            let met = self.peers.values().filter(|peer| peer.life != 0 && !peer.has_left);
+            let heard = if self.roll.len() > MAX_OWED { u64::MAX } else { met.map(|peer| peer.heard).min().unwrap_or(u64::MAX) };
+            let is_over = |own: &Own| own.entry.standing != Standing::Alive && own.change <= heard;
+            let over = self.roll.iter().filter(|(_, own)| is_over(own)).min_by_key(|(_, own)| own.change);
             if let Some(app) = over.map(|(app, _)| *app) {
                 self.roll.remove(&app);
             }
@@ -328,7 +333,7 @@ impl Wardens {
         let is_known =
             peer.meetings > 0 && packet.from_life == peer.life && packet.repeats == Wardens::challenge(own_life, peer.meetings - 1);
         if !is_fresh && !is_known {
-            // Anybody may have kept it. All that comes of it is an answer, which says what is to be repeated; of who knows that, none.
+            // Anybody may have kept it. All that comes of it is an answer, which says what is to be repeated; a sender that knows that gets none.
             if packet.repeats == 0 || packet.from_life != peer.life {
                 peer.seq += 1;
                 let (seq, after, challenge) = (peer.seq, self.change, Wardens::challenge(own_life, peer.meetings));

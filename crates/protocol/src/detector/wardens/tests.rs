@@ -407,6 +407,25 @@ fn many_changes_at_once_come_in_parts_and_none_is_left_out() {
     assert_eq!(world.events(1).iter().filter(|event| matches!(event, Event::Failed(_, _, Certainty::Certified(_)))).count(), 100);
 }
 
+#[test]
+fn no_end_is_dropped_from_the_roll_before_it_is_heard() {
+    let mut world = World::new(14);
+    let lives: Vec<AppLife> = (1..=MAX_ROLL as u32 + 100).map(|number| app(number, u64::from(number))).collect();
+    lives.iter().for_each(|life| world.begin(0, *life));
+    world.run(100 * HB);
+    world.is_cut = [true; 2];
+    world.run(10 * HB);
+    lives.iter().for_each(|life| world.end(0, *life, true));
+    world.run(10 * HB);
+    (world.is_cut, world.told[1]) = ([false; 2], vec![]);
+    world.run(100 * HB);
+    let certain = world.events(1).iter().filter(|event| matches!(event, Event::Failed(_, _, Certainty::Certified(_)))).count();
+    assert_eq!(certain, lives.len());
+    // And what is heard makes room.
+    (5_000..5_200).for_each(|number| world.begin(0, app(number, number.into())));
+    assert_eq!(world.wardens[0].as_ref().expect("it lives").roll.len(), lives.len());
+}
+
 /// Lives of two hosts with everything that goes wrong, from one seed each: nothing certain that is not so, and once the network is whole again, nothing untold.
 #[test]
 fn lives_with_everything_that_goes_wrong() {
