@@ -1,6 +1,6 @@
 //! `martlet bench fide`: how soon the warden tells of failures, beside the paper's values.
 
-use std::net::UdpSocket;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -101,18 +101,16 @@ fn hosts(dir: &Path, arguments: &Table2) -> Outcome<[Host; 2]> {
     let key = dir.join("key");
     std::fs::write(&key, Key::generate().context("cannot make a key")?.to_hex()).context("cannot write a key")?;
     std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).context("cannot protect the key")?;
-    // Ports that nobody has just now.
-    let sockets: Vec<UdpSocket> = (0..4).map(|_| UdpSocket::bind("127.0.0.1:0")).collect::<Result<_, _>>().context("no ports")?;
-    let ports: Vec<u16> =
-        sockets.iter().map(|socket| socket.local_addr().map(|at| at.port())).collect::<Result<_, _>>().context("no ports")?;
-    drop(sockets);
+    // The loopback device has all of 127.0.0.0/8: an address that no other process takes.
+    let [_, first, second, third] = std::process::id().to_be_bytes();
+    let ip = std::net::Ipv4Addr::new(127, first | 0x80, second, third);
     let host = |own: usize| {
-        let (mine, theirs) = (&ports[own * 2..own * 2 + 2], &ports[2 - own * 2..4 - own * 2]);
+        let [mine, theirs] = [own, 1 - own].map(|host| [7100 + 2 * host, 7101 + 2 * host]);
         let mut text = format!("host = {}\nkey_file = \"key\"\ninterval_us = {}\n", own + 1, arguments.interval_us);
         for port in mine {
-            text += &format!("[[path]]\nlisten = \"127.0.0.1:{port}\"\nlatency_us = 0\njitter_us = {}\n", arguments.jitter_us);
+            text += &format!("[[path]]\nlisten = \"{ip}:{port}\"\nlatency_us = 0\njitter_us = {}\n", arguments.jitter_us);
         }
-        text += &format!("[[peer]]\nhost = {}\naddresses = [\"127.0.0.1:{}\", \"127.0.0.1:{}\"]\n", 2 - own, theirs[0], theirs[1]);
+        text += &format!("[[peer]]\nhost = {}\naddresses = [\"{ip}:{}\", \"{ip}:{}\"]\n", 2 - own, theirs[0], theirs[1]);
         let (file, socket) = (dir.join(format!("{own}.toml")), dir.join(format!("{own}.sock")));
         std::fs::write(&file, text).context("cannot write a warden's file")?;
         let mut command = own_command()?;
@@ -250,7 +248,15 @@ fn start(host: &Host, app: AppId, plan: Victim, joins: bool) -> Outcome<Process>
     command.args(["victim", "--kind", if joins { "application" } else { "unregistered" }]);
     command.args(["--cluster", &host.socket.display().to_string(), "--incarnation", &app.to_string()]);
     plan.arguments(&mut command);
-    Ok(Process(command.stdin(Stdio::null()).spawn().context("cannot start a victim")?))
+    Ok(Process(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start a victim")?))
+}
+
+/// Waits until a victim that registers nowhere has its memory, and is about to do what it is for.
+fn await_ready(victim: &mut Process) -> Outcome {
+    let mut line = String::new();
+    let says = victim.0.stdout.take().expect("piped");
+    BufReader::new(says).read_line(&mut line).context("cannot hear the victim")?;
+    if line.is_empty() { Err(Fail::failed("the victim ended before it was killed")) } else { Ok(()) }
 }
 
 /// Kills one victim on a host. Returns the nanoseconds until it was told, until the monitor's warden knew, and between these.
@@ -259,8 +265,7 @@ fn kill_one(warden: &mut Warden, host: &Host, app: AppId, plan: Victim, way: Way
     if way == Way::Unchanged {
         let pid = i32::try_from(victim.0.id()).map_err(Fail::failed)?;
         warden.monitor_process(pid).map_err(Fail::failed)?;
-        // It says nothing when it has reached its loop.
-        std::thread::sleep(Duration::from_millis(20));
+        await_ready(&mut victim)?;
     } else {
         warden.monitor(app, Resources::default()).map_err(Fail::failed)?;
         until("a victim joins", || {

@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::number::number;
+use martlet_cluster::output;
 use martlet_fabric::host::probe::{self, Pastime, VictimPlan};
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::shm::ShmFabric;
@@ -112,6 +113,8 @@ fn prepare(arguments: &Arguments) -> Outcome<Vec<u8>> {
 fn application(arguments: &Arguments, joins: bool) -> Outcome {
     let resident = prepare(arguments)?;
     if !joins {
+        // Nothing else says that it has its memory.
+        output::raw(b"ready\n");
         arguments.pastime().pass(&resident)
     }
     let number = i64::try_from(arguments.incarnation).map_err(Fail::usage)?;
