@@ -256,12 +256,20 @@ impl Board {
 
     /// Begins a life in a slot that the desk knows to be free, awaited or already alive.
     pub(crate) fn begin(&self, slot: Slot, app: AppId, host: u32, incarnation: u64, pid: u32, state: State) {
-        self.fill(slot, [u64::from(app.get()) | u64::from(host) << 32, incarnation, u64::from(pid), 0], state_word(state, None, slot.generation));
+        self.fill(
+            slot,
+            [u64::from(app.get()) | u64::from(host) << 32, incarnation, u64::from(pid), 0],
+            state_word(state, None, slot.generation),
+        );
     }
 
     /// Shows a life of another host that was over before it was heard of, in a slot that the desk knows to be free or awaited: it is never seen alive.
     pub(crate) fn begin_over(&self, slot: Slot, life: AppLife, host: u32, (state, evidence): (State, Option<Evidence>), now_ns: u64) {
-        self.fill(slot, [u64::from(life.app) | u64::from(host) << 32, life.incarnation, 0, now_ns], state_word(state, evidence, slot.generation));
+        self.fill(
+            slot,
+            [u64::from(life.app) | u64::from(host) << 32, life.incarnation, 0, now_ns],
+            state_word(state, evidence, slot.generation),
+        );
     }
 
     fn fill(&self, slot: Slot, life: [u64; 4], state: u64) {

@@ -1,7 +1,7 @@
 //! The warden of a host, and what programs use it by (FiDe sections 3.1 and 3.4; `docs/fide.md`).
 //!
 //! A warden is a small process. Programs of its host register with it over a Unix socket, and say which others they monitor. The kernel tells the warden that a
-//! thread or a process is gone, and the warden tells who monitors it, at once. It needs no privilege: threads that registered hold robust words, on which the
+//! thread or a process is gone, and the warden tells the programs that monitor it, at once. It needs no privilege: threads that registered hold robust words, on which the
 //! kernel marks their death, and every process is watched by a descriptor, whether or not it has heard of wardens.
 //!
 //! | module | what stands there |
@@ -9,6 +9,7 @@
 //! | [`client`] | the calls of the paper's Listing 1, for programs |
 //! | [`daemon`] | the warden itself |
 //! | [`board`] | what a warden shows in memory that programs read |
+//! | [`words`] | the death words of a program's threads, on the page that it brings |
 //! | [`wire`] | the messages between a program and its warden |
 //! | [`place`] | where they meet |
 //! | [`neighbours`] | which other hosts a warden hears |
@@ -25,6 +26,7 @@ mod packet;
 pub mod place;
 mod process;
 pub mod wire;
+pub mod words;
 
 /// The number by which applications name each other: the paper's `appid`. Applications choose theirs, from 1 to [`AppId::LAST_CHOSEN`]; higher ones are the
 /// warden's to give, to programs that are watched from outside.

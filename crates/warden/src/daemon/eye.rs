@@ -12,9 +12,10 @@ use martlet_protocol::basics::layout::life::{OWNER_DIED, TID_MASK};
 use martlet_protocol::detector::certain::{Sign, judge};
 
 use super::pulse::{Order, Orders};
-use super::{MAX_ACTING, MAX_WATCHED_WORDS, Seat, death_word};
+use super::{MAX_WATCHED_WORDS, Seat};
 use crate::board::{Board, Evidence, Slot, State};
 use crate::wire::Answer;
+use crate::words::{MAX_ACTING, death_word};
 
 /// What the desk tells the eye.
 pub(super) enum Task {
@@ -192,14 +193,14 @@ mod tests {
 
     use rustix::event::{EventfdFlags, eventfd};
 
-    use super::super::LIFE_WORDS;
     use super::*;
     use crate::AppId;
+    use crate::words::PAGE_WORDS;
 
     #[test]
     fn a_thread_of_which_nobody_has_been_told_yet_keeps_its_application_alive() {
         let board = Board::create(1, 1).expect("memory");
-        let (page, bell) = (Page::create("test", LIFE_WORDS).expect("memory"), Page::create("test", 1).expect("memory"));
+        let (page, bell) = (Page::create("test", PAGE_WORDS).expect("memory"), Page::create("test", 1).expect("memory"));
         let (tasks, told) = channel();
         let (sender, reports) = channel();
         let stir = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"));

@@ -1,15 +1,12 @@
 //! The warden: two threads, and a third where there are other hosts.
 //!
-//! The *eye* sleeps on the death words of all threads that registered, and tells who monitors them. The *desk* serves programs: registration, what they ask, and
+//! The *eye* sleeps on the death words of all threads that registered, and tells the programs that monitor them. The *desk* serves programs: registration, what they ask, and
 //! the processes that are watched by descriptor. The eye takes no lock that the desk holds: what it needs to know the desk sends it. The *pulse*
 //! speaks with the wardens of other hosts.
 
 mod desk;
 mod eye;
-mod life;
-mod program;
 mod pulse;
-mod remote;
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -19,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use martlet_fabric::host::page::Page;
-use martlet_fabric::host::{WORDS_EACH, socket};
+use martlet_fabric::host::socket;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::board::Board;
@@ -27,24 +24,15 @@ use crate::neighbours::Neighbours;
 use crate::place::{self, ListenError};
 use crate::wire::Answer;
 
-/// The most threads of a program that hold a death word.
-pub const MAX_ACTING: u16 = 64;
 /// How many words the eye sleeps on at most besides its bell. Threads beyond that are seen whenever it wakes, and with their process.
 pub const MAX_WATCHED_WORDS: usize = martlet_fabric::host::MAX_SLEEP_WORDS - 1;
-/// Words of the page that a program brings: its threads' death words.
-pub(crate) const LIFE_WORDS: usize = MAX_ACTING as usize * WORDS_EACH;
-
-/// Where a thread's death word stands on the page.
-pub(crate) fn death_word(index: u16) -> usize {
-    usize::from(index) * WORDS_EACH
-}
 
 /// How a warden is to run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where programs find it.
     pub socket: PathBuf,
-    /// Who may connect: the socket's mode.
+    /// The socket's mode, which says which users may connect.
     pub mode: u32,
     /// Other hosts, if there are any.
     pub party: Option<Party>,
@@ -53,7 +41,7 @@ pub struct Options {
 /// The wardens of several hosts, and the key that they share.
 #[derive(Clone)]
 pub struct Party {
-    /// Who they are.
+    /// Where they are.
     pub neighbours: Neighbours,
     /// The key.
     pub key: [u8; 32],
@@ -141,15 +129,15 @@ impl Warden {
         let (board, bell) = (self.board, Page::create("martlet-bell", 1).map_err(system("cannot make the eye's bell"))?);
         let heard = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("cannot make a descriptor for ends"))?;
         let (heard, reports, told, news) = (Arc::new(heard), channel(), channel(), channel());
-        let (mut pulse, mut around) = (None, None);
+        let (mut pulse, mut others) = (None, None);
         if let Some((party, sockets)) = self.party {
             let way = pulse::News { sender: news.0, stir: Arc::clone(&heard) };
             let (beating, orders) = pulse::Pulse::new(&party, sockets, board.life(), way)?;
             let hosts = party.neighbours.hosts.iter().map(|peer| peer.host);
-            around = Some((remote::Around::new(orders.clone(), party.neighbours.timeout_ns, hosts), orders));
+            others = Some((desk::OtherHosts::new(orders.clone(), party.neighbours.timeout_ns, hosts), orders));
             pulse = Some(beating);
         }
-        let orders = around.as_ref().map(|(_, orders)| orders.clone());
+        let orders = others.as_ref().map(|(_, orders)| orders.clone());
         let eye = eye::Eye::new(
             board.clone(),
             bell.clone(),
@@ -176,7 +164,7 @@ impl Warden {
                 (Err(error), _) => Err(system("cannot start a thread")(error)),
                 (Ok(_), Ok(Ok(()))) => {
                     begun(Thread::Desk);
-                    let desk = desk::Desk::new(self.listener, board, tasks.clone(), heard, around.map(|(around, _)| around));
+                    let desk = desk::Desk::new(self.listener, board, tasks.clone(), heard, others.map(|(others, _)| others));
                     desk.and_then(|desk| desk.run(stop, &reports.1, &news.1))
                 }
                 (Ok(_), Ok(Err(error))) => Err(error.into()),

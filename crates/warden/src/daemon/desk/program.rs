@@ -8,7 +8,8 @@ use std::sync::Arc;
 use martlet_fabric::host::page::Page;
 use martlet_protocol::basics::layout::life::{OWNER_DIED, TID_MASK};
 
-use super::{Seat, death_word};
+use super::super::Seat;
+use crate::words::death_word;
 
 #[derive(Debug)]
 pub(super) struct Program {

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use martlet_protocol::detector::wardens::{AppLife, Certainty, Event, HostId, MAX_PATHS};
 
-use super::desk::Desk;
-use super::life::Life;
-use super::pulse::{Order, Orders};
+use super::super::pulse::{Order, Orders};
+use super::Desk;
+use super::lives::Life;
 use crate::AppId;
 use crate::board::{Evidence, Slot, State};
 use crate::wire::{Answer, HostStatus};
 
 /// The other hosts, as the desk knows them.
-pub(super) struct Around {
+pub(in crate::daemon) struct OtherHosts {
     orders: Orders,
     timeout_ns: u64,
     hosts: BTreeMap<HostId, Health>,
@@ -24,10 +24,10 @@ struct Health {
     is_path_lost: [bool; MAX_PATHS],
 }
 
-impl Around {
-    pub(super) fn new(orders: Orders, timeout_ns: u64, hosts: impl Iterator<Item = HostId>) -> Around {
+impl OtherHosts {
+    pub(in crate::daemon) fn new(orders: Orders, timeout_ns: u64, hosts: impl Iterator<Item = HostId>) -> OtherHosts {
         let unheard = Health { is_silent: true, is_path_lost: [false; MAX_PATHS] };
-        Around { orders, timeout_ns, hosts: hosts.map(|host| (host, unheard)).collect() }
+        OtherHosts { orders, timeout_ns, hosts: hosts.map(|host| (host, unheard)).collect() }
     }
 
     /// The warden ends.
@@ -58,7 +58,7 @@ impl Around {
 impl Desk {
     /// For how long the host of an application may be silent; 0 for one of this host, and for one that has not been heard of.
     pub(super) fn timeout_of(&self, life: &Life) -> u64 {
-        if life.host == 0 { 0 } else { self.around.as_ref().map_or(0, |around| around.timeout_ns) }
+        if life.host == 0 { 0 } else { self.others.as_ref().map_or(0, |others| others.timeout_ns) }
     }
 
     pub(super) fn take_news(&mut self, event: Event) {
@@ -87,7 +87,7 @@ impl Desk {
     }
 
     fn note(&mut self, host: HostId, change: impl FnOnce(&mut Health)) {
-        if let Some(health) = self.around.as_mut().and_then(|around| around.hosts.get_mut(&host)) {
+        if let Some(health) = self.others.as_mut().and_then(|others| others.hosts.get_mut(&host)) {
             change(health);
         }
     }

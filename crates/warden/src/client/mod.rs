@@ -1,0 +1,367 @@
+//! What a program uses a warden by: the calls of the paper's Listing 1, in the same words.
+//!
+//! ```no_run
+//! use martlet_warden::client::{Failure, Handler, Warden};
+//! use martlet_warden::{AppId, Resources};
+//!
+//! struct Watcher;
+//!
+//! impl Handler for Watcher {
+//!     fn on_failure(&mut self, app: AppId, failure: Failure) {
+//!         println!("{app} has failed: {}", failure.evidence);
+//!     }
+//! }
+//!
+//! let mut warden = Warden::connect(&martlet_warden::place::default_socket(), "watcher")?;
+//! warden.join(AppId::new(1)?)?;
+//! let _acting = warden.threads().act()?;
+//! warden.monitor(AppId::new(2)?, Resources::default())?;
+//! loop {
+//!     warden.poll(None, &mut Watcher)?;
+//! }
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is told, and when
+//! Upcalls come inside [`Warden::poll`] only, on the thread that calls it. A failure is told once for each life of an application; to be told of its next life, a
+//! program monitors it again. What is certain and what is presumed, the [`Evidence`](crate::board::Evidence) says.
+//!
+//! # When the warden dies
+//! A program goes on watching by descriptors that the warden has given it, so ends of processes on its own host are still told, only later. It looks for the next
+//! warden inside [`Warden::poll`], and registers there again: the same application in the same life, the same threads, the same monitors.
+
+mod acting;
+mod link;
+mod upcalls;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use martlet_fabric::host::page::Page;
+use martlet_fabric::host::socket;
+use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::time::Timespec;
+
+use self::acting::Words;
+pub use self::acting::{ActError, Acting, Threads};
+use self::link::Link;
+pub use self::upcalls::{Failure, Handler};
+use crate::board::{Board, Slot, State};
+use crate::process::pidfd_of;
+use crate::wire::{Answer, AppStatus, HostStatus, MAX_NAME_BYTES, Request};
+use crate::words::PAGE_WORDS;
+use crate::{AppId, Resources};
+
+/// How often a program looks for the next warden.
+const LOOKS_EVERY: Duration = Duration::from_millis(10);
+/// How often a program that polls without sleeping looks at its descriptors as well, not at memory alone: every so many times.
+const DESCRIPTORS_EVERY: u32 = 256;
+
+/// Why a call did not do what it says.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no warden.
+    #[error("no warden answers at {path}: {error}")]
+    Connect {
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The warden has died, or has not answered in time. [`Warden::poll`] looks for the next one.
+    #[error("the warden at {0} is gone")]
+    Gone(PathBuf),
+    /// The warden refuses.
+    #[error("the warden refuses: {0}")]
+    Refused(String),
+    /// Something else than a warden of this version answers.
+    #[error("what answers at {path} is no warden that this program understands: {why}")]
+    Strange {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The process cannot be watched.
+    #[error("process {pid} cannot be watched: {error}")]
+    Process {
+        /// Which one.
+        pid: i32,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A message is longer than any can be.
+    #[error("a message of {0} bytes; allowed are 0 to {most}", most = crate::MAX_PIGGYBACK_BYTES)]
+    TooLong(usize),
+    /// The system refuses something.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+#[derive(Debug)]
+struct Monitored {
+    slot: Slot,
+    want: Resources,
+    granted: Resources,
+    incarnation: u64,
+    /// Of its process, when that is one of this host: watched by ourselves too.
+    pidfd: Option<OwnedFd>,
+    /// Watched as a process, which knows of no wardens.
+    is_process: bool,
+}
+
+/// A program's registration with the warden of its host. It is used by one thread at a time.
+#[derive(Debug)]
+pub struct Warden {
+    path: PathBuf,
+    name: String,
+    link: Option<Link>,
+    next_look: Instant,
+    /// What is readable when there is something to poll for.
+    epoll: OwnedFd,
+    words: Arc<Words>,
+    joined: Option<(AppId, u64)>,
+    monitored: BTreeMap<AppId, Monitored>,
+    /// The life of each application whose end has been told.
+    ended: BTreeMap<AppId, u64>,
+    untold: VecDeque<Answer>,
+    is_loss_told: bool,
+    next_number: u32,
+    polls: u32,
+}
+
+fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Error {
+    move |error| Error::System { what, error: error.into() }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(time.subsec_nanos()) }
+}
+
+impl Warden {
+    /// Connects to the warden whose socket that is. `name` is what people are shown; empty, it is what the system calls the process.
+    ///
+    /// # Errors
+    /// When there is none, or it refuses.
+    pub fn connect(path: &Path, name: &str) -> Result<Warden, Error> {
+        let page = Page::create("martlet-life", PAGE_WORDS).map_err(system("cannot make the page of death words"))?;
+        let words = Arc::new(Words { page, taken: Mutex::new(0), socket: Mutex::new(None) });
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot make an epoll descriptor"))?;
+        let mut end = name.len().min(MAX_NAME_BYTES);
+        while !name.is_char_boundary(end) {
+            end -= 1;
+        }
+        let mut warden = Warden {
+            path: path.into(),
+            name: name[..end].into(),
+            link: None,
+            next_look: Instant::now(),
+            epoll,
+            words,
+            joined: None,
+            monitored: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            untold: VecDeque::new(),
+            is_loss_told: false,
+            next_number: 1,
+            polls: 0,
+        };
+        warden.link()?;
+        Ok(warden)
+    }
+
+    /// By which the program's threads say that they act for it.
+    pub fn threads(&self) -> Threads {
+        Threads(Arc::clone(&self.words))
+    }
+
+    /// Whether there is a warden.
+    pub fn is_linked(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// What the warden shows, while there is one.
+    pub fn board(&self) -> Option<&Board> {
+        self.link.as_ref().map(|link| &link.board)
+    }
+
+    /// Where an application that this program monitors stands on the board.
+    pub fn slot(&self, app: AppId) -> Option<Slot> {
+        self.monitored.get(&app).map(|monitored| monitored.slot)
+    }
+
+    /// A descriptor that is readable when [`Warden::poll`] has something to do, for a program that waits in a loop of its own. While there is no warden it is not
+    /// readable when the next one comes: such a program polls every few milliseconds then.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// The program is this application from now on, in a new life: its monitors are told when it fails. Returns the life's number.
+    ///
+    /// # Errors
+    /// When the application is alive already, when the program has joined, and when the warden is gone.
+    pub fn join(&mut self, app: AppId) -> Result<u64, Error> {
+        let incarnation = crate::random_number().map_err(system("cannot draw a random number"))?;
+        self.ask(&Request::Join { app, incarnation }, &[])?;
+        self.joined = Some((app, incarnation));
+        Ok(incarnation)
+    }
+
+    /// The application leaves: its end is no failure. A program that ends without quitting has failed.
+    ///
+    /// # Errors
+    /// When it has not joined, or the warden is gone: then its end will count as a failure.
+    pub fn quit(&mut self) -> Result<(), Error> {
+        self.joined = None;
+        self.ask(&Request::Quit, &[])?;
+        Ok(())
+    }
+
+    /// Asks to be told when an application fails. One that has not joined yet is waited for. An application that has failed since this program last heard of it is
+    /// told of at once.
+    ///
+    /// # Errors
+    /// When more is asked for than can be granted, or the warden is gone.
+    pub fn monitor(&mut self, app: AppId, want: Resources) -> Result<Resources, Error> {
+        if self.monitored.contains_key(&app) {
+            self.unmonitor(app);
+        }
+        let after = self.ended.get(&app).copied().unwrap_or(0);
+        let (answer, fd) = self.ask(&Request::Monitor { app, want, after, known: 0 }, &[])?;
+        self.watching(app, want, answer, fd, false)
+    }
+
+    /// Asks to be told when a process ends, which need not know of wardens: it is watched unchanged, as a whole. Returns the number by which it is told of.
+    ///
+    /// # Errors
+    /// When there is no such process, or the warden is gone.
+    pub fn monitor_process(&mut self, pid: i32) -> Result<AppId, Error> {
+        let pidfd = pidfd_of(pid).map_err(|error| Error::Process { pid, error })?;
+        let (answer, fd) = self.ask(&Request::MonitorProcess, &[pidfd.as_fd()])?;
+        let Answer::Watching { app, .. } = answer else { return Err(self.strange("it answers something else")) };
+        self.watching(app, Resources::default(), answer, fd, true)?;
+        Ok(app)
+    }
+
+    /// Has the warden watch a process as this application, without its help. Others monitor it as any other, while this program may end.
+    ///
+    /// # Errors
+    /// When there is no such process, when the application is alive already, or when the warden is gone.
+    pub fn adopt(&mut self, app: AppId, pid: i32) -> Result<(), Error> {
+        let pidfd = pidfd_of(pid).map_err(|error| Error::Process { pid, error })?;
+        self.ask(&Request::Adopt { app }, &[pidfd.as_fd()])?;
+        Ok(())
+    }
+
+    /// To be told of that application no more.
+    pub fn unmonitor(&mut self, app: AppId) {
+        if let Some(monitored) = self.monitored.remove(&app) {
+            self.forget(&monitored);
+        }
+    }
+
+    /// Sends a message to all who monitor this application. Returns its number. Whether it has arrived, nothing says.
+    ///
+    /// # Errors
+    /// When it is longer than the monitors ask for, when the program has not joined, or when the warden is gone.
+    pub fn piggyback(&mut self, message: &[u8]) -> Result<u64, Error> {
+        if message.len() > crate::MAX_PIGGYBACK_BYTES as usize {
+            return Err(Error::TooLong(message.len()));
+        }
+        match self.ask(&Request::Piggyback { bytes: message.into() }, &[])?.0 {
+            Answer::Sent { seq } => Ok(seq),
+            _ => Err(self.strange("it answers something else")),
+        }
+    }
+
+    /// All applications and all other hosts that the warden knows.
+    ///
+    /// # Errors
+    /// When the warden is gone.
+    pub fn status(&mut self) -> Result<(Vec<AppStatus>, Vec<HostStatus>), Error> {
+        let number = self.send(&Request::Status, &[])?;
+        let (mut apps, mut hosts) = (Vec::new(), Vec::new());
+        loop {
+            match self.answer(number)?.0 {
+                Answer::App(app) => apps.push(app),
+                Answer::Host(host) => hosts.push(host),
+                Answer::Done => return Ok((apps, hosts)),
+                _ => return Err(self.strange("it answers something else")),
+            }
+        }
+    }
+
+    /// Tells the handler what has happened. Waits for something to tell, for so long at most, `None`: without end. With a wait of zero it mostly reads memory, and
+    /// makes no system call. Returns how much it told. What the handler does takes time from what follows.
+    ///
+    /// # Errors
+    /// When the system refuses to wait.
+    pub fn poll(&mut self, at_most: Option<Duration>, handler: &mut dyn Handler) -> Result<usize, Error> {
+        let until = at_most.map(|time| Instant::now() + time);
+        let mut look_at_descriptors = at_most != Some(Duration::ZERO) || self.polls.is_multiple_of(DESCRIPTORS_EVERY);
+        self.polls = self.polls.wrapping_add(1);
+        loop {
+            let told = self.tell(look_at_descriptors, handler);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if told > 0 || left == Some(Duration::ZERO) {
+                return Ok(told);
+            }
+            // Without a warden, until it is time to look for the next.
+            let wait = if self.link.is_some() { left } else { Some(left.map_or(LOOKS_EVERY, |left| left.min(LOOKS_EVERY))) };
+            let fd = self.epoll.as_fd();
+            match poll(&mut [PollFd::new(&fd, PollFlags::IN)], wait.map(timespec).as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(system("cannot wait for the warden")(error)),
+            }
+            look_at_descriptors = true;
+        }
+    }
+
+    fn forget(&mut self, monitored: &Monitored) {
+        if let Some(pidfd) = &monitored.pidfd {
+            let _ = epoll::delete(&self.epoll, pidfd);
+        }
+        if let Some(link) = &self.link {
+            let _ = socket::send(&link.socket, &Request::Unmonitor { slot: monitored.slot }.encode(0), &[]);
+        }
+    }
+
+    fn watching(&mut self, app: AppId, want: Resources, answer: Answer, fd: Option<OwnedFd>, is_process: bool) -> Result<Resources, Error> {
+        let Answer::Watching { slot, granted, .. } = answer else { return Err(self.strange("it answers something else")) };
+        let before = self.monitored.remove(&app);
+        if let Some(pidfd) = before.as_ref().and_then(|before| before.pidfd.as_ref()) {
+            let _ = epoll::delete(&self.epoll, pidfd);
+        }
+        if let Some(pidfd) = &fd {
+            let watched = epoll::add(&self.epoll, pidfd, epoll::EventData::new_u64(1), epoll::EventFlags::IN);
+            watched.map_err(system("cannot watch a process"))?;
+        }
+        let seen = self.link.as_ref().and_then(|link| link.board.look(slot));
+        let incarnation = seen.map_or(0, |seen| seen.incarnation);
+        if seen.is_some_and(|seen| seen.state == State::Alive) {
+            // As in `tell_answer`.
+            self.ended.remove(&app);
+        }
+        self.monitored.insert(app, Monitored { slot, want, granted, incarnation, pidfd: fd, is_process });
+        Ok(granted)
+    }
+
+    /// What an application that this program monitors has been granted.
+    pub fn granted(&self, app: AppId) -> Option<Resources> {
+        self.monitored.get(&app).map(|monitored| monitored.granted)
+    }
+
+    fn strange(&self, why: impl std::fmt::Display) -> Error {
+        Error::Strange { path: self.path.clone(), why: why.to_string() }
+    }
+}

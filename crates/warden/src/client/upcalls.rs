@@ -1,0 +1,179 @@
+//! What a program is told, and how [`Warden::poll`] finds it.
+
+use super::{Error, Monitored, Warden};
+use crate::AppId;
+use crate::board::{Evidence, Seen, State};
+use crate::process::has_ended;
+use crate::wire::{Answer, Request};
+
+/// How an application failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// How that is known.
+    pub evidence: Evidence,
+    /// When the warden of this host learned it, in nanoseconds of CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// Which of the application's lives it was; 0 where the warden had not said yet.
+    pub incarnation: u64,
+}
+
+/// What a program is told: the upcalls of Listing 1, and those for what the paper leaves out. All but one may be left as they are.
+pub trait Handler {
+    /// An application that this program monitors has failed. It is monitored no longer.
+    fn on_failure(&mut self, app: AppId, failure: Failure);
+    /// An application that this program monitors sends a message. Numbers that are left out are messages that were lost.
+    fn on_piggyback_rcv(&mut self, app: AppId, seq: u64, message: &[u8]) {
+        let _ = (app, seq, message);
+    }
+    /// The timeout of an application that this program monitors is another one, in nanoseconds. 0: it has quit, and is monitored no longer.
+    fn on_timeout_changed(&mut self, app: AppId, timeout_ns: u64) {
+        let _ = (app, timeout_ns);
+    }
+    /// This application is monitored by one more, which asks for messages of this size; by `None` that is no application itself.
+    fn on_monitor_req(&mut self, by: Option<AppId>, pbsize: u32) {
+        let _ = (by, pbsize);
+    }
+    /// How large this application's messages may be from now on.
+    fn on_pbsize_changed(&mut self, pbsize: u32) {
+        let _ = pbsize;
+    }
+    /// Of the two paths to that host one is lost: another failure of the network would be taken for its death.
+    fn on_redundancy_lost(&mut self, host: u16, path: u8) {
+        let _ = (host, path);
+    }
+    /// It is back.
+    fn on_redundancy_recovered(&mut self, host: u16, path: u8) {
+        let _ = (host, path);
+    }
+    /// The warden of this host is gone. Deaths are still told, later, of processes of this host.
+    fn on_warden_lost(&mut self) {}
+    /// There is a warden again, with which this program has registered; or it refuses that, and why.
+    fn on_warden_back(&mut self, registered: Result<(), &Error>) {
+        let _ = registered;
+    }
+}
+
+impl Warden {
+    /// Tells what there is to tell now.
+    pub(super) fn tell(&mut self, look_at_descriptors: bool, handler: &mut dyn Handler) -> usize {
+        let mut told = 0;
+        if self.link.as_ref().is_some_and(|link| link.board.warden_died()) {
+            self.unlink();
+        }
+        if self.link.is_none() {
+            told += self.look_for_warden(handler);
+        }
+        // Looked at before the messages are taken and told after them: what an application sent before its end is told before it.
+        let changes = self.link.as_ref().map_or(0, |link| link.board.changes());
+        let has_changed = self.link.as_mut().is_some_and(|link| std::mem::replace(&mut link.seen_changes, changes) != changes);
+        let over = if look_at_descriptors || has_changed { self.ends(look_at_descriptors) } else { Vec::new() };
+        if let Some(link) = &mut self.link {
+            let mail = link.board.mail(link.seat);
+            if look_at_descriptors || mail != link.seen_mail {
+                link.seen_mail = mail;
+                self.take_mail();
+            }
+        }
+        while let Some(answer) = self.untold.pop_front() {
+            told += self.tell_answer(answer, handler);
+        }
+        if look_at_descriptors || has_changed {
+            told += self.tell_ends(over, handler);
+            self.fetch_pidfds();
+        }
+        told
+    }
+
+    fn tell_answer(&mut self, answer: Answer, handler: &mut dyn Handler) -> usize {
+        match answer {
+            Answer::Piggybacked { app, seq, bytes } if self.monitored.contains_key(&app) => handler.on_piggyback_rcv(app, seq, &bytes),
+            Answer::TimeoutChanged { app, timeout_ns } => match self.monitored.get_mut(&app) {
+                Some(monitored) => {
+                    monitored.granted.timeout_ns = timeout_ns;
+                    // It lives: if this is a life that was said to have quit, only its warden had.
+                    self.ended.remove(&app);
+                    handler.on_timeout_changed(app, timeout_ns);
+                }
+                None => return 0,
+            },
+            Answer::MonitorRequested { by, pbsize } => handler.on_monitor_req(AppId::new(i64::from(by)).ok(), pbsize),
+            Answer::PbsizeChanged { pbsize } => handler.on_pbsize_changed(pbsize),
+            Answer::Redundancy { host, path, is_lost: true } => handler.on_redundancy_lost(host, path),
+            Answer::Redundancy { host, path, is_lost: false } => handler.on_redundancy_recovered(host, path),
+            _ => return 0,
+        }
+        1
+    }
+
+    /// Applications that have failed, with how, or quit.
+    fn ends(&mut self, look_at_descriptors: bool) -> Vec<(AppId, Option<Failure>)> {
+        let mut over = Vec::new();
+        for (app, monitored) in &mut self.monitored {
+            // The process first: what it said to the warden before its end is on the board then.
+            let has_ended = look_at_descriptors && monitored.pidfd.as_ref().is_some_and(has_ended);
+            let seen = self.link.as_ref().and_then(|link| link.board.look(monitored.slot));
+            if let Some(Seen { incarnation, .. }) = seen.filter(|seen| seen.incarnation != 0) {
+                monitored.incarnation = incarnation;
+            }
+            let incarnation = monitored.incarnation;
+            match seen {
+                Some(Seen { state: State::Failed, evidence: Some(evidence), at_ns, .. }) => {
+                    // The time is stored right after the state.
+                    let at_ns = if at_ns == 0 { crate::now_ns() } else { at_ns };
+                    over.push((*app, Some(Failure { evidence, at_ns, incarnation })));
+                }
+                Some(Seen { state: State::Left, .. }) => over.push((*app, None)),
+                _ if has_ended => {
+                    over.push((*app, Some(Failure { evidence: Evidence::Process, at_ns: crate::now_ns(), incarnation })));
+                }
+                _ => {}
+            }
+        }
+        over
+    }
+
+    /// Tells of applications that have failed or quit.
+    fn tell_ends(&mut self, over: Vec<(AppId, Option<Failure>)>, handler: &mut dyn Handler) -> usize {
+        let mut told = 0;
+        for (app, failure) in over {
+            let monitored = self.monitored.remove(&app).expect("just seen");
+            if monitored.incarnation != 0 && self.ended.get(&app) == Some(&monitored.incarnation) {
+                // A warden that was restarted has heard of it anew, from another host.
+                self.forget(&monitored);
+                let next = Monitored { incarnation: 0, pidfd: None, ..monitored };
+                if let Err(Error::Refused(why)) = self.monitor_as_before(app, next) {
+                    handler.on_warden_back(Err(&Error::Refused(why)));
+                    told += 1;
+                }
+                continue;
+            }
+            // A presumption may be withdrawn: then the same life is monitored again.
+            if failure.is_none_or(|failure| failure.evidence.is_certain()) {
+                self.ended.insert(app, monitored.incarnation);
+            }
+            self.forget(&monitored);
+            match failure {
+                Some(failure) => handler.on_failure(app, failure),
+                None => handler.on_timeout_changed(app, 0),
+            }
+            told += 1;
+        }
+        told
+    }
+
+    /// Asks again for what it monitors and has no descriptor of, since the application has joined only now.
+    fn fetch_pidfds(&mut self) {
+        let Some(link) = &self.link else { return };
+        let is_new = |monitored: &Monitored| {
+            let seen = link.board.look(monitored.slot);
+            monitored.pidfd.is_none() && seen.is_some_and(|seen| seen.state == State::Alive) && link.board.is_of_this_host(monitored.slot)
+        };
+        let new: Vec<_> = self.monitored.iter().filter(|(_, one)| is_new(one)).map(|(app, one)| (*app, one.want)).collect();
+        for (app, want) in new {
+            let after = self.ended.get(&app).copied().unwrap_or(0);
+            if let Ok((answer, fd)) = self.ask(&Request::Monitor { app, want, after, known: 0 }, &[]) {
+                let _ = self.watching(app, want, answer, fd, false);
+            }
+        }
+    }
+}

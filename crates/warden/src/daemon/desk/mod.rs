@@ -1,0 +1,302 @@
+//! The desk: serves programs, and watches processes by descriptor.
+//!
+//! | file | what stands there |
+//! |---|---|
+//! | `mod` | what the desk waits for; connections |
+//! | `requests` | what programs ask |
+//! | `lives` | lives of applications, and the board's slots |
+//! | `program` | a program that has connected |
+//! | `remote` | what wardens of other hosts tell |
+
+mod lives;
+mod program;
+mod remote;
+mod requests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use martlet_fabric::host::socket::{self, MAX_MESSAGE, Received};
+use martlet_protocol::detector::wardens::Event;
+use rustix::event::epoll;
+
+use self::lives::Life;
+use self::program::Program;
+pub(super) use self::remote::OtherHosts;
+use super::eye::{Task, Tasks};
+use super::{RunError, Seat, system};
+use crate::AppId;
+use crate::board::{Board, Evidence, MAX_SEATS, MAX_SLOTS, Slot, State};
+use crate::place::Listener;
+use crate::wire::{Answer, Request};
+
+/// What epoll names a descriptor by: the kind in the top byte, and which one below.
+const LISTENER: u64 = 0;
+const STOP: u64 = 1;
+const HEARD: u64 = 2;
+const SOCKET: u64 = 3 << 56;
+const PROCESS: u64 = 4 << 56;
+const OUTSIDE: u64 = 5 << 56;
+const KIND: u64 = 0xff << 56;
+
+/// A connected program, or one that was.
+type ProgramId = u32;
+
+/// What a request comes to: an answer, perhaps with a descriptor, or a reason why not.
+type Outcome = Result<(Answer, Option<Arc<OwnedFd>>), String>;
+
+pub(super) struct Desk {
+    listener: Listener,
+    board: Board,
+    /// Other hosts, if there are any.
+    others: Option<OtherHosts>,
+    eye: Tasks,
+    heard: Arc<OwnedFd>,
+    epoll: OwnedFd,
+    programs: BTreeMap<ProgramId, Program>,
+    next_program: ProgramId,
+    free_seats: Vec<u8>,
+    lives: BTreeMap<u16, Life>,
+    generations: Vec<u32>,
+    /// The life of each application that counts: the newest.
+    current: BTreeMap<AppId, u16>,
+    /// The last number that the warden gave.
+    given: u32,
+}
+
+fn no(why: impl std::fmt::Display) -> Outcome {
+    Err(why.to_string())
+}
+
+impl Desk {
+    pub(super) fn new(
+        listener: Listener,
+        board: Board,
+        eye: Tasks,
+        heard: Arc<OwnedFd>,
+        others: Option<OtherHosts>,
+    ) -> Result<Desk, RunError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot make an epoll descriptor"))?;
+        Ok(Desk {
+            listener,
+            board,
+            others,
+            eye,
+            heard,
+            epoll,
+            programs: BTreeMap::new(),
+            next_program: 1,
+            free_seats: (0..MAX_SEATS).rev().map(|seat| seat as u8).collect(),
+            lives: BTreeMap::new(),
+            generations: vec![0; MAX_SLOTS],
+            current: BTreeMap::new(),
+            given: AppId::LAST_CHOSEN,
+        })
+    }
+
+    fn watch(&self, fd: impl AsFd, what: u64) -> rustix::io::Result<()> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(what), epoll::EventFlags::IN)
+    }
+
+    fn watch_no_more(&self, fd: impl AsFd) {
+        // Programs have duplicates of descriptors of processes, so closing ours would not end the watch.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    pub(super) fn run(mut self, stop: BorrowedFd<'_>, ends: &Receiver<Slot>, news: &Receiver<Event>) -> Result<(), RunError> {
+        for (fd, what) in [(self.listener.socket.as_fd(), LISTENER), (stop, STOP), (self.heard.as_fd(), HEARD)] {
+            self.watch(fd, what).map_err(system("cannot watch a descriptor"))?;
+        }
+        let mut buffer = Box::new([0; MAX_MESSAGE]);
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(system("cannot wait for descriptors")(error)),
+            }
+            // Ends before requests: a program that joins again is told apart from its last life.
+            let whats: Vec<u64> = events.iter().map(|event: &epoll::Event| event.data.u64()).collect();
+            if whats.contains(&STOP) {
+                if let Some(others) = &self.others {
+                    others.leave();
+                }
+                return Ok(());
+            }
+            if whats.contains(&HEARD) {
+                let mut count = [0; 8];
+                let _ = rustix::io::read(&*self.heard, &mut count);
+                self.take_ends(ends);
+                while let Ok(event) = news.try_recv() {
+                    self.take_news(event);
+                }
+            }
+            for what in whats.iter().filter(|what| [PROCESS, OUTSIDE].contains(&(*what & KIND))) {
+                match what & KIND {
+                    PROCESS => self.process_ended((what & !KIND) as ProgramId),
+                    _ => self.outside_ended((what & !KIND) as u16),
+                }
+            }
+            for what in &whats {
+                match what & KIND {
+                    SOCKET => self.serve((what & !KIND) as ProgramId, &mut buffer),
+                    0 if *what == LISTENER => self.accept(),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        match socket::accept(&self.listener.socket) {
+            Ok(Some(socket)) => self.admit(socket),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, "a program cannot connect");
+                // It stays readable; this is no reason to take a core for as long as descriptors are short.
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd) {
+        let refuse = |socket: &OwnedFd, why: String| {
+            tracing::info!(why, "a program is refused");
+            let _ = socket::send(socket, &Answer::Refused { why }.encode(0), &[]);
+        };
+        let peer = match socket::peer(&socket).and_then(|peer| Ok((peer, socket::pidfd(&socket)?))) {
+            Ok(found) => found,
+            Err(error) => return refuse(&socket, format!("the process at the other end cannot be watched ({error})")),
+        };
+        let Some(seat) = self.free_seats.pop() else {
+            return refuse(&socket, format!("{MAX_SEATS} programs are registered, as many as there is room for"));
+        };
+        let (peer, pidfd) = peer;
+        let id = self.next_program;
+        self.next_program = self.next_program.wrapping_add(1).max(1);
+        let program = Program {
+            seat: Arc::new(Seat { socket, index: seat }),
+            is_connected: true,
+            pidfd: Arc::new(pidfd),
+            pid: u32::try_from(peer.pid).unwrap_or(0),
+            uid: peer.uid,
+            name: String::new(),
+            page: None,
+            words: BTreeSet::new(),
+            life: None,
+            monitors: BTreeSet::new(),
+        };
+        let watched =
+            self.watch(&program.seat.socket, SOCKET | u64::from(id)).and_then(|()| self.watch(&program.pidfd, PROCESS | u64::from(id)));
+        match watched {
+            Ok(()) => {
+                self.programs.insert(id, program);
+            }
+            Err(error) => {
+                refuse(&program.seat.socket, format!("its process cannot be watched ({error})"));
+                self.free_seats.push(seat);
+            }
+        }
+    }
+
+    fn serve(&mut self, id: ProgramId, buffer: &mut [u8; MAX_MESSAGE]) {
+        // A few messages, so that one program does not keep others waiting.
+        for _ in 0..16 {
+            let Some(program) = self.programs.get(&id).filter(|program| program.is_connected) else { return };
+            match socket::receive(&program.seat.socket, buffer) {
+                Received::Nothing => return,
+                Received::End => return self.hang_up(id),
+                Received::TooLong => {
+                    self.answer(id, 0, no(format!("a message is longer than {MAX_MESSAGE} bytes")));
+                    return self.hang_up(id);
+                }
+                Received::Message(len, fds) => match Request::decode(&buffer[..len]) {
+                    Ok((number, request)) => {
+                        let is_hello = matches!(request, Request::Hello { .. });
+                        let outcome = self.handle(id, number, request, fds);
+                        let is_refused = outcome.is_err();
+                        if number != 0 {
+                            self.answer(id, number, outcome);
+                        }
+                        if is_hello && is_refused {
+                            return self.hang_up(id);
+                        }
+                    }
+                    Err(why) => {
+                        self.answer(id, 0, no(why));
+                        return self.hang_up(id);
+                    }
+                },
+            }
+        }
+    }
+
+    fn answer(&self, id: ProgramId, number: u32, outcome: Outcome) {
+        let Some(program) = self.programs.get(&id) else { return };
+        let (answer, fd) = outcome.unwrap_or_else(|why| {
+            tracing::info!(pid = program.pid, why, "a request is refused");
+            (Answer::Refused { why }, None)
+        });
+        let board;
+        let mut fds = Vec::new();
+        if let Answer::Welcome { .. } = answer {
+            match self.board.for_readers() {
+                Ok(fd) => board = fd,
+                Err(error) => {
+                    program.seat.send(&self.board, number, &Answer::Refused { why: format!("the board cannot be opened ({error})") }, &[]);
+                    return;
+                }
+            }
+            fds.push(board.as_fd());
+        }
+        fds.extend(fd.iter().map(|fd| fd.as_fd()));
+        program.seat.send(&self.board, number, &answer, &fds);
+    }
+
+    /// A program has closed its socket. What it joined as lives on while its process does: it has not quit. Unless another program runs there now.
+    fn hang_up(&mut self, id: ProgramId) {
+        let joined = self.programs.get(&id).filter(|program| program.is_connected && program.life.is_some() && program.is_another());
+        if let Some(index) = joined.and_then(|program| program.life) {
+            self.end(index, State::Failed, Some(Evidence::Words));
+        }
+        let Some(program) = self.programs.get_mut(&id).filter(|program| program.is_connected) else { return };
+        program.is_connected = false;
+        let (seat, monitors) = (Arc::clone(&program.seat), std::mem::take(&mut program.monitors));
+        let is_done = program.life.is_none();
+        self.watch_no_more(&seat.socket);
+        for index in monitors {
+            if let Some(life) = self.lives.get(&index) {
+                self.eye.send(Task::Unsubscribe(life.slot, seat.index));
+            }
+            if let Some(life) = self.lives.get_mut(&index) {
+                life.monitors.remove(&id);
+                self.suit_pbsize(index);
+                self.free_if_idle(index);
+            }
+        }
+        if is_done {
+            self.remove(id);
+        }
+    }
+
+    fn remove(&mut self, id: ProgramId) {
+        if let Some(program) = self.programs.remove(&id) {
+            self.watch_no_more(&*program.pidfd);
+            self.free_seats.push(program.seat.index);
+        }
+    }
+
+    /// The process of a program has ended.
+    fn process_ended(&mut self, id: ProgramId) {
+        // A Quit that it sent last is in its socket: it is taken before.
+        let mut buffer = Box::new([0; MAX_MESSAGE]);
+        self.serve(id, &mut buffer);
+        if let Some(index) = self.programs.get(&id).and_then(|program| program.life) {
+            self.end(index, State::Failed, Some(Evidence::Process));
+        }
+        self.hang_up(id);
+        self.remove(id);
+    }
+}
