@@ -39,7 +39,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use martlet_fabric::host::page::Page;
@@ -138,6 +138,13 @@ pub struct Warden {
     is_loss_told: bool,
     next_number: u32,
     polls: u32,
+}
+
+impl Drop for Warden {
+    fn drop(&mut self) {
+        // A thread that still acts, or may begin to, has a part in the words: it is not to keep the connection open.
+        *self.words.socket.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Error {
