@@ -541,7 +541,7 @@ enum martlet_status martlet_fide_open(const char *socket,
 // `fide` is null or one that martlet_fide_open gave; no call uses it, now or later.
 void martlet_fide_close(struct martlet_fide *fide);
 
-// The program is this application from now on: who monitors it is told when it fails. Numbers are 1 to 1073741823.
+// The program is this application from now on: its monitors are told when it fails. Numbers are 1 to 1073741823.
 //
 // # Safety
 // As martlet_fide_quit.

@@ -175,7 +175,7 @@ pub unsafe extern "C" fn martlet_fide_close(fide: *mut martlet_fide) {
     });
 }
 
-/// The program is this application from now on: who monitors it is told when it fails. Numbers are 1 to 1073741823.
+/// The program is this application from now on: its monitors are told when it fails. Numbers are 1 to 1073741823.
 ///
 /// # Safety
 /// As martlet_fide_quit.
@@ -510,7 +510,11 @@ mod tests {
             };
             assert_eq!(done, [MARTLET_OK; 5]);
             let (apps, _) = observer.status().expect("it answers");
-            let words: Vec<_> = apps.iter().filter(|one| one.app.get() == 7 && one.state == martlet_warden::board::State::Alive).map(|one| one.words).collect();
+            let words: Vec<_> = apps
+                .iter()
+                .filter(|one| one.app.get() == 7 && one.state == martlet_warden::board::State::Alive)
+                .map(|one| one.words)
+                .collect();
             assert_eq!(words, [1]);
             // SAFETY: it was opened above, and is used no more.
             unsafe { martlet_fide_close(fide) };

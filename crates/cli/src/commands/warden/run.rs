@@ -27,7 +27,7 @@ use super::Place;
 pub struct Arguments {
     #[command(flatten)]
     place: Place,
-    /// Who may connect: the socket's mode, as four octal digits or three.
+    /// The socket's mode, which says which users may connect, as four octal digits or three.
     #[arg(long, value_name = "MODE", default_value = "0600", value_parser = mode)]
     mode: u32,
     /// Which other hosts to hear, and over which paths: a TOML file (docs/fide.md). Without it, this host is alone.
