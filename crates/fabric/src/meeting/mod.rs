@@ -2,6 +2,7 @@
 //! together, and that both have the cluster's key. What they then hand each other is the backend's affair.
 
 pub(crate) mod admission;
+pub(crate) mod attempts;
 pub(crate) mod dialer;
 pub(crate) mod handshakes;
 pub(crate) mod regions;

@@ -17,25 +17,20 @@ use super::shared::{Command, Note, Shared};
 use crate::contract::{Identity, NodeId, PeerId, PeerKind};
 use crate::host::socket::{self, MAX_MESSAGE, Received};
 use crate::meeting::admission;
-use crate::meeting::dialer::Dialer;
-use crate::meeting::handshakes::{End, Failure, Handshakes};
+use crate::meeting::attempts::{self, Attempts, Times};
+use crate::meeting::handshakes::{End, Failure};
 use crate::meeting::watch::Watch;
 use crate::meeting::wire::Message;
 use crate::meeting::{Refusal, describe};
 
-/// How long a handshake may take in all.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// The first and the longest pause between two attempts to reach a node.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+const TIMES: Times =
+    Times { handshake: Duration::from_secs(5), first_pause: Duration::from_millis(1), longest_pause: Duration::from_millis(100) };
 /// How long after the end of its socket a process may take to end, before the connection counts as lost with the process alive. A dying
 /// process closes its sockets first.
 const DYING: Duration = Duration::from_secs(1);
 /// How long this thread leaves a connection alone whose socket has ended: for whom the other process did something, somebody else has to do it now, and the
 /// processors are theirs. What is learned here of a death is the safety net, and nobody waits for it.
 const LULL: Duration = Duration::from_millis(2);
-/// How long accepting rests after an error such as a shortage of descriptors.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// How a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,20 +67,16 @@ enum Source {
 
 /// The thread's state.
 pub(super) struct Bootstrap {
-    pub(super) ours: Ours,
-    pub(super) shared: Arc<Shared>,
+    ours: Ours,
+    shared: Arc<Shared>,
     rendezvous: Rendezvous,
-    pub(super) listener: Option<Listener>,
-    pub(super) max_clients: usize,
-    dialer: Dialer<()>,
-    handshakes: Handshakes<Handshake>,
+    listener: Option<Listener>,
+    max_clients: usize,
+    attempts: Attempts<Handshake, ()>,
     connections: Vec<Connection>,
     next_peer: u32,
-    /// Whether connections are accepted; until then they wait in the listener.
-    open: bool,
     /// What the endpoint listens to while it sleeps on words.
     outside: Vec<OwnedFd>,
-    accept_again: Option<Instant>,
     buffer: Box<[u8; MAX_MESSAGE]>,
 }
 
@@ -103,13 +94,10 @@ impl Bootstrap {
             rendezvous,
             listener,
             max_clients,
-            dialer: Dialer::new(FIRST_PAUSE, LONGEST_PAUSE),
-            handshakes: Handshakes::new(HANDSHAKE),
+            attempts: Attempts::new(TIMES, open),
             connections: Vec::new(),
             next_peer: 1,
-            open,
             outside: Vec::new(),
-            accept_again: None,
             buffer: Box::new([0; MAX_MESSAGE]),
         }
     }
@@ -122,7 +110,7 @@ impl Bootstrap {
                 Err(error) => {
                     // Out of kernel memory, or a descriptor limit below what we hold: wait for better times.
                     tracing::error!(%error, "cannot wait for peers");
-                    std::thread::sleep(ACCEPT_REST);
+                    std::thread::sleep(attempts::REST);
                     continue;
                 }
             };
@@ -161,17 +149,9 @@ impl Bootstrap {
         if !self.outside.is_empty() && self.shared.attention.is_wanted() {
             self.outside.iter().for_each(|fd| watch.add(Source::Outside, PollFd::new(fd, PollFlags::IN)));
         }
-        if let Some(listener) = self.listener.as_ref().filter(|_| self.open) {
-            match self.accept_again {
-                Some(when) => watch.at_latest(when),
-                None => watch.add(Source::Listener, PollFd::new(listener, PollFlags::IN)),
-            }
-        }
-        for (at, handshake) in self.handshakes.iter().enumerate() {
+        self.attempts.watch(&mut watch, self.listener.as_ref().map(AsFd::as_fd), Source::Listener);
+        for (at, handshake) in self.attempts.handshakes.iter().enumerate() {
             watch.add(Source::Handshake(at), PollFd::new(&handshake.socket, PollFlags::IN));
-        }
-        if let Some(end) = self.handshakes.next_end() {
-            watch.at_latest(end);
         }
         for (at, connection) in self.connections.iter().enumerate() {
             if let Some(socket) = &connection.socket {
@@ -188,7 +168,7 @@ impl Bootstrap {
             }
             watch.add(Source::Process(at), PollFd::from_borrowed_fd(connection.pidfd.as_fd(), PollFlags::IN));
         }
-        if let Some(when) = self.dialer.next(|node| self.wants_dial(node)) {
+        if let Some(when) = self.attempts.dialer.next(|node| self.wants_dial(node)) {
             watch.at_latest(when);
         }
         let mut ready = watch.wait()?;
@@ -201,19 +181,16 @@ impl Bootstrap {
     fn wants_dial(&self, node: NodeId) -> bool {
         let connected =
             self.connections.iter().any(|c| c.link == Link::Live && c.identity.kind == PeerKind::Member && c.identity.node == node);
-        !connected && !self.handshakes.dials(node)
+        !connected && !self.attempts.handshakes.dials(node)
     }
 
     /// Carries out commands; `true` to stop.
     fn obey(&mut self) -> bool {
         for command in self.shared.commands() {
             match command {
-                Command::Open => self.open = true,
-                Command::Connect(node) => {
-                    self.open = true;
-                    self.dialer.want(node, (), Instant::now());
-                }
-                Command::Disconnect(node) => self.dialer.unwant(node),
+                Command::Open => self.attempts.open = true,
+                Command::Connect(node) => self.attempts.connect(node, ()),
+                Command::Disconnect(node) => self.attempts.dialer.unwant(node),
                 Command::Listen(descriptors) => self.outside = descriptors,
                 Command::Forget(peer, mapped) => {
                     drop(mapped);
@@ -243,25 +220,18 @@ impl Bootstrap {
 
     fn accept(&mut self) {
         let Some(listener) = &self.listener else { return };
-        match socket::accept(listener) {
-            Ok(None) => {}
-            Ok(Some(socket)) => {
-                self.handshakes.make_room(Instant::now());
-                self.begin(socket, None);
-            }
-            Err(error) => {
-                tracing::error!(%error, "cannot accept connections for now");
-                self.accept_again = Some(Instant::now() + ACCEPT_REST);
-            }
+        if let Some(socket) = self.attempts.accepted(socket::accept(listener)) {
+            self.begin(socket, None);
         }
     }
 
     fn begin(&mut self, socket: OwnedFd, target: Option<NodeId>) {
         match Handshake::start(&self.ours, socket, target) {
-            Ok(handshake) => self.handshakes.add(handshake, Instant::now()),
+            Ok(handshake) => self.attempts.handshakes.add(handshake, Instant::now()),
             Err(refusal) => {
                 let who = target.map_or("an unknown process".into(), |node| format!("member {node}"));
-                self.refused(&who, target, &refusal);
+                self.shared.report_refusal(&who, &refusal);
+                self.attempts.failed(target);
             }
         }
     }
@@ -271,13 +241,13 @@ impl Bootstrap {
         for at in ready {
             let others = self.connections.iter().map(|c| (c.identity, c.link == Link::Live));
             let admit = |identity| admission::admit(self.ours.party.identity, self.max_clients, others.clone(), identity);
-            let step = self.handshakes.advance(at - ended, |handshake| advance(handshake, &self.ours, &mut self.buffer, admit));
+            let step = self.attempts.handshakes.advance(at - ended, |handshake| advance(handshake, &self.ours, &mut self.buffer, admit));
             let Some((handshake, end)) = step else { continue };
             ended += 1;
             match end {
                 End::Connected(peer) => self.connected(handshake, peer),
-                End::Refused(refusal) => self.refused(&handshake.meeting.peer_name(), handshake.meeting.target, &refusal),
-                End::Abandoned(why) => self.abandoned(&handshake, why),
+                End::Refused(refusal) => self.attempts.refused(&self.shared, &handshake, &refusal),
+                End::Abandoned(why) => self.attempts.abandoned(&self.shared, &handshake, why),
             }
         }
     }
@@ -290,21 +260,6 @@ impl Bootstrap {
         self.connections.push(Connection { peer: id, identity, socket: Some(handshake.socket), pidfd: handshake.pidfd, link: Link::Live });
         self.shared.count_connected();
         self.shared.tell(Note::Up(id, peer));
-    }
-
-    fn refused(&mut self, who: &str, target: Option<NodeId>, refusal: &Refusal) {
-        self.shared.report_refusal(who, refusal);
-        if let Some(node) = target {
-            self.dialer.pause(node, Instant::now());
-        }
-    }
-
-    /// A handshake came to nothing without anybody having decided so.
-    fn abandoned(&mut self, handshake: &Handshake, why: &str) {
-        self.shared.report_abandoned(&handshake.meeting.peer_name(), why);
-        if let Some(node) = handshake.meeting.target {
-            self.dialer.pause(node, Instant::now());
-        }
     }
 
     /// Something stands in the socket of a connection: a farewell, or its end.
@@ -358,18 +313,13 @@ impl Bootstrap {
     fn dial(&mut self, at: usize, when: Instant) {
         let identity = self.connections[at].identity;
         if identity.kind == PeerKind::Member {
-            self.dialer.eager(identity.node, when);
+            self.attempts.dialer.eager(identity.node, when);
         }
     }
 
     /// Does what is due.
     fn pass_time(&mut self, now: Instant) {
-        if self.accept_again.is_some_and(|when| when <= now) {
-            self.accept_again = None;
-        }
-        for (handshake, why) in self.handshakes.expire(now) {
-            self.abandoned(&handshake, &why);
-        }
+        self.attempts.pass_time(&self.shared, now);
         for connection in &mut self.connections {
             if matches!(connection.link, Link::Dying(since) if since + DYING <= now) {
                 connection.link = Link::Lost;
@@ -377,12 +327,12 @@ impl Bootstrap {
                 self.shared.tell(Note::Gone { peer: connection.peer, certain: false });
             }
         }
-        for (node, ()) in self.dialer.due(now) {
+        for (node, ()) in self.attempts.dialer.due(now) {
             if self.wants_dial(node) {
                 match self.rendezvous.connect(&self.ours.party.cluster, node) {
                     Ok(socket) => self.begin(socket, Some(node)),
                     // Nobody is there yet, or too many are knocking.
-                    Err(_) => self.dialer.pause(node, Instant::now()),
+                    Err(_) => self.attempts.failed(Some(node)),
                 }
             }
         }

@@ -17,19 +17,14 @@ use super::shared::{Command, Note, Shared};
 use super::stream::{self, Received, Stream};
 use crate::contract::{Identity, NodeId, PeerId, PeerKind};
 use crate::meeting::admission;
-use crate::meeting::dialer::Dialer;
-use crate::meeting::handshakes::{End, Failure, Handshakes};
+use crate::meeting::attempts::{self, Attempts, Times};
+use crate::meeting::handshakes::{End, Failure};
 use crate::meeting::watch::Watch;
 use crate::meeting::wire::Message;
 use crate::meeting::{Party, Refusal, describe};
 
-/// How long a handshake may take in all.
-const HANDSHAKE: Duration = Duration::from_secs(30);
-/// The first and the longest pause between two attempts to reach a node.
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-/// How long accepting rests after an error such as a shortage of descriptors.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
+const TIMES: Times =
+    Times { handshake: Duration::from_secs(30), first_pause: Duration::from_millis(2), longest_pause: Duration::from_millis(200) };
 
 #[derive(Debug)]
 struct Connection {
@@ -51,18 +46,14 @@ enum Source {
 
 /// The thread's state.
 pub(crate) struct Bootstrap<C: Carrier> {
-    pub(super) party: Party,
-    pub(super) carrier: C,
-    pub(super) shared: Arc<Shared<C::Peer>>,
-    pub(super) listener: Option<TcpListener>,
-    pub(super) max_clients: usize,
-    /// Whether connections are accepted; until then they wait in the listener.
-    pub(super) open: bool,
-    dialer: Dialer<SocketAddr>,
-    handshakes: Handshakes<Handshake<C>>,
+    party: Party,
+    carrier: C,
+    shared: Arc<Shared<C::Peer>>,
+    listener: Option<TcpListener>,
+    max_clients: usize,
+    attempts: Attempts<Handshake<C>, SocketAddr>,
     connections: Vec<Connection>,
     next_peer: u32,
-    accept_again: Option<Instant>,
 }
 
 impl<C: Carrier> Bootstrap<C> {
@@ -80,12 +71,9 @@ impl<C: Carrier> Bootstrap<C> {
             shared,
             listener,
             max_clients,
-            open,
-            dialer: Dialer::new(FIRST_PAUSE, LONGEST_PAUSE),
-            handshakes: Handshakes::new(HANDSHAKE),
+            attempts: Attempts::new(TIMES, open),
             connections: Vec::new(),
             next_peer: 1,
-            accept_again: None,
         }
     }
 
@@ -97,7 +85,7 @@ impl<C: Carrier> Bootstrap<C> {
                 Err(error) => {
                     // Out of kernel memory, or a descriptor limit below what we hold: wait for better times.
                     tracing::error!(%error, "cannot wait for peers");
-                    std::thread::sleep(ACCEPT_REST);
+                    std::thread::sleep(attempts::REST);
                     continue;
                 }
             };
@@ -130,25 +118,17 @@ impl<C: Carrier> Bootstrap<C> {
         if let Some(device) = self.carrier.device() {
             watch.add(Source::Device, PollFd::from_borrowed_fd(device, PollFlags::IN));
         }
-        if let Some(listener) = self.listener.as_ref().filter(|_| self.open) {
-            match self.accept_again {
-                Some(when) => watch.at_latest(when),
-                None => watch.add(Source::Listener, PollFd::new(listener, PollFlags::IN)),
-            }
-        }
+        self.attempts.watch(&mut watch, self.listener.as_ref().map(AsFd::as_fd), Source::Listener);
         let interest = |stream: &Stream| if stream.wants_to_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        for (at, handshake) in self.handshakes.iter().enumerate() {
+        for (at, handshake) in self.attempts.handshakes.iter().enumerate() {
             watch.add(Source::Handshake(at), PollFd::from_borrowed_fd(handshake.stream.as_fd(), interest(&handshake.stream)));
-        }
-        if let Some(end) = self.handshakes.next_end() {
-            watch.at_latest(end);
         }
         for (at, connection) in self.connections.iter().enumerate() {
             if let Some(stream) = &connection.stream {
                 watch.add(Source::Connection(at), PollFd::from_borrowed_fd(stream.as_fd(), interest(stream)));
             }
         }
-        if let Some(when) = self.dialer.next(|node| self.wants_dial(node)) {
+        if let Some(when) = self.attempts.dialer.next(|node| self.wants_dial(node)) {
             watch.at_latest(when);
         }
         watch.wait()
@@ -158,19 +138,16 @@ impl<C: Carrier> Bootstrap<C> {
     fn wants_dial(&self, node: NodeId) -> bool {
         let connected =
             self.connections.iter().any(|c| c.stream.is_some() && c.identity.kind == PeerKind::Member && c.identity.node == node);
-        !connected && !self.handshakes.dials(node)
+        !connected && !self.attempts.handshakes.dials(node)
     }
 
     /// Carries out commands; `true` to stop.
     fn obey(&mut self) -> bool {
         for command in self.shared.commands() {
             match command {
-                Command::Open => self.open = true,
-                Command::Connect(node, at) => {
-                    self.open = true;
-                    self.dialer.want(node, at, Instant::now());
-                }
-                Command::Disconnect(node) => self.dialer.unwant(node),
+                Command::Open => self.attempts.open = true,
+                Command::Connect(node, at) => self.attempts.connect(node, at),
+                Command::Disconnect(node) => self.attempts.dialer.unwant(node),
                 Command::Cut(peer) => {
                     if let Some(at) = self.connections.iter().position(|c| c.peer == peer) {
                         self.lose(at, "it does not answer");
@@ -202,16 +179,8 @@ impl<C: Carrier> Bootstrap<C> {
 
     fn accept(&mut self) {
         let Some(listener) = &self.listener else { return };
-        match stream::accept(listener) {
-            Ok(None) => {}
-            Ok(Some(stream)) => {
-                self.handshakes.make_room(Instant::now());
-                self.begin(stream, None);
-            }
-            Err(error) => {
-                tracing::error!(%error, "cannot accept connections for now");
-                self.accept_again = Some(Instant::now() + ACCEPT_REST);
-            }
+        if let Some(stream) = self.attempts.accepted(stream::accept(listener)) {
+            self.begin(stream, None);
         }
     }
 
@@ -219,13 +188,9 @@ impl<C: Carrier> Bootstrap<C> {
         let number = PeerId(self.next_peer);
         self.next_peer = self.next_peer.checked_add(1).expect("four thousand million handshakes in one life");
         match Handshake::start(&self.party, stream, target, number) {
-            Ok(handshake) => self.handshakes.add(handshake, Instant::now()),
+            Ok(handshake) => self.attempts.handshakes.add(handshake, Instant::now()),
             // Nobody is there yet, mostly.
-            Err(_) => {
-                if let Some(node) = target {
-                    self.dialer.pause(node, Instant::now());
-                }
-            }
+            Err(_) => self.attempts.failed(target),
         }
     }
 
@@ -234,13 +199,13 @@ impl<C: Carrier> Bootstrap<C> {
         for at in ready {
             let others = self.connections.iter().map(|c| (c.identity, c.stream.is_some()));
             let admit = |identity| admission::admit(self.party.identity, self.max_clients, others.clone(), identity);
-            let step = self.handshakes.advance(at - ended, |handshake| advance(handshake, &self.party, &self.carrier, admit));
+            let step = self.attempts.handshakes.advance(at - ended, |handshake| advance(handshake, &self.party, &self.carrier, admit));
             let Some((handshake, end)) = step else { continue };
             ended += 1;
             match end {
                 End::Connected(peer) => self.connected(handshake, peer),
-                End::Refused(refusal) => self.refused(&handshake, &refusal),
-                End::Abandoned(why) => self.abandoned(&handshake, why),
+                End::Refused(refusal) => self.attempts.refused(&self.shared, &handshake, &refusal),
+                End::Abandoned(why) => self.attempts.abandoned(&self.shared, &handshake, why),
             }
         }
     }
@@ -263,21 +228,6 @@ impl<C: Carrier> Bootstrap<C> {
         self.carrier.connected(id, &mut peer);
         self.shared.count_connected();
         self.shared.leave(Note::Up(id, peer));
-    }
-
-    fn refused(&mut self, handshake: &Handshake<C>, refusal: &Refusal) {
-        self.shared.report_refusal(&handshake.meeting.peer_name(), refusal);
-        if let Some(node) = handshake.meeting.target {
-            self.dialer.pause(node, Instant::now());
-        }
-    }
-
-    /// A handshake came to nothing without anybody having decided so.
-    fn abandoned(&mut self, handshake: &Handshake<C>, why: &str) {
-        self.shared.report_abandoned(&handshake.meeting.peer_name(), why);
-        if let Some(node) = handshake.meeting.target {
-            self.dialer.pause(node, Instant::now());
-        }
     }
 
     /// Something stands in the socket of a connection: a farewell, or its end.
@@ -305,23 +255,18 @@ impl<C: Carrier> Bootstrap<C> {
         self.carrier.lost(peer);
         self.shared.leave(Note::Gone(peer));
         if identity.kind == PeerKind::Member {
-            self.dialer.eager(identity.node, Instant::now());
+            self.attempts.dialer.eager(identity.node, Instant::now());
         }
     }
 
     /// Does what is due.
     fn pass_time(&mut self, now: Instant) {
-        if self.accept_again.is_some_and(|when| when <= now) {
-            self.accept_again = None;
-        }
-        for (handshake, why) in self.handshakes.expire(now) {
-            self.abandoned(&handshake, &why);
-        }
-        for (node, at) in self.dialer.due(now) {
+        self.attempts.pass_time(&self.shared, now);
+        for (node, at) in self.attempts.dialer.due(now) {
             if self.wants_dial(node) {
                 match Stream::connect(at) {
                     Ok(stream) => self.begin(stream, Some(node)),
-                    Err(_) => self.dialer.pause(node, Instant::now()),
+                    Err(_) => self.attempts.failed(Some(node)),
                 }
             }
         }
