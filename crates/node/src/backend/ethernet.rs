@@ -4,33 +4,26 @@
 //! a peer that does not answer may run all the same, and its lease has to run out.
 
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use martlet_fabric::BootstrapCounters;
 use martlet_fabric::ethernet::{EthernetConfig, EthernetFabric};
 use martlet_fabric::host::OwnRegion;
 use martlet_fabric::{Identity, NodeId, PeerId, RegionName};
-use martlet_protocol::basics::layout;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Backend, Rest, StartError, enter};
-use crate::clock;
-use crate::config::{Cluster, NodeEntry, Settings};
+use super::hosts::{self, Sources};
+use super::{Backend, Rest, StartError, enter, regions};
+use crate::config::{Cluster, Settings};
 use crate::version;
 
 fn config(cluster: &Cluster, identity: Identity) -> EthernetConfig {
-    let regions = (crate::engine::regions(cluster, cluster.sizes()), layout::client_regions(cluster.sizes()));
+    let (members, clients) = regions(cluster);
     EthernetConfig {
         protocol: version::protocol(),
         give_up: cluster.config().ethernet.give_up(),
-        ..EthernetConfig::new(&cluster.fabric_name(), cluster.key().bytes(), identity, regions.0, regions.1)
+        ..EthernetConfig::new(&cluster.fabric_name(), cluster.key().bytes(), identity, members, clients)
     }
-}
-
-fn address_of(cluster: &Cluster, node: NodeId) -> SocketAddr {
-    cluster.node(node).and_then(NodeEntry::meeting_point).expect("a validated cluster of several hosts has an address for each node")
 }
 
 impl Backend for EthernetFabric {
@@ -48,17 +41,12 @@ impl Backend for EthernetFabric {
         Ok(EthernetFabric::start(config(cluster, identity))?)
     }
 
-    /// A node's processes may run on different boots of its host, or on different hosts.
-    fn incarnation() -> u64 {
-        clock::wall_ns()
-    }
-
     fn open(&self) {
         EthernetFabric::open(self);
     }
 
     fn connect(&self, cluster: &Cluster, node: NodeId) {
-        EthernetFabric::connect(self, node, address_of(cluster, node));
+        EthernetFabric::connect(self, node, hosts::address_of(cluster, node));
     }
 
     fn identity(&self) -> Identity {
@@ -90,13 +78,7 @@ impl Backend for EthernetFabric {
     }
 
     fn claim_founding(cluster: &Cluster, me: NodeId) -> io::Result<Option<()>> {
-        let founder = cluster.config().nodes.iter().find(|node| node.may_found());
-        Ok(founder.is_some_and(|node| node.number == me.0).then_some(()))
-    }
-
-    /// Who cannot be reached may run all the same.
-    fn is_absent(_cluster: &Cluster, _node: NodeId) -> io::Result<bool> {
-        Ok(false)
+        Ok(hosts::claim_founding(cluster, me))
     }
 
     fn announce(&mut self) {
@@ -116,21 +98,19 @@ impl Backend for EthernetFabric {
 /// Sleeps until a packet comes, or there is something for the application.
 #[derive(Debug)]
 pub struct Doze {
-    stop: OwnedFd,
-    sockets: Option<OwnedFd>,
+    sources: Sources,
 }
 
 impl Rest<EthernetFabric> for Doze {
     fn start(_: &Settings, fabric: &EthernetFabric, sockets: Option<BorrowedFd<'_>>, stop: BorrowedFd<'_>) -> io::Result<Doze> {
         if let Some(sockets) = sockets {
-            enter(sockets, stop)?;
             enter(sockets, fabric.sources())?;
         }
-        Ok(Doze { stop: stop.try_clone_to_owned()?, sockets: sockets.map(|fd| fd.try_clone_to_owned()).transpose()? })
+        Ok(Doze { sources: Sources::new(sockets, stop)? })
     }
 
     fn hears_at_sockets(&self) -> bool {
-        self.sockets.is_some()
+        self.sources.have_sockets()
     }
 
     // A death is heard of as the end of a connection, by the thread that watches connections, which rings.
@@ -148,14 +128,7 @@ impl Rest<EthernetFabric> for Doze {
         let due_ns = fabric.due_in().map_or(u64::MAX, |due| due.as_nanos() as u64);
         let ns = at_most_ns.min(due_ns);
         if !(at_sockets && among_sockets(ns)) {
-            let mut fds: Vec<PollFd<'_>> = [Some(self.stop.as_fd()), Some(fabric.sources()), self.sockets.as_ref().map(|fd| fd.as_fd())]
-                .into_iter()
-                .flatten()
-                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-                .collect();
-            let timeout = Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
-            // An error is the end of a sleep as well.
-            let _ = poll(&mut fds, Some(&timeout));
+            self.sources.wait(Some(fabric.sources()), ns);
         }
         fabric.wake_up();
     }

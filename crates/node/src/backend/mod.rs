@@ -20,12 +20,15 @@ use martlet_fabric::host::OwnRegion;
 use martlet_fabric::shm::MemoryNeed;
 use martlet_fabric::{Fabric, Identity, NodeId, PeerId, RegionName, RegionSpec};
 use martlet_protocol::basics::Time;
+use martlet_protocol::basics::layout;
 use martlet_protocol::replica::NODES_OWN;
 use rustix::event::epoll;
 
+use crate::clock;
 use crate::config::{Cluster, Settings};
 
 mod ethernet;
+mod hosts;
 mod shm;
 mod verbs;
 
@@ -77,8 +80,10 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     fn start_client(cluster: &Cluster, identity: Identity) -> Result<Self, StartError>;
 
     /// A number larger than that of any earlier process of this node, unless clocks have been set back: then others refuse it, and say which
-    /// numbers they would not.
-    fn incarnation() -> u64;
+    /// numbers they would not. The wall clock's: a node's processes may run on different boots of its host, or on different hosts.
+    fn incarnation() -> u64 {
+        clock::wall_ns()
+    }
 
     /// Lets others in.
     fn open(&self);
@@ -122,7 +127,9 @@ pub trait Backend: Fabric + Sized + Send + 'static {
     ///
     /// # Errors
     /// When the system refuses to say.
-    fn is_absent(cluster: &Cluster, node: NodeId) -> io::Result<bool>;
+    fn is_absent(_cluster: &Cluster, _node: NodeId) -> io::Result<bool> {
+        Ok(false)
+    }
 
     /// The nodes that run for certain without being configured. On a backend that cannot know, nobody.
     ///
@@ -193,6 +200,11 @@ pub trait Rest<F>: Sized {
     /// Sleeps for so many nanoseconds at most: among the sockets, by calling `among_sockets`, or elsewhere. That call says `false` when it
     /// cannot sleep.
     fn sleep(&mut self, fabric: &mut F, at_sockets: bool, at_most_ns: u64, among_sockets: impl FnOnce(u64) -> bool);
+}
+
+/// What the cluster's members offer, and its clients.
+fn regions(cluster: &Cluster) -> (RegionSpec, RegionSpec) {
+    (crate::engine::regions(cluster, cluster.sizes()), layout::client_regions(cluster.sizes()))
 }
 
 /// Puts a descriptor of the node's own among the application's. Edge-triggered: nobody reads it, and each new event is one.

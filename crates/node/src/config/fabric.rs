@@ -185,13 +185,11 @@ impl Settings {
     }
 
     /// Where this process listens for others over a network, if it has an address.
-    pub fn verbs_listen(&self) -> Option<std::net::SocketAddr> {
+    pub fn verbs_listen(&self) -> Option<SocketAddr> {
         let own = self.node().verbs.listen.as_ref().map(|listen| listen.parse().expect("validated"));
         own.or_else(|| self.entry().meeting_point())
     }
-}
 
-impl Settings {
     /// Where this process listens for others between ordinary hosts, if it has an address.
     pub fn ethernet_listen(&self) -> Option<SocketAddr> {
         self.entry().meeting_point()

@@ -12,9 +12,9 @@ use martlet_fabric::shm::{MAX_PARK_WORDS, MemoryNeed, ParkWord, ShmConfig, ShmFa
 use martlet_fabric::{BootstrapCounters, HostLock};
 use martlet_fabric::{Identity, Incarnation, NodeId, PeerId, PeerKind, Region, RegionName, RegionSpec, Remote};
 use martlet_protocol::basics::Time;
-use martlet_protocol::basics::layout::{self, LIFE, MAX_MEMBERS, life};
+use martlet_protocol::basics::layout::{LIFE, MAX_MEMBERS, life};
 
-use super::{Backend, Rest, StartError};
+use super::{Backend, Rest, StartError, regions};
 use crate::clock;
 use crate::config::{Cluster, Settings};
 use crate::version;
@@ -24,8 +24,7 @@ use waker::Watch;
 const WITHOUT_SOCKETS_NS: u64 = 1_000_000;
 
 fn config(cluster: &Cluster, identity: Identity) -> ShmConfig {
-    let sizes = cluster.sizes();
-    let (members, clients) = (crate::engine::regions(cluster, sizes), layout::client_regions(sizes));
+    let (members, clients) = regions(cluster);
     let config = ShmConfig::new(&cluster.fabric_name(), cluster.key().bytes(), identity, members, clients);
     ShmConfig { protocol: version::protocol(), rendezvous: cluster.rendezvous(), ..config }
 }
