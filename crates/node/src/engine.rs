@@ -9,7 +9,7 @@ use martlet_protocol::membership::{self, ClockBounds, Roles};
 use martlet_protocol::replica::{Durability, Settings};
 use martlet_protocol::with_engine;
 
-use crate::config::{Cluster, DurabilityKind};
+use crate::config::Cluster;
 use crate::version;
 
 /// An engine that can be configured from a cluster's file.
@@ -58,7 +58,12 @@ fn shared(cluster: &Cluster, sizes: Sizes) -> Settings {
 
 impl NodeEngine for Mu {
     fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> mu::Config {
-        mu::Config { shared: shared(cluster, sizes), secret, durability: durability(cluster), ..mu::Config::default() }
+        mu::Config {
+            shared: shared(cluster, sizes),
+            secret,
+            durability: cluster.config().durability.mode.meaning(),
+            ..mu::Config::default()
+        }
     }
 
     fn without_disk(config: mu::Config) -> mu::Config {
@@ -87,7 +92,7 @@ impl NodeEngine for Apus {
             state_ring_bytes: log_ring_bytes,
             secret,
             execution: config.execution,
-            durability: durability(cluster),
+            durability: cluster.config().durability.mode.meaning(),
             heartbeat_interval_ns: beat_ns,
             thresholds: Thresholds { cap: election.cap, failure: election.failure, recovery: election.recovery },
             fate_beats: u32::try_from(timeout_ns / (beat_ns / 2)).unwrap_or(u32::MAX).max(1),
@@ -104,15 +109,6 @@ impl NodeEngine for Apus {
 
     fn without_disk(config: apus::Config) -> apus::Config {
         apus::Config { durability: Durability::Memory, ..config }
-    }
-}
-
-/// What an acknowledgement means in this cluster.
-fn durability(cluster: &Cluster) -> Durability {
-    match cluster.config().durability.mode {
-        DurabilityKind::Memory => Durability::Memory,
-        DurabilityKind::Async => Durability::Async,
-        DurabilityKind::Sync => Durability::Sync,
     }
 }
 

@@ -134,7 +134,7 @@ impl Alone for Mu {
     }
 
     fn settings(secret: u64, durability: DurabilityKind) -> mu::Config {
-        let durability = meaning(durability);
+        let durability = durability.meaning();
         let mut config = mu::Config { shared: unexecuted(), secret, durability, ..mu::Config::default() };
         // A reign begins with a sync: it must not end for a pause that is shorter than that.
         if durability != Durability::Memory {
@@ -172,7 +172,7 @@ impl Alone for Apus {
     }
 
     fn settings(secret: u64, durability: DurabilityKind) -> apus::Config {
-        let durability = meaning(durability);
+        let durability = durability.meaning();
         // Nothing is executed, before or after.
         let config = apus::Config { execution: Execution::Speculative, secret, durability, ..apus::Config::default() };
         // So does a reign of this one, and each promise.
@@ -184,15 +184,6 @@ impl Alone for Apus {
 
     fn founding(node: u16, config: apus::Config) -> Apus {
         Apus::new(process(node), config, Some(Group::new((0..NODES).map(process).collect())))
-    }
-}
-
-/// What an acknowledgement means, as engines call it.
-fn meaning(durability: DurabilityKind) -> Durability {
-    match durability {
-        DurabilityKind::Memory => Durability::Memory,
-        DurabilityKind::Async => Durability::Async,
-        DurabilityKind::Sync => Durability::Sync,
     }
 }
 

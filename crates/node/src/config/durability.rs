@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use martlet_protocol::replica::Durability;
 use serde::{Deserialize, Serialize};
 
 use super::EngineKind;
@@ -32,6 +33,15 @@ impl DurabilityKind {
             DurabilityKind::Memory => "memory",
             DurabilityKind::Async => "async",
             DurabilityKind::Sync => "sync",
+        }
+    }
+
+    /// The same, as engines call it.
+    pub const fn meaning(self) -> Durability {
+        match self {
+            DurabilityKind::Memory => Durability::Memory,
+            DurabilityKind::Async => Durability::Async,
+            DurabilityKind::Sync => Durability::Sync,
         }
     }
 }
