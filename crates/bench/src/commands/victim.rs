@@ -130,6 +130,6 @@ fn member(arguments: &Arguments) -> Outcome {
     let signs = fabric.own_region(LIFE).expect("every process offers signs of life");
     let words: Vec<usize> = (0..MAX_WATCHERS).map(|watcher| life::death(0, watcher)).collect();
     let _words = signs.register_death_words(&words).context("cannot register death words")?;
-    signs.memory()[life::THREADS].store(1, Ordering::Release);
+    signs.memory()[life::THREADS].store(life::counting(0, 0), Ordering::Release);
     arguments.pastime().pass(&resident)
 }

@@ -159,7 +159,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Stage<F, E, A> {
         self.view.number = ViewNumber(self.view.number.0 + SLOTS as u64);
         let now = clock();
         let life = self.primary.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
-        life[life::THREADS].store(1, Ordering::Release);
+        life[life::THREADS].store(life::counting(0, 0), Ordering::Release);
         life[life::death(0, SUCCESSOR)].store(life::WAITERS | 1, Ordering::Release);
 
         self.prepare_the_next_slot();
