@@ -27,7 +27,7 @@ pub enum ActingError {
     DeathWords(#[from] DeathWordsError),
 }
 
-/// Who acts for a node's process. It can be cloned and sent wherever a thread is to begin.
+/// The threads that act for a node's process. It can be cloned and sent wherever a thread is to begin.
 #[derive(Clone, Debug, Default)]
 pub struct ActingThreads(Arc<Mutex<Option<Life>>>);
 
@@ -94,7 +94,7 @@ impl ActingThreads {
         let words = life.signs.register_death_words(&words_at(place))?;
         let count = &memory[life::THREADS];
         count.store(life::counting(count.load(Ordering::Relaxed), place), Ordering::Release);
-        // Whoever finds all threads dead that were counted before finds this count, or we find that one of them lives: `certain` has the argument. It pairs with the
+        // A watcher that finds all threads dead that were counted before finds this count, or we find that one of them lives: `certain` has the argument. It pairs with the
         // order of a watcher's reads.
         fence(Ordering::SeqCst);
         let lives = |place: usize| {
