@@ -13,8 +13,8 @@ use super::responder::Responder;
 use super::seal::{Opener, Rejected, Sealer, body};
 use crate::contract::PeerId;
 
-/// Packets that are taken at once under the guard: so long whoever wants to revoke waits at most, some 50 us.
-const BATCH: usize = 32;
+/// Packets that are taken at once under the guard: a thread that wants to revoke waits for so many at most, some 50 us.
+pub(super) const BATCH: usize = 32;
 /// Datagrams that wait to be received at most; more are lost.
 const MAILBOX: usize = 1024;
 

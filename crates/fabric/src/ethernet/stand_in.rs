@@ -12,7 +12,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -46,9 +46,18 @@ pub(super) fn run(line: &Arc<Line>) {
             continue;
         }
         // Where the endpoint's thread has it, that was kept from running while it served. To wait for it leaves the core to it, and what it leaves is answered at once.
+        // Nobody who holds the guard waits for this thread, so the wait ends.
         let mut serving = line.guard();
-        if line.polled.load(Ordering::Relaxed) == seen {
-            serving.serve(line);
+        if line.polled.load(Ordering::Relaxed) != seen {
+            continue;
+        }
+        let began = Instant::now();
+        let more = serving.serve(line);
+        drop(serving);
+        if more {
+            // Before ordinary threads, it would have its core for as long as a flood of packets lasts. So it rests for as long as it has worked: the endpoint's thread gets
+            // half of the core at least, and with its next turn it serves by itself again.
+            std::thread::sleep(began.elapsed());
         }
     }
 }
@@ -68,6 +77,7 @@ fn come_first() {
 mod tests {
     use rustix::time::{ClockId, clock_gettime};
 
+    use super::super::serving::BATCH;
     use super::*;
 
     /// Before ordinary threads it comes at once, so that it would keep the one with the guard from its core for as long as the system bears that.
@@ -90,5 +100,28 @@ mod tests {
         line.stop.store(true, Ordering::Release);
         let used = thread.join().expect("it ends");
         assert!(used.tv_sec == 0 && used.tv_nsec < 150_000_000, "{used:?} of a core in 300 ms, with nothing to do");
+    }
+    /// A flood must not keep the endpoint's thread from the core for good: with it, heartbeats and leases would end.
+    #[test]
+    fn it_rests_after_each_batch_of_a_flood() {
+        let line = Arc::new(Line::open(Some(([127, 0, 0, 1], 0).into()), false).expect("sockets"));
+        let at = line.answers.local_addr().expect("bound");
+        // As many as the socket holds.
+        for _ in 0..8192 {
+            line.asks.send_to(&[0; 48], at).expect("sent");
+        }
+        let of = line.clone();
+        let thread = std::thread::spawn(move || {
+            run(&of);
+            let status = std::fs::read_to_string("/proc/thread-self/status").expect("it is readable");
+            let rests = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).expect("it is there");
+            rests.trim().parse::<u64>().expect("a number")
+        });
+        while line.answers.peek(&mut [0; 48]).is_ok() {}
+        line.stop.store(true, Ordering::Release);
+        let rests = thread.join().expect("it ends");
+        let batches = line.guard().counters.foreign / BATCH as u64;
+        assert!(batches > 8, "there was a flood: {:?}", line.guard().counters);
+        assert!(rests >= batches - 1, "{rests} rests in {batches} batches");
     }
 }
