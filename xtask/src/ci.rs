@@ -4,7 +4,7 @@
 //! the tests: a leader of real processes loses the lead when something else has its core, stand back as it may. What is beside others builds into directories of
 //! its own, so that nobody waits for cargo's locks.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use crate::beside::{Beside, Check, Ended};
+use crate::failed::{self, Failed};
 
 /// What came of a step.
 pub enum Outcome {
@@ -90,6 +91,12 @@ fn rows_beside(root: &Path) -> [Vec<Check>; 2] {
 /// Runs every step, even after one has failed: one run shows all that is wrong.
 pub fn run(root: &Path) -> ExitCode {
     let under_way = Cell::new(None);
+    let failed = RefCell::new(Vec::new());
+    let tests = |root: &Path| {
+        let (outcome, tests) = tests(root);
+        failed.replace(tests);
+        outcome
+    };
     let deny = |root: &Path| {
         let (outcome, advisories) = crate::deny::check(root);
         under_way.set(advisories);
@@ -148,6 +155,11 @@ pub fn run(root: &Path) -> ExitCode {
         beside.iter().flat_map(Beside::ended).for_each(|ended| summary.add_shown(ended));
     }
     beside.into_iter().flat_map(Beside::rest).for_each(|ended| summary.add_shown(ended));
+    let failed = failed.take();
+    if !failed.is_empty() {
+        println!("== what tests that failed have said");
+        failed.iter().for_each(Failed::show);
+    }
     println!("== summary");
     for line in summary.lines {
         println!("{line}");
@@ -203,21 +215,21 @@ pub fn finish(command: &mut Command) -> Outcome {
     }
 }
 
-/// Every fuzz target for a minute. Always from the same beginning: whether a change lands is not to hang on chance. `cargo xtask fuzz` looks elsewhere each
+/// Every fuzz target for a third of a minute. Always from the same beginning: whether a change lands is not to hang on chance. `cargo xtask fuzz` looks elsewhere each
 /// time.
 fn fuzz(root: &Path) -> Outcome {
-    match crate::fuzz::run(root, &crate::fuzz::Wanted { target: None, seconds: 60, seed: Some(1) }) {
+    match crate::fuzz::run(root, &crate::fuzz::Wanted { target: None, seconds: 20, seed: Some(1) }) {
         Ok(None) => Outcome::Passed,
         Ok(Some(complaint)) => Outcome::Partly(complaint),
         Err(why) => Outcome::Failed(why),
     }
 }
 
-/// The tests, with a directory of their own for temporary files, so that what they leave behind is seen.
-fn tests(root: &Path) -> Outcome {
+/// The tests, with a directory of their own for temporary files, so that what they leave behind is seen; and what failed ones have said.
+fn tests(root: &Path) -> (Outcome, Vec<Failed>) {
     let scratch = match Scratch::new("ci") {
         Ok(scratch) => scratch,
-        Err(error) => return Outcome::Failed(format!("cannot make a directory for temporary files: {error}")),
+        Err(error) => return (Outcome::Failed(format!("cannot make a directory for temporary files: {error}")), Vec::new()),
     };
     for (tool, package) in [("redis-server", "redis-server"), ("redis-cli", "redis-tools"), ("redis-benchmark", "redis-tools")] {
         if !on_path(tool) {
@@ -231,7 +243,7 @@ fn tests(root: &Path) -> Outcome {
     // have the features that tests ask for, and are built once.
     let built = finish(cargo(root).args(["build", "--workspace", "--all-targets"]));
     if !matches!(built, Outcome::Passed) {
-        return built;
+        return (built, Vec::new());
     }
     let target = target_directory(root);
     let directories = [target.join("debug"), target.join("tmp")];
@@ -239,20 +251,21 @@ fn tests(root: &Path) -> Outcome {
     let mut test = cargo(root);
     // What tests have built besides is part of a whole that stands already.
     test.args(["test", "--workspace", "--no-fail-fast"]).env("TMPDIR", scratch.path()).env("MARTLET_BUILT_WORKSPACE", "1");
-    let outcome = finish(&mut test);
+    let (outcome, failed) = failed::run(&mut test);
     let mut left: Vec<String> =
         processes_from(&directories).difference(&before).map(|(pid, exe)| format!("process {pid} ({})", exe.display())).collect();
     left.extend(scratch.entries().into_iter().map(|path| format!("file {}", path.display())));
     if left.is_empty() {
-        return outcome;
+        return (outcome, failed);
     }
     for thing in &left {
         println!("   left behind: {thing}");
     }
-    match outcome {
+    let outcome = match outcome {
         Outcome::Passed => Outcome::Failed(format!("the tests left {} thing(s) behind", left.len())),
         other => other,
-    }
+    };
+    (outcome, failed)
 }
 
 /// Whether the shell would find this program.

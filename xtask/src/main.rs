@@ -5,6 +5,7 @@
 mod beside;
 mod ci;
 mod deny;
+mod failed;
 mod fuzz;
 mod header;
 mod miri;
