@@ -71,40 +71,26 @@ impl NodeEngine for Mu {
     }
 }
 
+/// For how long a candidate waits for votes, and how much later one stands for each that is rather to lead, in nanoseconds. A vote takes a wake-up or two of each voter, and a
+/// candidate that waits for less is in its own way.
+fn election(shared: &Settings, usual: (u64, u64)) -> (u64, u64) {
+    let beat_ns = shared.heartbeat_interval_ns;
+    ((4 * beat_ns).max(usual.0), beat_ns.max(usual.1))
+}
+
 impl NodeEngine for Dare {
     fn config(cluster: &Cluster, sizes: Sizes, _: u64) -> dare::Config {
         let (shared, usual) = (shared(cluster, sizes), dare::Config::default());
-        let beat_ns = shared.heartbeat_interval_ns;
-        // A vote takes a wake-up or two of each voter. A candidate that waits for less is in its own way.
-        dare::Config { shared, election_ns: (4 * beat_ns).max(usual.election_ns), rank_ns: beat_ns.max(usual.rank_ns) }
+        let (election_ns, rank_ns) = election(&shared, (usual.election_ns, usual.rank_ns));
+        dare::Config { shared, election_ns, rank_ns }
     }
 }
 
 impl NodeEngine for Apus {
     fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> apus::Config {
-        let config = cluster.config();
-        let election = cluster.election();
-        let (beat_ns, timeout_ns) = (election.heartbeat_us * 1_000, config.detector.broadcast_timeout_us * 1_000);
-        let log_ring_bytes = sizes.log_ring_bytes;
-        apus::Config {
-            log_ring_bytes,
-            // What can be proposed has to fit here too.
-            state_ring_bytes: log_ring_bytes,
-            secret,
-            execution: config.execution,
-            durability: cluster.config().durability.mode.meaning(),
-            heartbeat_interval_ns: beat_ns,
-            thresholds: Thresholds { cap: election.cap, failure: election.failure, recovery: election.recovery },
-            fate_beats: u32::try_from(timeout_ns / (beat_ns / 2)).unwrap_or(u32::MAX).max(1),
-            silence_ns: timeout_ns,
-            stall_ns: 2 * beat_ns,
-            death_interval_ns: if config.fabric.traits().certain_deaths { 0 } else { beat_ns },
-            // A vote takes a wake-up or two of each voter. A candidate that waits for less is in its own way.
-            election_ns: (4 * beat_ns).max(apus::Config::default().election_ns),
-            rank_ns: beat_ns.max(apus::Config::default().rank_ns),
-            teach_patience_ns: timeout_ns,
-            ..apus::Config::default()
-        }
+        let (shared, usual) = (shared(cluster, sizes), apus::Config::default());
+        let (election_ns, rank_ns) = election(&shared, (usual.election_ns, usual.rank_ns));
+        apus::Config { shared, secret, durability: cluster.config().durability.mode.meaning(), election_ns, rank_ns }
     }
 
     fn without_disk(config: apus::Config) -> apus::Config {

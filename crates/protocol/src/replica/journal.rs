@@ -2,6 +2,7 @@
 //! is read again (`docs/durability.md`).
 
 use super::UnreadablePart;
+use crate::basics::ProcessId;
 
 /// What an acknowledgement means (`docs/durability.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +14,13 @@ pub enum Durability {
     Async,
     /// It is on the stable storage of a majority as well.
     Sync,
+}
+
+impl Durability {
+    /// What a process is called in groups. With a journal it stays a member when it comes back from its disk as another process.
+    pub fn known_as(self, process: ProcessId) -> ProcessId {
+        if self == Durability::Memory { process } else { process.birth() }
+    }
 }
 
 /// What has come of asking for a part of a snapshot.

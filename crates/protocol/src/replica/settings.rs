@@ -108,6 +108,11 @@ impl Settings {
         command_room(most) - ring::RECORD_HEADER_BYTES
     }
 
+    /// Records that are not known to be committed take at most this much of a log whose followers are always to have room for them.
+    pub fn open_bytes(&self) -> u64 {
+        self.log_ring_bytes as u64 / 2
+    }
+
     /// For how long something that may come back is waited for, in nanoseconds: so many of the longer timeouts.
     pub fn patience_ns(&self) -> u64 {
         const TIMEOUTS: u64 = 4;

@@ -208,30 +208,7 @@ impl Engine for Dare {
 impl Engine for Apus {
     fn config(settings: &Settings, _: bool, secret: u64) -> apus::Config {
         let beat = settings.heartbeat_interval_ns;
-        apus::Config {
-            log_ring_bytes: settings.log_ring_bytes.max(LEAST_LOG_BYTES),
-            state_ring_bytes: LEAST_LOG_BYTES,
-            secret,
-            execution: settings.execution,
-            durability: durability(settings),
-            backlog_bytes: settings.log_ring_bytes,
-            batch_bytes: settings.transfer_budget_bytes,
-            flush_idle_ns: settings.flush_idle_ns,
-            nudge_records: 4,
-            nudge_gap_ns: 2 * settings.flush_idle_ns,
-            heartbeat_interval_ns: beat,
-            thresholds: Thresholds::default(),
-            background_ns: 1_000,
-            fate_beats: 100,
-            silence_ns: settings.broadcast_timeout_ns,
-            stall_ns: beat,
-            death_interval_ns: 0,
-            election_ns: beat,
-            rank_ns: beat / 2,
-            teach_patience_ns: settings.broadcast_timeout_ns,
-            // The log goes on meanwhile.
-            transfer_budget_bytes: LEAST_LOG_BYTES / 2 + settings.transfer_budget_bytes,
-        }
+        apus::Config { shared: shared(settings), secret, durability: durability(settings), election_ns: beat, rank_ns: beat / 2 }
     }
 
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {

@@ -134,7 +134,7 @@ impl Apus {
         let Replayed { log, .. } = replay(config, &[], last, journal, &mut NoState)?;
         // A member that is on its way out still does, as long as that is not known to be committed.
         let committed = log.committed_group().map(|(_, group)| group);
-        Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.known_as(me))))
+        Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.durability.known_as(me))))
     }
 
     /// See [`Durable::written`](crate::engine::Durable::written).

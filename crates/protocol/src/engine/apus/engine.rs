@@ -210,7 +210,7 @@ impl Engine for Apus {
     }
 
     fn go_on_from(me: ProcessId, config: Config, gathered: &Gathered) -> Self {
-        let mut apus = Apus::new(me, config, Some(Group::new(vec![config.known_as(me)]).as_of(gathered.first_view())));
+        let mut apus = Apus::new(me, config, Some(Group::new(vec![config.durability.known_as(me)]).as_of(gathered.first_view())));
         let group = apus.log.group().cloned().expect("just given");
         let mark = Mark { index: gathered.last, position: gathered.position };
         apus.log = Log::behind(config.log_ring_bytes, group, mark, gathered.later_number());

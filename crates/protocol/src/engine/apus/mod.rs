@@ -135,7 +135,7 @@ impl Apus {
     pub fn new(me: ProcessId, config: Config, group: Option<Group>) -> Apus {
         let valid = config.validate();
         invariant!(valid.is_ok(), "the engine's settings: {valid:?}");
-        let (me, group) = (config.known_as(me), group.map(|group| group.known_by(|id| config.known_as(id))));
+        let (me, group) = (config.durability.known_as(me), group.map(|group| group.known_by(|id| config.durability.known_as(id))));
         invariant!(group.as_ref().is_none_or(|group| group.contains(me)), "{me} founds a group without itself");
         let room = ring::max_payload(config.log_ring_bytes).max(ring::max_payload(config.state_ring_bytes));
         let listed = group.is_some();

@@ -78,7 +78,7 @@ impl Apus {
     /// that out: it is not the member then that it was.
     pub(super) fn name_of(&self, identity: ProcessId) -> ProcessId {
         let unlisted = self.roster.view > ViewNumber(0) && !self.roster.listed.contains(&identity);
-        if unlisted { identity } else { self.config.known_as(identity) }
+        if unlisted { identity } else { self.config.durability.known_as(identity) }
     }
 
     /// A view has been decided. The replicas of the first view found the group.
@@ -88,7 +88,7 @@ impl Apus {
         }
         let config = self.config;
         let listed = |role| view.with_roles(role).map(|m| m.id);
-        let ids = |role| listed(role).map(|id| config.known_as(id));
+        let ids = |role| listed(role).map(|id| config.durability.known_as(id));
         let founds = view.number == ViewNumber(1) && ids(Roles::REPLICA).any(|id| id == self.me);
         // A process that has promised or learned anything before it heard of that view was found first by another founder: it is a newcomer.
         let untouched = self.log.tail().index == LogIndex(0) && self.log.promised() == 0 && !self.lesson_begun;

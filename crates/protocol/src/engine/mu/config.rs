@@ -2,7 +2,6 @@
 
 use std::ops::{Deref, DerefMut};
 
-use crate::basics::ProcessId;
 use crate::replica::{ConfigError, Settings};
 
 pub use crate::replica::Durability;
@@ -51,15 +50,5 @@ impl Config {
     /// Names the first setting that it cannot work with, its value and what is allowed.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.shared.validate(MIN_RING_BYTES, "a power of two, at least 1024")
-    }
-
-    /// What a process is called in groups. With a journal it stays a member when it comes back from its disk as another process.
-    pub(super) fn known_as(&self, process: ProcessId) -> ProcessId {
-        if self.durability == Durability::Memory { process } else { process.birth() }
-    }
-
-    /// Records that are not known to be committed take at most this much of the log, so that a follower always has room for them.
-    pub(super) fn open_bytes(&self) -> u64 {
-        self.log_ring_bytes as u64 / 2
     }
 }

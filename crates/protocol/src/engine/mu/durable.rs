@@ -187,7 +187,7 @@ impl Mu {
         let Replayed { log, .. } = replay(config.log_ring_bytes, &[], last, journal, &ring, &mut NoState)?;
         // A member that is on its way out still does, as long as that is not known to be committed.
         let committed = log.committed_group().map(|(_, group)| group);
-        Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.known_as(me))))
+        Ok(log.group().into_iter().chain(committed).any(|group| group.contains(config.durability.known_as(me))))
     }
 
     /// The log that the process `me` has written down.

@@ -153,7 +153,7 @@ impl Mu {
     pub fn new(me: ProcessId, config: Config, group: Option<Group>) -> Mu {
         let valid = config.validate();
         invariant!(valid.is_ok(), "the engine's settings: {valid:?}");
-        let (me, group) = (config.known_as(me), group.map(|group| group.known_by(|id| config.known_as(id))));
+        let (me, group) = (config.durability.known_as(me), group.map(|group| group.known_by(|id| config.durability.known_as(id))));
         invariant!(group.as_ref().is_none_or(|g| g.contains(me)), "{me} founds a group without itself");
         let record = || Record::with_capacity(ring::max_payload(config.log_ring_bytes));
         let listed = group.is_some();
@@ -395,7 +395,7 @@ impl Mu {
     /// Wishes a process into the group. The leader takes it in when it is connected and holds the state; a wish made elsewhere, or to a leader
     /// that loses its role, is void.
     pub fn add(&mut self, process: ProcessId) {
-        let process = self.config.known_as(process);
+        let process = self.config.durability.known_as(process);
         if !self.adding.contains(&process) {
             self.adding.push(process);
         }
@@ -403,7 +403,7 @@ impl Mu {
 
     /// Wishes a process out of the group, the leader itself included. As [`add`](Self::add).
     pub fn remove(&mut self, process: ProcessId) {
-        let process = self.config.known_as(process);
+        let process = self.config.durability.known_as(process);
         if !self.removing.contains(&process) {
             self.removing.push(process);
         }

@@ -87,7 +87,7 @@ impl Mu {
         }
         let config = self.config;
         let listed = |role| view.with_roles(role).map(|m| m.id);
-        let ids = |role| listed(role).map(|id| config.known_as(id));
+        let ids = |role| listed(role).map(|id| config.durability.known_as(id));
         let founds = view.number == ViewNumber(1) && ids(Roles::REPLICA).any(|id| id == self.me);
         // A process that has promised or accepted anything, or been taught, before it heard of that view was found first by another founder: it is taught, as a
         // newcomer is.
@@ -124,7 +124,7 @@ impl Mu {
     /// has yet to find that out: it is not the member then that it was.
     pub(super) fn name_of(&self, identity: ProcessId) -> ProcessId {
         let unlisted = self.roster.view > ViewNumber(0) && !self.roster.listed.contains(&identity);
-        if unlisted { identity } else { self.config.known_as(identity) }
+        if unlisted { identity } else { self.config.durability.known_as(identity) }
     }
 
     /// The group begins with this process in it, which holds the empty state.

@@ -84,7 +84,9 @@ fn apus_4_1_learning_a_backup_that_misses_entries_gets_the_state_and_goes_on() {
 #[test]
 fn apus_4_4_a_leader_s_death_costs_nothing_that_was_acknowledged() {
     for execution in Execution::ALL {
-        let mut c = Cluster::with(3, Config { execution, ..tiny() });
+        let mut config = tiny();
+        config.execution = execution;
+        let mut c = Cluster::with(3, config);
         let leader = c.until_led();
         if execution == Execution::Committed {
             for _ in 0..10 {
@@ -204,7 +206,9 @@ fn trap_40_what_was_acknowledged_under_an_earlier_view_of_the_same_leader_counts
 #[test]
 fn apus_4_4_a_promise_is_told_when_it_is_kept_and_not_before() {
     // A slow disk is no reason to give up.
-    let mut c = Cluster::with(3, Config { fate_beats: 10_000, ..sync() });
+    let mut patient = sync();
+    patient.fate_beats = 10_000;
+    let mut c = Cluster::with(3, patient);
     let leader = c.until_led();
     c.write(leader);
     let others: Vec<usize> = (0..3).filter(|n| *n != leader).collect();

@@ -14,7 +14,7 @@ use crate::engine::apus::{Apus, Config};
 use crate::engine::{Durable as _, Engine as _, Event};
 use crate::replica::group::Group;
 use crate::replica::journal::SnapshotStep;
-use crate::replica::{Durability, Execution, Standing, StateMachine, Ticket, UnreadablePart};
+use crate::replica::{Durability, Execution, Settings, Standing, StateMachine, Ticket, UnreadablePart};
 
 /// All commands, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -126,27 +126,29 @@ pub struct Cluster {
 
 pub fn tiny() -> Config {
     Config {
-        log_ring_bytes: 8192,
-        state_ring_bytes: 8192,
+        shared: Settings {
+            log_ring_bytes: 8192,
+            state_ring_bytes: 8192,
+            execution: Execution::Committed,
+            backlog_bytes: 3000,
+            batch_bytes: 200,
+            flush_idle_ns: 10_000,
+            nudge_records: 4,
+            nudge_gap_ns: 2_000,
+            heartbeat_interval_ns: 10_000,
+            thresholds: Thresholds { cap: 6, failure: 1, recovery: 4 },
+            background_ns: 1_000,
+            fate_beats: 100,
+            silence_ns: 1_000_000,
+            stall_ns: 20_000,
+            death_interval_ns: 4_000,
+            teach_patience_ns: 1_000_000,
+            transfer_budget_bytes: 1_000,
+        },
         secret: 99,
-        execution: Execution::Committed,
         durability: Durability::Memory,
-        backlog_bytes: 3000,
-        batch_bytes: 200,
-        flush_idle_ns: 10_000,
-        nudge_records: 4,
-        nudge_gap_ns: 2_000,
-        heartbeat_interval_ns: 10_000,
-        thresholds: Thresholds { cap: 6, failure: 1, recovery: 4 },
-        background_ns: 1_000,
-        fate_beats: 100,
-        silence_ns: 1_000_000,
-        stall_ns: 20_000,
-        death_interval_ns: 4_000,
         election_ns: 20_000,
         rank_ns: 10_000,
-        teach_patience_ns: 1_000_000,
-        transfer_budget_bytes: 1_000,
     }
 }
 
