@@ -6,6 +6,7 @@ pub mod entries;
 mod error;
 mod execution;
 pub mod group;
+pub mod handover;
 pub mod journal;
 pub mod lane;
 pub mod ledger;

@@ -196,7 +196,7 @@ impl Engine for Apus {
     }
 
     fn hand_over_state(&self) -> Option<HandOverState> {
-        self.state_of_hand_over()
+        self.hand_over.state()
     }
 
     /// Whatever was acknowledged, and stands here at all, stands in the log or in the leader's lane. All of it is taken for committed.

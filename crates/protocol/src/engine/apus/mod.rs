@@ -36,6 +36,7 @@ use crate::basics::{LogIndex, Mark, ProcessId, Time};
 use crate::engine::Event;
 use crate::replica::backlog::Backlog;
 use crate::replica::group::Group;
+use crate::replica::handover::HandOver;
 use crate::replica::nudges::Nudges;
 use crate::replica::release::Releases;
 use crate::replica::watch::{Heart, Schedule};
@@ -46,7 +47,6 @@ pub use config::{Config, MIN_RING_BYTES};
 use backup::Inbound;
 use durable::Snapshot;
 use election::Election;
-use handover::HandOver;
 use journal::Journal;
 use layout::{Op, Status, WORDS, words};
 use leading::{Context, Reign};
@@ -181,6 +181,11 @@ impl Apus {
     }
 
     // Queries.
+
+    /// Whether this process leads.
+    fn is_leading(&self) -> bool {
+        self.reign.as_ref().is_some_and(Reign::is_leading)
+    }
 
     fn what_it_is(&self) -> Standing {
         match &self.reign {

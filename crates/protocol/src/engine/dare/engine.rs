@@ -193,7 +193,7 @@ impl Engine for Dare {
     }
 
     fn hand_over_state(&self) -> Option<HandOverState> {
-        self.state_of_hand_over()
+        self.hand_over.state()
     }
 
     /// Whatever was acknowledged, and stands here at all, stands in the log or in the lane of the leader that had access. All of it is taken for committed.

@@ -33,6 +33,7 @@ use crate::basics::{LogIndex, Mark, ProcessId, Time};
 use crate::engine::Event;
 use crate::replica::backlog::Backlog;
 use crate::replica::group::Group;
+use crate::replica::handover::HandOver;
 use crate::replica::nudges::Nudges;
 use crate::replica::release::Releases;
 use crate::replica::watch::{Heart, Schedule};
@@ -42,7 +43,6 @@ pub use config::{Config, MIN_RING_BYTES};
 
 use access::Access;
 use election::Election;
-use handover::HandOver;
 use layout::{Op, Request, Status, WORDS, control, words};
 use leading::{Context, Reign};
 use log::Log;

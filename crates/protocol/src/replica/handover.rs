@@ -1,0 +1,142 @@
+//! Leadership that a leader gives to a replica of its choice, by ending its reign and having that replica stand at once: the wish, and what has come of it.
+
+use martlet_fabric::NodeId;
+
+use super::patience::Patience;
+use super::{HandOverError, HandOverState};
+use crate::basics::{ProcessId, Time};
+
+/// A leader's wish to hand over, and what has become of the last one.
+#[derive(Debug, Default)]
+pub struct HandOver {
+    /// To whom, as long as this process leads.
+    wish: Option<ProcessId>,
+    asked: Option<Asked>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    to: ProcessId,
+    /// Until what could still come is not waited for, once this process leads no more.
+    patience: Patience,
+    outcome: Option<HandOverState>,
+}
+
+impl HandOver {
+    /// Hands over to the candidate of this node, or to the one whose log has come the furthest, which stands beside it; of several, to the lowest id.
+    ///
+    /// # Errors
+    /// When there is no such candidate, or it is being handed over to another one.
+    pub fn begin<L: Ord + Copy>(
+        &mut self,
+        to: Option<NodeId>,
+        candidates: impl Iterator<Item = (ProcessId, L)>,
+    ) -> Result<(), HandOverError> {
+        let able = candidates.filter(|(id, _)| to.is_none_or(|node| id.node == node));
+        let best = able.max_by_key(|(id, log)| (*log, std::cmp::Reverse(*id)));
+        let Some((to, _)) = best else { return Err(HandOverError::NoSuccessor) };
+        if self.wish.is_some_and(|other| other != to) {
+            return Err(HandOverError::UnderWay);
+        }
+        *self = HandOver { wish: Some(to), asked: Some(Asked { to, patience: Patience::default(), outcome: None }) };
+        Ok(())
+    }
+
+    /// To whom it is being handed over.
+    pub fn wish(&self) -> Option<ProcessId> {
+        self.wish
+    }
+
+    /// Whether nothing more is to be taken.
+    pub fn yields(&self) -> bool {
+        self.wish.is_some()
+    }
+
+    /// The reign is over, or the successor is lost.
+    pub fn end(&mut self) {
+        self.wish = None;
+    }
+
+    /// This process was itself stalled for so long, and has waited for nobody.
+    pub fn discount(&mut self, gap_ns: u64, now: Time) {
+        if let Some(asked) = &mut self.asked {
+            asked.patience.discount(gap_ns, now);
+        }
+    }
+
+    /// Sees what has come of the last one. `me` is this process, if it leads, and `leader` whom it takes for the leader otherwise; whoever overtook it goes by what it is `listed_as`.
+    pub fn judge(
+        &mut self,
+        now: Time,
+        patience_ns: u64,
+        me: Option<ProcessId>,
+        leader: Option<ProcessId>,
+        listed_as: impl Fn(ProcessId) -> ProcessId,
+    ) {
+        let Some(asked) = self.asked.as_mut().filter(|asked| asked.outcome.is_none()) else { return };
+        asked.outcome = match (me, leader) {
+            (Some(_), _) if self.wish.is_some() => None,
+            // It has led anew since.
+            (Some(me), _) if asked.patience.is_tried() => Some(HandOverState::Overtaken(Some(listed_as(me)))),
+            (Some(_), _) => Some(HandOverState::SuccessorLost),
+            (None, Some(leader)) if leader == asked.to => Some(HandOverState::Done),
+            (None, Some(leader)) => Some(HandOverState::Overtaken(Some(listed_as(leader)))),
+            (None, None) => asked.patience.try_on(now, patience_ns).then_some(HandOverState::Overtaken(None)),
+        };
+    }
+
+    /// What has come of the last one that was not refused; `None` if there was none in this life.
+    pub fn state(&self) -> Option<HandOverState> {
+        Some(self.asked?.outcome.unwrap_or(HandOverState::UnderWay))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use martlet_fabric::Incarnation;
+
+    const PATIENCE_NS: u64 = 1_000;
+
+    fn id(n: u16) -> ProcessId {
+        ProcessId { node: NodeId(n), incarnation: Incarnation(1) }
+    }
+
+    /// What is said of a hand-over to process 1 that was begun by process 0, after these looks: whether it leads, and whom it takes for the leader otherwise.
+    fn judged(ends: bool, looks: &[(bool, Option<ProcessId>)]) -> Option<HandOverState> {
+        let mut hand_over = HandOver::default();
+        hand_over.begin(None, [(id(1), 3)].into_iter()).expect("it is able");
+        if ends {
+            hand_over.end();
+        }
+        let mut now = Time(0);
+        for (leads, leader) in looks {
+            now = now.after(PATIENCE_NS);
+            hand_over.judge(now, PATIENCE_NS, leads.then_some(id(0)), *leader, |id| id);
+        }
+        hand_over.state()
+    }
+
+    #[test]
+    fn leadership_goes_to_whom_it_was_asked_for_or_to_the_one_that_has_come_the_furthest() {
+        let candidates = || [(id(3), 7), (id(1), 5), (id(2), 7)].into_iter();
+        let mut hand_over = HandOver::default();
+        assert_eq!(hand_over.begin(Some(NodeId(9)), candidates()), Err(HandOverError::NoSuccessor));
+        assert_eq!((hand_over.yields(), hand_over.state()), (false, None));
+        assert_eq!(hand_over.begin(None, candidates()), Ok(()));
+        assert_eq!(hand_over.wish(), Some(id(2)));
+        assert_eq!(hand_over.begin(Some(NodeId(1)), candidates()), Err(HandOverError::UnderWay));
+        assert_eq!(hand_over.begin(Some(NodeId(2)), candidates()), Ok(()));
+    }
+
+    #[test]
+    fn what_comes_of_a_hand_over_is_told_once_it_is_known() {
+        assert_eq!(judged(false, &[(true, None)]), Some(HandOverState::UnderWay), "it goes on");
+        assert_eq!(judged(true, &[(true, None)]), Some(HandOverState::SuccessorLost));
+        assert_eq!(judged(true, &[(false, Some(id(1))), (false, Some(id(2)))]), Some(HandOverState::Done));
+        assert_eq!(judged(true, &[(false, Some(id(2)))]), Some(HandOverState::Overtaken(Some(id(2)))));
+        assert_eq!(judged(true, &[(false, None), (true, None)]), Some(HandOverState::Overtaken(Some(id(0)))), "it leads anew");
+        assert_eq!(judged(true, &[(false, None), (false, None)]), Some(HandOverState::UnderWay));
+        assert_eq!(judged(true, &[(false, None); 3]), Some(HandOverState::Overtaken(None)), "nobody was seen to lead for too long");
+    }
+}
