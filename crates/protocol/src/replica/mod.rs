@@ -17,6 +17,7 @@ pub mod patience;
 pub mod record;
 pub mod release;
 pub mod restoring;
+pub mod roster;
 mod settings;
 pub mod watch;
 

@@ -53,7 +53,7 @@ impl Apus {
             }
         }
         let Apus { me, config, peers, roster, .. } = self;
-        roster.mind_unmet(now, config.patience_ns(), |id| id == *me || peers.iter().any(|p| p.process == id));
+        roster.mind_unmet(now, config.patience_ns(), Mark::ApusGivenUp, |id| id == *me || peers.iter().any(|p| p.process == id));
     }
 
     fn read_counters<F: Fabric>(&mut self, now: Time, fabric: &mut F) {

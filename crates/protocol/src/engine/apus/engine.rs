@@ -61,7 +61,7 @@ impl Engine for Apus {
     }
 
     fn view(&self) -> ViewNumber {
-        self.roster.view
+        self.roster.view()
     }
 
     fn reign(&self) -> u64 {
@@ -205,7 +205,7 @@ impl Engine for Apus {
         let Mark { index, position } = self.log.tail();
         self.log.advance(machine, index);
         // Come back from its disk, it has heard of no view but by its group.
-        let view = self.roster.view.max(self.log.group().map_or(ViewNumber(0), Group::view));
+        let view = self.roster.view().max(self.log.group().map_or(ViewNumber(0), Group::view));
         self.log.is_complete().then_some(Gathered { last: index, position, number: self.log.promised(), view })
     }
 

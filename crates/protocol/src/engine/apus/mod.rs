@@ -39,6 +39,7 @@ use crate::replica::group::Group;
 use crate::replica::handover::HandOver;
 use crate::replica::nudges::Nudges;
 use crate::replica::release::Releases;
+use crate::replica::roster::Roster;
 use crate::replica::watch::{Heart, Schedule};
 use crate::replica::{Durability, Execution, Standing, StateMachine};
 
@@ -53,7 +54,6 @@ use leading::{Context, Reign};
 use learning::Learning;
 use log::Log;
 use peers::Peer;
-use roster::Roster;
 
 /// So many turns in a row that replicate something put off the rest, at most.
 const MOST_PUT_OFF: u32 = 16;
@@ -166,7 +166,7 @@ impl Apus {
             unteachable_since: None,
             incomplete_since: None,
             requests: 0,
-            roster: Roster::default(),
+            roster: Roster::new(config.durability),
             suspects_anew: false,
             listed,
             asks: 0,

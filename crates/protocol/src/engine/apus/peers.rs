@@ -15,7 +15,7 @@ use crate::replica::watch;
 #[derive(Debug)]
 pub(super) struct Peer {
     pub id: PeerId,
-    /// As groups call it: see [`Apus::name_of`].
+    /// As groups call it: see [`Roster::name_of`](crate::replica::roster::Roster::name_of).
     pub process: ProcessId,
     /// As it calls itself.
     pub identity: ProcessId,
@@ -54,13 +54,18 @@ pub(super) fn tell<F: Fabric>(fabric: &mut F, peer: PeerId, word: usize, value: 
     fabric.write(at, &value.to_le_bytes(), Op::Control.token(0, peer));
 }
 
+/// The latest connection with a process.
+pub(super) fn latest(peers: &[Peer], process: ProcessId) -> Option<&Peer> {
+    peers.iter().rev().find(|p| p.process == process)
+}
+
 impl Apus {
     /// A member's process is connected; its lanes, in both directions, are fresh. It may be connected anew: nothing of an earlier connection lands in the new lanes.
     pub(super) fn meet<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, fabric: &mut F) {
         if self.peers.iter().any(|p| p.id == peer) {
             return;
         }
-        let name = self.name_of(process);
+        let name = self.roster.name_of(process);
         for at in 0..self.peers.len() {
             if self.peers[at].process == name {
                 Mark::ApusReconnected.reach();
@@ -98,7 +103,7 @@ impl Apus {
 
     /// The latest connection with a process.
     pub(super) fn peer_of(&self, process: ProcessId) -> Option<&Peer> {
-        self.peers.iter().rev().find(|p| p.process == process)
+        latest(&self.peers, process)
     }
 
     /// Lets go of the dead that belong to nothing any more, neither to the group nor to the view, and of lost connections with a process that is connected anew.

@@ -58,7 +58,7 @@ impl Engine for Dare {
     }
 
     fn view(&self) -> ViewNumber {
-        self.roster.view
+        self.roster.view()
     }
 
     fn reign(&self) -> u64 {
@@ -202,7 +202,7 @@ impl Engine for Dare {
         let Mark { index, position } = self.log.tail();
         self.log.advance(ring_of(fabric), machine, index);
         let number = self.term.max(term_of(self.access.grant));
-        self.log.is_complete().then_some(Gathered { last: index, position, number, view: self.roster.view })
+        self.log.is_complete().then_some(Gathered { last: index, position, number, view: self.roster.view() })
     }
 
     fn go_on_from(me: ProcessId, config: Config, gathered: &Gathered) -> Self {

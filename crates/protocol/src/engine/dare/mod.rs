@@ -36,6 +36,7 @@ use crate::replica::group::Group;
 use crate::replica::handover::HandOver;
 use crate::replica::nudges::Nudges;
 use crate::replica::release::Releases;
+use crate::replica::roster::Roster;
 use crate::replica::watch::{Heart, Schedule};
 use crate::replica::{Execution, Standing, StateMachine};
 
@@ -48,7 +49,6 @@ use leading::{Context, Reign};
 use log::Log;
 use peers::{Peer, at_control, tell};
 use recover::{Learning, Serving};
-use roster::Roster;
 
 /// So many turns in a row that replicate something put off the rest, at most.
 const MOST_PUT_OFF: u32 = 16;

@@ -52,6 +52,11 @@ pub(super) fn tell<F: Fabric>(fabric: &mut F, peer: PeerId, word: usize, value: 
     fabric.write(at_control(peer, word), &value.to_le_bytes(), Op::Control.token(0, peer));
 }
 
+/// The latest connection with a process.
+pub(super) fn latest(peers: &[Peer], process: ProcessId) -> Option<&Peer> {
+    peers.iter().rev().find(|p| p.process == process)
+}
+
 impl Dare {
     /// A member's process is connected; its lanes, in both directions, are fresh. It may be connected anew: nothing of an earlier connection lands in the new lanes.
     pub(super) fn meet<F: Fabric>(&mut self, peer: PeerId, process: ProcessId, fabric: &mut F) {
@@ -91,7 +96,7 @@ impl Dare {
 
     /// The latest connection with a process.
     pub(super) fn peer_of(&self, process: ProcessId) -> Option<&Peer> {
-        self.peers.iter().rev().find(|p| p.process == process)
+        latest(&self.peers, process)
     }
 
     /// Where reads from a peer land: its slot, which it may have to be given. `None`: there are too many peers.

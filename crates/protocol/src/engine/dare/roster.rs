@@ -1,104 +1,41 @@
-//! Views as advice: they say who is there, and the leader makes it so, through the log and one process at a time (DARE section 3.4).
+//! What comes of views of membership (DARE section 3.4): see [`Roster`](crate::replica::roster::Roster).
 //!
-//! Two groups that follow each other differ by one process, so that their majorities meet. A leader changes nothing before an entry of its own term is committed: two leaders
-//! in turn could each change what the other does not know of, and the majorities of their groups need not meet.
+//! A leader changes nothing before an entry of its own term is committed: two leaders in turn could each change what the other does not know of, and the majorities of their
+//! groups need not meet.
 
-use martlet_fabric::{Fabric, invariant};
+use martlet_fabric::Fabric;
 
 use super::leading::Reign;
 use super::log::Log;
+use super::peers::latest;
 use super::{Dare, Ending, Event};
-use crate::basics::{LogIndex, Mark, ProcessId, Time, ViewNumber};
-use crate::membership::{Roles, View};
-use crate::replica::group::Group;
-use crate::replica::patience::Patience;
-
-/// The newest view, as far as it matters here.
-#[derive(Debug, Default)]
-pub(super) struct Roster {
-    pub view: ViewNumber,
-    /// Replicas and learners.
-    members: Vec<ProcessId>,
-    learners: Vec<ProcessId>,
-    /// As of which view, which change of the group, and how many out of reach, membership was last told.
-    told: (ViewNumber, LogIndex, usize),
-    /// Members with whom there is no connection, be it that there was none yet, or that it was lost and forgotten before the view came.
-    unmet: Vec<(ProcessId, Patience)>,
-    /// Changes of the group that are wished for.
-    adding: Vec<ProcessId>,
-    removing: Vec<ProcessId>,
-}
-
-impl Roster {
-    /// Whether the newest view lists this process, as a replica or a learner.
-    pub fn lists(&self, process: ProcessId) -> bool {
-        self.members.contains(&process)
-    }
-
-    /// Gives up those members who have not been met for too long.
-    pub fn mind_unmet(&mut self, now: Time, patience_ns: u64, is_known: impl Fn(ProcessId) -> bool) {
-        let Roster { members, unmet, .. } = self;
-        unmet.retain(|(id, _)| members.contains(id) && !is_known(*id));
-        for member in members.iter().copied().filter(|id| !is_known(*id)) {
-            if !unmet.iter().any(|(id, _)| *id == member) {
-                unmet.push((member, Patience::default()));
-            }
-        }
-        for (_, patience) in unmet {
-            if patience.try_on(now, patience_ns) {
-                Mark::DareGivenUp.reach();
-            }
-        }
-    }
-
-    /// For a while this process saw nothing: that does not count as patience.
-    pub fn discount(&mut self, gap_ns: u64, now: Time) {
-        self.unmet.iter_mut().for_each(|(_, patience)| patience.discount(gap_ns, now));
-    }
-}
+use crate::basics::{LogIndex, Mark, ProcessId, ViewNumber};
+use crate::membership::View;
+use crate::replica::roster::Report;
 
 impl Dare {
-    /// Whether a process is gone for certain, or has been out of reach for so long that it is given up.
-    fn is_gone(&self, id: ProcessId) -> bool {
-        match self.peer_of(id) {
-            Some(peer) => peer.watch.patience.is_over(),
-            None => self.roster.unmet.iter().any(|(unmet, patience)| *unmet == id && patience.is_over()),
-        }
-    }
-
     /// A view has been decided. The replicas of the first view found the group.
     pub(super) fn take_view(&mut self, view: &View) {
-        if view.number <= self.roster.view {
+        if !self.roster.take(view, std::iter::empty()) {
             return;
         }
-        let ids = |role| view.with_roles(role).map(|m| m.id);
-        let founds = view.number == ViewNumber(1) && ids(Roles::REPLICA).any(|id| id == self.me);
         // A process that has voted, supported or learned before it heard of that view was found first by another founder: it is a newcomer.
         let untouched = self.log.tail().index == LogIndex(0) && self.term == 0 && !self.lesson_begun;
-        if founds && untouched && self.log.group().is_none() && !self.listed {
-            let group = Group::new(ids(Roles::REPLICA).collect()).as_of(view.number);
-            invariant!(group.contains(self.me), "{} founds a group without itself", self.me);
-            self.log = Log::new(self.config.log_ring_bytes, Some(group));
+        let founders = self.roster.founders(view, self.me).filter(|_| untouched && self.log.group().is_none() && !self.listed);
+        if founders.is_some() {
+            self.log = Log::new(self.config.log_ring_bytes, founders);
             (self.learning, self.listed, self.published) = (None, true, false);
         }
-        self.roster.view = view.number;
-        self.roster.learners = ids(Roles::LEARNER).collect();
-        self.roster.members = ids(Roles::REPLICA).chain(ids(Roles::LEARNER)).collect();
         self.follow_roster();
     }
 
     /// What is to change about the group, by the newest view and by what is known of the dead.
     pub(super) fn follow_roster(&mut self) {
-        let Some(group) = self.log.group().filter(|_| self.roster.view > ViewNumber(0)) else { return };
-        let (mut adding, mut removing) = (Vec::new(), Vec::new());
-        // A leader that knows only an older view might undo what a later one asked for.
-        if self.roster.view >= group.view() {
-            let members = self.roster.members.iter().copied();
-            adding.extend(members.filter(|id| !group.contains(*id) && !group.has_removed(*id) && !self.is_gone(*id)));
-            removing.extend(group.members().iter().copied().filter(|id| !self.roster.lists(*id) || self.is_gone(*id)));
+        let Some(group) = self.log.group().filter(|_| self.roster.view() > ViewNumber(0)) else { return };
+        self.roster.follow(group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));
+        if let Some(slow) = self.laggard() {
+            self.roster.remove(slow);
         }
-        removing.extend(self.laggard().filter(|id| !removing.contains(id)));
-        (self.roster.adding, self.roster.removing) = (adding, removing);
     }
 
     /// The server for which the log cannot be pruned, if it has been in the others' way for too long and they suffice without it (DARE section 3.3.2).
@@ -118,45 +55,29 @@ impl Dare {
         (rest >= group.majority()).then_some(slow)
     }
 
-    /// Tells membership what has come of its wishes: as leader, since one voice is enough.
+    /// Tells membership what has come of its wishes, as leader.
     pub(super) fn report_group(&mut self) {
-        let Some((index, group)) = self.log.committed_group() else { return };
-        if !self.reign.as_ref().is_some_and(Reign::is_leading) {
-            return;
-        }
-        let is_out = |id: &ProcessId| !group.contains(*id) && (group.has_removed(*id) || self.is_gone(*id));
-        let out: Vec<ProcessId> = self.roster.members.iter().copied().filter(is_out).collect();
-        let state = (self.roster.view, *index, out.len());
-        if self.roster.told == state {
-            return;
-        }
-        let level = self.roster.learners.iter().filter(|id| group.contains(**id));
-        self.events.extend(level.map(|id| Event::CaughtUp(*id)));
+        let Some((since, group)) = self.log.committed_group().filter(|_| self.is_leading()) else { return };
+        let report = self.roster.report(*since, group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));
+        let Some(Report { level, out }) = report else { return };
+        self.events.extend(level.into_iter().map(Event::CaughtUp));
         self.events.extend(out.into_iter().map(Event::Drop));
-        self.roster.told = state;
     }
 
     /// Proposes the next wished change of the group, when it can be done: one at a time.
     pub(super) fn change_group(&mut self) {
-        let Roster { adding, removing, .. } = &self.roster;
-        let Some(reign) = self.reign.as_ref().filter(|reign| reign.may_change(&self.log) && !self.hand_over.yields()) else { return };
+        if !self.roster.has_wishes() {
+            return;
+        }
+        let may_change = |reign: &&mut Reign| reign.may_change(&self.log) && !self.hand_over.yields();
+        let Some(reign) = self.reign.as_mut().filter(may_change) else { return };
         // A leader that has taken itself out leads on up to where that is committed, and changes nothing more: nobody else would hear of it.
         let Some(group) = self.log.group().filter(|group| group.contains(self.me)) else { return };
         let committed = self.log.committed().index;
-        let level = |id: ProcessId| reign.followers.iter().any(|f| f.process == id && f.held().is_some_and(|held| held >= committed));
-        let goes = removing.iter().find(|id| group.contains(**id) && group.members().len() > 1);
-        let comes = adding.iter().find(|id| !group.contains(**id) && !group.has_removed(**id) && level(**id));
-        let next = match (goes, comes) {
-            (Some(id), _) => group.without(*id),
-            (None, Some(id)) => group.with(*id),
-            (None, None) => None,
-        };
-        let Some(next) = next else { return };
+        let is_level = |id: ProcessId| reign.followers.iter().any(|f| f.process == id && f.held().is_some_and(|held| held >= committed));
+        let Some(next) = self.roster.next_group(group, is_level) else { return };
         if next.members().len() > group.members().len() { Mark::DareGrows } else { Mark::DareShrinks }.reach();
-        let next = next.as_of(self.roster.view.max(group.view()));
-        if let Some(reign) = &mut self.reign {
-            reign.propose_group(&next);
-        }
+        reign.propose_group(&next.as_of(self.roster.view().max(group.view())));
     }
 
     /// Sees whether this process belongs to the group that is committed, and stops leading once it does not.

@@ -137,7 +137,7 @@ impl Mu {
                 Mark::MuGivenUp.reach();
             }
         }
-        roster.mind_unmet(now, config, |id| id == *me || peers.iter().any(|p| p.process == id));
+        roster.mind_unmet(now, config.patience_ns(), Mark::MuGivenUp, |id| id == *me || peers.iter().any(|p| p.process == id));
     }
 
     /// A peer is gone, for good if that is `certain`; or its connection is.

@@ -58,7 +58,6 @@ use log::Log;
 use peers::Peer;
 use permission::Permission;
 use replay::Inbound;
-use roster::Roster;
 
 /// So many turns in a row that replicate something put off the background plane, at most.
 const MOST_PUT_OFF: u32 = 16;
@@ -124,9 +123,6 @@ pub struct Mu {
     roster: Roster,
     /// Somebody has been found to be gone since the last look at who leads.
     suspects_anew: bool,
-    /// Changes of the group that are wished for.
-    adding: Vec<ProcessId>,
-    removing: Vec<ProcessId>,
     /// Whether a group that this process knew has listed it.
     listed: bool,
     /// The committed change of the group that was last reported.
@@ -190,10 +186,8 @@ impl Mu {
             ahead: Vec::new(),
             incomplete_since: None,
             wishes: 0,
-            roster: Roster::default(),
+            roster: Roster::new(config.durability),
             suspects_anew: false,
-            adding: Vec::new(),
-            removing: Vec::new(),
             group_seen: LogIndex(0),
             events: VecDeque::with_capacity(64),
             nudges: Nudges::default(),
@@ -395,18 +389,12 @@ impl Mu {
     /// Wishes a process into the group. The leader takes it in when it is connected and holds the state; a wish made elsewhere, or to a leader
     /// that loses its role, is void.
     pub fn add(&mut self, process: ProcessId) {
-        let process = self.config.durability.known_as(process);
-        if !self.adding.contains(&process) {
-            self.adding.push(process);
-        }
+        self.roster.add(self.config.durability.known_as(process));
     }
 
     /// Wishes a process out of the group, the leader itself included. As [`add`](Self::add).
     pub fn remove(&mut self, process: ProcessId) {
-        let process = self.config.durability.known_as(process);
-        if !self.removing.contains(&process) {
-            self.removing.push(process);
-        }
+        self.roster.remove(self.config.durability.known_as(process));
     }
 
     /// Gives up the lead, if this process has it. The one with the lowest id among those alive leads next: this process again, if that is so.

@@ -15,7 +15,7 @@ use crate::basics::{Mark, ProcessId};
 #[derive(Debug)]
 pub(super) struct Peer {
     pub id: PeerId,
-    /// As groups call it: see [`Mu::name_of`].
+    /// As groups call it: see [`Roster::name_of`](crate::replica::roster::Roster::name_of).
     pub process: ProcessId,
     /// As it calls itself.
     pub identity: ProcessId,
@@ -36,6 +36,11 @@ pub(super) struct Peer {
     pub state_reader: Reader,
 }
 
+/// The latest connection with a process.
+pub(super) fn latest(peers: &[Peer], process: ProcessId) -> Option<&Peer> {
+    peers.iter().rev().find(|p| p.process == process)
+}
+
 impl Mu {
     /// A member's process is connected; its lanes, in both directions, are fresh. Clients are none of the engine's business.
     ///
@@ -45,7 +50,7 @@ impl Mu {
         if self.peers.iter().any(|p| p.id == peer) {
             return;
         }
-        let name = self.name_of(process);
+        let name = self.roster.name_of(process);
         for at in 0..self.peers.len() {
             if self.peers[at].process == name {
                 Mark::MuReconnected.reach();

@@ -80,7 +80,7 @@ impl Mu {
         for at in 0..self.peers.len() {
             let peer = &self.peers[at];
             let holds = matches!(peer.watch.status, Some(Status::Follower | Status::Taught | Status::Unkept));
-            let joins = reign.is_leading() && holds && self.adding.contains(&peer.process);
+            let joins = reign.is_leading() && holds && self.roster.is_wished(peer.process);
             // Somebody may have been taken into the group without our having heard of it, and the others may be gone.
             let may_belong = !reign.is_leading() && holds && self.roster.lists(peer.process);
             if peer.watch.dead || !reign.may_ask(peer.id) || !(joins || may_belong || group.contains(peer.process)) {

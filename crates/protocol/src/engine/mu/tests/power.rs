@@ -630,9 +630,9 @@ fn who_has_come_back_is_the_member_that_it_was_where_a_view_lists_it_and_not_whe
     let other = ProcessId { incarnation: Incarnation(7 << 16), ..id(2) };
     c.nodes[1].engine.handle_view(&view(10, &[again(0), again(1), other]));
     let late = ProcessId { incarnation: Incarnation(id(2).incarnation.0 + 2), ..id(2) };
-    assert_eq!(c.nodes[1].engine.name_of(late), late);
-    assert_eq!(c.nodes[1].engine.name_of(other), other);
-    assert_eq!(c.nodes[1].engine.name_of(again(0)), id(0));
+    assert_eq!(c.nodes[1].engine.roster.name_of(late), late);
+    assert_eq!(c.nodes[1].engine.roster.name_of(other), other);
+    assert_eq!(c.nodes[1].engine.roster.name_of(again(0)), id(0));
     // A process that was taken for a member before has its vote until the group has removed it.
     assert!(named(&c, 1).contains(&(again(2), id(2))));
 }
