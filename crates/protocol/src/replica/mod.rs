@@ -19,6 +19,7 @@ pub mod release;
 pub mod restoring;
 pub mod roster;
 mod settings;
+pub mod signs;
 pub mod watch;
 
 use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse};

@@ -17,6 +17,8 @@ pub struct Watch<S> {
     presumed: bool,
     /// Its kernel says that it is gone, or it cannot be reached over this connection any more.
     pub dead: bool,
+    /// It is gone for certain.
+    pub certain: bool,
     /// With one who is dead: until it will not come back as the process that it is, for certain or since too much time has gone by without another connection.
     pub patience: Patience,
     /// Since when its counter is being read.
@@ -24,17 +26,6 @@ pub struct Watch<S> {
     deaths: DeathWords,
     /// What it says that it is; `None` until it was first read.
     pub status: Option<S>,
-}
-
-/// What to do about a peer's counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counter {
-    /// It is to be read now.
-    Due,
-    /// It is being read.
-    UnderWay,
-    /// It has been read for longer than a silence may last.
-    Silent,
 }
 
 /// What a counter that has been read says.
@@ -55,6 +46,7 @@ impl<S> Watch<S> {
             score: Score::new(thresholds),
             presumed: false,
             dead: false,
+            certain: false,
             patience: Patience::default(),
             reading: None,
             deaths: DeathWords::default(),
@@ -82,9 +74,24 @@ impl<S> Watch<S> {
         self.presumed
     }
 
-    /// Its heart is taken to stand still from now on.
-    pub fn presume(&mut self) {
-        self.presumed = true;
+    /// Its heart is taken to stand still from now on. Returns whether that is news.
+    pub fn presume(&mut self) -> bool {
+        !std::mem::replace(&mut self.presumed, true)
+    }
+
+    /// It is gone, for good if that is `certain`; or its connection is. Returns whether that is news.
+    pub fn note_end(&mut self, certain: bool) -> bool {
+        let news = !self.dead || (certain && !self.certain);
+        if certain {
+            self.patience.end();
+        }
+        (self.dead, self.certain) = (true, self.certain || certain);
+        news
+    }
+
+    /// Whether its counter has been read for longer than a silence may last.
+    pub fn is_silent(&self, now: Time, silence_ns: u64) -> bool {
+        !self.dead && self.reading.is_some_and(|since| now.since(since) > silence_ns)
     }
 
     /// This process was itself stalled for so long until `now`, and may have been what seemed to stand still.
@@ -95,16 +102,11 @@ impl<S> Watch<S> {
         self.patience.discount(gap_ns, now);
     }
 
-    /// Whether its counter is to be read at `now`. If so, it counts as being read from then on.
-    pub fn counter(&mut self, now: Time, silence_ns: u64) -> Counter {
-        match self.reading {
-            Some(since) if now.since(since) > silence_ns => Counter::Silent,
-            Some(_) => Counter::UnderWay,
-            None => {
-                self.reading = Some(now);
-                Counter::Due
-            }
-        }
+    /// Whether its counter is to be read at `now`, since it is not being read. It is from then on.
+    pub fn begin_reading(&mut self, now: Time) -> bool {
+        let due = self.reading.is_none();
+        self.reading.get_or_insert(now);
+        due
     }
 
     /// Its counter has been read.

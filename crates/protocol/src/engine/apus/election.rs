@@ -95,7 +95,7 @@ impl Apus {
             if !plausible(view) {
                 continue;
             }
-            if view > 0 && (!reigns || self.peers[at].certain) {
+            if view > 0 && (!reigns || self.peers[at].watch.certain) {
                 self.election.lost_view = self.election.lost_view.max(view);
             }
             if dead {

@@ -50,7 +50,7 @@ impl Engine for Apus {
     }
 
     fn may_beat(&self) -> bool {
-        !self.heart.stopped
+        !self.signs.has_stopped()
     }
 
     /// An entry is no longer than its log, and copied in no time.
@@ -145,7 +145,7 @@ impl Engine for Apus {
     }
 
     fn deadline(&self) -> Time {
-        let mut next = self.schedule.next(&self.heart).min(self.election.deadline());
+        let mut next = self.signs.next().min(self.election.deadline());
         if let Some(reign) = &self.reign {
             if !reign.is_elected() {
                 next = next.min(reign.until);

@@ -40,7 +40,7 @@ use crate::replica::handover::HandOver;
 use crate::replica::nudges::Nudges;
 use crate::replica::release::Releases;
 use crate::replica::roster::Roster;
-use crate::replica::watch::{Heart, Schedule};
+use crate::replica::signs::Signs;
 use crate::replica::{Durability, Execution, Standing, StateMachine};
 
 pub use config::{Config, MIN_RING_BYTES};
@@ -98,8 +98,7 @@ pub struct Apus {
     hand_over: HandOver,
     reigns: u64,
     releases: Releases,
-    heart: Heart,
-    schedule: Schedule,
+    signs: Signs,
     learning: Option<Learning>,
     sending_record: Record,
     /// Whether the state was ever begun to be learned here: the machine is not the empty one of a founder then.
@@ -158,8 +157,7 @@ impl Apus {
             hand_over: HandOver::default(),
             reigns: 0,
             releases: Releases::default(),
-            heart: Heart::default(),
-            schedule: Schedule::default(),
+            signs: Signs::new(me, &background::SIGNS),
             learning: None,
             sending_record: Record::default(),
             lesson_begun: false,

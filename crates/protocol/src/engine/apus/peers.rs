@@ -9,7 +9,7 @@ use super::sending::Lesson;
 use super::{Apus, Event};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{Mark, ProcessId};
-use crate::replica::watch;
+use crate::replica::watch::Watch;
 
 /// A connected process.
 #[derive(Debug)]
@@ -19,9 +19,7 @@ pub(super) struct Peer {
     pub process: ProcessId,
     /// As it calls itself.
     pub identity: ProcessId,
-    pub watch: watch::Watch<Status>,
-    /// It is gone for certain.
-    pub certain: bool,
+    pub watch: Watch<Status>,
     /// The writing end of the log lane that it keeps for us; a reign has it while it lasts.
     pub writer: Option<Writer>,
     /// The reading end of the lane that we keep for it.
@@ -52,6 +50,11 @@ pub(super) fn word_from<F: Fabric>(fabric: &F, peer: PeerId, word: usize) -> u64
 pub(super) fn tell<F: Fabric>(fabric: &mut F, peer: PeerId, word: usize, value: u64) {
     let at = Remote { peer, region: Region::Lane(CONTROL_LANE), offset: word * 8 };
     fabric.write(at, &value.to_le_bytes(), Op::Control.token(0, peer));
+}
+
+/// What is known of the lives of these.
+pub(super) fn watches(peers: &mut [Peer]) -> impl Iterator<Item = (PeerId, &mut Watch<Status>)> {
+    peers.iter_mut().map(|p| (p.id, &mut p.watch))
 }
 
 /// The latest connection with a process.
@@ -85,8 +88,7 @@ impl Apus {
             id: peer,
             process: name,
             identity: process,
-            watch: watch::Watch::new(self.config.thresholds),
-            certain: false,
+            watch: Watch::new(self.config.thresholds),
             writer: Some(Writer::new(lane, self.config.log_ring_bytes)),
             reader: Reader::salted(log_salt),
             served: 0,

@@ -91,7 +91,7 @@ impl Dare {
             if !layout::is_plausible(term, self.term) {
                 continue;
             }
-            if term > 0 && (!reigns || self.peers[at].certain) {
+            if term > 0 && (!reigns || self.peers[at].watch.certain) {
                 self.election.lost_term = self.election.lost_term.max(term);
             }
             if dead {

@@ -47,7 +47,7 @@ impl Engine for Dare {
     }
 
     fn may_beat(&self) -> bool {
-        !self.heart.stopped
+        !self.signs.has_stopped()
     }
 
     /// An entry is no longer than its log, and copied in no time.
@@ -142,7 +142,7 @@ impl Engine for Dare {
     }
 
     fn deadline(&self) -> Time {
-        let mut next = self.schedule.next(&self.heart).min(self.election.deadline());
+        let mut next = self.signs.next().min(self.election.deadline());
         if let Some(reign) = self.reign.as_ref().filter(|reign| !reign.is_elected()) {
             next = next.min(reign.until);
         }

@@ -37,7 +37,7 @@ use crate::replica::handover::HandOver;
 use crate::replica::nudges::Nudges;
 use crate::replica::release::Releases;
 use crate::replica::roster::Roster;
-use crate::replica::watch::{Heart, Schedule};
+use crate::replica::signs::Signs;
 use crate::replica::{Execution, Standing, StateMachine};
 
 pub use config::{Config, MIN_RING_BYTES};
@@ -94,8 +94,7 @@ pub struct Dare {
     hand_over: HandOver,
     reigns: u64,
     releases: Releases,
-    heart: Heart,
-    schedule: Schedule,
+    signs: Signs,
     learning: Option<Learning>,
     serving: Option<Serving>,
     /// The peer that was served last: the others come before it.
@@ -155,8 +154,7 @@ impl Dare {
             hand_over: HandOver::default(),
             reigns: 0,
             releases: Releases::default(),
-            heart: Heart::default(),
-            schedule: Schedule::default(),
+            signs: Signs::new(me, &background::SIGNS),
             learning: None,
             serving: None,
             served: None,

@@ -7,16 +7,14 @@ use super::layout::{CONTROL_LANE, MAX_PEERS, Op, Status};
 use super::{Dare, Event};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{Mark, ProcessId};
-use crate::replica::watch;
+use crate::replica::watch::Watch;
 
 /// A connected process.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub id: PeerId,
     pub process: ProcessId,
-    pub watch: watch::Watch<Status>,
-    /// It is gone for certain.
-    pub certain: bool,
+    pub watch: Watch<Status>,
     /// The last grant that we gave it.
     pub granted: u64,
     /// The term that it was last told as one that it should know of.
@@ -52,6 +50,11 @@ pub(super) fn tell<F: Fabric>(fabric: &mut F, peer: PeerId, word: usize, value: 
     fabric.write(at_control(peer, word), &value.to_le_bytes(), Op::Control.token(0, peer));
 }
 
+/// What is known of the lives of these.
+pub(super) fn watches(peers: &mut [Peer]) -> impl Iterator<Item = (PeerId, &mut Watch<Status>)> {
+    peers.iter_mut().map(|p| (p.id, &mut p.watch))
+}
+
 /// The latest connection with a process.
 pub(super) fn latest(peers: &[Peer], process: ProcessId) -> Option<&Peer> {
     peers.iter().rev().find(|p| p.process == process)
@@ -75,8 +78,7 @@ impl Dare {
         self.peers.push(Peer {
             id: peer,
             process,
-            watch: watch::Watch::new(self.config.thresholds),
-            certain: false,
+            watch: Watch::new(self.config.thresholds),
             granted: 0,
             outdated: 0,
             beat: 0,

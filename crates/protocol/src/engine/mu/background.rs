@@ -1,14 +1,29 @@
 //! The background plane (Mu section 5.1): who lives, whether our own heart may beat, and so who leads.
 
-use martlet_fabric::pulse::beat;
-use martlet_fabric::{Fabric, LocalRegion, PeerId, Region, Remote};
+use martlet_fabric::{Fabric, OpError, PeerId};
 
 use crate::basics::{Mark, ProcessId, Time};
-use crate::replica::watch::{self, Counter, Heard};
+use crate::replica::signs::{Layout, News};
+use crate::replica::watch;
 
 use super::layout::{Op, Status, WORDS, words};
+use super::peers::{Peer, watches};
 use super::{Event, Mu};
 use crate::replica::patience::discounted;
+
+/// Where the signs of life stand, and how they are read.
+pub(super) static SIGNS: Layout = Layout {
+    words: WORDS,
+    heartbeat: words::HEARTBEAT,
+    status: words::STATUS,
+    reads_heartbeat: Op::Heartbeat as u8,
+    reads_status: Op::Status as u8,
+    reads_threads: Op::Threads as u8,
+    reads_death: Op::Death as u8,
+    stopped: Mark::MuHeartStopped,
+    recovered: Mark::MuRecovered,
+    given_up: Mark::MuGivenUp,
+};
 
 /// What is known of the life of one peer, and what it says that it is.
 pub(super) type Watch = watch::Watch<Status>;
@@ -29,83 +44,34 @@ pub(super) fn hear(watch: &mut Watch) -> bool {
 impl Mu {
     /// Beats, reads the others' counters, and looks for certain death.
     pub(super) fn tick<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        let gap = self.schedule.gap(now);
-        if gap > self.config.stall_ns {
-            // Whatever seemed to stand still may have been ourselves.
+        if let Some(gap) = self.signs.stall(now, &self.config) {
             self.hand_over.discount(gap, now);
             self.roster.discount(gap, now);
             self.overrun_since = self.overrun_since.map(|since| discounted(since, gap, now));
             self.peers.iter_mut().for_each(|peer| peer.watch.discount(gap, now));
         }
-        let (waiting, committed, stopped) = (self.is_inside_propose(), self.log.committed().index, self.heart.stopped);
-        if self.heart.tick(now, self.config.heartbeat_interval_ns, self.config.fate_beats, waiting, committed)
-            && let Some(own) = fabric.memory(LocalRegion::Public(WORDS))
-        {
-            beat(&own[words::HEARTBEAT]);
-        }
-        if self.heart.stopped && !stopped {
-            Mark::MuHeartStopped.reach();
-        }
-        if self.schedule.is_reading_due(now, self.config.heartbeat_interval_ns) {
-            self.read_counters(now, fabric);
-        }
-        let steady = self.reign.as_ref().is_some_and(|r| r.is_leading());
-        // A leader has better things to do in each turn; what it misses by waiting are followers that count for nothing.
-        let gap = if steady { self.config.heartbeat_interval_ns } else { self.config.death_interval_ns };
-        if self.schedule.is_look_due(now, gap) {
-            self.look_for_death(fabric);
-        }
-    }
-
-    fn read_counters<F: Fabric>(&mut self, now: Time, fabric: &mut F) {
-        for at in 0..self.peers.len() {
-            let peer = &mut self.peers[at];
-            if peer.watch.dead {
-                continue;
-            }
-            match peer.watch.counter(now, self.config.silence_ns) {
-                Counter::Silent => self.presume(at),
-                Counter::UnderWay => {}
-                Counter::Due => {
-                    let number = |at| Remote { peer: peer.id, region: Region::Public(WORDS), offset: at * 8 };
-                    fabric.read_word(number(words::HEARTBEAT), Op::Heartbeat.token(0, peer.id));
-                    fabric.read_word(number(words::STATUS), Op::Status.token(0, peer.id));
+        let waiting = self.is_inside_propose();
+        self.signs.beat(now, &self.config, waiting, self.log.committed().index, fabric);
+        if self.signs.read_counters(now, &self.config, watches(&mut self.peers), fabric) {
+            for at in 0..self.peers.len() {
+                if self.peers[at].watch.is_silent(now, self.config.silence_ns) {
+                    self.presume(at);
                 }
             }
         }
-    }
-
-    fn look_for_death<F: Fabric>(&mut self, fabric: &mut F) {
-        let watcher = usize::from(self.me.node.0);
-        for peer in &mut self.peers {
-            let id = peer.id;
-            peer.watch.look_for_death(id, watcher, fabric, Op::Threads.token(0, id), |thread| Op::Death.token(thread as u64, id));
-        }
+        let leads = self.is_leading();
+        self.signs.look_for_death(now, &self.config, leads, watches(&mut self.peers), fabric);
     }
 
     /// Takes what has been read of a peer's signs of life.
-    pub(super) fn handle_sign(&mut self, op: Op, round: u64, peer: PeerId, result: Result<u64, martlet_fabric::OpError>) {
+    pub(super) fn handle_sign(&mut self, op: Op, round: u64, peer: PeerId, result: Result<u64, OpError>) {
         let Some(at) = self.peers.iter().position(|p| p.id == peer) else { return };
-        let watch = &mut self.peers[at].watch;
-        let Ok(value) = result else {
-            // The connection itself timed out (Mu section 5.1, the longer timeout).
-            self.note_death(at, false);
-            return;
-        };
-        match op {
-            Op::Heartbeat => match watch.note_counter(value) {
-                Heard::Still => self.presume(at),
-                Heard::Back => {
-                    Mark::MuRecovered.reach();
-                    let process = self.peers[at].process;
-                    self.events.push_back(Event::Recovered(process));
-                }
-                Heard::Nothing => {}
-            },
-            Op::Status => watch.status = Some(Status::of(value)),
-            Op::Threads if watch.note_threads(value) => self.note_death(at, true),
-            Op::Death => watch.note_death_word(round as usize, value),
-            _ => {}
+        match self.signs.take(op as u8, round, result, &mut self.peers[at].watch, Status::of) {
+            Some(News::Still) => self.presume(at),
+            Some(News::Back) => self.events.push_back(Event::Recovered(self.peers[at].process)),
+            Some(News::Unreachable) => self.note_death(at, false),
+            Some(News::Dead) => self.note_death(at, true),
+            None => {}
         }
     }
 
@@ -128,31 +94,25 @@ impl Mu {
         }
     }
 
-    /// A connection can be lost while both processes live, and then they meet anew as soon as they reach each other. Meanwhile the peer counts for nothing,
-    /// but keeps its place in the group for as long as one can hope.
+    /// Gives up those that have been out of reach for too long.
     pub(super) fn mind_lost(&mut self, now: Time) {
+        self.signs.give_up_lost(now, &self.config, watches(&mut self.peers));
         let Mu { me, config, peers, roster, .. } = self;
-        for peer in peers.iter_mut().filter(|p| p.watch.dead) {
-            if peer.watch.patience.try_on(now, config.patience_ns()) {
-                Mark::MuGivenUp.reach();
-            }
-        }
         roster.mind_unmet(now, config.patience_ns(), Mark::MuGivenUp, |id| id == *me || peers.iter().any(|p| p.process == id));
     }
 
     /// A peer is gone, for good if that is `certain`; or its connection is.
     pub(super) fn note_death(&mut self, at: usize, certain: bool) {
-        if certain {
-            self.peers[at].watch.patience.end();
+        let Peer { id, process, watch, .. } = &self.peers[at];
+        let (id, process, was_dead) = (*id, *process, watch.dead);
+        if !was_dead {
+            self.begin_contest(at);
         }
-        if self.peers[at].watch.dead {
+        self.peers[at].watch.note_end(certain);
+        if was_dead {
             return;
         }
-        self.begin_contest(at);
-        let peer = &mut self.peers[at];
-        peer.watch.dead = true;
         Mark::MuDead.reach();
-        let (id, process) = (peer.id, peer.process);
         self.suspects_anew = true;
         self.events.push_back(Event::Suspected { process, certain });
         if let Some(reign) = &mut self.reign {
@@ -182,7 +142,7 @@ impl Mu {
     /// Whether a process is taken to be alive, and to hold the state.
     pub(super) fn could_lead(&self, id: ProcessId) -> bool {
         if id == self.me {
-            return self.log.is_complete() && !self.heart.stopped;
+            return self.log.is_complete() && !self.signs.has_stopped();
         }
         self.seen_alive(id).is_some_and(|status| !matches!(status, Some(Status::Incomplete | Status::Taught | Status::Unkept)))
     }

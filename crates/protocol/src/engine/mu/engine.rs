@@ -45,7 +45,7 @@ impl Engine for Mu {
     }
 
     fn may_beat(&self) -> bool {
-        !self.heart.stopped
+        !self.signs.has_stopped()
     }
 
     /// An entry is no longer than its log, and copied in no time.

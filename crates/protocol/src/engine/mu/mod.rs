@@ -47,7 +47,8 @@ pub use layout::LaneFault;
 use crate::replica::backlog::Backlog;
 use crate::replica::nudges::Nudges;
 use crate::replica::release::Releases;
-use crate::replica::watch::{Heart, Schedule};
+use crate::replica::roster::Roster;
+use crate::replica::signs::Signs;
 use durable::{Snapshot, Told};
 use handover::HandOver;
 use journal::Journal;
@@ -108,8 +109,7 @@ pub struct Mu {
     hand_over: HandOver,
     reigns: u64,
     releases: Releases,
-    heart: Heart,
-    schedule: Schedule,
+    signs: Signs,
     learning: Option<Learning>,
     /// When the state was last found to be one that cannot be taught, if that is not long ago.
     unteachable_since: Option<Time>,
@@ -178,8 +178,7 @@ impl Mu {
             hand_over: HandOver::default(),
             reigns: 0,
             releases: Releases::default(),
-            heart: Heart::default(),
-            schedule: Schedule::default(),
+            signs: Signs::new(me, &background::SIGNS),
             learning: None,
             unteachable_since: None,
             stray_log: None,
@@ -315,7 +314,7 @@ impl Mu {
 
     /// When [`post`](Self::post) has something to do by itself, at the latest.
     pub fn deadline(&self) -> Time {
-        let next = self.schedule.next(&self.heart);
+        let next = self.signs.next();
         self.nudges.due().map_or(next, |due| due.min(next))
     }
 

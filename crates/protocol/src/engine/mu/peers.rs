@@ -36,6 +36,11 @@ pub(super) struct Peer {
     pub state_reader: Reader,
 }
 
+/// What is known of the lives of these.
+pub(super) fn watches(peers: &mut [Peer]) -> impl Iterator<Item = (PeerId, &mut Watch)> {
+    peers.iter_mut().map(|p| (p.id, &mut p.watch))
+}
+
 /// The latest connection with a process.
 pub(super) fn latest(peers: &[Peer], process: ProcessId) -> Option<&Peer> {
     peers.iter().rev().find(|p| p.process == process)

@@ -47,7 +47,7 @@ impl Mu {
             }
             Some(reign) if reign.is_permitted() => self.overrun_since = None,
             // A heart that stands still since nothing comes of it will beat again.
-            _ if !leads && !self.heart.stopped => self.overrun_since = None,
+            _ if !leads && !self.signs.has_stopped() => self.overrun_since = None,
             _ => {}
         }
     }
