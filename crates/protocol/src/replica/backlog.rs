@@ -1,6 +1,6 @@
 //! What has been proposed and is not in the log yet: commands in batches, one batch a record.
 
-use martlet_fabric::ring::Record;
+use martlet_fabric::ring::{self, Record};
 
 /// Bytes of a record's payload before its body.
 pub const HEADER_BYTES: usize = 32;
@@ -81,6 +81,11 @@ impl Backlog {
     #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes of the log that these records take with a command of `bytes` more, at most: headers and fillers at most double it.
+    pub fn log_bytes_with(&self, bytes: usize) -> u64 {
+        2 * (self.bytes + bytes + COMMAND_HEADER_BYTES + HEADER_BYTES + 2 * ring::RECORD_HEADER_BYTES) as u64
     }
 
     fn to_come(&self) -> &[Batch] {

@@ -70,6 +70,16 @@ impl Electorate {
     }
 }
 
+/// The highest value that a majority has reached, as [`reached_by_majority`] says, where followers may have come further than this process.
+#[inline]
+pub fn reached_by_any_majority(needed: Needed, mine: u64, voters: impl Iterator<Item = u64>) -> u64 {
+    let mut values = [0u64; MAX_FOLLOWERS + 1];
+    voters.chain(needed.me.then_some(mine)).zip(&mut values).for_each(|(voter, value)| *value = voter);
+    values.sort_unstable_by(|a, b| b.cmp(a));
+    // Without a group nobody votes.
+    needed.majority().checked_sub(1).map_or(0, |at| values[at])
+}
+
 /// The highest value that a majority has reached, where `voters` are what the followers that vote have, and no follower's exceeds `mine`.
 #[inline]
 pub fn reached_by_majority(needed: Needed, mine: u64, voters: impl Iterator<Item = u64>) -> u64 {
@@ -100,5 +110,15 @@ mod tests {
         assert_eq!(reached(2, true, &[3, 7, 5, 1]), 5);
         assert_eq!(reached(2, true, &[7]), 0, "too few");
         assert_eq!(reached(2, false, &[3, 7, 5]), 5, "a leader that does not vote itself");
+    }
+
+    #[test]
+    fn a_majority_need_not_have_this_process_in_it() {
+        let reached = |followers, me, mine, voters: &[u64]| reached_by_any_majority(Needed { followers, me }, mine, voters.iter().copied());
+        assert_eq!(reached(0, false, 9, &[4]), 0, "of no group");
+        assert_eq!(reached(1, true, 9, &[3, 7]), 7);
+        assert_eq!(reached(1, true, 5, &[3, 7]), 5, "one follower alone is no majority");
+        assert_eq!(reached(1, true, 2, &[3, 7]), 3, "the two others");
+        assert_eq!(reached(2, false, 9, &[3, 7, 5]), 5, "a leader that does not vote itself");
     }
 }

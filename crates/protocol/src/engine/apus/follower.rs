@@ -6,6 +6,7 @@ use martlet_fabric::{Fabric, PeerId, Region, Remote};
 use super::layout::{Op, PROBE_OFFSET};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, Mark, ProcessId};
+use crate::replica::electorate::Voter;
 use crate::replica::lane::LaneWriter;
 
 /// How far a backup has come in this reign.
@@ -48,6 +49,16 @@ pub(super) struct Follower {
     /// What was last said to it to be committed, and by which operation.
     told: LogIndex,
     told_op: u64,
+}
+
+impl Voter for Follower {
+    fn process(&self) -> ProcessId {
+        self.process
+    }
+
+    fn votes(&mut self) -> &mut bool {
+        &mut self.votes
+    }
 }
 
 impl Follower {

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
-use martlet_fabric::ring::{self, Record, Writer};
+use martlet_fabric::ring::{Record, Writer};
 use martlet_fabric::{Fabric, OpError, PeerId, invariant, pulse};
 
 use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{self, Canary, LogIndex, ProcessId, Time};
 use crate::engine::Engine as _;
-use crate::replica::backlog::{Backlog, COMMAND_HEADER_BYTES, HEADER_BYTES};
+use crate::replica::backlog::{Backlog, HEADER_BYTES};
+use crate::replica::electorate::{Electorate, reached_by_any_majority};
 use crate::replica::group::Group;
 use crate::replica::nudges::Nudges;
 use crate::replica::release::Releases;
@@ -49,8 +50,7 @@ pub(super) struct Reign {
     open: VecDeque<Mark>,
     record: Record,
     last_post: Time,
-    /// Who votes, as of which [`Log::group_version`](crate::replica::entries::Entries::group_version): how many make a majority, and whether this process is one of them.
-    electorate: Option<(u64, usize, bool)>,
+    electorate: Electorate,
 }
 
 /// What a reign has at hand.
@@ -80,7 +80,7 @@ impl Reign {
             open: VecDeque::new(),
             record,
             last_post: Time(0),
-            electorate: None,
+            electorate: Electorate::default(),
         }
     }
 
@@ -111,9 +111,7 @@ impl Reign {
 
     /// Whether a command of `bytes` more, with all that waits, would find room in the log at once.
     pub fn has_room(&self, bytes: usize, log: &Log, config: &Config) -> bool {
-        // Headers and fillers at most double it.
-        let need = 2 * (self.backlog.bytes() + bytes + COMMAND_HEADER_BYTES + HEADER_BYTES + 2 * ring::RECORD_HEADER_BYTES);
-        self.is_leading() && log.open_bytes() + need as u64 <= config.open_bytes()
+        self.is_leading() && log.open_bytes() + self.backlog.log_bytes_with(bytes) <= config.open_bytes()
     }
 
     /// Gives back what the next reign can use, and what it had of its peers.
@@ -168,29 +166,9 @@ impl Reign {
     /// The highest value that a majority of the group in force has reached; `mine` is that of this process.
     #[inline]
     pub fn majority_of(&mut self, log: &Log, mine: u64, of: impl Fn(&Follower) -> u64) -> u64 {
-        let (majority, me) = match self.electorate {
-            Some((version, majority, me)) if version == log.group_version() => (majority, me),
-            _ => self.call_electorate(log),
-        };
-        let mut values = [0u64; layout::MAX_PEERS + 1];
-        let voters = self.followers.iter().filter(|f| f.votes).map(of).chain(me.then_some(mine));
-        voters.zip(&mut values).for_each(|(voter, value)| *value = voter);
-        values.sort_unstable_by(|a, b| b.cmp(a));
-        // Without a group nobody votes.
-        majority.checked_sub(1).map_or(0, |at| values[at])
-    }
-
-    /// Finds out who votes in the group in force: a process once, by its latest connection.
-    #[cold]
-    fn call_electorate(&mut self, log: &Log) -> (usize, bool) {
-        let Some(group) = log.group() else { return (0, false) };
-        for at in 0..self.followers.len() {
-            let process = self.followers[at].process;
-            self.followers[at].votes = group.contains(process) && self.followers[at + 1..].iter().all(|f| f.process != process);
-        }
-        let (majority, me) = (group.majority(), group.contains(self.me));
-        self.electorate = Some((log.group_version(), majority, me));
-        (majority, me)
+        let needed = self.electorate.needed(self.me, log, &mut self.followers);
+        // The others may acknowledge what is not on this process's own disk yet.
+        reached_by_any_majority(needed, mine, self.followers.iter().filter(|f| f.votes).map(of))
     }
 
     /// Asks those peers to take its entries to whom it has yet to turn, and those anew that have closed their lanes or learned what they lacked.
@@ -201,7 +179,7 @@ impl Reign {
         let belongs = |f: &Follower| log.group().is_some_and(|group| group.contains(f.process));
         let gone: Vec<Follower> = self.followers.extract_if(.., |f| f.is_lost() && (is_connected(f) || !belongs(f))).collect();
         for follower in gone {
-            self.electorate = None;
+            self.electorate.forget();
             if let Some(peer) = cx.peers.iter_mut().find(|p| p.id == follower.peer) {
                 peer.writer = Some(follower.lane.into_writer());
             }
@@ -222,7 +200,7 @@ impl Reign {
                     *cx.asks += 1;
                     let follower = self.followers.swap_remove(place).ask_anew(*cx.asks);
                     self.followers.push(follower);
-                    self.electorate = None;
+                    self.electorate.forget();
                     self.followers.len() - 1
                 }
                 None if self.followers.len() == layout::MAX_PEERS => continue,
@@ -239,7 +217,7 @@ impl Reign {
                     writer.move_to(writer.tail(), writer.tail());
                     *cx.asks += 1;
                     self.followers.push(Follower::new(peer.process, id, *cx.asks, writer));
-                    self.electorate = None;
+                    self.electorate.forget();
                     self.followers.len() - 1
                 }
             };

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use martlet_fabric::ring::{self, Record};
+use martlet_fabric::ring::Record;
 use martlet_fabric::{Fabric, LocalRegion, Memory, OpError, PeerId, invariant, pulse};
 
 use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{self, Canary, LogIndex, ProcessId, Time};
 use crate::engine::Engine as _;
-use crate::replica::backlog::{Backlog, COMMAND_HEADER_BYTES, HEADER_BYTES};
+use crate::replica::backlog::Backlog;
 use crate::replica::electorate::{Electorate, reached_by_majority};
 use crate::replica::group::Group;
 use crate::replica::nudges::Nudges;
@@ -127,9 +127,7 @@ impl Reign {
 
     /// Whether a command of `bytes` more, with all that waits, would find room in the log at once.
     pub fn has_room(&self, bytes: usize, log: &Log, config: &Config) -> bool {
-        // Headers and fillers at most double it.
-        let need = 2 * (self.backlog.bytes() + bytes + COMMAND_HEADER_BYTES + HEADER_BYTES + 2 * ring::RECORD_HEADER_BYTES);
-        self.is_leading() && log.tail().position - log.head() + need as u64 <= config.command_bytes()
+        self.is_leading() && log.tail().position - log.head() + self.backlog.log_bytes_with(bytes) <= config.command_bytes()
     }
 
     pub fn into_parts(self) -> (Record, Backlog) {

@@ -169,9 +169,7 @@ impl Reign {
 
     /// Whether a command of `bytes` more, with all that waits, would find room in the log at once.
     pub fn has_room(&self, bytes: usize, log: &Log, config: &Config) -> bool {
-        // Headers and fillers at most double it.
-        let need = 2 * (self.backlog.bytes() + bytes + layout::COMMAND_HEADER_BYTES + layout::HEADER_BYTES + 2 * ring::RECORD_HEADER_BYTES);
-        self.is_leading() && log.open_bytes() + need as u64 <= config.open_bytes()
+        self.is_leading() && log.open_bytes() + self.backlog.log_bytes_with(bytes) <= config.open_bytes()
     }
 
     /// Asks a process for its permission, from now on or as soon as it is there. Its numbers land in `slot` of the scratch memory.
