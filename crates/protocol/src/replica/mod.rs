@@ -8,6 +8,7 @@ mod execution;
 pub mod group;
 pub mod handover;
 pub mod journal;
+pub mod journal_encoding;
 pub mod lane;
 pub mod ledger;
 pub mod nudges;

@@ -3,14 +3,14 @@
 //! The engine makes entries, the node takes them to a disk, which it does in its own time, and says up to where they are stable. An entry is a change as a whole: a start, with
 //! all its records, is one. So whatever part of the journal is there after a crash, from its beginning on, is what this log was at some moment.
 //!
-//! An entry is its length in four bytes, its kind in one, and a body; numbers are little-endian.
+//! How an entry is written is said by [`journal_encoding`](crate::replica::journal_encoding).
 
 use std::ops::{Deref, DerefMut};
 
-use crate::basics::{LogIndex, is_number};
+use crate::basics::LogIndex;
 use crate::replica::group::Group;
+use crate::replica::journal_encoding::{first_entry, put_entry};
 use crate::replica::ledger::Ledger;
-use crate::replica::record::is_position;
 
 use super::log::Mark;
 
@@ -39,52 +39,28 @@ impl Entry<'_> {
 
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(&[0; 4]);
-        let word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
-        let mark = |out: &mut Vec<u8>, mark: Mark| [mark.index.0, mark.position].iter().for_each(|n| word(out, *n));
-        let sized = |out: &mut Vec<u8>, put: &dyn Fn(&mut Vec<u8>)| {
-            let at = out.len();
-            out.extend_from_slice(&[0; 4]);
-            put(out);
-            let len = (out.len() - at - 4) as u32;
-            out[at..at + 4].copy_from_slice(&len.to_le_bytes());
-        };
-        let payloads =
-            |out: &mut Vec<u8>, payloads: &[&[u8]]| payloads.iter().for_each(|payload| sized(out, &|out| out.extend_from_slice(payload)));
         match self {
-            Entry::Append { committed, payload } => {
-                out.push(Self::APPEND);
-                word(out, committed.0);
-                out.extend_from_slice(payload);
-            }
-            Entry::Start { view, committed, keep, payloads: records } => {
-                out.push(Self::START);
-                word(out, *view);
-                word(out, committed.0);
-                mark(out, *keep);
-                payloads(out, records);
-            }
-            Entry::Base { anew, ring_bytes, mark: at, view, group, payloads: records } => {
-                out.push(Self::BASE);
-                out.push(u8::from(*anew));
-                word(out, *ring_bytes);
-                mark(out, *at);
-                word(out, *view);
-                sized(out, &|out| group.encode(out));
-                payloads(out, records);
-            }
-            Entry::Promise(view) => {
-                out.push(Self::PROMISE);
-                word(out, *view);
-            }
-            Entry::Shown(index) => {
-                out.push(Self::SHOWN);
-                word(out, index.0);
-            }
+            Entry::Append { committed, payload } => put_entry(out, Self::APPEND, |body| {
+                body.number(committed.0);
+                body.rest(payload);
+            }),
+            Entry::Start { view, committed, keep, payloads } => put_entry(out, Self::START, |body| {
+                body.number(*view);
+                body.number(committed.0);
+                body.mark(*keep);
+                body.payloads(payloads);
+            }),
+            Entry::Base { anew, ring_bytes, mark, view, group, payloads } => put_entry(out, Self::BASE, |body| {
+                body.flag(*anew);
+                body.number(*ring_bytes);
+                body.mark(*mark);
+                body.number(*view);
+                body.group(group);
+                body.payloads(payloads);
+            }),
+            Entry::Promise(view) => put_entry(out, Self::PROMISE, |body| body.number(*view)),
+            Entry::Shown(index) => put_entry(out, Self::SHOWN, |body| body.number(index.0)),
         }
-        let len = (out.len() - start - 4) as u32;
-        out[start..start + 4].copy_from_slice(&len.to_le_bytes());
     }
 
     /// Whether the log ceases with it to follow from a snapshot that shows entries up to `shown`: what it goes on from then is nowhere in the journal.
@@ -106,61 +82,24 @@ impl Entry<'_> {
 
     /// The first entry of `bytes`, and what follows it; `None` when there is none, or it is no entry.
     pub fn decode(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
-        let (body, rest) = sized(bytes)?;
-        let (kind, mut body) = body.split_first()?;
-        let entry = match *kind {
-            Self::APPEND => Entry::Append { committed: LogIndex(number(&mut body)?), payload: std::mem::take(&mut body) },
-            Self::START => {
-                let (view, committed, keep) = (number(&mut body)?, LogIndex(number(&mut body)?), mark(&mut body)?);
-                Entry::Start { view, committed, keep, payloads: payloads(&mut body)? }
-            }
-            Self::BASE => {
-                let (anew, ring_bytes) = (flag(&mut body)?, number(&mut body)?);
-                let (mark, view) = (mark(&mut body)?, number(&mut body)?);
-                let (group, rest) = sized(body)?;
-                body = rest;
-                Entry::Base { anew, ring_bytes, mark, view, group: Group::decode(group)?, payloads: payloads(&mut body)? }
-            }
-            Self::PROMISE => Entry::Promise(number(&mut body)?),
-            Self::SHOWN => Entry::Shown(LogIndex(number(&mut body)?)),
+        let (kind, mut body, rest) = first_entry(bytes)?;
+        let entry = match kind {
+            Self::APPEND => Entry::Append { committed: body.index()?, payload: body.rest() },
+            Self::START => Entry::Start { view: body.number()?, committed: body.index()?, keep: body.mark()?, payloads: body.payloads()? },
+            Self::BASE => Entry::Base {
+                anew: body.flag()?,
+                ring_bytes: body.number()?,
+                mark: body.mark()?,
+                view: body.number()?,
+                group: body.group()?,
+                payloads: body.payloads()?,
+            },
+            Self::PROMISE => Entry::Promise(body.number()?),
+            Self::SHOWN => Entry::Shown(body.index()?),
             _ => return None,
         };
         body.is_empty().then_some((entry, rest))
     }
-}
-
-/// Bytes behind their length.
-fn sized(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = bytes.split_first_chunk::<4>()?;
-    rest.split_at_checked(u32::from_le_bytes(*len) as usize)
-}
-
-/// A number of ours: none comes near the end of its range.
-fn number(body: &mut &[u8]) -> Option<u64> {
-    let (word, rest) = body.split_first_chunk::<8>()?;
-    *body = rest;
-    Some(u64::from_le_bytes(*word)).filter(|n| is_number(*n))
-}
-
-fn mark(body: &mut &[u8]) -> Option<Mark> {
-    let mark = Mark { index: LogIndex(number(body)?), position: number(body)? };
-    is_position(mark.position).then_some(mark)
-}
-
-fn flag(body: &mut &[u8]) -> Option<bool> {
-    let (flag, rest) = body.split_first()?;
-    *body = rest;
-    (*flag < 2).then_some(*flag == 1)
-}
-
-fn payloads<'a>(body: &mut &'a [u8]) -> Option<Vec<&'a [u8]>> {
-    let mut payloads = Vec::new();
-    while !body.is_empty() {
-        let (payload, rest) = sized(body)?;
-        payloads.push(payload);
-        *body = rest;
-    }
-    Some(payloads)
 }
 
 /// What a log is up to, at one place of its journal.

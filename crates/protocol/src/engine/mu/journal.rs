@@ -4,14 +4,14 @@
 //! as a whole: a start, with all its records, is one. So whatever part of the journal is there after a crash, from its beginning on, is what this log
 //! was at some moment.
 //!
-//! An entry is its length in four bytes, its kind in one, and a body; numbers are little-endian.
+//! How an entry is written is said by [`journal_encoding`](crate::replica::journal_encoding).
 
 use std::ops::Deref;
 
 use super::Group;
-use super::layout::is_position;
 use super::log::Mark;
-use crate::basics::{LogIndex, MAX_NUMBER, is_number};
+use crate::basics::{LogIndex, MAX_NUMBER};
+use crate::replica::journal_encoding::{first_entry, put_entry};
 use crate::replica::ledger::Ledger;
 
 /// How far promises are made ahead: so many numbers above the latest. A process comes back with all that it may have promised, and leaders count it as
@@ -45,63 +45,35 @@ impl Entry<'_> {
 
     /// Appends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(&[0; 4]);
-        let word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
-        let mark = |out: &mut Vec<u8>, mark: Mark| [mark.index.0, mark.position].iter().for_each(|n| word(out, *n));
-        let group = |out: &mut Vec<u8>, group: &Group| {
-            let at = out.len();
-            out.extend_from_slice(&[0; 4]);
-            group.encode(out);
-            let len = (out.len() - at - 4) as u32;
-            out[at..at + 4].copy_from_slice(&len.to_le_bytes());
-        };
-        let payloads = |out: &mut Vec<u8>, payloads: &[&[u8]]| {
-            for payload in payloads {
-                out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-                out.extend_from_slice(payload);
-            }
-        };
         match self {
-            Entry::Append { committed, payload } => {
-                out.push(Self::APPEND);
-                word(out, committed.0);
-                out.extend_from_slice(payload);
-            }
-            Entry::Start { ballot, taught, committed, jump, keep, payloads: records } => {
-                out.push(Self::START);
-                word(out, *ballot);
-                word(out, *taught);
-                word(out, committed.0);
-                mark(out, *keep);
-                out.push(u8::from(jump.is_some()));
-                if let Some((base, of)) = jump {
-                    mark(out, *base);
-                    group(out, of);
+            Entry::Append { committed, payload } => put_entry(out, Self::APPEND, |body| {
+                body.number(committed.0);
+                body.rest(payload);
+            }),
+            Entry::Start { ballot, taught, committed, jump, keep, payloads } => put_entry(out, Self::START, |body| {
+                body.number(*ballot);
+                body.number(*taught);
+                body.number(committed.0);
+                body.mark(*keep);
+                body.flag(jump.is_some());
+                if let Some((base, group)) = jump {
+                    body.mark(*base);
+                    body.group(group);
                 }
-                payloads(out, records);
-            }
-            Entry::Base { anew, ring_bytes, mark: at, ballot, taught, group: of, payloads: records } => {
-                out.push(Self::BASE);
-                out.push(u8::from(*anew));
-                word(out, *ring_bytes);
-                mark(out, *at);
-                word(out, *ballot);
-                word(out, *taught);
-                group(out, of);
-                payloads(out, records);
-            }
-            Entry::Ceiling(ballot) => {
-                out.push(Self::CEILING);
-                word(out, *ballot);
-            }
-            Entry::Shown(index) => {
-                out.push(Self::SHOWN);
-                word(out, index.0);
-            }
+                body.payloads(payloads);
+            }),
+            Entry::Base { anew, ring_bytes, mark, ballot, taught, group, payloads } => put_entry(out, Self::BASE, |body| {
+                body.flag(*anew);
+                body.number(*ring_bytes);
+                body.mark(*mark);
+                body.number(*ballot);
+                body.number(*taught);
+                body.group(group);
+                body.payloads(payloads);
+            }),
+            Entry::Ceiling(ballot) => put_entry(out, Self::CEILING, |body| body.number(*ballot)),
+            Entry::Shown(index) => put_entry(out, Self::SHOWN, |body| body.number(index.0)),
         }
-        let len = (out.len() - start - 4) as u32;
-        out[start..start + 4].copy_from_slice(&len.to_le_bytes());
     }
 
     /// Whether the log ceases with it to follow from a snapshot that shows entries up to `shown`: what it goes on from then is nowhere in the journal.
@@ -115,67 +87,29 @@ impl Entry<'_> {
 
     /// The first entry of `bytes`, and what follows it; `None` when there is none, or it is no entry.
     pub fn decode(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
-        let (body, rest) = sized(bytes)?;
-        let (kind, mut body) = body.split_first()?;
-        let entry = match *kind {
-            Self::APPEND => Entry::Append { committed: LogIndex(number(&mut body)?), payload: std::mem::take(&mut body) },
+        let (kind, mut body, rest) = first_entry(bytes)?;
+        let entry = match kind {
+            Self::APPEND => Entry::Append { committed: body.index()?, payload: body.rest() },
             Self::START => {
-                let (ballot, taught) = (number(&mut body)?, number(&mut body)?);
-                let (committed, keep) = (LogIndex(number(&mut body)?), mark(&mut body)?);
-                let jump = if flag(&mut body)? { Some((mark(&mut body)?, group(&mut body)?)) } else { None };
-                Entry::Start { ballot, taught, committed, jump, keep, payloads: payloads(&mut body)? }
+                let (ballot, taught, committed, keep) = (body.number()?, body.number()?, body.index()?, body.mark()?);
+                let jump = if body.flag()? { Some((body.mark()?, body.group()?)) } else { None };
+                Entry::Start { ballot, taught, committed, jump, keep, payloads: body.payloads()? }
             }
-            Self::BASE => {
-                let (anew, ring_bytes) = (flag(&mut body)?, number(&mut body)?);
-                let (mark, ballot, taught) = (mark(&mut body)?, number(&mut body)?, number(&mut body)?);
-                Entry::Base { anew, ring_bytes, mark, ballot, taught, group: group(&mut body)?, payloads: payloads(&mut body)? }
-            }
-            Self::CEILING => Entry::Ceiling(number(&mut body)?),
-            Self::SHOWN => Entry::Shown(LogIndex(number(&mut body)?)),
+            Self::BASE => Entry::Base {
+                anew: body.flag()?,
+                ring_bytes: body.number()?,
+                mark: body.mark()?,
+                ballot: body.number()?,
+                taught: body.number()?,
+                group: body.group()?,
+                payloads: body.payloads()?,
+            },
+            Self::CEILING => Entry::Ceiling(body.number()?),
+            Self::SHOWN => Entry::Shown(body.index()?),
             _ => return None,
         };
         body.is_empty().then_some((entry, rest))
     }
-}
-
-/// Bytes behind their length.
-fn sized(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = bytes.split_first_chunk::<4>()?;
-    rest.split_at_checked(u32::from_le_bytes(*len) as usize)
-}
-
-/// A number of ours: none comes near the end of its range.
-fn number(body: &mut &[u8]) -> Option<u64> {
-    let (word, rest) = body.split_first_chunk::<8>()?;
-    *body = rest;
-    Some(u64::from_le_bytes(*word)).filter(|n| is_number(*n))
-}
-
-fn mark(body: &mut &[u8]) -> Option<Mark> {
-    let mark = Mark { index: LogIndex(number(body)?), position: number(body)? };
-    is_position(mark.position).then_some(mark)
-}
-
-fn flag(body: &mut &[u8]) -> Option<bool> {
-    let (flag, rest) = body.split_first()?;
-    *body = rest;
-    (*flag < 2).then_some(*flag == 1)
-}
-
-fn group(body: &mut &[u8]) -> Option<Group> {
-    let (group, rest) = sized(body)?;
-    *body = rest;
-    Group::decode(group)
-}
-
-fn payloads<'a>(body: &mut &'a [u8]) -> Option<Vec<&'a [u8]>> {
-    let mut payloads = Vec::new();
-    while !body.is_empty() {
-        let (payload, rest) = sized(body)?;
-        payloads.push(payload);
-        *body = rest;
-    }
-    Some(payloads)
 }
 
 /// What a log is up to, at one place of its journal.
