@@ -13,6 +13,8 @@ mod leaving;
 pub mod mu;
 pub mod primary_backup;
 mod registry;
+#[cfg(test)]
+mod test_cluster;
 
 pub use crate::replica::{ConfigError, PartFault, REST_NS};
 pub use apus::Apus;
