@@ -1,7 +1,8 @@
 //! Views as advice: they say who is there, and the leader makes it so, through the log and one process at a time.
 //!
 //! Two groups that follow each other differ by one process, so that their majorities meet. A group says as of which view it was made, and a leader that knows only an older
-//! view changes nothing: it might undo what a later one asked for.
+//! view changes nothing: it might undo what a later one asked for. It takes itself out, though, once a view did without it: no later one lists it again, and it may never hear of
+//! one.
 
 use super::Durability;
 use super::group::Group;
@@ -15,6 +16,8 @@ pub struct Roster {
     /// What processes are called in groups follows from it.
     durability: Durability,
     view: ViewNumber,
+    /// A view listed this process, and a later one did not.
+    departed: bool,
     /// Replicas and learners, as the view calls them.
     listed: Vec<ProcessId>,
     /// The same, as groups do.
@@ -66,9 +69,9 @@ impl Roster {
         if unlisted { identity } else { self.durability.known_as(identity) }
     }
 
-    /// A view has been decided. Numbers may skip; what is not newer is ignored. Returns whether it is newer. `met`: what connected processes call themselves, and what groups call
+    /// A view has been decided. Numbers may skip; what is not newer is ignored. Returns whether it is newer. `me`: this process, as groups call it. `met`: what connected processes call themselves, and what groups call
     /// them as far as this process knows, which is put right.
-    pub fn take<'a>(&mut self, view: &View, met: impl Iterator<Item = (ProcessId, &'a mut ProcessId)>) -> bool {
+    pub fn take<'a>(&mut self, view: &View, me: ProcessId, met: impl Iterator<Item = (ProcessId, &'a mut ProcessId)>) -> bool {
         if view.number <= self.view {
             return false;
         }
@@ -76,6 +79,7 @@ impl Roster {
         let listed = |role| view.with_roles(role).map(|m| m.id);
         let ids = |role| listed(role).map(|id| durability.known_as(id));
         let first = self.view == ViewNumber(0);
+        let was_listed = self.departed || self.lists(me);
         self.view = view.number;
         self.learners.clear();
         self.learners.extend(ids(Roles::LEARNER));
@@ -83,6 +87,7 @@ impl Roster {
         self.listed.extend(listed(Roles::REPLICA).chain(listed(Roles::LEARNER)));
         self.members.clear();
         self.members.extend(ids(Roles::REPLICA).chain(ids(Roles::LEARNER)));
+        self.departed = was_listed && !self.lists(me);
         for (identity, name) in met {
             // A process that was taken for a member stays one until the group has removed it: its vote may be needed for that.
             if first || self.listed.contains(&identity) {
@@ -145,17 +150,19 @@ impl Roster {
 
     /// Finds out what is to change about the group in force, by the newest view and by what is known of the dead; without a view that is left to others. Of a process that is
     /// connected, or was, `given_up` says whether it is gone for certain or has been out of reach for too long.
-    pub fn follow(&mut self, group: &Group, given_up: impl Fn(ProcessId) -> Option<bool>) {
+    pub fn follow(&mut self, me: ProcessId, group: &Group, given_up: impl Fn(ProcessId) -> Option<bool>) {
         if self.view == ViewNumber(0) {
             return;
         }
-        let Roster { view, members, unmet, adding, removing, .. } = self;
+        let Roster { view, departed, members, unmet, adding, removing, .. } = self;
         adding.clear();
         removing.clear();
         if *view >= group.view() {
             let is_gone = |id: &ProcessId| is_gone(*id, unmet, &given_up);
             adding.extend(members.iter().filter(|id| !group.contains(**id) && !group.has_removed(**id) && !is_gone(id)));
             removing.extend(group.members().iter().filter(|id| !members.contains(id) || is_gone(id)));
+        } else if *departed && group.contains(me) {
+            removing.push(me);
         }
     }
 
@@ -174,15 +181,16 @@ impl Roster {
         Some(report)
     }
 
-    /// The next group that is wished for and differs by one process: by one that goes, or by one that comes and is `ready`. Wishes that this group meets are forgotten.
+    /// The next group that is wished for and differs by one process: by one that goes, or by one that comes and is `ready`; as of the newest view. Wishes that this group meets are forgotten.
     pub fn next_group(&mut self, group: &Group, ready: impl Fn(ProcessId) -> bool) -> Option<Group> {
         self.adding.retain(|id| !group.contains(*id) && !group.has_removed(*id));
         self.removing.retain(|id| group.contains(*id) && group.members().len() > 1);
-        match (self.removing.first(), self.adding.iter().find(|id| ready(**id))) {
+        let next = match (self.removing.first(), self.adding.iter().find(|id| ready(**id))) {
             (Some(id), _) => group.without(*id),
             (None, Some(id)) => group.with(*id),
             (None, None) => None,
-        }
+        };
+        next.map(|next| next.as_of(self.view.max(group.view())))
     }
 }
 
@@ -213,14 +221,14 @@ mod tests {
     #[test]
     fn a_group_changes_by_one_process_and_the_gone_go_before_others_come() {
         let mut roster = of(&[0, 1, 3, 4]);
-        roster.follow(&group(&[0, 1, 2]), |n| Some(n == id(4)));
+        roster.follow(id(0), &group(&[0, 1, 2]), |n| Some(n == id(4)));
         assert_eq!((&roster.adding[..], &roster.removing[..]), (&[id(3)][..], &[id(2)][..]), "whoever is given up does not come");
         let next = roster.next_group(&group(&[0, 1, 2]), |_| true).expect("one goes");
         assert_eq!(next.members(), [id(0), id(1)]);
         assert_eq!(roster.next_group(&next, |_| false), None, "nobody is ready, and who has gone is not wished away again");
         assert_eq!(roster.next_group(&next, |_| true).expect("one comes").members(), [id(0), id(1), id(3)]);
         let newer = group(&[0, 1, 2]).as_of(ViewNumber(4));
-        roster.follow(&newer, |_| Some(false));
+        roster.follow(id(0), &newer, |_| Some(false));
         assert!(!roster.has_wishes(), "a newer view may have asked for that group");
     }
 
@@ -239,14 +247,14 @@ mod tests {
         let mut roster = of(&[0, 1]);
         let unmet = |roster: &mut Roster, now| roster.mind_unmet(Time(now), 100, Mark::MuGivenUp, |n| n == id(0));
         unmet(&mut roster, 0);
-        roster.follow(&group(&[0, 1]), |n| (n == id(0)).then_some(false));
+        roster.follow(id(0), &group(&[0, 1]), |n| (n == id(0)).then_some(false));
         assert!(!roster.has_wishes());
         roster.discount(50, Time(100));
         unmet(&mut roster, 150);
-        roster.follow(&group(&[0, 1]), |n| (n == id(0)).then_some(false));
+        roster.follow(id(0), &group(&[0, 1]), |n| (n == id(0)).then_some(false));
         assert!(!roster.has_wishes(), "a stall is no patience");
         unmet(&mut roster, 151);
-        roster.follow(&group(&[0, 1]), |n| (n == id(0)).then_some(false));
+        roster.follow(id(0), &group(&[0, 1]), |n| (n == id(0)).then_some(false));
         assert_eq!(roster.removing, [id(1)]);
     }
 }

@@ -16,7 +16,7 @@ use crate::replica::roster::Report;
 impl Apus {
     /// A view has been decided. The replicas of the first view found the group.
     pub(super) fn take_view(&mut self, view: &View) {
-        if !self.roster.take(view, self.peers.iter_mut().map(|p| (p.identity, &mut p.process))) {
+        if !self.roster.take(view, self.me, self.peers.iter_mut().map(|p| (p.identity, &mut p.process))) {
             return;
         }
         // A process that has promised or learned anything before it heard of that view was found first by another founder: it is a newcomer.
@@ -43,7 +43,7 @@ impl Apus {
     /// What is to change about the group, by the newest view and by what is known of the dead.
     pub(super) fn follow_roster(&mut self) {
         if let Some(group) = self.log.group() {
-            self.roster.follow(group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));
+            self.roster.follow(self.me, group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));
         }
     }
 
@@ -72,7 +72,7 @@ impl Apus {
         let is_level = |id: ProcessId| reign.followers.iter().any(|f| f.process == id && f.held().is_some_and(|held| held >= committed));
         let Some(next) = self.roster.next_group(group, |id| is_level(id) && is_kept(id)) else { return };
         if next.members().len() > group.members().len() { Mark::ApusGrows } else { Mark::ApusShrinks }.reach();
-        reign.propose_group(&next.as_of(self.roster.view().max(group.view())));
+        reign.propose_group(&next);
     }
 
     /// Sees whether this process belongs to the group that is committed, and stops leading once it does not.

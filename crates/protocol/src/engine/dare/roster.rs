@@ -16,7 +16,7 @@ use crate::replica::roster::Report;
 impl Dare {
     /// A view has been decided. The replicas of the first view found the group.
     pub(super) fn take_view(&mut self, view: &View) {
-        if !self.roster.take(view, std::iter::empty()) {
+        if !self.roster.take(view, self.me, std::iter::empty()) {
             return;
         }
         // A process that has voted, supported or learned before it heard of that view was found first by another founder: it is a newcomer.
@@ -32,7 +32,7 @@ impl Dare {
     /// What is to change about the group, by the newest view and by what is known of the dead.
     pub(super) fn follow_roster(&mut self) {
         let Some(group) = self.log.group().filter(|_| self.roster.view() > ViewNumber(0)) else { return };
-        self.roster.follow(group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));
+        self.roster.follow(self.me, group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));
         if let Some(slow) = self.laggard() {
             self.roster.remove(slow);
         }
@@ -77,7 +77,7 @@ impl Dare {
         let is_level = |id: ProcessId| reign.followers.iter().any(|f| f.process == id && f.held().is_some_and(|held| held >= committed));
         let Some(next) = self.roster.next_group(group, is_level) else { return };
         if next.members().len() > group.members().len() { Mark::DareGrows } else { Mark::DareShrinks }.reach();
-        reign.propose_group(&next.as_of(self.roster.view().max(group.view())));
+        reign.propose_group(&next);
     }
 
     /// Sees whether this process belongs to the group that is committed, and stops leading once it does not.

@@ -20,7 +20,7 @@ impl Mu {
     /// A view has been decided. Numbers may skip; what is not newer is ignored. The replicas of the first view found the group; later views replace
     /// whatever was wished for by [`add`](Self::add) and [`remove`](Self::remove).
     pub fn handle_view(&mut self, view: &View) {
-        if !self.roster.take(view, self.peers.iter_mut().map(|p| (p.identity, &mut p.process))) {
+        if !self.roster.take(view, self.me, self.peers.iter_mut().map(|p| (p.identity, &mut p.process))) {
             return;
         }
         // A process that has promised or accepted anything, or been taught, before it heard of that view was found first by another founder: it is taught, as a
@@ -55,7 +55,7 @@ impl Mu {
     /// What is to change about the group, by the newest view and by what is known of the dead.
     pub(super) fn follow_roster(&mut self) {
         if let Some(group) = self.log.group() {
-            self.roster.follow(group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));
+            self.roster.follow(self.me, group, |id| latest(&self.peers, id).map(|p| p.watch.patience.is_over()));
         }
     }
 
@@ -101,7 +101,7 @@ impl Mu {
         }
         if let Some(next) = next {
             if next.members().len() > group.members().len() { Mark::MuGrows } else { Mark::MuShrinks }.reach();
-            reign.propose_group(&next.as_of(self.roster.view()));
+            reign.propose_group(&next);
         }
     }
 

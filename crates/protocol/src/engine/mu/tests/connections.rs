@@ -326,6 +326,40 @@ fn of_those_taken_in_who_have_not_heard_that_they_belong_one_leads_when_nobody_e
     assert!(c.leads(1) && !c.leads(2), "the lower id leads, and stays");
 }
 
+/// A process that leaves hears of the view that goes on without it and of none after that. If it leads by then a group of a later view, it is still the one to take itself out: the
+/// others follow it, and have no majority when it has ended.
+#[test]
+fn a_leader_that_has_left_takes_itself_out_of_a_group_of_a_later_view() {
+    let mut c = Cluster::<false>::new(3, tiny());
+    c.until_led_by(0);
+    c.write_through(0);
+    let view = |number, members: &[usize]| View {
+        number: ViewNumber(number),
+        lease_ns: 1,
+        fence_ns: 1,
+        compatible: false,
+        level: 1,
+        members: members.iter().map(|n| Member::new(id(*n), Roles::REPLICA)).collect(),
+        departed: Vec::new(),
+    };
+    c.nodes.iter_mut().for_each(|n| n.engine.handle_view(&view(2, &[0, 1, 2])));
+    c.nodes[1].engine.handle_view(&view(3, &[0, 2]));
+    let group = |c: &Cluster<false>, n: usize| c.nodes[n].engine.log.committed_group().map(|(_, g)| g.members().to_vec());
+    // 0 leaves right after, and takes itself out first, since groups change by one process at a time.
+    for n in [0, 2] {
+        c.nodes[n].engine.handle_view(&view(4, &[2]));
+    }
+    c.until("0 is out of the group", |c| group(c, 1) == Some(vec![id(1), id(2)]));
+    assert_eq!(c.nodes[1].engine.view(), ViewNumber(3));
+    c.until_led_by(1);
+    c.kill(0);
+    c.until("1 is not needed any more", |c| !c.nodes[1].engine.is_needed());
+    c.kill(1);
+    c.until_led_by(2);
+    c.write_through(2);
+    assert_eq!(group(&c, 2), Some(vec![id(2)]));
+}
+
 /// A group of one has a majority before any other process has answered, and all that it knows ends with the reign but the number by which it was outbid.
 #[test]
 fn a_leader_that_is_a_majority_alone_is_outbid_once_by_a_process_outside_its_group() {
