@@ -37,7 +37,12 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
                     member.core.leave(member.now, &mut member.fabric);
                     self.agent.take_membership_events();
                 }
-                LeavingStep::End => return host.member.excluded,
+                LeavingStep::End => {
+                    if host.member.core.view().is_some() && host.engine.is_needed() {
+                        tracing::warn!("ends while the others still need its vote: they may serve nobody until it is started again");
+                    }
+                    return host.member.excluded;
+                }
             }
         }
     }
