@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use martlet_cluster::fail::{Fail, Outcome};
-use martlet_fabric::{Fabric, Incarnation, LocalRegion, NodeId, PeerEvent, PeerId, RegionName, ring};
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_fabric::{Fabric, Incarnation, LocalRegion, NodeId, PeerEvent, PeerId, ring};
 use martlet_node::config::DurabilityKind;
+use martlet_node::sched::OnCore;
 use martlet_node::wal::format::Owner;
 use martlet_node::wal::{self, Pace, Style, Wal};
 use martlet_node::{clock, sched};
@@ -20,9 +21,14 @@ use martlet_protocol::replica::journal::SnapshotStep;
 use martlet_protocol::replica::{Durability, Execution, Settings, Standing, StateMachine, UnreadablePart};
 
 use super::endpoint::{self, Endpoint, Place};
+use super::lane_reader::{RAW_LANE, RAW_LANE_BYTES};
+use super::raise::Raise;
+use crate::report::placement::two_cores;
 
-/// Replicas of the group.
+/// Replicas of the group, where nothing else is said.
 pub const NODES: u16 = 3;
+/// The one that is to lead.
+const MEASURED: NodeId = NodeId(0);
 /// How long things may take that have no reason to take long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -72,8 +78,8 @@ pub trait Alone: Durable {
     /// Usual settings, with chance of its own. Engines without a journal know durability in memory only.
     fn settings(secret: u64, durability: DurabilityKind) -> Self::Config;
 
-    /// The engine of one of the [`NODES`] that everything begins with.
-    fn founding(node: u16, config: Self::Config) -> Self;
+    /// The engine of one of the `nodes` that everything begins with.
+    fn founding(node: u16, nodes: u16, config: Self::Config) -> Self;
 
     /// Takes what it has to write to its log on disk, and tells it what is stable.
     #[inline]
@@ -143,8 +149,8 @@ impl Alone for Mu {
         config
     }
 
-    fn founding(node: u16, config: mu::Config) -> Mu {
-        Mu::new(process(node), config, Some(Group::new((0..NODES).map(process).collect())))
+    fn founding(node: u16, nodes: u16, config: mu::Config) -> Mu {
+        Mu::new(process(node), config, Some(Group::new((0..nodes).map(process).collect())))
     }
 }
 
@@ -159,8 +165,8 @@ impl Alone for Dare {
         dare::Config { shared: unexecuted(), ..dare::Config::default() }
     }
 
-    fn founding(node: u16, config: dare::Config) -> Dare {
-        Dare::new(process(node), config, Some(Group::new((0..NODES).map(process).collect())))
+    fn founding(node: u16, nodes: u16, config: dare::Config) -> Dare {
+        Dare::new(process(node), config, Some(Group::new((0..nodes).map(process).collect())))
     }
 }
 
@@ -173,19 +179,21 @@ impl Alone for Apus {
 
     fn settings(secret: u64, durability: DurabilityKind) -> apus::Config {
         let durability = durability.meaning();
-        // Nothing is executed, before or after.
-        let config = apus::Config { execution: Execution::Speculative, secret, durability, ..apus::Config::default() };
+        let mut config = apus::Config { shared: unexecuted(), secret, durability, ..apus::Config::default() };
         // So does a reign of this one, and each promise.
-        match durability {
-            Durability::Memory => config,
-            _ => apus::Config { heartbeat_interval_ns: 20_000_000, stall_ns: 10_000_000, election_ns: 80_000_000, ..config },
+        if durability != Durability::Memory {
+            (config.shared.heartbeat_interval_ns, config.shared.stall_ns, config.election_ns) = (20_000_000, 10_000_000, 80_000_000);
         }
+        config
     }
 
-    fn founding(node: u16, config: apus::Config) -> Apus {
-        Apus::new(process(node), config, Some(Group::new((0..NODES).map(process).collect())))
+    fn founding(node: u16, nodes: u16, config: apus::Config) -> Apus {
+        Apus::new(process(node), config, Some(Group::new((0..nodes).map(process).collect())))
     }
 }
+
+/// The engine whose replication DARE's authors model.
+pub type Modelled = Dare;
 
 #[inline]
 fn take(engine: &mut impl Durable, wal: &mut Wal) {
@@ -209,20 +217,15 @@ impl Alone for PrimaryBackup {
         primary_backup::Config { secret, ..primary_backup::Config::default() }
     }
 
-    fn founding(node: u16, config: primary_backup::Config) -> PrimaryBackup {
+    fn founding(node: u16, nodes: u16, config: primary_backup::Config) -> PrimaryBackup {
         let member = |node| Member::new(process(node), Roles::REPLICA);
-        let members = (0..NODES).map(member).collect();
+        let members = (0..nodes).map(member).collect();
         let (lease_ns, fence_ns) = (u64::MAX, u64::MAX);
         let mut engine = PrimaryBackup::new(process(node), config);
         engine.handle_view(&View { number: VIEW, lease_ns, fence_ns, compatible: false, level: 1, members, departed: Vec::new() });
         engine
     }
 }
-
-/// A lane for raw writes, which no engine looks at.
-pub const RAW_LANE: RegionName = RegionName(200);
-/// Its bytes.
-pub const RAW_LANE_BYTES: usize = 256 << 10;
 
 /// One replica, on an endpoint of its own.
 pub struct Replica<F, E> {
@@ -235,8 +238,8 @@ pub struct Replica<F, E> {
 }
 
 impl<F: Endpoint, E: Alone> Replica<F, E> {
-    /// Starts one of the [`NODES`]. `data`: what it acknowledges has that durability, on a disk there.
-    pub fn start(place: &Place, node: u16, data: (DurabilityKind, &Path)) -> Outcome<Replica<F, E>> {
+    /// Starts one of the `nodes`. `data`: what it acknowledges has that durability, on a disk there.
+    pub fn start(place: &Place, node: u16, nodes: u16, data: (DurabilityKind, &Path)) -> Outcome<Replica<F, E>> {
         let (durability, path) = data;
         let config = E::settings(fastrand::u64(..), durability);
         let disk = if durability == DurabilityKind::Memory { None } else { Some(Disk::start(path, node)?) };
@@ -248,8 +251,8 @@ impl<F: Endpoint, E: Alone> Replica<F, E> {
         let signs = fabric.memory(LocalRegion::Public(LIFE)).expect("every process offers signs of life");
         (0..MAX_WATCHERS).for_each(|watcher| signs[life::death(0, watcher)].store(life::WAITERS | 1, Ordering::Relaxed));
         signs[life::THREADS].store(life::counting(0, 0), Ordering::Release);
-        (0..NODES).filter(|other| *other != node).for_each(|other| fabric.connect(place, other));
-        Ok(Replica { engine: E::founding(node, config), fabric, machine: Idle::default(), peers: Vec::new(), disk })
+        (0..nodes).filter(|other| *other != node).for_each(|other| fabric.connect(place, other));
+        Ok(Replica { engine: E::founding(node, nodes, config), fabric, machine: Idle::default(), peers: Vec::new(), disk })
     }
 
     /// Everything that is due: who came and went, the engine, the consequences.
@@ -269,7 +272,10 @@ impl<F: Endpoint, E: Alone> Replica<F, E> {
                     self.engine.handle_peer_up(peer, process, &mut self.fabric);
                     self.peers.push(peer);
                 }
-                PeerEvent::Gone { peer, certain } => self.engine.handle_peer_gone(peer, certain),
+                PeerEvent::Gone { peer, certain } => {
+                    self.engine.handle_peer_gone(peer, certain);
+                    self.peers.retain(|known| *known != peer);
+                }
             }
         }
     }
@@ -298,6 +304,27 @@ impl<F: Endpoint, E: Alone> Replica<F, E> {
         Ok(())
     }
 
+    /// Replies to one request, which `proposes` so many bytes, or reads, and executes nothing: how long it took until the reply was released, in nanoseconds.
+    /// `None`: the lead was lost on the way.
+    pub fn reply(&mut self, proposes: Option<&[u8]>) -> Outcome<Option<u64>> {
+        // Between two requests, so that it is not in the way of one: beats, and whatever else is due.
+        self.turn();
+        self.until("it leads, and has room", |leader| leader.engine.has_room(proposes.map_or(0, <[u8]>::len)))?;
+        let reign = self.engine.reign();
+        let start = clock::now();
+        let ticket = self.engine.ticket();
+        if let Some(effects) = proposes {
+            self.engine.propose(effects).map_err(Fail::failed)?;
+        }
+        self.engine.post(start, &mut self.fabric, &mut self.machine);
+        self.conclude(start);
+        while self.engine.released() < ticket && self.engine.reign() == reign {
+            self.turn();
+        }
+        let took = clock::now().since(start);
+        Ok((self.engine.reign() == reign).then_some(took))
+    }
+
     /// Takes turns until it leads and is connected with `peers` others.
     pub fn until_it_leads(&mut self, peers: usize) -> Outcome {
         self.until("it leads", |leader| leader.engine.standing() == Standing::Primary)?;
@@ -305,8 +332,32 @@ impl<F: Endpoint, E: Alone> Replica<F, E> {
     }
 }
 
+/// Runs `act` with one of `nodes` replicas, which leads, and gets the lead back when it has lost it; the others take their turns on another core, where there
+/// is one. `besides`: what each of these does after every turn.
+pub fn among<F: Endpoint, E: Alone + Send, T>(
+    place: &Place,
+    nodes: u16,
+    data: (DurabilityKind, &Path),
+    besides: impl FnMut(usize, &Replica<F, E>) + Send,
+    act: impl FnOnce(Replica<F, E>) -> Outcome<T>,
+) -> Outcome<T> {
+    let cores = two_cores();
+    let _here = cores.map(|(here, _)| OnCore::enter(here)).transpose().context("cannot bind the measuring thread")?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // The followers end with us, however we end.
+        let _stop = Raise(&stop);
+        let followers = (1..nodes).map(|node| Replica::<F, E>::start(place, node, nodes, data)).collect::<Outcome<Vec<_>>>()?;
+        let stopped = &stop;
+        scope.spawn(move || follow(followers, cores.map(|(_, there)| there), stopped, besides));
+        let mut replica = Replica::<F, E>::start(place, 0, nodes, data)?;
+        replica.until_it_leads(usize::from(nodes) - 1)?;
+        act(replica)
+    })
+}
+
 /// The followers' thread: their turns, one after the other, until it is told to stop. `besides`: what each does after every turn.
-pub fn follow<F: Endpoint, E: Alone>(
+fn follow<F: Endpoint, E: Alone>(
     mut followers: Vec<Replica<F, E>>,
     core: Option<u16>,
     stop: &AtomicBool,
@@ -319,6 +370,11 @@ pub fn follow<F: Endpoint, E: Alone>(
     while !stop.load(Ordering::Relaxed) {
         for (nth, follower) in followers.iter_mut().enumerate() {
             follower.turn();
+            // Those that are there first may have elected one of them, or do so when the measuring thread has been stalled.
+            if E::TRAITS.elects() && !E::TRAITS.prefers_lowest && follower.engine.standing() == Standing::Primary {
+                // Where that cannot be just now, it can be in a later turn.
+                let _ = follower.engine.hand_over(Some(MEASURED));
+            }
             besides(nth, follower);
         }
         if core.is_none() {

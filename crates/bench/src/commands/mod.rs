@@ -8,6 +8,7 @@ mod fabric;
 mod failover;
 mod fide;
 mod kv;
+mod lane_reader;
 mod raise;
 mod redis_server;
 mod replicate;

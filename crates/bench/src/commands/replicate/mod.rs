@@ -5,7 +5,6 @@ mod pipeline;
 mod raw;
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 
 use clap::{Args, ValueEnum};
 use martlet_cluster::directory::FabricFlags;
@@ -16,15 +15,13 @@ use martlet_cluster::scratch::Scratch;
 use martlet_fabric::with_fabric;
 use martlet_node::clock;
 use martlet_node::config::{DurabilityKind, EngineKind};
-use martlet_node::sched::OnCore;
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::engine::Traits;
 use martlet_protocol::with_engine;
 
-use super::alone::{Alone, NODES, Replica, follow};
+use super::alone::{self, Alone, NODES, Replica};
 use super::endpoint::{Endpoint, Place};
-use super::raise::Raise;
-use crate::report::placement::two_cores;
+use super::lane_reader::{Assignment, Reader};
 use crate::report::plot::{Axis, Plot, Series};
 use crate::report::{Figure, Report, Unit};
 
@@ -113,26 +110,15 @@ fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, re
         return Err(Fail::usage(why));
     }
     let samples = u64::from(arguments.samples);
-    let cores = two_cores();
-    let _here = cores.map(|(here, _)| OnCore::enter(here)).transpose().context("cannot bind the measuring thread")?;
     let scratch = Scratch::new("bench-replicate").context("cannot make a temporary directory")?;
     let data = (arguments.durability, scratch.path());
-    let (stop, assignment) = (AtomicBool::new(false), raw::Assignment::default());
-    std::thread::scope(|scope| {
-        // The followers end with us, however we end.
-        let _stop = Raise(&stop);
-        let followers = vec![Replica::<F, E>::start(place, 1, data)?, Replica::start(place, 2, data)?];
-        let stopped = &stop;
-        let assigned = &assignment;
-        scope.spawn(move || {
-            let mut readers = followers.iter().map(|_| raw::Reader::default()).collect::<Vec<_>>();
-            follow(followers, cores.map(|(_, there)| there), stopped, |nth, follower| {
-                // The first that it is connected with is not always the leader: it looks at the lanes of both.
-                follower.peers.iter().for_each(|peer| readers[nth].read(assigned, &follower.fabric, *peer));
-            });
-        });
-        let mut replica = Replica::<F, E>::start(place, 0, data)?;
-        replica.until_it_leads(usize::from(NODES) - 1)?;
+    let assignment = Assignment::default();
+    let mut readers: Vec<Reader> = (1..NODES).map(|_| Reader::default()).collect();
+    // The first that a follower is connected with is not always the leader: it looks at the lanes of both.
+    let reads = |nth: usize, follower: &Replica<F, E>| {
+        follower.peers.iter().for_each(|peer| readers[nth].read(&assignment, &follower.fabric, *peer));
+    };
+    alone::among(place, NODES, data, reads, |replica| {
         let mut leader = Leader { replica, lost: 0, assignment: &assignment, series: 0 };
         let shows = |shown| arguments.figure.is_none_or(|figure| figure == shown);
         let mut plots = Vec::new();
@@ -154,7 +140,7 @@ struct Leader<'a, F, E> {
     /// How often the lead was lost in the middle of a sample.
     lost: u64,
     /// Which raw writes the followers are to read.
-    assignment: &'a raw::Assignment,
+    assignment: &'a Assignment,
     /// The number of the last series of raw writes.
     series: u64,
 }
