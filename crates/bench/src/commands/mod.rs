@@ -9,6 +9,8 @@ mod failover;
 mod fide;
 mod kv;
 mod lane_reader;
+pub mod model;
+mod operations;
 mod raise;
 mod redis_server;
 mod replicate;

@@ -56,6 +56,7 @@ enum Command {
     Node(node::Arguments),
     Run(run::Arguments),
     Bench(martlet_bench::Arguments),
+    Model(martlet_bench::commands::model::Arguments),
     Plan(plan::Arguments),
     #[command(subcommand)]
     Warden(warden::Command),
@@ -140,6 +141,7 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Top(arguments) => top::run(&arguments, format),
         Command::Metrics(arguments) => metrics::run(&arguments, format),
         Command::Bench(arguments) => martlet_bench::run(&arguments, format),
+        Command::Model(arguments) => martlet_bench::commands::model::run(&arguments, format),
         Command::Plan(arguments) => plan::run(&arguments, format),
         Command::Warden(command) => warden::run(&command, format),
         Command::Doctor(arguments) => doctor::run(&arguments, format),

@@ -1,0 +1,369 @@
+//! `martlet model latency`: LogGP's parameters of the fabric in use, and the latency of requests that they predict, beside the measured one (DARE sections 2.3
+//! and 3.3.3).
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use martlet_cluster::directory::{FabricFlags, FabricPlan};
+use martlet_cluster::fail::{Fail, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::number::number;
+use martlet_cluster::output::{Format, Table};
+use martlet_fabric::with_fabric;
+use martlet_node::config::DurabilityKind;
+use serde_json::json;
+
+use super::super::alone::{self, Alone as _, Modelled};
+use super::super::endpoint::{Endpoint, Place};
+use super::super::operations::{self, Kind, Samples};
+use crate::model::loggp::{Group, Network, Operation, Operations, PAPER, Point, determination, fit};
+use crate::report::plot::{Axis, Plot, Series};
+
+/// LogGP's parameters of the fabric in use, fitted, and the latency of requests that they predict, beside the measured one (DARE, Table 1, Figure 1 and section
+/// 3.3.3).
+///
+/// Writes, reads and datagrams between endpoints of this process are timed by size; every other size is fitted, and the rest says how good the fit is. Then a
+/// leader of the engine dare replies to requests without clients, and each reply's median stands beside two forms of the model. In the paper's the issue of one
+/// operation overlaps with the way of another, and it is a lower bound. In the other one operation begins when the one before is done, as stores and loads of
+/// one core do. To either comes what the program itself takes, which is fitted once for writes and once for reads, at 64 B in the smallest group.
+///
+/// Example: martlet model latency --servers 3,5,7 --plot operations.svg
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// How many samples of each size.
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = number::<u32>(50..=1_000_000))]
+    samples: u32,
+    /// Sizes of groups, separated by commas.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "3,5", value_parser = number::<u16>(3..=7))]
+    servers: Vec<u16>,
+    /// Draw the operations into this file too, as SVG.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Draw the requests into this file too, as SVG.
+    #[arg(long, value_name = "FILE")]
+    plot_requests: Option<PathBuf>,
+    #[command(flatten)]
+    fabric: FabricFlags,
+}
+
+/// From here on the gap is another one: the paper's MTU, and a page of memory.
+const M: f64 = 4096.0;
+/// Sizes of operations; the first and every other one are fitted.
+const SIZES: [usize; 13] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768];
+/// Sizes of proposals.
+const REQUESTS: [usize; 5] = [16, 64, 256, 1024, 2048];
+/// The size at which is fitted what the program itself takes.
+const FITTED_AT: usize = 64;
+/// A follower's tail pointer and commit pointer, which are written at once.
+const POINTER_BYTES: f64 = 16.0;
+
+/// A fitted kind of operation.
+struct Fitted {
+    kind: Kind,
+    points: Vec<Point>,
+    operation: Operation,
+    collect: f64,
+}
+
+impl Fitted {
+    fn predicts(&self, bytes: f64) -> f64 {
+        match self.kind {
+            Kind::Datagram => self.operation.datagram(bytes, M),
+            Kind::Write | Kind::Read => self.operation.access(bytes, M, self.collect),
+        }
+    }
+
+    /// Measured and predicted, of the sizes that were not fitted.
+    fn held_out(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.points.iter().skip(1).step_by(2).map(|point| (point.whole, self.predicts(point.bytes)))
+    }
+
+    fn determination(&self) -> f64 {
+        determination(&self.points.iter().map(|point| (point.whole, self.predicts(point.bytes))).collect::<Vec<_>>())
+    }
+
+    fn worst_held_out(&self) -> f64 {
+        self.held_out().map(|(measured, predicted)| (predicted / measured - 1.0).abs()).fold(0.0, f64::max)
+    }
+}
+
+/// A request that the leader replied to.
+struct Request {
+    group: Group,
+    /// Bytes of a proposal; 0: it reads.
+    bytes: usize,
+    /// The median until its reply was released, in nanoseconds.
+    measured: f64,
+    /// How many one-sided operations it took.
+    operations: u16,
+}
+
+/// A form of the model, and what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// The paper's bound: issuing and travelling overlap.
+    Overlapping,
+    /// One operation after the other.
+    InTurn,
+}
+
+impl Form {
+    const ALL: [Form; 2] = [Form::Overlapping, Form::InTurn];
+
+    fn name(self) -> &'static str {
+        match self {
+            Form::Overlapping => "overlapping, as in the paper",
+            Form::InTurn => "one after the other",
+        }
+    }
+
+    fn of(self, network: &Network, request: &Request) -> f64 {
+        let (group, bytes) = (request.group, request.bytes);
+        match (self, bytes) {
+            (Form::Overlapping, 0) => network.read_bound(group),
+            (Form::InTurn, 0) => network.read_in_turn(group),
+            (Form::Overlapping, _) => network.write_bound(group, bytes as f64),
+            (Form::InTurn, _) => network.write_in_turn(group, Modelled::record_bytes(bytes) as f64, POINTER_BYTES),
+        }
+    }
+}
+
+pub fn run(arguments: &Arguments, format: Format, interrupt: &Interrupt) -> Outcome {
+    let plan = arguments.fabric.plan(None)?;
+    let mut groups = arguments.servers.clone();
+    groups.sort_unstable();
+    groups.dedup();
+    let fitted = with_fabric!(plan.kind, F => time::<F>(&plan, arguments.samples, interrupt))?;
+    let [write, read, datagram] = &fitted[..] else { unreachable!("one of each kind") };
+    let of = |fitted: &Fitted| Operations { short: None, long: fitted.operation };
+    let network = Network { read: of(read), write: of(write), datagram: of(datagram), collect: (write.collect + read.collect) / 2.0, m: M };
+    say_parameters(&fitted, &plan, format);
+    let plot = draw_operations(&fitted);
+    save(&plot, arguments.plot.as_deref(), format)?;
+    let mut requests = Vec::new();
+    for servers in groups {
+        with_fabric!(plan.kind, F => reply::<F>(&plan, Group(servers), arguments.samples, &mut requests, interrupt))?;
+    }
+    say_requests(&network, &requests, format);
+    let plot = draw_requests(&network, &requests);
+    save(&plot, arguments.plot_requests.as_deref(), format)
+}
+
+fn save(plot: &Plot, file: Option<&Path>, format: Format) -> Outcome {
+    if let Some(file) = file {
+        plot.save(file)?;
+    }
+    format.say(format_args!("\n{}", plot.text()));
+    Ok(())
+}
+
+/// Times and fits each kind of operation.
+fn time<F: Endpoint>(plan: &FabricPlan, samples: u32, interrupt: &Interrupt) -> Outcome<Vec<Fitted>> {
+    let place = Place::new("model-latency", plan, 2)?;
+    operations::among::<F, _>(&place, 1, |prober| {
+        let mut fitted = Vec::new();
+        for kind in Kind::ALL {
+            let mut points = Vec::new();
+            for bytes in SIZES.into_iter().filter(|bytes| *bytes <= kind.most_bytes()) {
+                interrupt.check()?;
+                let timing = prober.time(kind, bytes, samples)?;
+                let (issue, whole, collect) = (timing.issue.median(), timing.whole.median(), timing.collect.median());
+                points.push(Point { bytes: bytes as f64, issue, whole, collect });
+            }
+            let half: Vec<Point> = points.iter().copied().step_by(2).collect();
+            let (operation, collect) = fit(&half, M, kind == Kind::Datagram)
+                .ok_or_else(|| Fail::failed(format_args!("{}s took no time that could be measured", kind.name())))?;
+            fitted.push(Fitted { kind, points, operation, collect });
+        }
+        Ok(fitted)
+    })
+}
+
+/// Has a leader reply to requests in a group of that size.
+fn reply<F: Endpoint>(plan: &FabricPlan, group: Group, samples: u32, requests: &mut Vec<Request>, interrupt: &Interrupt) -> Outcome {
+    let place = Place::new(&format!("model-latency-{}", group.0), plan, group.0)?;
+    let data = (DurabilityKind::Memory, Path::new(""));
+    alone::among::<F, Modelled, _>(
+        &place,
+        group.0,
+        data,
+        |_, _| {},
+        |mut leader| {
+            for bytes in [0].into_iter().chain(REQUESTS) {
+                interrupt.check()?;
+                let effects = vec![9u8; bytes];
+                let proposes = (bytes > 0).then_some(&effects[..]);
+                let mut taken = Samples::default();
+                for sample in 0..samples + samples / 10 {
+                    match leader.reply(proposes)? {
+                        Some(ns) if sample >= samples / 10 => taken.0.push(ns as f64),
+                        // The first tenth warms the caches; and where the lead was lost, that was no reply.
+                        _ => {}
+                    }
+                }
+                // A read looks at the term of each of the others; a write is an entry and the pointers to each.
+                let operations = (group.0 - 1) * if bytes == 0 { 1 } else { 2 };
+                requests.push(Request { group, bytes, measured: taken.median(), operations });
+            }
+            Ok(())
+        },
+    )
+}
+
+fn say_parameters(fitted: &[Fitted], plan: &FabricPlan, format: Format) {
+    let mut table = Table::new(["operation", "o, ns", "L, ns", "G, ns/KiB", "Gm, ns/KiB", "op, ns", "R2", "worst error, sizes not fitted"]);
+    for of in fitted {
+        let Operation { overhead, latency, gap, long_gap } = of.operation;
+        let (r2, worst) = (of.determination(), of.worst_held_out());
+        table.row([
+            format!("{}, here", of.kind.name()),
+            format!("{overhead:.0}"),
+            format!("{latency:.0}"),
+            format!("{:.0}", gap * 1024.0),
+            format!("{:.0}", long_gap * 1024.0),
+            format!("{:.0}", of.collect),
+            format!("{r2:.4}"),
+            format!("{:.1} %", worst * 100.0),
+        ]);
+        format.object(|| {
+            let points: Vec<_> = of
+                .points
+                .iter()
+                .map(|p| json!({"bytes": p.bytes, "issue_ns": p.issue, "p50_ns": p.whole, "predicted_ns": of.predicts(p.bytes)}))
+                .collect();
+            json!({
+                "model": "latency", "operation": of.kind.name(), "fabric": plan.kind.to_string(), "o_ns": overhead, "l_ns": latency,
+                "g_ns_per_byte": gap, "gm_ns_per_byte": long_gap, "op_ns": of.collect, "r2": r2, "worst_error_held_out": worst, "points": points,
+            })
+        });
+    }
+    let short = |of: &Operations| of.short.map(|short| short.operation);
+    let of_paper = [
+        ("write", Some(PAPER.write.long)),
+        ("inline write", short(&PAPER.write)),
+        ("read", Some(PAPER.read.long)),
+        ("datagram", Some(PAPER.datagram.long)),
+        ("inline datagram", short(&PAPER.datagram)),
+    ];
+    for (name, operation) in of_paper.into_iter().filter_map(|(name, operation)| Some((name, operation?))) {
+        table.row([
+            format!("{name}, paper"),
+            format!("{:.0}", operation.overhead),
+            format!("{:.0}", operation.latency),
+            format!("{:.0}", operation.gap * 1024.0),
+            format!("{:.0}", operation.long_gap * 1024.0),
+            format!("{:.0}", PAPER.collect),
+            String::new(),
+            String::new(),
+        ]);
+    }
+    format.say(table);
+}
+
+/// The request at which is fitted what the program itself takes, of reads or of writes: in the smallest group.
+fn fitted_at(requests: &[Request], reads: bool) -> Option<usize> {
+    requests.iter().position(|request| request.bytes == if reads { 0 } else { FITTED_AT })
+}
+
+/// What the program itself takes, by a form.
+fn rest(form: Form, network: &Network, requests: &[Request], reads: bool) -> f64 {
+    fitted_at(requests, reads).map_or(0.0, |at| requests[at].measured - form.of(network, &requests[at]))
+}
+
+fn say_requests(network: &Network, requests: &[Request], format: Format) {
+    let rests = Form::ALL.map(|form| [false, true].map(|reads| rest(form, network, requests, reads)));
+    let mut worst = [0.0f64; 2];
+    let mut table = Table::new([
+        "request",
+        "servers",
+        "operations",
+        "p50, ns",
+        "overlapping, ns",
+        "and the rest",
+        "error",
+        "in turn, ns",
+        "and the rest",
+        "error",
+    ]);
+    for (number, request) in requests.iter().enumerate() {
+        let reads = request.bytes == 0;
+        let name = if reads { "read".to_owned() } else { format!("write of {} B", request.bytes) };
+        let said = Form::ALL.map(|form| form.of(network, request));
+        let whole = [0, 1].map(|form| said[form] + rests[form][usize::from(reads)]);
+        let error = whole.map(|predicted| predicted / request.measured - 1.0);
+        // What was fitted there says nothing.
+        let was_fitted = fitted_at(requests, reads) == Some(number);
+        if !was_fitted {
+            worst.iter_mut().zip(error).for_each(|(worst, error)| *worst = worst.max(error.abs()));
+        }
+        let percent = |error: f64| if was_fitted { "fitted".to_owned() } else { format!("{:+.1} %", error * 100.0) };
+        table.row([
+            name.clone(),
+            request.group.0.to_string(),
+            request.operations.to_string(),
+            format!("{:.0}", request.measured),
+            format!("{:.0}", said[0]),
+            format!("{:.0}", whole[0]),
+            percent(error[0]),
+            format!("{:.0}", said[1]),
+            format!("{:.0}", whole[1]),
+            percent(error[1]),
+        ]);
+        format.object(|| {
+            json!({
+                "model": "latency", "request": name, "servers": request.group.0, "operations": request.operations, "p50_ns": request.measured,
+                "bound_ns": said[0], "predicted_ns": whole[0], "in_turn_ns": said[1], "in_turn_predicted_ns": whole[1], "fitted": was_fitted,
+            })
+        });
+    }
+    format.say(format_args!("\nReplies of a leader, without clients:\n{table}"));
+    let better = usize::from(worst[1] < worst[0]);
+    let [write, read] = rests[better];
+    let text = format_args!(
+        "The program itself takes {write:.0} ns of a write and {read:.0} ns of a read.\nThe better form here: {}, wrong by {:.1} % at most where \
+         nothing was fitted (the other: {:.1} %).",
+        Form::ALL[better].name(),
+        worst[better] * 100.0,
+        worst[1 - better] * 100.0
+    );
+    format.print(text, || {
+        json!({
+            "model": "latency", "better_form": Form::ALL[better].name(), "worst_error": worst[better], "other_worst_error": worst[1 - better],
+            "program_write_ns": write, "program_read_ns": read,
+        })
+    });
+}
+
+/// Figure 1.
+fn draw_operations(fitted: &[Fitted]) -> Plot {
+    let mut plot = Plot::new("Operations by size, and the model (DARE, Figure 1)", Axis::log("bytes"), Axis::log("ns"));
+    for of in fitted {
+        let (mut measured, mut model) = (Series::line(of.kind.name()), Series::trace(format!("{}, model", of.kind.name())));
+        for point in &of.points {
+            measured.push(point.bytes, point.whole);
+            model.push(point.bytes, of.predicts(point.bytes));
+        }
+        plot = plot.with(measured).with(model);
+    }
+    plot
+}
+
+/// The model beside the measurement, as in Figure 8a, without clients.
+fn draw_requests(network: &Network, requests: &[Request]) -> Plot {
+    let mut plot = Plot::new("Writes by size, and the model (DARE, Figure 8a)", Axis::log("bytes"), Axis::log("ns"));
+    let mut groups: Vec<Group> = requests.iter().map(|request| request.group).collect();
+    groups.dedup();
+    for group in groups {
+        let mut measured = Series::line(format!("{} servers", group.0));
+        let mut forms = Form::ALL.map(|form| Series::trace(format!("{} servers, {}", group.0, form.name())));
+        for request in requests.iter().filter(|request| request.group == group && request.bytes > 0) {
+            measured.push(request.bytes as f64, request.measured);
+            for (form, series) in Form::ALL.into_iter().zip(&mut forms) {
+                series.push(request.bytes as f64, form.of(network, request) + rest(form, network, requests, false));
+            }
+        }
+        plot = plot.with(measured);
+        plot = forms.into_iter().fold(plot, Plot::with);
+    }
+    plot
+}

@@ -1,0 +1,36 @@
+//! `martlet model`: what DARE's models say of the machine at hand.
+
+mod latency;
+mod reliability;
+
+use clap::{Args, Subcommand};
+use martlet_cluster::fail::{Context as _, Outcome};
+use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::output::Format;
+
+/// What the models of DARE's paper say: of latency on this machine, and of reliability.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    model: Model,
+}
+
+#[derive(Debug, Subcommand)]
+enum Model {
+    Latency(latency::Arguments),
+    Reliability(reliability::Arguments),
+}
+
+/// Computes what the arguments name, from measurements of this machine where the model needs them.
+///
+/// # Errors
+/// When it cannot be measured, or an argument makes no sense.
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    match &arguments.model {
+        Model::Latency(arguments) => {
+            let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+            latency::run(arguments, format, &interrupt)
+        }
+        Model::Reliability(arguments) => reliability::run(arguments, format),
+    }
+}
