@@ -2,6 +2,7 @@
 
 mod active;
 mod alone;
+mod dare_figures;
 mod detect;
 mod endpoint;
 mod fabric;
@@ -42,6 +43,8 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Bench {
     Active(active::Arguments),
+    #[command(name = "dare")]
+    DareFigures(dare_figures::Arguments),
     Detect(detect::Arguments),
     Fabric(fabric::Arguments),
     Failover(failover::Arguments),
@@ -71,6 +74,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     }
     match &arguments.bench {
         Bench::Active(arguments) => active::run(arguments, &mut report, &interrupt)?,
+        Bench::DareFigures(arguments) => dare_figures::run(arguments, &mut report, &interrupt)?,
         Bench::Detect(arguments) => detect::run(arguments, &mut report, &interrupt)?,
         Bench::Fabric(arguments) => fabric::run(arguments, &mut report, &interrupt)?,
         Bench::Failover(arguments) => failover::run(arguments, &mut report, &interrupt)?,

@@ -2,6 +2,7 @@
 
 pub mod caller;
 pub mod clients;
+pub mod crowd;
 pub mod leftovers;
 pub mod redis;
 pub mod testbed;

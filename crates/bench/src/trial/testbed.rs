@@ -1,5 +1,6 @@
 //! A cluster of our own, made to be broken: its nodes are our children, its directory is temporary, and nothing of it outlives us.
 
+use std::collections::VecDeque;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
@@ -32,8 +33,8 @@ pub struct Testbed {
     directory: Directory,
     cluster: Cluster,
     nodes: Vec<Running>,
-    /// One that is none of the cluster's just now, and can become one.
-    spare: Option<NodeEntry>,
+    /// Those that are none of the cluster's just now, and can become so, the first that was set aside first.
+    spares: VecDeque<NodeEntry>,
     /// `None`: nobody looks on.
     observer: Option<Observer>,
     interrupt: Interrupt,
@@ -71,7 +72,7 @@ impl Testbed {
         let cluster = directory.create(&Plan { name: format!("{}-{}", plan.name, std::process::id()), ..plan.clone() })?;
         let observer = Observer::open(&cluster)?;
         let nodes = cluster.config().nodes.iter().map(|node| Running { number: node.number, process: None }).collect();
-        Ok(Testbed { scratch, directory, cluster, nodes, spare: None, observer: Some(observer), interrupt: interrupt.clone() })
+        Ok(Testbed { scratch, directory, cluster, nodes, spares: VecDeque::new(), observer: Some(observer), interrupt: interrupt.clone() })
     }
 
     /// The cluster.
@@ -98,13 +99,13 @@ impl Testbed {
         self.await_that(PATIENCE, &what, gone)?;
         self.directory.clear_data(number)?;
         self.cluster = self.directory.unlist_node(&self.cluster, number)?;
-        self.spare = Some(entry);
+        self.spares.push_back(entry);
         Ok(())
     }
 
-    /// Adds the node that was set aside, which begins with nothing. When this returns it holds the state.
+    /// Adds the node that was set aside first, which begins with nothing. When this returns it holds the state.
     pub fn take_in(&mut self) -> Outcome {
-        let entry = self.spare.take().ok_or_else(|| Fail::failed("no node has been set aside"))?;
+        let entry = self.spares.pop_front().ok_or_else(|| Fail::failed("no node has been set aside"))?;
         self.cluster = self.directory.list_node(&self.cluster, &entry)?;
         self.spawn(entry.number)?;
         self.await_whole().map(|_| ())

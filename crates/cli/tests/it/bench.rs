@@ -107,6 +107,47 @@ fn a_figure_of_the_paper_is_drawn() {
 }
 
 #[test]
+fn the_figures_of_dare() {
+    let few = ["--samples", "100", "--rounds", "1", "--intervals", "5"];
+    for (figure, clients, wanted) in [
+        ("8a", "1", &["dare: write of 64 B, 5 servers", "mu: read of 2048 B, 5 servers", "raw writes of 64 B to 4 peers"][..]),
+        ("8b", "3", &["dare: reads of 64 B, one client, 3 servers", "mu: writes of 2048 B, 3 clients, 3 servers"]),
+        ("8c", "3", &["dare: 95 % reads of 64 B, 3 clients, 3 servers", "mu: 50 % reads of 64 B, one client, 3 servers"]),
+        // One client leaves a core that seven servers share some time for those that join.
+        ("9a", "1", &["dare: longest gap without a reply, leader fails", "dare: longest gap without a reply, leader removed"]),
+    ] {
+        let metrics = bench_on_fabric(&[&["dare", "--figure", figure, "--engines", "dare,mu", "--clients", clients], &few[..]].concat());
+        for wanted in wanted {
+            assert!(metrics.iter().any(|metric| metric == wanted), "{figure}: {wanted} is missing: {metrics:?}");
+        }
+    }
+}
+
+#[test]
+fn the_models_of_dare() {
+    let objects = run(&["model", "--json", "reliability"]).ok().objects();
+    let group = |servers: u64| objects.iter().find(|object| object["servers"] == servers).expect("a group of that size");
+    assert_eq!(group(7)["beats"][0], "RAID-5");
+    assert_eq!(group(11)["beats"][1], "RAID-6");
+    assert!(objects.iter().any(|object| object["component"] == "DRAM" && object["paper_mttf_hours"] == 22_177.0), "{objects:?}");
+    let why = run(&["model", "reliability", "--memory-afr", "0"]).code(2).err;
+    assert!(why.contains("--memory-afr") && why.contains("above 0, up to 10"), "{why}");
+    let file = std::env::temp_dir().join(format!("martlet-model-{}.svg", std::process::id()));
+    let path = file.to_str().expect("a path in UTF-8");
+    let arguments = ["model", "--json", "latency", "--samples", "50", "--servers", "3", "--plot-requests", path];
+    let objects = run(&on_fabric(&arguments)).ok().objects();
+    for operation in ["write", "read", "datagram"] {
+        let found = objects.iter().find(|object| object["operation"] == operation).expect("each kind of operation");
+        assert!(found["points"].as_array().is_some_and(|points| points.len() >= 10) && found["r2"].is_number(), "{found}");
+    }
+    let write = objects.iter().find(|object| object["request"] == "write of 2048 B").expect("each size");
+    assert!(write["p50_ns"].as_f64() > Some(0.0) && write["operations"] == 4 && write["fitted"] == false, "{write}");
+    let svg = std::fs::read_to_string(&file).expect("drawn");
+    std::fs::remove_file(&file).expect("there");
+    assert!(svg.starts_with("<svg ") && svg.contains("<polyline"), "{svg}");
+}
+
+#[test]
 fn taking_turns_on_a_core() {
     let metrics = bench(&["turns", "--requests", "2000", "--every-us", "100", "--work-us", "0,5"]);
     assert_eq!(metrics.len(), 3, "{metrics:?}");

@@ -56,6 +56,22 @@ impl FabricClient {
         Ok(made)
     }
 
+    /// Makes one request and does not wait for its reply: [`receive`](FabricClient::receive) takes it.
+    ///
+    /// # Errors
+    /// When the request cannot be sent at all: it is too long, say.
+    pub fn send(&mut self, args: &[&[u8]]) -> Outcome {
+        self.0.send(args)
+    }
+
+    /// Takes the next reply that has come, if there is one, and sees to it that what is under way finds the node that leads. To be called again and again.
+    ///
+    /// # Errors
+    /// When the reply is an error: says which.
+    pub fn receive(&mut self) -> Outcome<bool> {
+        self.0.receive()
+    }
+
     /// Whether the last request was sent to a node. If it was not, it has not been executed and never will be.
     pub fn was_sent(&mut self) -> bool {
         self.0.was_sent()
@@ -87,6 +103,8 @@ impl FabricClient {
 trait Asking: Send {
     /// Calls `reply` once when there is an answer; not at all when none came in time.
     fn request(&mut self, args: &[&[u8]], reply: &mut dyn FnMut(&Answer<'_>)) -> Outcome;
+    fn send(&mut self, args: &[&[u8]]) -> Outcome;
+    fn receive(&mut self) -> Outcome<bool>;
     fn was_sent(&self) -> bool;
     fn turned_at(&self) -> Time;
     fn await_nodes(&mut self, count: usize) -> Outcome;
@@ -112,6 +130,18 @@ impl<F: Backend> ClientOn<F> {
 }
 
 impl<F: Backend> Asking for ClientOn<F> {
+    fn send(&mut self, args: &[&[u8]]) -> Outcome {
+        self.last = self.client.post(args).map_err(Fail::usage)?;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Outcome<bool> {
+        match self.client.poll(clock::now()) {
+            Some(answer) if answer.reply.starts_with(b"-") => Err(Fail::failed(answer.reply.escape_ascii())),
+            answer => Ok(answer.is_some()),
+        }
+    }
+
     fn was_sent(&self) -> bool {
         self.client.was_sent(self.last)
     }
@@ -191,10 +221,7 @@ impl<F: Backend> Asking for ClientOn<F> {
                 self.client.post(args).map_err(Fail::usage)?;
                 posted += 1;
             }
-            if let Some(answer) = self.client.poll(clock::now()) {
-                if answer.reply.starts_with(b"-") {
-                    return Err(Fail::failed(answer.reply.escape_ascii()));
-                }
+            if self.receive()? {
                 answered += 1;
                 continue;
             }

@@ -1,0 +1,116 @@
+//! A crowd of clients, each with one request under way. One thread drives them all: clients with threads of their own would take few cores from each other, and
+//! measure that.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use martlet_cluster::clients::{FabricClient, Waiting};
+use martlet_cluster::fail::{Fail, Outcome};
+use martlet_node::clock;
+
+use super::testbed::Testbed;
+
+/// How long a request may take before something is broken.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How many turns without a reply before the core is offered to others: the node that is to answer may need it.
+const TURNS: u32 = 1024;
+/// How many keys there are.
+const KEYS: usize = 64;
+
+/// What the clients ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// How many requests in a hundred read.
+    pub reads: u8,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+}
+
+/// The clients. They are not bound to a core: the caller's thread is.
+pub struct Crowd {
+    clients: Vec<FabricClient>,
+    keys: Vec<Vec<u8>>,
+    rng: fastrand::Rng,
+}
+
+/// A client's next request.
+fn ask(client: &mut FabricClient, keys: &[Vec<u8>], rng: &mut fastrand::Rng, load: Load, value: &[u8]) -> Outcome {
+    let key = &keys[rng.usize(..keys.len())];
+    if rng.u8(..100) < load.reads { client.send(&[b"GET", key]) } else { client.send(&[b"SET", key, value]) }
+}
+
+impl Crowd {
+    /// So many clients of a cluster, whose keys have that many bytes. Each key has a value when this returns.
+    ///
+    /// # Errors
+    /// When a client does not start, or gets no reply.
+    pub fn open(testbed: &Testbed, count: u16, key_bytes: usize) -> Outcome<Crowd> {
+        let open = |_| {
+            let mut client = FabricClient::open(testbed.cluster(), Waiting::PATIENT, PATIENCE)?;
+            client.await_nodes(testbed.running().len())?;
+            Ok(client)
+        };
+        let clients = (0..count).map(open).collect::<Outcome<Vec<_>>>()?;
+        let keys = (0..KEYS).map(|key| format!("{key:0key_bytes$}").into_bytes()).collect();
+        let mut crowd = Crowd { clients, keys, rng: fastrand::Rng::with_seed(u64::from(count)) };
+        let first = crowd.clients.first_mut().ok_or_else(|| Fail::usage("a crowd of no clients"))?;
+        for key in &crowd.keys {
+            if first.request(&[b"SET", key, b"v"], |answer| answer.reply.starts_with(b"+"))? != Some(true) {
+                return Err(Fail::failed("the store took no first value"));
+            }
+        }
+        Ok(crowd)
+    }
+
+    /// Has the first `count` clients make requests, each the next one when it has the reply to the last. After each interval `each` is told how many replies
+    /// came in it, and when it began, and says whether to go on. When this returns no request is under way.
+    ///
+    /// # Errors
+    /// When a request is refused, or no reply comes in a minute.
+    pub fn run(&mut self, count: u16, load: Load, interval: Duration, mut each: impl FnMut(Instant, u64) -> ControlFlow<()>) -> Outcome {
+        let Crowd { clients, keys, rng } = self;
+        let clients = &mut clients[..usize::from(count)];
+        let value = vec![b'v'; load.value_bytes];
+        clients.iter_mut().try_for_each(|client| ask(client, keys, rng, load, &value))?;
+        let interval_ns = interval.as_nanos() as u64;
+        let (mut began, mut ends) = (Instant::now(), clock::now().after(interval_ns));
+        let (mut replies, mut turns, mut last_reply) = (0u64, 0u32, Instant::now());
+        let mut goes_on = true;
+        let mut idle = vec![false; clients.len()];
+        while goes_on || idle.contains(&false) {
+            let before = replies;
+            for (client, idle) in clients.iter_mut().zip(&mut idle) {
+                if *idle || !client.receive()? {
+                    continue;
+                }
+                replies += 1;
+                if goes_on {
+                    ask(client, keys, rng, load, &value)?;
+                } else {
+                    *idle = true;
+                }
+            }
+            if goes_on && clock::now() >= ends {
+                let now = Instant::now();
+                // What came late came in the interval before, which was longer by that.
+                let per_interval = replies as f64 * interval.as_secs_f64() / now.duration_since(began).as_secs_f64();
+                goes_on = each(began, per_interval.round() as u64).is_continue();
+                (began, ends, replies) = (now, clock::now().after(interval_ns), 0);
+                continue;
+            }
+            if replies > before {
+                (turns, last_reply) = (0, Instant::now());
+                continue;
+            }
+            turns += 1;
+            if turns.is_multiple_of(TURNS) {
+                if last_reply.elapsed() > PATIENCE {
+                    return Err(Fail::failed(format_args!("no reply within {} s", PATIENCE.as_secs())));
+                }
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+}
