@@ -65,6 +65,7 @@ fn messages() -> Vec<(&'static str, Message)> {
     vec![
         ("heartbeat", Message::Heartbeat { view: view_number, heard: 0b101 }),
         ("notice", Message::Notice { process, evidence: Evidence::Presumed }),
+        ("certificate", Message::Certificate { process, secret: std::array::from_fn(|byte| byte as u8) }),
         ("join", Message::Join { view: view_number, roles, levels, address: "127.0.0.1:7711".into(), reaches: vec![process, process] }),
         ("vouch", Message::Vouch { process }),
         ("refuse", Message::Refuse { least: Incarnation(0x0102) }),
@@ -99,6 +100,7 @@ fn words() -> Vec<Sample> {
         ("words/slot".into(), bytes(&[slot.0])),
         ("words/cache".into(), bytes(&[begun.0, begun.confirmed().0])),
         ("words/life".into(), bytes(&places.map(|place| place as u64))),
+        ("words/pledge".into(), bytes(&[life::PLEDGE as u64])),
         ("words/returned with nothing".into(), stored(None)),
         ("words/returned with a log".into(), stored(Some(&log))),
     ]

@@ -46,6 +46,12 @@ probes! {
         OneThreadDead = "one-thread-dead",
         /// A process has no threads but those that it had when it was first looked at (32).
         ThreadsFixed = "threads-fixed",
+        /// A certificate of a death is believed whatever secret it shows (29).
+        UncheckedCertificate = "unchecked-certificate",
+        /// What a node has pledged is read once, for all of its lives (28).
+        PledgeOfNode = "pledge-of-node",
+        /// Anybody's notice that a process is certainly dead, or has left, is believed (29).
+        BelievedNotice = "believed-notice",
         /// A restarted process is taken for its earlier life (28).
         SameLife = "same-life",
         /// The feature level rises while a member cannot work at it.

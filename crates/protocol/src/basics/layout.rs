@@ -72,6 +72,9 @@ pub mod life {
     pub const LEFT: usize = 3;
     /// What the owner shows as a lease cache: a [`CacheWord`](crate::membership::cache::CacheWord); 0 where it is none. Owner; only upwards.
     pub const CACHE: usize = 4;
+    /// First of two words with the owner's pledge: a digest of the secret that its host's warden reveals when it is gone
+    /// ([`certificate`](crate::detector::certificate)); 0 where it has pledged nothing. Owner; both stand there before it lets anybody in.
+    pub const PLEDGE: usize = 5;
     /// First of the death words: `[thread][watcher]`, robust futex words in the low 32 bits. The owner stores its thread id and the waiters
     /// bit; the kernel sets [`OWNER_DIED`] when that thread dies; a clean end of the thread stores 0. The high 32 bits mean nothing, nor do the words between two of them.
     pub const DEATH: usize = 8;

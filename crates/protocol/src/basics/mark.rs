@@ -299,6 +299,10 @@ probes! {
         LeaseGivenBack = "lease: given back",
         /// A process that might hold an older lease shows by its lease word that it does not.
         LeaseWordReleased = "lease: a lease word releases",
+        /// The warden of another host has certified a death.
+        Certified = "detector: a certificate of a death is believed",
+        /// This process hears its own certificate.
+        CertifiedAlive = "detector: hears that it is dead itself",
         /// A process that might hold an older lease is certainly gone.
         DeathReleased = "lease: a certain death releases",
         /// Nobody waits any longer for older leases, since the longest has run its time.

@@ -2,10 +2,12 @@
 //!
 //! A suspicion carries its certainty. [`certain`] judges the kernel's word on a process; [`heartbeat`] judges a counter
 //! read from its memory; [`broadcast`] judges silence; [`planned`] says how long silence may last on paths whose bounds are known; [`stall`] tells a detector that
-//! it was itself asleep, so that it discards what it believes to have seen. [`wardens`] is what the wardens of several hosts tell each other.
+//! it was itself asleep, so that it discards what it believes to have seen. [`wardens`] is what the wardens of several hosts tell each other, and [`certificate`] how others
+//! believe it.
 
 pub mod broadcast;
 pub mod certain;
+pub mod certificate;
 pub mod heartbeat;
 pub mod planned;
 pub mod stall;

@@ -8,6 +8,7 @@ use super::view::{Evidence, MAX_ADDRESS_BYTES, Roles, View};
 use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{ProcessId, ViewNumber};
 use crate::consensus::rpc::{RpcBody, RpcReply, RpcRequest, RpcVerdict};
+use crate::detector::wardens::Secret;
 
 /// The most processes that a `Join` names: twice as many as one view can list, since processes come and go.
 const MAX_REACHED: usize = 2 * MAX_MEMBERS;
@@ -22,12 +23,20 @@ pub enum Message {
         /// Whom it hears.
         heard: u16,
     },
-    /// "This process is gone": sent again until a view excludes it (TRAPS 6).
+    /// "This process is gone": sent again until a view excludes it (TRAPS 6). That another process than the sender is certainly gone is no more than a reason to
+    /// look.
     Notice {
         /// The process.
         process: ProcessId,
         /// How the sender knows.
         evidence: Evidence,
+    },
+    /// "This process is gone, as its own host's warden certifies": a notice that proves itself, whoever repeats it.
+    Certificate {
+        /// The process.
+        process: ProcessId,
+        /// The secret that it has left with its warden.
+        secret: Secret,
     },
     /// "Take me in": sent again until a view lists the sender.
     Join {
@@ -101,6 +110,11 @@ impl Message {
                 out.push(2);
                 put_process(out, *process);
                 out.push(evidence.code());
+            }
+            Message::Certificate { process, secret } => {
+                out.push(14);
+                put_process(out, *process);
+                out.extend_from_slice(secret);
             }
             Message::Join { view, roles, levels, address, reaches } => {
                 out.push(3);
@@ -215,6 +229,7 @@ impl Message {
             11 => Message::Frozen { view: ViewNumber(u64_of(r)?) },
             12 => Message::Unsuited { level: u8_of(r).filter(|level| *level > 0)? },
             13 => Message::RaiseLevel { level: u8_of(r).filter(|level| *level > 0)? },
+            14 => Message::Certificate { process: process_of(r)?, secret: array_of(r)? },
             _ => return None,
         };
         r.is_empty().then_some(message)
@@ -259,6 +274,7 @@ mod tests {
         vec![
             Message::Heartbeat { view: v, heard: 0b101 },
             Message::Notice { process, evidence: Evidence::Certain },
+            Message::Certificate { process, secret: [7; 16] },
             Message::Join {
                 view: v,
                 roles: Roles::REPLICA,

@@ -10,6 +10,6 @@ pub mod message;
 pub mod plan;
 pub mod view;
 
-pub use self::core::{Authority, Config, Core, Event, Leases, LevelError, Milestone, Proof, Round};
+pub use self::core::{Authority, Config, Core, Disbelief, Event, Leases, LevelError, Milestone, Proof, Round, Source};
 pub use lease::{ClockBounds, Lease};
 pub use view::{Departed, Evidence, Member, Roles, View, ViewError};

@@ -5,6 +5,7 @@ use martlet_fabric::sim::{DeathWords, Endpoint, Faults, World};
 use martlet_fabric::{Fabric, Identity, Incarnation, LocalRegion, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, Sizes, life, regions};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
+use martlet_protocol::detector::wardens::Secret;
 use martlet_protocol::membership::message::Message;
 use martlet_protocol::membership::{Authority, Config, Core, Event, Leases, Milestone, Roles, View};
 
@@ -69,6 +70,8 @@ impl Cluster {
             broadcast_timeout_ns: PATIENCE_NS / 4,
             pull_interval_ns: seldom_ns,
             resend_interval_ns: seldom_ns,
+            // Nothing here looks for a secret.
+            digest: Some(|secret| std::array::from_fn(|byte| secret[byte % secret.len()] ^ 0x5a)),
             ..Config::new(id, Roles::COORDINATOR.with(Roles::REPLICA))
         }
     }
@@ -89,6 +92,7 @@ impl Cluster {
         words[life::THREADS].store(1, Ordering::SeqCst);
         let now = Time(self.world.now());
         let mut core = Core::new(now, Config { roles: wanted, ..self.config(id) });
+        core.pledge(&fabric, secret_of(id));
         if bootstrap {
             core.bootstrap(now, &mut fabric);
         } else {
@@ -224,6 +228,12 @@ impl Cluster {
         c.run(5_000_000);
         c
     }
+}
+
+/// What a process has left with its warden.
+pub fn secret_of(id: ProcessId) -> Secret {
+    let own = ((id.node.0 as u8) << 4) ^ id.incarnation.0 as u8;
+    std::array::from_fn(|byte| own ^ (byte as u8 + 1))
 }
 
 pub fn roles(view: &View) -> Vec<(u16, u64, bool)> {

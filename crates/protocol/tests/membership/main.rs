@@ -2,11 +2,12 @@
 //! are two views active.
 
 mod caches;
+mod certificates;
 mod cluster;
 mod deciding;
 mod joining;
 
-use cluster::{Cluster, DUTY_NS, LEASE_NS, Node, PATIENCE_NS, roles};
+use cluster::{Cluster, DUTY_NS, LEASE_NS, Node, PATIENCE_NS, roles, secret_of};
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::pulse::beat;
 use martlet_fabric::sim::{Faults, World};
@@ -133,7 +134,7 @@ fn trap_6_a_notice_is_sent_again_until_a_view_excludes_the_dead() {
     let id = c.nodes[gone].id;
     c.deaf = Some(leader);
     // It lives, so that nobody learns of it but by these words.
-    c.hear(hearer, teller, &Message::Notice { process: id, evidence: Evidence::Certain });
+    c.hear(hearer, teller, &Message::Certificate { process: id, secret: secret_of(id) });
     c.run(1_000_000);
     assert_eq!(c.nodes[leader].core.suspicion(id), None, "all that was sent so far was lost");
     assert!(c.newest().member(id).is_some());
@@ -322,13 +323,14 @@ fn a_presumption_that_was_heard_of_is_passed_on_to_nobody() {
     c.run(10_000_000);
     let [_, presumed, hearer, teller] = c.seniority()[..] else { panic!("{:?}", c.newest()) };
     let id = c.nodes[presumed].id;
-    let mut tell = |evidence| {
-        c.hear(hearer, teller, &Message::Notice { process: id, evidence });
+    let mut tell = |message| {
+        c.hear(hearer, teller, &message);
         c.run(30_000);
         [hearer, teller].map(|n| c.nodes[n].core.suspicion(id))
     };
-    assert_eq!(tell(Evidence::Presumed), [Some(Evidence::Presumed), None]);
-    assert_eq!(tell(Evidence::Certain), [Some(Evidence::Certain); 2], "a certain death is, and so its news is as quick as it was");
+    assert_eq!(tell(Message::Notice { process: id, evidence: Evidence::Presumed }), [Some(Evidence::Presumed), None]);
+    let certain = tell(Message::Certificate { process: id, secret: secret_of(id) });
+    assert_eq!(certain, [Some(Evidence::Certain); 2], "a certain death is, and so its news is as quick as it was");
 }
 
 /// Somebody who has looked for longer says that the first two are gone, and goes itself. Nobody else is left to say so again, and what the last one sees of them

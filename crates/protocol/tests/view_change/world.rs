@@ -10,7 +10,7 @@ use martlet_fabric::{Completion, Identity, Incarnation, NodeId, PeerEvent, PeerI
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, SLOT_WORDS, VIEW_RECORD_BYTES, life, token_rest};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
 use martlet_protocol::membership::message::Message;
-use martlet_protocol::membership::{Config, Core, Event, Evidence, Leases, Member, Roles, View};
+use martlet_protocol::membership::{Config, Core, Event, Evidence, Leases, Member, Roles, Source, View};
 
 use crate::fabric::{Endpoint, Order, Outbox, Owned, PROCESSES, Posted, copied, is_immediate};
 
@@ -342,9 +342,14 @@ impl World {
         if self.faults.presumed {
             step(&|w| {
                 w.faults.presumed = false;
-                let evidence = if w.broken == Broken::FalseCertainty { Evidence::Certain } else { Evidence::Presumed };
+                if w.broken == Broken::FalseCertainty {
+                    w.act(NEW, |core, now, fabric| {
+                        core.handle_evidence(now, fabric, process(OLD), Source::Kernel).expect("no certificate")
+                    });
+                    return;
+                }
                 let mut notice = Vec::new();
-                Message::Notice { process: process(OLD), evidence }.encode(&mut notice);
+                Message::Notice { process: process(OLD), evidence: Evidence::Presumed }.encode(&mut notice);
                 w.act(NEW, |core, now, fabric| core.handle_datagram(now, fabric, PeerId(PROCESSES as u32), &notice));
             });
         }

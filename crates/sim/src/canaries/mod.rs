@@ -57,6 +57,8 @@ pub fn bugs() -> Vec<Bug> {
         "lazy-revocation" => "stopped-writer",
         "monotonic-time" => "suspended-host",
         "kept-lease" => "stopped-machine",
+        // Elsewhere nobody certifies anything, or hardly anybody forges it.
+        "unchecked-certificate" | "pledge-of-node" | "believed-notice" => "wardens",
         // Nobody else has a disk.
         "mu-unsynced" => "mu-disks",
         // Elsewhere nobody is asked to end whom the others could not lose by SIGKILL, unless all are.

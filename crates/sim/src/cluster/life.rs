@@ -9,6 +9,7 @@ use martlet_fabric::sim::World;
 use martlet_fabric::{Identity, Incarnation, Levels, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{RETURNED, Sizes, regions, returned};
 use martlet_protocol::basics::{ProcessId, RETURN_BITS, ViewNumber};
+use martlet_protocol::detector::wardens::{Digest, Secret};
 use martlet_protocol::duty::Host;
 use martlet_protocol::membership::{Config, Core};
 use martlet_protocol::version;
@@ -28,6 +29,7 @@ use super::report::{FaultCounts, Report};
 use super::settings::Settings;
 use super::storage::disk::{Disk, End};
 use super::storage::power::{self, Lasting};
+use super::wardens;
 
 /// Chance for one purpose, the same whatever else happens.
 pub fn stream(seed: u64, purpose: &str, number: u64) -> Rng {
@@ -71,6 +73,11 @@ pub enum Due {
         process: usize,
     },
     DeclareDead,
+    /// The warden of a node's host tells of the death of a process.
+    Certify {
+        node: u16,
+        of: usize,
+    },
     Call {
         client: usize,
     },
@@ -342,11 +349,15 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             seed: self.chance.u64(..),
             leases: settings.leases,
             authority: E::TRAITS.authority(),
+            digest: settings.wardens.map(|_| wardens::digest as fn(&Secret) -> Digest),
             ..Config::new(me, settings.roles[usize::from(node)])
         };
         let now = self.world.now();
         let local = clock.read(now, &mut self.chance);
-        let core = Core::new(local, config);
+        let mut core = Core::new(local, config);
+        if settings.wardens.is_some() {
+            core.pledge(&fabric, wardens::secret_of(self.seed, process));
+        }
         let mut machine = Machine::default();
         let engine = match &back {
             None => E::new(me, engine_config),
@@ -401,6 +412,9 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             node.set_death_words(0);
         }
         self.world.kill(process, Some(node.death_words()));
+        if !HOST && !cleanly {
+            self.certify(node.me().node.0, process);
+        }
         self.current[usize::from(node.me().node.0)] = None;
         self.end_writing(node.me().node.0, if cleanly { End::Clean } else { End::Sudden });
     }
@@ -463,6 +477,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 }
             }
             Due::DeclareDead => self.declare_dead(),
+            Due::Certify { node, of } => self.hear_warden(node, of),
             Due::Call { client } => self.call(client),
             Due::Send { client, number } => self.send_request(client, number),
             Due::Resend { client, number } => self.resend(client, number),

@@ -18,6 +18,7 @@ mod settings;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod wardens;
 
 use std::fmt;
 use std::str::FromStr;
@@ -111,6 +112,9 @@ pub const KINDS: &[Kind] = &[
     },
 ];
 
+/// The kind in which every host has a warden.
+const WARDENS: &str = "wardens";
+
 /// Lives in which something happens that default lives hardly ever come to, or never: for those who ask for them by name, and for canaries.
 pub const SPECIAL: &[Kind] = &[
     Kind {
@@ -161,6 +165,13 @@ pub const SPECIAL: &[Kind] = &[
         ground: Ground::Network,
         disks: true,
         live: |plan, settings| Cluster::<Apus, false>::new(plan, settings).live(),
+    },
+    Kind {
+        name: WARDENS,
+        about: "primary-backup on a network, all of whose hosts have wardens",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, settings| Cluster::<PrimaryBackup, false>::new(plan, settings).live(),
     },
     // All alike but for their clocks and chance.
     Kind {
@@ -235,6 +246,10 @@ impl Kind {
         let mut settings = Settings::drawn(&mut stream(plan.seed, "settings", 0), self.ground);
         settings.add_quorum_reads(&mut stream(plan.seed, "quorum reads", 0));
         settings.add_upgrades(&mut stream(plan.seed, "upgrades", 0));
+        let mut chance = stream(plan.seed, "wardens", 0);
+        if self.ground == Ground::Network && (chance.u8(..3) == 0 || self.name == WARDENS) {
+            settings.add_wardens(&mut chance);
+        }
         if self.disks {
             settings.add_disks(&mut stream(plan.seed, "disks", 0));
         }

@@ -10,6 +10,7 @@ use super::faults::{FAULTS, Fault};
 use super::plan::{Canary, Changes, Ground};
 use super::report::Temper;
 use super::storage::disk::Disks;
+use super::wardens::Wardens;
 
 /// What one life is like.
 #[derive(Clone, Debug)]
@@ -96,6 +97,8 @@ pub struct Settings {
     pub execution: Execution,
     /// How many lives of nodes, per thousand, run a later build than those that began the cluster: the cluster is being upgraded.
     pub upgrades: u32,
+    /// What the wardens of the nodes' hosts are like, where they have any.
+    pub wardens: Option<Wardens>,
     /// What the nodes' disks are like, where they have any.
     pub disks: Option<Disks>,
     /// A mistake made on purpose.
@@ -159,7 +162,7 @@ impl Settings {
         }
         let lease_ns = chance.u64(20_000..150_000);
         let mut every_ns = [None; FAULTS];
-        let drawn_later = [Fault::HandOver, Fault::PowerLoss, Fault::Shutdown];
+        let drawn_later = [Fault::HandOver, Fault::PowerLoss, Fault::Shutdown, Fault::Forgery];
         for fault in Fault::ALL.into_iter().filter(|fault| fault.is_event() && !drawn_later.contains(fault)) {
             every_ns[fault as usize] = mean_ns(chance, temper, ground, fault);
         }
@@ -219,6 +222,7 @@ impl Settings {
             alone: false,
             execution: Execution::Speculative,
             upgrades: 0,
+            wardens: None,
             disks: None,
             canary: None,
             faults,
@@ -278,6 +282,15 @@ impl Settings {
             if self.every_ns(Fault::LeaseChange).is_none() {
                 self.set_every_ns(Fault::LeaseChange, chance.u64(150_000..500_000));
             }
+        }
+    }
+
+    /// In some lives on a network each host has a warden, and somebody forges certificates. With chance of its own: other lives are what they were before there were any.
+    pub fn add_wardens(&mut self, chance: &mut Rng) {
+        self.wardens =
+            Some(Wardens { silent: chance.u32(..500), repeated: chance.u32(..300), late_ns: chance.u64(1_000..3 * self.lease_ns) });
+        if self.temper != Temper::Calm {
+            self.set_every_ns(Fault::Forgery, chance.u64(50_000..400_000));
         }
     }
 
@@ -370,6 +383,7 @@ impl Settings {
             alone: false,
             execution: Execution::Speculative,
             upgrades: 0,
+            wardens: None,
             disks: None,
             canary: None,
             faults: Faults { turn: Span(400, 600), ..Faults::calm() },

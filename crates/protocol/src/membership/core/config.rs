@@ -2,6 +2,7 @@
 
 use crate::basics::ProcessId;
 use crate::detector::heartbeat::Thresholds;
+use crate::detector::wardens::{Digest, Secret};
 use crate::membership::lease::ClockBounds;
 use crate::membership::view::{Evidence, Roles};
 use crate::version;
@@ -70,6 +71,8 @@ pub struct Config {
     pub resend_interval_ns: u64,
     /// The unit of the randomised back-off of contending leaders, in nanoseconds.
     pub backoff_ns: u64,
+    /// The digest by which a secret is known to be what a process has pledged, SHA-256. `None`: no certificate is believed.
+    pub digest: Option<fn(&Secret) -> Digest>,
     /// Where back-off gets its chance from.
     pub seed: u64,
 }
@@ -93,6 +96,7 @@ impl Config {
             pull_interval_ns: 5_000_000,
             resend_interval_ns: 5_000_000,
             backoff_ns: 20_000,
+            digest: None,
             seed: me.incarnation.0 ^ u64::from(me.node.0),
         }
     }

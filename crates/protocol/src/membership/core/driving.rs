@@ -98,6 +98,9 @@ impl Core {
                 let mends = !(self.is_member() && self.is_cut_off_on_presumption(process));
                 if let Some(process) = self.peers.add(now, peer, identity, mends) {
                     self.peers.ask_threads(fabric, peer);
+                    if self.config.digest.is_some() {
+                        self.peers.ask_pledge(fabric, peer);
+                    }
                     self.connect_coordinator(process, peer);
                     self.pull_from(fabric, peer);
                     if self.is_joining() {
@@ -141,6 +144,7 @@ impl Core {
                     self.suspect(now, fabric, process, evidence);
                 }
             }
+            k if k == Read::Pledge as u8 => self.peers.note_pledge(peer, a, result),
             k if k == Read::Death as u8 => self.peers.note_death_word(fabric, peer, a, result),
             k if k == Read::Heartbeat as u8 => {
                 if let Some(process) = self.peers.note_heartbeat(now, peer, result) {
@@ -175,16 +179,8 @@ impl Core {
                     self.pull_from(fabric, from);
                 }
             }
-            Message::Notice { process: suspect, evidence } => {
-                // A process that is no member may be connected with one that a view has cut off: were its presumptions heeded, or made, it would set those
-                // against each other who hear each other well.
-                let is_member = |process| self.view.as_ref().is_some_and(|v| v.member(process).is_some());
-                let counts = evidence != Evidence::Presumed || (is_member(process) && is_member(self.config.me));
-                // What others hold of this process is for other coordinators to decide on.
-                if counts && suspect != self.config.me {
-                    self.hold_for_gone(now, fabric, suspect, evidence, true);
-                }
-            }
+            Message::Notice { process: gone, evidence } => self.hear_notice(now, fabric, process, gone, evidence),
+            Message::Certificate { process: gone, secret } => self.hear_certificate(now, fabric, process, gone, secret),
             Message::Join { view, roles, levels, address, reaches } => {
                 self.handle_join(now, fabric, from, Member { id: process, roles, levels, address }, Asked { at: now, view, reaches });
             }

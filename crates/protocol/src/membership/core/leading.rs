@@ -39,8 +39,7 @@ impl Core {
             // As in `resend`.
             let repeats_hearsay = hearsay && evidence == Evidence::Presumed;
             if !self.is_leader() && !repeats_hearsay {
-                Message::Notice { process, evidence }.encode(&mut self.message);
-                fabric.multicast(&self.message);
+                self.tell_of_death(fabric, process, evidence);
             }
         }
         self.lead(now, fabric);
@@ -335,8 +334,7 @@ impl Core {
             if evidence == Evidence::Presumed && process != self.config.me && !self.peers.has_seen_stop(process) {
                 continue;
             }
-            Message::Notice { process, evidence }.encode(&mut self.message);
-            fabric.multicast(&self.message);
+            self.tell_of_death(fabric, process, evidence);
         }
         // Where views say who leads, the primary's word counts only, and only of those whom it has taught itself. What somebody has heard of one primary would be
         // taken for its own where it is known to be the next.

@@ -2,8 +2,9 @@
 //!
 //! It is driven by
 //! - *commands*: [`Core::bootstrap`], [`Core::join`], [`Core::leave`], [`Core::promote`], [`Core::evict`],
-//!   [`Core::set_lease_ns`], [`Core::begin_round`];
-//! - *handlers*: [`Core::handle_peer`], [`Core::handle_completion`], [`Core::handle_datagram`], [`Core::tick`];
+//!   [`Core::set_lease_ns`], [`Core::begin_round`], [`Core::pledge`];
+//! - *handlers*: [`Core::handle_peer`], [`Core::handle_completion`], [`Core::handle_datagram`], [`Core::handle_evidence`],
+//!   [`Core::tick`];
 //! - *polls*: [`Core::poll_event`], to be called after each handler, so that whoever stamps the milestones stamps them when they happen;
 //! - *queries*: [`Core::view`], [`Core::lease`] and others.
 //!
@@ -18,6 +19,7 @@ mod borrowing;
 mod caching;
 mod config;
 mod driving;
+mod evidence;
 mod inquiry;
 mod joining;
 mod leading;
@@ -39,9 +41,11 @@ use crate::basics::{Canary, Mark, ProcessId, Time, ViewNumber};
 use crate::consensus::Proposer;
 use crate::consensus::rpc::{RpcAcceptor, RpcReply};
 use crate::detector::stall::StallMeter;
+use crate::detector::wardens::Secret;
 use borrowing::Borrowing;
 use caching::Caching;
 pub use config::{Authority, Config, Leases};
+pub use evidence::{Disbelief, Source};
 pub use inquiry::{Proof, Round};
 use joining::Joining;
 use peers::Peers;
@@ -116,6 +120,7 @@ enum Read {
     LeaseWord = 22,
     CacheSlot = 23,
     Cache = 24,
+    Pledge = 25,
 }
 
 /// The state machine; see the [module](self).
@@ -167,6 +172,9 @@ pub struct Core {
     malformed: u64,
     malformed_boards: u64,
     contradictions: u64,
+    /// What this process has pledged.
+    pledged: Option<Secret>,
+    disbelieved: u64,
 }
 
 impl Core {
@@ -213,6 +221,8 @@ impl Core {
             malformed: 0,
             malformed_boards: 0,
             contradictions: 0,
+            pledged: None,
+            disbelieved: 0,
         }
     }
 

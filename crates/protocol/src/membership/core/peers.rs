@@ -1,13 +1,15 @@
 //! The processes this one is connected to, and the signs of life it has of them.
 
-use martlet_fabric::{Fabric, Identity, OpError, PeerId, PeerKind};
+use martlet_fabric::{Fabric, Identity, NodeId, OpError, PeerId, PeerKind};
 
 use super::{Read, read_token, remote_life};
 use crate::basics::layout::life;
-use crate::basics::{ProcessId, Time, ViewNumber};
+use crate::basics::{Canary, ProcessId, Time, ViewNumber};
 use crate::detector::broadcast::Silence;
 use crate::detector::certain::{DeathWords, Sign};
+use crate::detector::certificate::{Pledge, Pledged, Reading};
 use crate::detector::heartbeat::{Score, Thresholds};
+use crate::detector::wardens::Secret;
 use crate::membership::view::{Evidence, View};
 
 /// How a process has asked to be taken in.
@@ -27,6 +29,10 @@ pub(super) struct Peer {
     pub id: PeerId,
     pub process: ProcessId,
     deaths: DeathWords,
+    /// What it has pledged, as it is read here.
+    pledge: Reading,
+    /// The secret by which its end is certain.
+    proof: Option<Secret>,
     score: Score,
     silence: Silence,
     /// Whom it hears, as its last broadcast said: bits by place in the view.
@@ -83,6 +89,8 @@ impl Peers {
             return None;
         }
         let process = ProcessId { node: identity.node, incarnation: identity.incarnation };
+        let of_node = |p: &&Peer| p.process.node == process.node && Canary::PledgeOfNode.is_planted();
+        let earlier_pledge = self.list.iter().rfind(of_node).map(|p| p.pledge);
         let earlier = self.list.iter().position(|p| p.process == process).map(|at| self.list.remove(at));
         let listed = earlier.as_ref().is_some_and(|e| e.listed);
         let severed = earlier.filter(|e| listed && e.lost && !mends);
@@ -90,6 +98,9 @@ impl Peers {
             id,
             process,
             deaths: DeathWords::default(),
+            // Of each connection anew: a process that has come back with its log is the same one, and has pledged something else.
+            pledge: earlier_pledge.unwrap_or_default(),
+            proof: None,
             score: Score::new(self.thresholds),
             silence: Silence::new(now),
             heard: None,
@@ -293,6 +304,44 @@ impl Peers {
         }
     }
 
+    /// Asks what a process has pledged.
+    pub fn ask_pledge<F: Fabric>(&mut self, fabric: &mut F, id: PeerId) {
+        if self.get(id).is_some_and(|peer| peer.pledge.pledged() == Pledged::Unread) {
+            for word in 0..Pledge::WORDS {
+                fabric.read_word(remote_life(id, life::PLEDGE + word), read_token(Read::Pledge, word, id));
+            }
+        }
+    }
+
+    /// Takes a word of that.
+    pub fn note_pledge(&mut self, id: PeerId, word: usize, result: Result<u64, OpError>) {
+        if let (Some(peer), Ok(value)) = (self.get(id), result) {
+            peer.pledge.note(word, value);
+        }
+    }
+
+    /// What a process has pledged, as far as is known here.
+    pub fn pledged(&self, process: ProcessId) -> Pledged {
+        self.list.iter().find(|p| p.process == process).map_or(Pledged::Unread, |p| p.pledge.pledged())
+    }
+
+    /// The end of a process is proven by this.
+    pub fn note_proof(&mut self, process: ProcessId, secret: Secret) {
+        if let Some(peer) = self.list.iter_mut().find(|p| p.process == process) {
+            peer.proof = Some(secret);
+        }
+    }
+
+    /// By what the end of a process is proven.
+    pub fn proof(&self, process: ProcessId) -> Option<Secret> {
+        self.list.iter().find(|p| p.process == process)?.proof
+    }
+
+    /// The lives of a node.
+    pub fn lives_of(&self, node: NodeId) -> impl Iterator<Item = ProcessId> + '_ {
+        self.list.iter().map(|p| p.process).filter(move |process| process.node == node)
+    }
+
     /// Takes what a process says of its threads. Returns what that proves, if it is news.
     pub fn note_threads(&mut self, id: PeerId, result: Result<u64, OpError>) -> Option<(ProcessId, Evidence)> {
         let peer = self.get(id)?;
@@ -397,7 +446,7 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use martlet_fabric::sim::{Faults, World};
-    use martlet_fabric::{Incarnation, NodeId, PeerEvent};
+    use martlet_fabric::{Incarnation, PeerEvent};
 
     use super::*;
     use crate::basics::layout::{Sizes, regions};

@@ -35,6 +35,8 @@ pub enum Fault {
     PowerLoss,
     /// All nodes are asked to end, at nearly the same moment or one after the other; when all have, they start again (kinds with disks).
     Shutdown,
+    /// Somebody forges the certificate of a death, or says without one that a living process is dead (network, where hosts have wardens).
+    Forgery,
     /// Lost datagrams.
     Drop,
     /// Datagrams that come twice.
@@ -84,6 +86,7 @@ impl Fault {
         Fault::HandOver,
         Fault::PowerLoss,
         Fault::Shutdown,
+        Fault::Forgery,
         Fault::Drop,
         Fault::Repeat,
         Fault::Delay,
@@ -102,12 +105,15 @@ impl Fault {
 
     /// Whether it happens at moments of its own, so that one of them can be left out.
     pub const fn is_event(self) -> bool {
-        (self as usize) <= Fault::Shutdown as usize
+        (self as usize) <= Fault::Forgery as usize
     }
 
     /// Whether it takes a network.
     pub const fn needs_network(self) -> bool {
-        matches!(self, Fault::HostCrash | Fault::Partition | Fault::OneWay | Fault::LostCompletion | Fault::Nic | Fault::LostNotice)
+        matches!(
+            self,
+            Fault::HostCrash | Fault::Partition | Fault::OneWay | Fault::LostCompletion | Fault::Nic | Fault::Forgery | Fault::LostNotice
+        )
     }
 
     /// Its name on the command line.
@@ -126,6 +132,7 @@ impl Fault {
             Fault::HandOver => "hand-over",
             Fault::PowerLoss => "power-loss",
             Fault::Shutdown => "shutdown",
+            Fault::Forgery => "forgery",
             Fault::Drop => "drop",
             Fault::Repeat => "repeat",
             Fault::Delay => "delay",

@@ -198,6 +198,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             }
             Fault::PowerLoss => self.lose_power(nth, chance),
             Fault::Shutdown => self.shut_down(nth, chance),
+            Fault::Forgery => self.forge(nth, chance),
             _ => unreachable!("{fault} is no single event"),
         }
     }
@@ -366,6 +367,8 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                     self.agenda.push(Reverse((at, order, due)));
                 }
                 Due::Fault { .. } | Due::Release { .. } | Due::Doze { .. } | Due::Mend { .. } | Due::DeclareDead => {}
+                // A warden that tells of a death does so in the end.
+                Due::Certify { .. } => self.agenda.push(Reverse((at, order, due))),
             }
         }
         (self.settings.broken_turns, self.settings.long_breaks) = (0, 0);

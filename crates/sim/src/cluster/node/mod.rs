@@ -9,14 +9,16 @@ use std::collections::VecDeque;
 use fastrand::Rng;
 use martlet_fabric::primitive::Ordering;
 use martlet_fabric::sim::{DeathWords, Endpoint};
-use martlet_fabric::{Fabric, Levels, LocalRegion};
+use martlet_fabric::{Fabric, Levels, LocalRegion, NodeId};
 use martlet_protocol::basics::ballot::{self, LAST_CAS_BALLOT, SlotState, SlotWord};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, RETURNED, SLOT_WORDS, SLOTS, life};
 use martlet_protocol::basics::{ProcessId, Time, ViewNumber};
+use martlet_protocol::detector::wardens::Secret;
 use martlet_protocol::duty::{DutyCycle, Environment, Host, Note, Pace};
 use martlet_protocol::engine::{Leaving, LeavingPatience, LeavingStep};
 use martlet_protocol::founding::simulated::Claim;
 use martlet_protocol::founding::{Founding, Returned, Verdict};
+use martlet_protocol::membership::message::Message;
 use martlet_protocol::membership::{Core, Member, Milestone, Roles, View};
 
 use super::engine::Engine;
@@ -352,6 +354,24 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
                 }
             }
         }
+    }
+
+    /// The warden of its host certifies the death of a node, by this secret.
+    pub fn hear_certificate(&mut self, true_now: u64, chance: &mut Rng, of: NodeId, secret: Secret) {
+        self.ask(true_now, chance, |core, now, fabric| {
+            let _ = core.handle_certificate(now, fabric, of, secret);
+        });
+    }
+
+    /// Another process says something.
+    pub fn hear_message(&mut self, true_now: u64, chance: &mut Rng, teller: ProcessId, message: &Message) {
+        let mut datagram = Vec::new();
+        message.encode(&mut datagram);
+        self.ask(true_now, chance, |core, now, fabric| {
+            if let Some(teller) = core.peer_of(teller) {
+                core.handle_datagram(now, fabric, teller, &datagram);
+            }
+        });
     }
 
     /// An operator wants leases of another length.

@@ -1,0 +1,87 @@
+//! Certificates of death: how a process on another host is known for certain to be gone (FiDe sections 3.1 and 3.4; `docs/fide.md`).
+//!
+//! The kernel's word on a process reaches its own host only. There a warden hears it. Each life of a process draws a secret, leaves it with the warden of its host, and
+//! shows everybody else its [`Pledge`]: a digest of the secret, among its signs of life. The warden reveals the secret when the kernel says that the process is gone. So
+//! whoever can show the secret has it from the warden that this process has chosen; anybody may repeat it; and it is of no other life.
+//!
+//! A warden that lies can end the processes that have chosen it, and no others.
+
+use super::wardens::Digest;
+
+/// By what others recognise the secret of a process: the first half of its digest. Half of SHA-256 takes 2^128 attempts, as many as the secret itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pledge([u64; Pledge::WORDS]);
+
+impl Pledge {
+    /// How many words it takes.
+    pub const WORDS: usize = 2;
+
+    /// That of a secret with this digest.
+    pub fn of(digest: &Digest) -> Pledge {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| digest[8 * at + byte]));
+        Pledge(std::array::from_fn(word))
+    }
+
+    /// As it stands in memory.
+    pub fn words(self) -> [u64; Pledge::WORDS] {
+        self.0
+    }
+
+    /// The one that stands there; `None` where the process has pledged nothing.
+    pub fn from_words(words: [u64; Pledge::WORDS]) -> Option<Pledge> {
+        (words != [0; Pledge::WORDS]).then_some(Pledge(words))
+    }
+}
+
+/// What one process knows of another one's pledge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pledged {
+    /// It has not been read yet, or not wholly.
+    #[default]
+    Unread,
+    /// It has pledged nothing: no certificate of its death is believed.
+    Nothing,
+    /// It has pledged this.
+    This(Pledge),
+}
+
+/// The words of a pledge, as they are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reading([Option<u64>; Pledge::WORDS]);
+
+impl Reading {
+    /// One of them has been read.
+    pub fn note(&mut self, word: usize, value: u64) {
+        self.0[word % Pledge::WORDS] = Some(value);
+    }
+
+    /// What they say together.
+    pub fn pledged(&self) -> Pledged {
+        let [Some(first), Some(second)] = self.0 else { return Pledged::Unread };
+        Pledge::from_words([first, second]).map_or(Pledged::Nothing, Pledged::This)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pledge_survives_memory_and_half_of_one_is_none() {
+        let pledge = Pledge::of(&std::array::from_fn(|byte| byte as u8));
+        assert_eq!(pledge.words(), [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
+        let mut reading = Reading::default();
+        assert_eq!(reading.pledged(), Pledged::Unread);
+        reading.note(1, pledge.words()[1]);
+        assert_eq!(reading.pledged(), Pledged::Unread);
+        reading.note(0, pledge.words()[0]);
+        assert_eq!(reading.pledged(), Pledged::This(pledge));
+    }
+
+    #[test]
+    fn who_shows_no_pledge_has_pledged_nothing() {
+        let mut reading = Reading::default();
+        (0..Pledge::WORDS).for_each(|word| reading.note(word, 0));
+        assert_eq!(reading.pledged(), Pledged::Nothing);
+    }
+}
