@@ -12,7 +12,8 @@
 //! | + 1 | its number, and its host's in the high half (0: this one) | the desk | | after a release fence that follows the free state |
 //! | + 2 | its incarnation | the desk | | as + 1 |
 //! | + 3 | its process, as this host numbers it; 0 for one of another host | the desk | | as + 1 |
-//! | + 4 | when this warden learned its end; 0 until then | the thread that changed the state | | release, after the state; as + 1 where a life of another host is known only since its end |
+//! | + 4 | when this warden learned its end; 0 until then | the thread that changed the state | | release, after the state and + 5; as + 1 where a life of another host is known only since its end |
+//! | + 5, + 6 | the secret of a life that has certainly failed; else 0 | the thread that changed the state | | as + 4 |
 //!
 //! Readers load every word with acquire, which pairs with the releases. A slot holds one life. The thread that ends it does so by one compare-and-swap of the state
 //! word, generation included: so an end is told once, with one evidence, and a thread that is late ends nobody else's life. Only the desk frees a slot, after it has
@@ -24,7 +25,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use martlet_fabric::host::page::Page;
 use martlet_fabric::host::{DeathWords, DeathWordsError, OWNER_DIED, WORDS_EACH, wake_word};
 use martlet_fabric::primitive::{Ordering, fence};
-use martlet_protocol::detector::wardens::AppLife;
+use martlet_protocol::detector::wardens::{AppLife, Secret};
 
 use crate::AppId;
 use crate::wire::Malformed;
@@ -44,7 +45,7 @@ pub const MAX_SEATS: usize = 256;
 pub const MAX_SLOTS: usize = 512;
 const WORDS: usize = SLOTS + SLOT_WORDS * MAX_SLOTS;
 /// "martletw", and the layout's version.
-const IS_BOARD: u64 = 0x7774_656c_7472_6d00 | 1;
+const IS_BOARD: u64 = 0x7774_656c_7472_6d00 | 2;
 
 /// How an application's life stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -138,6 +139,35 @@ pub struct Seen {
     pub incarnation: u64,
     /// When the warden learned its end, in nanoseconds of CLOCK_MONOTONIC; 0 until then, and for a moment after.
     pub at_ns: u64,
+    /// The secret of a life that has certainly failed, once `at_ns` is there: by which other processes recognise that its warden says so
+    /// ([`certificate`](martlet_protocol::detector::certificate)).
+    pub secret: Option<Secret>,
+}
+
+/// How a life ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    pub(crate) state: State,
+    pub(crate) evidence: Option<Evidence>,
+    /// When the warden learned that.
+    pub(crate) at_ns: u64,
+    /// Its secret, as long as its end is no certain failure: then it is revealed.
+    pub(crate) secret: Secret,
+}
+
+impl End {
+    /// A failure, as far as it is certain by `evidence`.
+    pub(crate) fn failure(evidence: Evidence, at_ns: u64, secret: Secret) -> End {
+        End { state: State::Failed, evidence: Some(evidence), at_ns, secret }
+    }
+
+    /// The words that are stored when the state has changed: the secret, as far as it is to be revealed, and the time.
+    fn words(&self) -> [(usize, u64); 3] {
+        let is_certain = self.state == State::Failed && self.evidence.is_some_and(Evidence::is_certain);
+        let secret = if is_certain { self.secret } else { [0; 16] };
+        let [first, second] = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| secret[at + byte])));
+        [(5, first), (6, second), (4, self.at_ns)]
+    }
 }
 
 /// The board, as the warden or as a program has it mapped.
@@ -160,11 +190,19 @@ fn look(slot: Slot, mut load: impl FnMut(usize) -> u64) -> Option<Seen> {
     let mut state = load(word_of(slot.index, 0));
     // It changes three times in a life at most.
     while state >> 32 == u64::from(slot.generation) {
+        // The time comes before what is stored ahead of it.
         let (incarnation, at_ns) = (load(word_of(slot.index, 2)), load(word_of(slot.index, 4)));
+        let secret = [5, 6].map(|word| load(word_of(slot.index, word)));
         let before = std::mem::replace(&mut state, load(word_of(slot.index, 0)));
         if before == state {
             let state = State::of(before as u8).ok().filter(|state| *state != State::Free)?;
-            return Some(Seen { state, evidence: Evidence::of((before >> 8) as u8), incarnation, at_ns });
+            let evidence = Evidence::of((before >> 8) as u8);
+            let is_certain = state == State::Failed && evidence.is_some_and(Evidence::is_certain);
+            let secret = Some(secret).filter(|secret| is_certain && at_ns != 0 && *secret != [0; 2]).map(|[first, second]| {
+                let (first, second) = (first.to_le_bytes(), second.to_le_bytes());
+                std::array::from_fn(|byte| if byte < 8 { first[byte] } else { second[byte - 8] })
+            });
+            return Some(Seen { state, evidence, incarnation, at_ns, secret });
         }
     }
     None
@@ -258,21 +296,22 @@ impl Board {
     pub(crate) fn begin(&self, slot: Slot, app: AppId, host: u32, incarnation: u64, pid: u32, state: State) {
         self.fill(
             slot,
-            [u64::from(app.get()) | u64::from(host) << 32, incarnation, u64::from(pid), 0],
+            [u64::from(app.get()) | u64::from(host) << 32, incarnation, u64::from(pid), 0, 0, 0],
             state_word(state, None, slot.generation),
         );
     }
 
     /// Shows a life of another host that was over before it was heard of, in a slot that the desk knows to be free or awaited: it is never seen alive.
-    pub(crate) fn begin_over(&self, slot: Slot, life: AppLife, host: u32, (state, evidence): (State, Option<Evidence>), now_ns: u64) {
+    pub(crate) fn begin_over(&self, slot: Slot, life: AppLife, host: u32, end: &End) {
+        let [(_, first), (_, second), (_, at_ns)] = end.words();
         self.fill(
             slot,
-            [u64::from(life.app) | u64::from(host) << 32, life.incarnation, 0, now_ns],
-            state_word(state, evidence, slot.generation),
+            [u64::from(life.app) | u64::from(host) << 32, life.incarnation, 0, at_ns, first, second],
+            state_word(end.state, end.evidence, slot.generation),
         );
     }
 
-    fn fill(&self, slot: Slot, life: [u64; 4], state: u64) {
+    fn fill(&self, slot: Slot, life: [u64; 6], state: u64) {
         let words = self.0.words();
         // A reader that finds one of these finds the slot freed, or its own generation gone, when it looks at the state again.
         fence(Ordering::Release);
@@ -284,12 +323,14 @@ impl Board {
     }
 
     /// Ends a life that is alive. Returns whether this call did it: nobody else has told, or will.
-    pub(crate) fn end(&self, slot: Slot, state: State, evidence: Option<Evidence>, now_ns: u64) -> bool {
+    pub(crate) fn end(&self, slot: Slot, end: &End) -> bool {
         let words = self.0.words();
-        let (alive, ended) = (state_word(State::Alive, None, slot.generation), state_word(state, evidence, slot.generation));
+        let (alive, ended) = (state_word(State::Alive, None, slot.generation), state_word(end.state, end.evidence, slot.generation));
         let is_first = words[word_of(slot.index, 0)].compare_exchange(alive, ended, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if is_first {
-            words[word_of(slot.index, 4)].store(now_ns, Ordering::Release);
+            for (word, value) in end.words() {
+                words[word_of(slot.index, word)].store(value, Ordering::Release);
+            }
             self.ring();
         }
         is_first
@@ -318,30 +359,52 @@ mod tests {
         Slot { index: 3, generation }
     }
 
+    fn failure(evidence: Evidence, at_ns: u64) -> End {
+        End::failure(evidence, at_ns, [9; 16])
+    }
+
+    const LEFT: End = End { state: State::Left, evidence: None, at_ns: 5, secret: [9; 16] };
+
     #[test]
     fn an_end_is_told_once_with_one_evidence() {
         let board = Board::create(9, 1).expect("memory");
         let reader = Board::open(board.for_readers().expect("a descriptor")).expect("a board");
         assert_eq!((reader.life(), reader.look(slot(1))), (9, None));
         board.begin(slot(1), APP, 0, 0, 0, State::Awaited);
-        assert!(!board.end(slot(1), State::Failed, Some(Evidence::Words), 5), "it has not joined");
+        assert!(!board.end(slot(1), &failure(Evidence::Words, 5)), "it has not joined");
         board.begin(slot(1), APP, 0, 42, 100, State::Alive);
         let before = reader.changes();
-        assert!(board.end(slot(1), State::Failed, Some(Evidence::Words), 6));
-        assert!(!board.end(slot(1), State::Failed, Some(Evidence::Process), 7));
+        assert!(board.end(slot(1), &failure(Evidence::Words, 6)));
+        assert!(!board.end(slot(1), &failure(Evidence::Process, 7)));
         assert!(reader.changes() > before);
-        let seen = Seen { state: State::Failed, evidence: Some(Evidence::Words), incarnation: 42, at_ns: 6 };
+        let seen = Seen { state: State::Failed, evidence: Some(Evidence::Words), incarnation: 42, at_ns: 6, secret: Some([9; 16]) };
         assert_eq!(reader.look(slot(1)), Some(seen));
+    }
+
+    #[test]
+    fn a_secret_is_revealed_by_a_certain_failure_and_by_nothing_else() {
+        let presumed = failure(Evidence::Silence, 6);
+        for (end, revealed) in [(failure(Evidence::Process, 6), true), (presumed, false), (LEFT, false)] {
+            let board = Board::create(9, 1).expect("memory");
+            board.begin(slot(1), APP, 0, 42, 100, State::Alive);
+            assert_eq!(board.look(slot(1)).and_then(|seen| seen.secret), None);
+            assert!(board.end(slot(1), &end));
+            assert_eq!(board.look(slot(1)).and_then(|seen| seen.secret), revealed.then_some([9; 16]), "{end:?}");
+            assert_eq!(board.0.load(word_of(3, 5)) != 0, revealed, "nor does it stand there unseen");
+            let life = AppLife { app: 7, incarnation: 43 };
+            board.begin_over(slot(2), life, 2, &end);
+            assert_eq!(board.look(slot(2)).and_then(|seen| seen.secret), revealed.then_some([9; 16]), "{end:?}");
+        }
     }
 
     #[test]
     fn a_late_word_of_an_earlier_life_ends_no_later_one() {
         let board = Board::create(9, 1).expect("memory");
         board.begin(slot(1), APP, 0, 42, 100, State::Alive);
-        assert!(board.end(slot(1), State::Left, None, 5));
+        assert!(board.end(slot(1), &LEFT));
         board.free(slot(1));
         board.begin(slot(2), APP, 0, 43, 100, State::Alive);
-        assert!(!board.end(slot(1), State::Failed, Some(Evidence::Process), 6));
+        assert!(!board.end(slot(1), &failure(Evidence::Process, 6)));
         assert_eq!(board.look(slot(1)), None);
         assert_eq!(board.look(slot(2)).map(|seen| seen.state), Some(State::Alive));
     }
@@ -349,11 +412,11 @@ mod tests {
     #[test]
     fn a_life_is_never_seen_with_what_belongs_to_the_next_one() {
         // All places between a reader's loads at which the desk frees the slot, and at which it has come so far with the next life.
-        for freed in 0..5 {
-            for begun in freed..5 {
+        for freed in 0..7 {
+            for begun in freed..7 {
                 let board = Board::create(9, 1).expect("memory");
                 board.begin(slot(1), APP, 0, 42, 100, State::Alive);
-                assert!(board.end(slot(1), State::Failed, Some(Evidence::Words), 6));
+                assert!(board.end(slot(1), &failure(Evidence::Words, 6)));
                 let mut loads = 0;
                 let seen = look(slot(1), |word| {
                     if loads == freed {

@@ -28,6 +28,14 @@ mod process;
 pub mod wire;
 pub mod words;
 
+use martlet_protocol::detector::wardens::{Digest, Secret};
+use sha2::{Digest as _, Sha256};
+
+/// By what a secret is recognised: SHA-256.
+pub fn digest(secret: &Secret) -> Digest {
+    Sha256::digest(secret).into()
+}
+
 /// The number by which applications name each other: the paper's `appid`. Applications choose theirs, from 1 to [`AppId::LAST_CHOSEN`]; higher ones are the
 /// warden's to give, to programs that are watched from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,6 +58,13 @@ impl AppId {
     /// When no application can have it.
     pub fn new(number: i64) -> Result<AppId, BadAppId> {
         u32::try_from(number).ok().filter(|number| (1..=AppId::MAX).contains(number)).map(AppId).ok_or(BadAppId(number))
+    }
+
+    /// The application of a name, for programs that nobody gives numbers: two names have the same one once in 2^30 times.
+    pub fn named(name: &str) -> AppId {
+        let digest: [u8; 32] = Sha256::digest(name).into();
+        let [first, second, third, fourth, ..] = digest;
+        AppId((u32::from_le_bytes([first, second, third, fourth]) & AppId::LAST_CHOSEN).max(1))
     }
 
     /// The number.

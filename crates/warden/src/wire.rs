@@ -3,11 +3,13 @@
 //! A program asks, with a number of its own choosing, and the warden answers with the same number. What the warden tells unasked has the number 0. A message that
 //! cannot be read ends the connection of a program, after an answer that names what is wrong.
 
+use martlet_protocol::detector::wardens::Secret;
+
 use crate::board::{Evidence, Slot, State};
 use crate::{AppId, MAX_PIGGYBACK_BYTES, Resources};
 
 /// The version of these messages.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The longest name of a program, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
 
@@ -51,6 +53,8 @@ pub enum Request {
         app: AppId,
         /// Which of its lives: random, never 0.
         incarnation: u64,
+        /// What the warden reveals when this life has certainly failed, and not before.
+        secret: Secret,
     },
     /// A thread has registered this word of the program's page as its death word. It has the number 0 and gets no answer, as Rest.
     Act {
@@ -316,7 +320,11 @@ impl Request {
     pub fn encode(&self, number: u32) -> Vec<u8> {
         match self {
             Request::Hello { version, name } => Out::new(1, number).u16(*version).bytes(name.as_bytes()),
-            Request::Join { app, incarnation } => Out::new(2, number).u32(app.get()).u64(*incarnation),
+            Request::Join { app, incarnation, secret } => {
+                let mut out = Out::new(2, number).u32(app.get()).u64(*incarnation);
+                out.0.extend(secret);
+                out
+            }
             Request::Act { word } => Out::new(3, number).u16(*word),
             Request::Rest { word } => Out::new(4, number).u16(*word),
             Request::Quit => Out::new(5, number),
@@ -344,7 +352,7 @@ impl Request {
                 if incarnation == 0 {
                     return Err(Malformed::Field { field: "incarnation", value: 0, allowed: "all but 0" });
                 }
-                Request::Join { app, incarnation }
+                Request::Join { app, incarnation, secret: from.array()? }
             }
             3 => Request::Act { word: from.u16()? },
             4 => Request::Rest { word: from.u16()? },
@@ -453,7 +461,7 @@ mod tests {
         let want = Resources { pbsize: 100, timeout_ns: 5_000_000 };
         vec![
             Request::Hello { version: VERSION, name: "a program".into() },
-            Request::Join { app: app(), incarnation: 9 },
+            Request::Join { app: app(), incarnation: 9, secret: [3; 16] },
             Request::Act { word: 3 },
             Request::Rest { word: 3 },
             Request::Quit,
@@ -516,7 +524,7 @@ mod tests {
 
     #[test]
     fn fields_that_say_what_they_cannot_are_named() {
-        let zero = Request::Join { app: app(), incarnation: 0 }.encode(1);
+        let zero = Request::Join { app: app(), incarnation: 0, secret: [3; 16] }.encode(1);
         assert_eq!(Request::decode(&zero).expect_err("none").to_string(), "a message's incarnation is 0; allowed are all but 0");
         let long = Request::Piggyback { bytes: vec![1; 1419] }.encode(1);
         let error = Request::decode(&long).expect_err("too long").to_string();

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use martlet_fabric::host::page::Page;
 use martlet_fabric::host::{DeathWords, DeathWordsError, socket};
+use martlet_fabric::primitive::{Ordering, fence};
+use martlet_protocol::basics::layout::life::{OWNER_DIED, TID_MASK};
 
 use crate::wire::Request;
 use crate::words::{MAX_ACTING, death_word};
@@ -77,6 +79,18 @@ impl Threads {
 }
 
 impl Acting {
+    /// Whether another thread that acts is alive. A thread that begins while others act asks before it does anything: if none is, the warden may take the program for dead,
+    /// or is about to, for it may have looked at all words just before this thread's stood there.
+    pub fn has_company(&self) -> bool {
+        // Pairs with the order of the eye's looks, at the word of the thread that died and then at all: either it finds ours, or we find that one dead.
+        fence(Ordering::SeqCst);
+        let is_alive = |word: u16| {
+            let value = self.shared.page.load(death_word(word));
+            value & OWNER_DIED == 0 && value & TID_MASK != 0
+        };
+        (0..MAX_ACTING).any(|word| word != self.index && is_alive(word))
+    }
+
     /// Whether the thread acts for the program by these.
     pub fn is_by(&self, threads: &Threads) -> bool {
         Arc::ptr_eq(&self.shared, &threads.0)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use martlet_fabric::host::socket::{self, MAX_MESSAGE, Received};
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 
-use super::{Error, Handler, LOOKS_EVERY, Monitored, Warden, system, timespec};
+use super::{Error, Handler, Joined, LOOKS_EVERY, Monitored, Warden, system, timespec};
 use crate::board::{Board, Slot};
 use crate::wire::{Answer, Request, VERSION};
 use crate::words::MAX_ACTING;
@@ -109,8 +109,8 @@ impl Warden {
     /// Registers with a new warden as with the one before.
     fn register_again(&mut self) -> Result<(), Error> {
         let mut outcome = Ok(());
-        if let Some((app, incarnation)) = self.joined
-            && let Err(error) = self.ask(&Request::Join { app, incarnation }, &[])
+        if let Some(Joined { app, incarnation, secret }) = self.joined
+            && let Err(error) = self.ask(&Request::Join { app, incarnation, secret }, &[])
         {
             if self.link.is_some() {
                 self.joined = None;

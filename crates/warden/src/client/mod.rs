@@ -44,6 +44,7 @@ use std::time::{Duration, Instant};
 
 use martlet_fabric::host::page::Page;
 use martlet_fabric::host::socket;
+use martlet_protocol::detector::wardens::Secret;
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::time::Timespec;
 
@@ -120,6 +121,14 @@ struct Monitored {
     is_process: bool,
 }
 
+/// What a program is.
+#[derive(Clone, Copy, Debug)]
+struct Joined {
+    app: AppId,
+    incarnation: u64,
+    secret: Secret,
+}
+
 /// A program's registration with the warden of its host. It is used by one thread at a time.
 #[derive(Debug)]
 pub struct Warden {
@@ -130,7 +139,7 @@ pub struct Warden {
     /// What is readable when there is something to poll for.
     epoll: OwnedFd,
     words: Arc<Words>,
-    joined: Option<(AppId, u64)>,
+    joined: Option<Joined>,
     monitored: BTreeMap<AppId, Monitored>,
     /// The life of each application whose end has been told.
     ended: BTreeMap<AppId, u64>,
@@ -161,6 +170,27 @@ impl Warden {
     /// # Errors
     /// When there is none, or it refuses.
     pub fn connect(path: &Path, name: &str) -> Result<Warden, Error> {
+        let mut warden = Warden::unconnected(path, name)?;
+        warden.link()?;
+        Ok(warden)
+    }
+
+    /// The same, but a warden that is not there is no error: [`Warden::poll`] looks for it, as for the next one when a warden has died.
+    ///
+    /// # Errors
+    /// When the warden that is there refuses, or the system does.
+    pub fn expect(path: &Path, name: &str) -> Result<Warden, Error> {
+        let mut warden = Warden::unconnected(path, name)?;
+        match warden.link() {
+            Ok(()) => {}
+            // There was none whose loss could be told.
+            Err(Error::Connect { .. } | Error::Gone(_)) => warden.is_loss_told = true,
+            Err(error) => return Err(error),
+        }
+        Ok(warden)
+    }
+
+    fn unconnected(path: &Path, name: &str) -> Result<Warden, Error> {
         let page = Page::create("martlet-life", PAGE_WORDS).map_err(system("cannot make the page of death words"))?;
         let words = Arc::new(Words { page, taken: Mutex::new(0), socket: Mutex::new(None) });
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot make an epoll descriptor"))?;
@@ -168,7 +198,7 @@ impl Warden {
         while !name.is_char_boundary(end) {
             end -= 1;
         }
-        let mut warden = Warden {
+        Ok(Warden {
             path: path.into(),
             name: name[..end].into(),
             link: None,
@@ -182,9 +212,7 @@ impl Warden {
             is_loss_told: false,
             next_number: 1,
             polls: 0,
-        };
-        warden.link()?;
-        Ok(warden)
+        })
     }
 
     /// By which the program's threads say that they act for it.
@@ -218,10 +246,32 @@ impl Warden {
     /// # Errors
     /// When the application is alive already, when the program has joined, and when the warden is gone.
     pub fn join(&mut self, app: AppId) -> Result<u64, Error> {
+        self.join_with(app, martlet_fabric::host::random().map_err(system("cannot draw a secret"))?)
+    }
+
+    /// As [`Warden::join`], with a secret of the program's own choosing, which no other life has had: the warden reveals it to the monitors when this life has certainly failed.
+    ///
+    /// # Errors
+    /// The same. Where the warden is gone, the program registers so with the next one.
+    pub fn join_with(&mut self, app: AppId, secret: Secret) -> Result<u64, Error> {
         let incarnation = crate::random_number().map_err(system("cannot draw a random number"))?;
-        self.ask(&Request::Join { app, incarnation }, &[])?;
-        self.joined = Some((app, incarnation));
-        Ok(incarnation)
+        let joined = Joined { app, incarnation, secret };
+        match self.ask(&Request::Join { app, incarnation, secret }, &[]) {
+            Ok(_) => {
+                self.joined = Some(joined);
+                Ok(incarnation)
+            }
+            Err(error @ Error::Gone(_)) if self.joined.is_none() => {
+                self.joined = Some(joined);
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The application that the program is, or will be with the next warden.
+    pub fn joined(&self) -> Option<AppId> {
+        self.joined.map(|joined| joined.app)
     }
 
     /// The application leaves: its end is no failure. A program that ends without quitting has failed.

@@ -1,5 +1,7 @@
 //! What a program is told, and how [`Warden::poll`] finds it.
 
+use martlet_protocol::detector::wardens::Secret;
+
 use super::{Error, Monitored, Warden};
 use crate::AppId;
 use crate::board::{Evidence, Seen, State};
@@ -15,6 +17,9 @@ pub struct Failure {
     pub at_ns: u64,
     /// Which of the application's lives it was; 0 where the warden had not said yet.
     pub incarnation: u64,
+    /// The secret that this life had left with its warden, where that has revealed it, which it does of a certain failure only. Whoever knows by what it is to be recognised
+    /// need not trust any warden but that one. It is missing where this program has seen the end of the process itself.
+    pub secret: Option<Secret>,
 }
 
 /// What a program is told: the upcalls of Listing 1, and those for what the paper leaves out. All but one may be left as they are.
@@ -117,14 +122,17 @@ impl Warden {
             }
             let incarnation = monitored.incarnation;
             match seen {
-                Some(Seen { state: State::Failed, evidence: Some(evidence), at_ns, .. }) => {
-                    // The time is stored right after the state.
+                Some(Seen { state: State::Failed, evidence: Some(evidence), at_ns, secret, .. }) => {
+                    // The time is stored right after the state, and then the bell is rung.
+                    if at_ns == 0 && !has_ended {
+                        continue;
+                    }
                     let at_ns = if at_ns == 0 { crate::now_ns() } else { at_ns };
-                    over.push((*app, Some(Failure { evidence, at_ns, incarnation })));
+                    over.push((*app, Some(Failure { evidence, at_ns, incarnation, secret })));
                 }
                 Some(Seen { state: State::Left, .. }) => over.push((*app, None)),
                 _ if has_ended => {
-                    over.push((*app, Some(Failure { evidence: Evidence::Process, at_ns: crate::now_ns(), incarnation })));
+                    over.push((*app, Some(Failure { evidence: Evidence::Process, at_ns: crate::now_ns(), incarnation, secret: None })));
                 }
                 _ => {}
             }

@@ -10,17 +10,18 @@ use martlet_fabric::host::{DeathWordsError, sleep_on, wake_word};
 use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_protocol::basics::layout::life::{OWNER_DIED, TID_MASK};
 use martlet_protocol::detector::certain::{Sign, judge};
+use martlet_protocol::detector::wardens::Secret;
 
 use super::pulse::{Order, Orders};
 use super::{MAX_WATCHED_WORDS, Seat};
-use crate::board::{Board, Evidence, Slot, State};
+use crate::board::{Board, End, Evidence, Slot};
 use crate::wire::Answer;
 use crate::words::{MAX_ACTING, death_word};
 
 /// What the desk tells the eye.
 pub(super) enum Task {
-    /// To watch a word of an application's page: a thread acts for it.
-    Watch(Slot, Page, u16),
+    /// To watch a word of an application's page: a thread acts for it. The secret is its life's.
+    Watch(Slot, Page, u16, Secret),
     /// It acts no more.
     Unwatch(Slot, u16),
     /// To tell a program of this life's end.
@@ -68,6 +69,7 @@ impl Reports {
 #[derive(Default)]
 struct Watched {
     page: Option<Page>,
+    secret: Secret,
     words: Vec<u16>,
     told: Vec<Arc<Seat>>,
 }
@@ -126,9 +128,9 @@ impl Eye {
 
     fn take(&mut self, task: Task) {
         match task {
-            Task::Watch(slot, page, word) => {
+            Task::Watch(slot, page, word, secret) => {
                 let life = self.lives.entry(slot).or_default();
-                life.page = Some(page);
+                (life.page, life.secret) = (Some(page), secret);
                 if !life.words.contains(&word) {
                     life.words.push(word);
                 }
@@ -171,7 +173,7 @@ impl Eye {
         for slot in over {
             let life = self.lives.remove(&slot).unwrap_or_default();
             let ended = self.board.app_life(slot);
-            if self.board.end(slot, State::Failed, Some(Evidence::Words), crate::now_ns()) {
+            if self.board.end(slot, &End::failure(Evidence::Words, crate::now_ns(), life.secret)) {
                 if let Some(orders) = &self.orders {
                     orders.send(Order::End(ended, true));
                 }
@@ -195,6 +197,7 @@ mod tests {
 
     use super::*;
     use crate::AppId;
+    use crate::board::State;
     use crate::words::PAGE_WORDS;
 
     #[test]
@@ -208,7 +211,7 @@ mod tests {
         let slot = Slot { index: 0, generation: 1 };
         board.begin(slot, AppId::new(7).expect("in range"), 0, 5, 1, State::Alive);
         drop(tasks);
-        eye.take(Task::Watch(slot, page.clone(), 0));
+        eye.take(Task::Watch(slot, page.clone(), 0, [4; 16]));
         let second = page.register_death_words(&[death_word(1)]).expect("registered");
         let first = page.clone();
         let died = std::thread::spawn(move || std::mem::forget(first.register_death_words(&[death_word(0)]).expect("registered")));
@@ -217,7 +220,7 @@ mod tests {
         assert_eq!(board.look(slot).map(|seen| seen.state), Some(State::Alive));
         drop(second);
         eye.look();
-        assert_eq!(board.look(slot).map(|seen| seen.state), Some(State::Failed));
+        assert_eq!(board.look(slot).map(|seen| (seen.state, seen.secret)), Some((State::Failed, Some([4; 16]))));
         assert_eq!(reports.try_recv(), Ok(slot));
     }
 }

@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use martlet_protocol::basics::Time;
 use martlet_protocol::detector::stall::StallMeter;
-use martlet_protocol::detector::wardens::{AppLife, Config, Digest, Event, HostId, Output, Secret, Wardens};
+use martlet_protocol::detector::wardens::{AppLife, Config, Event, HostId, Output, Secret, Wardens};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
-use sha2::{Digest as _, Sha256};
 
 use super::{Party, RunError, system};
 use crate::packet;
@@ -73,10 +72,6 @@ pub(super) struct Pulse {
     news: News,
 }
 
-fn digest(secret: &Secret) -> Digest {
-    Sha256::digest(secret).into()
-}
-
 /// The sockets of all paths, so that an address that is not there is found before anybody relies on the warden.
 pub(super) fn bind(party: &Party) -> Result<Vec<UdpSocket>, RunError> {
     let bind = |address: &SocketAddr| {
@@ -99,7 +94,7 @@ impl Pulse {
         let (stir, orders) = (Arc::new(stir), std::sync::mpsc::channel());
         let peers: Vec<(HostId, u64)> = neighbours.hosts.iter().map(|peer| (peer.host, neighbours.timeout_ns)).collect();
         let paths = neighbours.listen.len() as u8;
-        let config = Config { life, interval_ns: neighbours.interval_ns, paths, digest };
+        let config = Config { life, interval_ns: neighbours.interval_ns, paths, digest: crate::digest };
         let link = |peer: &crate::neighbours::Neighbour| {
             let senders = (0..paths).map(|path| packet::Sender::new(&party.key, neighbours.host, peer.host, path, life)).collect();
             (peer.host, Link { addresses: peer.addresses.clone(), senders, receivers: (0..paths).map(|_| Vec::new()).collect() })

@@ -6,7 +6,7 @@ use martlet_fabric::host::page::Page;
 use martlet_fabric::host::socket::{self, MAX_MESSAGE, Received};
 use martlet_warden::client::{Error, Warden};
 use martlet_warden::daemon;
-use martlet_warden::wire::{Answer, Request};
+use martlet_warden::wire::{Answer, Request, VERSION};
 use martlet_warden::{AppId, Resources};
 use rustix::net::SocketAddrUnix;
 
@@ -101,24 +101,30 @@ fn messages_that_are_none_end_a_connection_and_nothing_else() {
     let hello = |version| Request::Hello { version, name: "x".into() }.encode(1);
     let no_page = || Some(OwnedFd::from(std::fs::File::open("/dev/null").expect("there")));
     for (messages, why) in [
-        (vec![(b"garbage, and much of it".to_vec(), None)], "a message is of kind 103; allowed are those of version 1"),
+        (vec![(b"garbage, and much of it".to_vec(), None)], "a message is of kind 103; allowed are those of version 2"),
         (vec![(vec![0; MAX_MESSAGE + 1], None)], "a message is longer than 8192 bytes"),
         (vec![(Request::Quit.encode(1), None)], "the first message has to be a Hello"),
-        (vec![(hello(9), page())], "the program speaks version 9 with its warden; allowed is 1"),
-        (vec![(hello(1), None)], "a Hello comes without the page of the program's death words"),
-        (vec![(hello(1), no_page())], "the page of the program's death words is refused: its shared memory is no memfd"),
-        (vec![(hello(1), page()), (hello(1), page())], "a second Hello"),
-        (vec![(hello(1), page()), (Request::MonitorProcess.encode(2), None)], "no descriptor of a process comes along"),
+        (vec![(hello(9), page())], "the program speaks version 9 with its warden; allowed is 2"),
+        (vec![(hello(VERSION), None)], "a Hello comes without the page of the program's death words"),
+        (vec![(hello(VERSION), no_page())], "the page of the program's death words is refused: its shared memory is no memfd"),
+        (vec![(hello(VERSION), page()), (hello(VERSION), page())], "a second Hello"),
+        (vec![(hello(VERSION), page()), (Request::MonitorProcess.encode(2), None)], "no descriptor of a process comes along"),
         (
-            vec![(hello(1), page()), (Request::MonitorProcess.encode(2), no_page())],
+            vec![(hello(VERSION), page()), (Request::MonitorProcess.encode(2), no_page())],
             "the process cannot be watched: the descriptor names no process",
         ),
-        (vec![(hello(1), page()), (Request::Adopt { app: app(3) }.encode(2), no_page())], "the process cannot be watched: the descriptor"),
         (
-            vec![(hello(1), page()), (Request::Join { app: AppId::new(0x4000_0001).expect("in range"), incarnation: 1 }.encode(2), None)],
+            vec![(hello(VERSION), page()), (Request::Adopt { app: app(3) }.encode(2), no_page())],
+            "the process cannot be watched: the descriptor",
+        ),
+        (
+            vec![
+                (hello(VERSION), page()),
+                (Request::Join { app: AppId::new(0x4000_0001).expect("in range"), incarnation: 1, secret: [1; 16] }.encode(2), None),
+            ],
             "application 1073741825 is the warden's to give",
         ),
-        (vec![(hello(1), page()), (Request::Act { word: 64 }.encode(2), None)], "death word 64; allowed are 0 to 63"),
+        (vec![(hello(VERSION), page()), (Request::Act { word: 64 }.encode(2), None)], "death word 64; allowed are 0 to 63"),
     ] {
         let said = answers_to(&world, &messages);
         assert!(said.iter().any(|said| said.starts_with(why)), "{said:?} instead of `{why}`");

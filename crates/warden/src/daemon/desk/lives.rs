@@ -5,9 +5,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
+use martlet_protocol::detector::wardens::Secret;
+
 use super::super::eye::Task;
 use super::{Desk, OUTSIDE, ProgramId};
-use crate::board::{Evidence, MAX_SLOTS, Slot, State};
+use crate::board::{End, Evidence, MAX_SLOTS, Slot, State};
 use crate::process::{has_ended, name_of, pid_of};
 use crate::wire::Answer;
 use crate::{AppId, Resources};
@@ -20,6 +22,8 @@ pub(super) struct Life {
     pub(super) state: State,
     pub(super) evidence: Option<Evidence>,
     pub(super) incarnation: u64,
+    /// What is revealed when it has certainly failed. Of one of another host it is known from then on only.
+    pub(super) secret: Secret,
     /// 0: this host.
     pub(super) host: u32,
     pub(super) pid: u32,
@@ -47,6 +51,7 @@ impl Life {
             state: State::Awaited,
             evidence: None,
             incarnation: 0,
+            secret: [0; 16],
             host: 0,
             pid: 0,
             uid: 0,
@@ -127,12 +132,14 @@ impl Desk {
         let pid = pid_of(&pidfd).map_err(|error| format!("the process cannot be watched: {error}"))?;
         // The watch comes first: a process that has ended already is seen by it.
         self.watch(&pidfd, OUTSIDE | u64::from(slot.index)).map_err(|error| format!("the process cannot be watched: {error}"))?;
+        let secret = martlet_fabric::host::random().map_err(|error| format!("no secret for the application: {error}"))?;
         let uid = std::fs::metadata(format!("/proc/{pid}")).map_or(0, |data| std::os::unix::fs::MetadataExt::uid(&data));
         let life = self.lives.get_mut(&slot.index).expect("its slot is taken");
         let pidfd = Some(Arc::new(pidfd));
         let begun = Life {
             state: State::Alive,
             incarnation,
+            secret,
             pid,
             uid,
             name: name_of(pid),
@@ -142,16 +149,15 @@ impl Desk {
         };
         *life = begun.monitored_as(life);
         self.board.begin(slot, app, 0, incarnation, pid, State::Alive);
-        self.tell_others(slot.index)
+        self.tell_others(slot.index);
+        Ok(())
     }
 
     /// Tells other hosts of an application that has begun.
-    pub(super) fn tell_others(&self, index: u16) -> Result<(), String> {
+    pub(super) fn tell_others(&self, index: u16) {
         if let Some(others) = self.others.as_ref().filter(|_| self.lives[&index].app.is_chosen()) {
-            let secret = martlet_fabric::host::random().map_err(|error| format!("no secret for the application: {error}"))?;
-            others.begin(&self.lives[&index], secret);
+            others.begin(&self.lives[&index]);
         }
-        Ok(())
     }
 
     pub(super) fn forget_outside(&mut self, index: u16) {
@@ -185,7 +191,7 @@ impl Desk {
     pub(super) fn end(&mut self, index: u16, state: State, evidence: Option<Evidence>) {
         let Some(life) = self.lives.get_mut(&index).filter(|life| life.state == State::Alive) else { return };
         let now = crate::now_ns();
-        if self.board.end(life.slot, state, evidence, now) {
+        if self.board.end(life.slot, &End { state, evidence, at_ns: now, secret: life.secret }) {
             (life.state, life.evidence, life.at_ns) = (state, evidence, now);
             self.tell_monitors(index, &Answer::Look);
             self.over(index);

@@ -8,7 +8,7 @@ use super::super::pulse::{Order, Orders};
 use super::Desk;
 use super::lives::Life;
 use crate::AppId;
-use crate::board::{Evidence, Slot, State};
+use crate::board::{End, Evidence, Slot, State};
 use crate::wire::{Answer, HostStatus};
 
 /// The other hosts, as the desk knows them.
@@ -36,8 +36,8 @@ impl OtherHosts {
     }
 
     /// An application of this host is alive: others may monitor it.
-    pub(super) fn begin(&self, life: &Life, secret: [u8; 16]) {
-        self.orders.send(Order::Begin(AppLife { app: life.app.get(), incarnation: life.incarnation }, secret));
+    pub(super) fn begin(&self, life: &Life) {
+        self.orders.send(Order::Begin(AppLife { app: life.app.get(), incarnation: life.incarnation }, life.secret));
     }
 
     /// It is over.
@@ -65,13 +65,15 @@ impl Desk {
         match event {
             Event::Alive(host, life) => self.remote_begins(host, life),
             Event::Failed(host, life, certainty) => {
-                let evidence = match certainty {
-                    Certainty::Certified(_) => Evidence::Certificate,
-                    Certainty::Presumed => Evidence::Silence,
+                let (evidence, secret) = match certainty {
+                    Certainty::Certified(secret) => (Evidence::Certificate, secret),
+                    Certainty::Presumed => (Evidence::Silence, [0; 16]),
                 };
-                self.remote_ends(host, life, State::Failed, Some(evidence));
+                self.remote_ends(host, life, &End::failure(evidence, crate::now_ns(), secret));
             }
-            Event::Left(host, life) => self.remote_ends(host, life, State::Left, None),
+            Event::Left(host, life) => {
+                self.remote_ends(host, life, &End { state: State::Left, evidence: None, at_ns: crate::now_ns(), secret: [0; 16] });
+            }
             Event::PathLost(host, path) | Event::PathBack(host, path) => {
                 let is_lost = matches!(event, Event::PathLost(..));
                 self.note(host, |health| health.is_path_lost[usize::from(path)] = is_lost);
@@ -135,23 +137,26 @@ impl Desk {
         self.tell_monitors(slot.index, &Answer::TimeoutChanged { app, timeout_ns });
     }
 
-    fn remote_ends(&mut self, host: HostId, life: AppLife, state: State, evidence: Option<Evidence>) {
-        let is_it = |known: &&Life| known.host == u32::from(host.0) && known.incarnation == life.incarnation && known.app.get() == life.app;
-        let mut known = self.lives.values().filter(is_it);
-        if let Some(alive) = known.clone().find(|known| known.state == State::Alive) {
-            return self.end(alive.slot.index, state, evidence);
+    fn remote_ends(&mut self, host: HostId, life: AppLife, end: &End) {
+        let is_it = |known: &Life| known.host == u32::from(host.0) && known.incarnation == life.incarnation && known.app.get() == life.app;
+        if let Some(alive) = self.lives.values_mut().find(|known| known.state == State::Alive && is_it(known)) {
+            alive.secret = end.secret;
+            let index = alive.slot.index;
+            return self.end(index, end.state, end.evidence);
         }
+        let mut known = self.lives.values().filter(|known| is_it(known));
         // Told before; but a presumption is made certain.
         if known.any(|known| known.evidence != Some(Evidence::Silence)) {
             return;
         }
         // It was over before this host heard of it. Programs that wait for it are told all the same.
         let Some((app, slot)) = self.remote_slot(host, life) else { return };
-        let (host, at_ns) = (u32::from(host.0), crate::now_ns());
+        let host = u32::from(host.0);
         let known = self.lives.get_mut(&slot.index).expect("its slot is taken");
-        let over = Life { state, evidence, incarnation: life.incarnation, host, at_ns, ..Life::awaited(slot, app) };
+        let End { state, evidence, at_ns, secret } = *end;
+        let over = Life { state, evidence, incarnation: life.incarnation, secret, host, at_ns, ..Life::awaited(slot, app) };
         *known = over.monitored_as(known);
-        self.board.begin_over(slot, life, host, (state, evidence), at_ns);
+        self.board.begin_over(slot, life, host, end);
         self.tell_monitors(slot.index, &Answer::Look);
         self.over(slot.index);
     }

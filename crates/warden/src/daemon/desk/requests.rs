@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use martlet_fabric::host::page::Page;
+use martlet_protocol::detector::wardens::Secret;
 
 use super::super::eye::Task;
 use super::lives::Life;
@@ -25,7 +26,7 @@ impl Desk {
             Request::Hello { .. } if has_greeted => no("a second Hello"),
             Request::Hello { version, name } => self.greet(id, version, name, fd),
             _ if !has_greeted => no("the first message has to be a Hello"),
-            Request::Join { app, incarnation } => self.join(id, app, incarnation),
+            Request::Join { app, incarnation, secret } => self.join(id, app, incarnation, secret),
             Request::Act { word } => self.act(id, word),
             Request::Rest { word } => self.rest(id, word),
             Request::Quit => self.quit(id),
@@ -80,7 +81,7 @@ impl Desk {
         Ok((Answer::Welcome { life: self.board.life(), seat: program.seat.index }, None))
     }
 
-    fn join(&mut self, id: ProgramId, app: AppId, incarnation: u64) -> Outcome {
+    fn join(&mut self, id: ProgramId, app: AppId, incarnation: u64, secret: Secret) -> Outcome {
         if !app.is_chosen() {
             return no(format!("application {app} is the warden's to give; allowed to join are 1 to {}", AppId::LAST_CHOSEN));
         }
@@ -112,15 +113,24 @@ impl Desk {
         let (pidfd, uid, name) = (Arc::clone(&program.pidfd), program.uid, program.name.clone());
         let (page, words) = (program.page.clone().expect("it has greeted"), program.words.clone());
         let life = self.lives.get_mut(&slot.index).expect("just found");
-        *life =
-            Life { state: State::Alive, incarnation, pid, uid, name, pidfd: Some(pidfd), program: Some(id), ..Life::awaited(slot, app) }
-                .monitored_as(life);
+        *life = Life {
+            state: State::Alive,
+            incarnation,
+            secret,
+            pid,
+            uid,
+            name,
+            pidfd: Some(pidfd),
+            program: Some(id),
+            ..Life::awaited(slot, app)
+        }
+        .monitored_as(life);
         self.board.begin(slot, app, 0, incarnation, pid, State::Alive);
-        self.tell_others(slot.index)?;
+        self.tell_others(slot.index);
         // Nothing of what the eye knew of an earlier connection counts.
         self.eye.send(Task::Forget(slot));
         for word in words {
-            self.eye.send(Task::Watch(slot, page.clone(), word));
+            self.eye.send(Task::Watch(slot, page.clone(), word, secret));
         }
         let monitors: Vec<_> = self.lives[&slot.index].monitors.iter().map(|(monitor, want)| (*monitor, *want)).collect();
         for (monitor, want) in monitors {
@@ -140,7 +150,7 @@ impl Desk {
         program.words.insert(word);
         let page = program.page.clone().expect("it has greeted");
         if let Some(life) = program.life.and_then(|life| self.lives.get(&life)) {
-            self.eye.send(Task::Watch(life.slot, page, word));
+            self.eye.send(Task::Watch(life.slot, page, word, life.secret));
         }
         DONE
     }
