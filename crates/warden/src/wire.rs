@@ -96,8 +96,11 @@ pub enum Request {
         /// What.
         bytes: Vec<u8>,
     },
-    /// What the warden knows.
-    Status,
+    /// What the warden knows, a part of it: as much as surely fits into a socket.
+    Status {
+        /// From this slot of the board on.
+        from: u16,
+    },
 }
 
 /// What a warden answers and tells.
@@ -174,6 +177,11 @@ pub enum Answer {
     },
     /// To Status: another host.
     Host(HostStatus),
+    /// To Status, after a part of the applications: there are others.
+    More {
+        /// From which slot on.
+        from: u16,
+    },
 }
 
 /// What a warden knows of another host.
@@ -333,7 +341,7 @@ impl Request {
             Request::Adopt { app } => Out::new(8, number).u32(app.get()),
             Request::Unmonitor { slot } => Out::new(9, number).slot(*slot),
             Request::Piggyback { bytes } => Out::new(10, number).bytes(bytes),
-            Request::Status => Out::new(11, number),
+            Request::Status { from } => Out::new(11, number).u16(*from),
         }
         .0
     }
@@ -362,7 +370,7 @@ impl Request {
             8 => Request::Adopt { app: from.app()? },
             9 => Request::Unmonitor { slot: from.slot()? },
             10 => Request::Piggyback { bytes: from.piggyback()? },
-            11 => Request::Status,
+            11 => Request::Status { from: from.u16()? },
             kind => return Err(Malformed::Kind(kind)),
         };
         from.end((number, request))
@@ -395,6 +403,7 @@ impl Answer {
             Answer::TimeoutChanged { app, timeout_ns } => Out::new(9, number).u32(app.get()).u64(*timeout_ns),
             Answer::MonitorRequested { by, pbsize } => Out::new(10, number).u32(*by).u32(*pbsize),
             Answer::PbsizeChanged { pbsize } => Out::new(11, number).u32(*pbsize),
+            Answer::More { from } => Out::new(14, number).u16(*from),
             Answer::Redundancy { host, path, is_lost } => Out::new(12, number).u16(*host).u8(*path).u8(u8::from(*is_lost)),
             Answer::Host(host) => {
                 let [first, second] = host.is_path_lost.map(u8::from);
@@ -436,6 +445,7 @@ impl Answer {
             10 => Answer::MonitorRequested { by: from.u32()?, pbsize: from.u32()? },
             11 => Answer::PbsizeChanged { pbsize: from.u32()? },
             12 => Answer::Redundancy { host: from.u16()?, path: from.u8()?, is_lost: from.u8()? != 0 },
+            14 => Answer::More { from: from.u16()? },
             13 => Answer::Host(HostStatus {
                 host: from.u16()?,
                 is_silent: from.u8()? != 0,
@@ -470,7 +480,7 @@ mod tests {
             Request::Adopt { app: app() },
             Request::Unmonitor { slot },
             Request::Piggyback { bytes: vec![1; 1418] },
-            Request::Status,
+            Request::Status { from: 64 },
         ]
     }
 
@@ -502,6 +512,7 @@ mod tests {
             Answer::MonitorRequested { by: 0, pbsize: 9 },
             Answer::PbsizeChanged { pbsize: 3 },
             Answer::Redundancy { host: 2, path: 1, is_lost: true },
+            Answer::More { from: 9 },
             Answer::Host(HostStatus { host: 3, is_silent: false, is_path_lost: [false, true], timeout_ns: 5 }),
         ]
     }

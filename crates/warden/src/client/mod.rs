@@ -346,12 +346,13 @@ impl Warden {
     /// # Errors
     /// When the warden is gone.
     pub fn status(&mut self) -> Result<(Vec<AppStatus>, Vec<HostStatus>), Error> {
-        let number = self.send(&Request::Status, &[])?;
+        let mut number = self.send(&Request::Status { from: 0 }, &[])?;
         let (mut apps, mut hosts) = (Vec::new(), Vec::new());
         loop {
             match self.answer(number)?.0 {
                 Answer::App(app) => apps.push(app),
                 Answer::Host(host) => hosts.push(host),
+                Answer::More { from } => number = self.send(&Request::Status { from }, &[])?,
                 Answer::Done => return Ok((apps, hosts)),
                 _ => return Err(self.strange("it answers something else")),
             }

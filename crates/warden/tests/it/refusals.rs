@@ -4,6 +4,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use martlet_fabric::host::page::Page;
 use martlet_fabric::host::socket::{self, MAX_MESSAGE, Received};
+use martlet_warden::board::MAX_SLOTS;
 use martlet_warden::client::{Error, Warden};
 use martlet_warden::daemon;
 use martlet_warden::wire::{Answer, Request, VERSION};
@@ -47,6 +48,19 @@ fn messages_larger_than_allowed_are_refused() {
     let mut other = world.connect();
     let want = Resources { pbsize: 1419, timeout_ns: 0 };
     assert_eq!(refused(other.monitor(app(7), want)), "messages of 1419 bytes are asked for; allowed are 0 to 1418");
+}
+
+#[test]
+fn a_warden_that_is_full_tells_of_all_and_refuses_one_more() {
+    let world = World::new();
+    let mut warden = world.connect();
+    for number in 1..=MAX_SLOTS as i64 {
+        warden.monitor(app(number), Resources::default()).expect("there is room");
+    }
+    let (apps, _) = warden.status().expect("it answers, though a socket has no room for so much at once");
+    let numbers: Vec<i64> = apps.iter().map(|one| i64::from(one.app.get())).collect();
+    assert_eq!(numbers, (1..=MAX_SLOTS as i64).collect::<Vec<_>>());
+    assert_eq!(refused(warden.monitor(app(1000), Resources::default())), "512 applications are known, as many as there is room for");
 }
 
 #[test]

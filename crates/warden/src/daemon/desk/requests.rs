@@ -17,6 +17,8 @@ use crate::words::{MAX_ACTING, PAGE_WORDS};
 use crate::{AppId, MAX_PIGGYBACK_BYTES, Resources};
 
 const DONE: Outcome = Ok((Answer::Done, None));
+/// How many applications are told of at a time: a socket by default has room for more than four times as many messages.
+const STATUS_APPS: usize = 64;
 
 impl Desk {
     pub(super) fn handle(&mut self, id: ProgramId, number: u32, request: Request, fds: Vec<OwnedFd>) -> Outcome {
@@ -40,30 +42,37 @@ impl Desk {
                 DONE
             }
             Request::Piggyback { bytes } => self.piggyback(id, &bytes),
-            Request::Status => {
-                for life in self.lives.values() {
-                    let words = life.program.and_then(|program| self.programs.get(&program)).map_or(0, |program| program.words.len());
-                    let status = AppStatus {
-                        app: life.app,
-                        state: life.state,
-                        evidence: life.evidence,
-                        host: life.host,
-                        pid: life.pid,
-                        uid: life.uid,
-                        words: words as u16,
-                        monitors: life.monitors.len() as u16,
-                        incarnation: life.incarnation,
-                        at_ns: life.at_ns,
-                        name: life.name.clone(),
-                    };
-                    self.programs[&id].seat.send(&self.board, number, &Answer::App(status), &[]);
-                }
-                for host in self.others.iter().flat_map(OtherHosts::status) {
-                    self.programs[&id].seat.send(&self.board, number, &Answer::Host(host), &[]);
-                }
-                DONE
-            }
+            Request::Status { from } => self.status(id, number, from),
         }
+    }
+
+    /// Says what is known of some applications, and after the last of them of all other hosts.
+    fn status(&self, id: ProgramId, number: u32, from: u16) -> Outcome {
+        let seat = &self.programs[&id].seat;
+        for life in self.lives.range(from..).map(|(_, life)| life).take(STATUS_APPS) {
+            let words = life.program.and_then(|program| self.programs.get(&program)).map_or(0, |program| program.words.len());
+            let status = AppStatus {
+                app: life.app,
+                state: life.state,
+                evidence: life.evidence,
+                host: life.host,
+                pid: life.pid,
+                uid: life.uid,
+                words: words as u16,
+                monitors: life.monitors.len() as u16,
+                incarnation: life.incarnation,
+                at_ns: life.at_ns,
+                name: life.name.clone(),
+            };
+            seat.send(&self.board, number, &Answer::App(status), &[]);
+        }
+        if let Some((next, _)) = self.lives.range(from..).nth(STATUS_APPS) {
+            return Ok((Answer::More { from: *next }, None));
+        }
+        for host in self.others.iter().flat_map(OtherHosts::status) {
+            seat.send(&self.board, number, &Answer::Host(host), &[]);
+        }
+        DONE
     }
 
     fn greet(&mut self, id: ProgramId, version: u16, name: String, page: Option<OwnedFd>) -> Outcome {
