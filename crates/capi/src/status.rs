@@ -104,6 +104,7 @@ fn of_run(error: &RunError) -> martlet_status {
         RunError::Disk { error: DiskError::Chance(_), .. } => MARTLET_FAILED,
         RunError::Disk { .. } => MARTLET_DISK_FAILED,
         RunError::Fabric { .. }
+        | RunError::Warden { .. }
         | RunError::DeathWords { .. }
         | RunError::Limit { .. }
         | RunError::System { .. }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use martlet_fabric::host::{DeathWords, DeathWordsError, OWNER_DIED, OwnRegion};
 use martlet_fabric::primitive::{Ordering, fence};
 use martlet_protocol::basics::layout::{LIFE, MAX_ACTING_THREADS, MAX_WATCHERS, life};
+use martlet_warden::client::{ActError, Acting, Threads};
 
 const _: () = assert!(life::DEATH_STRIDE >= martlet_fabric::host::WORDS_EACH);
 
@@ -25,11 +26,18 @@ pub enum ActingError {
     /// See there.
     #[error("a thread's death words: {0}")]
     DeathWords(#[from] DeathWordsError),
+    /// The words by which the warden of this host sees the thread die.
+    #[error("a thread's word for the warden: {0}")]
+    Warden(#[from] ActError),
 }
 
 /// The threads that act for a node's process. It can be cloned and sent wherever a thread is to begin.
 #[derive(Clone, Debug, Default)]
-pub struct ActingThreads(Arc<Mutex<Option<Life>>>);
+pub struct ActingThreads {
+    life: Arc<Mutex<Option<Life>>>,
+    /// By which each of them says so to the warden of this host too, where the node may have one.
+    warden: Option<Threads>,
+}
 
 /// The present life of the node.
 #[derive(Debug)]
@@ -44,6 +52,8 @@ struct Life {
 pub struct ActingThread {
     /// `None` once given back.
     words: Option<DeathWords>,
+    /// For the warden, given back after those.
+    _for_warden: Option<Acting>,
     place: usize,
     /// The life that it acts for: what another one shows is another region.
     signs: OwnRegion,
@@ -58,22 +68,28 @@ fn words_at(place: usize) -> Vec<usize> {
 }
 
 impl ActingThreads {
+    /// Each of them has a word for a warden as well.
+    pub(crate) fn watched_by(warden: Option<Threads>) -> ActingThreads {
+        ActingThreads { life: Arc::default(), warden }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Life>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A life of the node begins, with the calling thread, before anybody is connected with it. `signs` is its region [`LIFE`], `None` where it has none.
     ///
     /// # Errors
     /// When the thread's death words cannot be had.
-    pub(crate) fn begin(&self, signs: Option<OwnRegion>) -> Result<ActingThread, DeathWordsError> {
+    pub(crate) fn begin(&self, signs: Option<OwnRegion>) -> Result<ActingThread, ActingError> {
         let signs = signs.ok_or(DeathWordsError::Region(LIFE.0))?;
         let words = signs.register_death_words(&words_at(0))?;
+        let for_warden = self.warden.as_ref().map(Threads::act).transpose()?;
         signs.memory()[life::THREADS].store(life::counting(0, 0), Ordering::Release);
         let mut acting = [false; MAX_ACTING_THREADS];
         acting[0] = true;
         *self.lock() = Some(Life { signs: signs.clone(), acting });
-        Ok(self.thread(words, 0, signs))
+        Ok(self.thread(words, for_warden, 0, signs))
     }
 
     /// The calling thread acts for the process from now on, until it drops what this returns. To be called before it does anything that others rely on the process's death to
@@ -92,6 +108,7 @@ impl ActingThreads {
         let is_free = |place: &usize| !life.acting[*place] && (0..MAX_WATCHERS).all(|watcher| value(*place, watcher) == 0);
         let place = (0..MAX_ACTING_THREADS).find(is_free).ok_or(ActingError::Full)?;
         let words = life.signs.register_death_words(&words_at(place))?;
+        let for_warden = self.warden.as_ref().map(Threads::act).transpose()?;
         let count = &memory[life::THREADS];
         count.store(life::counting(count.load(Ordering::Relaxed), place), Ordering::Release);
         // A watcher that finds all threads dead that were counted before finds this count, or we find that one of them lives: `certain` has the argument. It pairs with the
@@ -100,16 +117,18 @@ impl ActingThreads {
         let lives = |place: usize| {
             (0..MAX_WATCHERS).all(|watcher| value(place, watcher) & life::TID_MASK != 0 && value(place, watcher) & OWNER_DIED == 0)
         };
-        if !(0..MAX_ACTING_THREADS).any(|other| life.acting[other] && lives(other)) {
+        // The kernel marks the words of a thread one after the other: the warden's may be among the first.
+        let is_alone_to_warden = for_warden.as_ref().is_some_and(|acting| !acting.has_company());
+        if is_alone_to_warden || !(0..MAX_ACTING_THREADS).any(|other| life.acting[other] && lives(other)) {
             return Err(ActingError::NobodyActs);
         }
         life.acting[place] = true;
         let signs = life.signs.clone();
-        Ok(self.thread(words, place, signs))
+        Ok(self.thread(words, for_warden, place, signs))
     }
 
-    fn thread(&self, words: DeathWords, place: usize, signs: OwnRegion) -> ActingThread {
-        ActingThread { words: Some(words), place, signs, threads: self.clone(), _thread: PhantomData }
+    fn thread(&self, words: DeathWords, for_warden: Option<Acting>, place: usize, signs: OwnRegion) -> ActingThread {
+        ActingThread { words: Some(words), _for_warden: for_warden, place, signs, threads: self.clone(), _thread: PhantomData }
     }
 }
 

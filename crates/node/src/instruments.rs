@@ -127,6 +127,7 @@ impl Instruments {
         count.set(Counter::MalformedMessages, member.core.malformed());
         count.set(Counter::MalformedViews, member.core.malformed_boards());
         count.set(Counter::Contradictions, member.core.contradictions());
+        count.set(Counter::DisbelievedCertificates, member.core.disbelieved());
         let last = engine.last();
         count.set(Counter::ProposedIndex, last.0);
         if self.held != Some(last) {

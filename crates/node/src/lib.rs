@@ -24,6 +24,7 @@
 //! | [`config`] | what is configured, validated once |
 //! | `runner` | [`run`]: the thread, its sleep, the lives of a node one after another, its orderly end |
 //! | `acting` | the threads that act for a node's process, and may begin at any time |
+//! | `warden` | the warden of the host, by which other hosts learn that a node is gone |
 //! | `agent`, `instruments` | the duty cycle (`protocol`), with a clock, counters and a timeline around it |
 //! | [`backend`] | what the parts of a node ask of the fabric they run on beyond its contract |
 //! | `durable` | what a node writes to its disk while it runs, and what it comes back with |
@@ -54,6 +55,7 @@ mod runner;
 pub mod samples;
 pub mod version;
 pub mod wal;
+mod warden;
 
 const _: () =
     assert!(!martlet_fabric::probe::BUILT_IN, "a node must not hold a simulator's canaries or marks: build it without those features");
@@ -63,3 +65,4 @@ pub use durable::{DiskError, OnDisk, on_disk};
 pub use os::{clock, cpu, idle, sched, signals, stop};
 use os::{undertaker, warm};
 pub use runner::{Ended, Hooks, OnStart, ProcessPolicy, RunError, Started, run};
+pub use warden::application_of;

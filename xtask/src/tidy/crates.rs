@@ -12,7 +12,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
     ("martlet-fabric", &[]),
     ("martlet-protocol", &["martlet-fabric"]),
     ("martlet-warden", &["martlet-protocol", "martlet-fabric"]),
-    ("martlet-node", &["martlet-protocol", "martlet-fabric"]),
+    ("martlet-node", &["martlet-warden", "martlet-protocol", "martlet-fabric"]),
     ("martlet-kv", &["martlet-node", "martlet-protocol", "martlet-fabric"]),
     ("martlet-sim", &["martlet-protocol", "martlet-fabric"]),
     ("martlet-cluster", &["martlet-kv", "martlet-node", "martlet-protocol", "martlet-fabric"]),

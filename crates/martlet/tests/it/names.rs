@@ -66,7 +66,11 @@ fn of_run(error: RunError) -> Option<PathBuf> {
             None
         }
         RunError::DeathWords { node: _, error } => {
-            let _: DeathWordsError = error;
+            let _: ActingError = error;
+            None
+        }
+        RunError::Warden { node: _, error } => {
+            let _: fide::Error = error;
             None
         }
         RunError::Disk { node: _, error } => of_disk(error),

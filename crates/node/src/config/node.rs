@@ -31,6 +31,40 @@ pub struct NodeConfig {
     /// How this process uses RDMA, where that differs from what the cluster's file says.
     #[serde(default, skip_serializing_if = "NodeVerbsConfig::is_empty")]
     pub verbs: NodeVerbsConfig,
+    /// The warden of this host.
+    #[serde(default, skip_serializing_if = "WardenConfig::is_default")]
+    pub warden: WardenConfig,
+}
+
+/// What a node has to do with the warden of its host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WardenConfig {
+    /// Whether the node registers there.
+    #[serde(rename = "use")]
+    pub usage: UseWarden,
+    /// The warden's socket; relative to this file's directory. Absent: where wardens are usually found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+}
+
+impl WardenConfig {
+    fn is_default(&self) -> bool {
+        *self == WardenConfig::default()
+    }
+}
+
+/// Whether a node registers with the warden of its host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UseWarden {
+    /// With the one that is there, or that comes, where the fabric shows no certain deaths by itself.
+    #[default]
+    Auto,
+    /// The node does not start without one.
+    On,
+    /// With none.
+    Off,
 }
 
 /// The front end for clients that speak the Redis protocol.
@@ -345,6 +379,7 @@ impl NodeConfig {
             redis: RedisConfig::default(),
             threads: ThreadsConfig::default(),
             verbs: NodeVerbsConfig::default(),
+            warden: WardenConfig::default(),
         }
     }
 
@@ -367,6 +402,16 @@ impl NodeConfig {
             if bytes == 0 || bytes > MAX_SOCKET_PATH_BYTES {
                 return Err(check.refuse(
                     "redis.unix_socket",
+                    format_args!("{:?}", socket.display().to_string()),
+                    format_args!("a path of 1 to {MAX_SOCKET_PATH_BYTES} bytes"),
+                ));
+            }
+        }
+        if let Some(socket) = &self.warden.socket {
+            let bytes = socket.as_os_str().len();
+            if bytes == 0 || bytes > MAX_SOCKET_PATH_BYTES {
+                return Err(check.refuse(
+                    "warden.socket",
                     format_args!("{:?}", socket.display().to_string()),
                     format_args!("a path of 1 to {MAX_SOCKET_PATH_BYTES} bytes"),
                 ));

@@ -10,7 +10,7 @@ use martlet_fabric::Rendezvous;
 use martlet_protocol::basics::layout::Sizes;
 
 use super::error::{Checker, ConfigError};
-use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, RecoveryConfig, Secret};
+use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, RecoveryConfig, Secret, UseWarden};
 
 /// The secret that admits a process to a cluster. It does not show itself in messages.
 #[derive(Clone, PartialEq, Eq)]
@@ -223,6 +223,9 @@ impl Settings {
         if let Some(socket) = &mut node.redis.unix_socket {
             *socket = base.join(&*socket);
         }
+        if let Some(socket) = &mut node.warden.socket {
+            *socket = base.join(&*socket);
+        }
         if let Some(directory) = &mut node.directory {
             *directory = base.join(&*directory);
         }
@@ -242,6 +245,11 @@ impl Settings {
         let Some(position) = cluster.config.nodes.iter().position(|n| n.number == node.number) else {
             return Err(Checker { file }.refuse("number", node.number, format_args!("the cluster's nodes: {}", numbers.join(", "))));
         };
+        if node.warden.usage == UseWarden::On && cluster.config.fabric.traits().certain_deaths {
+            let value = format!("\"on\" with the fabric {}", cluster.config.fabric);
+            let allowed = "\"auto\" or \"off\": nodes that share memory see each other's deaths for certain by themselves";
+            return Err(Checker { file }.refuse("warden.use", value, allowed));
+        }
         Ok(Settings { cluster, node, position, all_here: false })
     }
 

@@ -235,6 +235,7 @@ fn a_node_file_that_was_written_is_read_as_it_was() {
         config.redis.unix_socket = Some("n2.sock".into());
         config.redis.requirepass = Some("secret \"word\"".into());
         config.redis.maxmemory = Bytes(maxmemory);
+        config.warden = WardenConfig { usage: UseWarden::Off, socket: Some("warden.sock".into()) };
         config.threads = ThreadsConfig {
             plan: ThreadPlan::Dedicated,
             pin,
@@ -466,6 +467,8 @@ fn each_wrong_key_of_a_node_file_is_named_with_its_value_and_what_is_allowed() {
     for (rest, wanted) in [
         ("[redis]\nlisten = \"here\"", "redis.listen is \"here\"; allowed: an IPv4 or IPv6 address"),
         ("[redis]\nunix_socket = \"\"", "redis.unix_socket is \"\"; allowed: a path of 1 to 107 bytes"),
+        ("[warden]\nsocket = \"\"", "warden.socket is \"\"; allowed: a path of 1 to 107 bytes"),
+        ("[warden]\nuse = \"on\"", "warden.use is \"on\" with the fabric shm; allowed: \"auto\" or \"off\": nodes that share memory"),
         ("[redis]\nrequirepass = \"\"", "redis.requirepass is a text of 0 bytes; allowed: 1 to 512 bytes"),
         ("[redis]\nmaxclients = 0", "redis.maxclients is 0; allowed: 1 to 1000000"),
         ("[redis]\nmaxmemory = \"1k\"", "redis.maxmemory is 1000; allowed: 0 for no limit, or at least 1mb"),
@@ -487,6 +490,7 @@ fn each_wrong_key_of_a_node_file_is_named_with_its_value_and_what_is_allowed() {
         ("[redis]\nmaxmemory = \"lots\"", ["maxmemory = \"lots\"", "expected a number of bytes, or a text such as"]),
         ("[redis]\nmaxmemory = -5", ["maxmemory = -5", "expected a number of bytes, or a text such as"]),
         ("[redis]\nport = 65536", ["port = 65536", "expected a whole number from 0 to 65535"]),
+        ("[warden]\nuse = \"maybe\"", ["maybe", "expected one of `auto`, `on`, `off`"]),
         ("[redis]\nprot = 6553", ["prot", "expected one of `listen`, `port`"]),
         ("[threads]\npin = \"here\"", ["pin = \"here\"", "expected \"none\", \"auto\" or a list of cores"]),
         ("[threads]\npin = [\"a\"]", ["pin = [\"a\"]", "expected a whole number from 0 to 65535"]),

@@ -81,6 +81,9 @@ counters! {
     Contradictions "contradictions" "How often a peer named another view under a known number, or had a value decided that is no view, in this life of the node.",
     LaneFaults "lane_faults" "Lanes of the log that are read no further, since what a peer wrote there made no sense.",
     MalformedRequests "malformed_requests" "Requests of clients that broke their protocol.",
+    Warden "warden" "Whether the warden of this host watches this life of the node: 1, or 0.",
+    CertifiedDeaths "certified_deaths" "Deaths that wardens of other hosts have certified to this node.",
+    DisbelievedCertificates "disbelieved_certificates" "Certificates of deaths that did not fit what the process had pledged, in this life of the node.",
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! One life of a node: its turns, its sleeps, and its founding.
 
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use martlet_fabric::{Identity, Levels, LocalRegion, NodeId, PeerKind};
 use martlet_protocol::basics::layout::{LIFE, RETURNED};
 use martlet_protocol::basics::{ProcessId, Time};
+use martlet_protocol::detector::wardens::{Digest, Secret};
 use martlet_protocol::duty::{Host, Turn};
 use martlet_protocol::engine::Gathered;
 use martlet_protocol::founding::{Refounding, Returned, Verdict};
@@ -32,6 +34,7 @@ use crate::rehearsal::Rehearsals;
 use crate::sched::{Class, FifoWatch, Placement};
 use crate::stop::Stop;
 use crate::wal::WalError;
+use crate::warden::Registration;
 
 /// The longest sleep, in nanoseconds: a lost wake-up would cost this much and no more.
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
@@ -114,6 +117,8 @@ pub(super) struct Life<F: Backend, E: NodeEngine, A: Application> {
     /// It has founded the cluster for others, who have to learn that from it.
     pub(super) founds_for_others: bool,
     misfits: Misfits,
+    /// The warden of this host, where the node may have one.
+    warden: Option<Rc<Registration>>,
     /// When what the fabric counts was last brought to the counters.
     counted: Time,
 }
@@ -124,7 +129,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     pub(super) fn begin(
         settings: &Settings,
         birth: &Birth<'_>,
-        (clocks, threads): (ClockBounds, &ActingThreads),
+        (clocks, threads, warden): (ClockBounds, &ActingThreads, Option<Rc<Registration>>),
         engine: Option<E>,
         mut machine: A::Machine,
         counters: Counters,
@@ -151,9 +156,17 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
         let entry = settings.entry();
         let mut membership = engine::membership(cluster, me, entry.role_set(), clocks);
         membership.address.clone_from(&entry.redis);
+        membership.digest = warden.as_ref().map(|_| martlet_warden::digest as fn(&Secret) -> Digest);
         let stall_ns = membership.heartbeat_interval_ns / 2;
         let levels = membership.levels;
         let mut core = Core::new(now, membership);
+        if let Some(warden) = &warden {
+            let secret =
+                martlet_fabric::host::random().map_err(|error| RunError::System { node, what: "no secret for the warden", error })?;
+            core.pledge(&fabric, secret);
+            warden.begin(secret, fabric.bell());
+            warden.watch(config.nodes.iter().map(|n| NodeId(n.number)).filter(|n| *n != node));
+        }
         let returns = birth.returns();
         if let Some(gathered) = birth.gathered {
             // Before anybody is let in: nobody is to take this node for one that has no view.
@@ -184,6 +197,7 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             lives,
             founds_for_others: false,
             misfits: Misfits::default(),
+            warden,
             counted: Time(0),
         })
     }
@@ -293,10 +307,12 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
     }
 
     pub(super) fn turn(&mut self) -> Turn {
-        let news = self.keeper.as_mut().is_some_and(|keeper| keeper.before_turn(&mut self.agent.host));
+        let mut news = self.keeper.as_mut().is_some_and(|keeper| keeper.before_turn(&mut self.agent.host));
+        news |= self.take_certificates();
         let mut turn = self.agent.turn();
+        turn.worked |= news;
         if let Some(keeper) = &mut self.keeper {
-            turn.worked |= keeper.after_turn(&mut self.agent.host, &mut self.agent.instruments.counters) | news;
+            turn.worked |= keeper.after_turn(&mut self.agent.host, &mut self.agent.instruments.counters);
         }
         let Agent { host, instruments, .. } = &mut self.agent;
         if turn.now.since(self.counted) >= COUNT_INTERVAL_NS {
@@ -305,11 +321,35 @@ impl<F: Backend, E: NodeEngine, A: Application> Life<F, E, A> {
             instruments.counters.set(Counter::RefusedConnections, connections.refused);
             instruments.counters.set(Counter::RefusedBuilds, connections.misfits);
             instruments.counters.set(Counter::MalformedDatagrams, host.member.fabric.malformed_datagrams());
+            if let Some(warden) = &self.warden {
+                // The cluster's file need not list them.
+                warden.watch(host.member.members.iter().map(|(_, process)| process.node));
+                instruments.counters.set(Counter::Warden, u64::from(warden.is_registered()));
+            }
         }
         if let Some(gap) = self.gaps.turn(turn.now, &mut instruments.counters) {
             self.agent.record(EventKind::Stalled, None, gap);
         }
         turn
+    }
+
+    /// Takes what the warden of this host says of the dead. Returns whether it has said anything.
+    fn take_certificates(&mut self) -> bool {
+        let Some(warden) = &self.warden else { return false };
+        let Agent { host, instruments, .. } = &mut self.agent;
+        let mut is_news = false;
+        for (node, secret) in warden.certificates() {
+            is_news = true;
+            host.member.now = clock::now();
+            match host.member.core.handle_certificate(host.member.now, &mut host.member.fabric, node, secret) {
+                Ok(_) => instruments.counters.add(Counter::CertifiedDeaths, 1),
+                Err(why) => tracing::warn!(%node, "the warden certifies a death: {why}"),
+            }
+        }
+        if is_news {
+            self.agent.take_membership_events();
+        }
+        is_news
     }
 
     /// Why this node, which knows no view, never will: every node that is there runs a build that does not understand this one.

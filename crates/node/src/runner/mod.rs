@@ -9,15 +9,15 @@ mod rhythm;
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::rc::Rc;
 
-use martlet_fabric::host::DeathWordsError;
 use martlet_fabric::{Incarnation, NodeId, Protocol, with_fabric};
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::membership::ClockBounds;
 use martlet_protocol::replica::{Application, Execution, StateMachine as _, UnreadableEntry};
 use martlet_protocol::with_engine;
 
-use crate::acting::ActingThreads;
+use crate::acting::{ActingError, ActingThreads};
 use crate::backend::{Backend, Rest as _, StartError};
 use crate::clock;
 use crate::config::{RelistError, Settings};
@@ -28,6 +28,7 @@ use crate::sched::{self, Placement};
 use crate::signals;
 use crate::stop::Stop;
 use crate::version;
+use crate::warden::Registration;
 
 use policy::SecondProcess;
 
@@ -119,7 +120,16 @@ pub enum RunError {
         node: NodeId,
         /// Why.
         #[source]
-        error: DeathWordsError,
+        error: ActingError,
+    },
+    /// The node is to register with the warden of its host, and cannot.
+    #[error("node {node}: warden.use is \"on\": {error}")]
+    Warden {
+        /// Which node.
+        node: NodeId,
+        /// Why.
+        #[source]
+        error: martlet_warden::client::Error,
     },
     /// The disk refuses, or what stands on it is not what was written. Nothing more is written after it.
     #[error("node {node}: {error}")]
@@ -237,7 +247,8 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
     tracing::info!(%placement, skew_ns, populated_bytes, "node {node} starts");
     let mut second = SecondProcess::start(&hooks.policy);
 
-    let acting = ActingThreads::default();
+    let warden = Registration::start(settings).map_err(|error| RunError::Warden { node, error })?.map(Rc::new);
+    let acting = ActingThreads::watched_by(warden.as_ref().map(|warden| warden.threads()));
     let mut counters = Counters::default();
     counters.set(Counter::Pid, u64::from(std::process::id()));
     counters.set(Counter::StartedNs, clock::now().0);
@@ -282,7 +293,7 @@ fn run_on<F: Backend, E: NodeEngine, A: Application>(
         newest = newest.max(incarnation);
         let me = ProcessId { node, incarnation: Incarnation(incarnation) };
         let birth = Birth { me, disk: store.as_ref().map(|store| (store, origin)), gathered: gathered.take() };
-        let mut life = Life::<F, E, A>::begin(settings, &birth, (clocks, &acting), engine, machine, counters, app)?;
+        let mut life = Life::<F, E, A>::begin(settings, &birth, (clocks, &acting, warden.clone()), engine, machine, counters, app)?;
         if let Some(report) = report.take() {
             report(&Started { process: me, placement: placement.clone(), skew_ns: clocks.skew_ns, threads: acting.clone() });
         }

@@ -85,6 +85,9 @@ fn shown(counter: Counter) -> Option<(&'static str, Kind, Value)> {
         Counter::Contradictions => ("martlet_contradictions_total", Count, Plain),
         Counter::LaneFaults => ("martlet_lane_faults_total", Count, Plain),
         Counter::MalformedRequests => ("martlet_malformed_requests_total", Count, Plain),
+        Counter::Warden => ("martlet_warden", Gauge, Plain),
+        Counter::CertifiedDeaths => ("martlet_certified_deaths_total", Count, Plain),
+        Counter::DisbelievedCertificates => ("martlet_disbelieved_certificates_total", Count, Plain),
     })
 }
 

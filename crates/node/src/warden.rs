@@ -1,0 +1,298 @@
+//! A node and the warden of its host (`docs/fide.md`, "Nodes and wardens"): by it others learn for certain that this node is gone, and this node learns it of them, on whatever
+//! host they are.
+//!
+//! A thread of its own speaks with the warden, whose answers may take their time, and outlives the node's lives. It registers the present life with a secret of that life, so
+//! that a certificate of an earlier one proves nothing. Threads that act for the node say so to the warden themselves ([`acting`](crate::acting)).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use martlet_fabric::NodeId;
+use martlet_fabric::host::process::leave_core;
+use martlet_protocol::detector::wardens::Secret;
+use martlet_warden::client::{Error, Failure, Handler, Threads, Warden};
+use martlet_warden::{AppId, Resources};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::config::{Settings, UseWarden};
+
+/// How often a warden is looked for that is not there, and how often one that refuses something is asked again.
+const LOOKS_EVERY: Duration = Duration::from_millis(100);
+
+/// The application that a node is, for wardens.
+pub fn application_of(cluster: &str, node: NodeId) -> AppId {
+    AppId::named(&format!("martlet node {node} of {cluster}"))
+}
+
+/// What the thread is told.
+enum Command {
+    /// A life of the node begins: its secret, and what wakes the node.
+    Begin(Secret, Box<dyn Fn() + Send>),
+    /// To be told of the ends of these nodes as well.
+    Watch(Vec<NodeId>),
+    /// The node ends in order.
+    End,
+}
+
+/// A node's registration with the warden of its host: with the one that is there, or that comes.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    commands: Sender<Command>,
+    certificates: Receiver<(NodeId, Secret)>,
+    shared: Arc<Shared>,
+    threads: Threads,
+    watched: RefCell<Vec<NodeId>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What both threads look at.
+#[derive(Debug)]
+struct Shared {
+    /// Ends the sleep of the thread that speaks with the warden.
+    stir: OwnedFd,
+    /// There are certificates. Release, after they have been sent.
+    has_news: AtomicBool,
+    is_registered: AtomicBool,
+}
+
+impl Registration {
+    /// Registers, unless the node has no use for it: it is told not to, or sees all deaths by itself. Where it need not be registered, a warden that is not there is waited for,
+    /// and one that cannot be used is complained of.
+    ///
+    /// # Errors
+    /// When it has to be registered and cannot, and when the system has no descriptors or threads left.
+    pub fn start(settings: &Settings) -> Result<Option<Registration>, Error> {
+        let config = settings.node().warden.clone();
+        let cluster = settings.cluster();
+        if config.usage == UseWarden::Off || cluster.config().fabric.traits().certain_deaths {
+            return Ok(None);
+        }
+        let socket = config.socket.unwrap_or_else(martlet_warden::place::default_socket);
+        let name = format!("{}/{}", cluster.config().name, settings.id());
+        let warden = match config.usage {
+            UseWarden::On => Warden::connect(&socket, &name)?,
+            UseWarden::Auto | UseWarden::Off => match Warden::expect(&socket, &name) {
+                Ok(warden) => warden,
+                Err(error @ Error::System { .. }) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "the node goes on without the warden of its host: deaths over the network cost a lease");
+                    return Ok(None);
+                }
+            },
+        };
+        let system = |what| move |error: io::Error| Error::System { what, error };
+        let stir =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| system("cannot make a descriptor")(error.into()))?;
+        let shared = Arc::new(Shared { stir, has_news: AtomicBool::new(false), is_registered: AtomicBool::new(false) });
+        let (commands, told) = channel();
+        let (sender, certificates) = channel();
+        let threads = warden.threads();
+        let post = Post {
+            own: application_of(&cluster.config().name, settings.id()),
+            cluster: cluster.config().name.clone(),
+            warden,
+            shared: Arc::clone(&shared),
+            sender,
+            bell: Box::new(|| {}),
+            secret: None,
+            nodes: BTreeMap::new(),
+            complaint: String::new(),
+        };
+        let thread = std::thread::Builder::new().name("martlet-warden".into()).spawn(move || {
+            leave_core();
+            post.run(&told);
+        });
+        let thread = Some(thread.map_err(system("cannot start a thread that speaks with the warden"))?);
+        Ok(Some(Registration { commands, certificates, shared, threads, watched: RefCell::default(), thread }))
+    }
+
+    /// By which the node's threads say that they act for it.
+    pub fn threads(&self) -> Threads {
+        self.threads.clone()
+    }
+
+    /// A life of the node begins, with a secret that it has pledged. `bell` is rung when there are certificates.
+    pub fn begin(&self, secret: Secret, bell: Box<dyn Fn() + Send>) {
+        self.send(Command::Begin(secret, bell));
+    }
+
+    /// To be told of the ends of these nodes, beside those that are watched already.
+    pub fn watch(&self, nodes: impl Iterator<Item = NodeId>) {
+        let mut watched = self.watched.borrow_mut();
+        let new: Vec<NodeId> = nodes.filter(|node| !watched.contains(node)).collect();
+        if !new.is_empty() {
+            watched.extend(&new);
+            self.send(Command::Watch(new));
+        }
+    }
+
+    /// Certificates that have come: of which node, and the secret of the life that is over.
+    #[inline]
+    pub fn certificates(&self) -> impl Iterator<Item = (NodeId, Secret)> + '_ {
+        // Acquire pairs with the release of the thread that has sent them.
+        let has_news = self.shared.has_news.load(Ordering::Relaxed) && self.shared.has_news.swap(false, Ordering::Acquire);
+        self.certificates.try_iter().take(if has_news { usize::MAX } else { 0 })
+    }
+
+    /// Whether a warden watches this life.
+    pub fn is_registered(&self) -> bool {
+        self.shared.is_registered.load(Ordering::Relaxed)
+    }
+
+    fn send(&self, command: Command) {
+        // The thread ends when it is told to, and not before.
+        let _ = self.commands.send(command);
+        let _ = rustix::io::write(&self.shared.stir, &1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.send(Command::End);
+        if let Some(thread) = self.thread.take() {
+            // If it has panicked, that has been said.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread that speaks with the warden.
+struct Post {
+    own: AppId,
+    cluster: String,
+    warden: Warden,
+    shared: Arc<Shared>,
+    sender: Sender<(NodeId, Secret)>,
+    bell: Box<dyn Fn() + Send>,
+    /// Of the present life.
+    secret: Option<Secret>,
+    nodes: BTreeMap<AppId, NodeId>,
+    /// What was last complained of.
+    complaint: String,
+}
+
+/// What the warden tells at a time.
+#[derive(Default)]
+struct Heard {
+    failed: Vec<(AppId, Failure)>,
+    complaint: Option<String>,
+}
+
+impl Handler for Heard {
+    fn on_failure(&mut self, app: AppId, failure: Failure) {
+        self.failed.push((app, failure));
+    }
+
+    fn on_warden_lost(&mut self) {
+        tracing::warn!("the warden of this host is gone; the node looks for the next one");
+    }
+
+    fn on_warden_back(&mut self, registered: Result<(), &Error>) {
+        match registered {
+            Ok(()) => tracing::info!("there is a warden on this host"),
+            Err(error) => self.complaint = Some(error.to_string()),
+        }
+    }
+}
+
+impl Post {
+    fn run(mut self, commands: &Receiver<Command>) {
+        loop {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.shared.stir, &mut count);
+            for command in commands.try_iter() {
+                match command {
+                    Command::Begin(secret, bell) => {
+                        // The life before is over, which is no failure of it.
+                        if self.secret.is_some() {
+                            let _ = self.warden.quit();
+                        }
+                        (self.secret, self.bell) = (Some(secret), bell);
+                        self.shared.is_registered.store(false, Ordering::Relaxed);
+                    }
+                    Command::Watch(nodes) => {
+                        self.nodes.extend(nodes.into_iter().map(|node| (application_of(&self.cluster, node), node)));
+                    }
+                    Command::End => {
+                        let _ = self.warden.quit();
+                        return;
+                    }
+                }
+            }
+            let mut heard = Heard::default();
+            // Long enough for a look at everything.
+            if let Err(error) = self.warden.poll(Some(Duration::from_nanos(1)), &mut heard) {
+                self.complain(&error.to_string());
+            }
+            self.tell(&heard);
+            if let Some(why) = heard.complaint {
+                self.complain(&why);
+            }
+            let is_settled = self.warden.is_linked() && self.register();
+            let wait = if is_settled { None } else { Some(Timespec { tv_sec: 0, tv_nsec: i64::from(LOOKS_EVERY.subsec_nanos()) }) };
+            let (news, stir) = (self.warden.fd(), self.shared.stir.as_fd());
+            let _ = poll(&mut [PollFd::new(&news, PollFlags::IN), PollFd::new(&stir, PollFlags::IN)], wait.as_ref());
+        }
+    }
+
+    /// Hands on the certificates among what was heard. Presumptions are none of the node's business: it hears the others itself.
+    fn tell(&self, heard: &Heard) {
+        let certificate = |(app, failure): &(AppId, Failure)| Some((*self.nodes.get(app)?, failure.secret?));
+        let mut is_news = false;
+        for (node, secret) in heard.failed.iter().filter_map(certificate) {
+            is_news |= self.sender.send((node, secret)).is_ok();
+        }
+        if is_news {
+            self.shared.has_news.store(true, Ordering::Release);
+            (self.bell)();
+        }
+    }
+
+    /// Asks the warden for what this node has not got yet. Returns whether it has everything.
+    fn register(&mut self) -> bool {
+        let mut complaints = Vec::new();
+        if let Some(secret) = self.secret
+            && self.warden.joined() != Some(self.own)
+            && let Err(error) = self.warden.join_with(self.own, secret)
+        {
+            complaints.push(error.to_string());
+        }
+        for app in self.nodes.keys() {
+            if self.warden.slot(*app).is_none()
+                && let Err(error) = self.warden.monitor(*app, Resources::default())
+            {
+                complaints.push(error.to_string());
+            }
+        }
+        self.shared.is_registered.store(complaints.is_empty() && self.secret.is_some(), Ordering::Relaxed);
+        complaints.iter().for_each(|why| self.complain(why));
+        complaints.is_empty()
+    }
+
+    /// Says what is wrong, once.
+    fn complain(&mut self, why: &str) {
+        if self.complaint != why {
+            tracing::warn!("with the warden of this host: {why}");
+            why.clone_into(&mut self.complaint);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_of_a_cluster_and_of_another_one_are_different_applications() {
+        let apps: Vec<AppId> = ["a", "b"].iter().flat_map(|cluster| (0..16).map(|node| application_of(cluster, NodeId(node)))).collect();
+        assert!((1..apps.len()).all(|at| !apps[..at].contains(&apps[at])));
+        assert_eq!(application_of("a", NodeId(1)), application_of("a", NodeId(1)), "all nodes find the same");
+    }
+}
