@@ -1,8 +1,8 @@
 //! `martlet bench fide`: how soon the warden tells of failures, beside the paper's values.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
@@ -11,16 +11,16 @@ use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
 use martlet_cluster::scratch::Scratch;
-use martlet_node::config::Key;
 use martlet_node::sched::OnCore;
 use martlet_warden::board::{Evidence, State};
 use martlet_warden::client::{Failure, Handler, Warden};
 use martlet_warden::{AppId, Resources, now_ns};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::report::placement::two_cores;
 use crate::report::reference::{Probe, Victim};
 use crate::report::{Figure, Report, Unit};
+use crate::trial::wardens::{Beat, PATIENCE, Process, Wardens, until};
 
 /// How soon a warden tells of a failure: on its host, and between two.
 #[derive(Debug, Args)]
@@ -57,6 +57,11 @@ struct Table2 {
     jitter_us: u64,
 }
 
+/// The host of the monitor, where its victims are on another one.
+const NEAR: u16 = 0;
+/// The host of the victims.
+const FAR: u16 = 1;
+
 /// What the paper's Table 2 says of FiDe, in microseconds.
 mod paper {
     pub(super) const APPLICATION_AVERAGE: f64 = 4.58;
@@ -64,74 +69,9 @@ mod paper {
     pub(super) const HOST: f64 = 45.0;
 }
 
-/// How long anything may take before something is broken.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     match &arguments.figure {
         Which::Table2(arguments) => table2(arguments, report, interrupt),
-    }
-}
-
-/// A process of ours that does not outlive its name here.
-struct Process(Child);
-
-impl Process {
-    fn signal(&self, signal: Signal) -> Outcome {
-        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw).expect("a process has a number");
-        kill_process(pid, signal).context("cannot signal a process of this benchmark")
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A host: its warden, and where programs find it.
-struct Host {
-    warden: Process,
-    socket: PathBuf,
-}
-
-fn hosts(dir: &Path, arguments: &Table2) -> Outcome<[Host; 2]> {
-    let key = dir.join("key");
-    std::fs::write(&key, Key::generate().context("cannot make a key")?.to_hex()).context("cannot write a key")?;
-    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).context("cannot protect the key")?;
-    // The loopback device has all of 127.0.0.0/8: an address that no other process takes.
-    let [_, first, second, third] = std::process::id().to_be_bytes();
-    let ip = std::net::Ipv4Addr::new(127, first | 0x80, second, third);
-    let host = |own: usize| {
-        let [mine, theirs] = [own, 1 - own].map(|host| [7100 + 2 * host, 7101 + 2 * host]);
-        let mut text = format!("host = {}\nkey_file = \"key\"\ninterval_us = {}\n", own + 1, arguments.interval_us);
-        for port in mine {
-            text += &format!("[[path]]\nlisten = \"{ip}:{port}\"\nlatency_us = 0\njitter_us = {}\n", arguments.jitter_us);
-        }
-        text += &format!("[[peer]]\nhost = {}\naddresses = [\"{ip}:{}\", \"{ip}:{}\"]\n", 2 - own, theirs[0], theirs[1]);
-        let (file, socket) = (dir.join(format!("{own}.toml")), dir.join(format!("{own}.sock")));
-        std::fs::write(&file, text).context("cannot write a warden's file")?;
-        let mut command = own_command()?;
-        command.args(["warden", "run", "--fifo"]).arg("--socket").arg(&socket).arg("--neighbours").arg(&file);
-        let child = command.env("RUST_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("cannot start a warden")?;
-        Ok(Host { warden: Process(child), socket })
-    };
-    Ok([host(0)?, host(1)?])
-}
-
-/// Tries until it works, or patience is over.
-fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Outcome<T> {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = attempt() {
-            return Ok(found);
-        }
-        if Instant::now() > end {
-            return Err(Fail::failed(format_args!("{what}: not within {} s", PATIENCE.as_secs())));
-        }
-        std::thread::sleep(Duration::from_micros(200));
     }
 }
 
@@ -186,13 +126,10 @@ impl Way {
 fn table2(arguments: &Table2, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     report.set("kills", arguments.kills);
     let dir = Scratch::new("bench-fide").context("cannot make a directory")?;
-    let hosts = hosts(dir.path(), arguments)?;
-    let connect = |host: &Host| until("a warden", || Warden::connect(&host.socket, "bench").ok());
-    let (mut near, mut far) = (connect(&hosts[0])?, connect(&hosts[1])?);
-    until("the wardens hear each other", || {
-        let (_, hosts) = near.status().ok()?;
-        hosts.iter().all(|host| !host.is_silent).then_some(())
-    })?;
+    let beat = Beat { interval_us: arguments.interval_us, jitter_us: arguments.jitter_us };
+    let mut wardens = Wardens::prepare(dir.path(), 2, beat)?;
+    wardens.start()?;
+    let (mut near, mut far) = (wardens.connect(NEAR)?, wardens.connect(FAR)?);
     let victims = [Victim::SPINNING, Victim::ASLEEP, Victim::WORKING, Victim::LARGE];
     let steps = victims.len() as u64 * (Way::ALL.len() as u64 + 1) * u64::from(arguments.kills) + u64::from(arguments.silences);
     let progress = report.progress("failures", steps);
@@ -211,7 +148,7 @@ fn table2(arguments: &Table2, report: &mut Report, interrupt: &Interrupt) -> Out
                 number = number % i64::from(AppId::LAST_CHOSEN) + 1;
                 let app = AppId::new(number).expect("in range");
                 let warden = if way == Way::Across { &mut near } else { &mut far };
-                let [all, known, delivered] = kill_one(warden, &hosts[1], app, plan, way)?;
+                let [all, known, delivered] = kill_one(warden, &wardens.socket(FAR), app, plan, way)?;
                 figures[0].record(all);
                 figures[1].record(known);
                 figures[2].record(delivered);
@@ -228,7 +165,7 @@ fn table2(arguments: &Table2, report: &mut Report, interrupt: &Interrupt) -> Out
         .with("paper_timeout_us", paper::HOST);
     for _ in 0..arguments.silences {
         interrupt.check()?;
-        silent.record(silence_one(&mut near, &mut far, &hosts[1], &mut number)?);
+        silent.record(silence_one(&mut near, &mut far, &wardens, &mut number)?);
         progress.step();
     }
     report.add(silent);
@@ -243,10 +180,10 @@ fn figures(way: Way, victim: &str) -> [Figure; 3] {
 }
 
 /// Starts a victim and waits until the monitor's warden knows it.
-fn start(host: &Host, app: AppId, plan: Victim, joins: bool) -> Outcome<Process> {
+fn start(socket: &Path, app: AppId, plan: Victim, joins: bool) -> Outcome<Process> {
     let mut command = own_command()?;
     command.args(["victim", "--kind", if joins { "application" } else { "unregistered" }]);
-    command.args(["--cluster", &host.socket.display().to_string(), "--incarnation", &app.to_string()]);
+    command.args(["--cluster", &socket.display().to_string(), "--incarnation", &app.to_string()]);
     plan.arguments(&mut command);
     Ok(Process(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start a victim")?))
 }
@@ -260,8 +197,8 @@ fn await_ready(victim: &mut Process) -> Outcome {
 }
 
 /// Kills one victim on a host. Returns the nanoseconds until it was told, until the monitor's warden knew, and between these.
-fn kill_one(warden: &mut Warden, host: &Host, app: AppId, plan: Victim, way: Way) -> Outcome<[u64; 3]> {
-    let mut victim = start(host, app, plan, way != Way::Unchanged)?;
+fn kill_one(warden: &mut Warden, socket: &Path, app: AppId, plan: Victim, way: Way) -> Outcome<[u64; 3]> {
+    let mut victim = start(socket, app, plan, way != Way::Unchanged)?;
     if way == Way::Unchanged {
         let pid = i32::try_from(victim.0.id()).map_err(Fail::failed)?;
         warden.monitor_process(pid).map_err(Fail::failed)?;
@@ -296,7 +233,7 @@ fn kill_one(warden: &mut Warden, host: &Host, app: AppId, plan: Victim, way: Way
 }
 
 /// Stops the warden of a host, and lets it go on. Returns the nanoseconds until its application was presumed dead.
-fn silence_one(near: &mut Warden, far: &mut Warden, host: &Host, number: &mut i64) -> Outcome<u64> {
+fn silence_one(near: &mut Warden, far: &mut Warden, wardens: &Wardens, number: &mut i64) -> Outcome<u64> {
     *number = *number % i64::from(AppId::LAST_CHOSEN) + 1;
     let app = AppId::new(*number).expect("in range");
     far.join(app).map_err(Fail::failed)?;
@@ -308,9 +245,9 @@ fn silence_one(near: &mut Warden, far: &mut Warden, host: &Host, number: &mut i6
     };
     until("an application is heard of", || is_alive(near))?;
     let stopped = now_ns();
-    host.warden.signal(Signal::STOP)?;
+    wardens.signal(FAR, Signal::STOP)?;
     let outcome = failure(near, false);
-    host.warden.signal(Signal::CONT)?;
+    wardens.signal(FAR, Signal::CONT)?;
     let (told, failure) = outcome?;
     if failure.evidence != Evidence::Silence {
         return Err(Fail::wrong(format_args!("a host that was stopped was told of by {}", failure.evidence)));

@@ -7,6 +7,7 @@ pub mod leftovers;
 pub mod redis;
 pub mod testbed;
 pub mod timeline;
+pub mod wardens;
 pub mod workload;
 
 use std::sync::atomic::{AtomicU64, Ordering};

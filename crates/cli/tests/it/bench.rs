@@ -183,6 +183,20 @@ fn failing_over() {
 }
 
 #[test]
+fn failing_over_between_hosts_with_wardens_and_without() {
+    let metrics = bench(&["failover", "--fabric", "ethernet", "--wardens", "--failovers", "6"]);
+    for wanted in ["kill to next acknowledged write, without wardens", "kill to next acknowledged write, with wardens"] {
+        assert!(metrics.iter().any(|metric| metric == wanted), "{wanted} is missing: {metrics:?}");
+    }
+    // Only a death that is certain is called seen.
+    assert!(metrics.iter().any(|metric| metric == "kill to death seen, with wardens"), "{metrics:?}");
+    assert!(!metrics.iter().any(|metric| metric == "kill to death seen, without wardens"), "{metrics:?}");
+    let refused = run(&["bench", "failover", "--wardens", "--failovers", "1"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("--wardens with the fabric shm, which shows certain deaths by itself"), "{}", refused.err);
+}
+
+#[test]
 fn failing_over_with_an_election() {
     let metrics = bench(&["failover", "--engine", "mu", "--failovers", "2"]);
     for wanted in ["detection", "permission switch", "kill to took over", "kill to next acknowledged write"] {

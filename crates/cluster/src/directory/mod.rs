@@ -60,6 +60,8 @@ pub struct Plan {
     pub threads: ThreadsConfig,
     /// What the nodes reach each other's memory by.
     pub fabric: FabricPlan,
+    /// A directory in which `N.sock` is the socket of the warden of node N's host; `None`: where wardens are usually found.
+    pub wardens: Option<PathBuf>,
 }
 
 /// What the nodes of a cluster to be made reach each other's memory by, although all run on this host.
@@ -96,6 +98,7 @@ impl Plan {
             election: None,
             threads: ThreadsConfig::default(),
             fabric: FabricPlan::new(FabricKind::default()),
+            wardens: None,
         }
     }
 
@@ -268,6 +271,7 @@ impl Directory {
             let mut own = NodeConfig::new(node.number, "cluster.toml");
             own.threads = plan.threads.clone();
             own.redis.cluster = plan.redis_cluster;
+            own.warden.socket = plan.wardens.as_ref().map(|dir| dir.join(format!("{}.sock", node.number)));
             let devices = &plan.fabric.devices;
             if !devices.is_empty() {
                 own.use_device(devices.get(usize::from(node.number) % devices.len()).cloned());

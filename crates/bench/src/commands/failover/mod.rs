@@ -11,9 +11,10 @@ use martlet_cluster::directory::{FabricFlags, Plan};
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::number::number;
+use martlet_cluster::scratch::Scratch;
 use martlet_cluster::watch::observer;
 use martlet_node::clock;
-use martlet_node::config::{ElectionConfig, EngineKind};
+use martlet_node::config::{ElectionConfig, EngineKind, FabricKind};
 use martlet_node::sched::OnCore;
 use martlet_protocol::engine::Leadership;
 use rustix::process::Signal;
@@ -27,6 +28,7 @@ use crate::trial::clients;
 use crate::trial::redis::ClusterClient;
 use crate::trial::testbed::Testbed;
 use crate::trial::timeline::Timeline;
+use crate::trial::wardens::{Beat, Wardens};
 use writer::{PATIENCE, Writer};
 
 /// From SIGKILL or SIGSTOP of the primary to the next acknowledged write, and where each microsecond went.
@@ -73,11 +75,21 @@ pub struct Arguments {
     /// Draw how long failovers took into this file too, as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Take each node to be on a host of its own, with a warden there, and end the wardens for every other five failovers. For fabrics between hosts.
+    #[arg(long)]
+    wardens: bool,
     #[command(flatten)]
     fabric: FabricFlags,
     #[command(flatten)]
     threads: Threads,
 }
+
+/// Nodes of the cluster.
+const NODES: u16 = 3;
+/// How many failovers in a row are made with wardens, or without.
+const ROUND: u32 = 5;
+/// How the wardens hear each other.
+const BEAT: Beat = Beat { interval_us: 1_000, jitter_us: 5_000 };
 
 /// What happens to the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -124,13 +136,23 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     report.set("fabric", arguments.fabric.kind().to_string());
     let redis_port = arguments.redis.then_some(arguments.redis_port);
     let election = arguments.election_us.map(|heartbeat_us| ElectionConfig { heartbeat_us, ..ElectionConfig::QUICK });
+    if arguments.wardens && arguments.fabric.kind().traits().certain_deaths {
+        let allowed = FabricKind::names_with(|traits| !traits.certain_deaths);
+        let kind = arguments.fabric.kind();
+        return Err(Fail::usage(format_args!(
+            "--wardens with the fabric {kind}, which shows certain deaths by itself; allowed are {allowed}"
+        )));
+    }
+    let scratch = Scratch::new("bench-wardens").context("cannot make a directory")?;
+    let wardens = arguments.wardens.then(|| Wardens::prepare(scratch.path(), NODES, BEAT)).transpose()?;
     let plan = Plan {
         redis_port,
         engine: arguments.engine,
         election,
         threads: arguments.threads.config(),
         fabric,
-        ..Plan::new("bench-failover", 3)
+        wardens: arguments.wardens.then(|| scratch.path().to_owned()),
+        ..Plan::new("bench-failover", NODES)
     };
     let testbed = Testbed::start(&plan, interrupt)?;
     report.set("client thread", clients::hurry()?);
@@ -141,13 +163,16 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         let waiting = Waiting { spin: Duration::from_micros(arguments.client_spin_us) };
         Writer::Fabric(Box::new(FabricClient::open(testbed.cluster(), waiting, PATIENCE)?))
     };
-    let mut figures = Figures::new(arguments);
-    let mut striker = Striker { arguments, testbed, writer, rng: fastrand::Rng::new() };
+    // Without wardens, and with them.
+    let mut figures = [Figures::new(arguments, false), Figures::new(arguments, true)];
+    let mut striker = Striker { arguments, testbed, writer, wardens, rng: fastrand::Rng::new() };
     let mut probe = reference::Probe::new()?;
     let (mut number, mut in_vain) = (0, 0u32);
     let progress = report.progress("failovers", u64::from(arguments.failovers));
     while number < arguments.failovers {
         interrupt.check()?;
+        let is_watched = striker.wardens.is_some() && number / ROUND % 2 == 1;
+        striker.suit_wardens(is_watched)?;
         let failover = striker.strike()?;
         if failover.timeline.first("took over").is_none() {
             // Another had taken the lead just before, or took it without need.
@@ -158,6 +183,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         if arguments.timelines {
             progress.above(|| report.format().print(&failover.timeline, || failover.timeline.json(number as usize)));
         }
+        let figures = &mut figures[usize::from(is_watched)];
         figures.record(&failover);
         figures.bare.record(probe.kill_one(Victim::SPINNING)?);
         figures.succession.record(probe.succeed_one()?);
@@ -167,8 +193,11 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     report.set("struck_who_did_not_lead", in_vain);
     drop(striker.writer);
     let left = striker.testbed.end()?;
-    let plot = figures.plot(arguments);
-    figures.report(report);
+    let [without, with] = figures;
+    let plot = if arguments.wardens { &with } else { &without }.plot(arguments);
+    for figures in [without, with] {
+        figures.report(report);
+    }
     if let Some(file) = &arguments.plot {
         plot.save(file)?;
     }
@@ -194,13 +223,31 @@ struct Striker<'a> {
     arguments: &'a Arguments,
     testbed: Testbed,
     writer: Writer,
+    /// Of the nodes' hosts, where they are to have any.
+    wardens: Option<Wardens>,
     rng: fastrand::Rng,
 }
 
 impl Striker<'_> {
+    /// Has the hosts' wardens run or not, and waits until all nodes are registered there.
+    fn suit_wardens(&mut self, is_watched: bool) -> Outcome {
+        let Striker { testbed, wardens, .. } = self;
+        let Some(wardens) = wardens else { return Ok(()) };
+        match (wardens.run(), is_watched) {
+            (false, true) => wardens.start()?,
+            (true, false) => wardens.end()?,
+            _ => {}
+        }
+        if is_watched {
+            testbed.await_whole()?;
+            wardens.await_nodes(&testbed.cluster().config().name, &testbed.running())?;
+        }
+        Ok(())
+    }
+
     /// Writes, strikes the primary, writes on, and mends the cluster.
     fn strike(&mut self) -> Outcome<Failover> {
-        let Striker { arguments, testbed, writer, rng } = self;
+        let Striker { arguments, testbed, writer, rng, .. } = self;
         testbed.await_whole()?;
         let (primary, _) = testbed.primary()?;
         writer.await_nodes(testbed.numbers().len())?;
@@ -265,9 +312,14 @@ struct Figures {
 }
 
 impl Figures {
-    fn new(arguments: &Arguments) -> Figures {
+    fn new(arguments: &Arguments, is_watched: bool) -> Figures {
         let noun = arguments.how.noun();
-        let figure = |name: String| Figure::new("failover", name, Unit::Microseconds).with("how", noun);
+        let which = match (arguments.wardens, is_watched) {
+            (false, _) => "",
+            (true, false) => ", without wardens",
+            (true, true) => ", with wardens",
+        };
+        let figure = |name: String| Figure::new("failover", name + which, Unit::Microseconds).with("how", noun);
         Figures {
             moments: moments(arguments.engine).iter().map(|moment| (*moment, figure(format!("{noun} to {moment}")))).collect(),
             returned: figure(format!("{noun} to return of the system call")),
@@ -330,6 +382,9 @@ impl Figures {
     }
 
     fn report(self, report: &mut Report) {
+        if self.total.n() == 0 {
+            return;
+        }
         self.moments.into_iter().map(|(_, figure)| figure).filter(|figure| figure.n() > 0).for_each(|figure| report.add(figure));
         report.add(self.returned);
         for figure in [self.turned, self.detection, self.switch] {

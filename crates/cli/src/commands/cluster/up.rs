@@ -123,6 +123,7 @@ fn plan(arguments: &Arguments) -> Outcome<Plan> {
         election: None,
         threads: ThreadsConfig::default(),
         fabric: arguments.fabric.plan(Some(arguments.fabric_port.unwrap_or(7611)))?,
+        wardens: None,
     })
 }
 
