@@ -368,8 +368,13 @@ impl Warden {
         let until = at_most.map(|time| Instant::now() + time);
         let mut look_at_descriptors = at_most != Some(Duration::ZERO) || self.polls.is_multiple_of(DESCRIPTORS_EVERY);
         self.polls = self.polls.wrapping_add(1);
+        let mut told = 0;
         loop {
-            let told = self.tell(look_at_descriptors, handler);
+            told += self.tell(look_at_descriptors, handler);
+            // An end that came after the look for ends may have taken its message along with the mail: nothing would wake this program for it.
+            if self.link.as_ref().is_some_and(|link| link.board.changes() != link.seen_changes) {
+                continue;
+            }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if told > 0 || left == Some(Duration::ZERO) {
                 return Ok(told);
