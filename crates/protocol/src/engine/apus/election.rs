@@ -113,10 +113,11 @@ impl Apus {
             }
             outdated = outdated.max(Some(word(control::OUTDATED)).filter(|view| plausible(*view)).unwrap_or(0));
             stand |= word(control::STAND) > promised && plausible(word(control::STAND));
-            let is_removed = self.log.group().is_some_and(|group| group.has_removed(self.peers[at].process));
             // The proposal before the log's rank: that of a later one is no lower.
             let proposed = word(control::ELECT);
             let rank = (word(control::ELECT_ACCEPTED), LogIndex(word(control::ELECT_LAST)));
+            // A process that was removed is nobody's leader, unless it alone has what follows: see `is_heir`.
+            let is_removed = self.log.group().is_some_and(|group| group.has_removed(self.peers[at].process)) && rank <= self.log.rank();
             if proposed > promised.max(self.election.refused)
                 && plausible(proposed)
                 && !is_removed
@@ -227,11 +228,18 @@ impl Apus {
     }
 
     /// Whether this process could lead: it belongs to the group in force, or to the one that is known to be committed, holds the state, and gets somewhere. A leader that has taken
-    /// itself out may be the only one that has that entry, and then no other log is as up to date.
+    /// itself out may be the only one that has that entry, and then no other log is as up to date. So may a process that was [removed before](Self::is_heir).
     pub(super) fn may_stand(&self) -> bool {
         let committed = self.log.committed_group().map(|(_, group)| group);
         let belongs = self.log.group().into_iter().chain(committed).any(|group| group.contains(self.me));
-        belongs && self.log.is_complete() && !self.is_removed() && !self.inbound.broken
+        (belongs || self.is_heir()) && self.log.is_complete() && !self.is_removed() && !self.inbound.broken
+    }
+
+    /// Whether this process, though the committed group is one that it was removed from, holds a later change of the group, and the newest view lists it, as after a start of all from
+    /// their disks. Those that are left may lack that change, and be too few without it: so it stands, and leads up to where the change is committed.
+    pub(super) fn is_heir(&self) -> bool {
+        let was_removed = self.log.committed_group().is_some_and(|(_, group)| group.has_removed(self.me));
+        was_removed && self.log.is_group_changing() && self.roster.lists(self.me)
     }
 
     /// How long a candidate waits for the others, and one that has agreed for its leader: at random, and longer the longer nothing comes of it (APUS section 4.4).

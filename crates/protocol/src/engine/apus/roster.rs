@@ -78,7 +78,8 @@ impl Apus {
     /// Sees whether this process belongs to the group that is committed, and stops leading once it does not.
     pub(super) fn watch_group<F: Fabric>(&mut self, fabric: &mut F) {
         let Some((since, group)) = self.log.committed_group() else { return };
-        self.listed |= group.contains(self.me);
+        // One that leads without being in the group was in an earlier one, in an earlier life perhaps.
+        self.listed |= group.contains(self.me) || self.is_leading();
         let since = *since;
         // The others have to hear that it is committed without it: a majority of them has the entry, and the next leader commits it.
         let leads = |reign: &Reign| reign.is_leading();
@@ -89,8 +90,8 @@ impl Apus {
         }
     }
 
-    /// Whether it has been removed from the group, and so stopped.
+    /// Whether it has been removed from the group, and so stopped, unless the others [may need its log](Self::is_heir).
     pub(super) fn is_removed(&self) -> bool {
-        self.listed && self.log.committed_group().is_some_and(|(_, group)| !group.contains(self.me))
+        self.listed && self.log.committed_group().is_some_and(|(_, group)| !group.contains(self.me)) && !self.is_heir()
     }
 }

@@ -260,6 +260,30 @@ fn apus_5_2_a_newcomer_is_taken_in_once_it_holds_the_state_and_a_dead_one_goes()
 }
 
 #[test]
+fn a_removed_process_that_alone_holds_the_last_change_of_the_group_leads_up_to_it() {
+    let mut c = Cluster::new(3);
+    let leader = c.until_led();
+    let [left, removed] = [1, 2].map(|n| (leader + n) % 3);
+    let list = |c: &mut Cluster, number: u64, members: [usize; 2]| {
+        let members = members.map(|n| Member::new(id(n), Roles::REPLICA)).to_vec();
+        let number = ViewNumber(number);
+        let view = View { number, lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() };
+        c.nodes.iter_mut().for_each(|node| node.engine.handle_view(&view));
+    };
+    list(&mut c, 2, [leader, left]);
+    c.until("all know that one is removed", |c| c.nodes.iter().all(|node| !node.engine.committed_group().contains(&id(removed))));
+    // The leader takes itself out, and only the one that was removed hears of it.
+    c.part(leader, left);
+    list(&mut c, 3, [left, removed]);
+    let has_last = |c: &Cluster, n: usize| c.nodes[n].engine.group().is_some_and(|group| !group.contains(id(leader)));
+    c.until("it has the last change", |c| has_last(c, removed));
+    assert!(!has_last(&c, left));
+    c.kill(leader);
+    c.until("it is not needed any more, and the one that is left leads", |c| c.leads(left) && !c.leads(removed));
+    c.write(left);
+}
+
+#[test]
 fn a_reply_to_a_read_needs_a_majority_s_open_lanes() {
     let mut c = Cluster::new(3);
     let leader = c.until_led();
