@@ -55,6 +55,11 @@ impl FabricKind {
         self.traits().name
     }
 
+    /// The one between ordinary hosts: it needs no device.
+    pub fn between_ordinary_hosts() -> FabricKind {
+        FabricKind::ALL.into_iter().find(|kind| kind.traits().spans_hosts && !kind.traits().has_devices).expect("one of them is")
+    }
+
     /// The names of all fabrics with a property, as a message lists them.
     pub fn names_with(property: impl Fn(&Traits) -> bool) -> String {
         let kinds = FabricKind::ALL.into_iter().filter(|kind| property(&kind.traits()));

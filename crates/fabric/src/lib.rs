@@ -47,7 +47,7 @@ pub mod verbs;
 /// Sealed packets for who sends datagrams beside any fabric.
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub mod sealing {
-    pub use crate::ethernet::sealing::{MAX_SEALED_BYTES, Opening, Sealing, Unopened};
+    pub use crate::ethernet::sealing::{Agreement, MAX_SEALED_BYTES, Opening, Sealing, Unopened};
 }
 #[cfg(all(target_os = "linux", target_endian = "little", target_pointer_width = "64", not(loom)))]
 pub use exchange::BootstrapCounters;

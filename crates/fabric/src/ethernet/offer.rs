@@ -76,6 +76,12 @@ pub(super) fn share_of(private: [u8; 32]) -> [u8; 32] {
     x25519(private, X25519_BASEPOINT_BYTES)
 }
 
+/// What two private numbers make together, of which the other end has sent its share; `None` when that is no share.
+pub(super) fn agreed(private: [u8; 32], theirs: [u8; 32]) -> Option<[u8; 32]> {
+    let shared = x25519(private, theirs);
+    (shared != [0; 32]).then_some(shared)
+}
+
 /// What seals a connection's packets: of each end as the one that asks, requests and responses.
 #[derive(Clone, Debug)]
 pub(super) struct Secrets {
@@ -89,10 +95,7 @@ pub(super) struct Secrets {
 /// # Errors
 /// When the other end's share is no share.
 pub(super) fn secrets(key: &[u8], said: Said<'_>, private: [u8; 32], theirs: [u8; 32]) -> Result<Secrets, String> {
-    let shared = x25519(private, theirs);
-    if shared == [0; 32] {
-        return Err("its offer's share of the key is none".into());
-    }
+    let shared = agreed(private, theirs).ok_or("its offer's share of the key is none")?;
     let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");
     mac.update(b"martlet ethernet");
     for part in [said.dialer, said.acceptor, said.body, &shared] {

@@ -1,11 +1,15 @@
 //! Sealed packets of one direction, for who sends datagrams beside any fabric: the sealing of packets between hosts, without their flows.
 
+use std::io;
+
 use aes_gcm::KeyInit;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
+use super::offer::{agreed, share_of};
 use super::packet::{Head, Kind, MAX_BODY};
 use super::seal::{Opener, Sealer, Secret, body};
+use crate::host::random;
 
 /// The longest body of a sealed packet, in bytes.
 pub const MAX_SEALED_BYTES: usize = MAX_BODY;
@@ -28,6 +32,35 @@ fn secret(key: &[u8], direction: &[u8]) -> Secret {
     mac.update(b"martlet sealing ");
     mac.update(direction);
     Secret(mac.finalize().into_bytes().into())
+}
+
+/// One end's part in a secret that two make together, of one use (X25519): whoever hears both shares does not learn it. It proves nothing of who the other end is.
+pub struct Agreement([u8; 32]);
+
+impl std::fmt::Debug for Agreement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Agreement")
+    }
+}
+
+impl Agreement {
+    /// From the system's randomness.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn draw() -> io::Result<Agreement> {
+        random().map(Agreement)
+    }
+
+    /// What the other end is to be sent.
+    pub fn share(&self) -> [u8; 32] {
+        share_of(self.0)
+    }
+
+    /// The common secret; `None` when what the other end has sent is no share.
+    pub fn with(&self, theirs: [u8; 32]) -> Option<[u8; 32]> {
+        agreed(self.0, theirs)
+    }
 }
 
 /// The sending end.
@@ -79,6 +112,15 @@ impl Opening {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_shares_make_one_secret_and_no_share_makes_none() {
+        let [one, other, third] = [(); 3].map(|()| Agreement::draw().expect("randomness"));
+        let secret = one.with(other.share()).expect("a share");
+        assert_eq!(other.with(one.share()), Some(secret));
+        assert_ne!(third.with(one.share()), Some(secret));
+        assert_eq!(one.with([0; 32]), None);
+    }
 
     #[test]
     fn a_packet_opens_once_for_its_direction_and_for_no_other() {
