@@ -71,7 +71,8 @@ pub mod observe {
     pub use martlet_protocol::membership::view::Departed;
     pub use martlet_protocol::membership::{Member, Roles, View};
 
-    /// A client of a cluster on this host, which reads what its nodes show.
+    /// A client of a cluster on this host whose `fabric` is `shm`, which reads what its nodes show. With another fabric it is never connected with any of them; those
+    /// are seen by `martlet status --json` and `martlet metrics`.
     pub type ClientEndpoint = martlet_node::client::ClientEndpoint;
 }
 
