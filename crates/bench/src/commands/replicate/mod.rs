@@ -1,6 +1,7 @@
 //! `martlet bench replicate`: what it costs to replicate a request, standing alone (Mu, Figures 3 and 7), and of an application (Figure 3, attached).
 
 pub mod attached;
+mod echo;
 mod pipeline;
 mod raw;
 
@@ -14,7 +15,8 @@ use martlet_cluster::number::number;
 use martlet_cluster::scratch::Scratch;
 use martlet_fabric::with_fabric;
 use martlet_node::clock;
-use martlet_node::config::{DurabilityKind, EngineKind};
+use martlet_node::config::{DurabilityKind, EngineKind, FabricKind};
+use martlet_node::sched::OnCore;
 use martlet_protocol::basics::LogIndex;
 use martlet_protocol::engine::Traits;
 use martlet_protocol::with_engine;
@@ -22,6 +24,7 @@ use martlet_protocol::with_engine;
 use super::alone::{self, Alone, NODES, Replica};
 use super::endpoint::{Endpoint, Place};
 use super::lane_reader::{Assignment, Reader};
+use crate::report::placement::two_cores;
 use crate::report::plot::{Axis, Plot, Series};
 use crate::report::{Figure, Report, Unit};
 
@@ -29,7 +32,8 @@ use crate::report::{Figure, Report, Unit};
 ///
 /// A request is proposed when the one before is committed; the leader runs on one core, its two followers share the other. Beside each size
 /// stand raw writes to the same followers, fenced and completed: of as many bytes (Mu, Figure 3), and of as many as the request's record has with its
-/// headers, which may be a packet more; these also where the followers read what is written, as they read a log. Then batches, as many requests as one
+/// headers, which may be a packet more; these also where the followers read what is written, as they read a log. Between ordinary hosts a bare UDP echo of 64 bytes
+/// stands beside them, measured before. Then batches, as many requests as one
 /// record carries, and several records on their way at once (Figure 7). Then requests to two applications, each replica of which is a process: the key-value
 /// store's state, and an order matching engine; beside each, how long its execution takes alone. The application runs on the replica's thread (direct), or on
 /// one of its own that waits for the answer (handover). All three are drawn.
@@ -71,6 +75,9 @@ enum Shown {
 /// The payloads, as in Mu's Figure 3 and beyond.
 const PAYLOADS: [usize; 8] = [16, 32, 64, 128, 256, 512, 1024, 4096];
 
+/// The payload that a bare echo stands beside, between ordinary hosts.
+const ECHO: usize = 64;
+
 pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) -> Outcome {
     martlet_cluster::directory::check_durability(arguments.durability, arguments.engine)?;
     let plan = arguments.fabric.plan(None)?;
@@ -110,6 +117,15 @@ fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, re
         return Err(Fail::usage(why));
     }
     let samples = u64::from(arguments.samples);
+    let shows = |shown| arguments.figure.is_none_or(|figure| figure == shown);
+    // Before the followers share the other core.
+    let echo = if arguments.fabric.kind() == FabricKind::between_ordinary_hosts() && shows(Shown::Sizes) {
+        let cores = two_cores();
+        let _here = cores.map(|(here, _)| OnCore::enter(here)).transpose().context("cannot bind the measuring thread")?;
+        Some(echo::measure(ECHO, samples, cores.map(|(_, there)| there), interrupt)?)
+    } else {
+        None
+    };
     let scratch = Scratch::new("bench-replicate").context("cannot make a temporary directory")?;
     let data = (arguments.durability, scratch.path());
     let assignment = Assignment::default();
@@ -120,10 +136,9 @@ fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, re
     };
     alone::among(place, NODES, data, reads, |replica| {
         let mut leader = Leader { replica, lost: 0, assignment: &assignment, series: 0 };
-        let shows = |shown| arguments.figure.is_none_or(|figure| figure == shown);
         let mut plots = Vec::new();
         if shows(Shown::Sizes) {
-            plots.push(leader.sizes(samples, report, interrupt)?);
+            plots.push(leader.sizes(samples, echo, report, interrupt)?);
         }
         if E::BATCHES && shows(Shown::Batches) {
             plots.push(leader.pipelines(samples, report, interrupt)?);
@@ -147,7 +162,7 @@ struct Leader<'a, F, E> {
 
 impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
     /// Figure 3: one request at a time, by size, beside the raw write.
-    fn sizes(&mut self, samples: u64, report: &mut Report, interrupt: &Interrupt) -> Outcome<Plot> {
+    fn sizes(&mut self, samples: u64, mut echo: Option<Figure>, report: &mut Report, interrupt: &Interrupt) -> Outcome<Plot> {
         let mut proposed = [Series::line("committed, p50"), Series::line("committed, p99")];
         let mut raw = Series::line("raw write, p50");
         let progress = report.progress("payloads", PAYLOADS.len() as u64);
@@ -163,6 +178,10 @@ impl<F: Endpoint, E: Alone> Leader<'_, F, E> {
                 series.push(payload as f64, figure.percentile(percent));
             }
             let ratio = |to: &Figure| format!("{:.2}", figure.percentile(50.0) / to.percentile(50.0).max(1.0));
+            if let Some(echo) = echo.take_if(|_| payload == ECHO) {
+                report.set(&format!("ratio_p50_{payload}B_echo"), ratio(&echo));
+                report.add(echo);
+            }
             report.set(&format!("ratio_p50_{payload}B"), ratio(&write));
             report.set(&format!("ratio_p50_{payload}B_as_record"), ratio(&of_record));
             report.add(write);
