@@ -15,10 +15,10 @@
 mod flags;
 mod nodes;
 mod origin;
+mod ports;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -36,6 +36,7 @@ use crate::process::{Activity, ProcessName};
 
 pub use flags::{FabricFlags, check_durability};
 pub use nodes::{Change, Ports};
+use ports::FreePorts;
 
 /// What a cluster to be made looks like.
 #[derive(Clone, Debug)]
@@ -109,8 +110,8 @@ impl Plan {
 
     fn config(&self) -> Outcome<ClusterConfig> {
         let mut nodes = Vec::new();
-        // Held until all are known, so that they differ.
-        let mut free = Vec::new();
+        let redis: Vec<u16> = self.redis_port.iter().flat_map(|first| *first..first.saturating_add(self.nodes())).collect();
+        let mut free = FreePorts::new(&redis);
         for number in 0..self.nodes() {
             let mut roles = Vec::new();
             if number < self.coordinators {
@@ -126,12 +127,7 @@ impl Plan {
             let address = match self.fabric.port {
                 _ if !self.fabric.kind.traits().needs_address => String::new(),
                 Some(port) => format!("127.0.0.1:{}", next_port("--fabric-port", port, number)?),
-                None => {
-                    let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
-                    let address = listener.local_addr().context("cannot find a free port")?.to_string();
-                    free.push(listener);
-                    address
-                }
+                None => format!("127.0.0.1:{}", free.take()?),
             };
             nodes.push(NodeEntry { number, redis, address, roles });
         }
