@@ -4,6 +4,7 @@
 //! | module | what stands there |
 //! |---|---|
 //! | [`directory`] | what `martlet cluster up` writes and all other commands read |
+//! | [`hosts`] | a cluster of several hosts: how they are invited, join, and keep one list of nodes |
 //! | [`process`] | a node's process, named so that a recycled number is not taken for it |
 //! | [`watch`] | what the nodes show, and what the cluster can do without one of them |
 //! | [`plan`] | a network's multicast trees and timeouts, before anything runs on it |
@@ -18,6 +19,7 @@
 pub mod clients;
 pub mod directory;
 pub mod fail;
+pub mod hosts;
 pub mod interrupt;
 pub mod log;
 pub mod number;

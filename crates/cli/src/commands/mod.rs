@@ -5,6 +5,7 @@ mod cluster;
 mod completions;
 mod demo;
 mod doctor;
+mod host;
 mod key;
 mod man;
 mod members;
@@ -46,6 +47,8 @@ enum Command {
     Demo(demo::Arguments),
     #[command(subcommand)]
     Cluster(cluster::Command),
+    #[command(subcommand)]
+    Host(host::Command),
     Status(status::Arguments),
     Members(members::Arguments),
     Top(top::Arguments),
@@ -136,6 +139,7 @@ fn dispatch(command: Command, format: Format) -> Outcome {
         Command::Run(arguments) => run::run(&arguments, format),
         Command::Torture(arguments) => torture::run(&arguments, format),
         Command::Cluster(command) => cluster::run(&command, format),
+        Command::Host(command) => host::run(&command, format),
         Command::Status(arguments) => status::run(&arguments, format),
         Command::Members(arguments) => members::run(&arguments, format),
         Command::Top(arguments) => top::run(&arguments, format),

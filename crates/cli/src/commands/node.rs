@@ -1,15 +1,18 @@
 //! `martlet node`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::hosts::Service;
 use martlet_cluster::log;
 use martlet_kv::store::KvMachine;
 use martlet_kv::{CpuTimes, KvApp, KvConfig};
 use martlet_node::config::{Key, Settings};
 use martlet_node::cpu::{CpuOf, cpu_us};
 use martlet_node::{Hooks, ProcessPolicy, clock};
+use martlet_protocol::basics::layout::MAX_MEMBERS;
 use rustix::process::{Resource, Rlimit, Signal};
 
 /// Run one node in the foreground, until SIGTERM or Ctrl-C.
@@ -21,7 +24,7 @@ use rustix::process::{Resource, Rlimit, Signal};
 /// Example: martlet node --config martlet-cluster/node-0.toml
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The node's TOML file, which names the cluster's.
+    /// The node's TOML file, which names the cluster's; or a directory with the file of one node, such as a host's.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
     /// Every node of the cluster runs where this one sees it: in this network namespace, or with the same rendezvous directory. Then a node that is not seen
@@ -41,7 +44,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("cannot tie this process to its parent")?;
     }
     log::start()?;
-    let settings = Settings::load(&arguments.config).map_err(Fail::usage)?.with_all_here(arguments.all_here);
+    let settings = Settings::load(&node_file(&arguments.config)?).map_err(Fail::usage)?.with_all_here(arguments.all_here);
     let redis = &settings.node().redis;
     if let Some(listen) = settings.redis_listen().filter(|_| redis.requirepass.is_none())
         && arguments.protected_mode.unwrap_or(redis.protected_mode)
@@ -53,6 +56,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
             arguments.config.display(),
             listen.ip(),
         )));
+    }
+    if settings.node().answers_hosts {
+        let address = Service::start(&settings)?;
+        tracing::info!(%address, "answering other hosts");
     }
     let mut hooks = Hooks::new().context("cannot make the node's stop handle")?;
     hooks.policy = ProcessPolicy::OWN;
@@ -67,6 +74,23 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let ended = martlet_node::run(&settings, app, KvMachine::default(), hooks).map_err(Fail::failed)?;
     tracing::info!(left = ended.left, resets = ended.resets, "ended");
     Ok(())
+}
+
+/// The file that is meant: the one there, or the only one of a node in that directory.
+fn node_file(path: &Path) -> Outcome<PathBuf> {
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    let directory = Directory::new(path);
+    let files: Vec<PathBuf> = (0..MAX_MEMBERS as u16).map(|number| directory.node_file(number)).filter(|file| file.exists()).collect();
+    match files.as_slice() {
+        [file] => Ok(file.clone()),
+        files => Err(Fail::usage(format_args!(
+            "--config is the directory {}, in which there are {} files called node-N.toml; allowed is a directory with one, or the file",
+            path.display(),
+            files.len()
+        ))),
+    }
 }
 
 /// What INFO tells of the processors: what getrusage does.

@@ -8,6 +8,7 @@ mod command;
 mod containers;
 mod durable;
 mod ethernet;
+mod hosts;
 mod limits;
 mod martlet;
 mod nodes;

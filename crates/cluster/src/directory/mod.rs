@@ -9,6 +9,7 @@
 //! DIR/node-N.pid     which process it is, named so that a recycled number is not taken for it
 //! DIR/data/node-N    what node N keeps on disk, where it keeps anything (`docs/durability.md`)
 //! DIR/server         which server `martlet run` runs, where this is its directory
+//! DIR/invitations/I  an invitation to another host, where this is a host's own directory (module `hosts`)
 //! DIR/lock           held by the one command that changes something
 //! ```
 
@@ -278,6 +279,69 @@ impl Directory {
         self.existing_cluster()
     }
 
+    /// Makes a host's own directory: the cluster's file and key, and the file of the one node that runs on this host. Under the lock.
+    ///
+    /// # Errors
+    /// When there is a cluster.
+    pub fn create_host(&self, config: &ClusterConfig, key: &Key, own: &NodeConfig) -> Outcome<Cluster> {
+        self.refuse_a_second_cluster()?;
+        write_private(&self.0.join("cluster.key"), &format!("{}\n", key.to_hex()))?;
+        // It may hold a password.
+        write_private(&self.node_file(own.number), &own.to_toml())?;
+        write_whole(&self.cluster_file(), &config.to_toml())?;
+        self.existing_cluster()
+    }
+
+    /// # Errors
+    /// When there is a cluster.
+    pub fn refuse_a_second_cluster(&self) -> Outcome {
+        match self.cluster()? {
+            None => Ok(()),
+            Some(cluster) => Err(Fail::failed(format_args!(
+                "there is a cluster in {0} already, {1:?}; --dir names another directory, and `martlet cluster down --purge --dir {0}` ends that node and removes its files",
+                self.0.display(),
+                cluster.config().name
+            ))),
+        }
+    }
+
+    fn invitations_directory(&self) -> PathBuf {
+        self.0.join("invitations")
+    }
+
+    fn invitation_file(&self, id: &str) -> PathBuf {
+        self.invitations_directory().join(format!("{id}.toml"))
+    }
+
+    /// The invitations that have been given here.
+    pub fn invitations(&self) -> Outcome<Vec<String>> {
+        let path = self.invitations_directory();
+        let doing = format!("cannot list {}", path.display());
+        let entries = match fs::read_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.context(&doing)?,
+        };
+        let name = |entry: fs::DirEntry| entry.file_name().to_str().and_then(|name| name.strip_suffix(".toml")).map(ToOwned::to_owned);
+        entries.filter_map(|entry| entry.map(name).transpose()).collect::<Result<_, _>>().context(&doing)
+    }
+
+    /// An invitation's text, if it is there. `id` becomes part of a path.
+    pub fn invitation(&self, id: &str) -> Option<String> {
+        fs::read_to_string(self.invitation_file(id)).ok()
+    }
+
+    /// Writes an invitation.
+    pub fn write_invitation(&self, id: &str, text: &str) -> Outcome {
+        let path = self.invitations_directory();
+        fs::create_dir_all(&path).context(format_args!("cannot make {}", path.display()))?;
+        write_private(&self.invitation_file(id), text)
+    }
+
+    /// Removes an invitation.
+    pub fn forget_invitation(&self, id: &str) -> Outcome {
+        remove(&self.invitation_file(id))
+    }
+
     /// Makes what shows a server that `martlet run` runs: a cluster's file, and which server it is. Under the lock. What an earlier one has left is replaced.
     ///
     /// # Errors
@@ -325,8 +389,10 @@ impl Directory {
     /// Starts a node, which must not be running. Under the lock.
     pub fn start(&self, number: u16, life: Life) -> Outcome<(ProcessName, Child)> {
         let mut command = own_command()?;
-        // All of this directory's nodes are started here.
-        command.arg("node").arg("--config").arg(self.node_file(number)).arg("--all-here").stdin(Stdio::null());
+        command.arg("node").arg("--config").arg(self.node_file(number)).stdin(Stdio::null());
+        if self.cluster()?.is_some_and(|cluster| self.nodes_here(&cluster).len() == cluster.config().nodes.len()) {
+            command.arg("--all-here");
+        }
         if life == Life::OfOurs {
             command.arg("--die-with-parent");
         }
@@ -385,6 +451,10 @@ impl Directory {
             // Whatever else is in it is not ours.
             let _ = fs::remove_dir(&data);
         }
+        for id in self.invitations()? {
+            self.forget_invitation(&id)?;
+        }
+        let _ = fs::remove_dir(self.invitations_directory());
         let entries = fs::read_dir(&self.0).context(format_args!("cannot list {}", self.0.display()))?;
         for entry in entries {
             let path = entry.context(format_args!("cannot list {}", self.0.display()))?.path();

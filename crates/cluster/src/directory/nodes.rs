@@ -132,6 +132,11 @@ impl Directory {
         if !self.node_file(entry.number).exists() {
             write_whole(&self.node_file(entry.number), &self.node_like_others(cluster, entry.number)?.to_toml())?;
         }
+        self.list_entry(cluster, entry)
+    }
+
+    /// The same without a file of its own here: it is one of another host. Under the lock.
+    pub fn list_entry(&self, cluster: &Cluster, entry: &NodeEntry) -> Outcome<Cluster> {
         let mut nodes = cluster.config().nodes.clone();
         nodes.retain(|node| node.number != entry.number);
         nodes.push(entry.clone());
@@ -142,6 +147,27 @@ impl Directory {
     pub fn unlist_node(&self, cluster: &Cluster, number: u16) -> Outcome<Cluster> {
         let nodes = cluster.config().nodes.iter().filter(|node| node.number != number).cloned().collect();
         self.rewrite(cluster, nodes, |text| ClusterConfig::unlist(text, number))
+    }
+
+    /// The cluster's nodes are these from now on. Under the lock.
+    pub fn take_list(&self, cluster: &Cluster, list: &[NodeEntry]) -> Outcome<Cluster> {
+        self.rewrite(cluster, list.to_vec(), |text| {
+            let before = ClusterConfig::from_toml(text)?.nodes;
+            let mut changed = text.to_owned();
+            // Their order is of weight, so that all from the first difference on are written again.
+            let same = before.iter().zip(list).take_while(|(before, now)| before == now).count();
+            for node in &before[same..] {
+                changed = ClusterConfig::unlist(&changed, node.number)?;
+            }
+            list[same..].iter().try_fold(changed, |text, entry| ClusterConfig::list(&text, entry))
+        })
+    }
+
+    /// The cluster's nodes that are started from here: all, or on a fabric of several hosts those that have a file here.
+    pub fn nodes_here(&self, cluster: &Cluster) -> Vec<u16> {
+        let everywhere = !cluster.config().fabric.traits().spans_hosts;
+        let numbers = cluster.config().nodes.iter().map(|node| node.number);
+        numbers.filter(|number| everywhere || self.node_file(*number).exists()).collect()
     }
 
     /// Whether the cluster would be one with these nodes.
@@ -168,7 +194,10 @@ impl Directory {
     }
 
     /// What a node to be added does: as the first one that has a file here.
-    fn node_like_others(&self, cluster: &Cluster, number: u16) -> Outcome<NodeConfig> {
+    ///
+    /// # Errors
+    /// When that file cannot be read.
+    pub fn node_like_others(&self, cluster: &Cluster, number: u16) -> Outcome<NodeConfig> {
         let mut others = cluster.config().nodes.iter().map(|node| node.number).filter(|other| *other != number);
         let Some(model) = others.find(|other| self.node_file(*other).exists()) else { return Ok(NodeConfig::new(number, "cluster.toml")) };
         let mut own = Settings::load(&self.node_file(model)).map_err(Fail::failed)?.node().clone();

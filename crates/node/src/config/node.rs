@@ -22,6 +22,10 @@ pub struct NodeConfig {
     /// Where this node keeps its data, where that is not as the cluster's file says; relative to this file's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
+    /// Whether this process answers other hosts, at the TCP port after that of its `address`: those that join with an invitation, and those of the cluster that ask for the
+    /// list of its nodes (`martlet host`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub answers_hosts: bool,
     /// The front end for clients that speak the Redis protocol.
     #[serde(default)]
     pub redis: RedisConfig,
@@ -378,9 +382,18 @@ impl NodeConfig {
             directory: None,
             redis: RedisConfig::default(),
             threads: ThreadsConfig::default(),
+            answers_hosts: false,
             verbs: NodeVerbsConfig::default(),
             warden: WardenConfig::default(),
         }
+    }
+
+    /// Reads a file's text.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn from_toml(text: &str) -> Result<NodeConfig, String> {
+        toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())
     }
 
     /// The file's text. Reading it gives an equal value.

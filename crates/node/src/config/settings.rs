@@ -17,6 +17,11 @@ use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, RecoveryConfig
 pub struct Key([u8; 32]);
 
 impl Key {
+    /// A key that is known already.
+    pub fn new(bytes: [u8; 32]) -> Key {
+        Key(bytes)
+    }
+
     /// The bytes.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0

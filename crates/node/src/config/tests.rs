@@ -121,7 +121,7 @@ fn the_page_of_keys_shows_the_defaults() {
     assert!(matches!(&cluster.verbs, VerbsConfig { device: Some(_), port: Some(_), gid_index: Some(_), .. }));
     assert_ne!(cluster.nodes[0].address, "");
     let node: NodeConfig = toml::from_str(&whole(node)).expect("a node's file");
-    assert!(node.directory.is_some());
+    assert!(node.directory.is_some() && node.answers_hosts);
     assert!(matches!(&node.redis, RedisConfig { port: Some(_), unix_socket: Some(_), requirepass: Some(_), .. }));
     assert!(matches!(&node.verbs, NodeVerbsConfig { listen: Some(_), device: Some(_), port: Some(_), gid_index: Some(_) }));
 }

@@ -39,6 +39,11 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let session = Session::open(&arguments.which, arguments.patience, format)?;
     let (directory, cluster) = (&session.directory, session.cluster.clone());
+    if !session.elsewhere(&cluster).is_empty() {
+        return Err(Fail::usage(
+            "the cluster's nodes run on several hosts, and here would be two of them; `martlet host invite` and `martlet host join` add another host",
+        ));
+    }
     session.await_leader(&cluster)?;
     let number = match (arguments.node, directory.half_added()) {
         (None, Some(begun)) => begun,

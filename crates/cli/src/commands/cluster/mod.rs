@@ -20,6 +20,8 @@ use martlet_cluster::output::Format;
 
 use super::status;
 
+pub use session::Session;
+
 /// Run a cluster of nodes in the background.
 #[derive(Debug, Subcommand)]
 pub enum Command {

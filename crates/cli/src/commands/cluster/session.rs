@@ -80,10 +80,16 @@ impl Session {
         Ok(running)
     }
 
+    /// The nodes that are started from other hosts than this one: whether they run, only a look at them can tell.
+    pub fn elsewhere(&self, cluster: &Cluster) -> Vec<u16> {
+        let here = self.directory.nodes_here(cluster);
+        cluster.config().nodes.iter().map(|node| node.number).filter(|number| !here.contains(number)).collect()
+    }
+
     /// Waits until somebody leads, which a change of the set of nodes needs.
     pub fn await_leader(&self, cluster: &Cluster) -> Outcome {
         let dir = self.directory.path().display();
-        if self.running(cluster)?.is_empty() {
+        if self.running(cluster)?.is_empty() && self.elsewhere(cluster).is_empty() {
             return Err(Fail::absent(format_args!("no node of the cluster in {dir} runs; `martlet cluster up --dir {dir}` starts them")));
         }
         self.leader(&mut Observer::open(cluster)?).map(|_| ())
@@ -103,12 +109,12 @@ impl Session {
 
     /// Makes sure that the others can do without a node. `whatfor` is to be done with it.
     pub fn check_dispensable(&self, cluster: &Cluster, node: u16, whatfor: &str) -> Outcome {
-        let running = self.running(cluster)?;
+        let (running, elsewhere) = (self.running(cluster)?, self.elsewhere(cluster));
         let (engine, fabric) = (cluster.config().engine, cluster.config().fabric);
         let mut why = None;
-        if running.iter().any(|other| *other != node) {
+        if running.iter().chain(&elsewhere).any(|other| *other != node) {
             let found = Observer::open(cluster)?.wait_for(SECOND_THOUGHTS.min(self.patience), &self.interrupt, |sights| {
-                why = Standing::of(sights, &running, engine, fabric)
+                why = Standing::of(sights, &with_seen(&running, &elsewhere, sights), engine, fabric)
                     .map_or_else(|| Some("nobody shows a view".into()), |standing| standing.objection(node));
                 why.is_none()
             })?;
@@ -122,16 +128,31 @@ impl Session {
         )))
     }
 
+    /// Whether a node of another host shows that it runs.
+    fn is_seen(&self, cluster: &Cluster, node: u16) -> Outcome<bool> {
+        let found = Observer::open(cluster)?
+            .wait_for(SECOND_THOUGHTS.min(self.patience), &self.interrupt, |sights| !with_seen(&[], &[node], sights).is_empty())?;
+        Ok(found.is_ok())
+    }
+
     /// Ends a node if it runs, and waits until nobody counts on it.
     pub fn dismiss(&self, cluster: &Cluster, node: u16, grace: Duration, force: bool) -> Outcome {
+        let elsewhere = self.elsewhere(cluster);
+        if elsewhere.contains(&node) && self.is_seen(cluster, node)? {
+            return Err(Fail::failed(format_args!(
+                "node {node} runs on another host; end it there first (`martlet cluster down`, or its service manager), and the same command goes on"
+            )));
+        }
         let how = super::down::stop(&self.directory, node, grace)?;
         self.format.print(format_args!("node {node} {how}"), || json!({"event": "stopped", "node": node, "how": how}));
         let live = self.running(cluster)?;
-        if live.is_empty() && force {
+        if live.is_empty() && elsewhere.is_empty() && force {
             return Ok(());
         }
         let engine = cluster.config().engine;
-        let done = |sights: &[Sight]| observer::is_whole(sights, &live) && standing::is_without(sights, node, engine);
+        let done = |sights: &[Sight]| {
+            observer::is_whole(sights, &with_seen(&live, &elsewhere, sights)) && standing::is_without(sights, node, engine)
+        };
         match Observer::open(cluster)?.wait_for(self.patience, &self.interrupt, done)? {
             Ok(_) => Ok(()),
             Err(_) if force => {
@@ -164,7 +185,7 @@ impl Session {
             format_args!("node {node} {how}{pid_text}"),
             || json!({"event": "started", "node": node, "pid": pid, "started": started}),
         );
-        let live = self.running(cluster)?;
+        let (live, elsewhere) = (self.running(cluster)?, self.elsewhere(cluster));
         let engine = cluster.config().engine;
         let (mut died, mut shown) = (false, Stage::Starting);
         let found = Observer::open(cluster)?.wait_for(self.patience, &self.interrupt, |sights| {
@@ -178,7 +199,7 @@ impl Session {
                 );
             }
             died = matches!(directory.activity(node), Ok(Activity::Gone));
-            died || observer::is_whole(sights, &live) && standing::is_settled(sights, engine)
+            died || observer::is_whole(sights, &with_seen(&live, &elsewhere, sights)) && standing::is_settled(sights, engine)
         })?;
         if died {
             let log = directory.log_file(node);
@@ -193,6 +214,12 @@ impl Session {
         })?;
         directory.end_change(node)
     }
+}
+
+/// The nodes that run: those of this host, and of the others those that show something just now.
+fn with_seen(running: &[u16], elsewhere: &[u16], sights: &[Sight]) -> Vec<u16> {
+    let seen = sights.iter().filter(|sight| sight.reading.is_some() && elsewhere.contains(&sight.node)).map(|sight| sight.node);
+    running.iter().copied().chain(seen).collect()
 }
 
 /// How far a node has come that is on its way in.

@@ -85,11 +85,14 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             directory.create(&plan(arguments)?)?
         }
     };
-    cluster.config().nodes.iter().try_for_each(|node| directory.adopt(node.number))?;
+    let here = directory.nodes_here(&cluster);
+    if here.is_empty() {
+        return Err(Fail::failed(format_args!("the cluster in {} has no node of this host", directory.path().display())));
+    }
+    here.iter().try_for_each(|node| directory.adopt(*node))?;
     directory.refuse_a_copy(&cluster)?;
     let mut started = Vec::new();
-    for node in &cluster.config().nodes {
-        let number = node.number;
+    for number in here {
         match directory.activity(number)? {
             Activity::Running => {}
             Activity::Stopped => {
@@ -172,8 +175,8 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
 
 /// What the cluster that is there looks like to Redis clients: its nodes' files say so, all of them the same if they were made here.
 fn redis_mode(directory: &Directory, cluster: &Cluster) -> Outcome<RedisMode> {
-    let Some(first) = cluster.config().nodes.first() else { return Ok(RedisMode::Cluster) };
-    let settings = Settings::load(&directory.node_file(first.number)).map_err(Fail::failed)?;
+    let Some(first) = directory.nodes_here(cluster).first().copied() else { return Ok(RedisMode::Cluster) };
+    let settings = Settings::load(&directory.node_file(first)).map_err(Fail::failed)?;
     Ok(if settings.node().redis.cluster { RedisMode::Cluster } else { RedisMode::Standalone })
 }
 
@@ -183,7 +186,9 @@ pub fn await_whole(directory: &Directory, cluster: &Cluster, patience: Duration,
     let mut observer = Observer::open(cluster)?;
     let mut died = None;
     let found = observer.wait_for(patience, interrupt, |sights| {
-        died = nodes.iter().copied().find(|node| matches!(directory.activity(*node), Ok(Activity::Gone)));
+        // One that was never started here is another host's.
+        let gone = |node: &u16| matches!(directory.process(*node), Ok(Some(process)) if process.activity() == Activity::Gone);
+        died = nodes.iter().copied().find(gone);
         died.is_some() || observer::is_whole(sights, &nodes)
     })?;
     match (died, found) {
@@ -197,7 +202,8 @@ pub fn await_whole(directory: &Directory, cluster: &Cluster, patience: Duration,
 }
 
 fn report(directory: &Directory, cluster: &Cluster, started: &[u16], format: Format) -> Outcome {
-    for node in &cluster.config().nodes {
+    let here = directory.nodes_here(cluster);
+    for node in cluster.config().nodes.iter().filter(|node| here.contains(&node.number)) {
         let pid = directory.process(node.number)?.map(|process| process.pid);
         let fresh = started.contains(&node.number);
         let roles: Vec<String> = node.roles.iter().map(ToString::to_string).collect();

@@ -1,0 +1,74 @@
+//! `martlet host init`
+
+use std::net::SocketAddr;
+
+use clap::Args;
+use martlet_cluster::directory::{Directory, check_durability};
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::output::Format;
+use martlet_node::config::{Cluster, ClusterConfig, DurabilityKind, EngineKind, FabricKind, Key, NodeConfig, Secret};
+
+use super::{Place, Starting, entry, make, meeting_point, redis_address, report};
+
+/// Begin a cluster on this host, alone at first. Others join it: `martlet host invite`.
+///
+/// The cluster's file and key, and the file of this host's node, are made in the host's directory, and the node is started. Redis clients need a password, which is
+/// drawn and stands in the node's file.
+///
+/// Example: martlet host init shop --listen 10.0.0.1 && martlet host invite shop
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The cluster's name.
+    name: String,
+    /// Where the others reach this host: an address of its own, with a port or without [port: 7600].
+    #[arg(long, value_name = "ADDRESS", value_parser = meeting_point)]
+    listen: SocketAddr,
+    /// Where Redis clients reach this host [default: the same address, port 7711].
+    #[arg(long, value_name = "ADDRESS", value_parser = redis_address)]
+    redis: Option<SocketAddr>,
+    /// Let Redis clients in without a password: where only those reach the port who may.
+    #[arg(long)]
+    no_password: bool,
+    /// How requests are replicated: primary-backup, mu, dare or apus.
+    #[arg(long, default_value = "mu")]
+    engine: EngineKind,
+    /// What an acknowledged request outlives: memory, the failure of a minority of the hosts; async and sync, with --engine mu or apus, also a loss of power of all
+    /// hosts at once, but for what was not on disk yet (async) or in whole (sync).
+    #[arg(long, default_value_t)]
+    durability: DurabilityKind,
+    #[command(flatten)]
+    starting: Starting,
+    #[command(flatten)]
+    place: Place,
+}
+
+pub fn run(arguments: &Arguments, format: Format) -> Outcome {
+    check_durability(arguments.durability, arguments.engine)?;
+    let redis = arguments.redis.unwrap_or_else(|| SocketAddr::new(arguments.listen.ip(), super::REDIS_PORT));
+    let mut config = ClusterConfig::new(arguments.name.clone(), vec![entry(0, arguments.listen, redis)]);
+    config.fabric = FabricKind::between_ordinary_hosts();
+    config.lease_us = config.fabric.traits().default_lease_us;
+    config.engine = arguments.engine;
+    config.durability.mode = arguments.durability;
+    let key = Key::generate().context("cannot draw a key")?;
+    // What is wrong with the name is said before anything is made.
+    Cluster::new(ClusterConfig { key: Some(key.to_hex().into()), ..config.clone() }).map_err(Fail::usage)?;
+    config.key_file = Some("cluster.key".into());
+
+    let mut own = NodeConfig::new(0, "cluster.toml");
+    own.answers_hosts = true;
+    own.redis.listen = redis.ip().to_string();
+    own.redis.protected_mode = !arguments.no_password;
+    if !arguments.no_password {
+        let password = Key::generate().context("cannot draw a password")?.to_hex();
+        own.redis.requirepass = Some(Secret::from(&password[..32]));
+    }
+    let directory = Directory::new(&arguments.place.path(&arguments.name));
+    make(&directory)?;
+    let cluster = {
+        let _lock = directory.lock()?;
+        directory.create_host(&config, &key, &own)?
+    };
+    arguments.starting.start(&directory, 0, format)?;
+    report(&directory, &cluster, 0, "founded", format)
+}

@@ -1,0 +1,218 @@
+//! Three hosts that have nothing in common but a network: `martlet host init`, `invite` and `join`. Each is a network namespace with a directory of its own, which needs
+//! the right to make namespaces; nodes are real processes, and clients are `redis-cli`.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::martlet::{Ran, TempDir, command, processes_about, ran, run};
+
+const HOSTS: usize = 3;
+
+struct Hosts {
+    temp: TempDir,
+    prefix: String,
+}
+
+fn address(host: usize) -> String {
+    format!("10.78.0.{}", host + 1)
+}
+
+fn ip(arguments: &str) -> Output {
+    Command::new("ip").args(arguments.split_whitespace()).output().expect("`ip` runs")
+}
+
+#[track_caller]
+fn ip_ok(arguments: &str) {
+    let output = ip(arguments);
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Why this machine cannot play three hosts, if it cannot.
+fn unable() -> Option<String> {
+    for (program, argument) in [("ip", "-V"), ("redis-cli", "--version")] {
+        if !Command::new(program).arg(argument).output().is_ok_and(|output| output.status.success()) {
+            return Some(format!("`{program}` is not installed"));
+        }
+    }
+    let trial = format!("martlet-trial-{}", std::process::id());
+    let made = ip(&format!("netns add {trial}"));
+    if !made.status.success() {
+        return Some(format!("network namespaces cannot be made here: {}", String::from_utf8_lossy(&made.stderr).trim()));
+    }
+    let wired = ip(&format!("-n {trial} link add trial type bridge"));
+    ip_ok(&format!("netns del {trial}"));
+    (!wired.status.success()).then(|| format!("no bridge can be made here: {}", String::from_utf8_lossy(&wired.stderr).trim()))
+}
+
+impl Hosts {
+    fn new() -> Hosts {
+        let hosts = Hosts { temp: TempDir::new(), prefix: format!("martlet-it-{}", std::process::id()) };
+        let switch = hosts.namespace("switch");
+        ip_ok(&format!("netns add {switch}"));
+        ip_ok(&format!("-n {switch} link add bridge type bridge"));
+        ip_ok(&format!("-n {switch} link set bridge up"));
+        for host in 0..HOSTS {
+            let name = hosts.namespace(host);
+            ip_ok(&format!("netns add {name}"));
+            ip_ok(&format!("-n {switch} link add port{host} type veth peer name eth0 netns {name}"));
+            ip_ok(&format!("-n {switch} link set port{host} master bridge up"));
+            ip_ok(&format!("-n {name} addr add {}/24 dev eth0", address(host)));
+            ip_ok(&format!("-n {name} link set lo up"));
+            ip_ok(&format!("-n {name} link set eth0 up"));
+        }
+        hosts
+    }
+
+    fn namespace(&self, of: impl std::fmt::Display) -> String {
+        format!("{}-{of}", self.prefix)
+    }
+
+    fn dir(&self, host: usize) -> String {
+        self.temp.join(&format!("host-{host}"))
+    }
+
+    /// The command, on that host and about its directory.
+    fn martlet(&self, host: usize, arguments: &[&str]) -> Ran {
+        self.martlet_of(host, arguments, None)
+    }
+
+    /// The same of a build that passes for another.
+    fn martlet_of(&self, host: usize, arguments: &[&str], build: Option<&str>) -> Ran {
+        let whole = command(&[arguments, &["--dir", &self.dir(host), "--json"]].concat());
+        let mut on_host = Command::new("ip");
+        on_host.args(["netns", "exec", &self.namespace(host)]).arg(whole.get_program()).args(whole.get_args());
+        for (name, value) in whole.get_envs() {
+            match value {
+                Some(value) => on_host.env(name, value),
+                None => on_host.env_remove(name),
+            };
+        }
+        on_host.envs(build.map(|build| ("MARTLET_TEST_BUILD", build)));
+        ran(on_host.output().expect("it runs"))
+    }
+
+    fn invite(&self) -> String {
+        self.martlet(0, &["host", "invite"]).ok().objects()[0]["token"].as_str().expect("a token").to_owned()
+    }
+
+    fn redis(&self, from: usize, to: usize, words: &[&str]) -> String {
+        let file = std::fs::read_to_string(Path::new(&self.dir(0)).join("node-0.toml")).expect("the founder's file");
+        let password = file.lines().find_map(|line| line.strip_prefix("requirepass = \"")?.strip_suffix('"')).expect("a password");
+        let mut client = Command::new("ip");
+        client.args(["netns", "exec", &self.namespace(from), "redis-cli", "-c", "-h", &address(to), "-p", "7711"]).args(words);
+        let output = client.env("REDISCLI_AUTH", password).output().expect("it runs");
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// What that host's command shows of each node: its number and its role. Of a node that is not reached just now it shows nothing.
+    fn roles(&self, host: usize) -> Vec<(u64, String)> {
+        let shown = self.martlet(host, &["status"]).objects();
+        let nodes = shown.iter().filter(|object| object["event"] == "node");
+        nodes.map(|node| (node["node"].as_u64().expect("a number"), node["role"].as_str().unwrap_or("none").to_owned())).collect()
+    }
+
+    /// The leader's number, once one leads and two follow.
+    fn leader_of_three(&self, host: usize) -> usize {
+        loop {
+            let roles = self.roles(host);
+            let count = |role: &str| roles.iter().filter(|(_, has)| has == role).count();
+            if (count("primary"), count("backup")) == (1, 2) {
+                return roles.iter().find(|(_, role)| role == "primary").expect("counted").0 as usize;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in 0..HOSTS {
+            if std::thread::panicking() {
+                let log = std::fs::read_to_string(Path::new(&self.dir(host)).join(format!("node-{host}.log"))).unwrap_or_default();
+                eprintln!("the log of host {host}:\n{log}");
+            }
+            self.martlet(host, &["cluster", "down", "--purge", "--grace", "0"]);
+            ip(&format!("netns del {}", self.namespace(host)));
+        }
+        ip(&format!("netns del {}", self.namespace("switch")));
+        assert!(std::thread::panicking() || processes_about(self.temp.path()).is_empty(), "processes were left");
+    }
+}
+
+#[test]
+fn three_hosts_become_a_cluster_that_outlives_its_leader() {
+    if let Some(why) = unable() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let hosts = Hosts::new();
+    let founded = hosts.martlet(0, &["host", "init", "shop", "--listen", &address(0), "--patience", "600"]).ok().objects();
+    let founded = founded.last().expect("a report");
+    assert_eq!((&founded["event"], &founded["node"], &founded["nodes"]), (&"founded".into(), &0.into(), &1.into()), "{founded}");
+    let again = hosts.martlet(0, &["host", "init", "shop", "--listen", &address(0)]).code(1).err;
+    assert!(again.contains("there is a cluster in") && again.contains("\"shop\""), "{again}");
+
+    // What is no token is refused on the spot, and what is none any more by the host that has given it.
+    let token = hosts.invite();
+    for (bad, why) in [
+        (token[..token.len() - 3].to_owned(), "copied in part"),
+        (token.replace("martlet1-", "martlet7-"), "layout 7"),
+        (format!("{}{}", &token[..token.len() - 1], if token.ends_with('0') { '1' } else { '0' }), "damaged"),
+    ] {
+        let refused = hosts.martlet(1, &["host", "join", &bad]).code(2).err;
+        assert!(refused.contains(why), "{refused}");
+    }
+    let other = hosts.martlet_of(1, &["host", "join", &token], Some("999999 1 1")).code(1).err;
+    assert!(other.contains("run the same build on both"), "{other}");
+    let taken = hosts.martlet(1, &["host", "join", &token, "--listen", &address(0)]).code(1).err;
+    assert!(taken.contains("node 0 is reached at 10.78.0.1:7600 already"), "{taken}");
+    assert!(!Path::new(&hosts.dir(1)).join("cluster.toml").exists(), "nothing is left of what was refused");
+
+    let joined = hosts.martlet(1, &["host", "join", &token, "--patience", "600"]).ok().objects();
+    let joined = joined.last().expect("a report");
+    assert_eq!(
+        (&joined["event"], &joined["node"], &joined["address"]),
+        (&"joined".into(), &1.into(), &"10.78.0.2:7600".into()),
+        "{joined}"
+    );
+    let used = hosts.martlet(2, &["host", "join", &token]).code(1).err;
+    assert!(used.contains("has been used: by 10.78.0.2:7600, which is node 1"), "{used}");
+    let elsewhere = hosts.martlet(1, &["host", "invite"]).code(2).err;
+    assert!(elsewhere.contains("invited from that of node 0, at 10.78.0.1"), "{elsewhere}");
+
+    let expired = hosts.invite();
+    let invitations = std::fs::read_dir(Path::new(&hosts.dir(0)).join("invitations")).expect("there");
+    for file in invitations.map(|entry| entry.expect("an entry").path()) {
+        let text = std::fs::read_to_string(&file).expect("readable");
+        let expires = text.lines().find(|line| line.starts_with("expires_s")).expect("a time");
+        std::fs::write(&file, text.replace(expires, "expires_s = 1")).expect("written");
+    }
+    let refused = hosts.martlet(2, &["host", "join", &expired]).code(1).err;
+    assert!(refused.contains("has expired"), "{refused}");
+    hosts.martlet(2, &["host", "join", &hosts.invite(), "--patience", "600"]).ok();
+
+    // Each host comes to know all of them, also the one that had joined before the last.
+    let leader = (0..HOSTS).map(|host| hosts.leader_of_three(host)).next_back().expect("one");
+    assert_eq!(hosts.redis(1, 2, &["SET", "greeting", "hello"]), "OK");
+    hosts.martlet(leader, &["cluster", "kill", &leader.to_string()]).ok();
+    let (witness, other) = ((leader + 1) % HOSTS, (leader + 2) % HOSTS);
+    while hosts.redis(witness, other, &["GET", "greeting"]) != "hello" {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    hosts.martlet(leader, &["host", "start", "--patience", "600"]).ok();
+    hosts.leader_of_three(leader);
+    assert_eq!(hosts.redis(leader, leader, &["GET", "greeting"]), "hello");
+}
+
+#[test]
+fn a_directory_of_no_host_and_addresses_that_nobody_reaches_are_named() {
+    let dir = TempDir::new();
+    let nowhere = dir.join("none");
+    let absent = run(&["host", "invite", "--dir", &nowhere]).code(3).err;
+    assert!(absent.contains("`martlet host init` makes one"), "{absent}");
+    let refused = run(&["host", "init", "shop", "--listen", "0.0.0.0", "--dir", &nowhere]).code(2).err;
+    assert!(refused.contains("allowed is an IP address of this host"), "{refused}");
+    let name = run(&["host", "init", "no name", "--listen", "127.0.0.1", "--dir", &nowhere]).code(2).err;
+    assert!(name.contains("1 to 48 letters"), "{name}");
+    assert!(!dir.path().join("none").exists(), "nothing is made of what is refused");
+}

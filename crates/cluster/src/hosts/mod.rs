@@ -1,0 +1,72 @@
+//! Hosts of a cluster that spans several: how one of them founds it, others are invited and join, and all keep the same list of nodes.
+//!
+//! Each host has a directory like that of `martlet cluster up` (module [`directory`](crate::directory)) with the file of its own node only. The node's process answers
+//! other hosts at the TCP port after the one of its `address`, where its file says `answers_hosts = true`.
+//!
+//! | who asks | under which secret | what for |
+//! |---|---|---|
+//! | a newcomer | of an invitation, which `martlet host invite` has written into the directory and printed as a [`Token`] | a number, the cluster's file and key |
+//! | any host of the cluster | the cluster's key | the list of nodes |
+//!
+//! **One host keeps the list**: that of the first node in it that may found the cluster. It alone invites, so no number is given twice; the others ask it for the list
+//! every few seconds and write it into their files. It founds the cluster too, so the list by which the cluster is founded is never an old one.
+//!
+//! **A newcomer is listed before it is answered**, under the number that stands in the invitation by then. When the answer is lost, the same host asks again with the
+//! same token and gets the same number, until it has said that it has everything.
+
+mod channel;
+mod hex;
+mod invitation;
+mod newcomer;
+mod service;
+mod token;
+
+use std::net::SocketAddr;
+
+use martlet_node::config::{Cluster, NodeEntry};
+use serde::{Deserialize, Serialize};
+
+pub use channel::TalkError;
+pub use invitation::invite;
+pub use newcomer::{Joining, Welcome, newest_list};
+pub use service::Service;
+pub use token::Token;
+
+/// Of the conversation between hosts. Another one is refused.
+const VERSION: u32 = 1;
+
+/// What is asked.
+#[derive(Debug, Serialize, Deserialize)]
+enum Request {
+    /// To become a node of the cluster, reached at `address` by the others and at `redis` by clients, where that is not to be as on the host that is asked.
+    Join { address: SocketAddr, redis: Option<String>, version: u32, least_level: u8, most_level: u8 },
+    /// The newcomer has everything.
+    Joined,
+    /// The list of nodes.
+    List,
+}
+
+/// What is answered.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Welcome(Box<Welcome>),
+    Noted,
+    List(Vec<NodeEntry>),
+    Refused(String),
+}
+
+/// Where a node's process answers other hosts: the TCP port after the one at which nodes meet.
+pub fn answers_at(entry: &NodeEntry) -> Option<SocketAddr> {
+    let meeting = entry.meeting_point()?;
+    Some(SocketAddr::new(meeting.ip(), meeting.port().checked_add(1)?))
+}
+
+/// The node whose host keeps the list.
+pub fn keeper(cluster: &Cluster) -> &NodeEntry {
+    cluster.config().nodes.iter().find(|node| node.may_found()).expect("a validated cluster has a node that may found it")
+}
+
+/// Seconds of the wall clock.
+fn now_s() -> u64 {
+    martlet_node::clock::wall_ns() / 1_000_000_000
+}

@@ -1,0 +1,133 @@
+//! What a host asks of the one that keeps the list.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use martlet_node::config::{Cluster, ClusterConfig, Key, NodeConfig, NodeEntry};
+use martlet_node::version;
+use serde::{Deserialize, Serialize};
+
+use super::channel::Channel;
+use super::{Answer, Request, TalkError, Token, answers_at, hex, keeper};
+use crate::fail::{Fail, Outcome};
+
+/// What a newcomer is given.
+#[derive(Serialize, Deserialize)]
+pub struct Welcome {
+    /// Its number.
+    pub number: u16,
+    pub(super) cluster: String,
+    pub(super) key: String,
+    pub(super) node: String,
+}
+
+impl std::fmt::Debug for Welcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Welcome(node {})", self.number)
+    }
+}
+
+impl Welcome {
+    /// The cluster's file, its key, and the newcomer's own file.
+    ///
+    /// # Errors
+    /// When what was given is none of that.
+    pub fn files(&self) -> Outcome<(ClusterConfig, Key, NodeConfig)> {
+        let senseless = |what: &str, why: &str| Fail::failed(format_args!("the host has sent {what} that makes no sense: {why}"));
+        let cluster = ClusterConfig::from_toml(&self.cluster).map_err(|why| senseless("a cluster's file", &why))?;
+        let node = NodeConfig::from_toml(&self.node).map_err(|why| senseless("a node's file", &why))?;
+        let key = hex::decode(&self.key).map(Key::new).ok_or_else(|| senseless("a key", "it is no 64 hexadecimal digits"))?;
+        Ok((cluster, key, node))
+    }
+}
+
+/// A newcomer's conversation with the host that has invited it.
+#[derive(Debug)]
+pub struct Joining {
+    channel: Channel,
+    at: SocketAddr,
+    from: IpAddr,
+}
+
+impl Joining {
+    /// Reaches the host that has given the token.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or refuses the token.
+    pub fn begin(token: &Token, patience: Duration) -> Outcome<Joining> {
+        let build = version::protocol().build;
+        let channel =
+            Channel::ask(token.at, Some(&token.invitation), &token.secret, &build, patience).map_err(|error| failed(token.at, &error))?;
+        let from = channel.local_ip().map_err(|error| failed(token.at, &error.into()))?;
+        Ok(Joining { channel, at: token.at, from })
+    }
+
+    /// The address of this host from which that one is reached.
+    pub fn own_ip(&self) -> IpAddr {
+        self.from
+    }
+
+    /// Asks to become a node that is reached at `address` by the others and at `redis` by clients, where that is not to be as on the host that is asked.
+    ///
+    /// # Errors
+    /// When it refuses.
+    pub fn join(&mut self, address: SocketAddr, redis: Option<String>) -> Outcome<Welcome> {
+        let ours = version::protocol();
+        let join = Request::Join { address, redis, version: ours.version, least_level: ours.levels.least, most_level: ours.levels.most };
+        match self.ask(&join)? {
+            Answer::Welcome(welcome) => Ok(*welcome),
+            other => Err(failed(self.at, &unexpected(other))),
+        }
+    }
+
+    /// Says that everything is there and written: from now on the token is of no use to anybody.
+    ///
+    /// # Errors
+    /// When it is not heard.
+    pub fn complete(mut self) -> Outcome {
+        match self.ask(&Request::Joined)? {
+            Answer::Noted => Ok(()),
+            other => Err(failed(self.at, &unexpected(other))),
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Outcome<Answer> {
+        self.channel.send(request).and_then(|()| self.channel.receive()).map_err(|error| failed(self.at, &error))
+    }
+}
+
+fn failed(at: SocketAddr, error: &TalkError) -> Fail {
+    match error {
+        TalkError::Broken(error) => Fail::failed(format_args!(
+            "the host that has given the token is not reached at {at}: {error}. Does its node run, and does TCP to port {} pass the firewalls between here and there?",
+            at.port()
+        )),
+        TalkError::Refused(why) => Fail::failed(format_args!("the host at {at} refuses: {why}")),
+        error => Fail::failed(format_args!("the host at {at}: {error}")),
+    }
+}
+
+fn unexpected(answer: Answer) -> TalkError {
+    match answer {
+        Answer::Refused(why) => TalkError::Refused(why),
+        Answer::Welcome(_) | Answer::Noted | Answer::List(_) => TalkError::Senseless("an answer to another question".into()),
+    }
+}
+
+/// The list of nodes, as the host has it that keeps it.
+///
+/// # Errors
+/// Why it was not to be had.
+pub fn newest_list(cluster: &Cluster, patience: Duration) -> Result<Vec<NodeEntry>, String> {
+    let first = keeper(cluster);
+    let at = answers_at(first).ok_or_else(|| format!("node {} has no address at which it could answer other hosts", first.number))?;
+    let ask = || -> Result<Vec<NodeEntry>, TalkError> {
+        let mut channel = Channel::ask(at, None, cluster.key().bytes(), &version::protocol().build, patience)?;
+        channel.send(&Request::List)?;
+        match channel.receive()? {
+            Answer::List(list) => Ok(list),
+            other => Err(unexpected(other)),
+        }
+    };
+    ask().map_err(|error| format!("node {} does not tell it at {at}: {error}", first.number))
+}

@@ -1,0 +1,260 @@
+//! What a node's process answers other hosts, on threads of its own that never hold the node up.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use martlet_fabric::host::process::stand_aside;
+use martlet_fabric::{Levels, Protocol};
+use martlet_node::config::{Cluster, NodeEntry, Settings};
+use martlet_node::version;
+
+use super::channel::{Channel, Hello};
+use super::invitation::{Invitation, Taken};
+use super::newcomer::{self, Welcome};
+use super::{Answer, Request, TalkError, VERSION, answers_at, keeper};
+use crate::directory::Directory;
+use crate::fail::{Context as _, Fail, Outcome};
+
+/// How long one conversation may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How many are held at once; one more is not heard.
+const MOST: usize = 8;
+/// How often a host asks for the list of nodes, and how long that may take.
+const LIST_EVERY: Duration = Duration::from_secs(5);
+const LIST_PATIENCE: Duration = Duration::from_secs(5);
+/// How long accepting rests after an error such as a shortage of descriptors.
+const REST: Duration = Duration::from_millis(100);
+
+/// Answers other hosts, from [`Service::start`] to the end of the process.
+#[derive(Clone, Debug)]
+pub struct Service {
+    directory: Directory,
+    /// This host's node.
+    own: u16,
+}
+
+impl Service {
+    /// Begins to answer, and to ask for the list of nodes, where this host is not the one that keeps it.
+    ///
+    /// # Errors
+    /// When the node's files are not those of a host, or nobody can listen there.
+    pub fn start(settings: &Settings) -> Outcome<SocketAddr> {
+        let file = settings.cluster().file().unwrap_or(Path::new("<cluster>"));
+        let directory = Directory::new(file.parent().unwrap_or(Path::new(".")));
+        if directory.cluster_file() != file {
+            return Err(Fail::usage(format_args!(
+                "answers_hosts is true, and the cluster's file is {}; allowed is one that is called cluster.toml, in the host's directory",
+                file.display()
+            )));
+        }
+        let entry = settings.entry();
+        let at = answers_at(entry).ok_or_else(|| {
+            Fail::usage(format_args!(
+                "answers_hosts is true, and node {} has the address {:?} in {}; allowed is an IP address and a port up to 65534, since other hosts are answered at the one after it",
+                entry.number,
+                entry.address,
+                file.display()
+            ))
+        })?;
+        let listener = TcpListener::bind(at).context(format_args!("cannot answer other hosts at {at}"))?;
+        let service = Service { directory, own: entry.number };
+        let begin = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let spawned = thread::Builder::new().name(name.into()).spawn(|| {
+                stand_aside();
+                run();
+            });
+            spawned.context("cannot start a thread that answers other hosts")
+        };
+        let listing = service.clone();
+        begin("martlet-hosts", Box::new(move || service.listen(&listener)))?;
+        begin("martlet-list", Box::new(move || listing.follow_the_list()))?;
+        Ok(at)
+    }
+
+    fn listen(&self, listener: &TcpListener) {
+        let held = Arc::new(AtomicUsize::new(0));
+        loop {
+            let (stream, from) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::debug!(%error, "cannot accept another host for now");
+                    thread::sleep(REST);
+                    continue;
+                }
+            };
+            if held.fetch_add(1, Ordering::AcqRel) >= MOST {
+                held.fetch_sub(1, Ordering::AcqRel);
+                continue;
+            }
+            let (service, done) = (self.clone(), Arc::clone(&held));
+            let spawned = thread::Builder::new().name("martlet-host".into()).spawn(move || {
+                stand_aside();
+                if let Err(error) = service.hear(stream) {
+                    tracing::debug!(%error, %from, "another host was not answered");
+                }
+                done.fetch_sub(1, Ordering::AcqRel);
+            });
+            if spawned.is_err() {
+                held.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    fn cluster(&self) -> Result<Cluster, String> {
+        self.directory.existing_cluster().map_err(|error| error.to_string())
+    }
+
+    /// One conversation.
+    fn hear(&self, stream: TcpStream) -> Result<(), TalkError> {
+        let mut invitation = None;
+        let mut channel = Channel::answer(stream, PATIENCE, |hello| self.secret(hello, &mut invitation))?;
+        loop {
+            let answer = match (channel.receive()?, &invitation) {
+                (Request::Join { address, redis, version, least_level, most_level }, Some(id)) => {
+                    let levels = Levels::of(least_level, most_level);
+                    let joined = match levels.map(|levels| Protocol { version, levels, build: "this build".into() }) {
+                        Some(theirs) => self.welcome(id, address, redis, &theirs),
+                        None => Err(format!("feature levels {least_level} to {most_level} are no range")),
+                    };
+                    joined.map_or_else(Answer::Refused, |welcome| Answer::Welcome(Box::new(welcome)))
+                }
+                (Request::Joined, Some(id)) => {
+                    let answer = self.note_complete(id).map_or_else(Answer::Refused, |()| Answer::Noted);
+                    channel.send(&answer)?;
+                    return Ok(());
+                }
+                (Request::List, None) => {
+                    let list = self.cluster().map_or_else(Answer::Refused, |cluster| Answer::List(cluster.config().nodes.clone()));
+                    channel.send(&list)?;
+                    return Ok(());
+                }
+                (Request::List, Some(_)) => Answer::Refused("an invitation is for joining, not for the list of nodes".into()),
+                (Request::Join { .. } | Request::Joined, None) => Answer::Refused("joining takes an invitation".into()),
+            };
+            channel.send(&answer)?;
+        }
+    }
+
+    /// The secret that the asker means.
+    fn secret(&self, hello: &Hello, invitation: &mut Option<String>) -> Result<Vec<u8>, String> {
+        if hello.version != VERSION {
+            let Protocol { build, .. } = version::protocol();
+            return Err(format!(
+                "{} speaks version {} of the conversation between hosts, and {build} here version {VERSION}: run the same build on both",
+                shown(&hello.build),
+                hello.version
+            ));
+        }
+        match &hello.invitation {
+            None => Ok(self.cluster()?.key().bytes().to_vec()),
+            Some(id) => {
+                let found = Invitation::find(&self.directory, id)?;
+                found.check(None)?;
+                *invitation = Some(id.clone());
+                Ok(found.secret()?.to_vec())
+            }
+        }
+    }
+
+    /// Makes the newcomer a node of the cluster.
+    fn welcome(&self, id: &str, address: SocketAddr, redis: Option<String>, theirs: &Protocol) -> Result<Welcome, String> {
+        let ours = version::protocol();
+        if !ours.suits(theirs) {
+            return Err(format!(
+                "the newcomer's build has protocol version {}, feature levels {}; here runs {ours}: run the same build on both",
+                theirs.version, theirs.levels
+            ));
+        }
+        self.admit(id, address, redis)
+    }
+
+    fn admit(&self, id: &str, address: SocketAddr, redis: Option<String>) -> Result<Welcome, String> {
+        let told = |error: Fail| error.to_string();
+        let _lock = self.directory.lock().map_err(told)?;
+        let cluster = self.cluster()?;
+        let first = keeper(&cluster).number;
+        if first != self.own {
+            return Err(format!("hosts are invited from that of node {first} by now, which keeps the list of nodes"));
+        }
+        let mut invitation = Invitation::find(&self.directory, id)?;
+        invitation.check(Some(address))?;
+        let number = match &invitation.taken {
+            Some(taken) => taken.number,
+            None => self.directory.free_number(&cluster).map_err(told)?,
+        };
+        let others = || cluster.config().nodes.iter().filter(|node| node.number != number);
+        if let Some(other) = others().find(|node| node.meeting_point() == Some(address)) {
+            return Err(format!("node {} is reached at {address} already; --listen names another address", other.number));
+        }
+        let redis = redis.unwrap_or_else(|| {
+            let own = cluster.config().nodes.iter().find(|node| node.number == self.own);
+            own.and_then(NodeEntry::redis_host_port).map_or_else(String::new, |(_, port)| SocketAddr::new(address.ip(), port).to_string())
+        });
+        let entry = NodeEntry { redis, address: address.to_string(), ..NodeEntry::new(number) };
+        let nodes = others().cloned().chain([entry.clone()]).collect();
+        Directory::check_nodes(&cluster, nodes).map_err(told)?;
+        // The number first: one that is listed and stands in no invitation would be a node that never comes.
+        invitation.taken = Some(Taken { address, number, complete: false });
+        invitation.write(&self.directory, id).map_err(told)?;
+        let listed = cluster.config().nodes.contains(&entry);
+        let cluster = if listed { cluster } else { self.directory.list_entry(&cluster, &entry).map_err(told)? };
+        tracing::info!(node = number, %address, "a host joins");
+        let mut own = self.directory.node_like_others(&cluster, number).map_err(told)?;
+        own.answers_hosts = true;
+        if let Some((host, _)) = entry.redis_host_port() {
+            host.trim_start_matches('[').trim_end_matches(']').clone_into(&mut own.redis.listen);
+        }
+        let mut config = cluster.config().clone();
+        (config.key, config.key_file) = (None, Some("cluster.key".into()));
+        Ok(Welcome { number, cluster: config.to_toml(), key: cluster.key().to_hex(), node: own.to_toml() })
+    }
+
+    fn note_complete(&self, id: &str) -> Result<(), String> {
+        let told = |error: Fail| error.to_string();
+        let _lock = self.directory.lock().map_err(told)?;
+        let mut invitation = Invitation::find(&self.directory, id)?;
+        let Some(taken) = &mut invitation.taken else { return Err("nobody has taken the invitation".into()) };
+        taken.complete = true;
+        invitation.write(&self.directory, id).map_err(told)
+    }
+
+    /// Keeps this host's list of nodes as the host has it that keeps the list.
+    fn follow_the_list(&self) {
+        let mut said = String::new();
+        loop {
+            let followed = self.follow_once();
+            let why = followed.err().unwrap_or_default();
+            if why != said && !why.is_empty() {
+                tracing::warn!("the list of the cluster's nodes is the one of before: {why}");
+            }
+            said = why;
+            thread::sleep(LIST_EVERY);
+        }
+    }
+
+    fn follow_once(&self) -> Result<(), String> {
+        let cluster = self.cluster()?;
+        if keeper(&cluster).number == self.own {
+            return Ok(());
+        }
+        let list = newcomer::newest_list(&cluster, LIST_PATIENCE)?;
+        if list == cluster.config().nodes {
+            return Ok(());
+        }
+        let _lock = self.directory.lock().map_err(|error| error.to_string())?;
+        let cluster = self.cluster()?;
+        let numbers: Vec<u16> = list.iter().map(|node| node.number).collect();
+        self.directory.take_list(&cluster, &list).map_err(|error| error.to_string())?;
+        tracing::info!(?numbers, "the cluster's nodes are others now");
+        Ok(())
+    }
+}
+
+/// What a stranger has sent, fit for a message.
+fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(64).collect()
+}
