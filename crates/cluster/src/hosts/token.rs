@@ -10,7 +10,7 @@ use super::hex;
 const KIND: &str = "martlet1-";
 const BYTES: usize = 16 + 2 + 8 + 16 + 4;
 
-/// An invitation as it is carried from one host to another: whoever has it can join the cluster, once.
+/// An invitation as it is carried from one host to another: a host that has it can join the cluster, once.
 ///
 /// Behind `martlet1-` stand 92 hexadecimal digits: 16 bytes of address (IPv4 mapped into IPv6) and 2 of port, the invitation's number (8), its secret (16), and a CRC-32
 /// of all that, little-endian, by which a mistake in copying is told from a token that is not known.

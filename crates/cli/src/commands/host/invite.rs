@@ -13,7 +13,7 @@ use super::Existing;
 
 /// Print a token with which one more host joins the cluster.
 ///
-/// Whoever has the token can join, once, and has the cluster's key then: carry it as you would carry a password. Only the host that has begun the cluster invites, and
+/// A host that has the token can join, once, and has the cluster's key then: carry it as you would carry a password. Only the host that has begun the cluster invites, and
 /// its node has to run until the other host has joined.
 ///
 /// Example: martlet host invite shop
