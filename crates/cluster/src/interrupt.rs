@@ -34,7 +34,8 @@ impl Interrupt {
         Ok(Interrupt(flag))
     }
 
-    /// The same for every signal that ends a process and can be caught, and none of them does: for a command that has to put the terminal back first.
+    /// The same for every signal that ends a process and can be caught, and none of them does, however often it comes: for a command that has to put something back first, such
+    /// as the terminal, or leaves processes behind. What ends commands often signals them more than once, as `timeout` does: the command, and then its group.
     pub fn install_without_end() -> io::Result<Interrupt> {
         let flag = Arc::new(AtomicBool::new(false));
         let rest = [SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGXCPU, SIGIO];

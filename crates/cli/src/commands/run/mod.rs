@@ -77,7 +77,8 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     }
     let pid_file = profile.as_ref().map(|profile| (profile.check)(rest)).transpose()?.flatten();
     let starter = host::Starter::from_environment()?;
-    let interrupt = Interrupt::install().context("cannot watch for Ctrl-C")?;
+    // Replicas go on without this process. So it must not end before they have, which takes them some time.
+    let interrupt = Interrupt::install_without_end().context("cannot watch for Ctrl-C")?;
     let mut supervisor = Supervisor::new(format, starter)?;
     let mut command = Command::new(&path);
     command.args(rest);
@@ -276,6 +277,10 @@ impl Supervisor {
                 self.replicas.leader = Some(number);
                 let pid = self.replicas.living.get(&number).copied();
                 self.leaderless = None;
+                if self.stopping.is_some() {
+                    // The one that was told to has died of something else before it had all of them end.
+                    self.stop();
+                }
                 self.starter.tell(&format!("READY=1\nSTATUS=replica {number} leads"));
                 self.say(
                     format_args!("replica {number} leads, with {connections} connections"),
@@ -343,11 +348,12 @@ impl Supervisor {
         }
     }
 
-    /// Passes the end on to the servers, all of which execute it.
+    /// Passes the end on to the servers, all of which execute it. While nobody leads the next leader is told, unless there are no replicas so far.
     fn stop(&self) {
         match self.replicas.leader {
             Some(leader) => self.order(leader, &format!("signal {}", Signal::TERM.as_raw())),
-            None => self.kill_all(),
+            None if self.replicas.living.is_empty() => self.kill_all(),
+            None => {}
         }
     }
 

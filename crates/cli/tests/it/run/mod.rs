@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -136,14 +137,31 @@ impl Service {
         client
     }
 
+    /// All processes of the service but `martlet run`, those that keep connections among them: they share a group, which is named after the first.
+    fn processes(&self) -> Vec<i32> {
+        let entries = std::fs::read_dir("/proc").expect("the kernel lists processes");
+        let all = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+        let is_of_group = |pid: &i32| {
+            let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+            let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace().collect();
+            fields.first() != Some(&"Z") && fields.get(2).and_then(|group| group.parse().ok()) == self.replicas.first().copied()
+        };
+        all.filter(is_of_group).collect()
+    }
+
+    /// It ends as the server does, and nothing is left.
+    fn await_end(&mut self) {
+        while self.events.recv().is_ok() {}
+        assert_eq!(self.command.wait().expect("it ends").code(), Some(0), "as the server does");
+        let left = self.processes();
+        assert!(left.is_empty(), "{left:?} still run");
+    }
+
     /// SIGTERM, and nothing is left.
     fn stop(mut self) {
         let pid = Pid::from_child(&self.command);
         kill_process(pid, Signal::TERM).expect("it runs");
-        while self.events.recv().is_ok() {}
-        assert_eq!(self.command.wait().expect("it ends").code(), Some(0), "as the server does");
-        let left: Vec<_> = self.replicas.iter().filter(|pid| Path::new(&format!("/proc/{pid}")).exists()).collect();
-        assert!(left.is_empty(), "{left:?} still run");
+        self.await_end();
         assert!(TcpStream::connect(("127.0.0.1", self.port)).is_err(), "nobody listens any more");
     }
 }
@@ -155,6 +173,9 @@ impl Drop for Service {
             let _ = kill_process(Pid::from_child(&self.command), Signal::TERM);
             let _ = self.command.wait();
         }
+        self.processes().into_iter().filter_map(Pid::from_raw).for_each(|pid| {
+            let _ = kill_process(pid, Signal::KILL);
+        });
     }
 }
 
@@ -487,6 +508,28 @@ fn a_service_shows_itself_in_the_directory_that_it_is_given_and_leaves_nothing_t
     assert!(second.err.contains(path), "two cannot show themselves in one directory: {}", second.err);
     service.stop();
     assert!(!directory.exists(), "nothing is left of it");
+}
+
+/// `timeout` signals what it has started, and then its group; so do a terminal, and who closes it.
+#[test]
+fn nothing_is_left_however_often_and_whenever_it_is_told_to_end() {
+    const ROUNDS: u64 = 12;
+    for round in 0..ROUNDS {
+        let Some(mut service) = Service::start() else { return };
+        let mut rng = fastrand::Rng::with_seed(round);
+        let mut client = service.connect();
+        client.ask("INCR shared");
+        let pid = Pid::from_child(&service.command);
+        kill_process(Pid::from_raw(service.leader).expect("a process"), Signal::KILL).expect("it lives");
+        // At some moment between the death and a while after the birth of another one.
+        std::thread::sleep(Duration::from_micros(rng.u64(0..1_500_000)));
+        for _ in 0..4 {
+            // It may have ended by now.
+            let _ = kill_process(pid, Signal::TERM);
+            std::thread::sleep(Duration::from_micros(rng.u64(0..20_000)));
+        }
+        service.await_end();
+    }
 }
 
 #[test]
