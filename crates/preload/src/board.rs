@@ -82,6 +82,8 @@ struct Words {
     expected_since_ns: [AtomicU64; NODES],
     /// The round that a leader collects, by node: what stands in the log before it has been taken out of the kernel.
     collecting: [AtomicU64; NODES],
+    /// How often leaders have shown that they lead.
+    beats: AtomicU64,
     /// Whether a leader has ever begun to serve.
     open: AtomicU64,
     /// The last round that a leader's server has come back from.
@@ -247,6 +249,16 @@ impl Board {
     /// The round that the replica of this node collected last; 0: none, since it held sockets.
     pub fn collected(&self, node: u16) -> u64 {
         self.words.collecting[usize::from(node)].load(Ordering::Acquire)
+    }
+
+    /// The leader leads: what it has proposed is committed.
+    pub fn beat(&self) {
+        self.words.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often leaders have said so.
+    pub fn beats(&self) -> u64 {
+        self.words.beats.load(Ordering::Relaxed)
     }
 
     /// A leader begins to serve.

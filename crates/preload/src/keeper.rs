@@ -16,7 +16,7 @@ const STACK_BYTES: usize = 64 << 10;
 /// How often it looks whether its replica is still there, in milliseconds.
 const LOOK_MS: i32 = 1_000;
 /// After so many looks without a successor it ends: there is none.
-const PATIENCE: u32 = 30;
+pub const PATIENCE: u32 = 30;
 /// Sockets in one message. The kernel takes 253 at most.
 const SOCKETS_A_MESSAGE: usize = 128;
 /// What a successor says that has no more use for it.

@@ -32,6 +32,10 @@ const LOOK_NS: u64 = 10_000_000;
 const GAP_NS: u64 = 10_000_000_000;
 /// For how long one waits to be taught. It is given the state when it is there as a whole, and hears of rounds before that.
 const TAUGHT_NS: u64 = crate::board::EXPECTED_NS;
+/// How often a replica looks whether anyone leads, in nanoseconds.
+const LEADER_LOOK_NS: u64 = 1_000_000_000;
+/// After so many looks that found nobody, one that is not watched over ends: as long as a keeper waits for a successor.
+const LEADERLESS_LOOKS: u32 = crate::keeper::PATIENCE;
 /// Rounds that a follower's server executes in one turn of its node.
 const ROUNDS_A_TURN: u32 = 64;
 /// Replicas of a server.
@@ -148,6 +152,28 @@ pub struct Replica {
     pub fork: Option<u16>,
     /// The last round before some that wait for others, and since when it is that.
     gap_since: Option<(u64, u64)>,
+    /// Whether anyone leads, as it has seen it.
+    led: Led,
+}
+
+/// What a replica has seen of leaders.
+#[derive(Debug, Default)]
+struct Led {
+    /// When it looked last.
+    looked_ns: u64,
+    /// How often they had shown that they lead.
+    beats: u64,
+    /// How many looks since have found that nobody has. It is not a time: a replica that was stopped along with the others has missed nothing.
+    in_vain: u32,
+}
+
+impl Led {
+    /// Another look. Returns whether one that is not watched over has seen nobody lead for too long.
+    fn look(&mut self, beats: u64, is_watched: bool) -> bool {
+        let is_led = std::mem::replace(&mut self.beats, beats) != beats;
+        self.in_vain = if is_led || is_watched { 0 } else { self.in_vain + 1 };
+        self.in_vain > LEADERLESS_LOOKS
+    }
 }
 
 /// The captured thread's replica.
@@ -209,6 +235,7 @@ impl Replica {
             is_newborn: false,
             fork: None,
             gap_since: None,
+            led: Led::default(),
         }
     }
 
@@ -222,6 +249,7 @@ impl Replica {
     fn step(&mut self, here: &mut Here<'_, Machine>) -> Step {
         // It may count for commits before it has been taught, and hear of rounds before it counts.
         let now = clock::real().monotonic_ns;
+        self.mind_end(now);
         if self.is_newborn {
             if with_replay(|replay| replay.is_level()) && group(here) >> self.node & 1 != 0 {
                 self.is_newborn = false;
@@ -236,6 +264,19 @@ impl Replica {
         match &self.role {
             Role::Leads(_) => self.lead(here),
             Role::Follows | Role::Claims(_) | Role::Succeeds(_) => self.follow(here),
+        }
+    }
+
+    /// Once who started the server is gone nobody replaces the dead. When nobody leads any more either, nobody ever will.
+    fn mind_end(&mut self, now: u64) {
+        if now.saturating_sub(self.led.looked_ns) < LEADER_LOOK_NS {
+            return;
+        }
+        self.led.looked_ns = now;
+        // One that waits for a majority takes none otherwise, and does not see that there will be none.
+        self.take_orders();
+        if self.led.look(self.board.beats(), self.control.is_some()) {
+            die("nobody leads, and martlet run, which would have a dead replica replaced, is gone");
         }
     }
 
@@ -324,6 +365,7 @@ impl Replica {
                 }
             };
         }
+        self.board.beat();
         self.take_orders();
         if self.wants_fork() {
             return Step::GiveWay;
@@ -510,6 +552,17 @@ fn group(here: &mut Here<'_, Machine>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_that_is_not_watched_over_ends_when_nobody_has_led_for_long() {
+        let mut led = Led::default();
+        assert!(!led.look(1, true), "there is a leader");
+        assert!((0..2 * LEADERLESS_LOOKS).all(|_| !led.look(1, true)), "it is watched over");
+        assert!((0..LEADERLESS_LOOKS).all(|_| !led.look(1, false)));
+        assert!(!led.look(2, false), "one leads");
+        assert!((0..LEADERLESS_LOOKS).all(|_| !led.look(2, false)));
+        assert!(led.look(2, false));
+    }
 
     #[test]
     fn the_lowest_of_the_newborn_leads_when_all_are_there() {

@@ -213,6 +213,7 @@ impl Supervisor {
                 return Err(Fail::failed(format_args!("the server has not ended within {} s of SIGTERM", STOP_PATIENCE.as_secs())));
             }
             if self.ended.is_none()
+                && self.stopping.is_none()
                 && let Some((from, number)) = self.replicas.fork_wanted(Instant::now())
             {
                 self.order(from, &format!("fork {number}"));

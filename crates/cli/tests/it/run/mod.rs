@@ -510,6 +510,23 @@ fn a_service_shows_itself_in_the_directory_that_it_is_given_and_leaves_nothing_t
     assert!(!directory.exists(), "nothing is left of it");
 }
 
+#[test]
+fn servers_whose_martlet_run_is_killed_outlive_one_more_and_leave_nothing() {
+    let Some(mut service) = Service::start() else { return };
+    let mut client = service.connect();
+    let kill = |pid| kill_process(Pid::from_raw(pid).expect("a process"), Signal::KILL).expect("it lives");
+    kill(service.command.id() as i32);
+    service.command.wait().expect("it ends");
+    assert_eq!(client.ask("INCR shared"), ":1\r\n");
+    kill(service.leader);
+    assert_eq!(client.ask("INCR shared"), ":2\r\n");
+    kill(*service.replicas.iter().find(|pid| **pid != service.leader).expect("three were there"));
+    // It has no majority, and neither will it have one.
+    while !service.processes().is_empty() {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// `timeout` signals what it has started, and then its group; so do a terminal, and who closes it.
 #[test]
 fn nothing_is_left_however_often_and_whenever_it_is_told_to_end() {
