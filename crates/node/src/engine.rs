@@ -62,6 +62,7 @@ impl NodeEngine for Mu {
             shared: shared(cluster, sizes),
             secret,
             durability: cluster.config().durability.mode.meaning(),
+            leader_stays: cluster.election().leader_stays,
             ..mu::Config::default()
         }
     }

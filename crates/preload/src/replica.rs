@@ -251,7 +251,9 @@ impl Replica {
         let now = clock::real().monotonic_ns;
         self.mind_end(now);
         if self.is_newborn {
-            if with_replay(|replay| replay.is_level()) && group(here) >> self.node & 1 != 0 {
+            // One that leads has executed all that is committed, and need hear of no round but its own.
+            let leads = matches!(self.role, Role::Leads(_));
+            if leads || with_replay(|replay| replay.is_level()) && group(here) >> self.node & 1 != 0 {
                 self.is_newborn = false;
                 self.board.arrived(self.node);
             } else {
@@ -316,7 +318,8 @@ impl Replica {
                 None => return Step::Return(Turn::Idle),
             },
             _ if here.leads() => {
-                if !self.board.is_open() && !is_first_of(group(here), self.node) {
+                // The newborn begin when they are all there.
+                if !self.board.is_open() && group(here).count_ones() < REPLICAS {
                     return Step::Return(Turn::IdleFor(Duration::from_nanos(LOOK_NS)));
                 }
                 let outcome = Rc::new(Cell::new(None));
@@ -538,12 +541,6 @@ impl Replica {
     }
 }
 
-/// Whether this node is the one of the newborn replicas that the engine will have lead when it knows all of them: the lowest, once they are all there. Another one may lead
-/// for a moment before that, and would have to end when it leads no more.
-fn is_first_of(group: u64, node: u16) -> bool {
-    group.count_ones() >= REPLICAS && group.trailing_zeros() == u32::from(node)
-}
-
 /// The nodes whose majority commits, a bit each, as this one knows it.
 fn group(here: &mut Here<'_, Machine>) -> u64 {
     here.metrics().map_or(0, |metrics| metrics.get(Counter::Group))
@@ -562,12 +559,5 @@ mod tests {
         assert!(!led.look(2, false), "one leads");
         assert!((0..LEADERLESS_LOOKS).all(|_| !led.look(2, false)));
         assert!(led.look(2, false));
-    }
-
-    #[test]
-    fn the_lowest_of_the_newborn_leads_when_all_are_there() {
-        assert!(is_first_of(0b111, 0) && is_first_of(0b1110, 1));
-        assert!(!is_first_of(0b111, 1), "the lowest will lead");
-        assert!(!is_first_of(0b011, 0), "one is not there yet");
     }
 }

@@ -51,6 +51,7 @@ pub(super) fn run(data: &[u8]) {
         secret: 0x5ec2e7,
         durability: if choice & 8 == 0 { Durability::Memory } else { Durability::Sync },
         retry_ns: 5_000,
+        leader_stays: choice & 16 != 0,
     };
     let mut fabric = OwnMemory::default();
     let mut spec = RegionSpec::default();

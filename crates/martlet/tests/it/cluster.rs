@@ -14,7 +14,7 @@ pub fn cluster(name: &str, engine: EngineKind, count: u16) -> Cluster {
 pub fn cluster_that(name: &str, way: Way, count: u16) -> Cluster {
     let Way { engine, execution } = way;
     // Elections that soon hear who is there, and are slow to take anybody for gone.
-    let election = ElectionConfig { heartbeat_us: 10_000, cap: 250, failure: 1, recovery: 2 };
+    let election = ElectionConfig { heartbeat_us: 10_000, cap: 250, failure: 1, recovery: 2, leader_stays: false };
     let election = engine.traits().elects().then_some(election);
     let suffix = if execution == Execution::Committed { "-on-commit" } else { "" };
     let name = format!("{name}-{engine}{suffix}");

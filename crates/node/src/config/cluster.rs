@@ -100,17 +100,20 @@ pub struct ElectionConfig {
     pub failure: u8,
     /// The score at which it may lead again.
     pub recovery: u8,
+    /// With `mu`: a leader leads on though a replica with a lower number joins. Without it the lowest leads.
+    #[serde(default)]
+    pub leader_stays: bool,
 }
 
 impl ElectionConfig {
     /// Gone after half a millisecond, as in the paper; seen by five reads, not by fifteen, since on two cores nodes sleep between them. For shared memory, and
     /// for hosts that leave nodes their cores.
-    pub const QUICK: ElectionConfig = ElectionConfig { heartbeat_us: 100, cap: 6, failure: 1, recovery: 4 };
+    pub const QUICK: ElectionConfig = ElectionConfig { heartbeat_us: 100, cap: 6, failure: 1, recovery: 4, leader_stays: false };
 
     /// The bounds of this detector.
     pub fn of(detector: &DetectorConfig) -> ElectionConfig {
         let DetectorConfig { heartbeat_us, cap, failure, recovery, .. } = *detector;
-        ElectionConfig { heartbeat_us, cap, failure, recovery }
+        ElectionConfig { heartbeat_us, cap, failure, recovery, leader_stays: false }
     }
 }
 

@@ -158,7 +158,13 @@ fn shared(settings: &Settings) -> replica::Settings {
 
 impl Engine for Mu {
     fn config(settings: &Settings, _: bool, secret: u64) -> mu::Config {
-        mu::Config { shared: shared(settings), secret, durability: durability(settings), retry_ns: settings.heartbeat_interval_ns / 4 }
+        mu::Config {
+            shared: shared(settings),
+            secret,
+            durability: durability(settings),
+            retry_ns: settings.heartbeat_interval_ns / 4,
+            leader_stays: false,
+        }
     }
 
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {

@@ -125,7 +125,7 @@ impl Replicas {
     }
 
     /// Which replica is to fork another one now, and that one's number. Only once somebody leads: until then what a dead leader has left is still needed under its number.
-    /// Of the engine's replicas the lowest number leads, so a newcomer has a higher one than the leader as long as there is one.
+    /// Numbers are given in turn, so that a message about one is not taken for one about another.
     pub fn fork_wanted(&mut self, now: Instant) -> Option<(u16, u16)> {
         let leader = self.leader?;
         if self.living.len() >= WANTED || self.asked.is_some_and(|(_, since)| now.duration_since(since) < FORK_PATIENCE) {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_are_replaced_by_a_follower_under_a_number_above_the_leaders() {
+    fn the_dead_are_replaced_by_a_follower_under_numbers_in_turn() {
         let now = Instant::now();
         let mut replicas = Replicas::default();
         (0..3).for_each(|number| replicas.hello(number, 100 + i32::from(number)));

@@ -7,7 +7,7 @@ use martlet_protocol::basics::layout::MAX_MEMBERS;
 use martlet_protocol::replica::Execution;
 
 /// The cluster. A replica that stands still is taken for gone only after seconds: a server may take that long over one request, and a death is seen by the kernel's word
-/// anyhow.
+/// anyhow. One that leads stays the leader, since a replica that has led can't follow.
 pub fn config(name: &str) -> Outcome<ClusterConfig> {
     let nodes = (0..MAX_MEMBERS as u16).map(NodeEntry::new).collect();
     let mut config = ClusterConfig::new(format!("run-{name}"), nodes);
@@ -15,7 +15,7 @@ pub fn config(name: &str) -> Outcome<ClusterConfig> {
     config.engine =
         EngineKind::ALL.into_iter().find(|engine| engine.traits().executes_on_commit).expect("an engine that executes on commit");
     config.execution = Execution::Committed;
-    config.election = Some(ElectionConfig { heartbeat_us: 20_000, cap: 250, failure: 1, recovery: 2 });
+    config.election = Some(ElectionConfig { heartbeat_us: 20_000, cap: 250, failure: 1, recovery: 2, leader_stays: true });
     config.detector.broadcast_timeout_us = 10_000_000;
     Ok(config)
 }

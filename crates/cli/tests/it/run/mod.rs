@@ -511,6 +511,20 @@ fn a_service_shows_itself_in_the_directory_that_it_is_given_and_leaves_nothing_t
 }
 
 #[test]
+fn replicas_are_replaced_more_often_than_they_have_numbers() {
+    const KILLS: u64 = 40;
+    let Some(mut service) = Service::start() else { return };
+    let mut client = service.connect();
+    for kill in 1..=KILLS {
+        assert_eq!(service.kill_leader(), 1, "no connection is lost");
+        assert_eq!(client.ask("INCR kills"), format!(":{kill}\r\n"));
+        service.await_replicas();
+        assert_eq!(service.replicas.len() as u64, 3 + kill, "a replica has ended that was not killed");
+    }
+    service.stop();
+}
+
+#[test]
 fn servers_whose_martlet_run_is_killed_outlive_one_more_and_leave_nothing() {
     let Some(mut service) = Service::start() else { return };
     let mut client = service.connect();

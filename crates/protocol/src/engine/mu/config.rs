@@ -20,11 +20,13 @@ pub struct Config {
     pub durability: Durability,
     /// After an abort the leader asks for permission again when so much time has gone by, in nanoseconds.
     pub retry_ns: u64,
+    /// A leader names itself in the group, and so leads on though a replica with a lower id joins. The same at every replica.
+    pub leader_stays: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { shared: Settings::default(), secret: 0, durability: Durability::Memory, retry_ns: 20_000 }
+        Config { shared: Settings::default(), secret: 0, durability: Durability::Memory, retry_ns: 20_000, leader_stays: false }
     }
 }
 

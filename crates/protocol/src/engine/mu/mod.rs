@@ -203,11 +203,12 @@ impl Mu {
 
     // Queries.
 
-    /// What this replica is. A leader is [`Standing::Primary`] once it has taken over.
+    /// What this replica is. A leader is [`Standing::Primary`] once it has taken over, and, where leaders stay, once its log names it: what it proposes from then on is committed only
+    /// with its name.
     pub fn standing(&self) -> Standing {
         match &self.reign {
             _ if self.is_removed() => Standing::Excluded,
-            Some(reign) if reign.is_leading() => Standing::Primary,
+            Some(reign) if reign.is_leading() && !self.names_itself() => Standing::Primary,
             _ => Standing::Backup { primary: self.leader().filter(|l| *l != self.me).map(|l| self.roster.listed_as(l)) },
         }
     }

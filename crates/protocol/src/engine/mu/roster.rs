@@ -71,9 +71,14 @@ impl Mu {
     /// Proposes the next wished change of the group, when it can be done: one at a time (Mu section 5.4).
     #[inline]
     pub(super) fn change_group(&mut self) {
-        if self.roster.has_wishes() || self.hand_over.is_wished() {
+        if self.roster.has_wishes() || self.hand_over.is_wished() || self.names_itself() {
             self.change_group_as_wished();
         }
+    }
+
+    /// Whether this leader is to stay, and the group does not say so.
+    pub(super) fn names_itself(&self) -> bool {
+        self.config.leader_stays && !self.is_handing_over() && self.log.group().is_some_and(|group| group.first() != Some(self.me))
     }
 
     #[cold]
@@ -83,6 +88,7 @@ impl Mu {
         let holds = |id: ProcessId| {
             latest(&self.peers, id).is_some_and(|p| matches!(p.watch.status, Some(Status::Follower | Status::Leader | Status::Taught)))
         };
+        let names_itself = self.names_itself();
         let successor_knows = self.hand_over.wish().is_some_and(|to| self.could_lead(to));
         let Some(reign) = self.reign.as_mut().filter(|r| r.may_change(&self.log)) else { return };
         // A leader that has taken itself out goes on leading up to where that is committed, and changes nothing more: nobody else would hear of it.
@@ -97,6 +103,11 @@ impl Mu {
         if let Some(to) = self.hand_over.take_wish(|to| successor_knows && group.contains(to) && follows(to)) {
             // The choice of a leader is no wish of membership's, which knows this group's view.
             reign.propose_group(&group.clone().led_by(to));
+            return;
+        }
+        if names_itself {
+            // Before one joins that has a lower id. One that was named and lives would lead.
+            reign.propose_group(&group.clone().led_by(self.me));
             return;
         }
         if let Some(next) = next {

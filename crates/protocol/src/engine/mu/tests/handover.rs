@@ -4,7 +4,7 @@ use martlet_fabric::NodeId;
 
 use super::world::{Cluster, id, tiny_but};
 use crate::basics::LogIndex;
-use crate::engine::mu::AbortReason;
+use crate::engine::mu::{AbortReason, Group};
 use crate::replica::Execution;
 use crate::replica::{HandOverError, HandOverState};
 
@@ -61,6 +61,53 @@ fn who_is_not_asked_for_somebody_hands_over_to_the_lowest_that_holds_the_state()
     c.until("the death is seen", |c| !c.nodes[0].engine.could_lead(c.nodes[1].id));
     c.nodes[0].engine.hand_over(None).expect("there is one");
     c.until_led_by(2);
+}
+
+/// Two found a group, and one with a lower id joins.
+fn joined(leader_stays: bool) -> Cluster<true> {
+    let mut c: Cluster<true> = Cluster::new(0, tiny_but(|config| config.leader_stays = leader_stays));
+    let founders = Group::new(vec![id(1), id(2)]);
+    for group in [None, Some(&founders), Some(&founders)] {
+        c.spawn(group.cloned());
+    }
+    c.until_led_by(1);
+    c.write_through(1);
+    c.nodes[1].engine.add(id(0));
+    c.until("it joins", |c| c.nodes[0].engine.log.committed_group().is_some_and(|(_, group)| group.contains(id(0))));
+    c
+}
+
+/// What such a leader proposes is committed only with its name, so nobody with a lower id deposes it afterwards.
+#[test]
+fn a_leader_that_is_to_stay_is_told_that_it_leads_only_when_its_log_names_it() {
+    let mut c: Cluster<true> = Cluster::new(3, tiny_but(|config| config.leader_stays = true));
+    for leader in [0, 1] {
+        c.until("somebody leads", |c| {
+            let group = c.nodes[leader].engine.log.group();
+            let is_named = group.is_some_and(|group| group.first() == Some(c.nodes[leader].id));
+            assert!(is_named || !c.leads(leader), "{leader} leads and is not named");
+            c.leads(leader)
+        });
+        c.write_through(leader);
+        c.kill(leader);
+    }
+}
+
+#[test]
+fn a_leader_that_is_to_stay_leads_on_when_a_lower_id_joins_and_can_hand_over() {
+    joined(false).until_led_by(0);
+    let mut c = joined(true);
+    let reign = c.nodes[1].engine.reign();
+    c.run(3_000_000);
+    c.write_through(1);
+    assert_eq!((c.leads(0), c.leads(1), c.nodes[1].engine.reign()), (false, true, reign));
+    c.until("all are level", |c| c.is_level());
+    c.nodes[1].engine.hand_over(Some(NodeId(2))).expect("it holds everything");
+    c.until_led_by(2);
+    c.write_through(2);
+    c.kill(2);
+    c.until_led_by(0);
+    c.write_through(0);
 }
 
 #[test]

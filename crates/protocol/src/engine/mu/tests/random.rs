@@ -41,7 +41,7 @@ impl<const HOST: bool> Schedule<HOST> {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let execution = if rng.bool() { Execution::Committed } else { Execution::Speculative };
-        let config = tiny_but(|config| config.execution = execution);
+        let config = tiny_but(|config| (config.execution, config.leader_stays) = (execution, seed.is_multiple_of(4)));
         let replicas = [1, 3, 3, 3, 5][rng.usize(0..5)];
         let cluster = Cluster::in_world(seed, replicas, config, drawn(seed));
         let faults = [0, 10, 30, 100][rng.usize(0..4)];

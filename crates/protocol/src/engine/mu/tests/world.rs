@@ -89,6 +89,7 @@ pub fn tiny() -> Config {
         secret: 0x5ec2e7,
         durability: Durability::Memory,
         retry_ns: 5_000,
+        leader_stays: false,
     }
 }
 
