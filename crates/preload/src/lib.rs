@@ -9,6 +9,7 @@
 //! | `hooks` | the entry points: functions of the C library that the server calls |
 //! | `serving` | what the server does with captured descriptors |
 //! | `table`, `stream` | the captured descriptors and connections, as every replica knows them |
+//! | `requests` | what clients may not ask for |
 //! | `entry` | what stands in the log |
 //! | `replay`, `machine` | rounds on their way from the log to the server, and to newcomers |
 //! | `replica` | what a replica does in its node's turns, and as a follower |
@@ -49,6 +50,7 @@ mod main_thread;
 mod process;
 mod replay;
 mod replica;
+mod requests;
 mod serving;
 mod socket;
 mod stream;

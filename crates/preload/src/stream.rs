@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use crate::entry::End;
+use crate::requests::Requests;
 
 /// How many bytes a server may have written that the kernel has not been said to have taken.
 pub const WINDOW_BYTES: u64 = 1 << 20;
@@ -20,6 +21,7 @@ pub struct Stream {
     pub peer: Box<[u8]>,
     /// The server's.
     pub local: Box<[u8]>,
+    requests: Requests,
     input: Vec<u8>,
     /// How much of `input` has been read.
     read: usize,
@@ -62,6 +64,7 @@ impl Stream {
             cookie,
             peer: peer.into(),
             local: local.into(),
+            requests: Requests::default(),
             input: Vec::new(),
             read: 0,
             end: End::Open,
@@ -123,7 +126,7 @@ impl Stream {
         }
         self.logged += bytes.len() as u64;
         if !self.void {
-            self.input.extend_from_slice(bytes);
+            self.requests.pass(bytes, &mut self.input);
             self.end = end;
         }
     }

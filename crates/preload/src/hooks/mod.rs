@@ -273,6 +273,17 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
     kernel!(SYS_bind, fd, address, len) as c_int
 }
 
+/// Connections that a server opens are none of its clients': each replica would open one.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    if in_server() && birth::is_born() {
+        let _library = InLibrary::enter();
+        sys::complain("the server wants to open a connection, which is not captured: it is told that it may not");
+        return fail(libc::EACCES);
+    }
+    kernel!(SYS_connect, fd, address, len) as c_int
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     if processes::replicated(|replica| replica.listen_again(fd)) == Some(true) {
@@ -616,11 +627,15 @@ unsafe extern "C" fn signal(number: c_int, handler: libc::sighandler_t) -> libc:
 extern "C" fn load() {
     let (Ok(name), Ok(cluster)) = (std::env::var("MARTLET_RUN"), std::env::var("MARTLET_RUN_CLUSTER")) else { return };
     // What the server starts is nobody's replica.
-    for variable in ["MARTLET_RUN", "MARTLET_RUN_CLUSTER", "LD_PRELOAD"] {
+    let refused = std::env::var("MARTLET_RUN_REFUSED").ok();
+    for variable in ["MARTLET_RUN", "MARTLET_RUN_CLUSTER", "MARTLET_RUN_REFUSED", "LD_PRELOAD"] {
         // SAFETY: this process has one thread so far.
         unsafe { std::env::remove_var(variable) };
     }
     birth::capture(name, &cluster);
+    if let Some(Err(error)) = refused.map(|refused| crate::requests::refuse(&refused)) {
+        die(&error);
+    }
     if let Err(error) = fault::install() {
         die(&format!("faults of the server cannot be noted: {error}"));
     }

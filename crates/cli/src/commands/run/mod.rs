@@ -83,7 +83,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let mut command = Command::new(&path);
     command.args(rest);
     if let Some(profile) = profile {
-        command.args(profile.arguments);
+        command.args(profile.arguments).env("MARTLET_RUN_REFUSED", (profile.refused)());
         supervisor.say(
             format_args!("{} runs {}", path.display(), profile.says),
             || json!({"event": "started", "server": path, "profile": profile.says}),

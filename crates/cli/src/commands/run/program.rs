@@ -91,6 +91,8 @@ pub struct Profile {
     pub says: &'static str,
     /// Refuses the user's arguments where they ask for what cannot be captured. Returns the file in which the service's process is to be noted, if they name one.
     pub check: fn(&[String]) -> Outcome<Option<PathBuf>>,
+    /// Which requests are refused while it serves, as the library reads it.
+    pub refused: fn() -> String,
 }
 
 /// Of a program of this name.

@@ -13,6 +13,7 @@ pub const PROFILE: Profile = Profile {
     arguments: &["--daemonize", "no", "--supervised", "no", "--pidfile", "", "--syslog-enabled", "no", "--io-threads", "1"],
     says: "in the foreground, with one thread for requests, and writes no log to syslog",
     check,
+    refused,
 };
 
 /// How deep configuration files may include each other.
@@ -38,12 +39,32 @@ const REFUSED: [(&str, &[&str], &str); 7] = [
     ("slaveof", &["no one"], "a Redis replica opens a connection to its master, which is not captured: `martlet run` has its own replicas"),
     ("loadmodule", &[], "what a module does is not captured: run it without"),
     (
-        "maxmemory",
-        &["0"],
-        "how much memory is in use differs between replicas, so that they would evict different keys: run it without, or with `maxmemory-policy noeviction`",
+        "maxmemory-policy",
+        &["noeviction"],
+        "how much memory is in use differs between replicas, so that they would evict different keys: it has to be noeviction",
     ),
     ("sentinel", &[], "a sentinel opens connections, which are not captured: run it beside, not under, `martlet run`"),
 ];
+
+/// Requests that cannot be captured beside those that would change such a setting, as above.
+const REFUSED_REQUESTS: [(&str, &[&str], &str); 8] = [
+    ("replicaof", &["no one"], "martlet run has its own replicas"),
+    ("slaveof", &["no one"], "martlet run has its own replicas"),
+    ("failover", &[], "martlet run has its own replicas"),
+    ("sync", &[], "a Redis replica is sent the data by a child and a pipe"),
+    ("psync", &[], "a Redis replica is sent the data by a child and a pipe"),
+    ("migrate", &[], "each replica would open a connection"),
+    ("module load", &[], "what a module does is not captured"),
+    ("module loadex", &[], "what a module does is not captured"),
+];
+
+/// All requests that are refused while the server serves: a line each.
+fn refused() -> String {
+    let settings = REFUSED.iter().map(|(name, harmless, why)| (format!("config set {name}"), harmless, why));
+    let requests = REFUSED_REQUESTS.iter().map(|(words, harmless, why)| ((*words).to_owned(), harmless, why));
+    let line = |(words, harmless, why): (String, &&[&str], &&str)| format!("{words}\t{}\t{why}\n", harmless.join("|"));
+    settings.chain(requests).map(line).collect()
+}
 
 /// The settings of a server, the last of each, by name.
 #[derive(Debug, Default)]
@@ -95,9 +116,6 @@ fn check(arguments: &[String]) -> Outcome<Option<PathBuf>> {
             settings.set(name.trim_start_matches("--"), &values.join(" "));
         }
     }
-    if settings.0.get("maxmemory-policy").is_none_or(|policy| policy.eq_ignore_ascii_case("noeviction")) {
-        settings.0.remove("maxmemory");
-    }
     for (name, harmless, why) in REFUSED {
         if let Some(value) = settings.0.get(name).filter(|value| !harmless.iter().any(|harmless| harmless.eq_ignore_ascii_case(value))) {
             return Err(Fail::failed(format_args!("the server cannot be captured with `{name} {value}`: {why}")));
@@ -124,7 +142,7 @@ mod tests {
             (&["--cluster-enabled", "yes"], "cluster-enabled yes"),
             (&["--replicaof", "host", "6379"], "replicaof host 6379"),
             (&["--loadmodule", "/x.so", "argument"], "loadmodule /x.so argument"),
-            (&["--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"], "maxmemory 1gb"),
+            (&["--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"], "maxmemory-policy allkeys-lru"),
             (&["/nowhere.conf", "--sentinel"], "sentinel"),
             (&["-"], "standard input"),
         ] {

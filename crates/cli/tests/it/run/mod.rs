@@ -511,6 +511,43 @@ fn a_service_shows_itself_in_the_directory_that_it_is_given_and_leaves_nothing_t
 }
 
 #[test]
+fn what_is_refused_at_the_start_is_refused_to_clients_by_name() {
+    let Some(mut service) = Service::start() else { return };
+    let mut client = service.connect();
+    for round in 1..=2 {
+        for (words, name) in [
+            (&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"][..], "maxmemory-policy allkeys-lru"),
+            (&["CONFIG", "SET", "hz", "12", "maxmemory-policy", "volatile-ttl"], "maxmemory-policy volatile-ttl"),
+            (&["REPLICAOF", "127.0.0.1", "6379"], "REPLICAOF 127.0.0.1 6379"),
+            (&["slaveof", "127.0.0.1", "6379"], "slaveof 127.0.0.1 6379"),
+            (&["MODULE", "LOAD", "/x.so"], "MODULE LOAD /x.so"),
+            (&["MIGRATE", "127.0.0.1", "6379", "key", "0", "100"], "MIGRATE 127.0.0.1 6379"),
+            (&["PSYNC", "?", "-1"], "PSYNC ? -1"),
+        ] {
+            let answer = client.call(words);
+            assert!(answer.starts_with("ERR") && answer.contains(name) && answer.contains("refused by martlet run"), "{answer}");
+        }
+        assert_eq!(client.call(&["CONFIG", "GET", "maxmemory-policy"]), "[maxmemory-policy noeviction]");
+        assert_eq!(client.call(&["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1gb"]), "OK");
+        assert_eq!(client.call(&["REPLICAOF", "NO", "ONE"]), "OK");
+        // In a transaction it is an error as any other.
+        assert_eq!(client.call(&["MULTI"]), "OK");
+        assert!(client.call(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).starts_with("ERR"));
+        assert!(client.call(&["EXEC"]).starts_with("EXECABORT"));
+        // A script may ask for more than a client.
+        let migrates =
+            client.call(&["EVAL", "redis.call('SET', 'key', 1) return redis.call('MIGRATE', '127.0.0.1', '1', 'key', 0, 100)", "0"]);
+        assert!(migrates.contains("IOERR"), "{migrates}");
+        assert_eq!(service.kill_leader(), 1, "no connection is lost");
+        assert_eq!(client.ask("INCR rounds"), format!(":{round}\r\n"));
+        service.await_replicas();
+        assert_eq!(service.replicas.len(), 3 + round, "a replica has ended that was not killed");
+    }
+    drop(client);
+    service.stop();
+}
+
+#[test]
 fn replicas_are_replaced_more_often_than_they_have_numbers() {
     const KILLS: u64 = 40;
     let Some(mut service) = Service::start() else { return };
