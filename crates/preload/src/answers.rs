@@ -60,7 +60,7 @@ pub enum Effect {
 pub fn told(result: io::Result<i64>) -> Told {
     match result {
         Ok(value) => Told { value, ..Told::default() },
-        Err(error) => Told { value: -1, errno: error.raw_os_error().unwrap_or(libc::EIO), ..Told::default() },
+        Err(error) => Told { value: -1, errno: sys::errno_of(error), ..Told::default() },
     }
 }
 
@@ -172,9 +172,9 @@ impl Replica {
             Some(fd) => fd,
             // What is only read is there for everyone, unless it has gone since.
             None if !writes && !is_told => {
-                files::open(path, flags | libc::O_CLOEXEC, mode).or_else(|_| files::placeholder()).map_err(errno)?
+                files::open(path, flags | libc::O_CLOEXEC, mode).or_else(|_| files::placeholder()).map_err(sys::errno_of)?
             }
-            None => files::placeholder().map_err(errno)?,
+            None => files::placeholder().map_err(sys::errno_of)?,
         };
         files::forget(fd);
         if is_told {
@@ -213,9 +213,9 @@ impl Replica {
         let fd = match opened {
             Some(fd) => fd,
             None if matches!(self.role, Role::Succeeds(_)) => {
-                files::open(&name, libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC, 0o600).map_err(errno)?
+                files::open(&name, libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC, 0o600).map_err(sys::errno_of)?
             }
-            None => files::placeholder().map_err(errno)?,
+            None => files::placeholder().map_err(sys::errno_of)?,
         };
         files::keep_written(fd, &name, libc::O_RDWR, (true, 0));
         Ok(fd)
@@ -294,8 +294,4 @@ impl Replica {
         into[..bytes.len()].copy_from_slice(bytes);
         Ok(done)
     }
-}
-
-fn errno(error: io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(libc::EIO)
 }

@@ -25,6 +25,11 @@ pub fn checked(result: c_long) -> io::Result<c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// The errno of an error. One that has none is the system's all the same.
+pub fn errno_of(error: io::Error) -> c_int {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
 /// Takes a descriptor that a system call has just made.
 pub fn owned(result: c_long) -> io::Result<OwnedFd> {
     let fd = checked(result)? as RawFd;

@@ -15,7 +15,7 @@ use crate::answers::{Asks, Call};
 use crate::birth;
 use crate::files;
 use crate::main_thread::{InLibrary, in_server};
-use crate::sys::{Real, checked, fail};
+use crate::sys::{Real, checked, errno_of, fail};
 use crate::threads;
 
 /// The path that the server means. What the system makes up of the process that it takes itself for is its own.
@@ -54,7 +54,7 @@ unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_
             }
             fd
         }
-        Err(error) => fail(error.raw_os_error().unwrap_or(libc::EIO)),
+        Err(error) => fail(errno_of(error)),
     }
 }
 
@@ -135,7 +135,7 @@ pub fn write(fd: c_int, bytes: &[u8]) -> Option<ssize_t> {
             files::move_to(fd, written.at + done as u64);
             done as ssize_t
         }
-        Err(error) => fail(error.raw_os_error().unwrap_or(libc::EIO)) as ssize_t,
+        Err(error) => fail(errno_of(error)) as ssize_t,
     })
 }
 
@@ -170,7 +170,7 @@ fn on_file(fd: c_int, call: Call, act: impl Fn() -> io::Result<i64>) -> c_int {
     {
         return returned(done) as c_int;
     }
-    act().map_or_else(|error| fail(error.raw_os_error().unwrap_or(libc::EIO)), |done| done as c_int)
+    act().map_or_else(|error| fail(errno_of(error)), |done| done as c_int)
 }
 
 #[unsafe(no_mangle)]
@@ -281,7 +281,7 @@ unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
 /// Each replica is where the leader is.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn chdir(path: *const c_char) -> c_int {
-    let gone = checked(kernel!(SYS_chdir, path)).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO));
+    let gone = checked(kernel!(SYS_chdir, path)).map_err(errno_of);
     let told = replicated(|replica| replica.act(Call::ChangeDirectory, |_| gone.map_err(io::Error::from_raw_os_error)));
     returned(told.unwrap_or(gone)) as c_int
 }

@@ -44,7 +44,7 @@ const LIBRARY: &str = "libmartlet_preload.so";
 /// the same. When the leader dies, another one goes on with its connections, at the very byte; a new replica is forked in its place. The command stays in the foreground
 /// and ends with the server's exit code. SIGTERM and Ctrl-C are passed on to the server.
 ///
-/// So far this is for Redis 7.0 and Valkey, over TCP, in memory. docs/run.md says what is promised, and what is not.
+/// So far this is for Redis 7.0 and Valkey. docs/run.md says what is promised, and what is not.
 ///
 /// Example: martlet run -- redis-server --port 6379
 #[derive(Debug, Args)]
