@@ -15,6 +15,7 @@ mod operations;
 mod raise;
 mod redis_server;
 mod replicate;
+mod run;
 mod threads;
 mod turns;
 pub mod victim;
@@ -51,6 +52,7 @@ enum Bench {
     Fide(fide::Arguments),
     Kv(kv::Arguments),
     Replicate(replicate::Arguments),
+    Run(run::Arguments),
     Turns(turns::Arguments),
     /// The machine itself: only the reference figures.
     Reference,
@@ -81,6 +83,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         Bench::Fide(arguments) => fide::run(arguments, &mut report, &interrupt)?,
         Bench::Kv(arguments) => kv::run(arguments, &mut report, &interrupt)?,
         Bench::Replicate(arguments) => replicate::run(arguments, &mut report, &interrupt)?,
+        Bench::Run(arguments) => run::run(arguments, &mut report, &interrupt)?,
         Bench::Turns(arguments) => turns::run(arguments, &mut report, &interrupt)?,
         Bench::Reference => {}
     }
