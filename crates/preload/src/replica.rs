@@ -148,8 +148,10 @@ pub struct Replica {
     pub children: Children,
     /// It has been forked, and lacks rounds so far.
     pub is_newborn: bool,
-    /// A fork is wanted that is this node.
+    /// The replica that is to be forked while the server waits, instead of its going on.
     pub fork: Option<u16>,
+    /// The one that `martlet run` wants forked as soon as it can be.
+    fork_wanted: Option<u16>,
     /// The last round before some that wait for others, and since when it is that.
     gap_since: Option<(u64, u64)>,
     /// Whether anyone leads, as it has seen it.
@@ -234,6 +236,7 @@ impl Replica {
             children: Children::default(),
             is_newborn: false,
             fork: None,
+            fork_wanted: None,
             gap_since: None,
             led: Led::default(),
         }
@@ -331,7 +334,7 @@ impl Replica {
             _ => {}
         }
         self.take_orders();
-        if self.wants_fork() {
+        if self.forks_now() {
             return Step::GiveWay;
         }
         // Nothing tells when a leader has survived a round but the next one.
@@ -370,7 +373,7 @@ impl Replica {
         }
         self.board.beat();
         self.take_orders();
-        if self.wants_fork() {
+        if self.forks_now() {
             return Step::GiveWay;
         }
         self.tell_group(here);
@@ -395,16 +398,19 @@ impl Replica {
         }
     }
 
-    /// A fork is wanted, and can be made: the server waits, and so do its helpers.
-    fn wants_fork(&self) -> bool {
-        self.fork.is_some() && threads::all_rest()
+    /// Whether the server is to give way for a fork that is wanted: it waits, with no round that it has not come back from, and so do its helpers.
+    fn forks_now(&mut self) -> bool {
+        if threads::all_rest() {
+            self.fork = self.fork_wanted.take();
+        }
+        self.fork.is_some()
     }
 
     fn take_orders(&mut self) {
         while let Some(control) = &self.control {
             match control.order() {
                 Ok(None) => break,
-                Ok(Some(Order::Fork(node))) => self.fork = Some(node),
+                Ok(Some(Order::Fork(node))) => self.fork_wanted = Some(node),
                 Ok(Some(Order::Signal(number))) => match &mut self.role {
                     Role::Leads(lead) => lead.signals.push(number),
                     _ => self.tell(&format!("refused signal {number}: this replica does not lead")),
