@@ -177,4 +177,19 @@ mod tests {
         let error = EthernetFabric::start(EthernetConfig { listen: Some(at), ..good }).expect_err("taken").to_string();
         assert!(error.starts_with(&format!("cannot listen at {at}, ")), "{error}");
     }
+
+    /// A node begins its next life at the same address, while other threads may still have the bell of the one before.
+    #[test]
+    fn an_address_is_free_when_its_endpoint_is_gone_though_its_bell_is_not() {
+        let identity = Identity { node: NodeId(1), incarnation: Incarnation(1), kind: PeerKind::Member };
+        let good = EthernetConfig::new("c", b"the key of the tests' cluster", identity, RegionSpec::default(), RegionSpec::default());
+        // Of an address that nobody else uses.
+        let at = SocketAddr::from(([127, 23, 5, 9], 7600));
+        let start = || EthernetFabric::start(EthernetConfig { listen: Some(at), ..good.clone() }).expect("it is free");
+        let first = start();
+        let bell = first.bell();
+        drop(first);
+        let _second = start();
+        bell();
+    }
 }

@@ -15,7 +15,7 @@ use rustix::event::{Timespec, epoll};
 
 use super::mail;
 use super::packet::{Head, Kind};
-use super::peer::{Line, Own, Peer, find};
+use super::peer::{self, Line, Own, Peer, find};
 use super::requester::{Requester, Target, Work};
 use super::seal::{Rejected, Sealer, body};
 use super::serving::EthernetCounters;
@@ -188,8 +188,8 @@ impl EthernetFabric {
 
     /// What any thread calls to end this endpoint's sleep, or the next one.
     pub fn bell(&self) -> impl Fn() + Send + 'static {
-        let line = self.line.clone();
-        move || line.ring()
+        let bell = self.line.bell.clone();
+        move || peer::ring(&bell)
     }
 
     /// Readable when there is something for the endpoint to do, so that a sleep among other descriptors ends.

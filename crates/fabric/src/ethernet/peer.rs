@@ -119,11 +119,17 @@ pub(super) struct Line {
     /// Whether that thread sleeps where packets wake it.
     pub(super) asleep: AtomicBool,
     pub(super) stop: AtomicBool,
-    /// Ends a sleep.
-    pub(super) bell: rustix::fd::OwnedFd,
+    /// Ends a sleep. Those that ring it from elsewhere may have it for longer than there is a line.
+    pub(super) bell: Arc<rustix::fd::OwnedFd>,
     /// What every packet goes through in tests.
     #[cfg(any(test, feature = "conformance"))]
     pub(super) wire: Option<Mutex<super::mangled::Wire>>,
+}
+
+/// Ends the sleep of the endpoint's thread whose bell this is, or the next one.
+pub(super) fn ring(bell: &rustix::fd::OwnedFd) {
+    // It fails only when it has been rung often, and once is enough.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
 /// The least room for packets that have come and not been taken: the system counts some 2 KiB for each.
@@ -153,7 +159,7 @@ impl Line {
             polled: AtomicU64::new(0),
             asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-            bell,
+            bell: Arc::new(bell),
             #[cfg(any(test, feature = "conformance"))]
             wire: None,
         })
@@ -184,8 +190,7 @@ impl Line {
 
     /// Ends the sleep of the endpoint's thread, or the next one.
     pub(super) fn ring(&self) {
-        // It fails only when it has been rung often, and once is enough.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        ring(&self.bell);
     }
 
     /// An address in the form that our sockets take.
