@@ -54,6 +54,22 @@ pub fn check_file_size(bytes: u64) -> io::Result<()> {
     }
 }
 
+/// The smallest stack of its first thread that a program with a node runs on; threads that it starts have their own size.
+pub const STACK_BYTES: u64 = 512 << 10;
+
+/// Checks that the first thread's stack may grow to [`STACK_BYTES`].
+///
+/// # Errors
+/// The limit, what it is and what it takes, when it is too low.
+pub fn check_stack() -> Result<(), String> {
+    match getrlimit(Resource::Stack).current {
+        Some(stack) if stack < STACK_BYTES => {
+            Err(format!("the limit of the stack (ulimit -s) is {stack} bytes; allowed are {STACK_BYTES} at least"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Checks that the process may have so many bytes of address space more.
 ///
 /// # Errors

@@ -124,7 +124,7 @@ fn ready(watcher: &mut ShmFabric, incarnation: u64, child: &mut Reaped) -> Outco
             }
         }
         if let Some(peer) = found
-            && watcher.peer_memory(peer, LIFE).is_some_and(|signs| signs[life::THREADS].load(Ordering::Acquire) == 1)
+            && watcher.peer_memory(peer, LIFE).is_some_and(|signs| signs[life::THREADS].load(Ordering::Acquire) == life::counting(0, 0))
         {
             return Ok(peer);
         }

@@ -83,6 +83,10 @@ pub struct Which {
 pub fn run() -> ExitCode {
     // Where a file that is printed to may not grow, that is an error like a full disk. Without this the signal ends the process, as it would anyway.
     let _ = martlet_node::signals::ignore_file_size_signal();
+    // To read the command line takes more of it than some limits leave.
+    if let Err(why) = martlet_fabric::limits::check_stack() {
+        return told(&Fail::failed(why));
+    }
     let ended = match Cli::try_parse() {
         Ok(cli) => {
             let format = if cli.json { Format::Json } else { Format::Text };

@@ -89,9 +89,6 @@ fn descriptors_needed(nodes: usize) -> u64 {
     48 + 16 * nodes as u64
 }
 
-/// The smallest stack of the main thread that a node runs on; threads that it starts have their own size.
-const STACK_BYTES: u64 = 512 << 10;
-
 /// What a node cannot run with is said now and by its name.
 fn check_limits<F: Backend>(settings: &Settings) -> Result<(), String> {
     let current = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);
@@ -102,10 +99,7 @@ fn check_limits<F: Backend>(settings: &Settings) -> Result<(), String> {
             "the limit of file descriptors (ulimit -n) is {descriptors}; a node of {nodes} needs {needed} at least, and one for each client"
         ));
     }
-    let stack = current(Resource::Stack);
-    if stack < STACK_BYTES {
-        return Err(format!("the limit of the stack (ulimit -s) is {stack} bytes; a node needs {STACK_BYTES}"));
-    }
+    limits::check_stack()?;
     let memory = F::memory_need(settings);
     let file_size = current(Resource::Fsize);
     if limits::check_file_size(memory.largest_bytes).is_err() {
