@@ -84,10 +84,17 @@ mod tests {
 
     #[test]
     fn what_failed_tests_said_is_kept_apart_from_the_rest() {
-        let printed = "test a ... FAILED\ntest b ... ok\n\nfailures:\n\n---- a stdout ----\none\ntwo\n---- c::d stdout ----\nthree\n\nfailures:\n    a\n    c::d\n\nrest\n";
-        let (outcome, failed) = run(Command::new("sh").args(["-c", "printf '%s' \"$0\"; exit 101", printed]));
-        assert!(matches!(outcome, Outcome::Failed(why) if why.contains("101")));
-        let said: Vec<(&str, String)> = failed.iter().map(|failed| (&*failed.name, failed.said.join("|"))).collect();
+        let printed = "test a ... FAILED\ntest b ... ok\n\nfailures:\n\n---- a stdout ----\none\ntwo\n---- c::d stdout ----\nthree\n\nfailures:\n    a\n    c::d\n\nrest";
+        let mut listener = Listener::default();
+        printed.lines().for_each(|line| listener.hear(line));
+        let said: Vec<(&str, String)> = listener.failed.iter().map(|failed| (&*failed.name, failed.said.join("|"))).collect();
         assert_eq!(said, [("a", "one|two".to_string()), ("c::d", "three|".to_string())]);
+    }
+
+    #[test]
+    fn what_comes_of_a_test_command_is_told() {
+        let (outcome, failed) = run(Command::new("sh").args(["-c", "exit 101"]));
+        assert!(matches!(outcome, Outcome::Failed(why) if why.contains("101")) && failed.is_empty());
+        assert!(matches!(run(&mut Command::new("true")).0, Outcome::Passed));
     }
 }
