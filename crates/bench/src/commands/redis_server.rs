@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
+use martlet_cluster::scratch::Scratch;
 
 /// How long the server may take to listen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -15,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct RedisServer {
     child: Child,
     port: u16,
+    /// The server's directory.
+    _scratch: Scratch,
 }
 
 impl RedisServer {
@@ -37,9 +40,12 @@ impl RedisServer {
             command.args(&server[1..]);
             command
         };
+        // Not where the benchmark was started: a server loads the data that it finds there.
+        let scratch = Scratch::new("bench-redis").context("cannot make a temporary directory")?;
+        command.arg("--dir").arg(scratch.path());
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot start redis-server")?;
-        let mut server = RedisServer { child, port };
+        let mut server = RedisServer { child, port, _scratch: scratch };
         let until = Instant::now() + PATIENCE;
         while TcpStream::connect(server.address()).is_err() {
             if let Some(status) = server.child.try_wait().context("cannot look at redis-server")? {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use martlet_cluster::directory::own_command;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
+use martlet_cluster::scratch::Scratch;
 use martlet_node::clock;
 use martlet_protocol::basics::Time;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
@@ -41,6 +42,8 @@ pub struct Service {
     connections: u64,
     /// The process group of the replicas, and of what keeps their connections.
     group: Option<Pid>,
+    /// The servers' directory.
+    _scratch: Scratch,
 }
 
 impl Service {
@@ -53,7 +56,10 @@ impl Service {
         if let Some(file) = preload {
             command.arg("--preload").arg(file);
         }
+        // Not where the benchmark was started: a server loads the data that it finds there.
+        let scratch = Scratch::new("bench-run").context("cannot make a temporary directory")?;
         command.args(["--", "redis-server", "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port", &port.to_string()]);
+        command.arg("--dir").arg(scratch.path());
         let mut command =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start setpriv")?;
         let said = Arc::new(Mutex::new(VecDeque::new()));
@@ -74,7 +80,19 @@ impl Service {
             }),
         ];
         let interrupt = interrupt.clone();
-        let mut service = Service { command, events, said, readers, interrupt, port, leader: None, whole: 0, connections: 0, group: None };
+        let mut service = Service {
+            command,
+            events,
+            said,
+            readers,
+            interrupt,
+            port,
+            leader: None,
+            whole: 0,
+            connections: 0,
+            group: None,
+            _scratch: scratch,
+        };
         service.await_whole()?;
         Ok(service)
     }
