@@ -6,7 +6,10 @@ mod progress;
 pub mod reference;
 mod stolen;
 
+use std::path::Path;
+
 use hdrhistogram::Histogram;
+use martlet_cluster::fail::Outcome;
 use martlet_cluster::output::{Format, Table, WARN, styled};
 use serde_json::{Map, Value, json};
 
@@ -149,6 +152,18 @@ impl Report {
     /// Adds a drawing, for people.
     pub fn draw(&mut self, plot: plot::Plot) {
         self.plots.push(plot);
+    }
+
+    /// Adds a drawing, and saves it in that file if one is named.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn draw_and_save(&mut self, plot: plot::Plot, file: Option<&Path>) -> Outcome {
+        if let Some(file) = file {
+            plot.save(file)?;
+        }
+        self.draw(plot);
+        Ok(())
     }
 
     /// Shows at a terminal how many of so many steps are done.

@@ -18,7 +18,6 @@ use martlet_node::sched::OnCore;
 use super::threads::Threads;
 use crate::report::Report;
 use crate::report::placement::two_cores;
-use crate::report::plot::Plot;
 use crate::trial::clients;
 use crate::trial::testbed::Testbed;
 
@@ -129,15 +128,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
             Shown::Workloads => throughput::measure(&subject, &throughput::MIXED, report)?,
             Shown::Reconfiguration => reconfiguration::measure(&subject, report)?,
         };
-        show(plot, arguments, report)?;
+        report.draw_and_save(plot, arguments.plot.as_deref())?;
     }
-    Ok(())
-}
-
-fn show(plot: Plot, arguments: &Arguments, report: &mut Report) -> Outcome {
-    if let Some(file) = &arguments.plot {
-        plot.save(file)?;
-    }
-    report.draw(plot);
     Ok(())
 }

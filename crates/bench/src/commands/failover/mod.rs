@@ -198,10 +198,7 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
     for figures in [without, with] {
         figures.report(report);
     }
-    if let Some(file) = &arguments.plot {
-        plot.save(file)?;
-    }
-    report.draw(plot);
+    report.draw_and_save(plot, arguments.plot.as_deref())?;
     if left.is_empty() { Ok(()) } else { Err(Fail::wrong(format_args!("left behind: {}", left.join(", ")))) }
 }
 

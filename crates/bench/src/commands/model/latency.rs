@@ -139,22 +139,14 @@ pub fn run(arguments: &Arguments, format: Format, interrupt: &Interrupt) -> Outc
     let network = Network { read: of(read), write: of(write), datagram: of(datagram), collect: (write.collect + read.collect) / 2.0, m: M };
     say_parameters(&fitted, &plan, format);
     let plot = draw_operations(&fitted);
-    save(&plot, arguments.plot.as_deref(), format)?;
+    super::say_and_save(&plot, arguments.plot.as_deref(), format)?;
     let mut requests = Vec::new();
     for servers in groups {
         with_fabric!(plan.kind, F => reply::<F>(&plan, Group(servers), arguments.samples, &mut requests, interrupt))?;
     }
     say_requests(&network, &requests, format);
     let plot = draw_requests(&network, &requests);
-    save(&plot, arguments.plot_requests.as_deref(), format)
-}
-
-fn save(plot: &Plot, file: Option<&Path>, format: Format) -> Outcome {
-    if let Some(file) = file {
-        plot.save(file)?;
-    }
-    format.say(format_args!("\n{}", plot.text()));
-    Ok(())
+    super::say_and_save(&plot, arguments.plot_requests.as_deref(), format)
 }
 
 /// Times and fits each kind of operation.

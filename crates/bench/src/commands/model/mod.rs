@@ -3,10 +3,14 @@
 mod latency;
 mod reliability;
 
+use std::path::Path;
+
 use clap::{Args, Subcommand};
 use martlet_cluster::fail::{Context as _, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::output::Format;
+
+use crate::report::plot::Plot;
 
 /// What the models of DARE's paper say: of latency on this machine, and of reliability.
 #[derive(Debug, Args)]
@@ -33,4 +37,13 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         }
         Model::Reliability(arguments) => reliability::run(arguments, format),
     }
+}
+
+/// Shows a drawing to people, and saves it in that file if one is named.
+fn say_and_save(plot: &Plot, file: Option<&Path>, format: Format) -> Outcome {
+    if let Some(file) = file {
+        plot.save(file)?;
+    }
+    format.say(format_args!("\n{}", plot.text()));
+    Ok(())
 }

@@ -79,11 +79,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let groups: Vec<Group> = (3..=usize::from(arguments.servers)).map(|servers| Group { servers, server, epoch_hours }).collect();
     say_groups(&groups, &raids, arguments, format);
     let plot = draw(&groups, &raids, arguments);
-    if let Some(file) = &arguments.plot {
-        plot.save(file)?;
-    }
-    format.say(format_args!("\n{}", plot.text()));
-    Ok(())
+    super::say_and_save(&plot, arguments.plot.as_deref(), format)
 }
 
 /// Table 2, of the rates at hand.

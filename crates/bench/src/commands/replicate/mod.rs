@@ -95,16 +95,8 @@ pub fn run(arguments: &Arguments, report: &mut Report, interrupt: &Interrupt) ->
         let subject =
             attached::Subject { engine: arguments.engine, durability: arguments.durability, fabric: plan, samples: arguments.samples };
         let plot = attached::measure(&subject, report, interrupt)?;
-        show(plot, arguments, report)?;
+        report.draw_and_save(plot, arguments.plot.as_deref())?;
     }
-    Ok(())
-}
-
-fn show(plot: Plot, arguments: &Arguments, report: &mut Report) -> Outcome {
-    if let Some(file) = &arguments.plot {
-        plot.save(file)?;
-    }
-    report.draw(plot);
     Ok(())
 }
 
@@ -145,7 +137,7 @@ fn run_on<F: Endpoint, E: Alone + Send>(arguments: &Arguments, place: &Place, re
         }
         // Each by a follower that took the leader for dead, mostly since the kernel had taken its core away.
         report.set("leads_lost", leader.lost);
-        plots.into_iter().try_for_each(|plot| show(plot, arguments, report))
+        plots.into_iter().try_for_each(|plot| report.draw_and_save(plot, arguments.plot.as_deref()))
     })
 }
 
