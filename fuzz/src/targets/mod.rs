@@ -3,6 +3,7 @@
 mod client;
 mod commands;
 mod config;
+mod dare;
 mod effects;
 mod embedded;
 mod engine;
@@ -25,6 +26,12 @@ pub(super) const ALL: &[Target] = &[
     Target { name: "client_records", about: "what clients and servers write into each other's lanes", max_bytes: 1024, run: client::run },
     Target { name: "commands", about: "commands of Redis clients, executed and replicated", max_bytes: 2048, run: commands::run },
     Target { name: "config", about: "the cluster's and the node's file", max_bytes: 4096, run: config::run },
+    Target {
+        name: "dare_lanes",
+        about: "whatever other servers of `dare` write here, or show when they are read",
+        max_bytes: 2048,
+        run: dare::run,
+    },
     Target { name: "effects", about: "entries of the log, and parts of the state for a learner", max_bytes: 2048, run: effects::run },
     Target {
         name: "embedded",
