@@ -281,6 +281,12 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
                     }
                     return Turn::Idle;
                 }
+                if let Some(Err(CallError::NotHandedOver { .. })) = now.handed_over
+                    && here.leads()
+                {
+                    // A successor that gets no processor can be overtaken, even by the one that hands over: that is told, and asked for again.
+                    (asked, now.handed_over) = (false, None);
+                }
                 if now.taken >= 500 && !std::mem::replace(&mut asked, true) {
                     let told = Rc::clone(&load);
                     let to = way.engine.traits().hands_over_by_name.then_some(2);
@@ -318,11 +324,18 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
                         // The one that leads then reads what there is, linearizably, and both may go.
                         if first.is_finished() && here.leads() && !std::mem::replace(&mut asked, true) {
                             let seen = Rc::clone(&seen);
-                            here.read_with(|text| text.0.len() as u64, move |length| *seen.borrow_mut() = Some(length.expect("it leads")));
+                            here.read_with(|text| text.0.len() as u64, move |length| *seen.borrow_mut() = Some(length));
                         }
-                        if let Some(length) = seen.take() {
-                            *read.lock().expect("no panic") = Some(length);
-                            stop.request_once();
+                        match seen.take() {
+                            Some(Ok(length)) => {
+                                *read.lock().expect("no panic") = Some(length);
+                                stop.request_once();
+                            }
+                            // The other one has read meanwhile, or leads now.
+                            Some(Err(CallError::ShuttingDown)) => {}
+                            Some(Err(CallError::NotLeader { .. })) => asked = false,
+                            Some(Err(other)) => panic!("{other}"),
+                            None => {}
                         }
                         Turn::IdleFor(Duration::from_millis(1))
                     })
@@ -335,6 +348,7 @@ fn a_handover_under_load_fails_nothing_but_what_it_tells_to_go_elsewhere(way: Wa
         stops.iter().for_each(Stop::request_once);
     });
     let load = first.join().expect("no panic");
-    assert_eq!(load.handed_over, Some(Ok(())), "after {} were taken and {} refused", load.taken, load.refused);
+    let went = matches!(load.handed_over, Some(Ok(()) | Err(CallError::NotHandedOver { .. } | CallError::NotLeader { .. })));
+    assert!(went, "{:?} after {} were taken and {} refused", load.handed_over, load.taken, load.refused);
     assert_eq!(read.into_inner().expect("no panic"), Some(load.taken), "what was answered, and nothing else");
 }

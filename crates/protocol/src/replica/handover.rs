@@ -91,6 +91,41 @@ impl HandOver {
     }
 }
 
+/// For whom a replica holds back: a leader has ended its reign and named the one that is to lead next. A successor that lives but gets no processor for a while is not overtaken by
+/// the others, which would make the hand-over a matter of luck on a busy host.
+#[derive(Debug, Default)]
+pub struct Deference {
+    /// Up to which term or view that holds, and which node is to lead in it.
+    number: u64,
+    to: Option<NodeId>,
+    /// At the latest, until then.
+    until: Time,
+}
+
+impl Deference {
+    /// A leader has named its successor, for this term or view: news once, and said again as often as the word is read.
+    pub fn begin(&mut self, number: u64, to: NodeId, until: Time) {
+        if number > self.number {
+            *self = Deference { number, to: Some(to), until };
+        }
+    }
+
+    /// A replica leads.
+    pub fn end(&mut self) {
+        self.to = None;
+    }
+
+    /// This process was itself stalled for so long, and has waited for nobody.
+    pub fn discount(&mut self, gap_ns: u64) {
+        self.until = self.until.after(gap_ns);
+    }
+
+    /// Until when it holds back in its term or view of this `number`, as long as the successor `lives`.
+    pub fn until(&self, number: u64, lives: impl FnOnce(NodeId) -> bool) -> Option<Time> {
+        self.to.filter(|to| number <= self.number && lives(*to)).map(|_| self.until)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,5 +173,23 @@ mod tests {
         assert_eq!(judged(true, &[(false, None), (true, None)]), Some(HandOverState::Overtaken(Some(id(0)))), "it leads anew");
         assert_eq!(judged(true, &[(false, None), (false, None)]), Some(HandOverState::UnderWay));
         assert_eq!(judged(true, &[(false, None); 3]), Some(HandOverState::Overtaken(None)), "nobody was seen to lead for too long");
+    }
+
+    #[test]
+    fn a_replica_holds_back_for_a_named_successor_while_it_lives_and_until_somebody_leads() {
+        let mut deference = Deference::default();
+        assert_eq!(deference.until(0, |_| true), None);
+        deference.begin(5, NodeId(2), Time(100));
+        deference.begin(5, NodeId(2), Time(900));
+        assert_eq!(deference.until(4, |node| node == NodeId(2)), Some(Time(100)), "what is read again is no news");
+        assert_eq!(deference.until(5, |_| true), Some(Time(100)), "nor does a vote for the successor end it");
+        assert_eq!(deference.until(6, |_| true), None, "a later term is another matter");
+        assert_eq!(deference.until(5, |_| false), None);
+        deference.discount(50);
+        assert_eq!(deference.until(5, |_| true), Some(Time(150)));
+        deference.end();
+        assert_eq!(deference.until(5, |_| true), None);
+        deference.begin(5, NodeId(2), Time(900));
+        assert_eq!(deference.until(5, |_| true), None, "the old word stays where it stands");
     }
 }

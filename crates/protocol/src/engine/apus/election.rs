@@ -5,7 +5,7 @@
 //! it has closed the old leader's lane, and its promise is kept. A majority that agrees makes it the leader, and it tells the others so.
 
 use martlet_fabric::primitive::Ordering;
-use martlet_fabric::{Fabric, OpError, PeerId, Region, Remote};
+use martlet_fabric::{Fabric, NodeId, OpError, PeerId, Region, Remote};
 
 use super::backup::Purpose;
 use super::layout::{self, Op, Status, WORDS, control, words};
@@ -14,6 +14,7 @@ use super::peers::{control_of, tell};
 use super::{Apus, Ending, Event};
 use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, is_number};
 use crate::replica::group::Group;
+use crate::replica::handover::Deference;
 use crate::replica::patience::discounted;
 
 /// How often the time that a candidate waits is doubled, at most.
@@ -32,6 +33,8 @@ pub(super) struct Election {
     pub seen_view: u64,
     /// Since when it hears no leader.
     silent_since: Option<Time>,
+    /// For whom it holds back.
+    pub deference: Deference,
     /// Before that it does not look, nor stand.
     pub retry: Time,
     /// Attempts that have come to nothing since a leader was last heard.
@@ -46,18 +49,15 @@ pub(super) struct Election {
 
 impl Election {
     /// When there is something to do by itself.
-    pub fn deadline(&self) -> Time {
+    /// `deference`: until when it holds back for another one.
+    pub fn deadline(&self, deference: Option<Time>) -> Time {
         let waits = self.silent_since.is_some() && self.look.is_none() && self.pledge.is_none();
-        if waits { self.retry } else { Time(u64::MAX) }
-    }
-
-    /// Others are to stand before this process does, until then.
-    pub fn yield_to_others(&mut self, until: Time) {
-        self.retry = until;
+        if waits { deference.map_or(self.retry, |until| until.max(self.retry)) } else { Time(u64::MAX) }
     }
 
     /// This process was stalled, and has heard nothing for that long.
     pub fn discount(&mut self, gap_ns: u64, now: Time) {
+        self.deference.discount(gap_ns);
         self.silent_since = self.silent_since.map(|since| discounted(since, gap_ns, now));
     }
 }
@@ -112,7 +112,13 @@ impl Apus {
                 continue;
             }
             outdated = outdated.max(Some(word(control::OUTDATED)).filter(|view| plausible(*view)).unwrap_or(0));
-            stand |= word(control::STAND) > promised && plausible(word(control::STAND));
+            let named = word(control::STAND);
+            if named > promised && plausible(named) {
+                match NodeId(layout::proposer(named)) {
+                    node if node == self.me.node => stand = true,
+                    node => self.election.deference.begin(named, node, now.after(self.config.silence_ns)),
+                }
+            }
             // The proposal before the log's rank: that of a later one is no lower.
             let proposed = word(control::ELECT);
             let rank = (word(control::ELECT_ACCEPTED), LogIndex(word(control::ELECT_LAST)));
@@ -139,6 +145,7 @@ impl Apus {
         }
         if let Some((view, id, ask)) = leader {
             (self.election.failures, self.election.silent_since, self.election.look) = (0, None, None);
+            self.election.deference.end();
             let purpose = Purpose::Follow { peer: id, view, ask };
             if self.peer(id).is_some_and(|peer| ask > peer.served) && self.inbound.purpose != Some(purpose) {
                 self.election.pledge = None;
@@ -256,7 +263,10 @@ impl Apus {
             return;
         }
         let since = *self.election.silent_since.get_or_insert(now);
-        if self.inbound.purpose.is_some() || self.election.pledge.is_some() || now < self.election.retry {
+        if self.inbound.purpose.is_some()
+            || self.election.pledge.is_some()
+            || now < self.election.retry.max(self.defers_until().unwrap_or_default())
+        {
             return;
         }
         match self.election.look.take() {
@@ -264,6 +274,11 @@ impl Apus {
             Some(look) if !look.is_whole() && now.since(look.begun) <= self.config.election_ns => self.election.look = Some(look),
             Some(look) => self.conclude_look(now, since, &look, fabric),
         }
+    }
+
+    /// Until when this process holds back for another one that is to lead: as long as that is not known to be dead: one whose heart stands still for a moment waits for a processor.
+    pub(super) fn defers_until(&self) -> Option<Time> {
+        self.election.deference.until(self.log.promised(), |node| self.peers.iter().any(|p| p.process.node == node && !p.watch.dead))
     }
 
     /// Reads what the others say of themselves.

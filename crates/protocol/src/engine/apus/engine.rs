@@ -145,7 +145,7 @@ impl Engine for Apus {
     }
 
     fn deadline(&self) -> Time {
-        let mut next = self.signs.next().min(self.election.deadline());
+        let mut next = self.signs.next().min(self.election.deadline(self.defers_until()));
         if let Some(reign) = &self.reign {
             if !reign.is_elected() {
                 next = next.min(reign.until);

@@ -1,9 +1,9 @@
 //! Leadership handed over to another replica: the leader takes nothing more, waits until its successor acknowledges everything and knows that it is committed, ends its reign so that
-//! nobody hears it any more, and has the successor stand at once. The others agree to it as to anybody.
+//! nobody hears it any more, and has the successor stand at once. The others hold back for it as long as it lives, and agree to it as to anybody.
 
 use martlet_fabric::{Fabric, NodeId};
 
-use super::layout::control;
+use super::layout::{control, next_view};
 use super::peers::tell;
 use super::{Apus, Ending};
 use crate::basics::{Mark, Time};
@@ -38,12 +38,17 @@ impl Apus {
         let level = committed == self.log.tail() && committed.index == reign.last() && follower.held() == Some(committed.index);
         if level && follower.has_heard_of(committed.index) {
             Mark::ApusHandsOver.reach();
-            let view = reign.view;
+            let Some(next) = next_view(reign.view, to.node.0) else {
+                // No number is left to lead under.
+                self.hand_over.end();
+                return;
+            };
             self.end_reign(Ending::HandedOver, fabric);
-            tell(fabric, successor, control::STAND, view + 1);
+            for peer in self.peers.iter().filter(|p| !p.watch.dead) {
+                tell(fabric, peer.id, control::STAND, next);
+            }
             self.nudges.at_once(successor);
-            // The successor has the others to itself.
-            self.election.yield_to_others(now.after(4 * self.config.election_ns));
+            self.election.deference.begin(next, to.node, now.after(self.config.silence_ns));
         }
     }
 }

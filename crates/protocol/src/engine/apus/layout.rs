@@ -123,7 +123,7 @@ pub mod control {
     pub const ACK_VIEW: usize = 15;
     /// The view id that we should know of, since the peer has promised it and we lead under an earlier one.
     pub const OUTDATED: usize = 16;
-    /// Stand for a view behind this one at once: the peer has led, and hands over to us.
+    /// The peer has led, and hands over: the view id that its successor is to propose. That one stands at once, and the others hold back for it.
     pub const STAND: usize = 17;
     /// Twice the number of the peer's latest learning request, plus one while it still has it.
     pub const TEACH: usize = 18;
@@ -154,6 +154,11 @@ const LEAP: u64 = 1 << 54;
 pub fn next_view(known: u64, node: u16) -> Option<u64> {
     let next = (((known >> PROPOSER_BITS) + 1) << PROPOSER_BITS) | u64::from(node);
     is_number(next).then_some(next)
+}
+
+/// The node that proposes under this view id.
+pub fn proposer(view: u64) -> u16 {
+    (view & ((1 << PROPOSER_BITS) - 1)) as u16
 }
 
 /// Whether another's view id can be one, where `known` is: it would be an end of all elections else, if it were believed. A process that knows none believes any but
@@ -257,7 +262,7 @@ mod tests {
     #[test]
     fn view_ids_of_two_nodes_are_never_the_same_and_end_before_numbers_do() {
         let view = next_view(0, 7).expect("the first");
-        assert_eq!(view, 1 << 16 | 7);
+        assert_eq!((view, proposer(view)), (1 << 16 | 7, 7));
         assert_eq!(next_view(view, 0), Some(2 << 16));
         assert!(next_view(view, 0) > Some(view) && next_view(view, 9) != next_view(view, 7));
         assert_eq!(next_view(MAX_NUMBER, 1), None, "there is no number behind the last");

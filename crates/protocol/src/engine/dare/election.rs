@@ -10,6 +10,7 @@ use super::leading::Reign;
 use super::peers::{at_control, control as lane_of, tell, word_from};
 use super::{Dare, Ending, Event};
 use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, is_number};
+use crate::replica::handover::Deference;
 
 /// How often the time that a candidate waits is doubled, at most.
 const MOST_DOUBLINGS: u32 = 6;
@@ -25,6 +26,8 @@ pub(super) struct Election {
     pub seen_term: u64,
     /// Since when it hears no leader.
     silent_since: Option<Time>,
+    /// For whom it holds back.
+    pub deference: Deference,
     /// Before that it does not look, nor stand.
     retry: Time,
     /// Attempts that have come to nothing since a leader was last heard.
@@ -37,17 +40,15 @@ pub(super) struct Election {
 
 impl Election {
     /// When there is something to do by itself.
-    pub fn deadline(&self) -> Time {
-        if self.silent_since.is_some() && self.look.is_none() { self.retry } else { Time(u64::MAX) }
-    }
-
-    /// Others are to stand before this server does, until then.
-    pub fn yield_to_others(&mut self, until: Time) {
-        self.retry = until;
+    /// `deference`: until when it holds back for another one.
+    pub fn deadline(&self, deference: Option<Time>) -> Time {
+        let waits = self.silent_since.is_some() && self.look.is_none();
+        if waits { deference.map_or(self.retry, |until| until.max(self.retry)) } else { Time(u64::MAX) }
     }
 
     /// A process was stalled, and has heard nothing for that long.
     pub fn discount(&mut self, gap_ns: u64, now: Time) {
+        self.deference.discount(gap_ns);
         self.silent_since = self.silent_since.map(|since| crate::replica::patience::discounted(since, gap_ns, now));
     }
 }
@@ -112,7 +113,13 @@ impl Dare {
                 continue;
             }
             outdated = outdated.max(Some(word(control::OUTDATED)).filter(|term| layout::is_plausible(*term, self.term)).unwrap_or(0));
-            stand |= word(control::STAND) > self.term && layout::is_plausible(word(control::STAND), self.term);
+            let named = word(control::STAND);
+            let successor = layout::choice_of(named).filter(|(term, _)| *term > self.term && layout::is_plausible(*term, self.term));
+            match successor {
+                Some((_, node)) if node == self.me.node => stand = true,
+                Some((term, node)) => self.election.deference.begin(term, node, now.after(self.config.silence_ns)),
+                None => {}
+            }
             if let Some(asked) = Request::read(&lane[control::REQUEST..control::REQUEST + control::REQUEST_WORDS], self.term)
                 && (asked.term > self.term || self.may_vote_again(asked.term, id))
                 && !is_removed
@@ -134,6 +141,7 @@ impl Dare {
         }
         if let Some((term, id, ask)) = leader.filter(|_| !reigns) {
             (self.election.failures, self.election.silent_since, self.election.look) = (0, None, None);
+            self.election.deference.end();
             let news = self.peer(id).is_some_and(|peer| ask > peer.granted);
             let purpose = Purpose::Support { peer: id, grant: ask };
             if layout::term_of(ask) == term && news && self.access.purpose != Some(purpose) {
@@ -230,7 +238,7 @@ impl Dare {
         self.election.decisions += 1;
         let number = self.election.decisions;
         let chosen = self.peer(choice).map_or(self.me, |peer| peer.process);
-        let word = layout::vote_of(term) | u64::from(chosen.node.0).wrapping_add(1) & 0xffff;
+        let word = layout::choice(term, chosen.node);
         let group = self.log.group().filter(|_| choice == PeerId::SELF);
         for peer in self.peers.iter().filter(|p| !p.watch.dead && group.is_none_or(|group| group.contains(p.process))) {
             fabric.write(at_control(peer.id, control::PRIVATE), &word.to_le_bytes(), Op::Private.token(number, peer.id));
@@ -301,7 +309,10 @@ impl Dare {
             return;
         }
         let since = *self.election.silent_since.get_or_insert(now);
-        if self.access.purpose.is_some() || self.election.deciding.is_some() || now < self.election.retry {
+        if self.access.purpose.is_some()
+            || self.election.deciding.is_some()
+            || now < self.election.retry.max(self.defers_until().unwrap_or_default())
+        {
             return;
         }
         match self.election.look.take() {
@@ -309,6 +320,11 @@ impl Dare {
             Some(look) if look.left > 0 && now.since(look.begun) <= self.config.election_ns => self.election.look = Some(look),
             Some(look) => self.conclude_look(now, since, &look, fabric),
         }
+    }
+
+    /// Until when this process holds back for another one that is to lead: as long as that is not known to be dead: one whose heart stands still for a moment waits for a processor.
+    pub(super) fn defers_until(&self) -> Option<Time> {
+        self.election.deference.until(self.term, |node| self.peers.iter().any(|p| p.process.node == node && !p.watch.dead))
     }
 
     /// Reads what the others say of themselves.

@@ -142,7 +142,7 @@ impl Engine for Dare {
     }
 
     fn deadline(&self) -> Time {
-        let mut next = self.signs.next().min(self.election.deadline());
+        let mut next = self.signs.next().min(self.election.deadline(self.defers_until()));
         if let Some(reign) = self.reign.as_ref().filter(|reign| !reign.is_elected()) {
             next = next.min(reign.until);
         }

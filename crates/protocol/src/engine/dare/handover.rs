@@ -1,9 +1,9 @@
 //! Leadership handed over to another server: the leader takes nothing more, waits until its successor has everything and knows that it is committed, ends its reign so that
-//! nobody hears it any more, and has the successor stand at once. The others vote for it as for anybody.
+//! nobody hears it any more, and has the successor stand at once. The others hold back for it as long as it lives, and vote for it as for anybody.
 
 use martlet_fabric::{Fabric, NodeId};
 
-use super::layout::control;
+use super::layout::{self, control};
 use super::peers::tell;
 use super::{Dare, Ending};
 use crate::basics::{Mark, Time};
@@ -40,10 +40,11 @@ impl Dare {
             Mark::DareHandsOver.reach();
             let term = reign.term;
             self.end_reign(Ending::HandedOver, fabric);
-            tell(fabric, successor, control::STAND, term + 1);
+            for peer in self.peers.iter().filter(|p| !p.watch.dead) {
+                tell(fabric, peer.id, control::STAND, layout::choice(term + 1, to.node));
+            }
             self.nudges.at_once(successor);
-            // The successor has the others to itself.
-            self.election.yield_to_others(now.after(4 * self.config.election_ns));
+            self.election.deference.begin(term + 1, to.node, now.after(self.config.silence_ns));
         }
     }
 }

@@ -17,7 +17,7 @@
 //! The payload of each record is a [header](record) and a body. The header's number is the term in which it was made, of parts of the state that of the entry before them;
 //! beside stands, in a log, the term of the entry before it, and on the way to a learner what is known to be committed.
 
-use martlet_fabric::{RegionName, RegionSpec, ring};
+use martlet_fabric::{NodeId, RegionName, RegionSpec, ring};
 
 use crate::basics::layout::{LOG_LANE, MAX_MEMBERS};
 use crate::basics::sealed::{self, Sealed};
@@ -128,7 +128,8 @@ pub mod control {
     pub const SERVES_FROM: usize = 15;
     /// The number of the wish *of ours* that the peer serves.
     pub const SERVES: usize = 16;
-    /// Stand for the term above this one at once: the peer has led, and hands over to us.
+    /// The peer has led, and hands over: 2^16 times the next term, plus one more than the node that is to lead then. That one stands at once, and the others hold
+    /// back for it.
     pub const STAND: usize = 17;
     /// The lane's bytes.
     pub const BYTES: usize = 192;
@@ -156,6 +157,17 @@ pub const GRANT_BITS: u32 = 16;
 /// The first grant of a term: a vote.
 pub const fn vote_of(term: u64) -> u64 {
     term << GRANT_BITS
+}
+
+/// A term, and the node that a server chooses to lead in it.
+pub fn choice(term: u64, node: NodeId) -> u64 {
+    vote_of(term) | u64::from(node.0.wrapping_add(1))
+}
+
+/// The term and the node of a [`choice`]; `None`: none was made.
+pub fn choice_of(word: u64) -> Option<(u64, NodeId)> {
+    let node = (word & 0xffff).checked_sub(1)?;
+    Some((word >> GRANT_BITS, NodeId(node as u16)))
 }
 
 /// The term of a grant.
@@ -465,5 +477,6 @@ mod tests {
         assert!(is_plausible(1 << 44, 0) && !is_plausible(1 << 46, 0), "who knows no term believes whom it joins, up to the last one");
         assert!(is_plausible(LEAP + 5, 5) && !is_plausible(LEAP + 6, 5));
         assert!(is_number(vote_of(MAX_TERM) + 1));
+        assert_eq!((choice_of(choice(7, NodeId(3))), choice_of(0)), (Some((7, NodeId(3))), None));
     }
 }

@@ -238,6 +238,29 @@ fn a_hand_over_takes_no_timeout_and_loses_nothing() {
 }
 
 #[test]
+fn the_others_hold_back_for_a_successor_that_lives_and_is_held_up() {
+    let mut c = Cluster::new(3);
+    let leader = c.until_led();
+    c.write(leader);
+    let to = (0..3).rev().find(|n| *n != leader).expect("there are others");
+    c.nodes[leader].engine.hand_over(Some(id(to).node)).expect("it holds the state");
+    c.until("it is told", |c| !c.leads(leader));
+    c.world.pause(to);
+    let silence_ns = c.nodes[leader].engine.config.silence_ns;
+    c.run(silence_ns / 2);
+    assert!((0..3).all(|n| !c.leads(n)), "nobody overtakes it");
+    c.world.resume(to);
+    c.until("it leads", |c| c.leads(to));
+
+    // One that dies is not waited for.
+    let last = (0..3).find(|n| *n != to).expect("there are others");
+    c.until("it can succeed", |c| c.nodes[to].engine.hand_over(Some(id(last).node)).is_ok());
+    c.until("it is told", |c| !c.leads(to));
+    c.kill(last);
+    c.until("another one leads", |c| (0..3).any(|n| n != last && c.leads(n)));
+}
+
+#[test]
 fn apus_5_2_a_newcomer_is_taken_in_once_it_holds_the_state_and_a_dead_one_goes() {
     let mut c = Cluster::new(3);
     let leader = c.until_led();

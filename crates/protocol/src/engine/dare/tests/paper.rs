@@ -226,6 +226,29 @@ fn a_leader_hands_over_and_its_successor_leads_at_once() {
 }
 
 #[test]
+fn the_others_hold_back_for_a_successor_that_lives_and_is_held_up() {
+    let (mut cluster, leader) = led(3);
+    cluster.write(leader);
+    let [_, to] = others(leader);
+    cluster.until("it can succeed", |c| c.nodes[leader].engine.hand_over(Some(id(to).node)).is_ok());
+    cluster.until("it is told", |c| !c.leads(leader));
+    cluster.world.pause(to);
+    let silence_ns = cluster.nodes[leader].engine.config.silence_ns;
+    cluster.run(silence_ns / 2);
+    assert!((0..3).all(|n| !cluster.leads(n)), "nobody overtakes it");
+    cluster.world.resume(to);
+    cluster.until("it leads", |c| c.leads(to));
+    assert_eq!(cluster.nodes[to].engine.term(), 2, "nobody else has stood");
+
+    // One that dies is not waited for.
+    let last = others(to)[0];
+    cluster.until("it can succeed", |c| c.nodes[to].engine.hand_over(Some(id(last).node)).is_ok());
+    cluster.until("it is told", |c| !c.leads(to));
+    cluster.kill(last);
+    cluster.until("another one leads", |c| (0..3).any(|n| n != last && c.leads(n)));
+}
+
+#[test]
 fn each_of_many_leaders_in_turn_keeps_what_was_acknowledged() {
     let mut cluster = Cluster::new(7);
     for _ in 0..3 {
