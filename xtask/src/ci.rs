@@ -55,7 +55,7 @@ const PROBED: &str = "--features=canaries,marks";
 /// Tests with probes. Optimised, and tests so that panics are caught. The engines are named whether or not their tests are wanted: so all is built once for all.
 fn probed<'a>(root: &Path, tests: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = cargo(root);
-    command.args(["test", "--profile", "sim", "--package", "martlet-sim", "--package", "martlet-protocol"]);
+    command.args(["test", "--profile", "probed", "--package", "martlet-sim", "--package", "martlet-protocol"]);
     command.arg("--features=martlet-sim/canaries,martlet-sim/marks,martlet-protocol/canaries");
     for test in tests {
         command.args(["--test", test]);
@@ -215,10 +215,10 @@ pub fn finish(command: &mut Command) -> Outcome {
     }
 }
 
-/// Every fuzz target for a third of a minute. Always from the same beginning: whether a change lands is not to hang on chance. `cargo xtask fuzz` looks elsewhere each
+/// Every fuzz target for ten seconds. Always from the same beginning: whether a change lands is not to hang on chance. `cargo xtask fuzz` looks elsewhere each
 /// time.
 fn fuzz(root: &Path) -> Outcome {
-    match crate::fuzz::run(root, &crate::fuzz::Wanted { target: None, seconds: 20, seed: Some(1) }) {
+    match crate::fuzz::run(root, &crate::fuzz::Wanted { target: None, seconds: 10, seed: Some(1) }) {
         Ok(None) => Outcome::Passed,
         Ok(Some(complaint)) => Outcome::Partly(complaint),
         Err(why) => Outcome::Failed(why),
