@@ -107,7 +107,7 @@ pub fn run(root: &Path) -> ExitCode {
         Some(advisories) => advisories.finish(),
         None => Outcome::Skipped("cargo-deny could not be run, see above".into()),
     };
-    let steps: [(&str, Step); 13] = [
+    let steps: [(&str, Step); 14] = [
         ("format", &|root| finish(cargo(root).args(["fmt", "--all", "--check"]))),
         ("tidy", &|root| match crate::tidy::run(root) {
             code if code == ExitCode::SUCCESS => Outcome::Passed,
@@ -125,6 +125,8 @@ pub fn run(root: &Path) -> ExitCode {
         ("docs", &|root| finish(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))),
         ("deny", &deny),
         ("tests", &tests),
+        // Before others build beside.
+        ("package", &|root| crate::deb::run(root, crate::deb::Programs::Debug)),
         ("upgrade", &|root| crate::upgrade::run(root, None)),
         ("fuzz", &fuzz),
         ("rdma", &crate::vm::check::run),

@@ -1,13 +1,12 @@
-//! Licences, duplicate versions, sources and advisories of all dependencies, by cargo-deny; which is built once, into the target directory, where it
-//! is not installed.
+//! Licences, duplicate versions, sources and advisories of all dependencies, by cargo-deny.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::ci::{Outcome, cargo, finish, target_directory};
+use crate::ci::{Outcome, finish};
+use crate::tools::Tool;
 
-/// The version that is built where none is installed.
-const VERSION: &str = "0.20.2";
+const DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 /// What can be checked without a network.
 const OFFLINE: [&str; 3] = ["bans", "licenses", "sources"];
 /// What cargo-deny says when it cannot reach the database of advisories, which is a repository on GitHub.
@@ -18,7 +17,7 @@ pub struct Advisories(Child);
 
 /// Checks what can be checked without a network, and begins to check the advisories.
 pub fn check(root: &Path) -> (Outcome, Option<Advisories>) {
-    let deny = match tool(root) {
+    let deny = match DENY.find(root) {
         Ok(deny) => deny,
         Err(why) => return (Outcome::Skipped(format!("{why}; licences were checked by tidy")), None),
     };
@@ -47,33 +46,5 @@ impl Advisories {
         }
         eprint!("{said}");
         Outcome::Failed("an advisory concerns a dependency; see above".into())
-    }
-}
-
-/// The program, installed by whoever owns this machine or built by an earlier run, or built now.
-fn tool(root: &Path) -> Result<PathBuf, String> {
-    let works = |path: &Path| Command::new(path).arg("--version").output().is_ok_and(|output| output.status.success());
-    let installed = PathBuf::from("cargo-deny");
-    if works(&installed) {
-        return Ok(installed);
-    }
-    let tools = target_directory(root).join("tools");
-    let own = tools.join("bin/cargo-deny");
-    if works(&own) {
-        return Ok(own);
-    }
-    println!("   cargo-deny is not installed: building version {VERSION} into {}, once (some minutes)", tools.display());
-    let build = tools.join("build");
-    let mut command = cargo(root);
-    command.args(["install", "cargo-deny", "--locked", "--quiet", "--version", VERSION, "--debug", "--root"]).arg(&tools);
-    // It runs for a second or two: to optimise it takes three times as long as to build it without.
-    let outcome = finish(command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_TARGET_DIR", &build));
-    // Of what was built only the program is of use.
-    let _ = std::fs::remove_dir_all(&build);
-    match outcome {
-        Outcome::Passed => Ok(own),
-        Outcome::Failed(why) | Outcome::Skipped(why) | Outcome::Partly(why) => {
-            Err(format!("cargo-deny is not installed and could not be built (`cargo install cargo-deny --locked`: {why})"))
-        }
     }
 }

@@ -4,6 +4,7 @@
 
 mod beside;
 mod ci;
+mod deb;
 mod deny;
 mod failed;
 mod fuzz;
@@ -11,6 +12,7 @@ mod header;
 mod miri;
 mod net;
 mod tidy;
+mod tools;
 mod upgrade;
 mod vm;
 
@@ -22,7 +24,7 @@ Usage: cargo xtask <COMMAND>
 
 Commands:
   ci             Everything that has to hold before a change lands: format, tidiness, header, lints, docs, dependencies, loom, fuzzing,
-                 canaries, coverage, tests, the upgrade from the last release, RDMA, Miri
+                 canaries, coverage, tests, the Debian package, the upgrade from the last release, RDMA, Miri
   tidy           Dependency direction, purity of `protocol`, unsafe code, leftovers, file sizes, licences, encodings that changed without their version,
                  engines and fabrics that too many files name
   encodings --record
@@ -42,6 +44,8 @@ Commands:
   rdma           The tests that need RDMA devices, in that machine, on a good link and on bad ones
   upgrade [FROM] Clusters that are upgraded to this build from the last release, which is built from its tag; or from another revision, or the
                  `martlet` command at a path
+  deb [--profile NAME]
+                 The Debian package, built for release or with that profile; and installed, used and removed in a fresh root, where that can be made
   loom           The memory orders of shared memory, in every execution that the memory model allows
 ";
 
@@ -93,6 +97,14 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Some("deb") => {
+            rest = args.collect();
+            tell(match &rest.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+                [] => deb::run(&root, deb::Programs::Build("release")),
+                ["--profile", profile] => deb::run(&root, deb::Programs::Build(profile)),
+                other => ci::Outcome::Failed(format!("`deb {}`: allowed is `--profile NAME`", other.join(" "))),
+            })
+        }
         Some("upgrade") => tell(upgrade::run(&root, args.next().as_deref())),
         Some("loom") => tell(ci::one_by_one(Ok(ci::loom(&root).into()))),
         Some("help" | "--help" | "-h") => {

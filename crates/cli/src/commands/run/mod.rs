@@ -1,6 +1,7 @@
 //! `martlet run`
 
 mod host;
+mod library;
 mod program;
 mod redis;
 mod replicas;
@@ -9,7 +10,7 @@ mod service;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use rustix::time::Timespec;
 use serde_json::json;
 
+use self::library::Library;
 use self::replicas::{Line, Replicas, Said};
 
 /// How often what needs no message is looked at.
@@ -35,8 +37,6 @@ const END_PATIENCE: Duration = Duration::from_millis(500);
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 /// How long the service may be without a leader before it is given up.
 const LEADERLESS: Duration = Duration::from_secs(30);
-/// The library that is loaded into the server.
-const LIBRARY: &str = "libmartlet_preload.so";
 
 /// Run an unmodified server in three replicas on this host: its clients' connections outlive kill -9.
 ///
@@ -49,7 +49,7 @@ const LIBRARY: &str = "libmartlet_preload.so";
 /// Example: martlet run -- redis-server --port 6379
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The library to load into the server; without it, the one beside this program, or in ../lib.
+    /// The library to load into the server; without it, what this program carries, or the one beside it or in ../lib.
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
     /// A directory by which `martlet status --dir` and `martlet top --dir` show the replicas, made for as long as the server runs.
@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let [name, rest @ ..] = &arguments.server[..] else { return Err(Fail::usage("which server?")) };
     let path = program::find(name)?;
     program::check(&path)?;
-    let library = library(arguments.preload.as_deref())?;
+    let library = Library::find(arguments.preload.as_deref())?;
     let profile = program::profile(&path);
     if profile.is_none() && !arguments.untried {
         let path = path.display();
@@ -93,7 +93,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let _shown = arguments.dir.as_deref().map(|path| service::Shown::write(path, &config, &arguments.server.join(" "))).transpose()?;
     command.env("MARTLET_RUN_CLUSTER", config.to_toml());
     // What a terminal sends to a group of processes is this one's to pass on.
-    command.env("MARTLET_RUN", &supervisor.name).env("LD_PRELOAD", &library).process_group(0);
+    command.env("MARTLET_RUN", &supervisor.name).env("LD_PRELOAD", library.path()).process_group(0);
     if format == Format::Json {
         command.stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned().context("cannot pass standard error on")?));
     }
@@ -105,24 +105,6 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let ended = supervisor.supervise(&interrupt);
     supervisor.end_all();
     ended
-}
-
-/// The library's file.
-fn library(given: Option<&Path>) -> Outcome<PathBuf> {
-    let beside = || -> io::Result<Vec<PathBuf>> {
-        let own = std::env::current_exe()?;
-        let directory = own.parent().unwrap_or(Path::new("/"));
-        Ok(vec![directory.join(LIBRARY), directory.join("../lib").join(LIBRARY), directory.join("../lib/martlet").join(LIBRARY)])
-    };
-    let places = match given {
-        Some(file) => vec![file.to_owned()],
-        None => beside().context("cannot tell where this program is")?,
-    };
-    let found = places.iter().find_map(|place| place.canonicalize().ok());
-    found.ok_or_else(|| {
-        let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
-        Fail::absent(format_args!("{LIBRARY} is not there: looked at {}; --preload names it", places.join(", ")))
-    })
 }
 
 /// Starts, watches, replaces and ends the replicas. It is not in the way of requests.
