@@ -90,6 +90,8 @@ pub fn bear() {
             return;
         }
     }
+    // Until it leads, as at the others.
+    show_output(false);
 }
 
 /// Forks a replica that is this node. Returns whether this process is the new one.
