@@ -43,28 +43,45 @@ struct Cells {
     piped: AtomicU64,
 }
 
-/// Where a replica notes a fault of its server.
+/// A read from a connection.
 #[derive(Debug)]
 #[repr(C, align(32))]
-pub struct FaultWords {
-    /// The round; 0: there was none. Written last.
+pub struct ReadWords {
+    /// The round; 0: there is none. Written last.
     round: AtomicU64,
     connection: AtomicU64,
     read: AtomicU64,
 }
 
-impl FaultWords {
-    /// Notes a fault. It may be called while a signal is handled.
+impl ReadWords {
+    /// Notes it. It may be called while a signal is handled.
     pub fn note(&self, fault: Void) {
         self.connection.store(fault.connection, Ordering::Relaxed);
         self.read.store(fault.read, Ordering::Relaxed);
         self.round.store(fault.round, Ordering::Release);
     }
 
+    /// There is none any more.
+    pub fn clear(&self) {
+        self.round.store(0, Ordering::Release);
+    }
+
     fn noted(&self) -> Option<Void> {
         let round = self.round.load(Ordering::Acquire);
         (round != 0).then(|| Void { round, connection: self.connection.load(Ordering::Relaxed), read: self.read.load(Ordering::Relaxed) })
     }
+}
+
+/// What is known of the server of a replica that executes what nobody has executed before.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct UnderWay {
+    /// The read that a fault is laid to.
+    pub fault: ReadWords,
+    /// The last read of the round that is executed, if the server has written to no connection since.
+    pub read: ReadWords,
+    /// When the server was given that round, on the monotonic clock.
+    pub since_ns: AtomicU64,
 }
 
 /// Reads that are answered with the end of their connections, which are remembered: each costs a replica, so that no follower is so many behind.
@@ -88,11 +105,11 @@ struct Words {
     open: AtomicU64,
     /// The last round that a leader's server has come back from.
     survived: AtomicU64,
-    /// Faults, by node.
-    faults: [FaultWords; NODES],
+    /// What servers are at, by node.
+    under_way: [UnderWay; NODES],
     /// Reads that nobody is given, the last ones: the number of them so far, and each in its place.
     void_count: AtomicU64,
-    voids: [FaultWords; VOIDS],
+    voids: [ReadWords; VOIDS],
     lines: [Cells; SLOTS],
     /// How the server's children have ended, by their process's number: that, and behind it 256 and the exit code.
     ends: [AtomicU64; ENDS],
@@ -282,16 +299,24 @@ impl Board {
         self.words.survived.load(Ordering::Acquire)
     }
 
-    /// Where the replica of this node notes a fault, cleared of those of earlier ones.
-    pub fn fault_words(&self, node: u16) -> &'static FaultWords {
-        let words = &self.words.faults[usize::from(node)];
-        words.round.store(0, Ordering::Release);
+    /// Where the replica of this node notes what its server is at, cleared of what earlier ones have noted.
+    pub fn under_way(&self, node: u16) -> &'static UnderWay {
+        let words = &self.words.under_way[usize::from(node)];
+        words.fault.clear();
+        words.read.clear();
         words
     }
 
-    /// What a dead replica has noted.
+    /// The fault that a dead replica has noted.
     pub fn fault(&self, node: u16) -> Option<Void> {
-        self.words.faults[usize::from(node)].noted()
+        self.words.under_way[usize::from(node)].fault.noted()
+    }
+
+    /// The read from which a dead replica's server had not come back, if it was given the round so long before `now_ns`.
+    pub fn hung(&self, node: u16, now_ns: u64, longer_than_ns: u64) -> Option<Void> {
+        let UnderWay { read, since_ns, .. } = &self.words.under_way[usize::from(node)];
+        let is_long = now_ns.saturating_sub(since_ns.load(Ordering::Relaxed)) > longer_than_ns;
+        read.noted().filter(|_| is_long)
     }
 
     /// Nobody is given this read from here on. For who succeeds, when all leaders before it are dead.
@@ -304,7 +329,7 @@ impl Board {
     /// The reads of a round that nobody is given. For a round that a leader has survived, and for who succeeds.
     pub fn voids(&self, round: u64) -> Vec<Void> {
         let count = (self.words.void_count.load(Ordering::Acquire) as usize).min(VOIDS);
-        self.words.voids[..count].iter().filter_map(FaultWords::noted).filter(|void| void.round == round).collect()
+        self.words.voids[..count].iter().filter_map(ReadWords::noted).filter(|void| void.round == round).collect()
     }
 
     /// Where the next answer of the system will stand.
@@ -520,7 +545,7 @@ mod tests {
         let board = Board::create().expect("memory");
         let void = |round, connection| Void { round, connection, read: 2 };
         assert_eq!((board.fault(3), board.voids(5), board.survived()), (None, vec![], 0));
-        board.fault_words(3).note(void(5, 7));
+        board.under_way(3).fault.note(void(5, 7));
         assert_eq!((board.fault(3), board.fault(4)), (Some(void(5, 7)), None));
         for round in 0..VOIDS as u64 {
             board.avoid(void(5 + round, 7));
@@ -530,8 +555,21 @@ mod tests {
         assert_eq!(board.voids(5), [], "long ago");
         board.survive(5);
         assert_eq!(board.survived(), 5);
-        board.fault_words(3);
+        board.under_way(3);
         assert_eq!(board.fault(3), None, "another replica's");
+    }
+
+    #[test]
+    fn a_read_from_which_a_server_does_not_come_back_is_known_when_that_is_long() {
+        let board = Board::create().expect("memory");
+        let void = Void { round: 5, connection: 7, read: 2 };
+        let words = board.under_way(3);
+        words.since_ns.store(1_000, Ordering::Relaxed);
+        assert_eq!(board.hung(3, 9_000, 2_000), None, "it has read nothing");
+        words.read.note(void);
+        assert_eq!((board.hung(3, 3_000, 2_000), board.hung(3, 3_001, 2_000)), (None, Some(void)));
+        words.read.clear();
+        assert_eq!(board.hung(3, 9_000, 2_000), None, "it has come back");
     }
 
     #[test]

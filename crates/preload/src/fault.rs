@@ -1,4 +1,4 @@
-//! A request that crashes the server: it is noted by the one that it kills, and executed by no other.
+//! A request that crashes the server, or from which it does not come back: it is noted by the one that it takes, and executed by no other.
 //!
 //! A server executes a request when it has read it. So a crash is laid to the server's last read from a connection, if it has written to none since: that read returns the
 //! end of the connection at every other replica. Nothing that the crashed server had executed after that read has had an answer. What a server executed before, of the same
@@ -6,12 +6,15 @@
 //!
 //! Only a fault of the server's own counts: one that the processor found, or that the server signalled to itself, as `abort` does. A process that is killed from outside, with
 //! whatever signal, has been given nothing that is bad for others.
+//!
+//! A server that stays in one round until its replica is taken for dead is treated alike. Its successor finds it alive then, and not stopped; and long in that round.
 
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use crate::board::FaultWords;
+use crate::board::UnderWay;
+use crate::clock;
 use crate::main_thread::in_server;
 use crate::sys::{self, Real};
 
@@ -28,8 +31,8 @@ static ROUND: AtomicU64 = AtomicU64::new(0);
 static READS: AtomicU64 = AtomicU64::new(0);
 /// The connection of the last one; 0 where it has written to a connection since.
 static CONNECTION: AtomicU64 = AtomicU64::new(0);
-/// Where a fault is noted, of the one that executes what nobody has executed before; null at those that only follow.
-static NOTED_AT: AtomicPtr<FaultWords> = AtomicPtr::new(std::ptr::null_mut());
+/// Where that and faults are noted for others, of the one that executes what nobody has executed before; null at those that only follow.
+static NOTED_AT: AtomicPtr<UnderWay> = AtomicPtr::new(std::ptr::null_mut());
 
 /// A read that is answered with the end of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +50,17 @@ pub fn begin(round: u64) {
     READS.store(0, Ordering::Relaxed);
     CONNECTION.store(0, Ordering::Relaxed);
     ROUND.store(round, Ordering::Relaxed);
+    if let Some(words) = noted_at() {
+        words.since_ns.store(clock::real().monotonic_ns, Ordering::Relaxed);
+    }
 }
 
 /// It has come back from it.
 pub fn end() {
     ROUND.store(0, Ordering::Relaxed);
+    if let Some(words) = noted_at() {
+        words.read.clear();
+    }
 }
 
 /// It reads from a connection. Returns which read that is.
@@ -59,16 +68,28 @@ pub fn reads(connection: u64) -> Void {
     let read = READS.load(Ordering::Relaxed) + 1;
     READS.store(read, Ordering::Relaxed);
     CONNECTION.store(connection, Ordering::Relaxed);
-    Void { round: ROUND.load(Ordering::Relaxed), connection, read }
+    let read = Void { round: ROUND.load(Ordering::Relaxed), connection, read };
+    if let Some(words) = noted_at() {
+        words.read.note(read);
+    }
+    read
 }
 
 /// It writes to a connection.
 pub fn writes() {
     CONNECTION.store(0, Ordering::Relaxed);
+    if let Some(words) = noted_at() {
+        words.read.clear();
+    }
 }
 
-/// Faults are noted there from here on; `None`: nowhere.
-pub fn note_at(words: Option<&'static FaultWords>) {
+fn noted_at() -> Option<&'static UnderWay> {
+    // SAFETY: null, or of the board, which is never taken down.
+    unsafe { NOTED_AT.load(Ordering::Acquire).as_ref() }
+}
+
+/// All that is noted there from here on; `None`: nowhere.
+pub fn note_at(words: Option<&'static UnderWay>) {
     NOTED_AT.store(words.map_or(std::ptr::null_mut(), |words| std::ptr::from_ref(words).cast_mut()), Ordering::Release);
 }
 
@@ -148,12 +169,13 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     // SAFETY: the kernel gives a valid info.
     let own = unsafe { (*info).si_code > 0 || i64::from((*info).si_pid()) == libc::syscall(libc::SYS_getpid) };
     let (round, connection) = (ROUND.load(Ordering::Relaxed), CONNECTION.load(Ordering::Relaxed));
-    if own && in_server() && round != 0 && connection != 0 {
-        let words = NOTED_AT.load(Ordering::Acquire);
-        if !words.is_null() {
-            // SAFETY: it is of the board, which is never taken down.
-            unsafe { &*words }.note(Void { round, connection, read: READS.load(Ordering::Relaxed) });
-        }
+    if own
+        && in_server()
+        && round != 0
+        && connection != 0
+        && let Some(words) = noted_at()
+    {
+        words.fault.note(Void { round, connection, read: READS.load(Ordering::Relaxed) });
     }
     // What a server does at its end is its own: nobody is told of it, and nobody repeats it.
     crate::main_thread::release();

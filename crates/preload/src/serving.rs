@@ -26,7 +26,9 @@ impl Replica {
         if is_void {
             if matches!(self.role, Role::Succeeds(_)) {
                 let name = connection.stream.connection;
-                complain(&format!("connection {name} ends: what it sent last has crashed the server, and is executed by nobody else"));
+                complain(&format!(
+                    "connection {name} ends: what it sent last has crashed the server, or was never done, and is executed by nobody else"
+                ));
             }
             connection.stream.avoid();
         }

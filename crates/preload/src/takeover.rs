@@ -7,36 +7,45 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use crate::board::{Holder, Line};
 use crate::entry::received;
 use crate::keeper::{self, Left};
-use crate::process::make_sure_of_death;
+use crate::process::{Found, make_sure_of_death};
 use crate::replica::{Lead, Replica, Role};
 use crate::socket::{self, Counts, Pipe};
 use crate::stream::Seal;
 use crate::sys::{complain, die, move_to};
 use crate::table::{Connection, Table};
-use crate::{fault, files};
+use crate::{clock, fault, files};
+
+/// How long a leader that is taken for dead must have been at one round for this to be laid to what it had read, in nanoseconds: less than it takes to be taken for dead, and more
+/// than servers need for nearly everything.
+const HANG_NS: u64 = 2_000_000_000;
 
 impl Replica {
     /// This replica is the leader from here on, and executes what is committed, and what those before it may not have survived: they are dead when this returns. What one of
-    /// them died of is executed by nobody any more.
+    /// them died of, or did not come back from, is executed by nobody any more.
     ///
     /// Should it die on the way, the next one finds the sockets with the keepers of those that held them before, and with this one's.
     pub fn succeed(&mut self) {
         let before: Vec<Holder> = self.board.holders().into_iter().filter(|holder| *holder != self.own).collect();
+        let mut faults = Vec::new();
         for holder in &before {
             // One that is only taken for dead would go on writing to its clients.
-            if let Err(error) = make_sure_of_death(*holder) {
-                die(&format!("it cannot take over from process {}: {error}", holder.pid));
+            let found = make_sure_of_death(*holder)
+                .unwrap_or_else(|error| die(&format!("it cannot take over from process {}: {error}", holder.pid)));
+            faults.extend(self.board.fault(holder.node));
+            // It has stayed in that round until it was given up: so would this one.
+            if found == Found::AtWork {
+                faults.extend(self.board.hung(holder.node, clock::real().monotonic_ns, HANG_NS));
             }
         }
         self.board.hold(self.own);
         keeper::HOLDS.store(true, std::sync::atomic::Ordering::Relaxed);
-        for fault in before.iter().filter_map(|holder| self.board.fault(holder.node)) {
+        for fault in faults {
             let is_known = self.board.voids(fault.round).contains(&fault);
             if fault.round > self.board.survived() && !is_known {
                 self.board.avoid(fault);
             }
         }
-        fault::note_at(Some(self.board.fault_words(self.node)));
+        fault::note_at(Some(self.board.under_way(self.node)));
         files::open_all();
         self.role = Role::Succeeds(before);
     }

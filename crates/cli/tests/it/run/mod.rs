@@ -436,6 +436,25 @@ fn a_request_that_crashes_the_server_costs_one_replica_and_is_not_executed_again
 }
 
 #[test]
+fn a_request_that_never_ends_costs_one_replica_and_is_not_executed_again() {
+    let Some(mut service) = Service::start() else { return };
+    let (mut client, mut poison) = (service.connect(), service.connect());
+    assert_eq!(client.ask("INCR shared"), ":1\r\n");
+    poison.call(&["SET", "poisoned", "0"]);
+    poison.send_words(&["EVAL", "redis.call('incr', 'poisoned') while true do end", "0"]);
+    // The replica that executes it is given up, and so is a connection that nobody can answer.
+    let mut rest = Vec::new();
+    let _ = poison.0.read_to_end(&mut rest);
+    assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
+    assert_eq!(client.ask("INCR shared"), ":2\r\n", "the other one goes on, on its connection");
+    assert_eq!(client.call(&["GET", "poisoned"]), "0", "nothing of it is executed");
+    service.await_leader();
+    service.await_replicas();
+    assert_eq!(service.replicas.len(), 4, "it has cost one replica");
+    service.stop();
+}
+
+#[test]
 fn a_request_for_another_address_is_refused_and_the_service_goes_on() {
     let Some(mut service) = Service::start() else { return };
     let other = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
