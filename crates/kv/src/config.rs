@@ -19,6 +19,8 @@ pub struct KvConfig {
     pub unix_socket: Option<PathBuf>,
     /// The password that Redis clients must give, if any.
     pub password: Option<String>,
+    /// Whether replies that say something of keys wait for a majority where a Redis client has not said what it wants.
+    pub reads_by_quorum: bool,
     /// Whether redirections are those of Redis Cluster, `-MOVED`, with this cluster as the one shard of all slots.
     pub cluster_mode: bool,
     /// Above so many bytes of state, commands that add to it are refused; 0: no limit.
@@ -54,6 +56,7 @@ impl Default for KvConfig {
             listen: None,
             unix_socket: None,
             password: None,
+            reads_by_quorum: false,
             cluster_mode: false,
             max_memory_bytes: 0,
             max_clients: 10_000,

@@ -107,6 +107,7 @@ fn store(settings: &Settings) -> KvConfig {
         listen: settings.redis_listen(),
         unix_socket: redis.unix_socket.clone(),
         password: redis.requirepass.as_ref().map(|secret| secret.0.clone()),
+        reads_by_quorum: settings.reads_by_quorum(),
         cluster_mode: redis.cluster,
         max_memory_bytes: usize::try_from(redis.maxmemory.0).unwrap_or(usize::MAX),
         max_clients: redis.maxclients as usize,

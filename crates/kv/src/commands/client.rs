@@ -105,8 +105,8 @@ pub struct Client {
     pub reply_mode: ReplyMode,
     /// READONLY: it does not mind what a backup answers.
     pub readonly: bool,
-    /// READ QUORUM: replies that say something of keys wait for a majority, whatever the lease says.
-    pub reads_by_quorum: bool,
+    /// Whether replies that say something of keys wait for a majority, whatever the lease says: what it wants by READ QUORUM or READ LEASE, if it has said so.
+    pub wants_quorum: Option<bool>,
     /// CLIENT NO-EVICT. Nothing is ever evicted; kept to be shown.
     pub no_evict: bool,
     /// CLIENT SETINFO LIB-NAME.
@@ -136,6 +136,11 @@ pub struct Client {
 }
 
 impl Client {
+    /// Whether what it is told of keys waits for a majority, on a node with this `default`. A client that does not mind what a backup answers does not get the default.
+    pub fn reads_by_quorum(&self, default: bool) -> bool {
+        self.wants_quorum.unwrap_or(default && !self.readonly)
+    }
+
     /// A client that has just come.
     pub fn new(address: String, local_address: String, authenticated: bool, now_ms: u64) -> Client {
         Client {
@@ -150,7 +155,7 @@ impl Client {
             watch_broken: false,
             reply_mode: ReplyMode::On,
             readonly: false,
-            reads_by_quorum: false,
+            wants_quorum: None,
             no_evict: false,
             library: String::new(),
             library_version: String::new(),

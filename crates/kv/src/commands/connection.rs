@@ -46,7 +46,7 @@ pub(super) fn reset(ctx: &mut Ctx<'_>, _: Args<'_>, reply: &mut Reply<'_>) {
     }
     client.no_evict = false;
     client.readonly = false;
-    client.reads_by_quorum = false;
+    client.wants_quorum = None;
     reply.set_protocol(Protocol::Resp2);
     reply.simple("RESET");
 }
@@ -57,7 +57,7 @@ pub(super) fn read(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
     if !by_quorum && !args.is(1, "LEASE") {
         return reply.error("ERR READ takes QUORUM or LEASE");
     }
-    ctx.client().reads_by_quorum = by_quorum;
+    ctx.client().wants_quorum = Some(by_quorum);
     reply.ok();
 }
 

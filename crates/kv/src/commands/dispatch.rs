@@ -178,7 +178,7 @@ pub(super) fn is_primarys(ctx: &mut Ctx<'_>, command: &Command) -> bool {
     let client = ctx.client();
     // WATCH reads nothing, and says something of what is to come.
     let reads = command.has(flag::READ | flag::TELLS) && !command.has(flag::WRITE);
-    !reads || client.stateless || client.reads_by_quorum || !(command.keys.is_empty() || cluster_mode && client.readonly)
+    !reads || client.stateless || client.wants_quorum == Some(true) || !(command.keys.is_empty() || cluster_mode && client.readonly)
 }
 
 const HTTP: &str = "ERR Protocol error: this is HTTP, and a server of the Redis protocol does not speak it";

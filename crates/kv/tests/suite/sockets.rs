@@ -1,6 +1,7 @@
 //! The front end over sockets, with real ones.
 
 use std::io::{ErrorKind, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 
@@ -94,6 +95,32 @@ fn who_reads_by_quorum_is_answered_when_a_majority_has_been_asked() {
     assert_eq!(rig.call(&mut other, "DBSIZE"), ":2\r\n");
     rig.call(&mut other, "READ QUORUM");
     assert!(rig.call(&mut other, "DBSIZE").starts_with("-"), "it says who leads");
+}
+
+#[test]
+fn where_reads_are_by_quorum_a_client_that_says_nothing_waits_for_a_majority() {
+    let mut rig = Rig::new(KvConfig { reads_by_quorum: true, cluster_mode: true, ..KvConfig::default() });
+    let (mut asker, mut trusting) = (rig.connect(), rig.connect());
+    assert_eq!(rig.call(&mut trusting, "READ LEASE"), "+OK\r\n");
+    let waits = |rig: &mut Rig, client: &mut Client<TcpStream>| {
+        rig.replica.majority = false;
+        client.send(rig, b"GET k\r\n");
+        (0..1000).for_each(|_| _ = rig.turn());
+        client.receive();
+        let waits = client.received.is_empty();
+        rig.replica.majority = true;
+        assert_eq!(rig.reply(client), "$-1\r\n");
+        waits
+    };
+    assert!(waits(&mut rig, &mut asker));
+    assert!(!waits(&mut rig, &mut trusting), "it trusts the lease");
+    rig.call(&mut trusting, "RESET");
+    assert!(waits(&mut rig, &mut trusting), "it begins anew");
+    rig.call(&mut asker, "READONLY");
+    assert!(!waits(&mut rig, &mut asker), "it does not mind what is old");
+    // Of what a backup has nobody is told that it is the newest.
+    rig.replica.follow(Some(process(1)));
+    assert_eq!(rig.call(&mut trusting, "DBSIZE"), ":0\r\n");
 }
 
 /// Its reply says whether keys have changed, whatever it executes.

@@ -23,7 +23,7 @@ pub use cluster::{ClusterConfig, DetectorConfig, ElectionConfig, NodeEntry, Role
 pub use durability::{DurabilityConfig, DurabilityKind};
 pub use error::ConfigError;
 pub use fabric::*;
-pub use node::{Bytes, Idle, NodeConfig, Pin, Priority, RedisConfig, ThreadPlan, ThreadsConfig, UseWarden, WardenConfig};
+pub use node::{Bytes, Idle, NodeConfig, Pin, Priority, Reads, RedisConfig, ThreadPlan, ThreadsConfig, UseWarden, WardenConfig};
 pub use recovery::RecoveryConfig;
 pub use secret::Secret;
 pub(crate) use settings::RelistError;

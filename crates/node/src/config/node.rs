@@ -71,6 +71,19 @@ pub enum UseWarden {
     Off,
 }
 
+/// What the replies to Redis clients rest on that say something of keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reads {
+    /// On a majority where nodes can be on several hosts, each with a clock of its own, and on the lease elsewhere.
+    #[default]
+    Auto,
+    /// On the primary's lease, and so on its clock.
+    Lease,
+    /// On a majority, which is asked after the command was executed.
+    Quorum,
+}
+
 /// The front end for clients that speak the Redis protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -86,6 +99,8 @@ pub struct RedisConfig {
     /// Whether to speak as a Redis Cluster does: a node that does not lead answers `-MOVED`, which cluster clients follow. Otherwise it answers
     /// `-READONLY` and names the primary.
     pub cluster: bool,
+    /// What replies rest on for a client that has not said it by READ QUORUM, READ LEASE or READONLY.
+    pub reads: Reads,
     /// The password that clients must give with AUTH. Absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requirepass: Option<Secret>,
@@ -104,6 +119,7 @@ impl Default for RedisConfig {
             port: None,
             unix_socket: None,
             cluster: true,
+            reads: Reads::Auto,
             requirepass: None,
             protected_mode: true,
             maxmemory: Bytes(0),

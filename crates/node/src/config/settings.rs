@@ -10,7 +10,7 @@ use martlet_fabric::Rendezvous;
 use martlet_protocol::basics::layout::Sizes;
 
 use super::error::{Checker, ConfigError};
-use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, RecoveryConfig, Secret, UseWarden};
+use super::{ClusterConfig, ElectionConfig, NodeConfig, NodeEntry, Reads, RecoveryConfig, Secret, UseWarden};
 
 /// The secret that admits a process to a cluster. It does not show itself in messages.
 #[derive(Clone, PartialEq, Eq)]
@@ -337,6 +337,15 @@ impl Settings {
         let port = self.node.redis.port.or_else(|| self.entry().redis_host_port().map(|(_, port)| port))?;
         let ip = self.node.redis.listen.parse().expect("validated");
         (port != 0).then_some(std::net::SocketAddr::new(ip, port))
+    }
+
+    /// Whether replies to Redis clients that say something of keys wait for a majority unless the client wants it otherwise.
+    pub fn reads_by_quorum(&self) -> bool {
+        match self.node.redis.reads {
+            Reads::Auto => self.cluster.config.fabric.traits().spans_hosts,
+            Reads::Lease => false,
+            Reads::Quorum => true,
+        }
     }
 }
 

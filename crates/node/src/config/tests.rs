@@ -94,6 +94,23 @@ fn a_directory_to_meet_in_is_beside_the_cluster_s_file_and_short_enough_for_sock
     assert!(text.contains("rendezvous is \"meet\"; allowed: none where fabric is \"verbs\""), "{text}");
 }
 
+#[test]
+fn replies_wait_for_a_majority_where_nodes_can_be_on_several_hosts_and_where_the_file_says_so() {
+    let dir = Dir::new("reads");
+    let load = |fabric: FabricKind, reads: &str| {
+        let mut config = ClusterConfig { fabric, ..three() };
+        for node in config.nodes.iter_mut().filter(|_| fabric.traits().needs_address) {
+            node.address = format!("10.0.0.{}:7600", node.number + 1);
+        }
+        dir.file("cluster.toml", &config.to_toml());
+        let node = dir.file("node-1.toml", &format!("number = 1\ncluster = \"cluster.toml\"\n[redis]\nreads = \"{reads}\"\n"));
+        Settings::load(&node).expect("valid").reads_by_quorum()
+    };
+    let of = |fabric| ["auto", "lease", "quorum"].map(|reads| load(fabric, reads));
+    assert_eq!(of(FabricKind::Shm), [false, false, true]);
+    assert_eq!(of(FabricKind::Ethernet), [true, false, true]);
+}
+
 /// The page with every key says what holds without it.
 #[test]
 fn the_page_of_keys_shows_the_defaults() {
@@ -235,6 +252,7 @@ fn a_node_file_that_was_written_is_read_as_it_was() {
         config.redis.unix_socket = Some("n2.sock".into());
         config.redis.requirepass = Some("secret \"word\"".into());
         config.redis.maxmemory = Bytes(maxmemory);
+        config.redis.reads = Reads::Quorum;
         config.warden = WardenConfig { usage: UseWarden::Off, socket: Some("warden.sock".into()) };
         config.threads = ThreadsConfig {
             plan: ThreadPlan::Dedicated,
@@ -491,6 +509,7 @@ fn each_wrong_key_of_a_node_file_is_named_with_its_value_and_what_is_allowed() {
         ("[redis]\nmaxmemory = -5", ["maxmemory = -5", "expected a number of bytes, or a text such as"]),
         ("[redis]\nport = 65536", ["port = 65536", "expected a whole number from 0 to 65535"]),
         ("[warden]\nuse = \"maybe\"", ["maybe", "expected one of `auto`, `on`, `off`"]),
+        ("[redis]\nreads = \"stale\"", ["stale", "expected one of `auto`, `lease`, `quorum`"]),
         ("[redis]\nprot = 6553", ["prot", "expected one of `listen`, `port`"]),
         ("[threads]\npin = \"here\"", ["pin = \"here\"", "expected \"none\", \"auto\" or a list of cores"]),
         ("[threads]\npin = [\"a\"]", ["pin = [\"a\"]", "expected a whole number from 0 to 65535"]),

@@ -473,7 +473,8 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
                 let executed = turn.execute(slot, args, connection.output.buffer());
                 turn.finish_request();
                 data |= executed.data;
-                by_quorum |= executed.data && turn.shared.clients.get(slot).reads_by_quorum;
+                let default = turn.shared.env.config.reads_by_quorum;
+                by_quorum |= executed.data && turn.shared.clients.get(slot).reads_by_quorum(default);
                 if turn.shared.clients.get(slot).quit || turn.shared.shutdown {
                     connection.closing = true;
                     taken = input.len();
