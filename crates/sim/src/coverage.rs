@@ -23,6 +23,8 @@ pub const RARE: &[(Mark, &str)] = &[
         "what clients of a life may have under way is less than three quarters of the smallest log; tests of the engine fill it",
     ),
     (Mark::ApusNoRoom, "as with dare"),
+    (Mark::DareDecreases, "nobody asks for another number of places but in the kinds that resize"),
+    (Mark::DareResizes, "as with its decreases"),
     (Mark::CertifiedAlive, "a warden would have to lie, which costs safety; a test of membership has one that does"),
     (Mark::TornBoard, "both records of a board have to be overwritten while they are read: two views within one transfer"),
 ];

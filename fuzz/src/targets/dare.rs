@@ -50,6 +50,7 @@ pub(super) fn run(data: &[u8]) {
         },
         election_ns: 20_000,
         rank_ns: 5_000,
+        places: usize::from(choice >> 3 & 3) * 2,
     };
     let mut fabric = OwnMemory::default();
     let mut spec = RegionSpec::default();

@@ -143,6 +143,14 @@ probes! {
         DareGrows = "dare: takes a process into the group",
         /// A process is removed from the group.
         DareShrinks = "dare: removes a process from the group",
+        /// It lets a process recover for which there is no place yet.
+        DareExtends = "dare: extends a full group",
+        /// It stabilises a group without the one that was to come.
+        DareGivesUpJoiner = "dare: gives up a process that was to come",
+        /// It has decreased the number of places.
+        DareDecreases = "dare: decreases the group",
+        /// It notes how many places an operator wants.
+        DareResizes = "dare: is asked for another size",
         /// A server asks for the state.
         DareWishes = "dare: asks for the state",
         /// A server begins to give its state.

@@ -9,7 +9,9 @@ use super::{Environment, Note, Pace};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::{self, Engine, Leadership};
 use crate::membership::{Core, LevelError, View};
-use crate::replica::{ClientEvent, Execution, HandOverError, HandOverState, ProposeError, Replica, Standing, StateMachine, Ticket};
+use crate::replica::{
+    ClientEvent, Execution, HandOverError, HandOverState, ProposeError, Replica, ResizeError, Standing, StateMachine, Ticket,
+};
 
 /// One life of a replica. A [`DutyCycle`](super::DutyCycle) gives it its turns.
 #[derive(Debug)]
@@ -339,6 +341,18 @@ impl<F: Fabric, E: Engine, M: StateMachine> Replica for Host<F, E, M> {
 
     fn hand_over_state(&self) -> Option<HandOverState> {
         self.engine.hand_over_state()
+    }
+
+    fn resize(&mut self, places: usize) -> Result<(), ResizeError> {
+        self.engine.resize(places)
+    }
+
+    fn places(&self) -> Option<(usize, usize)> {
+        self.engine.places()
+    }
+
+    fn resizes(&self) -> bool {
+        E::TRAITS.has_places
     }
 
     fn evict(&mut self, process: ProcessId) {

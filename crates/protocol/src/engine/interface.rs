@@ -8,7 +8,7 @@ use super::{ConfigError, Event, Gathered, Traits};
 use crate::basics::layout::{LIFE, life};
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::membership::{Core, Proof, Round, View};
-use crate::replica::{Execution, HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
+use crate::replica::{Execution, HandOverError, HandOverState, ProposeError, ResizeError, Standing, StateMachine, Ticket};
 
 /// A replication engine, as a node and a simulated node drive it. Static dispatch: a node is generic over its engine.
 ///
@@ -180,6 +180,18 @@ pub trait Engine: Debug + Sized {
     fn hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError>;
     /// What has come of the last wish to hand the lead over that was not refused; `None` if there was none in this life.
     fn hand_over_state(&self) -> Option<HandOverState>;
+    /// Has the group have so many places, or as many as members if `places` is 0 (DARE section 3.4). It is on its way once [`places`](Engine::places) shows it.
+    ///
+    /// # Errors
+    /// See [`ResizeError`]: then nothing has changed.
+    fn resize(&mut self, places: usize) -> Result<(), ResizeError> {
+        let _ = places;
+        Err(ResizeError::ByMembers)
+    }
+    /// How many places the group in force has, and how many it is to have, if that does not follow from its members.
+    fn places(&self) -> Option<(usize, usize)> {
+        None
+    }
     /// Brings into the machine all that this process holds, known to be committed or not, and says what that is: for an operator who goes on from it alone, since those
     /// who could say what was committed are lost. The engine is of no use after that. `None`: its machine does not show the whole state.
     fn gather<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> Option<Gathered>;

@@ -38,6 +38,8 @@ pub struct Traits {
     pub has_journal: bool,
     /// Whether a leader can hand the lead to a replica that is named, without leaving.
     pub hands_over_by_name: bool,
+    /// Whether an operator can say how many places its group has, filled or not.
+    pub has_places: bool,
     /// Whether a leader can execute on commit: [`Execution::Committed`](crate::replica::Execution::Committed).
     pub executes_on_commit: bool,
     /// Whether the replica with the lowest id leads whenever it can, so that a leader that comes back takes the lead again.

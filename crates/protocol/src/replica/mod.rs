@@ -153,6 +153,25 @@ pub enum HandOverError {
     ByLeaving,
 }
 
+/// Why a group is not asked for another number of places. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResizeError {
+    /// This process does not lead, or no longer.
+    #[error("this replica does not lead")]
+    NotLeading,
+    /// There are never so many.
+    #[error("a group of {places} places; at most {most} are allowed")]
+    TooMany {
+        /// What was asked for.
+        places: usize,
+        /// The most that there are.
+        most: usize,
+    },
+    /// The engine's groups have as many places as members.
+    #[error("with this engine a group has as many places as members: add nodes, or remove some")]
+    ByMembers,
+}
+
 /// What has come of handing leadership over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandOverState {
@@ -270,6 +289,23 @@ pub trait Replica {
     }
     /// What has come of the last wish to hand leadership over that was not refused; `None` if there was none in this life.
     fn hand_over_state(&self) -> Option<HandOverState> {
+        None
+    }
+    /// Has the group have so many places, or as many as it has members if `places` is 0. What is asked for stands in the log once [`places`](Replica::places) shows it:
+    /// a leader that is lost before may have told nobody.
+    ///
+    /// # Errors
+    /// See [`ResizeError`].
+    fn resize(&mut self, places: usize) -> Result<(), ResizeError> {
+        let _ = places;
+        Err(ResizeError::ByMembers)
+    }
+    /// Whether the group can have another number of places than members.
+    fn resizes(&self) -> bool {
+        false
+    }
+    /// How many places the group has, and how many it is to have, if that does not follow from its members; as far as this process knows.
+    fn places(&self) -> Option<(usize, usize)> {
         None
     }
     /// Asks for another member's removal, as an operator does of one that hangs: a view without it is decided, and where a majority commits its group goes on without it.

@@ -181,11 +181,17 @@ impl Roster {
         Some(report)
     }
 
-    /// The next group that is wished for and differs by one process: by one that goes, or by one that comes and is `ready`; as of the newest view. Wishes that this group meets are forgotten.
-    pub fn next_group(&mut self, group: &Group, ready: impl Fn(ProcessId) -> bool) -> Option<Group> {
+    /// Whom this group is to be without, and who is to come. Wishes that it meets are forgotten.
+    pub fn wishes(&mut self, group: &Group) -> (&[ProcessId], &[ProcessId]) {
         self.adding.retain(|id| !group.contains(*id) && !group.has_removed(*id));
         self.removing.retain(|id| group.contains(*id) && group.members().len() > 1);
-        let next = match (self.removing.first(), self.adding.iter().find(|id| ready(**id))) {
+        (&self.removing, &self.adding)
+    }
+
+    /// The next group that is wished for and differs by one process: by one that goes, or by one that comes and is `ready`; as of the newest view. Wishes that this group meets are forgotten.
+    pub fn next_group(&mut self, group: &Group, ready: impl Fn(ProcessId) -> bool) -> Option<Group> {
+        let (removing, adding) = self.wishes(group);
+        let next = match (removing.first(), adding.iter().find(|id| ready(**id))) {
             (Some(id), _) => group.without(*id),
             (None, Some(id)) => group.with(*id),
             (None, None) => None,

@@ -72,6 +72,8 @@ pub fn bugs() -> Vec<Bug> {
         name if name.starts_with("mu-") => "mu",
         // It takes a process that is stopped at the right step.
         "dare-counts-refused" | "dare-naive-adjust" | "dare-double-vote" => "dare-contest",
+        // Elsewhere a group only ever follows its members, one at a time.
+        "dare-one-majority" | "dare-extended-votes" => "dare-resize",
         name if name.starts_with("dare-") => "dare",
         // Nothing is kept elsewhere.
         "apus-early-ack" => "apus-disks",

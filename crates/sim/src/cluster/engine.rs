@@ -75,6 +75,11 @@ fn in_force<'a, E: Grouped>(all: &'a [(ProcessId, &E)]) -> impl Iterator<Item = 
 trait Grouped: engine::Engine {
     /// The group in force, as far as it knows, and since which entry.
     fn known_group(&self) -> Option<(LogIndex, &Group)>;
+
+    /// How many places it knows to be wanted; 0: as many as members.
+    fn known_wanted(&self) -> u8 {
+        0
+    }
 }
 
 impl Grouped for Mu {
@@ -87,6 +92,10 @@ impl Grouped for Dare {
     fn known_group(&self) -> Option<(LogIndex, &Group)> {
         self.group_since().zip(self.group())
     }
+
+    fn known_wanted(&self) -> u8 {
+        self.wanted_places()
+    }
 }
 
 impl Grouped for Apus {
@@ -98,18 +107,29 @@ impl Grouped for Apus {
 /// A majority of every group that may be in force has to be left, each with the whole state; also of the group that the victim is being taken into.
 fn can_be_lost<E: Grouped>(victim: ProcessId, able: &[(ProcessId, &E)], all: &[(ProcessId, &E)]) -> bool {
     let left = |group: &Group| {
-        let group = group.with(known(group, victim)).unwrap_or_else(|| group.clone());
-        let left = able.iter().filter(|(id, engine)| *id != victim && has(&group, *id) && engine.is_complete());
-        left.count() >= group.majority()
+        let stays =
+            |member: ProcessId| able.iter().any(|(id, engine)| *id != victim && known(group, *id) == member && engine.is_complete());
+        let victim = known(group, victim);
+        let grown = group.with(victim).or_else(|| group.extended(victim)?.enlarged());
+        group.is_majority(stays) && grown.is_none_or(|grown| grown.is_majority(stays)) && survives_decrease(group, all, stays)
     };
     in_force(all).all(left)
+}
+
+/// Whether those that stay decide in whatever group this one may be decreased to: who leads then, and so goes last, is not known.
+fn survives_decrease<E: Grouped>(group: &Group, all: &[(ProcessId, &E)], stays: impl Fn(ProcessId) -> bool) -> bool {
+    let wanted = all.iter().map(|(_, engine)| engine.known_wanted());
+    let mut smaller = wanted.flat_map(|wanted| group.members().iter().filter_map(move |last| group.decreased(wanted, *last)));
+    smaller.all(|both| both.is_majority(&stays))
 }
 
 /// Whether these hold a majority of every group that may be in force, also when any of the newcomers is taken in.
 fn are_majority<E: Grouped>(these: &[(ProcessId, &E)], all: &[(ProcessId, &E)], newcomers: &[ProcessId]) -> bool {
     let holds = |group: &Group| {
         let grown = group.members().len() + newcomers.iter().filter(|id| !has(group, **id) && !group.has_removed(**id)).count();
-        these.iter().filter(|(id, engine)| has(group, *id) && engine.is_complete()).count() >= ballot::majority(grown)
+        let stays = |member: ProcessId| these.iter().any(|(id, engine)| known(group, *id) == member && engine.is_complete());
+        let count = these.iter().filter(|(id, engine)| has(group, *id) && engine.is_complete()).count();
+        count >= ballot::majority(grown.max(group.places())) && group.is_majority(stays) && survives_decrease(group, all, stays)
     };
     in_force(all).all(holds)
 }
@@ -194,7 +214,7 @@ impl Engine for Mu {
 impl Engine for Dare {
     fn config(settings: &Settings, _: bool, _: u64) -> dare::Config {
         let beat = settings.heartbeat_interval_ns;
-        dare::Config { shared: shared(settings), election_ns: beat, rank_ns: beat / 2 }
+        dare::Config { shared: shared(settings), election_ns: beat, rank_ns: beat / 2, places: 0 }
     }
 
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {

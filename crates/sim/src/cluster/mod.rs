@@ -115,6 +115,9 @@ pub const KINDS: &[Kind] = &[
 /// The kind in which every host has a warden.
 const WARDENS: &str = "wardens";
 
+/// The kinds in which an operator resizes the group.
+const RESIZING: [&str; 2] = ["dare-resize", "dare-resize-network"];
+
 /// Lives in which something happens that default lives hardly ever come to, or never: for those who ask for them by name, and for canaries.
 pub const SPECIAL: &[Kind] = &[
     Kind {
@@ -151,6 +154,20 @@ pub const SPECIAL: &[Kind] = &[
         ground: Ground::Host,
         disks: false,
         live: |plan, _| scenarios::contest::live::<Dare>(plan),
+    },
+    Kind {
+        name: "dare-resize",
+        about: "dare on one host, whose group is to have another number of places again and again",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, settings| Cluster::<Dare, true>::new(plan, settings).live(),
+    },
+    Kind {
+        name: "dare-resize-network",
+        about: "the same on hosts with one-sided operations between them",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, settings| Cluster::<Dare, false>::new(plan, settings).live(),
     },
     Kind {
         name: "apus-disks",
@@ -252,6 +269,9 @@ impl Kind {
         }
         if self.disks {
             settings.add_disks(&mut stream(plan.seed, "disks", 0));
+        }
+        if RESIZING.contains(&self.name) {
+            settings.add_resizes(&mut stream(plan.seed, "resizes", 0));
         }
         if let Some(canary) = plan.canary {
             settings.canary = Some(canary);

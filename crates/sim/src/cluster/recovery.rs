@@ -90,6 +90,7 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         if self.ended {
             return;
         }
+        self.have_places_for_all();
         if !self.wait_for(Property::Recovery, "every node is a replica of one active view", Self::is_whole) {
             return;
         }
@@ -111,6 +112,18 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
         if self.wait_for(Property::ReplicasEqual, "all replicas are equal", Self::is_equal) {
             self.settled = true;
             self.look_inside();
+        }
+    }
+
+    /// An operator lets the group have as many places as there are replicas, and asks again until all of them know.
+    fn have_places_for_all(&mut self) {
+        let until = self.world.now() + BOUND_NS;
+        let is_sized = |node: &Node<E, HOST>| node.engine().is_complete() && node.engine().places().is_some();
+        while self.nodes.iter().flatten().any(is_sized) && self.world.now() < until && self.oracles.violation().is_none() {
+            if let Some(leader) = self.leader() {
+                self.resize(leader, 0);
+            }
+            self.go_on_until(self.world.now() + STEP_NS);
         }
     }
 

@@ -162,7 +162,7 @@ impl Settings {
         }
         let lease_ns = chance.u64(20_000..150_000);
         let mut every_ns = [None; FAULTS];
-        let drawn_later = [Fault::HandOver, Fault::PowerLoss, Fault::Shutdown, Fault::Forgery];
+        let drawn_later = [Fault::HandOver, Fault::PowerLoss, Fault::Shutdown, Fault::Forgery, Fault::Resize];
         for fault in Fault::ALL.into_iter().filter(|fault| fault.is_event() && !drawn_later.contains(fault)) {
             every_ns[fault as usize] = mean_ns(chance, temper, ground, fault);
         }
@@ -292,6 +292,14 @@ impl Settings {
         if self.temper != Temper::Calm {
             self.set_every_ns(Fault::Forgery, chance.u64(50_000..400_000));
         }
+    }
+
+    /// An operator wants the group to have another number of places, again and again. There are nodes for that.
+    pub fn add_resizes(&mut self, chance: &mut Rng) {
+        self.set_every_ns(Fault::Resize, chance.u64(100_000..800_000));
+        let both = Roles::COORDINATOR.with(Roles::REPLICA);
+        self.roles.resize(self.roles.len().max(chance.usize(4..=6)), both);
+        self.nodes = self.roles.len() as u16;
     }
 
     /// Brings the easy faults closer together, where too few would happen.

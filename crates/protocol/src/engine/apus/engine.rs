@@ -25,6 +25,7 @@ impl Engine for Apus {
         commit: CommitRule::Majority,
         has_journal: true,
         hands_over_by_name: true,
+        has_places: false,
         executes_on_commit: true,
         prefers_lowest: false,
     };

@@ -2,6 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
+use crate::basics::layout::MAX_MEMBERS;
 use crate::replica::{ConfigError, Settings};
 
 /// The smallest ring that the engine works with.
@@ -16,11 +17,13 @@ pub struct Config {
     pub election_ns: u64,
     /// So much later a server stands for each one that is rather to lead. In nanoseconds.
     pub rank_ns: u64,
+    /// How many places a new group has (DARE section 3.4); 0: as many as members. At most 16.
+    pub places: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { shared: Settings::default(), election_ns: 200_000, rank_ns: 100_000 }
+        Config { shared: Settings::default(), election_ns: 200_000, rank_ns: 100_000, places: 0 }
     }
 }
 
@@ -46,6 +49,9 @@ impl Config {
     /// Names the first setting that it cannot work with, its value and what is allowed.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.shared.validate(MIN_RING_BYTES, "a power of two, at least 2048")?;
+        if self.places > MAX_MEMBERS {
+            return Err(ConfigError { key: "places", value: self.places as u64, allowed: "a number from 0 to 16" });
+        }
         match self.election_ns {
             0 => Err(ConfigError { key: "election_ns", value: 0, allowed: "at least 1" }),
             _ => Ok(()),
@@ -68,6 +74,8 @@ mod tests {
         let shared = Settings { state_ring_bytes: 1024, ..Settings::default() };
         let small = Config { shared, ..Config::default() }.validate().expect_err("too small");
         assert_eq!(small.to_string(), "state_ring_bytes is 1024; allowed is a power of two, at least 2048");
+        let crowd = Config { places: 17, ..Config::default() }.validate().expect_err("too many");
+        assert_eq!(crowd.to_string(), "places is 17; allowed is a number from 0 to 16");
         let none = Config { election_ns: 0, ..Config::default() }.validate().expect_err("zero");
         assert_eq!(none.to_string(), "election_ns is 0; allowed is at least 1");
     }

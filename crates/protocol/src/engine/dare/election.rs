@@ -262,7 +262,9 @@ impl Dare {
     pub(super) fn act_on_decision<F: Fabric>(&mut self, now: Time, fabric: &mut F) -> bool {
         let Some(decision) = &self.election.deciding else { return false };
         let (term, choice, late) = (decision.term, decision.choice, now.since(decision.since) > self.config.silence_ns);
-        let is_durable = decision.at.len() + 1 >= decision.quorum;
+        // A candidate knows whose majorities it takes, and a voter how many at least.
+        let stands = |id: ProcessId| decision.at.contains(&id);
+        let is_durable = decision.at.len() + 1 >= decision.quorum && (choice != PeerId::SELF || self.is_majority(true, stands));
         if self.access.purpose.is_some() || term != self.term || late {
             self.election.deciding = None;
             return true;
@@ -285,8 +287,7 @@ impl Dare {
     /// Whether a majority of the group in force, this server included if `me`, is what `yes` asks for.
     pub(super) fn is_majority(&self, me: bool, yes: impl Fn(ProcessId) -> bool) -> bool {
         let Some(group) = self.log.group() else { return false };
-        let members = group.members().iter();
-        members.filter(|id| if **id == self.me { me } else { yes(**id) }).count() >= group.majority()
+        group.is_majority(|id| if id == self.me { me } else { yes(id) })
     }
 
     /// Whether this server could lead: it belongs to the group in force, holds the state, and gets somewhere.

@@ -11,7 +11,7 @@ use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
 use crate::engine::{CommitRule, ConfigError, Durable, Engine, Event, Gathered, Leadership, Traits};
 use crate::membership::View;
 use crate::replica::group::Group;
-use crate::replica::{Execution, HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
+use crate::replica::{Execution, HandOverError, HandOverState, ProposeError, ResizeError, Standing, StateMachine, Ticket};
 
 impl Engine for Dare {
     type Config = Config;
@@ -22,6 +22,7 @@ impl Engine for Dare {
         commit: CommitRule::Majority,
         has_journal: false,
         hands_over_by_name: true,
+        has_places: true,
         executes_on_commit: true,
         prefers_lowest: false,
     };
@@ -190,6 +191,14 @@ impl Engine for Dare {
 
     fn hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError> {
         self.begin_hand_over(to)
+    }
+
+    fn resize(&mut self, places: usize) -> Result<(), ResizeError> {
+        self.begin_resize(places)
+    }
+
+    fn places(&self) -> Option<(usize, usize)> {
+        self.log.group().filter(|group| group.has_places()).map(|group| (group.places(), group.wanted().into()))
     }
 
     fn hand_over_state(&self) -> Option<HandOverState> {

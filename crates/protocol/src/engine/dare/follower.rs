@@ -7,7 +7,6 @@ use super::layout::{Determinants, Op, RUNS, RUNS_BYTES, SCRATCH, SLOT_BYTES, WOR
 use super::log::Mark;
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{Canary, LogIndex, ProcessId};
-use crate::replica::electorate::Voter;
 use crate::replica::lane::LaneWriter;
 
 /// How far it has come under the grant that it was asked for.
@@ -52,8 +51,8 @@ pub(super) struct Follower {
     pub acked: Option<LogIndex>,
     /// Whether its machine shows the state, so that what it has counts for what is committed.
     pub holds: bool,
-    /// Whether it belongs to the group in force.
-    pub votes: bool,
+    /// In which of the groups that decide it votes, a bit each: see [`Quorums`](super::quorums::Quorums).
+    pub groups: u8,
     /// The last turn after whose execution it still had no higher term.
     pub vouched: u64,
     /// Where the tail pointer stands that was posted last.
@@ -63,16 +62,6 @@ pub(super) struct Follower {
     told_op: u64,
     /// Turns for which its term is being read, in order.
     pub checks: std::collections::VecDeque<u64>,
-}
-
-impl Voter for Follower {
-    fn process(&self) -> ProcessId {
-        self.process
-    }
-
-    fn votes(&mut self) -> &mut bool {
-        &mut self.votes
-    }
 }
 
 impl Follower {
@@ -88,7 +77,7 @@ impl Follower {
             cursor: Mark::default(),
             acked: None,
             holds: false,
-            votes: false,
+            groups: 0,
             vouched: 0,
             tail: Mark::default(),
             told: LogIndex(0),
@@ -100,8 +89,14 @@ impl Follower {
     /// It is asked anew: nothing of what was posted to it counts any more.
     pub fn ask_anew(&mut self, session: u64, log_ring_bytes: usize) {
         let vouched = self.vouched;
-        let votes = self.votes;
-        *self = Follower { vouched, votes, ..Follower::new(self.process, self.peer, self.grant + 1, session, log_ring_bytes) };
+        let groups = self.groups;
+        *self = Follower { vouched, groups, ..Follower::new(self.process, self.peer, self.grant + 1, session, log_ring_bytes) };
+    }
+
+    /// Whether it belongs to a group that decides.
+    #[inline]
+    pub fn votes(&self) -> bool {
+        self.groups != 0
     }
 
     /// What it holds in its log, and can lead with: what counts for the majority.

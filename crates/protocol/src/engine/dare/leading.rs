@@ -9,7 +9,6 @@ use crate::basics::layout::MAX_MEMBERS;
 use crate::basics::{self, Canary, LogIndex, ProcessId, Time};
 use crate::engine::Engine as _;
 use crate::replica::backlog::Backlog;
-use crate::replica::electorate::{Electorate, reached_by_majority};
 use crate::replica::group::Group;
 use crate::replica::nudges::Nudges;
 use crate::replica::release::Releases;
@@ -20,6 +19,7 @@ use super::follower::{Follower, Phase};
 use super::layout::{self, Determinants, Kind, LOG, Op, RUNS_BYTES, SCRATCH, SLOT_BYTES, control};
 use super::log::{Log, Mark};
 use super::peers::{Peer, tell, word_from};
+use super::quorums::Quorums;
 use super::{Dare, Ending, Event};
 
 /// How far a reign has come.
@@ -53,7 +53,7 @@ pub(super) struct Reign {
     outdated: u64,
     /// Followers whose determinants have been read since the last look.
     read: Vec<PeerId>,
-    electorate: Electorate,
+    quorums: Quorums,
     /// Where the head was, when it was last found that it could not move although the log was nearly full.
     pub head_stuck: Option<(u64, Time)>,
     /// The head as of its last HEAD entry.
@@ -94,7 +94,7 @@ impl Reign {
             last_post: Time(0),
             outdated: 0,
             read: Vec::with_capacity(MAX_MEMBERS),
-            electorate: Electorate::default(),
+            quorums: Quorums::default(),
             head_stuck: None,
             head_told: 0,
         }
@@ -188,10 +188,9 @@ impl Reign {
         self.last = self.last.next();
     }
 
-    /// The highest value that a majority of the group in force has reached; `mine` is that of this process, which no follower's exceeds.
+    /// The highest value that a majority of the group in force has reached, in transition of both groups; `mine` is that of this process, which no follower's exceeds.
     pub fn majority_of(&mut self, log: &Log, mine: u64, of: impl Fn(&Follower) -> u64) -> u64 {
-        let needed = self.electorate.needed(self.me, log, &mut self.followers);
-        reached_by_majority(needed, mine, self.followers.iter().filter(|f| f.votes).map(of))
+        self.quorums.reached(self.me, log, &mut self.followers, mine, of)
     }
 
     /// Adds those peers to whom it has yet to turn, and asks those anew that have taken their access back.
@@ -221,7 +220,7 @@ impl Reign {
                     // As a candidate it asks for a vote.
                     let grant = layout::vote_of(self.term) + u64::from(self.is_elected());
                     self.followers.push(Follower::new(process, id, grant, *cx.sessions, cx.config.log_ring_bytes));
-                    self.electorate.forget();
+                    self.quorums.forget();
                     self.followers.len() - 1
                 }
             };
@@ -277,8 +276,7 @@ impl Reign {
         let Some(group) = cx.log.group() else { return false };
         let votes: Vec<ProcessId> =
             self.followers.iter().filter(|f| Dare::has_granted(cx.fabric, f.peer, f.grant)).map(|f| f.process).collect();
-        let counted = group.members().iter().filter(|id| **id == self.me || votes.contains(id)).count();
-        if counted < group.majority() {
+        if !group.is_majority(|id| id == self.me || votes.contains(&id)) {
             return false;
         }
         cx.events.push_back(Event::Permitted);
@@ -450,7 +448,7 @@ impl Reign {
         let Context { peers, log, .. } = cx;
         let is_alive = |id: PeerId| peers.iter().any(|p| p.id == id && p.watch.is_alive());
         let held_up = |f: &&Follower| match f.phase {
-            Phase::Asked | Phase::Inspecting | Phase::Following => is_alive(f.peer) && (f.votes || f.phase == Phase::Following),
+            Phase::Asked | Phase::Inspecting | Phase::Following => is_alive(f.peer) && (f.votes() || f.phase == Phase::Following),
             // It recovers, and needs nothing of this log before.
             Phase::Overrun | Phase::Revoked | Phase::Lost => false,
         };
@@ -481,7 +479,7 @@ impl Reign {
 
     /// Sees to it that every follower shows its term after the end of this turn (DARE section 3.3, read requests).
     pub fn check<F: Fabric>(&mut self, turn: u64, fabric: &mut F) {
-        for follower in self.followers.iter_mut().filter(|f| f.phase != Phase::Lost && f.votes) {
+        for follower in self.followers.iter_mut().filter(|f| f.phase != Phase::Lost && f.votes()) {
             if follower.asked() < turn {
                 basics::Mark::DareChecks.reach();
                 follower.check(turn, fabric);
@@ -505,7 +503,7 @@ impl Reign {
     fn commit<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) -> bool {
         let held = LogIndex(self.majority_of(cx.log, cx.log.tail().index.0, |f| f.held().map_or(0, |held| held.0)));
         let held = if Canary::DareFastestFollower.is_planted() {
-            self.followers.iter().filter(|f| f.votes).filter_map(Follower::held).max().map_or(held, |fastest| fastest.max(held))
+            self.followers.iter().filter(|f| f.votes()).filter_map(Follower::held).max().map_or(held, |fastest| fastest.max(held))
         } else {
             held
         };

@@ -15,7 +15,9 @@ pub mod layout;
 mod leading;
 mod log;
 mod peers;
+mod quorums;
 mod recover;
+mod resize;
 mod roster;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod samples;
@@ -115,6 +117,8 @@ pub struct Dare {
     /// Whom it asked last: another one may have come further.
     last_teacher: Option<PeerId>,
     roster: Roster,
+    /// How many places an operator has asked for, as long as that stands in no entry; 0: as many as members.
+    resizing: Option<u8>,
     /// Somebody has been found to be gone since the last look at who leads.
     suspects_anew: bool,
     /// Whether a group that this process knew has listed it.
@@ -168,6 +172,7 @@ impl Dare {
             wishes: 0,
             last_teacher: None,
             roster: Roster::default(),
+            resizing: None,
             suspects_anew: false,
             sessions: 0,
             events: VecDeque::with_capacity(64),
@@ -204,6 +209,11 @@ impl Dare {
     /// The entry by which the group in force came about, as far as this process knows; 0 for the first.
     pub fn group_since(&self) -> Option<LogIndex> {
         self.log.group_since()
+    }
+
+    /// How many places an operator has asked for, as far as this process knows; 0: as many as members.
+    pub fn wanted_places(&self) -> u8 {
+        self.resizing.unwrap_or(self.log.group().map_or(0, Group::wanted))
     }
 
     /// The last entry that this replica holds, or has proposed.
@@ -471,6 +481,7 @@ impl Dare {
             self.reigns += 1;
             self.releases.break_off();
             self.hand_over.end();
+            self.resizing = None;
             self.events.push_back(Event::SteppedDown);
         } else {
             self.election.failures = self.election.failures.saturating_add(1);

@@ -8,9 +8,11 @@ use martlet_fabric::Fabric;
 use super::leading::Reign;
 use super::log::Log;
 use super::peers::latest;
+use super::resize::{Wishes, next_phase};
 use super::{Dare, Ending, Event};
-use crate::basics::{LogIndex, Mark, ProcessId, ViewNumber};
+use crate::basics::{LogIndex, ProcessId, ViewNumber};
 use crate::membership::View;
+use crate::replica::group::Phase;
 use crate::replica::roster::Report;
 
 impl Dare {
@@ -22,8 +24,9 @@ impl Dare {
         // A process that has voted, supported or learned before it heard of that view was found first by another founder: it is a newcomer.
         let untouched = self.log.tail().index == LogIndex(0) && self.term == 0 && !self.lesson_begun;
         let founders = self.roster.founders(view, self.me).filter(|_| untouched && self.log.group().is_none() && !self.listed);
-        if founders.is_some() {
-            self.log = Log::new(self.config.log_ring_bytes, founders);
+        if let Some(group) = founders {
+            let wanted = self.config.places as u8;
+            self.log = Log::new(self.config.log_ring_bytes, Some(group.wanting(wanted)));
             (self.learning, self.listed, self.published) = (None, true, false);
         }
         self.follow_roster();
@@ -46,13 +49,12 @@ impl Dare {
             return None;
         }
         let group = self.log.group()?;
-        let slow = reign.followers.iter().filter(|f| f.votes && (!f.is_following() || f.applied() <= head)).map(|f| f.process).next()?;
+        let slow = reign.followers.iter().filter(|f| f.votes() && (!f.is_following() || f.applied() <= head)).map(|f| f.process).next()?;
         let committed = self.log.committed().index;
         let level = |id: ProcessId| {
             id == self.me || reign.followers.iter().any(|f| f.process == id && f.held().is_some_and(|held| held >= committed))
         };
-        let rest = group.members().iter().filter(|id| **id != slow && level(**id)).count();
-        (rest >= group.majority()).then_some(slow)
+        group.is_majority(|id| id != slow && level(id)).then_some(slow)
     }
 
     /// Tells membership what has come of its wishes, as leader.
@@ -64,9 +66,10 @@ impl Dare {
         self.events.extend(out.into_iter().map(Event::Drop));
     }
 
-    /// Proposes the next wished change of the group, when it can be done: one at a time.
+    /// Proposes the next phase of a wished change of the group, when it can be done: one at a time.
     pub(super) fn change_group(&mut self) {
-        if !self.roster.has_wishes() {
+        let Some(group) = self.log.group() else { return };
+        if !self.roster.has_wishes() && self.resizing.is_none() && *group.phase() == Phase::Stable && !group.is_larger_than_wanted() {
             return;
         }
         let may_change = |reign: &&mut Reign| reign.may_change(&self.log) && !self.hand_over.yields();
@@ -75,9 +78,12 @@ impl Dare {
         let Some(group) = self.log.group().filter(|group| group.contains(self.me)) else { return };
         let committed = self.log.committed().index;
         let is_level = |id: ProcessId| reign.followers.iter().any(|f| f.process == id && f.held().is_some_and(|held| held >= committed));
-        let Some(next) = self.roster.next_group(group, is_level) else { return };
-        if next.members().len() > group.members().len() { Mark::DareGrows } else { Mark::DareShrinks }.reach();
-        reign.propose_group(&next);
+        self.resizing = self.resizing.filter(|places| *places != group.wanted());
+        let wanted = self.resizing.unwrap_or(group.wanted());
+        let view = self.roster.view().max(group.view());
+        let (removing, adding) = self.roster.wishes(group);
+        let Some(next) = next_phase(group, self.me, &Wishes { wanted, removing, adding }, is_level) else { return };
+        reign.propose_group(&next.as_of(view));
     }
 
     /// Sees whether this process belongs to the group that is committed, and stops leading once it does not.
@@ -86,8 +92,10 @@ impl Dare {
         self.listed |= group.contains(self.me);
         let since = *since;
         // The others have to hear that it is committed without it: a majority of them has the entry, and whoever leads next commits it.
-        let told =
-            self.reign.as_ref().is_none_or(|reign| !reign.is_leading() || reign.followers.iter().any(|f| f.votes && f.has_heard_of(since)));
+        let told = self
+            .reign
+            .as_ref()
+            .is_none_or(|reign| !reign.is_leading() || reign.followers.iter().any(|f| f.votes() && f.has_heard_of(since)));
         if self.is_removed() && self.reign.is_some() && told {
             self.end_reign(Ending::Removed, fabric);
         }

@@ -20,6 +20,7 @@ impl Engine for Mu {
         commit: CommitRule::Majority,
         has_journal: true,
         hands_over_by_name: true,
+        has_places: false,
         executes_on_commit: true,
         prefers_lowest: true,
     };

@@ -19,6 +19,7 @@ impl Engine for PrimaryBackup {
         commit: CommitRule::EveryReplica,
         has_journal: false,
         hands_over_by_name: false,
+        has_places: false,
         executes_on_commit: false,
         prefers_lowest: false,
     };

@@ -37,6 +37,8 @@ pub enum Fault {
     Shutdown,
     /// Somebody forges the certificate of a death, or says without one that a living process is dead (network, where hosts have wardens).
     Forgery,
+    /// An operator wants the group to have another number of places (kinds that resize).
+    Resize,
     /// Lost datagrams.
     Drop,
     /// Datagrams that come twice.
@@ -87,6 +89,7 @@ impl Fault {
         Fault::PowerLoss,
         Fault::Shutdown,
         Fault::Forgery,
+        Fault::Resize,
         Fault::Drop,
         Fault::Repeat,
         Fault::Delay,
@@ -105,7 +108,7 @@ impl Fault {
 
     /// Whether it happens at moments of its own, so that one of them can be left out.
     pub const fn is_event(self) -> bool {
-        (self as usize) <= Fault::Forgery as usize
+        (self as usize) <= Fault::Resize as usize
     }
 
     /// Whether it takes a network.
@@ -133,6 +136,7 @@ impl Fault {
             Fault::PowerLoss => "power-loss",
             Fault::Shutdown => "shutdown",
             Fault::Forgery => "forgery",
+            Fault::Resize => "resize",
             Fault::Drop => "drop",
             Fault::Repeat => "repeat",
             Fault::Delay => "delay",

@@ -199,8 +199,27 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             Fault::PowerLoss => self.lose_power(nth, chance),
             Fault::Shutdown => self.shut_down(nth, chance),
             Fault::Forgery => self.forge(nth, chance),
+            Fault::Resize => {
+                let Some(leader) = self.leader().filter(|p| !self.world.is_paused(*p)) else { return false };
+                let wanted = chance.usize(0..=usize::from(self.settings.nodes));
+                // Nobody makes a group smaller while some of it are dead, known to be or not.
+                let engine = &self.nodes[leader].as_ref().expect("it lives").host.engine;
+                let all_live = engine.committed_group().iter().all(|id| self.nodes.iter().flatten().any(|n| n.me() == *id));
+                if !all_live && wanted < engine.committed_group().len() {
+                    return false;
+                }
+                self.tell(|c| format!("{fault}/{nth}: {} is to have {wanted} places", c.name(leader)));
+                self.resize(leader, wanted)
+            }
             _ => unreachable!("{fault} is no single event"),
         }
+    }
+
+    /// The leader is asked for another size of the group. Returns whether it has taken that.
+    pub(in crate::cluster) fn resize(&mut self, leader: usize, places: usize) -> bool {
+        let taken = self.nodes[leader].as_mut().expect("it lives").host.engine.resize(places).is_ok();
+        self.world.wake(leader);
+        taken
     }
 
     /// A process is to end in order.

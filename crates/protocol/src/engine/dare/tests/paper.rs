@@ -4,10 +4,13 @@ use martlet_fabric::LocalRegion;
 use martlet_fabric::primitive::Ordering;
 
 use super::world::{Cluster, id};
+use crate::basics::ViewNumber;
 use crate::basics::layout::LOG_LANE;
 use crate::engine::dare::layout::{control, lane, term_of, vote_of, words};
 use crate::engine::{Engine as _, Event};
-use crate::replica::{HandOverState, Standing};
+use crate::membership::{Member, Roles, View};
+use crate::replica::group::Phase;
+use crate::replica::{HandOverState, ResizeError, Standing};
 
 /// Of the servers, which the leader of term 1.
 fn led(servers: usize) -> (Cluster, usize) {
@@ -262,4 +265,97 @@ fn each_of_many_leaders_in_turn_keeps_what_was_acknowledged() {
     cluster.write(leader);
     cluster.until("level", |c| c.is_level());
     assert_eq!(cluster.acknowledged.len(), 16);
+}
+
+/// All learn a view of these replicas.
+fn tell_view(cluster: &mut Cluster, number: u64, replicas: impl Iterator<Item = usize>) {
+    let members = replicas.map(|n| Member::new(id(n), Roles::REPLICA)).collect();
+    let view = View { number: ViewNumber(number), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() };
+    cluster.nodes.iter_mut().for_each(|node| node.engine.handle_view(&view));
+}
+
+/// Turns until the group at `n` has so many members, and no change is under way. Returns the phases that it went through.
+fn until_stable(cluster: &mut Cluster, n: usize, members: usize) -> Vec<Phase> {
+    let mut phases: Vec<Phase> = Vec::new();
+    cluster.until("the group is stable", |c| {
+        let group = c.nodes[n].engine.group().expect("a founder").clone();
+        if phases.last() != Some(group.phase()) {
+            phases.push(group.phase().clone());
+        }
+        let is_committed = !c.nodes[n].engine.log.is_group_changing();
+        is_committed && group.members().len() == members && *group.phase() == Phase::Stable
+    });
+    phases
+}
+
+#[test]
+fn dare_3_4_a_server_comes_to_a_full_group_in_three_phases_and_recovers_from_anybody_but_the_leader() {
+    let (mut cluster, leader) = led(3);
+    for _ in 0..20 {
+        cluster.write(leader);
+    }
+    cluster.spawn(None);
+    tell_view(&mut cluster, 2, 0..4);
+    let phases = until_stable(&mut cluster, leader, 4);
+    assert!(phases.contains(&Phase::Extended(id(3))), "{phases:?}");
+    assert!(
+        phases.iter().any(|phase| matches!(phase, Phase::Transitional { old, new, .. } if old.len() == 3 && new.len() == 4)),
+        "{phases:?}"
+    );
+    assert_eq!(cluster.control(leader, 3, control::RECOVER), 0, "the leader was not asked");
+    assert!(others(leader).into_iter().any(|other| cluster.control(other, 3, control::RECOVER) > 0));
+    cluster.until("level", |c| c.is_level() && c.nodes[3].machine.0.len() == 20);
+    // The notification after its recovery (section 3.4) is a vote.
+    assert_eq!(term_of(cluster.control(leader, 3, control::VOTE)), cluster.nodes[leader].engine.term());
+}
+
+#[test]
+fn dare_3_4_a_group_is_resized_under_writes_and_its_leader_stays() {
+    let (mut cluster, leader) = led(5);
+    let next = (leader + 1) % 5;
+    tell_view(&mut cluster, 2, 0..5);
+    cluster.write(leader);
+    assert_eq!(cluster.nodes[next].engine.resize(3), Err(ResizeError::NotLeading));
+    assert_eq!(cluster.nodes[leader].engine.resize(17), Err(ResizeError::TooMany { places: 17, most: 16 }));
+    cluster.nodes[leader].engine.resize(3).expect("it leads");
+    let first = cluster.propose(leader);
+    let phases = until_stable(&mut cluster, leader, 3);
+    assert!(
+        phases.iter().any(|phase| matches!(phase, Phase::Transitional { old, new, .. } if old.len() == 5 && new.len() == 3)),
+        "{phases:?}"
+    );
+    let group = cluster.nodes[leader].engine.group().expect("a founder").clone();
+    assert!(group.contains(id(leader)) && (group.places(), group.majority()) == (3, 2));
+    // The places stay when one goes, and so does the number that it takes.
+    let gone = group.members().iter().position(|member| *member != id(leader)).expect("two others");
+    let gone = usize::from(group.members()[gone].node.0);
+    cluster.kill(gone);
+    until_stable(&mut cluster, leader, 2);
+    assert_eq!(cluster.nodes[leader].engine.places(), Some((3, 3)));
+    cluster.write(leader);
+    assert!(cluster.acknowledged.contains_key(&first));
+    cluster.until("level", |c| {
+        let members: Vec<usize> = (0..5).filter(|n| group.contains(id(*n)) && *n != gone).collect();
+        members.iter().all(|n| c.nodes[*n].machine == c.nodes[leader].machine)
+    });
+}
+
+#[test]
+fn dare_3_4_a_change_of_size_goes_on_under_the_next_leader() {
+    let (mut cluster, leader) = led(5);
+    tell_view(&mut cluster, 2, 0..5);
+    cluster.write(leader);
+    cluster.nodes[leader].engine.resize(3).expect("it leads");
+    let is_in_transition =
+        |c: &Cluster, n: usize| matches!(c.nodes[n].engine.group().map(|g| g.phase().clone()), Some(Phase::Transitional { .. }));
+    cluster.until("some know of the transition", |c| (0..5).filter(|n| is_in_transition(c, *n)).count() >= 3);
+    cluster.kill(leader);
+    // Whoever leads next ends what was begun, and may have no place itself.
+    cluster.until("the change has ended", |c| {
+        let Some(next) = c.leader() else { return false };
+        let group = c.nodes[next].engine.group().expect("a member");
+        *group.phase() == Phase::Stable && (group.places(), group.members().len()) == (3, 2) && !group.contains(id(leader))
+    });
+    let next = cluster.until_led();
+    cluster.write(next);
 }
