@@ -4,7 +4,8 @@ use martlet_fabric::RegionSpec;
 use martlet_protocol::basics::ProcessId;
 use martlet_protocol::basics::layout::{self, Sizes};
 use martlet_protocol::detector::heartbeat::Thresholds;
-use martlet_protocol::engine::{Apus, Dare, Durable, Engine as _, Mu, PrimaryBackup, apus, dare, mu, primary_backup};
+use martlet_protocol::engine::view_log::{self, Holds, Rule, ViewLog};
+use martlet_protocol::engine::{Apus, Dare, Durable, Engine as _, Mu, apus, dare, mu};
 use martlet_protocol::membership::{self, ClockBounds, Roles};
 use martlet_protocol::replica::{Durability, Settings};
 use martlet_protocol::with_engine;
@@ -23,11 +24,13 @@ pub(crate) trait NodeEngine: Durable {
     }
 }
 
-impl NodeEngine for PrimaryBackup {
-    fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> primary_backup::Config {
-        // One host has one clock, and a failover there waits for no lane.
-        let fences_departed = cluster.config().fabric.traits().spans_hosts;
-        primary_backup::Config { log_ring_bytes: sizes.log_ring_bytes, fences_departed, secret, ..primary_backup::Config::default() }
+impl<R: Rule> NodeEngine for ViewLog<R> {
+    fn config(cluster: &Cluster, sizes: Sizes, secret: u64) -> view_log::Config {
+        let config = cluster.config();
+        // One host has one clock, and a failover there waits for no lane. Nor does one where replicas have to acknowledge: no clock has a say in that.
+        let fences_departed = R::HOLDS == Holds::Written && config.fabric.traits().spans_hosts;
+        let execution = config.execution;
+        view_log::Config { log_ring_bytes: sizes.log_ring_bytes, fences_departed, execution, secret, ..view_log::Config::default() }
     }
 }
 

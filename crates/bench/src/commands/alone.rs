@@ -13,7 +13,8 @@ use martlet_node::wal::{self, Pace, Style, Wal};
 use martlet_node::{clock, sched};
 use martlet_protocol::basics::layout::{LIFE, MAX_WATCHERS, life};
 use martlet_protocol::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use martlet_protocol::engine::{Apus, Dare, Durable, Mu, PrimaryBackup, apus, dare, mu, primary_backup};
+use martlet_protocol::engine::view_log::{self, Rule, ViewLog};
+use martlet_protocol::engine::{Apus, Dare, Durable, Mu, apus, dare, mu};
 use martlet_protocol::membership::{Member, Roles, View};
 use martlet_protocol::replica::backlog::{COMMAND_HEADER_BYTES, HEADER_BYTES};
 use martlet_protocol::replica::group::Group;
@@ -206,22 +207,22 @@ fn take(engine: &mut impl Durable, wal: &mut Wal) {
 /// The only view of those that need one. It is active all the time: nobody here can fall out of it.
 const VIEW: ViewNumber = ViewNumber(1);
 
-impl Alone for PrimaryBackup {
+impl<R: Rule> Alone for ViewLog<R> {
     const BATCHES: bool = false;
 
     fn record_bytes(request: usize) -> usize {
-        ring::record_bytes(primary_backup::layout::HEADER_BYTES + request)
+        ring::record_bytes(view_log::layout::HEADER_BYTES + request)
     }
 
-    fn settings(secret: u64, _: DurabilityKind) -> primary_backup::Config {
-        primary_backup::Config { secret, ..primary_backup::Config::default() }
+    fn settings(secret: u64, _: DurabilityKind) -> view_log::Config {
+        view_log::Config { secret, ..view_log::Config::default() }
     }
 
-    fn founding(node: u16, nodes: u16, config: primary_backup::Config) -> PrimaryBackup {
+    fn founding(node: u16, nodes: u16, config: view_log::Config) -> ViewLog<R> {
         let member = |node| Member::new(process(node), Roles::REPLICA);
         let members = (0..nodes).map(member).collect();
         let (lease_ns, fence_ns) = (u64::MAX, u64::MAX);
-        let mut engine = PrimaryBackup::new(process(node), config);
+        let mut engine = ViewLog::new(process(node), config);
         engine.handle_view(&View { number: VIEW, lease_ns, fence_ns, compatible: false, level: 1, members, departed: Vec::new() });
         engine
     }

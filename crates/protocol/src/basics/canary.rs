@@ -86,6 +86,14 @@ probes! {
         UnretiredLane = "unretired-lane",
         /// The late start of a primary that has been succeeded is followed (16).
         SupersededStart = "superseded-start",
+        /// Where a primary executes on commit, a learner applies what is not committed, and then takes a part of the state that does not show it.
+        HsucEagerLearner = "hsuc-eager-learner",
+        /// Where a primary executes on commit, a transfer begins although entries are under way that its state does not show.
+        HsucUnheldStart = "hsuc-unheld-start",
+        /// A primary of `hsuc` leaves out of the commit set whom it has lost, before a view excludes them (25).
+        HsucSuspicionIsCrash = "hsuc-suspicion-is-crash",
+        /// A primary of `hsuc` counts an entry as held when it has been written, whether or not its reader has taken it (TRAPS 20).
+        HsucWrittenIsHeld = "hsuc-written-is-held",
         /// The commit index travels with entries only (13).
         NoFlush = "no-flush",
         /// A leader of `mu` waits for the permission of the whole group, not of a majority (10).

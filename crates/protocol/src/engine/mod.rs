@@ -8,6 +8,7 @@ pub mod dare;
 mod durable;
 mod event;
 mod gathered;
+pub mod hsuc;
 mod interface;
 mod leaving;
 pub mod mu;
@@ -15,6 +16,7 @@ pub mod primary_backup;
 mod registry;
 #[cfg(test)]
 mod test_cluster;
+pub mod view_log;
 
 pub use crate::replica::{ConfigError, PartFault, REST_NS};
 pub use apus::Apus;
@@ -22,6 +24,7 @@ pub use dare::Dare;
 pub use durable::Durable;
 pub use event::Event;
 pub use gathered::Gathered;
+pub use hsuc::Hsuc;
 pub use interface::Engine;
 pub use leaving::{Leaving, LeavingPatience, LeavingStep, owes_answers};
 pub use mu::Mu;
@@ -31,5 +34,5 @@ pub use registry::{CommitRule, EngineKind, Leadership, Traits};
 /// Samples of what the engines write: see [`samples`](crate::samples).
 #[cfg(feature = "fuzzing")]
 pub(crate) fn samples() -> Vec<crate::samples::Sample> {
-    [primary_backup::samples::all(), mu::samples::all(), dare::samples::all(), apus::samples::all()].concat()
+    [view_log::samples::all(), mu::samples::all(), dare::samples::all(), apus::samples::all()].concat()
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Apus, Dare, Engine, Mu, PrimaryBackup};
+use super::{Apus, Dare, Engine, Hsuc, Mu, PrimaryBackup};
 use crate::membership::Authority;
 
 /// What decides which replica leads.
@@ -99,6 +99,8 @@ engines! {
     Dare,
     /// A majority's acknowledgements, kept before they are given, say what is committed; a minority may fail.
     Apus,
+    /// Views and leases say which replica acts, every replica acknowledges what is committed; all but one may fail.
+    Hsuc,
 }
 
 /// Runs an expression with `$engine` standing for the type of the engine `$kind`: the one place where a name in a configuration becomes a type.
@@ -120,6 +122,10 @@ macro_rules! with_engine {
             }
             $crate::engine::EngineKind::Apus => {
                 type $engine = $crate::engine::Apus;
+                $body
+            }
+            $crate::engine::EngineKind::Hsuc => {
+                type $engine = $crate::engine::Hsuc;
                 $body
             }
         }
@@ -174,6 +180,9 @@ mod tests {
             assert_eq!(kind.name().parse(), Ok(kind));
             assert_eq!(with_engine!(kind, E => E::TRAITS), kind.traits());
         }
-        assert_eq!("paxos".parse::<EngineKind>(), Err("the engine is \"paxos\"; allowed are primary-backup, mu, dare, apus".to_owned()));
+        assert_eq!(
+            "paxos".parse::<EngineKind>(),
+            Err("the engine is \"paxos\"; allowed are primary-backup, mu, dare, apus, hsuc".to_owned())
+        );
     }
 }

@@ -75,6 +75,12 @@ pub fn bugs() -> Vec<Bug> {
         // Elsewhere a group only ever follows its members, one at a time.
         "dare-one-majority" | "dare-extended-votes" => "dare-resize",
         name if name.starts_with("dare-") => "dare",
+        // The lease hides elsewhere that a primary which others have left commits.
+        "hsuc-written-is-held" => "hsuc-stopped-writer",
+        // Elsewhere the state that learners are given shows all that is under way.
+        "hsuc-eager-learner" | "hsuc-unheld-start" => "hsuc-on-commit",
+        // It takes a connection that is lost while its process lives.
+        "hsuc-suspicion-is-crash" => "hsuc-network",
         // Nothing is kept elsewhere.
         "apus-early-ack" => "apus-disks",
         name if name.starts_with("apus-") => "apus",

@@ -3,7 +3,8 @@
 
 use martlet_protocol::basics::{LogIndex, ProcessId, ballot};
 use martlet_protocol::detector::heartbeat::Thresholds;
-use martlet_protocol::engine::{self, Apus, Dare, Mu, PrimaryBackup, apus, dare, mu, primary_backup};
+use martlet_protocol::engine::view_log::{self, Holds, Rule, ViewLog};
+use martlet_protocol::engine::{self, Apus, Dare, Mu, apus, dare, mu};
 use martlet_protocol::replica::{self, Durability, group::Group};
 
 use super::settings::Settings;
@@ -21,9 +22,9 @@ pub trait Engine: engine::Durable {
     fn describe(&self) -> String;
 }
 
-impl Engine for PrimaryBackup {
-    fn config(settings: &Settings, spans_hosts: bool, secret: u64) -> primary_backup::Config {
-        primary_backup::Config {
+impl<R: Rule> Engine for ViewLog<R> {
+    fn config(settings: &Settings, spans_hosts: bool, secret: u64) -> view_log::Config {
+        view_log::Config {
             log_ring_bytes: settings.log_ring_bytes,
             backlog_bytes: settings.log_ring_bytes,
             nudge_entries: 4,
@@ -32,9 +33,10 @@ impl Engine for PrimaryBackup {
             flush_idle_ns: settings.flush_idle_ns,
             drain_budget_bytes: settings.drain_budget_bytes,
             transfer_budget_bytes: settings.transfer_budget_bytes,
-            fences_departed: spans_hosts,
+            fences_departed: R::HOLDS == Holds::Written && spans_hosts,
+            execution: settings.execution,
             secret,
-            ..primary_backup::Config::default()
+            ..view_log::Config::default()
         }
     }
 

@@ -24,7 +24,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use martlet_fabric::sim::Span;
-use martlet_protocol::engine::{Apus, Dare, Mu, PrimaryBackup};
+use martlet_protocol::engine::{Apus, Dare, Hsuc, Mu, PrimaryBackup};
 use martlet_protocol::replica::Execution;
 
 pub use faults::{FAULTS, Fault, Mask, Masks};
@@ -149,6 +149,34 @@ pub const SPECIAL: &[Kind] = &[
         live: |plan, settings| Cluster::<Mu, false>::new(plan, Settings { execution: Execution::Committed, ..settings }).live(),
     },
     Kind {
+        name: "hsuc",
+        about: "hsuc on one host with shared memory",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, settings| Cluster::<Hsuc, true>::new(plan, settings).live(),
+    },
+    Kind {
+        name: "hsuc-network",
+        about: "hsuc on hosts with one-sided operations between them",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, settings| Cluster::<Hsuc, false>::new(plan, settings).live(),
+    },
+    Kind {
+        name: "hsuc-on-commit",
+        about: "hsuc on one host, whose leader executes what is committed",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, settings| Cluster::<Hsuc, true>::new(plan, Settings { execution: Execution::Committed, ..settings }).live(),
+    },
+    Kind {
+        name: "hsuc-on-commit-network",
+        about: "the same on hosts with one-sided operations between them",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, settings| Cluster::<Hsuc, false>::new(plan, Settings { execution: Execution::Committed, ..settings }).live(),
+    },
+    Kind {
         name: "dare-contest",
         about: "dare on one host, whose leaders are stopped at any single step, again and again",
         ground: Ground::Host,
@@ -203,28 +231,35 @@ pub const SPECIAL: &[Kind] = &[
         about: "primary-backup on a network; the primary stops, and with it its clock, and it is asked for reads by quorum when another one leads",
         ground: Ground::Network,
         disks: false,
-        live: |plan, _| scenarios::read_from_the_past(plan, scenarios::Standstill::Unseen),
+        live: |plan, _| scenarios::read_from_the_past::<PrimaryBackup>(plan, scenarios::Standstill::Unseen),
     },
     Kind {
         name: "stopped-writer",
         about: "the same, but it has writes in its hands, and is asked for another one when another one leads",
         ground: Ground::Network,
         disks: false,
-        live: |plan, _| scenarios::read_from_the_past(plan, scenarios::Standstill::UnseenWriting),
+        live: |plan, _| scenarios::read_from_the_past::<PrimaryBackup>(plan, scenarios::Standstill::UnseenWriting),
+    },
+    Kind {
+        name: "hsuc-stopped-writer",
+        about: "the same with hsuc, which takes nobody's lane away",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, _| scenarios::read_from_the_past::<Hsuc>(plan, scenarios::Standstill::UnseenWriting),
     },
     Kind {
         name: "suspended-host",
         about: "primary-backup on a network; the primary's host is suspended, and it is asked for a read when another one leads",
         ground: Ground::Network,
         disks: false,
-        live: |plan, _| scenarios::read_from_the_past(plan, scenarios::Standstill::Suspended),
+        live: |plan, _| scenarios::read_from_the_past::<PrimaryBackup>(plan, scenarios::Standstill::Suspended),
     },
     Kind {
         name: "stopped-machine",
         about: "the same in a virtual machine that is stopped, and its clock with it; that clocks have jumped is seen when it goes on",
         ground: Ground::Network,
         disks: false,
-        live: |plan, _| scenarios::read_from_the_past(plan, scenarios::Standstill::Noticed),
+        live: |plan, _| scenarios::read_from_the_past::<PrimaryBackup>(plan, scenarios::Standstill::Noticed),
     },
     Kind {
         name: "two-end",

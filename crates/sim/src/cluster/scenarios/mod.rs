@@ -157,7 +157,7 @@ pub(super) enum Standstill {
 /// answer from what it knows. With an unseen standstill, after which its lease holds by its clock, that is asked of reads by quorum; it is stopped while it asks the coordinators for one.
 ///
 /// Or it has writes in its hands, and takes one more. What it acknowledges of them its successor must have found.
-pub(super) fn read_from_the_past(plan: &Plan, standstill: Standstill) -> (Report, String) {
+pub(super) fn read_from_the_past<E: Engine>(plan: &Plan, standstill: Standstill) -> (Report, String) {
     // One key, of which every client knows what the others have written.
     let unseen = matches!(standstill, Standstill::Unseen | Standstill::UnseenWriting);
     let writes = standstill == Standstill::UnseenWriting;
@@ -169,10 +169,10 @@ pub(super) fn read_from_the_past(plan: &Plan, standstill: Standstill) -> (Report
         (settings.pace.forget_after_ns, settings.pace.forget_while_busy_after_ns) = (u64::MAX / 2, u64::MAX / 2);
     }
     let clock_stops = standstill != Standstill::Suspended || Careless::MonotonicTime.is_planted();
-    play::<PrimaryBackup, false>(plan, settings, |c| {
+    play::<E, false>(plan, settings, |c| {
         let old = c.process(0);
         let name = c.name(old);
-        let is_ready = |c: &Cluster<PrimaryBackup, false>| {
+        let is_ready = |c: &Cluster<E, false>| {
             let node = c.nodes[old].as_ref();
             let asks = |wants_round: bool| wants_round || standstill != Standstill::Unseen;
             // What it writes may be on its way to one of the others, or to both.

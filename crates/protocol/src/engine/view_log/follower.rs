@@ -4,10 +4,11 @@ use martlet_fabric::ring::{Record, Writer};
 use martlet_fabric::{Fabric, OpError, PeerId, Region, Remote, Token};
 
 use crate::basics::layout::{Component, LOG_LANE, token_rest};
-use crate::basics::{LogIndex, Mark, ProcessId, Time};
+use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time};
 use crate::replica::lane::LaneWriter;
 
 use super::config::Config;
+use super::rule::Holds;
 
 /// What an operation on a follower's lane was, as its token says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(super) enum Op {
     Attended,
     /// The lane that we keep for it is taken away.
     Revoked,
+    /// The word that tells a primary what we hold.
+    Acknowledged,
 }
 
 /// The token of an operation on a peer's lane: the peer, whose number is never used again, and what it is.
@@ -34,7 +37,8 @@ pub(super) fn parse_token(token: Token) -> (Op, PeerId) {
         0 => Op::Write,
         1 => Op::Consumed,
         2 => Op::Attended,
-        _ => Op::Revoked,
+        3 => Op::Revoked,
+        _ => Op::Acknowledged,
     };
     (op, PeerId(rest as u32))
 }
@@ -83,8 +87,10 @@ pub(super) struct Follower {
     pub given_up: bool,
     /// The lane failed: nothing more can be written.
     pub broken: Option<OpError>,
-    /// Everything up to here stands in its memory.
+    /// It holds everything up to here.
     pub acked: Option<LogIndex>,
+    /// The index of the last start that was posted to it: what it has acknowledged below that was of an earlier transfer.
+    pub started: LogIndex,
     /// The last committed index that was sent along.
     pub told: LogIndex,
     /// Transfers that had to begin anew.
@@ -106,6 +112,7 @@ impl Follower {
             given_up: false,
             broken: None,
             acked: None,
+            started: LogIndex(0),
             told: LogIndex(0),
             restarts: 0,
             wants_nudge: false,
@@ -129,6 +136,15 @@ impl Follower {
     /// Nothing is committed that it does not hold.
     pub fn counts(&self) -> bool {
         self.replica || self.caught_up
+    }
+
+    /// Whether a transfer that has been posted to its end is complete there: `end` is the operation that posted the end, and the last entry before it. A replica acknowledges
+    /// nothing before it holds the whole state.
+    pub fn has_learned(&self, end: (u64, LogIndex), holds: Holds) -> bool {
+        match holds {
+            Holds::Written => self.is_done(end.0),
+            Holds::Acknowledged => self.acked >= Some(end.1),
+        }
     }
 
     /// Entries go to its lane.
@@ -173,7 +189,8 @@ impl Follower {
         self.lane.as_ref().is_some_and(|lane| lane.is_done(op))
     }
 
-    pub fn handle_completion(&mut self, op: Op, result: Result<u64, OpError>) {
+    /// An operation on its lane has completed.
+    pub fn handle_completion(&mut self, op: Op, result: Result<u64, OpError>, holds: Holds) {
         match (op, result) {
             (_, Err(error)) => {
                 // Later operations may be told otherwise, but there is a hole now.
@@ -182,10 +199,14 @@ impl Follower {
             }
             (Op::Write, Ok(_)) => {
                 if let Some(lane) = self.lane.as_mut().filter(|_| self.broken.is_none()) {
-                    lane.note_done(|index| self.acked = Some(index));
+                    lane.note_done(|index| {
+                        if holds == Holds::Written || Canary::HsucWrittenIsHeld.is_planted() {
+                            self.acked = Some(index);
+                        }
+                    });
                 }
             }
-            (Op::Attended | Op::Revoked, Ok(_)) => {}
+            (Op::Attended | Op::Revoked | Op::Acknowledged, Ok(_)) => {}
             (Op::Consumed, Ok(position)) => {
                 self.wants_nudge |= self.lane.as_mut().is_some_and(|lane| lane.note_consumed(position));
             }
@@ -223,7 +244,7 @@ mod tests {
     #[test]
     fn tokens_name_their_peer_and_operation() {
         for peer in [PeerId(0), PeerId(1), PeerId(u32::MAX)] {
-            for op in [Op::Write, Op::Consumed, Op::Attended] {
+            for op in [Op::Write, Op::Consumed, Op::Attended, Op::Revoked, Op::Acknowledged] {
                 let token = token(op, peer);
                 assert!(Component::Engine.owns(token));
                 assert_eq!(parse_token(token), (op, peer));

@@ -4,8 +4,8 @@ use martlet_fabric::ring;
 
 use super::world::{TestFabric, World, peer, tiny};
 use crate::basics::LogIndex;
-use crate::engine::primary_backup::layout::HEADER_BYTES;
-use crate::engine::primary_backup::{Config, Event};
+use crate::engine::view_log::layout::HEADER_BYTES;
+use crate::engine::view_log::{Config, Event};
 use crate::membership::{Proof, Round};
 use crate::replica::Standing;
 

@@ -7,11 +7,11 @@ mod learning;
 mod random;
 mod recovery;
 mod simulated;
-pub(super) mod world;
+pub(in crate::engine) mod world;
 
 use super::*;
 
-impl PrimaryBackup {
+impl<R: Rule> ViewLog<R> {
     /// A replica of its view that holds the whole state and does not lead.
     fn follows_as_whole_replica(&self) -> bool {
         let replica = self.view.as_ref().and_then(|v| v.member(self.me)).is_some_and(|m| m.roles.has(Roles::REPLICA));

@@ -2,7 +2,7 @@
 
 use super::world::{World, command, quiet};
 use crate::basics::{LogIndex, Time};
-use crate::engine::primary_backup::PrimaryBackup;
+use crate::engine::PrimaryBackup;
 use crate::engine::{Engine as _, Gathered};
 use crate::membership::{Member, Roles, View};
 use crate::replica::{Standing, StateMachine as _};

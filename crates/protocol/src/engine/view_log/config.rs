@@ -4,6 +4,7 @@ use martlet_fabric::ring;
 
 use super::layout::HEADER_BYTES;
 use crate::engine::ConfigError;
+use crate::replica::Execution;
 use crate::replica::part::check_transfer_budget;
 
 /// The smallest ring that the engine works with.
@@ -17,7 +18,7 @@ pub struct Config {
     /// Data bytes of each log lane: a power of two, at least [`MIN_RING_BYTES`]. See `layout::Sizes`. Half of it should hold what the primary
     /// writes while a learner's progress is on its way back, or the log overruns learners.
     pub log_ring_bytes: usize,
-    /// Bytes proposed and not yet committed beyond which [`has_room`](super::PrimaryBackup::has_room) says no.
+    /// Bytes proposed and not yet committed beyond which [`has_room`](super::ViewLog::has_room) says no.
     pub backlog_bytes: usize,
     /// A backup that leaves this many entries untouched is nudged, since on small hosts backups sleep. At least 1.
     pub nudge_entries: u32,
@@ -37,6 +38,8 @@ pub struct Config {
     /// Whether a process that has departed loses its lane here before another one takes over from what stands there: what it writes later fails, so that it acknowledges
     /// nothing that its successor has not found, whatever its clock says. Not needed where all processes read one clock.
     pub fences_departed: bool,
+    /// When the primary executes.
+    pub execution: Execution,
     /// Chance of which nobody outside the cluster knows: the salts of the log lanes that this process keeps come from it. Each process draws its own.
     pub secret: u64,
 }
@@ -54,6 +57,7 @@ impl Default for Config {
             transfer_budget_bytes: 32 << 10,
             learner_restarts: 4,
             fences_departed: false,
+            execution: Execution::Speculative,
             secret: 0,
         }
     }

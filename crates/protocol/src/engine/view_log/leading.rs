@@ -2,28 +2,31 @@
 
 use std::collections::VecDeque;
 
+use martlet_fabric::primitive::Ordering;
 use martlet_fabric::pulse;
 use martlet_fabric::ring::Record;
 use martlet_fabric::{Fabric, OpError, PeerId, invariant};
 
 use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time, ViewNumber};
-use crate::engine::Engine as _;
 use crate::membership::{Roles, View};
-use crate::replica::StateMachine;
 use crate::replica::part::{self, Oversized, REST_NS};
+use crate::replica::{Execution, StateMachine};
 
-use super::PrimaryBackup;
+use super::HEARTS;
 use super::config::Config;
 use super::event::{DropReason, Event};
 use super::follower::{Follower, Op, Phase, Transfer};
-use super::layout::{HEADER_BYTES, Header, Kind};
+use super::layout::{ACKNOWLEDGED_OFFSET, HEADER_BYTES, Header, Kind};
+use super::peers::lane_of;
 use super::queue::EntryQueue;
+use super::rule::Holds;
 
 /// A primary's reign, from the beginning of its takeover.
 #[derive(Debug)]
 pub(super) struct Leading {
     me: ProcessId,
     config: Config,
+    holds: Holds,
     /// The newest view, in which this process is primary.
     view: ViewNumber,
     /// The highest index known to be committed when the takeover began.
@@ -35,6 +38,8 @@ pub(super) struct Leading {
     queue: EntryQueue,
     /// How much of the first of them has been posted.
     head_posted: usize,
+    /// Entries that wait to be executed, where that is done on commit; none elsewhere.
+    unexecuted: EntryQueue,
     committed: LogIndex,
     last_post: Time,
     /// When the state was last found to be one that cannot be taught, if that is not long ago.
@@ -44,24 +49,32 @@ pub(super) struct Leading {
 
 impl Leading {
     /// The takeover begins in `view`: `queue` holds what is not known to be committed, after `base`.
+    #[expect(clippy::too_many_arguments, reason = "what a reign begins with")]
     pub fn new(
         me: ProcessId,
         config: Config,
+        holds: Holds,
         view: &View,
         base: LogIndex,
         queue: EntryQueue,
         record: Record,
         lane_of: impl Fn(ProcessId) -> Option<(PeerId, u64)>,
     ) -> Leading {
+        let mut unexecuted = EntryQueue::new(base.next());
+        if config.execution == Execution::Committed {
+            queue.iter().for_each(|(_, entry)| unexecuted.push(entry, false));
+        }
         let mut leading = Leading {
             me,
             config,
+            holds,
             view: view.number,
             base,
             recovered: queue.last(),
             followers: Vec::new(),
             queue,
             head_posted: 0,
+            unexecuted,
             committed: base,
             last_post: Time(0),
             unteachable_since: None,
@@ -106,7 +119,7 @@ impl Leading {
 
     pub fn handle_completion(&mut self, op: Op, peer: PeerId, result: Result<u64, OpError>) {
         if let Some(follower) = self.followers.iter_mut().find(|f| f.peer == Some(peer)) {
-            follower.handle_completion(op, result);
+            follower.handle_completion(op, result, self.holds);
         }
     }
 
@@ -125,7 +138,53 @@ impl Leading {
 
     pub fn propose(&mut self, effects: &[u8]) -> LogIndex {
         self.queue.push(effects, false);
+        if self.config.execution == Execution::Committed {
+            self.unexecuted.push(effects, false);
+        }
         self.queue.last()
+    }
+
+    /// Up to which entry the machine shows the log.
+    pub fn applied(&self) -> LogIndex {
+        match self.config.execution {
+            Execution::Speculative => self.last(),
+            Execution::Committed => LogIndex(self.unexecuted.first().0 - 1),
+        }
+    }
+
+    /// Executes what has been committed, where that is to be done.
+    pub fn execute<S: StateMachine>(&mut self, machine: &mut S) {
+        self.execute_up_to(self.committed, machine);
+    }
+
+    /// Executes all that there is, committed or not.
+    pub fn execute_all<S: StateMachine>(&mut self, machine: &mut S) {
+        self.execute_up_to(self.last(), machine);
+    }
+
+    fn execute_up_to<S: StateMachine>(&mut self, last: LogIndex, machine: &mut S) {
+        while self.unexecuted.first() <= last {
+            let Some(entry) = self.unexecuted.front() else { return };
+            machine.apply(self.unexecuted.first(), entry);
+            self.unexecuted.pop_front();
+        }
+    }
+
+    /// Reads what the others have acknowledged, where that is what counts. What they say holds for good, whatever has become of the view: none of them said it after it
+    /// had heard of a view without this process.
+    pub fn take_acknowledgements<F: Fabric>(&mut self, fabric: &F) {
+        if self.holds != Holds::Acknowledged {
+            return;
+        }
+        let posted = self.posted();
+        for follower in self.followers.iter_mut().filter(|f| f.gets_entries()) {
+            let Some(memory) = follower.peer.and_then(|peer| lane_of(fabric, peer)) else { continue };
+            // Pairs with the release of the follower's write.
+            let word = memory[ACKNOWLEDGED_OFFSET / 8].load(Ordering::Acquire);
+            let index = word.checked_sub(1).map(LogIndex);
+            // What it acknowledged before it began anew, or what it cannot hold, says nothing.
+            follower.acked = follower.acked.max(index.filter(|index| *index >= follower.started && *index <= posted));
+        }
     }
 
     /// Whether everything proposed has been posted.
@@ -146,6 +205,10 @@ impl Leading {
     pub fn post<F: Fabric, S: StateMachine>(&mut self, now: Time, fabric: &mut F, machine: &S, events: &mut VecDeque<Event>) -> bool {
         self.post_starts(fabric);
         let posted = self.post_entries(fabric, events);
+        if posted && self.holds == Holds::Acknowledged {
+            // Requests wait for what they will do.
+            self.followers.iter().filter(|f| f.gets_entries()).filter_map(|f| f.peer).for_each(|peer| fabric.nudge(peer));
+        }
         self.unteachable_since = self.unteachable_since.filter(|since| now.since(*since) <= REST_NS);
         self.begin_transfers(fabric, events);
         let sent = self.transfer(now, fabric, machine, events);
@@ -170,6 +233,7 @@ impl Leading {
         self.record.fill(|out| start.encode(out));
         for follower in self.followers.iter_mut().filter(|f| f.phase == Phase::Unstarted) {
             if follower.push(fabric, &mut self.record, Some(self.base)) {
+                follower.started = self.base;
                 follower.phase = Phase::Following;
                 follower.told = self.base;
             }
@@ -184,7 +248,11 @@ impl Leading {
         }
         let alone = !self.followers.iter().any(Follower::gets_entries);
         let fragment_bytes = self.config.fragment_bytes();
+        let holds_back = self.holds_back();
         while let Some(entry) = self.queue.front() {
+            if holds_back && self.head_posted == 0 {
+                break;
+            }
             let rest = &entry[self.head_posted..];
             let more = rest.len() > fragment_bytes;
             let fragment = &rest[..rest.len().min(fragment_bytes)];
@@ -213,7 +281,7 @@ impl Leading {
                 } else {
                     overrun(follower, &self.config, events);
                 }
-                pulse::moved(fabric, PrimaryBackup::hearts(), payload);
+                pulse::moved(fabric, HEARTS, payload);
             }
             if more {
                 Mark::Fragmented.reach();
@@ -227,6 +295,18 @@ impl Leading {
         any
     }
 
+    /// Whether new entries wait for a learner to begin. Where the state that it is given shows what is committed and nothing else, those that are under way have to be
+    /// committed first, which takes as long as one request.
+    fn holds_back(&self) -> bool {
+        let begins = |f: &Follower| f.phase == Phase::Unlearned && f.broken.is_none() && f.peer.is_some() && f.outstanding() == 0;
+        self.config.execution == Execution::Committed && self.unteachable_since.is_none() && self.followers.iter().any(begins)
+    }
+
+    /// Whether the lanes hold what the machine does not show.
+    fn is_ahead(&self) -> bool {
+        self.posted() > self.applied()
+    }
+
     /// Lets those learn who are to, between two entries and once their lane is empty. While nobody can be taught, whoever counts as a replica and would have to
     /// be is given up: all writes wait for it.
     fn begin_transfers<F: Fabric>(&mut self, fabric: &mut F, events: &mut VecDeque<Event>) {
@@ -235,6 +315,11 @@ impl Leading {
             return;
         }
         if self.unteachable_since.is_some() {
+            self.followers.iter_mut().filter(|f| f.phase == Phase::Unlearned && f.replica).for_each(|f| give_up_transfer(f, events));
+            return;
+        }
+        if self.is_ahead() && !Canary::HsucUnheldStart.is_planted() {
+            // What would have to be committed first waits for these.
             self.followers.iter_mut().filter(|f| f.phase == Phase::Unlearned && f.replica).for_each(|f| give_up_transfer(f, events));
             return;
         }
@@ -247,7 +332,7 @@ impl Leading {
                 continue;
             }
             if follower.push(fabric, &mut self.record, Some(posted)) {
-                follower.told = self.committed;
+                (follower.started, follower.told) = (posted, self.committed);
                 follower.phase = Phase::Learning(Transfer { cursor: Some(0), part: Vec::new(), posted: 0, end: None });
             }
         }
@@ -319,10 +404,11 @@ impl Leading {
     /// The last entry that stands in the memory of everybody who counts; `None` while one of them has not even started.
     fn settled(&self) -> Option<LogIndex> {
         let (mut settled, mut fastest) = (self.posted(), LogIndex(0));
-        for follower in self.followers.iter().filter(|f| f.counts()) {
+        let counts = |f: &&Follower| f.counts() && !(f.broken.is_some() && Canary::HsucSuspicionIsCrash.is_planted());
+        for follower in self.followers.iter().filter(counts) {
             let holds_all = match &follower.phase {
                 Phase::Following => true,
-                Phase::Learning(transfer) => transfer.end.is_some_and(|(op, _)| follower.is_done(op)),
+                Phase::Learning(transfer) => transfer.end.is_some_and(|end| follower.has_learned(end, self.holds)),
                 Phase::Unstarted | Phase::Unlearned | Phase::Dropped => false,
             };
             match follower.acked {
@@ -346,7 +432,7 @@ impl Leading {
             let Phase::Learning(transfer) = &follower.phase else { continue };
             let Some((op, end)) = transfer.end else { continue };
             // The parts that it was sent show nothing newer than `end`: with that committed it holds nothing that others may lack.
-            let done = follower.is_done(op) || Canary::EarlyPromotion.is_planted();
+            let done = follower.has_learned((op, end), self.holds) || Canary::EarlyPromotion.is_planted();
             if !done || end > self.committed || follower.broken.is_some() {
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use super::world::{World, peer, tiny};
 use crate::basics::LogIndex;
-use crate::engine::primary_backup::{Config, DropReason, Event};
+use crate::engine::view_log::{Config, DropReason, Event};
 use crate::membership::Roles;
 use crate::replica::part::REST_NS;
 use crate::replica::{MAX_PART_BYTES, Standing};

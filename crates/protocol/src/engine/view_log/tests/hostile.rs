@@ -7,8 +7,8 @@ use super::world::{World, peer, tiny};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, Time, ViewNumber};
 use crate::engine::PartFault;
-use crate::engine::primary_backup::layout::{Header, Kind};
-use crate::engine::primary_backup::{Config, Event, LaneFault};
+use crate::engine::view_log::layout::{Header, Kind};
+use crate::engine::view_log::{Config, Event, LaneFault};
 use crate::membership::Roles;
 use crate::replica::{Standing, UnreadablePart};
 

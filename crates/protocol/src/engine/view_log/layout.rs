@@ -21,6 +21,9 @@ use crate::engine::PartFault;
 #[cfg(doc)]
 use martlet_fabric::ring;
 
+/// The word of a lane's header, in bytes from the lane's start, in which a replica tells its primary what it holds, where engines have that: one more than the index of the
+/// last entry that it has taken from the primary's lane; 0 for none. It stands in the lane that the primary keeps for that replica; only upwards.
+pub const ACKNOWLEDGED_OFFSET: usize = 16;
 /// Bytes of a record's payload before its content.
 pub const HEADER_BYTES: usize = 32;
 

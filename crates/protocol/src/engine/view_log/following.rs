@@ -1,16 +1,18 @@
 //! As a backup: taking what stands in the lanes, and following the log from one primary's lane to the next one's.
 
-use martlet_fabric::{Fabric, PeerId, pulse, ring};
+use martlet_fabric::{Fabric, PeerId, Region, Remote, pulse, ring};
 
+use super::chain::Origin;
+use super::follower::{self, Op};
 use super::inbound::Phase;
-use super::layout::LaneFault;
+use super::layout::{ACKNOWLEDGED_OFFSET, LaneFault};
 use super::peers::lane_of;
-use super::{Event, PrimaryBackup};
+use super::{Event, HEARTS, Holds, Rule, ViewLog};
+use crate::basics::layout::LOG_LANE;
 use crate::basics::{Canary, Mark};
-use crate::engine::Engine as _;
 use crate::replica::StateMachine;
 
-impl PrimaryBackup {
+impl<R: Rule> ViewLog<R> {
     /// Takes up to `budget` bytes from each lane, and lets the log switch to the latest primary whose start is effective.
     pub(super) fn drain<F: Fabric, S: StateMachine>(&mut self, fabric: &F, machine: &mut S, budget: usize) -> bool {
         let mut any = false;
@@ -56,7 +58,7 @@ impl PrimaryBackup {
                 break;
             }
             taken += ring::record_bytes(self.buffer.len());
-            pulse::moved(fabric, PrimaryBackup::hearts(), self.buffer.len());
+            pulse::moved(fabric, HEARTS, self.buffer.len());
             match inbound.take(&self.buffer, &mut self.chain, machine) {
                 Ok(false) => {}
                 Ok(true) => self.retire_others(id),
@@ -84,6 +86,26 @@ impl PrimaryBackup {
         if let Some(peer) = self.peers.iter_mut().find(|p| p.id == id) {
             peer.inbound.stop(Phase::Faulty);
         }
+    }
+
+    /// Tells the primary of the view up to where its entries are in this log, where that is what counts. A replica that has heard of a later view tells an earlier primary
+    /// nothing any more: that one may commit only what every later primary holds. Nor does it tell the primary of a view that it has not heard of.
+    pub(super) fn acknowledge<F: Fabric>(&mut self, fabric: &mut F) {
+        if R::HOLDS != Holds::Acknowledged || self.chain.origin() != Origin::Whole {
+            return;
+        }
+        let Some(view) = &self.view else { return };
+        let knows = self.chain.view() <= view.number;
+        let Some(peer) = self.peers.iter().find(|p| p.inbound.phase == Phase::Current).filter(|_| knows) else { return };
+        let leads = view.primary().is_some_and(|primary| primary.id == peer.process);
+        let now = (peer.id, self.chain.last());
+        if self.acknowledged == Some(now) || !leads {
+            return;
+        }
+        self.acknowledged = Some(now);
+        let at = Remote { peer: peer.id, region: Region::Lane(LOG_LANE), offset: ACKNOWLEDGED_OFFSET };
+        fabric.write(at, &(now.1.0 + 1).to_le_bytes(), follower::token(Op::Acknowledged, peer.id));
+        fabric.nudge(peer.id);
     }
 
     /// Lets the writers overwrite what has been taken: it stands in our own memory.

@@ -3,8 +3,8 @@
 use martlet_fabric::Pulse;
 
 use crate::basics::{Canary, LogIndex, Mark, ViewNumber};
-use crate::replica::StateMachine;
 use crate::replica::part::Part;
+use crate::replica::{Execution, StateMachine};
 
 use super::layout::{Header, Kind, LaneFault};
 use super::queue::EntryQueue;
@@ -31,22 +31,24 @@ pub(super) struct Chain {
     pending: EntryQueue,
     committed: LogIndex,
     part: Part,
+    execution: Execution,
 }
 
 impl Chain {
-    pub fn new() -> Chain {
+    pub fn new(execution: Execution) -> Chain {
         Chain {
             view: ViewNumber(0),
             origin: Origin::Genesis,
             pending: EntryQueue::new(LogIndex(1)),
             committed: LogIndex(0),
             part: Part::new(),
+            execution,
         }
     }
 
     /// The log of a machine that shows everything up to `last`.
-    pub fn behind(last: LogIndex) -> Chain {
-        Chain { origin: Origin::Whole, pending: EntryQueue::new(last.next()), committed: last, ..Chain::new() }
+    pub fn behind(last: LogIndex, execution: Execution) -> Chain {
+        Chain { origin: Origin::Whole, pending: EntryQueue::new(last.next()), committed: last, ..Chain::new(execution) }
     }
 
     /// Long entries are copied with signs of life.
@@ -76,14 +78,14 @@ impl Chain {
         if self.origin == Origin::Whole { self.committed.max(self.applied()) } else { self.committed }
     }
 
-    /// Applies what may be applied: the committed entries; of a learner everything, since the parts of the state that it gets stand between
-    /// the entries and include all of those before them.
+    /// Applies what may be applied: the committed entries; of a learner everything that the primary has executed, since the parts of the state that it gets stand between
+    /// the entries and include all of those.
     pub fn apply_ready<S: StateMachine>(&mut self, machine: &mut S) {
         let limit = match self.origin {
             // A part replaces its range with a state older than the entries that stand between its fragments: those wait for its end.
             Origin::Learning if self.part.is_open() => return,
-            Origin::Learning => self.last(),
-            Origin::Genesis | Origin::Whole => self.committed,
+            Origin::Learning if self.execution == Execution::Speculative || Canary::HsucEagerLearner.is_planted() => self.last(),
+            Origin::Learning | Origin::Genesis | Origin::Whole => self.committed,
         };
         while self.pending.first() <= limit {
             let Some(entry) = self.pending.front() else { return };
@@ -131,7 +133,8 @@ impl Chain {
 
     /// A transfer begins: everything held so far is void.
     pub fn begin_transfer<S: StateMachine>(&mut self, start: Header, machine: &mut S) -> Result<(), LaneFault> {
-        if start.committed > start.index {
+        // The state shows everything before it: where a primary executes on commit, nothing else may have been posted.
+        if start.committed > start.index || (start.committed < start.index && self.execution == Execution::Committed) {
             return Err(LaneFault::Commit { committed: start.committed, last: start.index });
         }
         (if self.origin == Origin::Learning { Mark::TransferRestarted } else { Mark::TransferBegun }).reach();
@@ -165,7 +168,8 @@ impl Chain {
             Kind::Start => return Err(LaneFault::Order(Kind::Start)),
             Kind::Flush => {}
             Kind::Entry => {
-                let at_once = self.origin == Origin::Learning && !self.part.is_open() && !header.more && !self.pending.is_open();
+                let executes = self.origin == Origin::Learning && self.execution == Execution::Speculative;
+                let at_once = executes && !self.part.is_open() && !header.more && !self.pending.is_open();
                 if at_once {
                     machine.apply(header.index, content);
                     self.pending.skip();
@@ -198,16 +202,15 @@ impl Chain {
         Ok(())
     }
 
-    /// The end of this log as a primary needs it: everything is applied, and what is not known to be committed is handed out, with the
-    /// index before it.
+    /// The end of this log as a primary needs it: what is not known to be committed is handed out, with the index before it; and applied, where a primary executes ahead.
     pub fn take_over<S: StateMachine>(&mut self, machine: &mut S) -> (LogIndex, EntryQueue) {
         self.apply_ready(machine);
         let base = self.committed();
         let mut uncommitted = EntryQueue::new(base.next());
         std::mem::swap(&mut uncommitted, &mut self.pending);
         uncommitted.discard_open();
-        for (index, entry) in uncommitted.iter() {
-            machine.apply(index, entry);
+        if self.execution == Execution::Speculative {
+            uncommitted.iter().for_each(|(index, entry)| machine.apply(index, entry));
         }
         if Canary::UnsharedTail.is_planted() {
             return (uncommitted.last(), EntryQueue::new(uncommitted.last().next()));
@@ -224,7 +227,8 @@ mod tests {
 
     #[test]
     fn a_part_without_end_is_refused() {
-        let (mut chain, mut machine) = (Chain { part: Part::of_at_most(40), ..Chain::new() }, ChainMachine::default());
+        let (mut chain, mut machine) =
+            (Chain { part: Part::of_at_most(40), ..Chain::new(Execution::Speculative) }, ChainMachine::default());
         let header = |kind| Header::new(kind, LogIndex(0), ViewNumber(1), LogIndex(0));
         let more = Header { more: true, ..header(Kind::Part) };
         chain.begin_transfer(Header { learner: true, ..header(Kind::Start) }, &mut machine).expect("a transfer begins");

@@ -3,19 +3,21 @@
 use martlet_fabric::Fabric;
 
 use super::chain::{Chain, Origin};
-use super::{Config, PrimaryBackup, Role};
+use super::{Config, Role, Rule, ViewLog};
 use crate::basics::ProcessId;
 use crate::engine::Gathered;
-use crate::replica::StateMachine;
+use crate::replica::{Execution, StateMachine};
 
-impl PrimaryBackup {
+impl<R: Rule> ViewLog<R> {
     /// Whatever was acknowledged stands in the memory of every replica of the view: all that stands in ours is taken for committed.
     pub(super) fn gather_all<F: Fabric, S: StateMachine>(&mut self, fabric: &mut F, machine: &mut S) -> Option<Gathered> {
         let view = self.view();
         let gathered = |last| Gathered { last, view, ..Gathered::default() };
-        match &self.role {
-            // It has executed ahead of its log.
-            Role::TakingOver(leading) | Role::Primary(leading) => return Some(gathered(leading.last())),
+        match &mut self.role {
+            Role::TakingOver(leading) | Role::Primary(leading) => {
+                leading.execute_all(machine);
+                return Some(gathered(leading.last()));
+            }
             // What it executed may never have been committed, and others have gone on without it.
             Role::Excluded => return None,
             Role::Backup | Role::Candidate => {}
@@ -30,11 +32,14 @@ impl PrimaryBackup {
             return None;
         }
         let (_, uncommitted) = self.chain.take_over(machine);
+        if self.config.execution == Execution::Committed {
+            uncommitted.iter().for_each(|(index, entry)| machine.apply(index, entry));
+        }
         Some(gathered(uncommitted.last()))
     }
 
     /// A log that begins behind all that was gathered.
-    pub(super) fn begun_with(me: ProcessId, config: Config, gathered: &Gathered) -> PrimaryBackup {
-        PrimaryBackup { chain: Chain::behind(gathered.last), ..PrimaryBackup::new(me, config) }
+    pub(super) fn begun_with(me: ProcessId, config: Config, gathered: &Gathered) -> ViewLog<R> {
+        ViewLog { chain: Chain::behind(gathered.last, config.execution), ..ViewLog::new(me, config) }
     }
 }

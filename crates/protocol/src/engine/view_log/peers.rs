@@ -5,7 +5,7 @@ use martlet_fabric::{Fabric, LocalRegion, Memory, OpError, PeerId, Region, Remot
 
 use super::follower::{self, Op};
 use super::inbound::{Inbound, Phase};
-use super::{Event, PrimaryBackup, Role};
+use super::{Event, Role, Rule, ViewLog};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{Canary, Mark, ProcessId, Time};
 use crate::membership::View;
@@ -63,7 +63,7 @@ pub(super) enum Outbound {
 /// About what a new primary writes to each of the others before its first client has its reply, in bytes.
 const FIRST_BYTES: usize = 512;
 
-impl PrimaryBackup {
+impl<R: Rule> ViewLog<R> {
     /// A hint that it may lead soon: the beginnings of the lanes to those who attend to them are brought near.
     pub fn expect_to_lead<F: Fabric>(&self, fabric: &F) {
         for peer in self.peers.iter().filter(|p| matches!(p.outbound, Outbound::Attended(_))) {

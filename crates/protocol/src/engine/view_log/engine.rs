@@ -1,31 +1,22 @@
-//! `primary-backup` behind the interface of all engines. The methods are those of [`PrimaryBackup`] itself.
+//! The log behind views behind the interface of all engines. The methods are those of [`ViewLog`] itself.
 
-use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse, RegionSpec, ring};
+use martlet_fabric::{Completion, Fabric, NodeId, PeerId, Pulse, RegionName, RegionSpec, ring};
 
 use super::chain::Origin;
-use super::{Config, Event, PrimaryBackup, Role};
+use super::{Config, Event, HEARTS, Role, Rule, ViewLog};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::engine::{self, CommitRule, ConfigError, Durable, Engine, Gathered, Leadership, Traits};
+use crate::engine::{self, ConfigError, Durable, Engine, Gathered, Traits};
 use crate::membership::{Proof, Round, View};
-use crate::replica::{HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
+use crate::replica::{Execution, HandOverError, HandOverState, ProposeError, Standing, StateMachine, Ticket};
 
-impl Engine for PrimaryBackup {
+impl<R: Rule> Engine for ViewLog<R> {
     type Config = Config;
 
-    const TRAITS: Traits = Traits {
-        name: "primary-backup",
-        leadership: Leadership::Views,
-        commit: CommitRule::EveryReplica,
-        has_journal: false,
-        hands_over_by_name: false,
-        has_places: false,
-        executes_on_commit: false,
-        prefers_lowest: false,
-    };
+    const TRAITS: Traits = R::TRAITS;
 
     fn check(config: &Config) -> Result<(), ConfigError> {
-        config.validate()
+        Self::check_settings(config)
     }
 
     fn add_regions(spec: &mut RegionSpec, config: &Config) {
@@ -34,7 +25,15 @@ impl Engine for PrimaryBackup {
     }
 
     fn new(me: ProcessId, config: Config) -> Self {
-        PrimaryBackup::new(me, config)
+        ViewLog::new(me, config)
+    }
+
+    fn hearts() -> &'static [(RegionName, usize)] {
+        HEARTS
+    }
+
+    fn execution(&self) -> Execution {
+        self.config.execution
     }
 
     fn keep_alive(&mut self, pulse: Pulse) {
@@ -172,7 +171,7 @@ impl Engine for PrimaryBackup {
     }
 
     fn go_on_from(me: ProcessId, config: Config, gathered: &Gathered) -> Self {
-        PrimaryBackup::begun_with(me, config, gathered)
+        ViewLog::begun_with(me, config, gathered)
     }
 
     fn reset<S: StateMachine>(&mut self, me: ProcessId, machine: &mut S) {
@@ -197,4 +196,4 @@ impl Engine for PrimaryBackup {
 }
 
 /// It has no journal.
-impl Durable for PrimaryBackup {}
+impl<R: Rule> Durable for ViewLog<R> {}

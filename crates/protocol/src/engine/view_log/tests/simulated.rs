@@ -7,7 +7,8 @@ use martlet_fabric::{Fabric, Identity, Incarnation, NodeId, PeerEvent, PeerKind,
 use super::world::{ChainMachine, command, tiny};
 use crate::basics::layout::LOG_LANE;
 use crate::basics::{LogIndex, ProcessId, Time, ViewNumber};
-use crate::engine::primary_backup::{Config, Event, PrimaryBackup};
+use crate::engine::PrimaryBackup;
+use crate::engine::view_log::{Config, Event};
 use crate::membership::{Member, Roles, View};
 use crate::replica::{Standing, StateMachine, Ticket};
 

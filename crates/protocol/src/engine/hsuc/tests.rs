@@ -1,0 +1,160 @@
+//! What FiDe says of HSUC, as a log behind views.
+
+use super::{ByAcknowledgement, Config};
+use crate::basics::LogIndex;
+use crate::engine::view_log::tests::world::{WorldOf, quiet};
+use crate::replica::{Execution, Standing};
+
+type World = WorldOf<ByAcknowledgement>;
+
+/// Appendix A.3, the three messages of a run without failures.
+#[test]
+fn a_leader_decides_once_every_replica_has_adopted_its_proposal() {
+    let mut world = World::led(3, quiet());
+    let index = world.write(0, 1, 0).expect("it leads");
+    world.turns(0, 1);
+    world.deliver(0);
+    world.turns(0, 1);
+    assert!(world.processes[0].engine.committed() < index, "it stands in all memories, and no process has looked there");
+    world.turns(1, 1);
+    world.deliver(1);
+    world.turns(0, 1);
+    assert!(world.processes[0].engine.committed() < index, "one of two has acknowledged it");
+    world.turns(2, 1);
+    world.deliver(2);
+    world.turns(0, 1);
+    assert_eq!((world.processes[0].engine.committed(), world.acknowledged.as_slice()), (index, &[index][..]));
+}
+
+/// "HSUC can tolerate up to f = N - 1 failures."
+#[test]
+fn all_but_one_of_the_replicas_may_die() {
+    for execution in Execution::ALL {
+        let mut world = World::led(5, Config { execution, ..quiet() });
+        for leader in 0..5 {
+            let index = world.write(leader, 1, 0).expect("it leads");
+            world.run(3);
+            assert!(world.acknowledged.contains(&index), "{execution}: the service goes on with {leader} as its leader");
+            if leader < 4 {
+                world.crash(leader);
+                world.replicas(&(leader + 1..5).collect::<Vec<_>>());
+                world.run(6);
+                assert_eq!(world.processes[leader + 1].engine.standing(), Standing::Primary);
+            }
+        }
+        assert_eq!(world.acknowledged.len(), 5);
+        world.assert_level();
+    }
+}
+
+/// The same, without a moment between the deaths.
+#[test]
+fn all_but_one_of_the_replicas_may_die_at_once() {
+    for execution in Execution::ALL {
+        let mut world = World::led(5, Config { execution, ..quiet() });
+        world.write(0, 1, 0);
+        world.run(3);
+        (0..4).for_each(|process| world.crash(process));
+        world.replicas(&[4]);
+        world.run(6);
+        let index = world.write(4, 1, 0).expect("it leads");
+        world.run(3);
+        assert_eq!(world.acknowledged, [LogIndex(1), index]);
+    }
+}
+
+/// "If the leader decides on v and then crashes before its decision can reach any other process, any of the following leaders will propose v as it was adopted as own proposal."
+#[test]
+fn what_a_leader_alone_has_decided_is_what_the_next_one_proposes() {
+    for execution in Execution::ALL {
+        let mut world = World::led(3, Config { execution, ..quiet() });
+        let index = world.write(0, 1, 0).expect("it leads");
+        world.run(2);
+        assert_eq!(world.acknowledged, [index]);
+        assert!((1..3).all(|process| world.processes[process].engine.committed() < index), "nobody else has heard of it");
+        world.crash(0);
+        world.replicas(&[1, 2]);
+        world.run(6);
+        assert!((1..3).all(|process| world.processes[process].engine.last() == index));
+        assert_eq!(world.processes[1].engine.committed(), index);
+    }
+}
+
+/// TRAPS 21: acknowledgements to a dead leader are none to the next.
+#[test]
+fn a_new_leader_decides_by_what_has_been_acknowledged_to_itself() {
+    let mut world = World::led(3, quiet());
+    let index = world.write(0, 1, 0).expect("it leads");
+    world.run(1);
+    world.crash(0);
+    world.replicas(&[1, 2]);
+    world.turns(1, 2);
+    world.deliver(1);
+    world.turns(1, 2);
+    assert_ne!(world.processes[1].engine.standing(), Standing::Primary, "the other one has not taken the entry from its lane");
+    world.run(3);
+    assert_eq!((world.processes[1].engine.standing(), world.processes[1].engine.committed()), (Standing::Primary, index));
+}
+
+/// TRAPS 25: a suspicion counts once a view excludes the suspect, and then for good.
+#[test]
+fn a_replica_that_has_entered_a_view_acknowledges_nothing_to_a_leader_that_it_excludes() {
+    let mut world = World::led(3, quiet());
+    // No clock keeps the old leader from anything.
+    world.clocks_lie = true;
+    let index = world.write(0, 1, 0).expect("it leads, and nobody has told it otherwise");
+    world.turns(0, 1);
+    world.deliver(0);
+    world.decide(&[(1, crate::membership::Roles::REPLICA), (2, crate::membership::Roles::REPLICA)]);
+    world.learn(2);
+    for process in [2, 1, 2] {
+        world.turns(process, 1);
+        world.deliver(process);
+    }
+    world.turns(0, 2);
+    assert!(world.processes[0].engine.committed() < index && world.acknowledged.is_empty(), "one of its replicas has left it");
+    world.learn(1);
+    world.run_only(&[1, 2], 6);
+    assert_eq!(world.processes[1].engine.standing(), Standing::Primary);
+    let later = world.write(1, 2, 0).expect("it leads");
+    world.run(6);
+    assert!(world.acknowledged.contains(&later));
+}
+
+/// Nothing is executed before it is decided, at the leader as elsewhere.
+#[test]
+fn a_leader_that_executes_on_commit_shows_nothing_that_is_not_decided() {
+    let mut world = World::led(3, Config { execution: Execution::Committed, ..quiet() });
+    let index = world.write(0, 1, 0).expect("it leads");
+    world.turns(0, 2);
+    assert!(world.processes[0].machine.keys.is_empty() && world.processes[0].engine.applied() < index);
+    world.run(3);
+    assert_eq!((world.processes[0].machine.keys.len(), world.processes[0].engine.applied()), (1, index));
+}
+
+/// A learner that comes while entries are under way is given a state that lacks nothing of them.
+#[test]
+fn a_learner_begins_once_what_is_under_way_is_decided() {
+    let mut world = World::led(2, Config { execution: Execution::Committed, ..quiet() });
+    world.write(0, 1, 0);
+    world.turns(0, 1);
+    let learner = world.join();
+    world.enter();
+    for key in 2..40 {
+        world.write(0, key, 0);
+        world.run(2);
+    }
+    assert!(world.processes[0].events.iter().any(|event| matches!(event, super::Event::CaughtUp { .. })), "it has the state");
+    world.promote(learner);
+    world.enter();
+    world.run(6);
+    world.processes[0].engine.handle_peer_gone(crate::engine::view_log::tests::world::peer(1));
+    world.replicas(&[0, learner]);
+    world.write(0, 1, 0);
+    world.run(3);
+    world.crash(0);
+    world.replicas(&[learner]);
+    world.run(6);
+    assert_eq!(world.processes[learner].engine.standing(), Standing::Primary);
+    world.assert_level();
+}

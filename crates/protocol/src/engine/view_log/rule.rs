@@ -1,0 +1,22 @@
+//! What makes the engines that keep this log differ from each other.
+
+use std::fmt::Debug;
+
+use crate::engine::Traits;
+
+/// When a replica counts as holding an entry. An entry is committed when every replica of the view does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// When it stands in the replica's memory, whether or not its process has looked there: the next primary reads its memory to the end before it leads.
+    Written,
+    /// When its process has taken the entry into its log and said so, in no view that excludes the primary.
+    Acknowledged,
+}
+
+/// An engine that keeps this log.
+pub trait Rule: Copy + Debug + 'static {
+    /// What it is like.
+    const TRAITS: Traits;
+    /// When a replica counts as holding an entry.
+    const HOLDS: Holds;
+}
