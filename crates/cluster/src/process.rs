@@ -46,13 +46,13 @@ impl ProcessName {
         for entry in fs::read_dir("/proc")? {
             let entry = entry?;
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            // A process that ends meanwhile, or is not ours to look at, is not the one. A node's second process has its command line, and another name.
+            // A process that ends meanwhile, or is not ours to look at, is not the one. A node's second processes have its command line, and other names.
             let about = |what: &str| fs::read(entry.path().join(what)).unwrap_or_default();
             let line = about("cmdline");
             let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
             let is_it = words.iter().skip(1).zip(arguments).all(|(word, argument)| *word == argument.as_bytes());
             let Some(given) = words.get(arguments.len() + 1).filter(|given| is_it && !given.is_empty()) else { continue };
-            if about("comm").trim_ascii() == b"martlet-mourner" {
+            if matches!(about("comm").trim_ascii(), b"martlet-mourner" | b"martlet-keeper") {
                 continue;
             }
             let given = Path::new(OsStr::from_bytes(given));

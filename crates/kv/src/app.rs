@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use martlet_fabric::{Completion, Fabric};
+use martlet_node::connections::service::Service;
 use martlet_protocol::basics::Time;
 use martlet_protocol::basics::layout::Sizes;
 use martlet_protocol::replica::{Application, HandOverState, MadeUpClient, Replica, Standing};
@@ -85,6 +86,16 @@ impl KvApp {
         })
     }
 
+    /// Serves the cluster's service as well, whenever this node leads: the one address of all nodes of this host, whose connections outlive each of them.
+    ///
+    /// # Errors
+    /// [`StartError::Listen`], when no descriptor is left.
+    pub fn with_service(mut self, service: Service) -> Result<KvApp, StartError> {
+        let address = service.address;
+        self.redis.serve_service(service).map_err(|source| ListenError::Tcp { address, source })?;
+        Ok(self)
+    }
+
     /// Lets INFO tell how much of the processors this process has had.
     #[must_use]
     pub fn with_cpu_clock(mut self, cpu: CpuClock) -> KvApp {
@@ -155,7 +166,17 @@ impl Application for KvApp {
         self.clock.forget();
         let budget = self.shared.env.config.commands_per_turn;
         let work = self.shared.work();
-        let mut turn = Turn { replica, shared: &mut self.shared, clock: &mut self.clock, budget, executed: 0, replied: 0, work };
+        let mut turn = Turn {
+            replica,
+            shared: &mut self.shared,
+            clock: &mut self.clock,
+            budget,
+            executed: 0,
+            replied: 0,
+            work,
+            changed: false,
+            mark: None,
+        };
         if self.is_primary && !turn.replica.machine().is_seeded() {
             turn.perform(Effect::Seed(self.seed));
         }

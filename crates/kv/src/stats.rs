@@ -27,6 +27,10 @@ pub struct KvStats {
     pub output_limit_disconnections: u64,
     /// Connections closed, or clients told, because this node ceased to be primary before their replies could go out.
     pub voided_connections: u64,
+    /// Connections that this node has taken over from others.
+    pub connections_taken_over: u64,
+    /// Connections that it could not take over, and ended.
+    pub connections_lost: u64,
     /// Requests that broke the protocol.
     pub protocol_errors: u64,
     /// Bytes read from sockets.

@@ -3,6 +3,7 @@
 use martlet_protocol::replica::{Replica, Ticket};
 
 use crate::commands::{ClientSlot, Clock, Ctx, Executed, Shared, bound, execute};
+use crate::frontend::redis::Mark;
 use crate::resp::Args;
 use crate::store::{Effect, KvMachine};
 
@@ -55,6 +56,10 @@ pub(crate) struct Turn<'a, R> {
     pub(crate) replied: usize,
     /// How much work commands had been when the turn began.
     pub(crate) work: u64,
+    /// The last request that was executed has changed something.
+    pub(crate) changed: bool,
+    /// How far the connection that is served has come with requests that changed something: goes into the log with what they did.
+    pub(crate) mark: Option<Mark>,
 }
 
 impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
@@ -93,7 +98,9 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
         }
         let mut ctx = Ctx { machine: self.replica.machine_mut(), shared: self.shared, slot, clock: self.clock };
         let before = out.len();
+        let effects = ctx.shared.effects.bytes().len();
         let executed = execute(&mut ctx, args, out);
+        self.changed = self.shared.effects.bytes().len() > effects;
         self.replied += out.len().saturating_sub(before);
         executed
     }
@@ -126,8 +133,16 @@ impl<R: Replica<Machine = KvMachine>> Turn<'_, R> {
         }
     }
 
+    /// Puts the mark of the connection that is served beside what its requests have done.
+    pub(crate) fn put_mark(&mut self) {
+        if let Some(mark) = self.mark.take() {
+            mark.with(|effect| self.perform(effect));
+        }
+    }
+
     /// Hands all effects to the engine.
     pub(crate) fn propose(&mut self) {
+        self.put_mark();
         if self.shared.effects.is_empty() {
             return;
         }

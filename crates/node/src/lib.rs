@@ -30,6 +30,7 @@
 //! | `durable` | what a node writes to its disk while it runs, and what it comes back with |
 //! | `rehearsal` | a failover played through beforehand, on memory of its own |
 //! | `founding` | who founds the cluster |
+//! | [`connections`] | clients' connections that outlive the process which serves them |
 //! | [`client`] | an endpoint for clients, which reads what nodes show |
 //! | [`counters`] | counters and the timeline of failovers, in shared memory |
 //! | [`wal`] | a replica's log on disk |
@@ -40,6 +41,7 @@ mod agent;
 pub mod backend;
 pub mod client;
 pub mod config;
+pub mod connections;
 pub mod counters;
 mod durable;
 pub mod embed;

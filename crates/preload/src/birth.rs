@@ -10,17 +10,18 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use martlet_node::config::{Cluster, ClusterConfig, Idle, Pin, Priority, ThreadsConfig};
+use martlet_node::connections::keeper::{self, Keeps};
 use martlet_node::embed;
 
 use crate::board::{Board, Holder, NODES};
 use crate::control::Control;
 use crate::machine::{Machine, with_replay};
 use crate::main_thread::Confined;
-use crate::replica::{REPLICAS, Replica, install, turn, uninstall, with};
+use crate::replica::{KEEPER, REPLICAS, Replica, install, turn, uninstall, with};
 use crate::socket::Poller;
 use crate::sys::{complain, die};
 use crate::table::Table;
-use crate::{clock, fault, fiber, files, keeper, process, sys, threads};
+use crate::{clock, fault, fiber, files, process, sys, threads};
 
 /// What a captured process goes by from its start.
 #[derive(Debug, Default)]
@@ -163,7 +164,8 @@ fn start(node: u16, board: Board, table: Table) {
             poller.watch(control.fd(), 0, libc::EPOLLIN as u32)?;
             control.tell(&format!("hello {node} {pid}"));
         }
-        keeper::start(own)?;
+        keeper::HIGHEST.fetch_max(crate::table::FIRST_FD, Ordering::Relaxed);
+        keeper::start(&keeper::name_of(KEEPER, own), Keeps::All)?;
         install(Replica::new(own, board, control, poller, table));
         fiber::prepare(run_node)
     };

@@ -6,6 +6,8 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use martlet_node::connections::Holder;
+
 use crate::entry::MAX_ROUND_BYTES;
 use crate::fault::Void;
 use crate::stream::Seal;
@@ -153,17 +155,6 @@ impl std::fmt::Debug for Board {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Board").finish_non_exhaustive()
     }
-}
-
-/// A replica that may hold sockets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// Its node.
-    pub node: u16,
-    /// Its process.
-    pub pid: i32,
-    /// When that started, in clock ticks since the host did.
-    pub started: u64,
 }
 
 impl Board {

@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
-use crate::keeper::{abstract_address, is_ours, message_socket};
+use martlet_node::connections::keeper::{abstract_address, is_ours, message_socket};
+
 use crate::sys;
 
 /// The longest message, in bytes.

@@ -6,6 +6,7 @@
 //! All numbers are little-endian. A round begins with a format byte, [`FORMAT`], its kind, its number, and the time; its records follow, each with a byte that says
 //! what it is. Numbers are 32 or 64 bits wide, so that none wraps.
 
+pub use martlet_node::connections::socket::MAX_ADDRESS_BYTES;
 use std::fmt;
 
 /// The longest round, in bytes: the longest command of an embedded replica.
@@ -29,8 +30,6 @@ const HEADER_BYTES: usize = 26;
 const INPUT_HEADER_BYTES: usize = 29;
 /// In the place of an input record's length: the kernel may be writing the data just now.
 const PENDING: u32 = u32::MAX;
-/// The longest socket address, in bytes: `sizeof(struct sockaddr_storage)`.
-pub const MAX_ADDRESS_BYTES: usize = 128;
 
 /// When a round came about, on the leader's clocks, which all replicas show to their servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -109,7 +109,7 @@ impl Replica {
         if placed.as_raw_fd() != Table::fd_of(slot) {
             die(&format!("descriptor {}, which a connection is to have, is something else here", Table::fd_of(slot)));
         }
-        crate::keeper::HIGHEST.fetch_max(placed.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
+        martlet_node::connections::keeper::HIGHEST.fetch_max(placed.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
         let (peer, local) = (socket::address(placed.as_raw_fd(), Side::Peer), socket::address(placed.as_raw_fd(), Side::Local));
         if socket::is_unix(&local) && socket::peek_from_first(placed.as_raw_fd()).is_err() {
             return;

@@ -2,7 +2,7 @@
 //!
 //! The library stands between the server and the C library. It collects all that the server learns from outside into *rounds*, has them replicated by an embedded
 //! replica, and gives them to the server when they are committed; so the servers of all replicas execute the same, and each knows what every client has been sent. When the
-//! leader dies a follower fetches its sockets and goes on at the byte where it stopped. `docs/run.md` says what a user sees and what is promised.
+//! leader dies a follower fetches its sockets from its keeper (`martlet_node::connections`) and goes on at the byte where it stopped. `docs/run.md` says what a user sees and what is promised.
 //!
 //! | module | what stands there |
 //! |---|---|
@@ -20,7 +20,6 @@
 //! | `children` | the processes that it forks |
 //! | `fault` | requests that crash the server |
 //! | `board` | memory that outlives each replica |
-//! | `keeper` | the process that keeps a dead replica's sockets |
 //! | `birth`, `threads` | how replicas are forked, and the server's helpers in a fork |
 //! | `fiber`, `main_thread` | the captured thread, its two stacks, and what is its alone |
 //! | `clock` | the time that the server sees |
@@ -43,7 +42,6 @@ mod fiber;
 mod files;
 #[cfg(not(test))]
 mod hooks;
-mod keeper;
 mod leading;
 mod machine;
 mod main_thread;

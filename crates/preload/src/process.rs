@@ -1,32 +1,11 @@
-//! Processes: who they are, and that they are dead.
+//! Processes: what of the server's is closed in a fork.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::RawFd;
 
-use crate::board::Holder;
+pub use martlet_node::connections::process::{Found, make_sure_of_death, runs, started};
+
 use crate::sys;
-
-/// How long a process that was sent SIGKILL may take to die, in milliseconds.
-const DEATH_MS: i32 = 10_000;
-
-/// When a process started, in clock ticks since the host did: with its number that names it beyond doubt.
-///
-/// # Errors
-/// When there is none of that number.
-pub fn started(pid: i32) -> io::Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name stands in parentheses and may hold anything; behind it the state is field 3.
-    let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace());
-    let ticks = fields.and_then(|mut fields| fields.nth(19)).and_then(|ticks| ticks.parse().ok());
-    ticks.ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not understood: {stat:?}")))
-}
-
-/// Whether a process runs that started then. One that has ended and waits for its parent to notice does not.
-pub fn runs(pid: i32, started: u64) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    !matches!(state, Some('Z' | 'X')) && self::started(pid).is_ok_and(|since| since == started)
-}
 
 /// Closes this process's descriptors that lead to something whose name begins so, where `wanted` says yes.
 ///
@@ -47,87 +26,4 @@ pub fn close_what_links_to(starts: &[&str], wanted: impl Fn(RawFd) -> bool) -> i
         sys::close(fd);
     }
     Ok(())
-}
-
-/// What a process was at when it was seen to its death.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// It had died, or was about to.
-    Dead,
-    /// It was stopped, as by SIGSTOP.
-    Stopped,
-    /// It ran, or waited for something.
-    AtWork,
-}
-
-impl Found {
-    /// What the kernel says of a process's first thread.
-    fn parse(stat: &str) -> Option<Found> {
-        /// The kernel's marks of one that ends, and of one that a signal ends.
-        const ENDS: u64 = 0x4 | 0x400;
-        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-        let state = fields.next()?.chars().next()?;
-        let flags: u64 = fields.nth(5)?.parse().ok()?;
-        Some(match state {
-            'Z' | 'X' => Found::Dead,
-            _ if flags & ENDS != 0 => Found::Dead,
-            'T' | 't' => Found::Stopped,
-            _ => Found::AtWork,
-        })
-    }
-}
-
-/// Sees to it that this process is dead with all its threads: it is killed, unless it has died, and waited for. Returns what it was at before.
-///
-/// # Errors
-/// When it does not die, or the kernel refuses.
-pub fn make_sure_of_death(holder: Holder) -> io::Result<Found> {
-    // SAFETY: a plain system call.
-    let pidfd = match sys::owned(unsafe { libc::syscall(libc::SYS_pidfd_open, holder.pid, 0) }) {
-        Ok(pidfd) => pidfd,
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(Found::Dead),
-        Err(error) => return Err(error),
-    };
-    // The descriptor keeps its meaning; the number may have been given to another process before it was opened.
-    match started(holder.pid) {
-        Ok(ticks) if ticks == holder.started => {}
-        Ok(_) => return Ok(Found::Dead),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Dead),
-        Err(error) => return Err(error),
-    }
-    let found =
-        std::fs::read_to_string(format!("/proc/{}/stat", holder.pid)).ok().and_then(|stat| Found::parse(&stat)).unwrap_or(Found::Dead);
-    // SAFETY: plain system calls; the pointer is to one live value.
-    unsafe {
-        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, 0, 0);
-        let mut waits = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        loop {
-            match sys::checked(libc::syscall(libc::SYS_poll, &mut waits, 1, DEATH_MS)) {
-                Ok(0) => return Err(io::Error::other(format!("process {} does not die", holder.pid))),
-                Ok(_) => return Ok(found),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_process_is_at_is_what_the_kernel_says() {
-        let stat =
-            |state: &str, flags: u64| format!("17 (a (name) of 3 words) {state} 1 17 17 0 -1 {flags} 0 0 0 0 9 9 0 0 20 0 4 0 12345 0");
-        assert_eq!(Found::parse(&stat("R", 0x40_0100)), Some(Found::AtWork));
-        assert_eq!(Found::parse(&stat("S", 0x40_0100)), Some(Found::AtWork));
-        assert_eq!(Found::parse(&stat("T", 0x40_0100)), Some(Found::Stopped));
-        assert_eq!(Found::parse(&stat("R", 0x40_0104)), Some(Found::Dead), "it ends");
-        assert_eq!(Found::parse(&stat("R", 0x40_0500)), Some(Found::Dead), "it was killed");
-        assert_eq!(Found::parse(&stat("Z", 0x40_010c)), Some(Found::Dead));
-        assert_eq!(Found::parse("17 (name"), None);
-        let own = std::fs::read_to_string("/proc/self/stat").expect("the kernel's word");
-        assert_eq!(Found::parse(&own), Some(Found::AtWork));
-    }
 }

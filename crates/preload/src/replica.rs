@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use martlet_node::connections::keeper::{self, Left};
 use martlet_node::counters::Counter;
 use martlet_node::embed::{Here, Turn};
 
@@ -17,7 +18,6 @@ use crate::children::Children;
 use crate::control::{Control, Order};
 use crate::entry::{End, Entry, Record};
 use crate::fault::{self, Void};
-use crate::keeper::Left;
 use crate::machine::{Machine, OWN, with_replay};
 use crate::main_thread::Confined;
 use crate::socket::{self, Pipe, Poller};
@@ -35,7 +35,9 @@ const TAUGHT_NS: u64 = crate::board::EXPECTED_NS;
 /// How often a replica looks whether anyone leads, in nanoseconds.
 const LEADER_LOOK_NS: u64 = 1_000_000_000;
 /// After so many looks that found nobody, one that is not watched over ends: as long as a keeper waits for a successor.
-const LEADERLESS_LOOKS: u32 = crate::keeper::PATIENCE;
+const LEADERLESS_LOOKS: u32 = keeper::PATIENCE;
+/// What the keepers of replicas are called.
+pub const KEEPER: &str = "keeper";
 /// Rounds that a follower's server executes in one turn of its node.
 const ROUNDS_A_TURN: u32 = 64;
 /// Replicas of a server.

@@ -5,8 +5,10 @@
 
 use std::ffi::{CStr, c_int, c_long, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+
+pub use martlet_node::connections::sys::{checked, owned, socket_option};
 
 /// Sets the calling thread's errno.
 pub fn set_errno(errno: c_int) {
@@ -20,21 +22,9 @@ pub fn fail(errno: c_int) -> c_int {
     -1
 }
 
-/// Makes an error of a system call's -1.
-pub fn checked(result: c_long) -> io::Result<c_long> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
 /// The errno of an error. One that has none is the system's all the same.
 pub fn errno_of(error: io::Error) -> c_int {
     error.raw_os_error().unwrap_or(libc::EIO)
-}
-
-/// Takes a descriptor that a system call has just made.
-pub fn owned(result: c_long) -> io::Result<OwnedFd> {
-    let fd = checked(result)? as RawFd;
-    // SAFETY: the kernel has just made it for the caller, which gives it to nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// A function of the C library that the library interposes, looked up when it is first wanted.
@@ -132,16 +122,6 @@ pub fn is_open(fd: RawFd) -> bool {
 pub fn move_to(of: OwnedFd, fd: RawFd) -> io::Result<()> {
     // SAFETY: `of` is the caller's; what was `fd` before is closed, as the caller wants.
     checked(unsafe { libc::syscall(libc::SYS_dup3, of.as_raw_fd(), fd, libc::O_CLOEXEC) }).map(drop)
-}
-
-/// An option of a socket that is a plain value.
-pub fn socket_option<T: Copy>(fd: RawFd, level: c_int, name: c_int) -> io::Result<T> {
-    let mut value = std::mem::MaybeUninit::<T>::zeroed();
-    let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the pointers are to a place for the value and to its length. `T` is plain data, as the caller chooses it for the option.
-    checked(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value.as_mut_ptr(), &mut len) })?;
-    // SAFETY: zeros and what the kernel wrote are a value of plain data.
-    Ok(unsafe { value.assume_init() })
 }
 
 /// Where messages go: standard error, under a number that stays what it is.

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
+use martlet_node::connections::keeper::{self, Left};
+
 use crate::board::{Holder, Line};
 use crate::entry::received;
-use crate::keeper::{self, Left};
 use crate::process::{Found, make_sure_of_death};
-use crate::replica::{Lead, Replica, Role};
+use crate::replica::{KEEPER, Lead, Replica, Role};
 use crate::socket::{self, Counts, Pipe};
 use crate::stream::Seal;
 use crate::sys::{complain, die, move_to};
@@ -55,8 +56,10 @@ impl Replica {
         self.check_answers();
         let mut left: Vec<(Holder, Option<Left>)> = Vec::new();
         for holder in before {
-            let kept =
-                keeper::ask(holder).inspect_err(|error| complain(&format!("no connections are left of process {}: {error}", holder.pid)));
+            let gone = |error: &io::Error| complain(&format!("no connections are left of process {}: {error}", holder.pid));
+            let kept = keeper::ask(&keeper::name_of(KEEPER, holder))
+                .and_then(|left| left.ok_or_else(|| io::Error::other("its keeper says that it lives")))
+                .inspect_err(gone);
             left.push((holder, kept.ok()));
         }
         let sockets: Vec<(u16, OwnedFd)> = left
@@ -134,7 +137,7 @@ impl Replica {
         if let Err(error) = move_to(socket, Table::fd_of(slot)) {
             die(&format!("a connection cannot be given its descriptor: {error}"));
         }
-        crate::keeper::HIGHEST.fetch_max(Table::fd_of(slot), std::sync::atomic::Ordering::Relaxed);
+        keeper::HIGHEST.fetch_max(Table::fd_of(slot), std::sync::atomic::Ordering::Relaxed);
     }
 
     /// A connection that the server has closed, and that lacks some of what was written to it.

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use martlet_cluster::directory::Directory;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
-use martlet_cluster::hosts::Service;
+use martlet_cluster::hosts;
 use martlet_cluster::log;
 use martlet_kv::store::KvMachine;
 use martlet_kv::{CpuTimes, KvApp, KvConfig};
 use martlet_node::config::{Key, Settings};
+use martlet_node::connections::service::Service;
 use martlet_node::cpu::{CpuOf, cpu_us};
 use martlet_node::{Hooks, ProcessPolicy, clock};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
@@ -46,26 +47,35 @@ pub fn run(arguments: &Arguments) -> Outcome {
     log::start()?;
     let settings = Settings::load(&node_file(&arguments.config)?).map_err(Fail::usage)?.with_all_here(arguments.all_here);
     let redis = &settings.node().redis;
-    if let Some(listen) = settings.redis_listen().filter(|_| redis.requirepass.is_none())
-        && arguments.protected_mode.unwrap_or(redis.protected_mode)
-        && !listen.ip().to_canonical().is_loopback()
-    {
+    let service = settings.cluster().config().service;
+    let addresses = [("redis.listen", settings.redis_listen()), ("the cluster's service", service)];
+    for (what, listen) in addresses.into_iter().filter_map(|(what, address)| Some((what, address?))) {
+        let is_protected = redis.requirepass.is_none() && arguments.protected_mode.unwrap_or(redis.protected_mode);
+        if !is_protected || listen.ip().to_canonical().is_loopback() {
+            continue;
+        }
         return Err(Fail::usage(format_args!(
-            "redis.listen in {} is {}, beyond this host, and redis.requirepass is not set: whoever reaches {listen} could read and write everything. Set \
+            "{what} in {} is {}, beyond this host, and redis.requirepass is not set: whoever reaches {listen} could read and write everything. Set \
              redis.requirepass, or listen on 127.0.0.1; where only those reach it who may, set redis.protected_mode = false, or give --protected-mode false",
             arguments.config.display(),
             listen.ip(),
         )));
     }
     if settings.node().answers_hosts {
-        let address = Service::start(&settings)?;
+        let address = hosts::Service::start(&settings)?;
         tracing::info!(%address, "answering other hosts");
     }
     let mut hooks = Hooks::new().context("cannot make the node's stop handle")?;
     hooks.policy = ProcessPolicy::OWN;
     let mut store = store(&settings);
     store.max_clients = make_room(store.max_clients);
-    let app = KvApp::new(store, Box::new(clock::wall_ns), chance()?).map_err(Fail::failed)?.with_cpu_clock(Box::new(cpu_times));
+    let mut app = KvApp::new(store, Box::new(clock::wall_ns), chance()?).map_err(Fail::failed)?.with_cpu_clock(Box::new(cpu_times));
+    if let Some(address) = service {
+        app = app
+            .with_service(Service::open(&settings.cluster().config().name, address, settings.node().number).map_err(Fail::failed)?)
+            .map_err(Fail::failed)?;
+        tracing::info!(%address, "taking part in the service");
+    }
     if let Some(address) = app.address() {
         tracing::info!(%address, "serving the Redis protocol");
     }

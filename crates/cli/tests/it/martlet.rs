@@ -122,7 +122,7 @@ pub fn processes_about(path: &Path) -> Vec<u32> {
     every_process_about(path).filter(|pid| !is_mourner(*pid)).collect()
 }
 
-/// Waits for those that keep the memory of dead nodes: they end by themselves, a moment after.
+/// Waits for those that keep the memory and the connections of dead nodes: they end by themselves, a moment after.
 pub fn await_mourners(path: &Path) {
     while every_process_about(path).any(is_mourner) {
         std::thread::yield_now();
@@ -130,7 +130,7 @@ pub fn await_mourners(path: &Path) {
 }
 
 pub fn is_mourner(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == "martlet-mourner")
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| matches!(name.trim_end(), "martlet-mourner" | "martlet-keeper"))
 }
 
 fn every_process_about(path: &Path) -> impl Iterator<Item = u32> {

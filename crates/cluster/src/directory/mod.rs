@@ -50,6 +50,8 @@ pub struct Plan {
     pub coordinators: u16,
     /// Node `i` serves the Redis protocol on this port plus `i`; `None`: nowhere.
     pub redis_port: Option<u16>,
+    /// Whichever node leads serves the Redis protocol on this port, and connections there outlive nodes; `None`: nowhere.
+    pub service_port: Option<u16>,
     /// Whether the nodes look like a Redis Cluster to Redis clients.
     pub redis_cluster: bool,
     /// How requests are replicated.
@@ -94,6 +96,7 @@ impl Plan {
             replicas: nodes,
             coordinators: nodes,
             redis_port: None,
+            service_port: None,
             redis_cluster: true,
             engine: EngineKind::default(),
             durability: DurabilityKind::default(),
@@ -111,7 +114,8 @@ impl Plan {
 
     fn config(&self) -> Outcome<ClusterConfig> {
         let mut nodes = Vec::new();
-        let redis: Vec<u16> = self.redis_port.iter().flat_map(|first| *first..first.saturating_add(self.nodes())).collect();
+        let mut redis: Vec<u16> = self.redis_port.iter().flat_map(|first| *first..first.saturating_add(self.nodes())).collect();
+        redis.extend(self.service_port);
         let mut free = FreePorts::new(&redis);
         for number in 0..self.nodes() {
             let mut roles = Vec::new();
@@ -140,6 +144,7 @@ impl Plan {
             config.use_multicast(multicast);
         }
         config.engine = self.engine;
+        config.service = self.service_port.map(|port| (std::net::Ipv4Addr::LOCALHOST, port).into());
         config.durability.mode = self.durability;
         config.election.clone_from(&self.election);
         config.key_file = Some("cluster.key".into());

@@ -118,7 +118,8 @@ fn stats(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
         "total_connections_received:{}\r\ntotal_commands_processed:{}\r\ntotal_net_input_bytes:{}\r\ntotal_net_output_bytes:{}\r\n\
          rejected_connections:{}\r\nexpired_keys:{}\r\nevicted_keys:0\r\nkeyspace_hits:{}\r\nkeyspace_misses:{}\r\n\
          total_error_replies:{}\r\nclient_output_buffer_limit_disconnections:{}\r\nprotocol_errors:{}\r\nredirects:{}\r\n\
-         fabric_requests:{}\r\nfabric_repeats:{}\r\nproposals:{}\r\nproposed_bytes:{}\r\nvoided_connections:{}\r\n",
+         fabric_requests:{}\r\nfabric_repeats:{}\r\nproposals:{}\r\nproposed_bytes:{}\r\nvoided_connections:{}\r\n\
+         connections_taken_over:{}\r\nconnections_lost:{}\r\n",
         s.connections_received,
         s.commands,
         s.input_bytes,
@@ -136,6 +137,8 @@ fn stats(ctx: &mut Ctx<'_>, out: &mut String) -> std::fmt::Result {
         s.proposals,
         s.proposed_bytes,
         s.voided_connections,
+        s.connections_taken_over,
+        s.connections_lost,
     )
 }
 

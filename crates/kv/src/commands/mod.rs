@@ -32,7 +32,7 @@ mod transactions;
 mod watches;
 
 pub use calls::Calls;
-pub use client::{Client, ClientSlot, Clients};
+pub use client::{Client, ClientSlot, Clients, ReplyMode};
 pub use clock::Clock;
 pub use context::{CpuClock, CpuTimes, Ctx, Shared};
 pub use dispatch::{Executed, execute};

@@ -15,5 +15,5 @@ pub use effects::{Decoder, Effect, EffectError, Effects, MAX_VALUE_BYTES};
 pub use entry::Entry;
 pub use hash::Seed;
 pub use machine::KvMachine;
-pub use sessions::{Known, SessionId, Sessions};
+pub use sessions::{Known, Session, SessionId, Sessions};
 pub use table::Keyed;

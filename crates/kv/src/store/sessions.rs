@@ -6,6 +6,39 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
+/// What says that an even name is no client's.
+const SERVICE: u64 = 1 << 63;
+/// And that it is a process's.
+const PROCESS: u64 = 1 << 62;
+
+impl SessionId {
+    /// The name of a connection of a Redis client that outlives nodes, by its socket's cookie: its reply is how far it is executed. Clients over the fabric have odd
+    /// names, of their chance; these are even ones.
+    pub fn of_connection(cookie: u64) -> SessionId {
+        SessionId(SERVICE | cookie << 1 & (PROCESS - 1))
+    }
+
+    /// The cookie of a connection's socket, if it is the name of one.
+    pub fn cookie(self) -> Option<u64> {
+        (self.0 & (SERVICE | PROCESS | 1) == SERVICE).then_some((self.0 & !SERVICE) >> 1)
+    }
+
+    /// The name of a process that may hold such connections.
+    pub fn of_process(process: u64) -> SessionId {
+        SessionId(SERVICE | PROCESS | process << 1 & (PROCESS - 1))
+    }
+
+    /// Whether it is the name of one.
+    pub fn is_process(self) -> bool {
+        self.0 & (SERVICE | PROCESS | 1) == SERVICE | PROCESS
+    }
+
+    /// Whether it may be a client's that sends requests over the fabric.
+    pub fn is_clients(self) -> bool {
+        self.0 & (SERVICE | 1) != SERVICE
+    }
+}
+
 /// How many emptied buffers a session keeps for its next replies.
 const SPARES: usize = 8;
 /// The longest buffer worth keeping, in bytes.

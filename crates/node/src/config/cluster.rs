@@ -69,6 +69,10 @@ pub struct ClusterConfig {
     /// When a leader executes a command: `"speculative"`, before it is replicated, or `"committed"`, once it is committed.
     #[serde(default, with = "super::by_name", skip_serializing_if = "is_speculative")]
     pub execution: Execution,
+    /// One address for clients of the Redis protocol, as an IP address and a port, which whoever leads serves; where all nodes run on one host. Its connections outlive
+    /// each of them. Absent: clients follow the leader from one node's address to the next one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<SocketAddr>,
     /// What outlives a loss of power at all nodes at once.
     #[serde(default, skip_serializing_if = "DurabilityConfig::is_default")]
     pub durability: DurabilityConfig,
@@ -277,6 +281,7 @@ impl ClusterConfig {
             ethernet: EthernetConfig::default(),
             engine: EngineKind::default(),
             execution: Execution::default(),
+            service: None,
             durability: DurabilityConfig::default(),
             recovery: None,
             nodes,
@@ -323,6 +328,14 @@ impl ClusterConfig {
             let value = format!("{:?}", rendezvous.display().to_string());
             let allowed = format_args!("none where fabric is \"{}\": nodes meet at their addresses then", self.fabric);
             return Err(check.refuse("rendezvous", value, allowed));
+        }
+        if let Some(service) = self.service.filter(|service| self.fabric.traits().spans_hosts || service.port() == 0) {
+            let allowed = if service.port() == 0 {
+                "an IP address and a port from 1 to 65535".to_owned()
+            } else {
+                format!("none where fabric is \"{}\": only the processes of one host can share connections", self.fabric)
+            };
+            return Err(check.refuse("service", format_args!("\"{service}\""), allowed));
         }
         check.range("lease_us", self.lease_us, 50..=60_000_000)?;
         // No two crystals are closer than some tens. Of a lease on a clock that may be off by half, half is of use.

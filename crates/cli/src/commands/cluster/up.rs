@@ -12,7 +12,7 @@ use martlet_cluster::number::number;
 use martlet_cluster::output::{Format, GOOD, styled};
 use martlet_cluster::process::Activity;
 use martlet_cluster::watch::observer::{self, Observer};
-use martlet_node::config::{Cluster, DurabilityKind, EngineKind, NodeEntry, Role, Settings, ThreadsConfig};
+use martlet_node::config::{Cluster, DurabilityKind, EngineKind, FabricKind, NodeEntry, Role, Settings, ThreadsConfig};
 use serde_json::json;
 
 use crate::commands::Which;
@@ -34,6 +34,10 @@ pub struct Arguments {
     /// Node I serves the Redis protocol on this port plus I [default: 7711].
     #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     redis_port: Option<u16>,
+    /// Whichever node leads serves the Redis protocol on this port as well: one address for the cluster, where no client is sent on, and connections outlive each
+    /// node. With --fabric shm.
+    #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
+    service_port: Option<u16>,
     /// What the nodes look like to Redis clients: cluster, a Redis Cluster of one shard, whose nodes send clients on to the primary with -MOVED, for cluster
     /// clients; or standalone, for all others, which are refused with -READONLY where no primary is, and told where it is [default: cluster].
     #[arg(long, value_name = "MODE")]
@@ -120,6 +124,7 @@ fn plan(arguments: &Arguments) -> Outcome<Plan> {
         replicas: arguments.replicas.unwrap_or(3),
         coordinators: arguments.coordinators.unwrap_or(3),
         redis_port: Some(arguments.redis_port.unwrap_or(7711)),
+        service_port: service_port(arguments)?,
         redis_cluster: arguments.redis_mode != Some(RedisMode::Standalone),
         engine: arguments.engine.unwrap_or_default(),
         durability: arguments.durability.unwrap_or_default(),
@@ -128,6 +133,18 @@ fn plan(arguments: &Arguments) -> Outcome<Plan> {
         fabric: arguments.fabric.plan(Some(arguments.fabric_port.unwrap_or(7611)))?,
         wardens: None,
     })
+}
+
+/// The port of the service, where the fabric has one.
+fn service_port(arguments: &Arguments) -> Outcome<Option<u16>> {
+    let fabric = arguments.fabric.kind();
+    match arguments.service_port {
+        Some(port) if fabric.traits().spans_hosts => Err(Fail::usage(format_args!(
+            "--service-port is {port}, but the fabric is {fabric}; only the processes of one host can share connections: allowed is --service-port with --fabric {}",
+            FabricKind::names_with(|traits| !traits.spans_hosts)
+        ))),
+        port => Ok(port),
+    }
 }
 
 /// The cluster that is there, if it is the one asked for.
@@ -164,6 +181,7 @@ fn as_asked(arguments: &Arguments, cluster: Cluster, directory: &Directory) -> O
         ("--replicas", arguments.replicas, count(Role::Replica)),
         ("--coordinators", arguments.coordinators, count(Role::Coordinator)),
         ("--redis-port", arguments.redis_port, port),
+        ("--service-port", arguments.service_port, cluster.config().service.map_or(0, |service| u64::from(service.port()))),
         ("--fabric-port", arguments.fabric_port, nodes.first().and_then(NodeEntry::meeting_point).map_or(0, |at| u64::from(at.port()))),
     ] {
         if asked.is_some_and(|asked| u64::from(asked) != there) {

@@ -150,8 +150,14 @@ impl FabricFront {
         self.orphans_end_at = None;
         let mut claimed = self.claimed();
         claimed.extend(self.parted.iter().map(|(_, session)| *session));
-        let orphans: Vec<SessionId> =
-            turn.replica.machine().sessions().from(SessionId(0)).map(|(id, _)| id).filter(|id| !claimed.contains(id)).collect();
+        let orphans: Vec<SessionId> = turn
+            .replica
+            .machine()
+            .sessions()
+            .from(SessionId(0))
+            .map(|(id, _)| id)
+            .filter(|id| id.is_clients() && !claimed.contains(id))
+            .collect();
         for session in orphans {
             turn.perform(Effect::End { session });
         }
@@ -253,7 +259,7 @@ fn serve<R: Replica<Machine = KvMachine>>(
         turn.clock.forget();
         match wire::decode_request(record, spans) {
             Ok(Request::Hello { epoch, session, next, salt, by_quorum }) => {
-                if !lane.introduce(SessionId(session), next, salt, by_quorum) {
+                if !SessionId(session).is_clients() || !lane.introduce(SessionId(session), next, salt, by_quorum) {
                     turn.shared.stats.protocol_errors += 1;
                     tracing::warn!(peer = ?lane.peer, "a client says that it is another; its lane is no longer read");
                     lane.broken = true;

@@ -3,12 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use martlet_node::connections::ledger::Line;
 use martlet_protocol::basics::Time;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
 use super::output::Output;
-use crate::commands::ClientSlot;
+use super::tracked::{Place, flags, write_state};
+use crate::commands::{Client, ClientSlot, ReplyMode};
 use crate::resp::RequestParser;
 
 /// Above so many bytes an emptied input buffer is given back.
@@ -67,6 +69,44 @@ pub(super) struct Connection {
     pub(super) lingers: Option<Linger>,
     /// The other end has been told that nothing more comes.
     shut: bool,
+    /// It has come to the service of the cluster, and goes on there.
+    pub(super) is_of_service: bool,
+    /// What is noted of it for a successor.
+    pub(super) tracked: Option<Tracked>,
+    /// A line that is of no use any more.
+    untracked: Option<Line>,
+}
+
+/// What is noted of a connection for a successor.
+#[derive(Debug)]
+pub(super) struct Tracked {
+    pub(super) line: Line,
+    /// Up to where its requests are executed.
+    executed: u64,
+    /// The same, but at the beginning of a transaction that is open: its requests are asked for again there.
+    pub(super) place: Place,
+    /// So many bytes of the output that comes next has its client been sent, or is about to be.
+    repeats: u64,
+    /// The state that is noted.
+    state: Vec<u8>,
+    flags: (u8, ReplyMode),
+}
+
+impl Tracked {
+    /// Of a connection that is so far, as its line says; `client` is what commands know of it, as the line has it.
+    pub(super) fn new(line: Line, client: &Client, closing: bool) -> Tracked {
+        let settled = line.settled();
+        let mut state = Vec::new();
+        write_state(client, closing, &mut state);
+        Tracked {
+            executed: settled.input,
+            place: Place { input: settled.input, output: settled.output },
+            repeats: settled.sent - settled.output,
+            state,
+            flags: flags(client, closing),
+            line,
+        }
+    }
 }
 
 impl Connection {
@@ -88,6 +128,9 @@ impl Connection {
             closing: false,
             lingers: None,
             shut: false,
+            is_of_service: false,
+            tracked: None,
+            untracked: None,
         }
     }
 
@@ -114,6 +157,9 @@ impl Connection {
             match send(&self.fd, &sendable[..sendable.len().min(most - total)], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(n) => {
                     self.output.sent(n);
+                    if let Some(tracked) = &mut self.tracked {
+                        tracked.line.written(self.output.taken());
+                    }
                     total += n;
                 }
                 Err(Errno::INTR) => {}
@@ -122,6 +168,105 @@ impl Connection {
             }
         }
         Ok(total)
+    }
+
+    /// How far its requests are executed that the output answers.
+    pub(super) fn place(&self) -> Place {
+        self.tracked.as_ref().map_or_else(Place::default, |tracked| tracked.place)
+    }
+
+    /// Whether its next request may be executed. One that has changed what is kept of the connection is settled first, where there is no room to note more.
+    pub(super) fn may_execute(&self) -> bool {
+        self.tracked.as_ref().is_none_or(|tracked| tracked.line.may_change())
+    }
+
+    /// Notes what has been read.
+    pub(super) fn note_input(&mut self, bytes: &[u8]) {
+        if let Some(tracked) = &mut self.tracked
+            && !tracked.line.receive(bytes)
+        {
+            self.end_tracking();
+        }
+    }
+
+    /// Notes that a request of so many bytes has been executed, whose reply stands from `at` on. `is_data`: it was one of those that leave the client as it is.
+    pub(super) fn note_executed(&mut self, bytes: u64, at: usize, is_data: bool, client: &Client) {
+        let Some(tracked) = &mut self.tracked else { return };
+        tracked.executed += bytes;
+        let in_transaction = client.transaction.is_some();
+        if tracked.repeats > 0 {
+            tracked.repeats -= self.output.suppress(at, tracked.repeats);
+            // What is answered now must be what was answered then.
+            let differs = client.transaction.as_ref().map_or(tracked.repeats > 0, |transaction| transaction.broken);
+            if differs {
+                self.closing = true;
+                return self.end_tracking();
+            }
+        }
+        if !tracked.line.produce(self.output.since(at)) {
+            return self.end_tracking();
+        }
+        if !in_transaction {
+            tracked.place = Place { input: tracked.executed, output: tracked.line.produced() };
+        }
+        self.note_state(is_data, client);
+    }
+
+    /// Notes what commands know of it, if that has changed.
+    fn note_state(&mut self, is_data: bool, client: &Client) {
+        let Some(tracked) = &mut self.tracked else { return };
+        let flags = flags(client, self.closing);
+        if is_data && flags == tracked.flags {
+            return;
+        }
+        let mut state = Vec::new();
+        let fits = write_state(client, self.closing, &mut state);
+        tracked.flags = flags;
+        if fits && state != tracked.state {
+            tracked.line.change(tracked.executed, &state);
+            tracked.state = state;
+        }
+        if !fits {
+            self.end_tracking();
+        }
+    }
+
+    /// Notes that it takes no more requests: all that has been read of it is dropped. Its reply, if any, stands from `at` on.
+    pub(super) fn note_closing(&mut self, at: usize, client: &Client) {
+        let Some(tracked) = &mut self.tracked else { return };
+        tracked.executed = tracked.line.received();
+        if !tracked.line.may_change() || tracked.repeats > 0 || !tracked.line.produce(self.output.since(at)) {
+            return self.end_tracking();
+        }
+        tracked.place = Place { input: tracked.executed, output: tracked.line.produced() };
+        self.note_state(false, client);
+    }
+
+    /// Notes how far it is settled. To be called before anything is sent.
+    pub(super) fn note_settled(&mut self) {
+        if let Some(tracked) = &mut self.tracked {
+            tracked.line.settle(self.output.settled());
+        }
+    }
+
+    /// No successor will go on with it.
+    fn end_tracking(&mut self) {
+        if let Some(tracked) = &self.tracked {
+            tracked.line.hide();
+        }
+        self.untracked = self.tracked.take().map(|tracked| tracked.line);
+    }
+
+    /// Takes it apart: its socket, and the line of it that may be in use.
+    pub(super) fn into_parts(self) -> (OwnedFd, Option<Line>) {
+        let line = self.tracked.map(|tracked| tracked.line).or(self.untracked);
+        (self.fd, line)
+    }
+
+    /// Ends it for its client, whoever else holds its socket.
+    pub(super) fn shut_down(&self) {
+        // If the other end is gone, so is the connection.
+        let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
     /// Drops the first `n` bytes of the input.

@@ -45,6 +45,8 @@ pub(super) struct Listener {
     /// The file to remove at the end.
     path: Option<PathBuf>,
     pub(super) is_tcp: bool,
+    /// Nodes share it, and its connections outlive them.
+    pub(super) is_of_service: bool,
     pub(super) name: String,
 }
 
@@ -77,7 +79,12 @@ impl Listener {
         };
         let fd = patiently(open).map_err(|source| ListenError::Tcp { address, source })?;
         let name = local_address(&fd).map_or_else(|| address.to_string(), |a| a.to_string());
-        Ok(Listener { fd, path: None, is_tcp: true, name })
+        Ok(Listener { fd, path: None, is_tcp: true, is_of_service: false, name })
+    }
+
+    /// One that this process shares with others.
+    pub(super) fn of_service(fd: OwnedFd, address: SocketAddr) -> Listener {
+        Listener { fd, path: None, is_tcp: true, is_of_service: true, name: address.to_string() }
     }
 
     pub(super) fn unix(path: &Path) -> Result<Listener, ListenError> {
@@ -97,7 +104,7 @@ impl Listener {
             Ok(fd)
         };
         let fd = open().map_err(|source| ListenError::Unix { path: name.clone(), source })?;
-        Ok(Listener { fd, path: (!is_abstract).then(|| path.to_owned()), is_tcp: false, name })
+        Ok(Listener { fd, path: (!is_abstract).then(|| path.to_owned()), is_tcp: false, is_of_service: false, name })
     }
 
     /// The next connection and where it comes from.

@@ -4,16 +4,22 @@
 //! reads each ready connection once, executes what has arrived whole, and keeps the replies until the turn's ticket is released. Then each
 //! connection's replies leave in one write. So a request costs two system calls, however many were pipelined into one.
 //!
+//! Where the nodes of one host serve one address, its connections outlive each of them: `succession` says how, and
+//! [`martlet_node::connections`] on what it stands.
+//!
 //! A connection is bounded at both ends: an argument by its stated length, a request by its sum, replies by the client's reading them. A
 //! client that sends without reading is not read from; whom a single reply overwhelms is cut off.
 
 mod connection;
 mod listener;
 mod output;
+mod succession;
+mod tracked;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use martlet_node::connections::ledger::Scratch;
 use martlet_protocol::basics::Time;
 use martlet_protocol::replica::{NODES_OWN, Replica};
 use rustix::buffer::spare_capacity;
@@ -21,9 +27,11 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use self::connection::{Arrival, Connection, Linger};
+use self::connection::{Arrival, Connection, Linger, Tracked};
 pub use self::listener::ListenError;
 use self::listener::Listener;
+use self::succession::Succession;
+pub(crate) use self::tracked::Mark;
 use crate::commands::{Client, ClientSlot, Shared};
 use crate::config::KvConfig;
 use crate::resp::{Limits, Reply};
@@ -70,6 +78,8 @@ pub struct RedisFront {
     next_look: Time,
     /// A sleep has just looked.
     looked: bool,
+    /// The service of the cluster, if there is one.
+    succession: Option<Succession>,
 }
 
 impl std::fmt::Debug for RedisFront {
@@ -108,12 +118,13 @@ impl RedisFront {
             scratch: vec![0; READ_BYTES].into_boxed_slice(),
             next_look: Time(0),
             looked: false,
+            succession: None,
         })
     }
 
     /// The TCP address it listens on.
     pub fn address(&self) -> Option<std::net::SocketAddr> {
-        self.listeners.iter().find(|l| l.is_tcp).and_then(Listener::address)
+        self.listeners.iter().find(|l| l.is_tcp && !l.is_of_service).and_then(Listener::address)
     }
 
     /// Readable when a socket needs attention: for a node that parks.
@@ -123,7 +134,7 @@ impl RedisFront {
 
     /// Whether nothing is left to do until [`RedisFront::events`] is readable or a ticket is released.
     pub fn is_idle(&self) -> bool {
-        self.ready.is_empty() && self.accepting.is_empty()
+        self.ready.is_empty() && self.accepting.is_empty() && self.succession.as_ref().is_none_or(Succession::is_idle)
     }
 
     /// Sleeps until a socket needs attention, or a descriptor of the node's; at most so long. `false`: the kernel refuses, and it has not slept.
@@ -138,6 +149,7 @@ impl RedisFront {
     /// Takes and executes requests.
     pub(crate) fn poll<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
         let now = turn.replica.now();
+        self.succeed(turn);
         if std::mem::take(&mut self.looked) {
             self.next_look = now.after(turn.shared.env.config.socket_poll_ns);
         } else if now >= self.next_look {
@@ -157,7 +169,11 @@ impl RedisFront {
             let Some(at) = self.ready.pop_front() else { break };
             let Some(mut connection) = self.connections[at].take() else { continue };
             connection.queued = false;
-            serve(&mut connection, &mut self.scratch, turn);
+            let scratch = match &mut self.succession {
+                Some(succession) if connection.tracked.is_some() => Buffer::Noted(&mut succession.scratch),
+                _ => Buffer::Own(&mut self.scratch),
+            };
+            serve(&mut connection, scratch, turn);
             self.put_back(at, connection, turn.shared);
             if std::mem::take(&mut turn.shared.killed) {
                 self.close_killed(turn.shared);
@@ -272,12 +288,8 @@ impl RedisFront {
             let _ = send(&fd, b"-ERR max number of clients reached\r\n", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             return;
         }
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.connections.push(None);
-            self.connections.len() - 1
-        });
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-        if let Err(error) = epoll::add(&self.events, &fd, epoll::EventData::new_u64(at as u64), flags) {
+        let at = self.place();
+        if let Err(error) = self.watch(&fd, at) {
             tracing::warn!(%error, "cannot watch a connection");
             shared.stats.connections_rejected += 1;
             self.free.push(at);
@@ -286,13 +298,32 @@ impl RedisFront {
         shared.stats.connections_received += 1;
         shared.stats.connections += 1;
         let authenticated = shared.env.config.password.is_none();
-        let slot = shared
-            .clients
-            .add(Client { fd: fd.as_raw_fd(), ..Client::new(from, self.listeners[listener].name.clone(), authenticated, now_ms) });
+        let client = Client { fd: fd.as_raw_fd(), ..Client::new(from, self.listeners[listener].name.clone(), authenticated, now_ms) };
+        let tracked = if self.listeners[listener].is_of_service { self.track_new(&fd, &client) } else { None };
+        let slot = shared.clients.add(client);
         let mut connection = Connection::new(fd, slot);
+        if self.listeners[listener].is_of_service {
+            connection.is_of_service = true;
+            connection.output = output::Output::tracked(Default::default(), Vec::new());
+        }
+        connection.tracked = tracked;
         connection.queued = true;
         self.connections[at] = Some(connection);
         self.ready.push_back(at);
+    }
+
+    /// A place for a connection.
+    fn place(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        })
+    }
+
+    /// Has the set of events tell of a connection in that place.
+    fn watch(&self, fd: &OwnedFd, at: usize) -> rustix::io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        epoll::add(&self.events, fd, epoll::EventData::new_u64(at as u64), flags)
     }
 
     /// Puts a connection back that has been served, on the lists where it belongs, or ends it.
@@ -328,6 +359,7 @@ impl RedisFront {
             shared.clients.remove(connection.slot, &shared.pulse);
             shared.stats.connections -= 1;
             self.free.push(at);
+            self.end_of_service(connection);
             // A descriptor is free again.
             self.accept_again_at = Time(0);
         }
@@ -335,6 +367,9 @@ impl RedisFront {
 
     /// Sends what may go. Returns how many connections sent something.
     pub(crate) fn release(&mut self, released: Released, shared: &mut Shared) -> usize {
+        if let Some(succession) = &mut self.succession {
+            succession.release(released);
+        }
         let mut sent = 0;
         let mut kept = 0;
         let mut bytes = 0;
@@ -342,6 +377,7 @@ impl RedisFront {
             let at = self.writers[i];
             let Some(connection) = self.connections[at].as_mut() else { continue };
             connection.output.release(released);
+            connection.note_settled();
             if bytes > REPLY_BYTES {
                 // The others follow in the next turn, in their order. There is one, since something was sent in this.
                 self.writers[kept] = at;
@@ -382,8 +418,9 @@ impl RedisFront {
     }
 
     /// This node became or ceased to be primary: replies that wait are void, and their clients, who must learn that the outcome is unknown,
-    /// are cut off. The others stay.
+    /// are cut off. The others stay, and those of the service go on with whoever leads next.
     pub(crate) fn reign_changed(&mut self, shared: &mut Shared) {
+        self.let_go_of_service(shared);
         for at in 0..self.connections.len() {
             if self.connections[at].as_ref().is_some_and(|c| c.output.is_held()) {
                 shared.stats.voided_connections += 1;
@@ -394,10 +431,27 @@ impl RedisFront {
     }
 }
 
+/// Where a read puts what it reads.
+enum Buffer<'b> {
+    Own(&'b mut [u8]),
+    /// Where a successor finds it.
+    Noted(&'b mut Scratch),
+}
+
+impl Buffer<'_> {
+    fn of(&mut self, tracked: Option<&Tracked>) -> &mut [u8] {
+        match (self, tracked) {
+            (Buffer::Noted(scratch), Some(tracked)) => scratch.of(&tracked.line),
+            (Buffer::Noted(scratch), None) => scratch.of_nobody(),
+            (Buffer::Own(bytes), _) => bytes,
+        }
+    }
+}
+
 /// Reads a connection once and executes what has arrived whole.
-fn serve<R: Replica<Machine = KvMachine>>(connection: &mut Connection, scratch: &mut [u8], turn: &mut Turn<'_, R>) {
+fn serve<R: Replica<Machine = KvMachine>>(connection: &mut Connection, mut buffer: Buffer<'_>, turn: &mut Turn<'_, R>) {
     if connection.closing {
-        return connection.discard(scratch);
+        return connection.discard(buffer.of(None));
     }
     turn.clock.forget();
     if connection.unfinished {
@@ -408,6 +462,7 @@ fn serve<R: Replica<Machine = KvMachine>>(connection: &mut Connection, scratch: 
         connection.consume(taken);
     }
     if connection.readable && !connection.unfinished && !connection.paused && !connection.closing {
+        let scratch = buffer.of(connection.tracked.as_ref());
         match connection.read(scratch) {
             Arrival::Nothing => connection.readable = false,
             Arrival::End => {
@@ -417,6 +472,7 @@ fn serve<R: Replica<Machine = KvMachine>>(connection: &mut Connection, scratch: 
             }
             Arrival::Bytes(n) => {
                 turn.shared.stats.input_bytes += n as u64;
+                connection.note_input(&scratch[..n]);
                 // What has arrived was sent before this.
                 turn.clock.forget();
                 // A short read has emptied the socket, and the event set will tell of more; unless it has told of all there will be.
@@ -455,6 +511,10 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
             (connection.paused, connection.unfinished) = (true, true);
             break;
         }
+        if !connection.may_execute() {
+            connection.unfinished = true;
+            break;
+        }
         let rest = &input[taken..];
         let authenticated = turn.shared.clients.get(slot).authenticated;
         match connection.parser.parse(rest, &limits, authenticated) {
@@ -467,10 +527,16 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
             Ok(Some(n)) => {
                 let args = connection.parser.args(rest);
                 taken += n;
+                let at = connection.output.end();
                 if args.is_empty() {
+                    connection.note_executed(n as u64, at, true, turn.shared.clients.get(slot));
                     continue;
                 }
                 let executed = turn.execute(slot, args, connection.output.buffer());
+                connection.note_executed(n as u64, at, executed.data, turn.shared.clients.get(slot));
+                if let (true, Some(tracked)) = (turn.changed, &connection.tracked) {
+                    turn.mark = Some(Mark { cookie: tracked.line.cookie(), place: tracked.place });
+                }
                 turn.finish_request();
                 data |= executed.data;
                 let default = turn.shared.env.config.reads_by_quorum;
@@ -478,6 +544,10 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
                 if turn.shared.clients.get(slot).quit || turn.shared.shutdown {
                     connection.closing = true;
                     taken = input.len();
+                    connection.note_closing(connection.output.end(), turn.shared.clients.get(slot));
+                }
+                if connection.closing {
+                    break;
                 }
             }
             Err(error) => {
@@ -485,8 +555,10 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
                 turn.shared.stats.errors += 1;
                 turn.shared.calls.told(b"ERR");
                 let protocol = turn.shared.clients.get(slot).protocol;
+                let at = connection.output.end();
                 Reply::new(connection.output.buffer(), protocol).error(&format!("ERR {error}"));
                 connection.closing = true;
+                connection.note_closing(at, turn.shared.clients.get(slot));
                 // Where no request starts, and before the password, there is nothing to wait for.
                 if error.is_excess() && authenticated {
                     connection.lingers = Some(Linger { bytes: limits.max_request_bytes, until: turn.replica.now().after(LINGER_NS) });
@@ -496,6 +568,8 @@ fn execute_all<R: Replica<Machine = KvMachine>>(connection: &mut Connection, inp
         }
     }
     turn.shared.calls.settle(turn.clock);
-    connection.output.hold(data.then(|| turn.wait(by_quorum)));
+    turn.put_mark();
+    connection.output.hold(data.then(|| turn.wait(by_quorum)), connection.place());
+    connection.note_settled();
     taken
 }

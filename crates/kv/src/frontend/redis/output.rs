@@ -2,6 +2,9 @@
 
 use std::collections::VecDeque;
 
+use martlet_node::connections::ledger::Settled;
+
+use super::tracked::Place;
 use crate::turn::{Released, Wait};
 
 /// Above so many bytes an emptied buffer is given back.
@@ -16,37 +19,85 @@ pub(super) struct Output {
     written: usize,
     /// Up to here it may go.
     released: usize,
-    /// What waits: up to `end`, for the ticket.
-    held: VecDeque<(Wait, usize)>,
+    /// What waits: up to `end`, for the ticket; and how far the connection's requests are executed then.
+    held: VecDeque<(Wait, usize, Place)>,
+    /// Where `bytes` begin in all of the connection's output.
+    start: u64,
+    /// How far its requests are executed whose replies may go.
+    place: Place,
+    /// Requests that are answered by nothing are waited for, too.
+    counts_all: bool,
 }
 
 impl Output {
+    /// Of a connection that others may have to go on with: it is settled so far, of its output `bytes` are yet to go.
+    pub(super) fn tracked(settled: Settled, bytes: Vec<u8>) -> Output {
+        Output {
+            released: bytes.len(),
+            start: settled.sent - bytes.len() as u64,
+            bytes,
+            place: Place { input: settled.input, output: settled.output },
+            counts_all: true,
+            ..Output::default()
+        }
+    }
+
+    /// How far the connection is settled.
+    pub(super) fn settled(&self) -> Settled {
+        Settled { input: self.place.input, output: self.place.output, sent: self.start + self.released as u64 }
+    }
+
+    /// Up to where the socket has taken the output.
+    pub(super) fn taken(&self) -> u64 {
+        self.start + self.written as u64
+    }
+
+    /// Where the next reply begins in the buffer.
+    pub(super) fn end(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// What has been appended from there on.
+    pub(super) fn since(&self, at: usize) -> &[u8] {
+        &self.bytes[at..]
+    }
+
+    /// Takes up to so many bytes away again that have been appended from there on: the client has them. Returns how many.
+    pub(super) fn suppress(&mut self, at: usize, most: u64) -> u64 {
+        let bytes = self.bytes.len() - at;
+        let suppressed = usize::try_from(most).unwrap_or(usize::MAX).min(bytes);
+        self.bytes.drain(at..at + suppressed);
+        suppressed as u64
+    }
+
     /// Where replies are appended. [`Output::hold`] must follow.
     pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Lets what was appended wait for that, or for nothing but what waits before it.
-    pub(super) fn hold(&mut self, wait: Option<Wait>) {
+    /// Lets what was appended wait for that, or for nothing but what waits before it. `place`: how far the connection's requests are executed.
+    pub(super) fn hold(&mut self, wait: Option<Wait>, place: Place) {
         let end = self.bytes.len();
-        if end == self.held.back().map_or(self.released, |(_, end)| *end) {
+        if !self.counts_all && end == self.held.back().map_or(self.released, |(_, end, _)| *end) {
             return;
         }
         match (wait, self.held.back_mut()) {
-            (Some(wait), Some((last, last_end))) if last.by_quorum == wait.by_quorum && last.ticket >= wait.ticket => *last_end = end,
-            (Some(wait), _) => self.held.push_back((wait, end)),
-            (None, Some((_, last_end))) => *last_end = end,
-            (None, None) => self.released = end,
+            (Some(wait), Some((last, last_end, last_place))) if last.by_quorum == wait.by_quorum && last.ticket >= wait.ticket => {
+                (*last_end, *last_place) = (end, place);
+            }
+            (Some(wait), _) => self.held.push_back((wait, end, place)),
+            (None, Some((_, last_end, last_place))) => (*last_end, *last_place) = (end, place),
+            (None, None) => (self.released, self.place) = (end, place),
         }
     }
 
     /// Lets go of what waited for these tickets.
     pub(super) fn release(&mut self, released: Released) {
-        while let Some(&(wait, end)) = self.held.front() {
+        while let Some(&(wait, end, place)) = self.held.front() {
             if !released.lets_go(wait) {
                 break;
             }
-            self.released = end;
+            (self.released, self.place) = (end, place);
             self.held.pop_front();
         }
     }
@@ -60,16 +111,19 @@ impl Output {
     pub(super) fn sent(&mut self, n: usize) {
         self.written += n;
         if self.written == self.bytes.len() {
+            self.start += self.written as u64;
             self.bytes.clear();
             self.bytes.shrink_to(KEPT_BYTES);
             (self.written, self.released) = (0, 0);
-            self.held.clear();
+            // What still waits has no reply.
+            self.held.iter_mut().for_each(|(_, end, _)| *end = 0);
         } else if self.written > KEPT_BYTES && self.written > self.bytes.len() / 2 {
             self.bytes.drain(..self.written);
             self.released -= self.written;
-            for (_, end) in &mut self.held {
+            for (_, end, _) in &mut self.held {
                 *end -= self.written;
             }
+            self.start += self.written as u64;
             self.written = 0;
         }
     }
@@ -93,7 +147,7 @@ mod tests {
 
     fn put(output: &mut Output, text: &str, ticket: Option<u64>) {
         output.buffer().extend_from_slice(text.as_bytes());
-        output.hold(ticket.map(|ticket| Wait { ticket: Ticket(ticket), by_quorum: false }));
+        output.hold(ticket.map(|ticket| Wait { ticket: Ticket(ticket), by_quorum: false }), Place::default());
     }
 
     fn by_lease(ticket: u64) -> Released {
@@ -104,7 +158,7 @@ mod tests {
     fn what_waits_for_a_quorum_holds_back_what_comes_after_it() {
         let mut output = Output::default();
         output.buffer().extend_from_slice(b"quorum");
-        output.hold(Some(Wait { ticket: Ticket(5), by_quorum: true }));
+        output.hold(Some(Wait { ticket: Ticket(5), by_quorum: true }), Place::default());
         put(&mut output, "lease", Some(5));
         output.release(by_lease(9));
         assert_eq!(output.sendable(), b"");
@@ -147,5 +201,28 @@ mod tests {
         assert_eq!((output.sendable(), output.pending()), (&b""[..], 4));
         output.release(by_lease(2));
         assert_eq!(output.sendable(), b"tail");
+    }
+
+    #[test]
+    fn a_tracked_one_says_how_far_it_is_settled_also_by_requests_without_replies() {
+        let place = |input, output| Place { input, output };
+        let mut output = Output::tracked(Settled { input: 100, output: 50, sent: 50 }, b"old".to_vec());
+        assert_eq!((output.sendable(), output.taken()), (&b"old"[..], 47));
+        let wait = |ticket| Some(Wait { ticket: Ticket(ticket), by_quorum: false });
+        output.buffer().extend_from_slice(b"+OK");
+        output.hold(wait(5), place(120, 53));
+        output.hold(wait(6), place(140, 53));
+        output.sent(3);
+        assert_eq!(output.settled(), Settled { input: 100, output: 50, sent: 50 });
+        output.release(by_lease(5));
+        assert_eq!((output.sendable(), output.settled()), (&b"+OK"[..], Settled { input: 120, output: 53, sent: 53 }));
+        output.sent(3);
+        assert!(output.is_held(), "a request that nobody is told of");
+        output.release(by_lease(6));
+        assert_eq!((output.settled().input, output.taken()), (140, 53));
+        let at = output.end();
+        output.buffer().extend_from_slice(b"+QUEUED");
+        assert_eq!((output.suppress(at, 3), output.since(at)), (3, &b"EUED"[..]));
+        assert_eq!((output.suppress(at, 9), output.end()), (4, at));
     }
 }

@@ -1,0 +1,415 @@
+//! How the connections of the cluster's service come from one leader to the next.
+//!
+//! A node that begins to lead says so in the log, with its process ([`Hold`]); when that is committed it asks each process that has said so before for what it holds. One that
+//! is dead has left that with its keeper. One that lives lets go when it learns that it leads no more, and is killed if it does not: nobody may write to a
+//! socket that another one writes to. Then it goes on with each connection where the log, the ledgers and the kernel say, ends the holds of the others, and, when that
+//! is committed, dismisses them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use martlet_node::connections::keeper::{self, Left};
+use martlet_node::connections::ledger::{Ledger, Line, Remainder, Remains, Scratch, Settled, own_file};
+use martlet_node::connections::process::make_sure_of_death;
+use martlet_node::connections::service::Service;
+use martlet_node::connections::socket::{Counts, cookie, counts};
+use martlet_protocol::basics::Time;
+use martlet_protocol::replica::{Replica, Ticket};
+use rustix::event::epoll;
+use rustix::fs::{FileType, fstat};
+use rustix::net::getpeername;
+
+use super::connection::{Connection, Tracked};
+use super::listener::Listener;
+use super::output::Output;
+use super::tracked::{Hold, Mark, read_state, write_state};
+use super::{LISTENERS, RedisFront};
+use crate::commands::{Client, Shared};
+use crate::store::{Effect, KvMachine, SessionId};
+use crate::turn::{Released, Turn};
+
+/// How long a process may hold on to its connections that is alive and leads no more, in nanoseconds. It learns that within microseconds, unless it does not run.
+const PATIENCE_NS: u64 = 100_000_000;
+/// How often such a one is asked, in nanoseconds.
+const ASK_NS: u64 = 200_000;
+
+/// What this node has to do with the service.
+#[derive(Debug)]
+enum Phase {
+    /// It does not lead, or has not said so.
+    Away,
+    /// It has said that it may hold connections, and waits until that is committed.
+    Announced(Ticket),
+    /// It asks those before it.
+    Collecting { waiting: Vec<Hold>, got: Vec<(Hold, Option<Left>)>, since: Time, ask_at: Time },
+    /// It serves; those before it are of no use any more when this is committed.
+    Settling(Ticket, Vec<Left>),
+    /// It serves.
+    Serving,
+}
+
+/// The service, as this node has it.
+#[derive(Debug)]
+pub(super) struct Succession {
+    service: Service,
+    pub(super) scratch: Scratch,
+    /// Its place among the listeners.
+    listener: usize,
+    phase: Phase,
+    /// When this process last said that it may hold connections, in the order of holds.
+    order: u64,
+    /// Connections that this process held when it last ceased to lead.
+    parked: Vec<(OwnedFd, Option<Line>)>,
+    /// Connections that have ended, and may have marks in the log.
+    ended: Vec<u64>,
+    /// Nobody would succeed this node.
+    is_alone: bool,
+}
+
+impl Succession {
+    /// Whether nothing is left to do until something is committed.
+    pub(super) fn is_idle(&self) -> bool {
+        !matches!(self.phase, Phase::Collecting { .. }) && self.ended.is_empty()
+    }
+
+    /// Takes note of what has been committed.
+    pub(super) fn release(&mut self, released: Released) {
+        match std::mem::replace(&mut self.phase, Phase::Serving) {
+            Phase::Announced(ticket) if released.usual >= ticket => {
+                self.phase = Phase::Collecting { waiting: Vec::new(), got: Vec::new(), since: Time(0), ask_at: Time(0) };
+            }
+            Phase::Settling(ticket, left) if released.usual >= ticket => left.into_iter().for_each(Left::dismiss),
+            other => self.phase = other,
+        }
+    }
+}
+
+/// What was left by one of those that held connections.
+struct Source {
+    order: u64,
+    remains: Option<Remains>,
+}
+
+impl RedisFront {
+    /// Serves the cluster's service as well, whenever this node leads.
+    pub(crate) fn serve_service(&mut self, mut service: Service) -> std::io::Result<()> {
+        let scratch = service.ledger.scratch();
+        self.listeners.push(Listener::of_service(service.listener.try_clone()?, service.address));
+        self.succession = Some(Succession {
+            service,
+            scratch,
+            listener: self.listeners.len() - 1,
+            phase: Phase::Away,
+            order: 0,
+            parked: Vec::new(),
+            ended: Vec::new(),
+            is_alone: false,
+        });
+        Ok(())
+    }
+
+    /// Does what is to be done for the service in this turn.
+    pub(super) fn succeed<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
+        let Some(succession) = &mut self.succession else { return };
+        if keeper::SUCCEEDED.swap(false, Ordering::SeqCst) {
+            for (_, line) in std::mem::take(&mut succession.parked) {
+                line.into_iter().for_each(|line| succession.service.ledger.end(line));
+            }
+            keeper::HOLDS.store(false, Ordering::SeqCst);
+        }
+        succession.is_alone = turn.shared.env.is_alone();
+        if !turn.shared.env.is_primary {
+            // Whoever leads next ends what is not there any more.
+            succession.ended.clear();
+            // One that is about to leave leads no more before its reign is over.
+            if !matches!(succession.phase, Phase::Away) {
+                self.let_go_of_service(turn.shared);
+            }
+            return;
+        }
+        for cookie in std::mem::take(&mut succession.ended) {
+            let session = SessionId::of_connection(cookie);
+            if turn.replica.machine().sessions().is_known(session) {
+                turn.perform(Effect::End { session });
+            }
+        }
+        match &succession.phase {
+            Phase::Away => {
+                let latest = holds(turn).map(|hold| hold.order).max().unwrap_or(0);
+                let hold = Hold { order: latest + 1, holder: succession.service.holder };
+                hold.with(|effect| turn.perform(effect));
+                turn.propose();
+                succession.phase = Phase::Announced(turn.replica.ticket());
+            }
+            Phase::Collecting { .. } => self.collect(turn),
+            Phase::Announced(_) | Phase::Settling(..) | Phase::Serving => {}
+        }
+    }
+
+    /// Asks those that may hold connections, and goes on with them when all have answered.
+    fn collect<R: Replica<Machine = KvMachine>>(&mut self, turn: &mut Turn<'_, R>) {
+        let now = turn.replica.now();
+        let Some(succession) = &mut self.succession else { return };
+        let Phase::Collecting { waiting, got, since, ask_at } = &mut succession.phase else { return };
+        let own = Hold { order: 0, holder: succession.service.holder }.session();
+        if *since == Time(0) {
+            // From here on this process holds connections.
+            keeper::HOLDS.store(true, Ordering::SeqCst);
+            keeper::LET_GO.store(false, Ordering::SeqCst);
+            (*since, *ask_at) = (now, now);
+            *waiting = holds(turn).filter(|hold| hold.session() != own).collect();
+        }
+        if now < *ask_at {
+            return;
+        }
+        *ask_at = now.after(ASK_NS);
+        let is_late = now >= since.after(PATIENCE_NS);
+        for hold in std::mem::take(waiting) {
+            let asked = keeper::ask(&succession.service.keeper_of(hold.holder));
+            match asked {
+                Ok(Some(left)) => got.push((hold, Some(left))),
+                // It has none any more, or none that answers.
+                Err(error) => {
+                    tracing::warn!(%error, process = hold.holder.pid, "no connections are left of a process that led before");
+                    sure_of_death(&hold);
+                    got.push((hold, None));
+                }
+                Ok(None) => {
+                    if is_late {
+                        tracing::warn!(
+                            process = hold.holder.pid,
+                            "a process that leads no more holds on to its connections, and is killed"
+                        );
+                        sure_of_death(&hold);
+                    }
+                    waiting.push(hold);
+                }
+            }
+        }
+        if waiting.is_empty() {
+            let got = std::mem::take(got);
+            self.adopt(got, turn);
+        }
+    }
+
+    /// Goes on with all connections that there are.
+    fn adopt<R: Replica<Machine = KvMachine>>(&mut self, got: Vec<(Hold, Option<Left>)>, turn: &mut Turn<'_, R>) {
+        let Some(succession) = &mut self.succession else { return };
+        let own = Hold { order: 0, holder: succession.service.holder }.session();
+        let mut sockets: BTreeMap<u64, OwnedFd> = BTreeMap::new();
+        let mut sources = Vec::new();
+        let mut lines: BTreeMap<u64, Line> = BTreeMap::new();
+        if !succession.parked.is_empty() {
+            let remains = own_file(&succession.service.ledger).and_then(Remains::read);
+            sources.push(Source { order: succession.order, remains: remains.inspect_err(tell_unread).ok() });
+            for (socket, line) in std::mem::take(&mut succession.parked) {
+                if let Ok(cookie) = cookie(socket.as_raw_fd()) {
+                    sockets.insert(cookie, socket);
+                    lines.extend(line.map(|line| (cookie, line)));
+                }
+            }
+        }
+        let (mut ended, mut left) = (Vec::new(), Vec::new());
+        for (hold, its) in got {
+            ended.push(hold.session());
+            let Some(mut its) = its else { continue };
+            let mut remains = None;
+            for socket in std::mem::take(&mut its.sockets) {
+                if fstat(&socket).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile) {
+                    remains = Remains::read(socket).inspect_err(tell_unread).ok();
+                } else if let Ok(cookie) = cookie(socket.as_raw_fd()) {
+                    sockets.entry(cookie).or_insert(socket);
+                }
+            }
+            sources.push(Source { order: hold.order, remains });
+            left.push(its);
+        }
+        sources.sort_by_key(|source| std::cmp::Reverse(source.order));
+        succession.order = holds(turn).find(|hold| hold.session() == own).map_or(0, |hold| hold.order);
+        let sessions = turn.replica.machine().sessions().from(SessionId::default());
+        let marks: BTreeMap<u64, Mark> =
+            sessions.filter_map(|(id, session)| Mark::of(id, session)).map(|mark| (mark.cookie, mark)).collect();
+        let now_ms = turn.clock.now_ms();
+        let (mut taken, mut lost) = (BTreeSet::new(), 0u64);
+        for (cookie, socket) in sockets {
+            turn.shared.pulse.stepped();
+            let goes_on = self.go_on(cookie, socket, marks.get(&cookie), &sources, turn.shared, now_ms);
+            if let Some(succession) = &mut self.succession {
+                lines.remove(&cookie).into_iter().for_each(|line| succession.service.ledger.end(line));
+            }
+            match goes_on {
+                Ok(true) => drop(taken.insert(cookie)),
+                Ok(false) => {}
+                Err(why) => {
+                    lost += 1;
+                    tracing::warn!(%why, "a connection cannot be gone on with, and ends");
+                }
+            }
+        }
+        turn.shared.stats.connections_taken_over += taken.len() as u64;
+        turn.shared.stats.connections_lost += lost;
+        if !ended.is_empty() {
+            tracing::info!(connections = taken.len(), lost, "connections of clients have been taken over");
+        }
+        ended.extend(marks.keys().filter(|cookie| !taken.contains(cookie)).map(|cookie| SessionId::of_connection(*cookie)));
+        ended.into_iter().for_each(|session| turn.perform(Effect::End { session }));
+        turn.propose();
+        let ticket = turn.replica.ticket();
+        let Some(succession) = &mut self.succession else { return };
+        succession.phase = Phase::Settling(ticket, left);
+        let at = succession.listener;
+        let data = epoll::EventData::new_u64(LISTENERS + at as u64);
+        if let Err(error) = epoll::add(&self.events, &self.listeners[at], data, epoll::EventFlags::IN | epoll::EventFlags::ET) {
+            tracing::error!(%error, "cannot wait for connections to the service");
+        }
+    }
+
+    /// Goes on with one connection. Returns whether it does: `false` is one that is simply over.
+    fn go_on(
+        &mut self,
+        cookie: u64,
+        socket: OwnedFd,
+        mark: Option<&Mark>,
+        sources: &[Source],
+        shared: &mut Shared,
+        now_ms: u64,
+    ) -> Result<bool, String> {
+        let Counts::Exact { read, written } = counts(socket.as_raw_fd()).map_err(|error| error.to_string())? else { return Ok(false) };
+        let its = sources.iter().filter_map(|source| source.remains.as_ref()).find(|remains| remains.has(cookie));
+        let Some(remains) = its else {
+            if (read, written) != (0, 0) {
+                // It was not to be gone on with, or its ledger is lost.
+                return Err(format!("{read} bytes were read of it and {written} written, and nothing is noted"));
+            }
+            let from = peer_of(&socket);
+            let Some(at) = self.succession.as_ref().map(|succession| succession.listener) else { return Ok(false) };
+            self.admit(socket, from, at, shared, now_ms);
+            return Ok(true);
+        };
+        let mark = mark.map(|mark| (mark.place.input, mark.place.output));
+        let Remainder { settled, state, input, output } = remains.of(cookie, (read, written), mark).map_err(|error| error.to_string())?;
+        let Some(succession) = &mut self.succession else { return Ok(false) };
+        let local = self.listeners[succession.listener].name.clone();
+        let mut client = Client { fd: socket.as_raw_fd(), ..Client::new(peer_of(&socket), local, false, now_ms) };
+        let closing = read_state(&state, &mut client).ok_or("its state is not understood")?;
+        let mut line = succession.service.ledger.begin(cookie, settled, written, &state).ok_or("there are too many")?;
+        if !line.receive(&input) || !line.produce(&output) {
+            succession.service.ledger.end(line);
+            return Err("more of it is under way than is kept".into());
+        }
+        let at = self.place();
+        if let Err(error) = self.watch(&socket, at) {
+            self.free.push(at);
+            if let Some(succession) = &mut self.succession {
+                succession.service.ledger.end(line);
+            }
+            return Err(error.to_string());
+        }
+        Ledger::show(&line);
+        keeper::HIGHEST.fetch_max(socket.as_raw_fd(), Ordering::SeqCst);
+        shared.stats.connections_received += 1;
+        shared.stats.connections += 1;
+        let tracked = Tracked::new(line, &client, closing);
+        let slot = shared.clients.add(client);
+        let mut connection = Connection::new(socket, slot);
+        connection.output = Output::tracked(settled, output);
+        (connection.tracked, connection.is_of_service, connection.closing) = (Some(tracked), true, closing);
+        (connection.unfinished, connection.input) = (!input.is_empty(), input);
+        connection.queued = true;
+        self.ready.push_back(at);
+        if connection.output.pending() > 0 {
+            connection.listed = true;
+            self.writers.push(at);
+        }
+        self.connections[at] = Some(connection);
+        Ok(true)
+    }
+
+    /// Begins to note what a new connection of the service does.
+    pub(super) fn track_new(&mut self, fd: &OwnedFd, client: &Client) -> Option<Tracked> {
+        let succession = self.succession.as_mut()?;
+        let mut state = Vec::new();
+        write_state(client, false, &mut state);
+        let cookie = cookie(fd.as_raw_fd()).inspect_err(|error| tracing::warn!(%error, "a connection has no cookie")).ok()?;
+        keeper::HIGHEST.fetch_max(fd.as_raw_fd(), Ordering::SeqCst);
+        let line = succession.service.ledger.begin(cookie, Settled::default(), 0, &state)?;
+        Ledger::show(&line);
+        Some(Tracked::new(line, client, false))
+    }
+
+    /// A connection has ended.
+    pub(super) fn end_of_service(&mut self, connection: Connection) {
+        let Some(succession) = self.succession.as_mut().filter(|_| connection.is_of_service) else { return };
+        // Others may hold duplicates of it.
+        connection.shut_down();
+        let (_socket, line) = connection.into_parts();
+        if let Some(line) = line {
+            succession.ended.push(line.cookie());
+            succession.service.ledger.end(line);
+        }
+    }
+
+    /// This node became or ceased to be primary: it touches no connection of the service until it has taken over from whoever leads in between.
+    pub(super) fn let_go_of_service(&mut self, shared: &mut Shared) {
+        let Some(succession) = &mut self.succession else { return };
+        if !matches!(succession.phase, Phase::Away | Phase::Announced(_) | Phase::Collecting { .. }) {
+            let _ = epoll::delete(&self.events, &self.listeners[succession.listener]);
+            self.accepting.retain(|at| *at != succession.listener);
+        }
+        succession.phase = Phase::Away;
+        for at in 0..self.connections.len() {
+            if self.connections[at].as_ref().is_some_and(|connection| connection.is_of_service)
+                && let Some(connection) = self.connections[at].take()
+            {
+                let _ = epoll::delete(&self.events, &connection);
+                shared.clients.remove(connection.slot, &shared.pulse);
+                shared.stats.connections -= 1;
+                self.free.push(at);
+                succession.parked.push(connection.into_parts());
+            }
+        }
+        keeper::SUCCEEDED.store(false, Ordering::SeqCst);
+        keeper::LET_GO.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Drop for RedisFront {
+    /// In an orderly end the connections of the service stay for the next leader, if there is one.
+    fn drop(&mut self) {
+        let Some(mut succession) = self.succession.take() else { return };
+        let serves_any = self.connections.iter().flatten().any(|connection| connection.is_of_service);
+        if succession.is_alone || !serves_any && succession.parked.is_empty() {
+            keeper::HOLDS.store(false, Ordering::SeqCst);
+            return;
+        }
+        let serving = self.connections.iter_mut().filter(|c| c.as_ref().is_some_and(|c| c.is_of_service));
+        let sockets = serving.filter_map(Option::take).map(|connection| connection.into_parts().0);
+        // The keeper's from here on: it shares the table of descriptors.
+        sockets.chain(succession.parked.drain(..).map(|(socket, _)| socket)).for_each(std::mem::forget);
+        // And so are the listener and the ledger.
+        std::mem::forget(succession);
+        keeper::LET_GO.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The processes that may hold connections.
+fn holds<'t, R: Replica<Machine = KvMachine>>(turn: &'t Turn<'_, R>) -> impl Iterator<Item = Hold> + 't {
+    turn.replica.machine().sessions().from(SessionId::of_process(0)).filter_map(|(id, session)| Hold::of(id, session))
+}
+
+fn sure_of_death(hold: &Hold) {
+    if let Err(error) = make_sure_of_death(hold.holder) {
+        // It would be asked again, and its connections wait: that is better than two that write to one.
+        tracing::error!(%error, process = hold.holder.pid, "a process that leads no more cannot be made sure of");
+    }
+}
+
+fn tell_unread(error: &std::io::Error) {
+    tracing::error!(%error, "what is noted of connections cannot be read");
+}
+
+fn peer_of(socket: &OwnedFd) -> String {
+    let peer = getpeername(socket).ok().flatten().and_then(|peer| std::net::SocketAddr::try_from(peer).ok());
+    peer.map_or_else(|| "?:0".to_owned(), |peer| peer.to_string())
+}

@@ -1,0 +1,444 @@
+//! Keeps a process's sockets for its successor.
+//!
+//! The kernel closes a process's descriptors when it dies, and so ends its connections. So a process has a second one, its *keeper*, which shares its memory and its
+//! table of descriptors and does nothing: `kill -9` of the process leaves both. The one that succeeds asks it for the sockets, and lets it go when it has
+//! no more use for it. A socket that was accepted just before the death is there as well, since there is no copying that it could be too early for.
+//!
+//! What stands for one of these in the process is static: a process has one keeper.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use martlet_fabric::host::process::stand_aside;
+
+use super::{Holder, socket, sys};
+
+const NAME: &std::ffi::CStr = c"martlet-keeper";
+const STACK_BYTES: usize = 64 << 10;
+/// How often it looks whether its process is still there, in milliseconds.
+const LOOK_MS: i32 = 1_000;
+/// After so many looks without a successor the keeper of a replica ends: there is none.
+pub const PATIENCE: u32 = 30;
+/// The same of a service's: the store's failovers are quicker than births.
+const PATIENCE_OF_SERVICE: u32 = 5;
+/// Sockets in one message. The kernel takes 253 at most.
+const SOCKETS_A_MESSAGE: usize = 128;
+/// What a successor asks for: connections, and the memory that belongs to them.
+const CONNECTIONS: u8 = b'c';
+/// What a newcomer asks for: the listener of the service.
+const LISTENER: u8 = b'l';
+/// What a successor says that has no more use for it.
+const DISMISSED: u8 = b'd';
+/// Begins an answer that holds what was asked for.
+const GIVEN: u8 = b'+';
+/// The answer where that is not given: the process lives and has not let go of it, or there is none.
+const NOT_NOW: u8 = b'-';
+/// For how long memory waits to be taken down when a keeper ends that is one of a service, in milliseconds: that occupies a core which the successor may need.
+const MOURNING_MS: i64 = 10;
+/// So many numbers above the highest of a connection that is known another may stand which has just been accepted: it has the lowest that was free.
+const NEWEST: RawFd = 64;
+/// What a keeper of a service is sent when its process dies. It has a handler of its own, and is blocked but for its sleep.
+const DEATH_SIGNAL: i32 = libc::SIGUSR2;
+
+/// The highest descriptor of a connection so far, in this process.
+pub static HIGHEST: AtomicI32 = AtomicI32::new(0);
+
+/// Where the pipe is read through which this process's output goes into Unix sockets; -1: it has none.
+pub static PIPE: AtomicI32 = AtomicI32::new(-1);
+
+/// The memory that goes with the connections; -1: there is none.
+pub static LEDGER: AtomicI32 = AtomicI32::new(-1);
+
+/// The listener of the service; -1: there is none.
+pub static SERVICE: AtomicI32 = AtomicI32::new(-1);
+
+/// Whether this process may hold connections.
+pub static HOLDS: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process, which lives, touches none of its connections until it has taken this back.
+pub static LET_GO: AtomicBool = AtomicBool::new(false);
+
+/// Whether a successor has all of them, since this process has let go.
+pub static SUCCEEDED: AtomicBool = AtomicBool::new(false);
+
+/// Which descriptors a keeper keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// All, and hands out those that are connections: its process has no others that anybody waits for.
+    All,
+    /// Connections to the port of the [service](SERVICE). It closes all others as soon as its process is dead.
+    Service,
+}
+
+/// What the keeper's process goes by.
+#[derive(Clone, Copy)]
+struct Charge {
+    listener: RawFd,
+    replica: libc::pid_t,
+    keeps: Keeps,
+}
+
+/// An abstract address. Returns its length, too.
+pub fn abstract_address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: all zeros are a valid value.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // The first byte stays 0.
+    for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let len = size_of::<libc::sa_family_t>() + 1 + name.len();
+    (address, len as libc::socklen_t)
+}
+
+/// A socket for messages, which may wait or not.
+///
+/// # Errors
+/// As `socket`.
+pub fn message_socket() -> io::Result<OwnedFd> {
+    // SAFETY: a plain system call.
+    sys::owned(unsafe { libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) })
+}
+
+/// The name under which the keeper of a process is found; `kind` says of what.
+pub fn name_of(kind: &str, holder: Holder) -> String {
+    format!("martlet-{kind}-{}-{}", holder.pid, holder.started)
+}
+
+/// Gives this process a keeper, which ends with it or, where it leaves connections behind, when its successor has them. To be called by the thread that lives longest.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn start(name: &str, keeps: Keeps) -> io::Result<()> {
+    let listener = message_socket()?;
+    let (address, len) = abstract_address(name);
+    // SAFETY: the pointers are to an address of that length, and to memory of the size asked for; the rest are plain system calls.
+    let stack = unsafe {
+        sys::checked(libc::syscall(libc::SYS_bind, listener.as_raw_fd(), &address, len))?;
+        sys::checked(libc::syscall(libc::SYS_listen, listener.as_raw_fd(), 4))?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK;
+        libc::mmap(std::ptr::null_mut(), STACK_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    if stack == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let charge = Box::into_raw(Box::new(Charge { listener: listener.as_raw_fd(), replica: std::process::id() as libc::pid_t, keeps }));
+    // SAFETY: the sets are initialised by the calls that take them; the stack is large enough for what `keep` calls, and is never unmapped, nor is what it goes by
+    // freed. `keep` argues for what is shared beside that. All signals are blocked in it: a handler would run on memory that the process believes its own.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
+        let pid = libc::clone(keep, stack.byte_add(STACK_BYTES), libc::CLONE_VM | libc::CLONE_FILES, charge.cast());
+        let error = io::Error::last_os_error();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        if pid < 0 {
+            return Err(error);
+        }
+    }
+    // The keeper's, and closed by nobody.
+    std::mem::forget(listener);
+    Ok(())
+}
+
+/// Has the kernel end this process's sleep when the one that started it dies.
+///
+/// # Safety
+/// For a process of its own signal handlers, which shares nobody's.
+unsafe fn wake_at_death() {
+    extern "C" fn woken(_: libc::c_int) {}
+    // SAFETY: all zeros are a valid action. The handler does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = woken as extern "C" fn(libc::c_int) as usize;
+        libc::sigaction(DEATH_SIGNAL, &action, std::ptr::null_mut());
+        libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, DEATH_SIGNAL, 0, 0, 0);
+    }
+}
+
+/// The keeper's whole life.
+///
+/// It shares its process's memory, the thread-local storage of the thread that started it included. So it calls nothing that allocates or panics; and while the process
+/// lives it makes only calls that do not fail, so that it leaves no mark in that thread's errno.
+extern "C" fn keep(charge: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: it was leaked for this process.
+    let Charge { listener, replica, keeps } = unsafe { *charge.cast::<Charge>() };
+    // SAFETY: the name ends with a zero byte.
+    unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_NAME, NAME.as_ptr(), 0, 0, 0) };
+    if keeps == Keeps::Service {
+        // SAFETY: it was started without CLONE_SIGHAND.
+        unsafe { wake_at_death() };
+    }
+    // As the kernel has it: a signal is a bit.
+    let asleep: u64 = match keeps {
+        Keeps::All => u64::MAX,
+        Keeps::Service => !(1 << (DEATH_SIGNAL - 1)),
+    };
+    let patience = if keeps == Keeps::Service { PATIENCE_OF_SERVICE } else { PATIENCE };
+    let (mut looks, mut is_alone) = (0, false);
+    loop {
+        let mut waits = libc::pollfd { fd: listener, events: libc::POLLIN, revents: 0 };
+        let mut time = libc::timespec { tv_sec: i64::from(LOOK_MS / 1000), tv_nsec: 0 };
+        // SAFETY: plain system calls on this process's own table, with pointers to live values.
+        unsafe {
+            let lives = || libc::syscall(libc::SYS_getppid) == libc::c_long::from(replica);
+            // What comes between this look and the sleep ends the sleep.
+            let came = if lives() || is_alone || keeps == Keeps::All {
+                libc::syscall(libc::SYS_ppoll, &mut waits, 1, &mut time, &asleep, size_of::<u64>())
+            } else {
+                -1
+            };
+            let lives = lives();
+            if !lives && keeps == Keeps::Service && !is_alone {
+                is_alone = true;
+                if !HOLDS.load(Ordering::SeqCst) {
+                    end(keeps);
+                }
+                close_others(listener);
+            }
+            if came <= 0 {
+                looks = if lives { 0 } else { looks + u32::from(came == 0) };
+                if looks > patience || (looks > 0 && !HOLDS.load(Ordering::Relaxed)) {
+                    libc::syscall(libc::SYS_exit_group, 0);
+                }
+                continue;
+            }
+            let client = libc::syscall(libc::SYS_accept4, listener, 0, 0, libc::SOCK_CLOEXEC) as RawFd;
+            if client < 0 {
+                continue;
+            }
+            let mut said = 0u8;
+            if is_ours(client) && libc::syscall(libc::SYS_read, client, &mut said, 1) == 1 {
+                let service = SERVICE.load(Ordering::Acquire);
+                if said == LISTENER && service >= 0 {
+                    send(client, GIVEN, &[service]);
+                } else if said == CONNECTIONS && (!lives || LET_GO.load(Ordering::SeqCst)) {
+                    hand_out(client, keeps);
+                    let mut said = 0u8;
+                    if libc::syscall(libc::SYS_read, client, &mut said, 1) == 1 && said == DISMISSED {
+                        if lives {
+                            SUCCEEDED.store(true, Ordering::SeqCst);
+                        } else {
+                            end(keeps);
+                        }
+                    }
+                } else {
+                    send(client, NOT_NOW, &[]);
+                }
+            }
+            libc::syscall(libc::SYS_close, client);
+        }
+    }
+}
+
+/// Ends the keeper's process; the memory that it shared goes with it.
+fn end(keeps: Keeps) -> ! {
+    // SAFETY: plain system calls, with pointers to live values.
+    unsafe {
+        if keeps == Keeps::Service {
+            // Nobody waits for its table's sockets any more; its successor has them.
+            libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
+            stand_aside();
+            let time = libc::timespec { tv_sec: 0, tv_nsec: MOURNING_MS * 1_000_000 };
+            libc::syscall(libc::SYS_nanosleep, &time, 0);
+        }
+        libc::_exit(0)
+    }
+}
+
+/// Whether the process at the other end runs as the same user.
+pub fn is_ours(client: RawFd) -> bool {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointers are to a place for the value and to its length.
+    unsafe {
+        libc::syscall(libc::SYS_getsockopt, client, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut peer, &mut len) == 0
+            && libc::c_long::from(peer.uid) == libc::syscall(libc::SYS_geteuid)
+    }
+}
+
+/// A connection, or a socket that is about to be one. Among those over Unix sockets may be some of the process's own: who is given them tells them by their addresses.
+fn is_connection(fd: RawFd) -> bool {
+    let option = |name: i32| -> i32 {
+        let (mut value, mut len) = (-1i32, size_of::<i32>() as libc::socklen_t);
+        // SAFETY: the pointers are to a place for the value and to its length.
+        unsafe { libc::syscall(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, name, &mut value, &mut len) };
+        value
+    };
+    matches!(option(libc::SO_DOMAIN), libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX)
+        && option(libc::SO_TYPE) == libc::SOCK_STREAM
+        && option(libc::SO_ACCEPTCONN) == 0
+}
+
+/// The port of a socket's own address; 0: it has none.
+fn local_port(fd: RawFd) -> u16 {
+    let mut address = [0u8; socket::MAX_ADDRESS_BYTES];
+    let mut len = socket::MAX_ADDRESS_BYTES as libc::socklen_t;
+    // SAFETY: the pointers are to so many bytes and to their number.
+    let done = unsafe { libc::syscall(libc::SYS_getsockname, fd, address.as_mut_ptr(), &mut len) };
+    if done == 0 { socket::port(&address).unwrap_or(0) } else { 0 }
+}
+
+/// Whether a descriptor is a connection to the service.
+fn is_of_service(fd: RawFd, port: u16) -> bool {
+    port != 0 && local_port(fd) == port && is_connection(fd)
+}
+
+/// Closes all that is not the service's, once the process is dead: somebody may wait for the end of it.
+fn close_others(listener: RawFd) {
+    let service = SERVICE.load(Ordering::Acquire);
+    let port = if service >= 0 { local_port(service) } else { 0 };
+    let own = [listener, service, LEDGER.load(Ordering::Acquire)];
+    let last = own.into_iter().fold(HIGHEST.load(Ordering::Relaxed), RawFd::max) + NEWEST;
+    for fd in 0..=last {
+        if !own.contains(&fd) && !is_of_service(fd, port) {
+            // SAFETY: nobody uses the table any more but this process.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
+        }
+    }
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_close_range, last + 1, u32::MAX, 0) };
+}
+
+/// Sends all connections and the memory that belongs to them, in messages of some, and an empty message behind them.
+fn hand_out(client: RawFd, keeps: Keeps) {
+    let (service, ledger) = (SERVICE.load(Ordering::Acquire), LEDGER.load(Ordering::Acquire));
+    let (port, pipe) = (if service >= 0 { local_port(service) } else { 0 }, PIPE.load(Ordering::Relaxed));
+    let newest = if keeps == Keeps::Service { NEWEST } else { 0 };
+    let last = HIGHEST.load(Ordering::Relaxed).max(pipe).max(ledger) + newest;
+    let (mut sockets, mut count) = ([0 as RawFd; SOCKETS_A_MESSAGE], 0);
+    for fd in 0..=last {
+        let is_wanted = match keeps {
+            Keeps::All => is_connection(fd) || fd == pipe,
+            Keeps::Service => fd == ledger || is_of_service(fd, port),
+        };
+        if is_wanted {
+            sockets[count] = fd;
+            count += 1;
+            if count == SOCKETS_A_MESSAGE {
+                send(client, GIVEN, &sockets);
+                count = 0;
+            }
+        }
+    }
+    if count > 0 {
+        send(client, GIVEN, &sockets[..count]);
+    }
+    send(client, GIVEN, &[]);
+}
+
+#[repr(C, align(16))]
+struct Control([u8; Control::BYTES]);
+
+impl Control {
+    const BYTES: usize = 64 + 4 * SOCKETS_A_MESSAGE;
+}
+
+fn send(client: RawFd, mut byte: u8, sockets: &[RawFd]) {
+    let mut control = Control([0; Control::BYTES]);
+    let mut vector = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: all zeros are a valid header. The control buffer is aligned and has room for one message of so many descriptors, which is written within it.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&mut vector, 1);
+        if !sockets.is_empty() {
+            let bytes = size_of_val(sockets) as u32;
+            message.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(bytes) as usize;
+            let header = libc::CMSG_FIRSTHDR(&message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(bytes) as usize;
+            std::ptr::copy_nonoverlapping(sockets.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), bytes as usize);
+        }
+        libc::syscall(libc::SYS_sendmsg, client, &message, libc::MSG_NOSIGNAL);
+    }
+}
+
+/// The sockets that another process left, and its keeper, which keeps them until it is [dismissed](Left::dismiss), or whoever holds this dies.
+#[derive(Debug)]
+pub struct Left {
+    keeper: OwnedFd,
+    /// The sockets, some of them perhaps twice; and a pipe, or the memory that goes with them.
+    pub sockets: Vec<OwnedFd>,
+}
+
+fn ask_for(name: &str, what: u8) -> io::Result<Left> {
+    let keeper = message_socket()?;
+    let (address, len) = abstract_address(name);
+    // SAFETY: the pointers are to an address of that length, and to one byte.
+    unsafe {
+        sys::checked(libc::syscall(libc::SYS_connect, keeper.as_raw_fd(), &address, len))?;
+        if !is_ours(keeper.as_raw_fd()) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        sys::checked(libc::syscall(libc::SYS_sendto, keeper.as_raw_fd(), &what, 1, libc::MSG_NOSIGNAL, 0usize, 0usize))?;
+    }
+    Ok(Left { keeper, sockets: Vec::new() })
+}
+
+/// Asks the keeper of a process that is dead, or may have let go, for its connections. `None`: it lives, and has not.
+///
+/// # Errors
+/// When it has none any more: then its connections are lost. So they are where a process of another user has taken its name since.
+pub fn ask(name: &str) -> io::Result<Option<Left>> {
+    let mut left = ask_for(name, CONNECTIONS)?;
+    loop {
+        match left.take()? {
+            (GIVEN, true) => {}
+            (GIVEN, false) => return Ok(Some(left)),
+            _ => return Ok(None),
+        }
+    }
+}
+
+/// Asks the keeper of a process for the listener of the service. `None`: it has none so far.
+///
+/// # Errors
+/// When there is no such keeper any more.
+pub fn ask_for_listener(name: &str) -> io::Result<Option<OwnedFd>> {
+    let mut left = ask_for(name, LISTENER)?;
+    left.take()?;
+    Ok(left.sockets.pop())
+}
+
+impl Left {
+    /// Takes one message. Returns how it begins, and whether it held something.
+    fn take(&mut self) -> io::Result<(u8, bool)> {
+        let (mut byte, mut control) = (0u8, Control([0; Control::BYTES]));
+        let mut vector = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        // SAFETY: all zeros are a valid header; the pointers are to live buffers of the lengths given. What the kernel has written there is walked as it says.
+        unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            (message.msg_iov, message.msg_iovlen) = (&mut vector, 1);
+            (message.msg_control, message.msg_controllen) = (control.0.as_mut_ptr().cast(), Control::BYTES);
+            let got = sys::checked(libc::syscall(libc::SYS_recvmsg, self.keeper.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC))?;
+            if got == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let before = self.sockets.len();
+            let mut header = libc::CMSG_FIRSTHDR(&message);
+            while !header.is_null() {
+                if ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                    let count = ((*header).cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
+                    for at in 0..count {
+                        let fd = std::ptr::read_unaligned(libc::CMSG_DATA(header).cast::<RawFd>().add(at));
+                        self.sockets.push(OwnedFd::from_raw_fd(fd));
+                    }
+                }
+                header = libc::CMSG_NXTHDR(&message, header);
+            }
+            if message.msg_flags & libc::MSG_CTRUNC != 0 {
+                return Err(io::Error::other("this process may open no more descriptors"));
+            }
+            Ok((byte, self.sockets.len() > before))
+        }
+    }
+
+    /// All that the process held is here, or of no use: the keeper of a dead one ends, and its memory goes.
+    pub fn dismiss(self) {
+        // SAFETY: the pointer is to one byte.
+        unsafe { libc::syscall(libc::SYS_sendto, self.keeper.as_raw_fd(), &DISMISSED, 1, libc::MSG_NOSIGNAL, 0usize, 0usize) };
+    }
+}

@@ -1,0 +1,113 @@
+//! The one address of a cluster on one host: a listener that the processes of all its nodes share, so that it outlives each of them.
+
+use std::hash::{Hash as _, Hasher as _};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+use siphasher::sip::SipHasher13;
+
+use super::keeper::{self, Keeps};
+use super::ledger::Ledger;
+use super::{Holder, keeper::name_of};
+
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// How long the listener is waited for that another process has, or has just had.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Why there is no service.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// Its address is not to be had.
+    #[error("cannot listen on {address}, the service's address: {source}; no node of this cluster holds it")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refuses something.
+    #[error("connections cannot be kept for a successor: {0}")]
+    Kernel(#[from] io::Error),
+}
+
+/// This process's part of a service.
+#[derive(Debug)]
+pub struct Service {
+    /// This process.
+    pub holder: Holder,
+    /// Where clients come to.
+    pub address: SocketAddr,
+    /// The listener: whoever leads takes connections from it.
+    pub listener: OwnedFd,
+    /// What it notes of connections.
+    pub ledger: Ledger,
+    /// What the keepers of its processes are called.
+    kind: String,
+}
+
+/// What the keepers of a service are called: names have little room, and another cluster's have other ones.
+fn kind(cluster: &str, address: SocketAddr) -> String {
+    let mut hasher = SipHasher13::new();
+    (cluster, address).hash(&mut hasher);
+    format!("service-{:016x}", hasher.finish())
+}
+
+impl Service {
+    /// Takes part in the service of that cluster at that address, as this node: with the listener of a process that has it, or a new one. To be called by the thread that lives longest.
+    ///
+    /// # Errors
+    /// When another program listens there, or the kernel refuses.
+    pub fn open(cluster: &str, address: SocketAddr, node: u16) -> Result<Service, ServiceError> {
+        let kind = kind(cluster, address);
+        let holder = Holder::this(node)?;
+        let ledger = Ledger::create()?;
+        keeper::LEDGER.store(ledger.file().as_raw_fd(), Ordering::Release);
+        let own = name_of(&kind, holder);
+        keeper::start(&own, Keeps::Service)?;
+        let until = Instant::now() + PATIENCE;
+        let listener = loop {
+            if let Some(listener) = listener_of_others(&kind, &own)? {
+                break listener;
+            }
+            match new_listener(address) {
+                Ok(listener) => break listener,
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => std::thread::sleep(LOOK),
+                Err(source) => return Err(ServiceError::Listen { address, source }),
+            }
+        };
+        keeper::SERVICE.store(listener.as_raw_fd(), Ordering::Release);
+        Ok(Service { holder, address, listener, ledger, kind })
+    }
+
+    /// The name of the keeper of a process of this service.
+    pub fn keeper_of(&self, holder: Holder) -> String {
+        name_of(&self.kind, holder)
+    }
+}
+
+fn new_listener(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let fd = socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
+    // Connections of before may linger there.
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    bind(&fd, &address)?;
+    listen(&fd, BACKLOG)?;
+    Ok(fd)
+}
+
+/// The listener of another process of the service, or of one that is dead and whose keeper is still there.
+fn listener_of_others(kind: &str, own: &str) -> io::Result<Option<OwnedFd>> {
+    let start = format!("@martlet-{kind}-");
+    let known = std::fs::read_to_string("/proc/net/unix")?;
+    let names = known.lines().filter_map(|line| line.split_ascii_whitespace().last()).filter(|name| name.starts_with(&start));
+    let mut names: Vec<&str> = names.map(|name| &name[1..]).filter(|name| *name != own).collect();
+    names.dedup();
+    // One that has just gone is not asked.
+    Ok(names.into_iter().find_map(|name| keeper::ask_for_listener(name).ok().flatten()))
+}
