@@ -205,6 +205,11 @@ impl Application for KvApp {
             tracing::warn!(%process, "a client has asked for its removal, by CLUSTER FORGET");
             turn.replica.evict(process);
         }
+        if let Some(places) = turn.shared.resize.take()
+            && let Err(error) = turn.replica.resize(places)
+        {
+            tracing::warn!(%error, "the group's size is not changed");
+        }
         if let Some(level) = turn.shared.raise_level.take()
             && let Err(error) = turn.replica.raise_level(level)
         {

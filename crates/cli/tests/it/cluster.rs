@@ -223,6 +223,26 @@ fn leadership_is_handed_to_the_node_that_is_named() {
 }
 
 #[test]
+fn a_group_has_the_places_that_it_is_told_to_have() {
+    let cluster = Cluster::new();
+    cluster.up_with(&["--engine", "dare"]).ok();
+    cluster.greet();
+    let resize = |places: &[&str]| {
+        let ran = cluster.run(&[&["cluster", "resize", "--patience", "300"], places].concat()).ok().objects()[0].clone();
+        (ran["places"].as_u64(), ran["wanted"].as_u64())
+    };
+    assert_eq!(resize(&[]), (None, None), "as many as members");
+    assert_eq!(resize(&["3"]), (Some(3), Some(3)));
+    let backup = if cluster.primary() == "2" { "1" } else { "2" };
+    cluster.run(&["cluster", "kill", backup]).ok();
+    cluster.is_greeted();
+    assert_eq!(resize(&["3"]), (Some(3), Some(3)), "the place of the dead stays");
+    assert_eq!(resize(&["0"]), (None, None), "it goes with its process again");
+    let why = cluster.run(&["cluster", "resize", "17"]).code(2).err;
+    assert!(why.contains("17"), "{why}");
+}
+
+#[test]
 fn leadership_that_follows_from_the_view_is_not_handed_over() {
     let cluster = Cluster::new();
     cluster.up().ok();

@@ -96,6 +96,7 @@ pub(super) static COMMANDS: &[Command] = commands! {
     "rename" 3 [WRITE IN_KEYSPACE] {1 1 1 RW ACCESS DELETE} {2 2 1 OW UPDATE} "generic" keyspace::rename, "Gives a key another name.";
     "renamenx" 3 [WRITE FAST IN_KEYSPACE] {1 1 1 RW ACCESS DELETE} {2 2 1 OW INSERT} "generic" keyspace::renamenx, "Gives a key another name that is free.";
     "reset" 1 [NO_SCRIPT LOADING STALE FAST NO_AUTH BUSY UNQUEUED CONNECTION IN_CONNECTION] "connection" connection::reset, "Makes the connection as good as new.";
+    "resize" -1 [ADMIN NO_SCRIPT STALE NO_MULTI] "server" server::resize, "Shows or says how many places the group has.";
     "role" 1 [NO_SCRIPT LOADING STALE FAST IN_ADMIN IN_DANGEROUS] "server" info::role, "Whether this node leads, and who the others are.";
     "scan" -2 [READ IN_KEYSPACE] "generic" keyspace::scan, "Goes through the keys, a few at a time.", "nondeterministic_output", "request_policy:special";
     "select" 2 [LOADING STALE FAST CONNECTION IN_CONNECTION] "connection" connection::select, "Chooses the database, of which there is one.";

@@ -67,6 +67,8 @@ pub struct Shared {
     pub hand_over: Option<Option<NodeId>>,
     /// Whose removal CLUSTER FORGET has asked for.
     pub evict: Option<ProcessId>,
+    /// A client asked for so many places of the group; 0: as many as members.
+    pub resize: Option<usize>,
     /// A client asked for this feature level.
     pub raise_level: Option<u8>,
 }
@@ -98,6 +100,7 @@ impl Shared {
             shutdown: false,
             hand_over: None,
             evict: None,
+            resize: None,
             raise_level: None,
         }
     }

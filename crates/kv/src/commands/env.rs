@@ -19,6 +19,10 @@ pub struct Env {
     pub shows_committed: bool,
     /// Whether leadership can be handed over other than by leaving.
     pub hands_over: bool,
+    /// Whether the group can have another number of places than members.
+    pub resizes: bool,
+    /// How many places it has, and is to have, if that does not follow from its members.
+    pub places: Option<(usize, usize)>,
     /// The leader, as far as this node knows.
     pub primary: Option<ProcessId>,
     /// Where the leader is reached by Redis clients.
@@ -42,6 +46,8 @@ impl Env {
             is_primary: false,
             shows_committed: false,
             hands_over: false,
+            resizes: false,
+            places: None,
             primary: None,
             primary_address: None,
             view_number: ViewNumber::default(),
@@ -56,6 +62,7 @@ impl Env {
     #[inline]
     pub fn refresh<R: Replica>(&mut self, replica: &R) {
         let (standing, view) = (replica.standing(), replica.view());
+        self.places = replica.places();
         self.shows_committed = standing != Standing::Primary && replica.shows_committed();
         if self.standing == Some(standing) && self.view_number == view && self.reign == replica.reign() {
             return;
@@ -66,6 +73,7 @@ impl Env {
         self.view = replica.current_view().cloned();
         self.is_primary = standing == Standing::Primary;
         self.hands_over = replica.hands_over();
+        self.resizes = replica.resizes();
         self.primary = match standing {
             // This node: where the engine elects by itself, not the view's first.
             Standing::Primary => {

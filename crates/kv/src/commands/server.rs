@@ -1,5 +1,6 @@
 //! Commands on the server itself.
 
+use martlet_protocol::basics::layout::MAX_MEMBERS;
 use martlet_protocol::membership::{Member, Roles};
 
 use super::address;
@@ -64,6 +65,37 @@ pub(super) fn failover(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>)
         }
     };
     ctx.shared.hand_over = Some(to);
+    reply.ok();
+}
+
+/// `RESIZE [places]`. Without a number: how many places the group has, and how many it is to have; nil where it has as many as members. With one the reply says that the
+/// leader has been asked; the first form tells when it is so.
+pub(super) fn resize(ctx: &mut Ctx<'_>, args: Args<'_>, reply: &mut Reply<'_>) {
+    let env = ctx.env();
+    if args.len() > 2 {
+        return reply.error(errors::SYNTAX);
+    }
+    if !env.resizes {
+        return reply.error("ERR with this engine the group has as many places as members: add nodes, or remove some");
+    }
+    if !env.is_primary {
+        return reply.error("ERR RESIZE is for the node that leads");
+    }
+    if args.len() == 1 {
+        match env.places {
+            None => reply.null_array(),
+            Some((places, wanted)) => {
+                reply.array(2);
+                reply.int(places as i64);
+                reply.int(wanted as i64);
+            }
+        }
+        return;
+    }
+    let Some(places) = parse_i64(args.at(1)).and_then(|places| usize::try_from(places).ok()).filter(|places| *places <= MAX_MEMBERS) else {
+        return reply.error("ERR the number of places is from 0, as many as members, to 16");
+    };
+    ctx.shared.resize = Some(places);
     reply.ok();
 }
 

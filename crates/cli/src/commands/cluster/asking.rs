@@ -16,6 +16,11 @@ pub fn address<'a>(cluster: &'a Cluster, node: u16, doing: &str) -> Outcome<&'a 
 
 /// Sends a request to a node, and says what it answered where that is an error.
 pub fn ask(directory: &Directory, cluster: &Cluster, node: u16, request: &[&[u8]], doing: &str, patience: Duration) -> Outcome {
+    answer(directory, cluster, node, request, doing, patience).map(drop)
+}
+
+/// What a node answers, where that is no error.
+pub fn answer(directory: &Directory, cluster: &Cluster, node: u16, request: &[&[u8]], doing: &str, patience: Duration) -> Outcome<Value> {
     let server = address(cluster, node, doing)?.to_socket_addrs().context(doing)?.next().ok_or_else(|| Fail::failed(doing))?;
     let mut connection = Connection::open(server, patience).context(doing)?;
     // The file of a node of another host is there; this host's has the same password, where it was made like the others'.
@@ -27,10 +32,10 @@ pub fn ask(directory: &Directory, cluster: &Cluster, node: u16, request: &[&[u8]
     said(connection.command(request).context(doing)?, doing)
 }
 
-fn said(reply: Value, doing: &str) -> Outcome {
+fn said(reply: Value, doing: &str) -> Outcome<Value> {
     match reply {
         Value::Error(text) => Err(Fail::failed(format_args!("{doing}: {text}"))),
-        _ => Ok(()),
+        reply => Ok(reply),
     }
 }
 

@@ -10,6 +10,7 @@ mod level;
 mod recover;
 mod remove;
 mod replace;
+mod resize;
 mod restart;
 mod session;
 mod up;
@@ -30,6 +31,7 @@ pub enum Command {
     Kill(kill::Arguments),
     Restart(restart::Arguments),
     Handover(handover::Arguments),
+    Resize(resize::Arguments),
     Level(level::Arguments),
     Add(add::Arguments),
     Remove(remove::Arguments),
@@ -45,6 +47,7 @@ pub fn run(command: &Command, format: Format) -> Outcome {
         Command::Status(arguments) => status::run(arguments, format),
         Command::Restart(arguments) => restart::run(arguments, format),
         Command::Handover(arguments) => handover::run(arguments, format),
+        Command::Resize(arguments) => resize::run(arguments, format),
         Command::Level(arguments) => level::run(arguments, format),
         Command::Down(arguments) => down::run(arguments, format),
         Command::Add(arguments) => add::run(arguments, format),
