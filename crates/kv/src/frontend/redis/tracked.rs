@@ -14,6 +14,7 @@ const AUTHENTICATED: u8 = 1;
 const RESP3: u8 = 1 << 1;
 const READONLY: u8 = 1 << 2;
 const BY_QUORUM: u8 = 1 << 3;
+const BY_LEASE: u8 = 1 << 7;
 const NO_EVICT: u8 = 1 << 4;
 /// It watches keys: whether they have changed meanwhile is not for its successor to say, so they have.
 const WATCHES: u8 = 1 << 5;
@@ -26,7 +27,8 @@ pub(super) fn flags(client: &Client, closing: bool) -> (u8, ReplyMode) {
         (client.authenticated, AUTHENTICATED),
         (client.protocol == Protocol::Resp3, RESP3),
         (client.readonly, READONLY),
-        (client.reads_by_quorum, BY_QUORUM),
+        (client.wants_quorum == Some(true), BY_QUORUM),
+        (client.wants_quorum == Some(false), BY_LEASE),
         (client.no_evict, NO_EVICT),
         (client.watch_broken || !client.watched.is_empty(), WATCHES),
         (closing, CLOSING),
@@ -65,8 +67,8 @@ pub(super) fn read_state(mut state: &[u8], client: &mut Client) -> Option<bool> 
     let is = |flag: u8| flags & flag != 0;
     client.authenticated = is(AUTHENTICATED);
     client.protocol = if is(RESP3) { Protocol::Resp3 } else { Protocol::Resp2 };
-    (client.readonly, client.reads_by_quorum, client.no_evict, client.watch_broken) =
-        (is(READONLY), is(BY_QUORUM), is(NO_EVICT), is(WATCHES));
+    (client.readonly, client.no_evict, client.watch_broken) = (is(READONLY), is(NO_EVICT), is(WATCHES));
+    client.wants_quorum = (is(BY_QUORUM) || is(BY_LEASE)).then_some(is(BY_QUORUM));
     client.reply_mode = match mode {
         0 => ReplyMode::On,
         1 => ReplyMode::Off,
@@ -162,7 +164,7 @@ mod tests {
     fn a_client_is_what_it_was() {
         let mut client = client();
         (client.authenticated, client.protocol, client.reply_mode) = (true, Protocol::Resp3, ReplyMode::Off);
-        (client.reads_by_quorum, client.watch_broken) = (true, true);
+        (client.wants_quorum, client.watch_broken) = (Some(true), true);
         client.name = "worker".into();
         client.library_version = "1.2".into();
         let mut state = Vec::new();
