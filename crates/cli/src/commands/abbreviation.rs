@@ -52,9 +52,9 @@ mod tests {
         assert_eq!(said(&["t"]).as_deref(), Some("the command is \"t\", with which more than one begins; allowed are top and torture"));
         assert_eq!(
             said(&["--json", "cluster", "re"]).as_deref(),
-            Some("the command is \"re\", with which more than one begins; allowed are restart, remove, replace and recover")
+            Some("the command is \"re\", with which more than one begins; allowed are restart, resize, remove, replace and recover")
         );
-        assert!(said(&["cl", "r"]).is_some_and(|text| text.contains("restart, remove, replace and recover")));
+        assert!(said(&["cl", "r"]).is_some_and(|text| text.contains("restart, resize, remove, replace and recover")));
     }
 
     #[test]
