@@ -138,8 +138,6 @@ probes! {
         DareCircularOffsets = "dare-circular-offsets",
         /// A leader of `dare` tells what is committed with the next entry only (13).
         DareNoFlush = "dare-no-flush",
-        /// A leader of `dare` needs the majority of the new group alone while the group's size changes (DARE section 3.4).
-        DareOneMajority = "dare-one-majority",
         /// A process that is to come, and recovers, counts for a leader of `dare` like any other (DARE section 3.4).
         DareExtendedVotes = "dare-extended-votes",
         /// A replica of `apus` acknowledges with durability `sync` what it has not kept (APUS section 4.1, B1 and B2).

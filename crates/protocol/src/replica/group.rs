@@ -2,7 +2,7 @@
 
 use crate::basics::ballot::majority;
 use crate::basics::layout::{LAST_VIEW, MAX_MEMBERS};
-use crate::basics::{Canary, ProcessId, ViewNumber};
+use crate::basics::{ProcessId, ViewNumber};
 use martlet_fabric::{Incarnation, NodeId};
 
 /// Removed processes that are remembered, so that nobody listens to them any more.
@@ -109,8 +109,7 @@ impl Group {
             Phase::Transitional { old, new, places } => ((&old[..], of(old, self.places)), Some((&new[..], of(new, *places)))),
             Phase::Stable | Phase::Extended(_) => ((&self.members[..], of(&self.members, self.places)), None),
         };
-        let alone = Canary::DareOneMajority.is_planted() && second.is_some();
-        [Some(first).filter(|_| !alone), second].into_iter().flatten()
+        [Some(first), second].into_iter().flatten()
     }
 
     /// Whether those that satisfy `of` are a majority; in transition, of both groups.

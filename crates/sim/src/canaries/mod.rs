@@ -73,7 +73,7 @@ pub fn bugs() -> Vec<Bug> {
         // It takes a process that is stopped at the right step.
         "dare-counts-refused" | "dare-naive-adjust" | "dare-double-vote" => "dare-contest",
         // Elsewhere a group only ever follows its members, one at a time.
-        "dare-one-majority" | "dare-extended-votes" => "dare-resize",
+        "dare-extended-votes" => "dare-resize",
         name if name.starts_with("dare-") => "dare",
         // The lease hides elsewhere that a primary which others have left commits.
         "hsuc-written-is-held" => "hsuc-stopped-writer",
