@@ -17,11 +17,11 @@ use super::{Holder, socket, sys};
 const NAME: &std::ffi::CStr = c"martlet-keeper";
 const STACK_BYTES: usize = 64 << 10;
 /// How often it looks whether its process is still there, in milliseconds.
-const LOOK_MS: i32 = 1_000;
+pub(super) const LOOK_MS: i32 = 1_000;
 /// After so many looks without a successor the keeper of a replica ends: there is none.
 pub const PATIENCE: u32 = 30;
 /// The same of a service's: the store's failovers are quicker than births.
-const PATIENCE_OF_SERVICE: u32 = 5;
+pub(super) const PATIENCE_OF_SERVICE: u32 = 5;
 /// Sockets in one message. The kernel takes 253 at most.
 const SOCKETS_A_MESSAGE: usize = 128;
 /// What a successor asks for: connections, and the memory that belongs to them.

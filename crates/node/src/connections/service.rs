@@ -16,8 +16,9 @@ use super::{Holder, keeper::name_of};
 
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// How long the listener is waited for that another process has, or has just had.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the listener is waited for that another process has, or has just had: longer than keepers keep it that nobody succeeds, as those of a cluster that was ended
+/// while it had clients.
+const PATIENCE: Duration = Duration::from_millis(keeper::LOOK_MS as u64 * (keeper::PATIENCE_OF_SERVICE as u64 + 3));
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Why there is no service.
