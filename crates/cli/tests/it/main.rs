@@ -15,6 +15,7 @@ mod nodes;
 mod process;
 mod recover;
 mod run;
+mod service;
 mod terminal;
 mod trial;
 mod unwritten;
