@@ -39,6 +39,8 @@ pub(super) const MAX_BODY: usize = MAX_PACKET - HEAD - TAG;
 pub(super) const MAX_PART_BYTES: usize = 1_000;
 /// How many parts may be under way: so many results a responder remembers, and so many parts it keeps that came too early.
 pub(super) const MAX_UNDER_WAY: u64 = 256;
+/// The last number that a part can have. Nobody gets there; so what is added to a number that came in a packet stays one.
+const LAST_PART: u64 = u64::MAX / 2;
 /// Held ranges that a response names at most.
 const MAX_RANGES: usize = 4;
 /// Bytes of a datagram that one packet carries at most.
@@ -272,7 +274,8 @@ pub(super) fn begin_request(first: u64, confirmed: u64, epochs: impl Iterator<It
 pub(super) fn decode_request<'a>(bytes: &mut Bytes<'a>) -> Option<RequestHead<'a>> {
     let (first, confirmed) = (bytes.u64()?, bytes.u64()?);
     let grants = decode_grants(bytes)?;
-    (confirmed >= 1 && first >= confirmed && first - confirmed < MAX_UNDER_WAY).then_some(RequestHead { first, confirmed, grants })
+    let plausible = confirmed >= 1 && first >= confirmed && first - confirmed < MAX_UNDER_WAY && first <= LAST_PART;
+    plausible.then_some(RequestHead { first, confirmed, grants })
 }
 
 /// What became of a part, where it is not that it simply took effect.
@@ -369,7 +372,7 @@ pub(super) fn encode_response(
 pub(super) fn decode_response(body: &[u8]) -> Option<Response<'_>> {
     let mut bytes = Bytes(body);
     let (base, done) = (bytes.u64()?, bytes.u64()?);
-    if base == 0 || done < base || done - base > MAX_UNDER_WAY {
+    if base == 0 || done < base || done - base > MAX_UNDER_WAY || done > LAST_PART {
         return None;
     }
     let count = usize::from(bytes.u8()?);
@@ -417,4 +420,30 @@ pub(super) fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let results = [(6, Outcome::Word(9)), (8, Outcome::Refused)].into_iter();
     encode_response((6, 10), [(12, 14)].into_iter(), [1, 5].into_iter(), results, Some((9, &[3; 16])), &mut response);
     vec![("request", request), ("response", response)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A response with a single result, the first one, and nothing else.
+    fn response(base: u64, done: u64) -> Vec<u8> {
+        let mut body = Vec::new();
+        encode_response((base, done), std::iter::empty(), std::iter::empty(), [(base, Outcome::Word(7))].into_iter(), None, &mut body);
+        body
+    }
+
+    #[test]
+    fn a_number_that_nobody_can_have_reached_is_not_believed() {
+        assert!(decode_response(&response(5, 6)).is_some());
+        assert!(decode_response(&response(LAST_PART - 1, LAST_PART)).is_some());
+        for base in [LAST_PART, u64::MAX - 1] {
+            assert!(decode_response(&response(base, base + 1)).is_none(), "{base}");
+        }
+        for (first, plausible) in [(LAST_PART, true), (LAST_PART + 1, false), (u64::MAX, false)] {
+            let mut packet = Vec::new();
+            begin_request(first, first, std::iter::empty(), &mut packet);
+            assert_eq!(decode_request(&mut Bytes(&packet)).is_some(), plausible, "{first}");
+        }
+    }
 }
