@@ -85,9 +85,9 @@ pub fn is_made_up(path: &CStr) -> bool {
 
 /// A descriptor that leads nowhere, where a leader's leads to a file.
 pub fn placeholder() -> io::Result<RawFd> {
-    // SAFETY: the name ends with a zero byte.
+    // SAFETY: the name ends with a zero byte; the call makes a descriptor, which goes nowhere else.
     let made: io::Result<OwnedFd> =
-        sys::owned(unsafe { libc::syscall(libc::SYS_memfd_create, c"placeholder".as_ptr(), libc::MFD_CLOEXEC) });
+        unsafe { sys::owned(libc::syscall(libc::SYS_memfd_create, c"placeholder".as_ptr(), libc::MFD_CLOEXEC)) };
     made.map(OwnedFd::into_raw_fd)
 }
 
@@ -234,8 +234,8 @@ pub fn sync_later(fd: RawFd) {
     if !WRITES.load(Ordering::Relaxed) {
         return;
     }
-    // SAFETY: a plain system call.
-    let copy: io::Result<OwnedFd> = sys::owned(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) });
+    // SAFETY: the call makes a descriptor, which goes nowhere else.
+    let copy: io::Result<OwnedFd> = unsafe { sys::owned(libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0)) };
     let Ok(copy) = copy else { return };
     let sync = move || {
         // SAFETY: a plain system call.

@@ -26,8 +26,8 @@ pub fn is_of(local: &[u8], listener: &[u8]) -> bool {
 /// As `accept4`.
 pub fn accept(listener: RawFd) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: no address is asked for.
-    sys::owned(unsafe { libc::syscall(libc::SYS_accept4, listener, 0, 0, flags) })
+    // SAFETY: no address is asked for; the call makes a descriptor, which goes nowhere else.
+    unsafe { sys::owned(libc::syscall(libc::SYS_accept4, listener, 0, 0, flags)) }
 }
 
 /// A socket that is connected to nothing, and stands where a leader's is connected.
@@ -36,8 +36,8 @@ pub fn accept(listener: RawFd) -> io::Result<OwnedFd> {
 /// As `socket`.
 pub fn placeholder() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: a plain system call.
-    sys::owned(unsafe { libc::syscall(libc::SYS_socket, libc::AF_INET, kind, 0) })
+    // SAFETY: the call makes a descriptor, which goes nowhere else.
+    unsafe { sys::owned(libc::syscall(libc::SYS_socket, libc::AF_INET, kind, 0)) }
 }
 
 /// The same descriptor under the lowest free number from `least` on.
@@ -45,8 +45,8 @@ pub fn placeholder() -> io::Result<OwnedFd> {
 /// # Errors
 /// As `fcntl`.
 pub fn duplicate_from(fd: &OwnedFd, least: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: a plain system call.
-    sys::owned(unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least) })
+    // SAFETY: the call makes a descriptor, which goes nowhere else.
+    unsafe { sys::owned(libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, least)) }
 }
 
 /// Receives without waiting.
@@ -232,8 +232,8 @@ impl Poller {
     /// # Errors
     /// As `epoll_create1`.
     pub fn new() -> io::Result<Poller> {
-        // SAFETY: a plain system call.
-        sys::owned(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }).map(Poller)
+        // SAFETY: the call makes a descriptor, which goes nowhere else.
+        unsafe { sys::owned(libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC)) }.map(Poller)
     }
 
     /// Watches `fd` for `events`, reported with its number; 0: no longer. `before`: what it was watched for.

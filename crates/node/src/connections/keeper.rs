@@ -97,8 +97,8 @@ pub fn abstract_address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
 /// # Errors
 /// As `socket`.
 pub fn message_socket() -> io::Result<OwnedFd> {
-    // SAFETY: a plain system call.
-    sys::owned(unsafe { libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) })
+    // SAFETY: the call makes a descriptor, which goes nowhere else.
+    unsafe { sys::owned(libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)) }
 }
 
 /// The name under which the keeper of a process is found; `kind` says of what.

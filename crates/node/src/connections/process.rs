@@ -1,7 +1,7 @@
 //! Processes: who they are, and that they are dead.
 
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use super::{Holder, sys};
 
@@ -55,24 +55,28 @@ impl Found {
     }
 }
 
+/// A descriptor for this process; `None`: it is dead, and its number free or another one's.
+fn open(holder: Holder) -> io::Result<Option<OwnedFd>> {
+    // SAFETY: the call makes a descriptor, which goes nowhere else.
+    let pidfd = match unsafe { sys::owned(libc::syscall(libc::SYS_pidfd_open, holder.pid, 0)) } {
+        Ok(pidfd) => pidfd,
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // The descriptor keeps its meaning; the number may have been given to another process before it was opened.
+    match started(holder.pid) {
+        Ok(ticks) => Ok((ticks == holder.started).then_some(pidfd)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Sees to it that this process is dead with all its threads: it is killed, unless it has died, and waited for. Returns what it was at before.
 ///
 /// # Errors
 /// When it does not die, or the kernel refuses.
 pub fn make_sure_of_death(holder: Holder) -> io::Result<Found> {
-    // SAFETY: a plain system call.
-    let pidfd = match sys::owned(unsafe { libc::syscall(libc::SYS_pidfd_open, holder.pid, 0) }) {
-        Ok(pidfd) => pidfd,
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(Found::Dead),
-        Err(error) => return Err(error),
-    };
-    // The descriptor keeps its meaning; the number may have been given to another process before it was opened.
-    match started(holder.pid) {
-        Ok(ticks) if ticks == holder.started => {}
-        Ok(_) => return Ok(Found::Dead),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Dead),
-        Err(error) => return Err(error),
-    }
+    let Some(pidfd) = open(holder)? else { return Ok(Found::Dead) };
     let found =
         std::fs::read_to_string(format!("/proc/{}/stat", holder.pid)).ok().and_then(|stat| Found::parse(&stat)).unwrap_or(Found::Dead);
     // SAFETY: plain system calls; the pointer is to one live value.
@@ -92,16 +96,11 @@ pub fn make_sure_of_death(holder: Holder) -> io::Result<Found> {
 
 /// Whether this process is dead with all its threads. One that cannot be asked for counts as alive.
 pub fn is_dead(holder: Holder) -> bool {
-    // SAFETY: a plain system call.
-    let pidfd = match sys::owned(unsafe { libc::syscall(libc::SYS_pidfd_open, holder.pid, 0) }) {
-        Ok(pidfd) => pidfd,
-        Err(error) => return error.raw_os_error() == Some(libc::ESRCH),
+    let pidfd = match open(holder) {
+        Ok(Some(pidfd)) => pidfd,
+        Ok(None) => return true,
+        Err(_) => return false,
     };
-    match started(holder.pid) {
-        Ok(ticks) if ticks != holder.started => return true,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
-        _ => {}
-    }
     let mut waits = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: the pointer is to one live value.
     unsafe { libc::syscall(libc::SYS_poll, &mut waits, 1, 0) == 1 }

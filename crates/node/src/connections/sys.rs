@@ -16,20 +16,37 @@ pub fn checked(result: c_long) -> io::Result<c_long> {
 ///
 /// # Errors
 /// As [`checked`].
-pub fn owned(result: c_long) -> io::Result<OwnedFd> {
+///
+/// # Safety
+/// `result` is what a system call has returned that makes a descriptor, and the caller gives that to nobody else.
+pub unsafe fn owned(result: c_long) -> io::Result<OwnedFd> {
     let fd = checked(result)? as RawFd;
-    // SAFETY: the kernel has just made it for the caller, which gives it to nobody else.
+    // SAFETY: the caller promises that nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// An option of a socket that is a plain value: `T` is an integer, or an array of bytes.
+/// What an option of a socket can be: all bytes are a value.
+pub trait Plain: Copy + sealed::Sealed {}
+
+impl Plain for i32 {}
+impl Plain for u64 {}
+impl<const N: usize> Plain for [u8; N] {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for i32 {}
+    impl Sealed for u64 {}
+    impl<const N: usize> Sealed for [u8; N] {}
+}
+
+/// An option of a socket that is a plain value.
 ///
 /// # Errors
 /// As `getsockopt`.
-pub fn socket_option<T: Copy>(fd: RawFd, level: c_int, name: c_int) -> io::Result<T> {
+pub fn socket_option<T: Plain>(fd: RawFd, level: c_int, name: c_int) -> io::Result<T> {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the pointers are to a place for the value and to its length. `T` is plain data, as the caller chooses it for the option.
+    // SAFETY: the pointers are to a place for the value and to its length. `T` is plain data.
     checked(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value.as_mut_ptr(), &mut len) })?;
     // SAFETY: zeros and what the kernel wrote are a value of plain data.
     Ok(unsafe { value.assume_init() })

@@ -6,14 +6,16 @@
 //! A connection has a *line* of words, and two streams of bytes, which stand in small rooms while few bytes are live, and else in large ones, which take memory
 //! only as they are used.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
-use std::os::unix::fs::FileExt as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::sys;
+
+mod remains;
+
+pub use remains::{Remainder, Remains, own_file};
 
 /// Connections at once.
 pub const SLOTS: usize = 16 << 10;
@@ -37,17 +39,23 @@ const SCRATCH: usize = SMALL + SLOTS * 2 * SMALL_BYTES;
 const LARGE: usize = (SCRATCH + SCRATCH_BYTES).next_multiple_of(LARGE_BYTES);
 const END: usize = LARGE + SLOTS * 2 * LARGE_BYTES;
 
+// Words, each written by the ledger's own process alone, with Release, and read by a successor from the file, when the writer is dead or has let go: so their order is that in
+// which a death can cut them off, and is said where they are written.
+
 // Words of the header.
 /// Slots that have been used.
 const USED: usize = 0;
-/// Whose bytes are in the scratch, and from which place of its stream on.
+/// Whose bytes are in the scratch: the cookie of a connection.
 const SCRATCH_OF: usize = 1;
+/// From which place of its stream on.
 const SCRATCH_FROM: usize = 2;
 
 // Words of a line.
+/// Whose line it is; 0: nobody's. Written when all else of the line stands, and taken back before anything of it goes.
 const COOKIE: usize = 0;
 /// Which of the two settled places counts.
 const WHICH: usize = 1;
+/// Two settled places, of three words each: those of [`Settled`].
 const SETTLED: usize = 2;
 /// Up to here the room of the input holds it.
 const RECEIVED: usize = 8;
@@ -125,8 +133,8 @@ impl Ledger {
     /// # Errors
     /// When the kernel refuses the memory.
     pub fn create() -> io::Result<Ledger> {
-        // SAFETY: the name ends with a zero byte.
-        let file = File::from(sys::owned(unsafe { libc::syscall(libc::SYS_memfd_create, c"martlet-ledger".as_ptr(), libc::MFD_CLOEXEC) })?);
+        // SAFETY: the name ends with a zero byte; the call makes a descriptor, which goes nowhere else.
+        let file = File::from(unsafe { sys::owned(libc::syscall(libc::SYS_memfd_create, c"martlet-ledger".as_ptr(), libc::MFD_CLOEXEC)) }?);
         file.set_len(END as u64)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
@@ -437,241 +445,5 @@ fn where_is(slot: u32, which: usize, origin: u64, place: u64) -> (usize, usize) 
     (room + offset, bytes - offset)
 }
 
-/// What another process has left: for its successor, when that is dead or has let go.
-#[derive(Debug)]
-pub struct Remains {
-    file: File,
-    scratch_of: u64,
-    scratch_from: u64,
-    lines: HashMap<u64, (u32, [u64; WORDS])>,
-}
-
-/// A connection as it was left.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Remainder {
-    /// How far it is settled: by the ledger, or by the log's word where that is further.
-    pub settled: Settled,
-    /// What holds of it there.
-    pub state: Vec<u8>,
-    /// What its client has sent from there on and has been read out of the kernel.
-    pub input: Vec<u8>,
-    /// What is to be sent that the kernel has not.
-    pub output: Vec<u8>,
-}
-
-impl Remains {
-    /// Reads which lines there are. `file` is a ledger's.
-    ///
-    /// # Errors
-    /// When it is none, or cannot be read.
-    pub fn read(file: OwnedFd) -> io::Result<Remains> {
-        let file = File::from(file);
-        if file.metadata()?.len() != END as u64 {
-            return Err(io::Error::other("it is no ledger of this build"));
-        }
-        let mut header = [0; LINES];
-        file.read_exact_at(&mut header, HEADER as u64)?;
-        let word = |at: usize| u64::from_le_bytes(header[8 * at..8 * at + 8].try_into().expect("8 bytes"));
-        let used = (word(USED) as usize).min(SLOTS);
-        let mut bytes = vec![0; used * LINE_BYTES];
-        file.read_exact_at(&mut bytes, LINES as u64)?;
-        let mut lines = HashMap::new();
-        for (slot, line) in bytes.chunks_exact(LINE_BYTES).enumerate() {
-            let mut words = [0; WORDS];
-            for (word, bytes) in words.iter_mut().zip(line.chunks_exact(8)) {
-                *word = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
-            }
-            if words[COOKIE] != 0 {
-                lines.insert(words[COOKIE], (slot as u32, words));
-            }
-        }
-        Ok(Remains { file, scratch_of: word(SCRATCH_OF), scratch_from: word(SCRATCH_FROM), lines })
-    }
-
-    /// Whether it has a line of that connection.
-    pub fn has(&self, cookie: u64) -> bool {
-        self.lines.contains_key(&cookie)
-    }
-
-    /// A connection, of which the kernel says that so many bytes have been read and written, and the log that it is executed up to `mark`: a place in its input, and one in its
-    /// output.
-    ///
-    /// # Errors
-    /// When that does not go together with what is noted: it cannot be gone on with.
-    pub fn of(&self, cookie: u64, (read, written): (u64, u64), mark: Option<(u64, u64)>) -> io::Result<Remainder> {
-        let wrong = |why: String| Err(io::Error::other(why));
-        let Some((slot, words)) = self.lines.get(&cookie) else { return wrong("nothing is noted of it".into()) };
-        let at = SETTLED + 3 * (words[WHICH] as usize & 1);
-        let mut settled = Settled { input: words[at], output: words[at + 1], sent: words[at + 2] };
-        if let Some((input, output)) = mark.filter(|(input, _)| *input > settled.input) {
-            settled = Settled { input, output, sent: output };
-        }
-        if written > settled.sent || read < settled.input {
-            return wrong(format!(
-                "{read} bytes were read and {written} written, and it is settled up to {} and {}",
-                settled.input, settled.sent
-            ));
-        }
-        let states = (0..2).map(|at| (words[STATE + 2 * at], at)).filter(|(from, _)| *from != NONE && *from <= settled.input);
-        let Some((_, state)) = states.max() else { return wrong("its state is not noted".into()) };
-        let mut text = vec![0; (words[STATE + 2 * state + 1] as usize).min(MOST_STATE_BYTES)];
-        self.file.read_exact_at(&mut text, state_room(*slot, state) as u64)?;
-        let received = words[RECEIVED];
-        let mut input = self.stream(*slot, INPUT, words[ORIGIN + INPUT], settled.input, received.max(settled.input).min(read))?;
-        let missing = read.saturating_sub(received) as usize;
-        if missing > 0 {
-            if (self.scratch_of, self.scratch_from) != (cookie, received) || missing > SCRATCH_BYTES {
-                return wrong(format!("{missing} bytes that were read of it are not there"));
-            }
-            let before = input.len();
-            input.resize(before + missing, 0);
-            self.file.read_exact_at(&mut input[before..], SCRATCH as u64)?;
-        }
-        let output = self.stream(*slot, OUTPUT, words[ORIGIN + OUTPUT], written, settled.sent)?;
-        Ok(Remainder { settled, state: text, input, output })
-    }
-
-    fn stream(&self, slot: u32, which: usize, origin: u64, from: u64, to: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; to.saturating_sub(from).min(LARGE_BYTES as u64) as usize];
-        let (mut place, mut done) = (from, 0);
-        while done < bytes.len() {
-            let (at, most) = where_is(slot, which, origin, place);
-            let now = most.min(bytes.len() - done);
-            self.file.read_exact_at(&mut bytes[done..done + now], at as u64)?;
-            (place, done) = (place + now as u64, done + now);
-        }
-        Ok(bytes)
-    }
-}
-
-/// A duplicate of the file of a process's own ledger, for [`Remains::read`].
-///
-/// # Errors
-/// When no descriptor is left.
-pub fn own_file(ledger: &Ledger) -> io::Result<OwnedFd> {
-    // SAFETY: `duplicate` owns what the call has made for it.
-    let duplicate = sys::checked(unsafe { libc::syscall(libc::SYS_fcntl, ledger.file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) })?;
-    // SAFETY: as above.
-    Ok(unsafe { OwnedFd::from_raw_fd(duplicate as i32) })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ledger() -> (Ledger, Scratch) {
-        let mut ledger = Ledger::create().expect("memory");
-        let scratch = ledger.scratch();
-        (ledger, scratch)
-    }
-
-    fn remains(ledger: &Ledger) -> Remains {
-        Remains::read(own_file(ledger).expect("a descriptor")).expect("a ledger")
-    }
-
-    fn settled(input: u64, output: u64) -> Settled {
-        Settled { input, output, sent: output }
-    }
-
-    fn read(scratch: &mut Scratch, line: &mut Line, bytes: &[u8]) {
-        scratch.of(line)[..bytes.len()].copy_from_slice(bytes);
-        assert!(line.receive(bytes));
-    }
-
-    #[test]
-    fn what_is_not_settled_is_executed_again_and_what_is_settled_is_sent() {
-        let (mut ledger, mut scratch) = ledger();
-        let mut line = ledger.begin(7, Settled::default(), 0, b"new").expect("a slot");
-        assert!(!remains(&ledger).has(7), "it is shown when all of it is there");
-        Ledger::show(&line);
-        read(&mut scratch, &mut line, b"SET a 1\nGET a\n");
-        assert!(line.produce(b"+OK\n") && line.produce(b"1\n"));
-        let left = |read, written, mark| remains(&ledger).of(7, (read, written), mark).expect("whole");
-        let all = left(14, 0, None);
-        assert_eq!(
-            (&all.input[..], &all.output[..], &all.state[..]),
-            (&b"SET a 1\nGET a\n"[..], &b""[..], &b"new"[..]),
-            "nothing is settled"
-        );
-        let marked = left(14, 0, Some((8, 4)));
-        assert_eq!((&marked.input[..], &marked.output[..]), (&b"GET a\n"[..], &b"+OK\n"[..]), "the change is in the log");
-        line.settle(settled(14, 6));
-        let left = |read, written, mark| remains(&ledger).of(7, (read, written), mark);
-        let sent = left(14, 5, Some((8, 4))).expect("whole");
-        assert_eq!((&sent.input[..], &sent.output[..], sent.settled), (&b""[..], &b"\n"[..], settled(14, 6)));
-        assert!(left(14, 7, None).is_err(), "more than was to be sent");
-        assert!(left(15, 6, None).is_err(), "a byte that nobody has");
-        ledger.end(line);
-        assert!(!remains(&ledger).has(7));
-    }
-
-    #[test]
-    fn what_was_read_and_not_noted_is_in_the_scratch() {
-        let (mut ledger, mut scratch) = ledger();
-        let mut line = ledger.begin(7, Settled::default(), 0, b"").expect("a slot");
-        Ledger::show(&line);
-        read(&mut scratch, &mut line, b"one ");
-        scratch.of(&line)[..4].copy_from_slice(b"two ");
-        let left = remains(&ledger).of(7, (8, 0), None).expect("whole");
-        assert_eq!(left.input, b"one two ");
-        let other = ledger.begin(8, Settled::default(), 0, b"").expect("a slot");
-        scratch.of(&other);
-        assert!(remains(&ledger).of(7, (8, 0), None).is_err(), "another one's bytes are there");
-    }
-
-    #[test]
-    fn long_streams_are_kept_whole_and_their_memory_is_given_back() {
-        let (mut ledger, _scratch) = ledger();
-        let start = Settled { input: 0, output: 4000, sent: 4000 };
-        let mut line = ledger.begin(7, start, 4000, b"").expect("a slot");
-        Ledger::show(&line);
-        let bytes: Vec<u8> = (0..9_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-        let mut produced = 0;
-        for part in [100, 3_000, 5_000, 2_000_000, 4_000_000] {
-            assert!(line.produce(&bytes[produced..produced + part]));
-            produced += part;
-            let end = 4000 + produced as u64;
-            line.settle(settled(0, end));
-            for from in [0, produced / 2, produced - 1] {
-                let left = remains(&ledger).of(7, (0, 4000 + from as u64), None).expect("whole");
-                assert!(left.output == bytes[from..produced], "{part} from {from}");
-            }
-        }
-        let held = |ledger: &Ledger| std::os::unix::fs::MetadataExt::blocks(&ledger.file.metadata().expect("a file")) * 512;
-        let before = held(&ledger);
-        line.written(4000 + 5_000_000);
-        let after = held(&ledger);
-        assert!(after + 4_000_000 < before, "{after} of {before}");
-        let left = remains(&ledger).of(7, (0, 4000 + 5_000_000), None).expect("whole");
-        assert!(left.output == bytes[5_000_000..produced]);
-        line.written(4000 + produced as u64);
-        assert!(held(&ledger) < 1 << 20, "{}", held(&ledger));
-        assert!(line.produce(b"short"));
-        line.settle(settled(0, line.produced()));
-        assert_eq!(remains(&ledger).of(7, (0, 4000 + produced as u64), None).expect("whole").output, b"short");
-    }
-
-    #[test]
-    fn the_state_is_that_of_the_settled_place() {
-        let (mut ledger, mut scratch) = ledger();
-        let mut line = ledger.begin(7, Settled::default(), 0, b"new").expect("a slot");
-        Ledger::show(&line);
-        read(&mut scratch, &mut line, b"HELLO 3\nAUTH x\n");
-        assert!(line.may_change());
-        line.change(8, b"three");
-        assert!(!line.may_change(), "two are needed");
-        let state = |mark| remains(&ledger).of(7, (15, 0), mark).expect("whole").state;
-        assert_eq!((state(None), state(Some((8, 0)))), (b"new".to_vec(), b"three".to_vec()));
-        line.settle(settled(8, 0));
-        assert!(line.may_change());
-        line.change(15, b"known");
-        let state = |mark| remains(&ledger).of(7, (15, 0), mark).expect("whole").state;
-        assert_eq!((state(None), state(Some((15, 0)))), (b"three".to_vec(), b"known".to_vec()));
-    }
-
-    #[test]
-    fn what_is_no_ledger_is_refused() {
-        let file = File::open("/proc/self/exe").expect("this program");
-        assert!(Remains::read(file.into()).is_err());
-    }
-}
+mod tests;
