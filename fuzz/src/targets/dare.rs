@@ -5,60 +5,31 @@ use std::collections::BTreeMap;
 
 use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_fabric::ring::{self, Record, Writer, lane_bytes};
-use martlet_fabric::{Fabric, Incarnation, LocalRegion, NodeId, OpError, PeerId, Region, RegionSpec, Remote, Token};
-use martlet_protocol::basics::layout::{LIFE, LOG_LANE, life};
-use martlet_protocol::basics::{LogIndex, ProcessId, RETURN_BITS, Time, ViewNumber, sealed};
+use martlet_fabric::{Fabric, LocalRegion, NodeId, OpError, PeerId, Region, Remote, Token};
+use martlet_protocol::basics::layout::LOG_LANE;
+use martlet_protocol::basics::{LogIndex, Time, sealed};
 use martlet_protocol::engine::dare::Config;
 use martlet_protocol::engine::dare::layout::{
     CONTROL_LANE, Determinants, Header, Kind, RUNS, Request, SNAPSHOT, WORDS, add_regions, control, lane, vote_of, words,
 };
 use martlet_protocol::engine::{Dare, Engine, Event};
-use martlet_protocol::membership::{Member, Roles, View};
 use martlet_protocol::replica::group::Group;
-use martlet_protocol::replica::{Execution, Settings, Standing};
+use martlet_protocol::replica::{Execution, Standing};
 
+use super::elected::{ME, MOST_PEERS, group, memory, outcome, process, put_commands, record, settings, spoil, view};
 use super::input::Input;
 use super::machine::{Gaps, Machine};
 use super::memory::{OwnMemory, What};
 
-const ME: u16 = 1;
 const RING_BYTES: usize = 2048;
-/// Connections in one life: their number is bounded by that of lives.
-const MOST_PEERS: u32 = 8;
 
 pub(super) fn run(data: &[u8]) {
     let mut input = Input(data);
     let choice = input.u8();
-    let config = Config {
-        shared: Settings {
-            log_ring_bytes: RING_BYTES,
-            state_ring_bytes: RING_BYTES,
-            execution: if choice & 4 == 0 { Execution::Committed } else { Execution::Speculative },
-            backlog_bytes: 1000,
-            batch_bytes: 100,
-            flush_idle_ns: 10_000,
-            nudge_records: 4,
-            heartbeat_interval_ns: 10_000,
-            background_ns: 1_000,
-            fate_beats: 100,
-            silence_ns: 1_000_000,
-            stall_ns: 100_000,
-            death_interval_ns: 4_000,
-            teach_patience_ns: 100_000,
-            transfer_budget_bytes: 100,
-            ..Settings::default()
-        },
-        election_ns: 20_000,
-        rank_ns: 5_000,
-        places: usize::from(choice >> 3 & 3) * 2,
-    };
-    let mut fabric = OwnMemory::default();
-    let mut spec = RegionSpec::default();
-    spec.own([(LIFE, life::WORDS * 8)]);
-    add_regions(&mut spec, &config);
-    for (name, bytes) in spec.public {
-        fabric.add(LocalRegion::Public(name), bytes);
-    }
+    let execution = if choice & 4 == 0 { Execution::Committed } else { Execution::Speculative };
+    let config =
+        Config { shared: settings(RING_BYTES, execution), election_ns: 20_000, rank_ns: 5_000, places: usize::from(choice >> 3 & 3) * 2 };
+    let fabric = memory(|spec| add_regions(spec, &config));
     let group = (choice & 3 != 3).then(|| Group::new((0..3).map(process).collect()));
     let mut world = World {
         fabric,
@@ -88,10 +59,6 @@ pub(super) fn run(data: &[u8]) {
         world.complete_all();
         world.turn();
     }
-}
-
-fn process(node: u16) -> ProcessId {
-    ProcessId { node: NodeId(node), incarnation: Incarnation(1 << RETURN_BITS) }
 }
 
 struct World {
@@ -134,13 +101,7 @@ impl World {
                 }
             }
             9 => {
-                let result = match input.u8() {
-                    0 => Err(OpError::PeerLost),
-                    1 => Err(OpError::AccessLost),
-                    2 => Ok(input.u64()),
-                    word => Ok(u64::from(word) - 3),
-                };
-                let words: Vec<u64> = (0..input.u8() % 16).map(|_| input.number()).collect();
+                let (result, words) = outcome(input);
                 self.complete(result, &words);
             }
             10 => self.request(input),
@@ -293,12 +254,7 @@ impl World {
         let mut body = Vec::new();
         match header.kind {
             Kind::Commands => {
-                header.count = header.count % 3 + 1;
-                for _ in 0..header.count {
-                    let len = usize::from(input.u8()) % 64;
-                    body.extend_from_slice(&(len as u32).to_le_bytes());
-                    body.resize(body.len() + len, 7);
-                }
+                put_commands(&mut header.count, input, &mut body);
             }
             Kind::Group => {
                 header.count = 1;
@@ -316,12 +272,7 @@ impl World {
             }
             Kind::Noop | Kind::End | Kind::Flush | Kind::Break => {}
         }
-        let spoilt = input.u8();
-        if spoilt > 250 {
-            body.truncate(usize::from(input.u8()));
-            let len = usize::from(spoilt - 250);
-            body.extend_from_slice(input.bytes(len));
-        }
+        spoil(&mut body, input);
         body
     }
 
@@ -329,12 +280,7 @@ impl World {
         let kind = kinds[usize::from(input.u8()) % kinds.len()];
         let mut header = self.header(kind, input);
         let body = self.body(&mut header, wish, input);
-        let mut record = Record::default();
-        record.fill(|out| {
-            header.encode(out);
-            out.extend_from_slice(&body);
-        });
-        record
+        record(|out| header.encode(out), &body)
     }
 
     /// A leader's record, and pointers behind it: the right ones mostly.
@@ -427,14 +373,7 @@ impl World {
     }
 
     fn learn_view(&mut self, input: &mut Input<'_>) {
-        let choice = input.u8();
-        self.view += 1 + u64::from(choice >> 6);
-        let role = |n| if choice >> n & 1 == 0 { Roles::REPLICA } else { Roles::LEARNER };
-        let members = (0..4u16).filter(|n| u16::from(choice >> 4 & 3) != *n).map(|n| Member::new(process(n), role(n)));
-        let members = members.collect();
-        let view =
-            View { number: ViewNumber(self.view), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() };
-        self.engine.handle_view(&view);
+        self.engine.handle_view(&view(&mut self.view, input));
     }
 
     fn turn(&mut self) {
@@ -465,16 +404,5 @@ impl World {
         if self.engine.is_complete() {
             assert!(self.engine.applied() <= self.engine.last(), "applied {} of {}", self.engine.applied(), self.engine.last());
         }
-    }
-}
-
-/// Some processes, this one mostly among them.
-fn group(input: &mut Input<'_>) -> Group {
-    let (choice, extra) = (input.u8(), input.u8());
-    let members: Vec<ProcessId> = (0..4).filter(|n| choice >> n & 1 == 0).map(process).collect();
-    let group = Group::new(if members.is_empty() { vec![process(ME)] } else { members });
-    match extra {
-        255 => group.as_of(ViewNumber(input.u64())),
-        _ => group,
     }
 }

@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod dare;
 mod effects;
+mod elected;
 mod embedded;
 mod engine;
 mod handshake;

@@ -6,60 +6,35 @@ use std::collections::BTreeMap;
 
 use martlet_fabric::primitive::{AtomicU64, Ordering};
 use martlet_fabric::ring::{self, Record, Writer, lane_bytes};
-use martlet_fabric::{Fabric, Incarnation, LocalRegion, NodeId, OpError, PeerId, Region, RegionName, RegionSpec, Remote, Token};
-use martlet_protocol::basics::layout::{LIFE, LOG_LANE, life};
-use martlet_protocol::basics::{LogIndex, MAX_NUMBER, ProcessId, RETURN_BITS, Time, ViewNumber};
+use martlet_fabric::{Fabric, LocalRegion, OpError, PeerId, Region, RegionName, Remote, Token};
+use martlet_protocol::basics::layout::LOG_LANE;
+use martlet_protocol::basics::{LogIndex, MAX_NUMBER, Time};
 use martlet_protocol::engine::Mu;
 use martlet_protocol::engine::mu::layout::{
     COMMAND_HEADER_BYTES, Header, Kind, LOG, PERMISSION_LANE, STATE_LANE, WORDS, add_regions, permission, words,
 };
 use martlet_protocol::engine::mu::{Config, Durability, Event, Group};
-use martlet_protocol::membership::{Member, Roles, View};
-use martlet_protocol::replica::{Execution, Settings, Standing};
+use martlet_protocol::replica::{Execution, Standing};
 
+use super::elected::{ME, MOST_PEERS, group, memory, outcome, process, put_commands, record, settings, spoil, view};
 use super::input::Input;
 use super::machine::{Gaps, Machine};
 use super::memory::{OwnMemory, What};
 
-const ME: u16 = 1;
 const RING_BYTES: usize = 1024;
-/// Connections in one life: their number is bounded by that of lives.
-const MOST_PEERS: u32 = 8;
 
 pub(super) fn run(data: &[u8]) {
     let mut input = Input(data);
     let choice = input.u8();
+    let execution = if choice & 4 == 0 { Execution::Committed } else { Execution::Speculative };
     let config = Config {
-        shared: Settings {
-            log_ring_bytes: RING_BYTES,
-            state_ring_bytes: RING_BYTES,
-            execution: if choice & 4 == 0 { Execution::Committed } else { Execution::Speculative },
-            backlog_bytes: 1000,
-            batch_bytes: 100,
-            flush_idle_ns: 10_000,
-            nudge_records: 4,
-            heartbeat_interval_ns: 10_000,
-            background_ns: 1_000,
-            fate_beats: 100,
-            silence_ns: 1_000_000,
-            stall_ns: 100_000,
-            death_interval_ns: 4_000,
-            teach_patience_ns: 100_000,
-            transfer_budget_bytes: 100,
-            ..Settings::default()
-        },
+        shared: settings(RING_BYTES, execution),
         secret: 0x5ec2e7,
         durability: if choice & 8 == 0 { Durability::Memory } else { Durability::Sync },
         retry_ns: 5_000,
         leader_stays: choice & 16 != 0,
     };
-    let mut fabric = OwnMemory::default();
-    let mut spec = RegionSpec::default();
-    spec.own([(LIFE, life::WORDS * 8)]);
-    add_regions(&mut spec, &config);
-    for (name, bytes) in spec.public {
-        fabric.add(LocalRegion::Public(name), bytes);
-    }
+    let fabric = memory(|spec| add_regions(spec, &config));
     let mut machine = Machine::new(Gaps::Allowed);
     let engine = match choice & 3 {
         0 | 1 => Mu::new(process(ME), config, Some(Group::new((0..3).map(process).collect()))),
@@ -118,10 +93,6 @@ fn recover(input: &mut Input<'_>, config: Config, fabric: &OwnMemory, machine: &
     }
 }
 
-fn process(node: u16) -> ProcessId {
-    ProcessId { node: NodeId(node), incarnation: Incarnation(1 << RETURN_BITS) }
-}
-
 /// The writing ends of what we keep for a peer, in the hands of the input.
 struct Lanes {
     log: Writer,
@@ -172,13 +143,7 @@ impl World {
                 }
             }
             10 => {
-                let result = match input.u8() {
-                    0 => Err(OpError::PeerLost),
-                    1 => Err(OpError::AccessLost),
-                    2 => Ok(input.u64()),
-                    word => Ok(u64::from(word) - 3),
-                };
-                let words: Vec<u64> = (0..input.u8() % 16).map(|_| input.number()).collect();
+                let (result, words) = outcome(input);
                 self.complete(result, &words);
             }
             11 => {
@@ -293,12 +258,7 @@ impl World {
         let mut body = Vec::new();
         match header.kind {
             Kind::Commands => {
-                header.count = header.count % 3 + 1;
-                for _ in 0..header.count {
-                    let len = usize::from(input.u8()) % 64;
-                    body.extend_from_slice(&(len as u32).to_le_bytes());
-                    body.resize(body.len() + len, 7);
-                }
+                put_commands(&mut header.count, input, &mut body);
                 assert!(body.len() >= COMMAND_HEADER_BYTES);
             }
             Kind::Group => {
@@ -325,12 +285,7 @@ impl World {
             Kind::Break => body.extend_from_slice(&wish.to_le_bytes()),
             _ => {}
         }
-        let spoilt = input.u8();
-        if spoilt > 250 {
-            body.truncate(usize::from(input.u8()));
-            let len = usize::from(spoilt - 250);
-            body.extend_from_slice(input.bytes(len));
-        }
+        spoil(&mut body, input);
         body
     }
 
@@ -338,12 +293,7 @@ impl World {
         let kind = kinds[usize::from(input.u8()) % kinds.len()];
         let mut header = self.header(kind, input);
         let body = self.body(&mut header, wish, input);
-        let mut record = Record::default();
-        record.fill(|out| {
-            header.encode(out);
-            out.extend_from_slice(&body);
-        });
-        record
+        record(|out| header.encode(out), &body)
     }
 
     /// A leader's record.
@@ -458,14 +408,7 @@ impl World {
     }
 
     fn learn_view(&mut self, input: &mut Input<'_>) {
-        let choice = input.u8();
-        self.view += 1 + u64::from(choice >> 6);
-        let role = |n| if choice >> n & 1 == 0 { Roles::REPLICA } else { Roles::LEARNER };
-        let members = (0..4u16).filter(|n| u16::from(choice >> 4 & 3) != *n).map(|n| Member::new(process(n), role(n)));
-        let members = members.collect();
-        let view =
-            View { number: ViewNumber(self.view), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() };
-        self.engine.handle_view(&view);
+        self.engine.handle_view(&view(&mut self.view, input));
     }
 
     fn turn(&mut self) {
@@ -499,16 +442,5 @@ impl World {
         if self.engine.is_complete() {
             assert!(self.engine.applied() <= self.engine.last(), "applied {} of {}", self.engine.applied(), self.engine.last());
         }
-    }
-}
-
-/// Some processes, this one mostly among them.
-fn group(input: &mut Input<'_>) -> Group {
-    let (choice, extra) = (input.u8(), input.u8());
-    let members: Vec<ProcessId> = (0..4).filter(|n| choice >> n & 1 == 0).map(process).collect();
-    let group = Group::new(if members.is_empty() { vec![process(ME)] } else { members });
-    match extra {
-        255 => group.as_of(ViewNumber(input.u64())),
-        _ => group,
     }
 }
