@@ -110,6 +110,20 @@ pub const KINDS: &[Kind] = &[
         disks: false,
         live: |plan, settings| Cluster::<Apus, false>::new(plan, settings).live(),
     },
+    Kind {
+        name: "hsuc",
+        about: "hsuc on one host with shared memory",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, settings| Cluster::<Hsuc, true>::new(plan, settings).live(),
+    },
+    Kind {
+        name: "hsuc-network",
+        about: "hsuc on hosts with one-sided operations between them",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, settings| Cluster::<Hsuc, false>::new(plan, settings).live(),
+    },
 ];
 
 /// The kind in which every host has a warden.
@@ -147,20 +161,6 @@ pub const SPECIAL: &[Kind] = &[
         ground: Ground::Network,
         disks: false,
         live: |plan, settings| Cluster::<Mu, false>::new(plan, Settings { execution: Execution::Committed, ..settings }).live(),
-    },
-    Kind {
-        name: "hsuc",
-        about: "hsuc on one host with shared memory",
-        ground: Ground::Host,
-        disks: false,
-        live: |plan, settings| Cluster::<Hsuc, true>::new(plan, settings).live(),
-    },
-    Kind {
-        name: "hsuc-network",
-        about: "hsuc on hosts with one-sided operations between them",
-        ground: Ground::Network,
-        disks: false,
-        live: |plan, settings| Cluster::<Hsuc, false>::new(plan, settings).live(),
     },
     Kind {
         name: "hsuc-on-commit",

@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long, value_name = "J", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
 
-    /// The kinds of cluster, each of which lives every seed [default: the one of the first eight that the seed says, in turn]: host (shared memory) and
+    /// The kinds of cluster, each of which lives every seed [default: the one of the first ten that the seed says, in turn]: host (shared memory) and
     /// network (one-sided operations between hosts), with primary-backup; mu and mu-network, with mu; dare and dare-network, with dare; apus and apus-network, with apus; hsuc and hsuc-network, with hsuc; hsuc-on-commit, hsuc-on-commit-network, mu-on-commit and
     /// mu-on-commit-network, whose leader executes what is committed; mu-disks, mu-disks-network, apus-disks and apus-disks-network, whose nodes lose their power, and are asked to end all at once, and have disks; two-end, where two of three of them are asked to end; dare-contest, where processes of dare are stopped at any single step, again and again; wardens, where each host has one, and certificates of deaths are forged; clocks, where a primary is stopped just after it has renewed its lease; stopped-clock, where its clock stops with it, and it
     /// is then asked for a read by quorum.
@@ -226,7 +226,8 @@ mod tests {
         let of = |seed| args.cast().of(seed).iter().map(|kind| kind.name).collect::<Vec<_>>();
         assert_eq!((of(0), of(1), of(2), of(3)), (vec!["host"], vec!["network"], vec!["mu"], vec!["mu-network"]));
         assert_eq!((of(4), of(5)), (vec!["dare"], vec!["dare-network"]));
-        assert_eq!((of(6), of(7), of(8)), (vec!["apus"], vec!["apus-network"], vec!["host"]));
+        assert_eq!((of(6), of(7)), (vec!["apus"], vec!["apus-network"]));
+        assert_eq!((of(8), of(9), of(10)), (vec!["hsuc"], vec!["hsuc-network"], vec!["host"]));
         let args = Args::try_parse_from(["martlet-sim", "--cluster", "host,mu"]).expect("two kinds");
         assert_eq!(args.cast().of(3).iter().map(|kind| kind.name).collect::<Vec<_>>(), ["host", "mu"]);
     }
