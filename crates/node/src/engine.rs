@@ -86,7 +86,7 @@ impl NodeEngine for Dare {
     fn config(cluster: &Cluster, sizes: Sizes, _: u64) -> dare::Config {
         let (shared, usual) = (shared(cluster, sizes), dare::Config::default());
         let (election_ns, rank_ns) = election(&shared, (usual.election_ns, usual.rank_ns));
-        dare::Config { shared, election_ns, rank_ns, places: 0 }
+        dare::Config { shared, election_ns, rank_ns, places: 0, zombies_ns: 0 }
     }
 }
 

@@ -27,8 +27,13 @@ pub(super) fn run(data: &[u8]) {
     let mut input = Input(data);
     let choice = input.u8();
     let execution = if choice & 4 == 0 { Execution::Committed } else { Execution::Speculative };
-    let config =
-        Config { shared: settings(RING_BYTES, execution), election_ns: 20_000, rank_ns: 5_000, places: usize::from(choice >> 3 & 3) * 2 };
+    let config = Config {
+        shared: settings(RING_BYTES, execution),
+        election_ns: 20_000,
+        rank_ns: 5_000,
+        places: usize::from(choice >> 3 & 3) * 2,
+        zombies_ns: 0,
+    };
     let fabric = memory(|spec| add_regions(spec, &config));
     let group = (choice & 3 != 3).then(|| Group::new((0..3).map(process).collect()));
     let mut world = World {

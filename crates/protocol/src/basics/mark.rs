@@ -171,6 +171,12 @@ probes! {
         DareFlushes = "dare: flushes its commit pointer",
         /// A leader reads terms for replies that wait.
         DareChecks = "dare: reads the others' terms",
+        /// A server has died to whose log a leader may go on writing.
+        DareZombies = "dare: has a zombie",
+        /// A leader counts zombies, since those that live do not suffice.
+        DareZombiesCount = "dare: counts zombies",
+        /// A zombie's time is over.
+        DareZombieEnds = "dare: lets go of a zombie",
         /// A proposer's prepare phase is won, and nothing had been accepted.
         CasPrepared = "cas: prepared",
         /// A majority has promised, and others that have to have not.

@@ -216,7 +216,7 @@ impl Engine for Mu {
 impl Engine for Dare {
     fn config(settings: &Settings, _: bool, _: u64) -> dare::Config {
         let beat = settings.heartbeat_interval_ns;
-        dare::Config { shared: shared(settings), election_ns: beat, rank_ns: beat / 2, places: 0 }
+        dare::Config { shared: shared(settings), election_ns: beat, rank_ns: beat / 2, places: 0, zombies_ns: 0 }
     }
 
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {

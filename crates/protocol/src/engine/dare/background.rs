@@ -82,8 +82,11 @@ impl Dare {
         }
         Mark::DareDead.reach();
         if let Some(reign) = &mut self.reign {
-            // Its memory may still take what is written, and counts for nothing (TRAPS 20).
-            reign.lose(id);
+            if certain {
+                reign.note_death(id, self.now, self.config.zombies_ns);
+            } else {
+                reign.lose(id);
+            }
         }
     }
 }

@@ -19,11 +19,14 @@ pub struct Config {
     pub rank_ns: u64,
     /// How many places a new group has (DARE section 3.4); 0: as many as members. At most 16.
     pub places: usize,
+    /// For how long a server that is dead for certain counts for log writes as a zombie (DARE section 5), by the leader's clock, since the leader has seen that. In nanoseconds;
+    /// 0: not at all. Only where [the memory of the dead answers](martlet_fabric::Fabric::ZOMBIES_REACHABLE).
+    pub zombies_ns: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { shared: Settings::default(), election_ns: 200_000, rank_ns: 100_000, places: 0 }
+        Config { shared: Settings::default(), election_ns: 200_000, rank_ns: 100_000, places: 0, zombies_ns: 0 }
     }
 }
 

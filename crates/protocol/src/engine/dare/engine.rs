@@ -120,7 +120,7 @@ impl Engine for Dare {
     fn is_alone(&self) -> bool {
         let committed = self.log.committed().index;
         let reign = self.reign.as_ref().filter(|reign| reign.is_leading());
-        reign.is_some_and(|reign| !reign.followers.iter().any(|f| f.held().is_some_and(|held| held >= committed)))
+        reign.is_some_and(|reign| !reign.followers.iter().any(|f| !f.is_zombie() && f.held().is_some_and(|held| held >= committed)))
     }
 
     /// It votes until a group without it is committed, and a leader that takes itself out has to see that there. If nobody else of the group in force lives, nothing more can

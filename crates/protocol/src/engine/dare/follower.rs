@@ -6,7 +6,7 @@ use martlet_fabric::{Fabric, Local, LocalRegion, PeerId, Region, Remote};
 use super::layout::{Determinants, Op, RUNS, RUNS_BYTES, SCRATCH, SLOT_BYTES, WORDS, lane, words};
 use super::log::Mark;
 use crate::basics::layout::LOG_LANE;
-use crate::basics::{Canary, LogIndex, ProcessId};
+use crate::basics::{Canary, LogIndex, ProcessId, Time};
 use crate::replica::lane::LaneWriter;
 
 /// How far it has come under the grant that it was asked for.
@@ -51,6 +51,10 @@ pub(super) struct Follower {
     pub acked: Option<LogIndex>,
     /// Whether its machine shows the state, so that what it has counts for what is committed.
     pub holds: bool,
+    /// Of a [zombie](super::zombie): until when it may count.
+    pub zombie_until: Option<Time>,
+    /// Whether what it has counts. A zombie's does only as long as those that live do not suffice.
+    pub counts: bool,
     /// In which of the groups that decide it votes, a bit each: see [`Quorums`](super::quorums::Quorums).
     pub groups: u8,
     /// The last turn after whose execution it still had no higher term.
@@ -77,6 +81,8 @@ impl Follower {
             cursor: Mark::default(),
             acked: None,
             holds: false,
+            zombie_until: None,
+            counts: true,
             groups: 0,
             vouched: 0,
             tail: Mark::default(),
@@ -97,6 +103,12 @@ impl Follower {
     #[inline]
     pub fn votes(&self) -> bool {
         self.groups != 0
+    }
+
+    /// Whether its process is dead, and its memory may count.
+    #[inline]
+    pub fn is_zombie(&self) -> bool {
+        self.zombie_until.is_some()
     }
 
     /// What it holds in its log, and can lead with: what counts for the majority.
@@ -196,8 +208,15 @@ impl Follower {
         posted.max(self.checks.back().copied().unwrap_or(0)).max(self.vouched)
     }
 
-    /// Reads its term, to learn whether a leader of a later one may have been elected (DARE section 3.3, read requests).
+    /// Reads its term, to learn whether a leader of a later one may have been elected (DARE section 3.3, read requests). A zombie's term says nothing any more: what vouches there
+    /// is a log write, as in a turn that has written.
     pub fn check<F: Fabric>(&mut self, turn: u64, fabric: &mut F) {
+        if self.is_zombie() {
+            if self.is_following() {
+                self.move_tail(self.told, turn, fabric);
+            }
+            return;
+        }
         let at = Remote { peer: self.peer, region: Region::Public(WORDS), offset: words::TERM * 8 };
         fabric.read_word(at, Op::Check.token(self.session, self.peer));
         self.checks.push_back(turn);

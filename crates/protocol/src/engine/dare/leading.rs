@@ -20,6 +20,7 @@ use super::layout::{self, Determinants, Kind, LOG, Op, RUNS_BYTES, SCRATCH, SLOT
 use super::log::{Log, Mark};
 use super::peers::{Peer, tell, word_from};
 use super::quorums::Quorums;
+use super::zombie::Zombies;
 use super::{Dare, Ending, Event};
 
 /// How far a reign has come.
@@ -36,7 +37,7 @@ pub(super) enum Stage {
 /// A candidacy, and what becomes of it.
 #[derive(Debug)]
 pub(super) struct Reign {
-    me: ProcessId,
+    pub(super) me: ProcessId,
     pub term: u64,
     /// Until when a candidate waits for votes.
     pub until: Time,
@@ -53,7 +54,8 @@ pub(super) struct Reign {
     outdated: u64,
     /// Followers whose determinants have been read since the last look.
     read: Vec<PeerId>,
-    quorums: Quorums,
+    pub(super) quorums: Quorums,
+    pub(super) zombies: Zombies,
     /// Where the head was, when it was last found that it could not move although the log was nearly full.
     pub head_stuck: Option<(u64, Time)>,
     /// The head as of its last HEAD entry.
@@ -95,6 +97,7 @@ impl Reign {
             outdated: 0,
             read: Vec::with_capacity(MAX_MEMBERS),
             quorums: Quorums::default(),
+            zombies: Zombies::default(),
             head_stuck: None,
             head_told: 0,
         }
@@ -137,7 +140,7 @@ impl Reign {
     /// The peer is gone: what it holds counts for nothing any more.
     pub fn lose(&mut self, peer: PeerId) {
         if let Some(follower) = self.followers.iter_mut().find(|f| f.peer == peer) {
-            (follower.phase, follower.acked) = (Phase::Lost, None);
+            (follower.phase, follower.acked, follower.zombie_until) = (Phase::Lost, None, None);
         }
     }
 
@@ -246,6 +249,7 @@ impl Reign {
             return Err(Ending::Outdated);
         }
         let mut moved = false;
+        self.mind_zombies(cx.now, cx.log, |peer| cx.peers.iter().any(|p| p.id == peer && p.watch.is_alive()));
         if !self.is_elected() {
             if whole {
                 self.ask(cx, &is_wanted);
@@ -263,6 +267,9 @@ impl Reign {
             if self.followers[at].is_following() {
                 moved |= self.feed(at, cx);
                 let follower = &mut self.followers[at];
+                if follower.is_zombie() {
+                    continue;
+                }
                 let urgent = cx.log.tail().position - cx.log.head() > cx.config.log_ring_bytes as u64 / 4;
                 follower.lane.refresh(cx.fabric, Op::Consumed.token(follower.session, follower.peer), cx.config.nudge_records, urgent);
             }
@@ -491,7 +498,8 @@ impl Reign {
     #[inline(never)]
     fn flush<F: Fabric, S: StateMachine>(&mut self, cx: &mut Context<F, S>) {
         let (tail, committed) = (cx.log.tail(), cx.log.committed().index);
-        for follower in self.followers.iter_mut().filter(|f| f.is_following() && f.cursor == tail && f.told() < committed) {
+        for follower in self.followers.iter_mut().filter(|f| f.is_following() && !f.is_zombie() && f.cursor == tail && f.told() < committed)
+        {
             basics::Mark::DareFlushes.reach();
             follower.move_tail(committed, 0, cx.fabric);
             cx.nudges.soon(follower.peer);

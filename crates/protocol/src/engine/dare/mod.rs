@@ -23,6 +23,7 @@ mod roster;
 pub(crate) mod samples;
 #[cfg(test)]
 mod tests;
+mod zombie;
 
 use std::collections::VecDeque;
 

@@ -122,12 +122,14 @@ impl Dare {
         if !self.peers.iter().any(|p| p.watch.dead) {
             return;
         }
-        let Dare { peers, log, access, roster, events, .. } = self;
+        let Dare { peers, log, access, roster, events, reign, .. } = self;
         let living: Vec<ProcessId> = peers.iter().filter(|p| !p.watch.dead).map(|p| p.process).collect();
         peers.retain(|p| {
             // Membership has to be told of a listed one, once it is given up.
             let listed = log.group().is_none_or(|group| group.contains(p.process)) || roster.lists(p.process);
-            let keep = !p.watch.dead || (listed && !living.contains(&p.process)) || access.holder == Some(p.id) || p.reads > 0;
+            let is_written = reign.as_ref().is_some_and(|reign| reign.followers.iter().any(|f| f.peer == p.id && f.is_zombie()));
+            let keep =
+                !p.watch.dead || (listed && !living.contains(&p.process)) || access.holder == Some(p.id) || p.reads > 0 || is_written;
             if !keep {
                 events.push_back(Event::Forget(p.id));
             }

@@ -49,7 +49,7 @@ impl Quorums {
                 let process = followers[place].process;
                 // One vote a process, that of its latest connection.
                 let latest = followers[place + 1..].iter().all(|other| other.process != process);
-                let votes = latest && (members.contains(&process) || extended == Some(process));
+                let votes = latest && followers[place].counts && (members.contains(&process) || extended == Some(process));
                 followers[place].groups |= u8::from(votes) << at;
             }
             let me = members.contains(&me);

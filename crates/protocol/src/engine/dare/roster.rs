@@ -7,7 +7,7 @@ use martlet_fabric::Fabric;
 
 use super::leading::Reign;
 use super::log::Log;
-use super::peers::latest;
+use super::peers::{Peer, latest};
 use super::resize::{Wishes, next_phase};
 use super::{Dare, Ending, Event};
 use crate::basics::{LogIndex, ProcessId, ViewNumber};
@@ -49,10 +49,16 @@ impl Dare {
             return None;
         }
         let group = self.log.group()?;
-        let slow = reign.followers.iter().filter(|f| f.votes() && (!f.is_following() || f.applied() <= head)).map(|f| f.process).next()?;
+        let slow = reign
+            .followers
+            .iter()
+            .filter(|f| f.votes() && !f.is_zombie() && (!f.is_following() || f.applied() <= head))
+            .map(|f| f.process)
+            .next()?;
         let committed = self.log.committed().index;
         let level = |id: ProcessId| {
-            id == self.me || reign.followers.iter().any(|f| f.process == id && f.held().is_some_and(|held| held >= committed))
+            id == self.me
+                || reign.followers.iter().any(|f| f.process == id && !f.is_zombie() && f.held().is_some_and(|held| held >= committed))
         };
         group.is_majority(|id| id != slow && level(id)).then_some(slow)
     }
@@ -77,12 +83,16 @@ impl Dare {
         // A leader that has taken itself out leads on up to where that is committed, and changes nothing more: nobody else would hear of it.
         let Some(group) = self.log.group().filter(|group| group.contains(self.me)) else { return };
         let committed = self.log.committed().index;
-        let is_level = |id: ProcessId| reign.followers.iter().any(|f| f.process == id && f.held().is_some_and(|held| held >= committed));
+        let is_level = |id: ProcessId| {
+            reign.followers.iter().any(|f| f.process == id && !f.is_zombie() && f.held().is_some_and(|held| held >= committed))
+        };
         self.resizing = self.resizing.filter(|places| *places != group.wanted());
         let wanted = self.resizing.unwrap_or(group.wanted());
         let view = self.roster.view().max(group.view());
+        let is_alive = |peer| self.peers.iter().any(|p: &Peer| p.id == peer && p.watch.is_alive());
         let (removing, adding) = self.roster.wishes(group);
-        let Some(next) = next_phase(group, self.me, &Wishes { wanted, removing, adding }, is_level) else { return };
+        let removing: Vec<ProcessId> = removing.iter().copied().filter(|id| reign.may_remove(*id, group, committed, is_alive)).collect();
+        let Some(next) = next_phase(group, self.me, &Wishes { wanted, removing: &removing, adding }, is_level) else { return };
         reign.propose_group(&next.as_of(view));
     }
 
@@ -92,10 +102,9 @@ impl Dare {
         self.listed |= group.contains(self.me);
         let since = *since;
         // The others have to hear that it is committed without it: a majority of them has the entry, and whoever leads next commits it.
-        let told = self
-            .reign
-            .as_ref()
-            .is_none_or(|reign| !reign.is_leading() || reign.followers.iter().any(|f| f.votes() && f.has_heard_of(since)));
+        let told = self.reign.as_ref().is_none_or(|reign| {
+            !reign.is_leading() || reign.followers.iter().any(|f| f.votes() && !f.is_zombie() && f.has_heard_of(since))
+        });
         if self.is_removed() && self.reign.is_some() && told {
             self.end_reign(Ending::Removed, fabric);
         }

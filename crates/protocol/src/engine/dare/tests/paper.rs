@@ -20,7 +20,7 @@ fn led(servers: usize) -> (Cluster, usize) {
 }
 
 /// The two beside one of three.
-fn others(one: usize) -> [usize; 2] {
+pub(super) fn others(one: usize) -> [usize; 2] {
     [(one + 1) % 3, (one + 2) % 3]
 }
 
@@ -268,14 +268,14 @@ fn each_of_many_leaders_in_turn_keeps_what_was_acknowledged() {
 }
 
 /// All learn a view of these replicas.
-fn tell_view(cluster: &mut Cluster, number: u64, replicas: impl Iterator<Item = usize>) {
+pub(super) fn tell_view(cluster: &mut Cluster, number: u64, replicas: impl Iterator<Item = usize>) {
     let members = replicas.map(|n| Member::new(id(n), Roles::REPLICA)).collect();
     let view = View { number: ViewNumber(number), lease_ns: 1, fence_ns: 1, compatible: false, level: 1, members, departed: Vec::new() };
     cluster.nodes.iter_mut().for_each(|node| node.engine.handle_view(&view));
 }
 
 /// Turns until the group at `n` has so many members, and no change is under way. Returns the phases that it went through.
-fn until_stable(cluster: &mut Cluster, n: usize, members: usize) -> Vec<Phase> {
+pub(super) fn until_stable(cluster: &mut Cluster, n: usize, members: usize) -> Vec<Phase> {
     let mut phases: Vec<Phase> = Vec::new();
     cluster.until("the group is stable", |c| {
         let group = c.nodes[n].engine.group().expect("a founder").clone();

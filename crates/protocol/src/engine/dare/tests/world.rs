@@ -16,7 +16,7 @@ impl Tested for Dare {
     const CONTROL_LANE: RegionName = layout::CONTROL_LANE;
 
     fn tiny() -> Config {
-        Config { shared: test_cluster::settings(), election_ns: 20_000, rank_ns: 10_000, places: 0 }
+        Config { shared: test_cluster::settings(), election_ns: 20_000, rank_ns: 10_000, places: 0, zombies_ns: 0 }
     }
 
     fn founder(me: ProcessId, config: Config, group: Option<Group>) -> Dare {

@@ -1,0 +1,89 @@
+//! Zombies (DARE section 5): servers whose processor is dead, and whose memory answers.
+//!
+//! On shared memory a killed process is one, for as long as a peer maps its memory. The leader to whom it had given its log goes on writing there, and what it has written counts for a
+//! majority: a dead server gives its log to nobody else, and votes for nobody. It counts for nothing besides. It applies nothing, so it does not hold up pruning; nothing in its lane is
+//! consumed, so that takes no more than a lap; its term is not looked at, and nobody is handed the lead, or taken out or in, since it has an entry.
+//!
+//! What it holds is lost with its memory, and nobody who lives may have it. So it counts only as long as those that live, and have given the leader their logs, are no majority; it is
+//! removed as soon as the service does not depend on it; and after a stated time it counts no more in any case. It is removed no sooner: a change of the group counts from the moment it stands in
+//! a log, so that the entry which removes it could not be committed.
+
+use martlet_fabric::PeerId;
+
+use super::follower::{Follower, Phase};
+use super::leading::Reign;
+use super::log::Log;
+use crate::basics::{LogIndex, Mark, ProcessId, Time};
+use crate::replica::group::Group;
+
+/// What a leader knows of its zombies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Zombies {
+    /// Whether there are any.
+    any: bool,
+    /// Whether they count: those that live do not suffice.
+    count: bool,
+}
+
+impl Reign {
+    /// The process of this peer is dead for certain. Where its log was being written its memory may count for as long as `zombies_ns` from now on; otherwise it counts for nothing.
+    pub(super) fn note_death(&mut self, peer: PeerId, now: Time, zombies_ns: u64) {
+        let follower = self.followers.iter_mut().find(|f| f.peer == peer);
+        let Some(follower) = follower.filter(|f| f.phase == Phase::Following && zombies_ns > 0) else { return self.lose(peer) };
+        Mark::DareZombies.reach();
+        (follower.zombie_until, follower.counts) = (Some(now.after(zombies_ns)), self.zombies.count);
+        self.zombies.any = true;
+        self.quorums.forget();
+    }
+
+    /// Lets go of the zombies whose time is over, that have left the group, or whose memory answers no more, and sees whether the others count.
+    #[inline]
+    pub(super) fn mind_zombies(&mut self, now: Time, log: &Log, is_alive: impl Fn(PeerId) -> bool) {
+        if self.zombies.any {
+            self.count_zombies(now, log, is_alive);
+        }
+    }
+
+    #[cold]
+    fn count_zombies(&mut self, now: Time, log: &Log, is_alive: impl Fn(PeerId) -> bool) {
+        let group = log.group();
+        for at in 0..self.followers.len() {
+            let follower = &self.followers[at];
+            let Some(until) = follower.zombie_until else { continue };
+            let is_over = now >= until;
+            if is_over || !follower.is_following() || !group.is_some_and(|group| group.contains(follower.process)) {
+                if is_over {
+                    Mark::DareZombieEnds.reach();
+                }
+                self.lose(follower.peer);
+            }
+        }
+        self.zombies.any = self.followers.iter().any(Follower::is_zombie);
+        let lives = |id: ProcessId| {
+            id == self.me
+                || self.followers.iter().any(|f| f.process == id && !f.is_zombie() && f.is_following() && f.holds && is_alive(f.peer))
+        };
+        let count = self.zombies.any && !group.is_some_and(|group| group.is_majority(lives));
+        if count && !self.zombies.count {
+            Mark::DareZombiesCount.reach();
+        }
+        self.zombies.count = count;
+        for follower in self.followers.iter_mut() {
+            follower.counts = count || !follower.is_zombie();
+        }
+        self.quorums.forget();
+    }
+
+    /// Whether a member may be removed: unless it is a zombie, and the service may depend on it. That is so if those that live and are level, and the other zombies that are, do not suffice
+    /// without it.
+    pub(super) fn may_remove(&self, process: ProcessId, group: &Group, committed: LogIndex, is_alive: impl Fn(PeerId) -> bool) -> bool {
+        if !self.followers.iter().any(|f| f.process == process && f.is_zombie()) {
+            return true;
+        }
+        let is_level = |f: &Follower| (f.is_zombie() || is_alive(f.peer)) && f.held().is_some_and(|held| held >= committed);
+        let stays = |id: ProcessId| id == self.me || self.followers.iter().any(|f| f.process == id && is_level(f));
+        // A change that is under way comes to its end before.
+        let stable = group.stabilised();
+        stable.as_ref().unwrap_or(group).without(process).is_some_and(|next| next.is_majority(stays))
+    }
+}
