@@ -11,7 +11,7 @@ use crate::replica::{Replica, Role};
 use crate::socket::{self, Pipe, Side};
 use crate::stream::{Seal, Stream, WINDOW_BYTES};
 use crate::sys::die;
-use crate::table::{Connection, FIRST_FD, Table};
+use crate::table::{Connection, FIRST_FD, Interest, Table};
 
 /// The most that is received of a connection in a round, in bytes.
 const INPUT_BYTES: usize = 64 << 10;
@@ -206,10 +206,15 @@ impl Replica {
                 return false;
             }
             let fd = Table::fd_of(*slot);
-            if table.interests.get(&fd).is_some_and(|interest| interest.reads()) {
+            let interest = table.interests.get(&fd).copied().filter(|interest| interest.reads());
+            if interest.is_some() {
                 ready.add(fd, IN);
             }
-            true
+            let is_told = interest.is_some_and(Interest::is_edge) && ready.has(fd, IN);
+            if let (true, Some(connection)) = (is_told, table.get_mut(*slot)) {
+                connection.noted = false;
+            }
+            !is_told
         });
         let waiting = table.listeners.iter().filter(|(_, queue)| !queue.is_empty()).map(|(fd, _)| *fd);
         waiting.for_each(|fd| ready.add(fd, IN));

@@ -444,7 +444,7 @@ impl Replica {
         }
     }
 
-    /// Says who counts for commits, when that has changed.
+    /// Says who counts for commits, when that has changed; and has rounds made for those that lack some.
     fn tell_group(&mut self, here: &mut Here<'_, Machine>) {
         let Role::Leads(lead) = &mut self.role else { return };
         let now = clock::real().monotonic_ns;
@@ -456,6 +456,8 @@ impl Replica {
         let lacking = group & self.board.lacking();
         let Said { group: before, lacking: lacking_before } = std::mem::replace(&mut lead.said, Said { group, lacking });
         lead.looked_ns = now;
+        // A newcomer knows what it lacks by the next round that it hears of, and a server that has no clock of its own may have nothing to be woken for.
+        lead.is_due |= lacking != 0;
         if (before, lacking_before) != (group, lacking) {
             self.tell(&format!("group {group} {lacking}"));
         }
@@ -509,9 +511,14 @@ impl Replica {
             Record::Signal { number } => self.signals.push(number),
             Record::Child { pid, status } => self.children.end(pid, status),
             Record::Ready { fd, events } => {
-                if let Some(interest) = self.table.interests.get(&fd) {
-                    self.delivery.push(libc::epoll_event { events, u64: interest.data });
+                let Some(interest) = self.table.interests.get(&fd).copied() else { return };
+                let slot = self.table.slot_of(fd);
+                if let Some(slot) = slot.filter(|_| interest.is_edge() && events & libc::EPOLLOUT as u32 != 0) {
+                    self.table.wants_room.remove(&slot);
                 }
+                let has_ended = slot.and_then(|slot| self.table.get(slot)).is_some_and(|connection| connection.stream.has_ended());
+                let ended = if has_ended { interest.events & libc::EPOLLRDHUP as u32 } else { 0 };
+                self.delivery.push(libc::epoll_event { events: events | ended, u64: interest.data });
             }
         }
     }

@@ -47,6 +47,11 @@ impl Replica {
         let wanted: usize = parts.iter().map(|part| part.len()).sum();
         let taken = stream.takes(wanted);
         fault::writes();
+        if taken < wanted && self.table.interests.get(&Table::fd_of(slot)).is_some_and(|interest| interest.writes()) {
+            self.table.wants_room.insert(slot);
+        }
+        let Some(connection) = self.table.get_mut(slot) else { return Err(libc::EBADF) };
+        let stream = &mut connection.stream;
         if taken == 0 {
             return if wanted == 0 { Ok(0) } else { Err(libc::EAGAIN) };
         }

@@ -104,6 +104,11 @@ impl Stream {
         self.end != End::Open
     }
 
+    /// How many bytes a server could read.
+    pub fn unread(&self) -> usize {
+        self.input.len() - self.read
+    }
+
     /// Whether a read would not have to wait.
     pub fn is_readable(&self) -> bool {
         self.read < self.input.len() || self.has_ended()

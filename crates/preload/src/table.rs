@@ -55,6 +55,11 @@ impl Interest {
     pub fn writes(self) -> bool {
         self.events & libc::EPOLLOUT as u32 != 0
     }
+
+    /// Whether it wants to hear of what is new alone, and not of what is still so.
+    pub fn is_edge(self) -> bool {
+        self.events & libc::EPOLLET as u32 != 0
+    }
 }
 
 /// A listener that the server has closed since it waited last. It may come back to the same address.
@@ -78,7 +83,7 @@ pub struct Table {
     pub withdrawn: BTreeMap<RawFd, Withdrawn>,
     /// What the server waits for, at its one epoll instance.
     pub interests: BTreeMap<RawFd, Interest>,
-    /// The connections that it waits to be able to write to.
+    /// The connections that it waits to be able to write to; of those that are waited for edge-triggered, where there has been no room since it was told of some.
     pub wants_room: BTreeSet<u32>,
     /// Connections so far.
     pub connections: u64,

@@ -111,7 +111,15 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
-    refuse(fd, "readv");
+    if in_server() && fd >= crate::table::FIRST_FD {
+        // SAFETY: the caller gives so many vectors.
+        let vectors = unsafe { std::slice::from_raw_parts(vectors, usize::try_from(count).unwrap_or(0)) };
+        // A read may return less than there is room for.
+        let first = vectors.iter().find(|vector| vector.iov_len > 0);
+        if let Some(got) = first.and_then(|first| read_into(fd, first.iov_base, first.iov_len)) {
+            return got;
+        }
+    }
     kernel!(SYS_readv, fd, vectors, count) as ssize_t
 }
 
@@ -178,20 +186,60 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
-    refuse(to, "sendfile");
-    kernel!(SYS_sendfile, to, from, offset, len) as ssize_t
+    // SAFETY: as the caller promises.
+    unsafe { send_file(to, from, offset, len) }.unwrap_or_else(|| kernel!(SYS_sendfile, to, from, offset, len) as ssize_t)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> ssize_t {
-    refuse(to, "sendfile");
-    kernel!(SYS_sendfile, to, from, offset, len) as ssize_t
+    // SAFETY: as the caller promises.
+    unsafe { sendfile(to, from, offset, len) }
 }
 
+/// Sends a part of a file on a connection: read here, at every replica, and written. `None`: it is none.
+///
+/// # Safety
+/// `offset` is a pointer to a place in the file, or null.
+unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> Option<ssize_t> {
+    const PART_BYTES: usize = 128 << 10;
+    on_connection(to, |_, _| ())?;
+    // SAFETY: as the caller promises; a plain system call.
+    let at = if offset.is_null() { kernel!(SYS_lseek, from, 0, libc::SEEK_CUR) } else { unsafe { offset.read() } };
+    let mut part = vec![0_u8; len.min(PART_BYTES)];
+    let got = kernel!(SYS_pread64, from, part.as_mut_ptr(), part.len(), at);
+    let Ok(got) = usize::try_from(got) else { return Some(-1) };
+    let sent = write_from(to, &[&part[..got]])?;
+    if sent > 0 {
+        if offset.is_null() {
+            kernel!(SYS_lseek, from, at + sent as i64, libc::SEEK_SET);
+        } else {
+            // SAFETY: as the caller promises.
+            unsafe { offset.write(at + sent as i64) };
+        }
+    }
+    Some(sent)
+}
+
+/// A connection that the server has shut down on its side cannot be handed over, since the kernel's counts of it are others. So the server is told that it is over, and closes it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    refuse(fd, "shutdown");
-    kernel!(SYS_shutdown, fd, how) as c_int
+    match on_connection(fd, |_, _| ()) {
+        Some(()) => fail(libc::ENOTCONN),
+        None => kernel!(SYS_shutdown, fd, how) as c_int,
+    }
+}
+
+/// How much there is to be read is what stands in the log.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: std::ffi::c_ulong, argument: *mut c_void) -> c_int {
+    if request == libc::FIONREAD
+        && let Some(unread) = on_connection(fd, |replica, slot| replica.table.get(slot).map_or(0, |connection| connection.stream.unread()))
+    {
+        // SAFETY: the caller gives room for an int.
+        unsafe { argument.cast::<c_int>().write_unaligned(c_int::try_from(unread).unwrap_or(c_int::MAX)) };
+        return 0;
+    }
+    kernel!(SYS_ioctl, fd, request, argument) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -415,8 +463,8 @@ fn change_interest(epoll: c_int, operation: c_int, fd: c_int, event: Option<libc
     if let Some(event) = event {
         interest = Interest { events: event.events, data: event.u64 };
     }
-    if interest.events & (libc::EPOLLET | libc::EPOLLONESHOT) as u32 != 0 {
-        die("the server waits for a connection edge-triggered, or once, which this version does not capture");
+    if interest.events & libc::EPOLLONESHOT as u32 != 0 {
+        die("the server waits for a connection once, which this version does not capture");
     }
     let change = match operation {
         libc::EPOLL_CTL_ADD => Change::Add(interest),
@@ -461,11 +509,12 @@ unsafe extern "C" fn epoll_pwait(
                 unsafe { events.add(at).write_unaligned(*event) };
             }
             drop(library);
+            let is_interrupted = delivered.is_empty() && !signals.is_empty();
             for number in signals {
                 // SAFETY: a plain call; a handler is the server's.
                 unsafe { libc::raise(number) };
             }
-            return delivered.len() as c_int;
+            return if is_interrupted { fail(libc::EINTR) } else { delivered.len() as c_int };
         }
     }
     kernel!(SYS_epoll_pwait, epoll, events, most, timeout_ms, mask, 8usize) as c_int
@@ -492,12 +541,16 @@ fn wait(epoll: c_int, most: c_int, timeout_ms: c_int) -> Option<(Vec<libc::epoll
     });
     loop {
         fiber::to_library();
-        match with(|replica| replica.fork.take()).flatten() {
-            Some(node) => {
-                birth::fork(node);
-            }
-            None => break,
+        if let Some(node) = with(|replica| replica.fork.take()).flatten() {
+            birth::fork(node);
+            continue;
         }
+        let has_something = with(|replica| !replica.delivery.is_empty() || !replica.signals.is_empty());
+        if has_something == Some(true) || until_ns.is_some() {
+            break;
+        }
+        // A round of nothing that the server is to hear of: it waits for as long as it takes.
+        with(|replica| replica.come_back());
     }
     with(|replica| (std::mem::take(&mut replica.delivery), std::mem::take(&mut replica.signals)))
 }

@@ -2,6 +2,7 @@
 
 mod host;
 mod library;
+mod nginx;
 mod program;
 mod redis;
 mod replicas;
@@ -44,7 +45,7 @@ const LEADERLESS: Duration = Duration::from_secs(30);
 /// the same. When the leader dies, another one goes on with its connections, at the very byte; a new replica is forked in its place. The command stays in the foreground
 /// and ends with the server's exit code. SIGTERM and Ctrl-C are passed on to the server.
 ///
-/// So far this is for Redis 7.0 and Valkey. docs/run.md says what is promised, and what is not.
+/// So far this is for Redis 7.0, Valkey, and nginx that serves files. docs/run.md says what is promised, and what is not.
 ///
 /// Example: martlet run -- redis-server --port 6379
 #[derive(Debug, Args)]
@@ -55,7 +56,7 @@ pub struct Arguments {
     /// A directory by which `martlet status --dir` and `martlet top --dir` show the replicas, made for as long as the server runs.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Run a server that nothing is known of. It must execute its requests on one thread, and wait with level-triggered epoll.
+    /// Run a server that nothing is known of. It must execute its requests on one thread, and wait with epoll.
     #[arg(long)]
     untried: bool,
     /// The server and its arguments.
@@ -72,10 +73,10 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if profile.is_none() && !arguments.untried {
         let path = path.display();
         return Err(Fail::usage(format_args!(
-            "nothing is known of {path}; tried are redis-server and valkey-server; --untried runs it all the same"
+            "nothing is known of {path}; known are redis-server, valkey-server and nginx; --untried runs it all the same"
         )));
     }
-    let pid_file = profile.as_ref().map(|profile| (profile.check)(rest)).transpose()?.flatten();
+    let pid_file = profile.as_ref().map(|profile| (profile.check)(&path, rest)).transpose()?.flatten();
     let starter = host::Starter::from_environment()?;
     // Replicas go on without this process. So it must not end before they have, which takes them some time.
     let interrupt = Interrupt::install_without_end().context("cannot watch for Ctrl-C")?;
@@ -83,7 +84,10 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let mut command = Command::new(&path);
     command.args(rest);
     if let Some(profile) = profile {
-        command.args(profile.arguments).env("MARTLET_RUN_REFUSED", (profile.refused)());
+        command.args(profile.arguments);
+        if let Some(refused) = profile.refused {
+            command.env("MARTLET_RUN_REFUSED", refused());
+        }
         supervisor.say(
             format_args!("{} runs {}", path.display(), profile.says),
             || json!({"event": "started", "server": path, "profile": profile.says}),

@@ -90,15 +90,19 @@ pub struct Profile {
     /// What they change, for people.
     pub says: &'static str,
     /// Refuses the user's arguments where they ask for what cannot be captured. Returns the file in which the service's process is to be noted, if they name one.
-    pub check: fn(&[String]) -> Outcome<Option<PathBuf>>,
-    /// Which requests are refused while it serves, as the library reads it.
-    pub refused: fn() -> String,
+    pub check: fn(&Path, &[String]) -> Outcome<Option<PathBuf>>,
+    /// Which requests are refused while it serves, as the library reads it; `None`: it does not speak the protocol of Redis.
+    pub refused: Option<fn() -> String>,
 }
 
 /// Of a program of this name.
 pub fn profile(path: &Path) -> Option<Profile> {
     let name = path.file_name()?.to_str()?;
-    matches!(name, "redis-server" | "valkey-server").then_some(super::redis::PROFILE)
+    match name {
+        "redis-server" | "valkey-server" => Some(super::redis::PROFILE),
+        "nginx" => Some(super::nginx::PROFILE),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use super::program::Profile;
 pub const PROFILE: Profile = Profile {
     arguments: &["--daemonize", "no", "--supervised", "no", "--pidfile", "", "--syslog-enabled", "no", "--io-threads", "1"],
     says: "in the foreground, with one thread for requests, and writes no log to syslog",
-    check,
-    refused,
+    check: |_, arguments| check(arguments),
+    refused: Some(refused),
 };
 
 /// How deep configuration files may include each other.

@@ -1,5 +1,6 @@
 //! An unmodified redis-server in three replicas, whose leader is killed.
 
+mod nginx;
 mod saved;
 mod software;
 
@@ -66,8 +67,13 @@ impl Service {
         let mut command = Command::new(env!("CARGO_BIN_EXE_martlet"));
         command.args(["run", "--json", "--preload"]).arg(library()).args(own).args(["--", "redis-server"]).args(configuration);
         command.args(["--loglevel", "warning", "--save", "", "--port"]);
-        command.arg(port.to_string()).args(arguments).stdout(Stdio::piped());
-        let mut command = command.spawn().expect("martlet runs");
+        command.arg(port.to_string()).args(arguments);
+        Some(Service::begin(command, port))
+    }
+
+    /// Of a `martlet run` whose server listens at this port.
+    fn begin(mut command: Command, port: u16) -> Service {
+        let mut command = command.stdout(Stdio::piped()).spawn().expect("martlet runs");
         let output = BufReader::new(command.stdout.take().expect("piped"));
         let (tell, events) = channel();
         std::thread::spawn(move || {
@@ -81,7 +87,7 @@ impl Service {
         let mut service = Service { command, events, port, leader: 0, replicas: Vec::new(), crashed: 0 };
         service.await_leader();
         service.await_replicas();
-        Some(service)
+        service
     }
 
     fn event(&mut self) -> Value {
