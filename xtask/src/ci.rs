@@ -4,15 +4,15 @@
 //! the tests: a leader of real processes loses the lead when something else has its core, stand back as it may. What is beside others builds into directories of
 //! its own, so that nobody waits for cargo's locks.
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Instant;
 
-use crate::beside::{Beside, Check, Ended};
-use crate::failed::{self, Failed};
+use crate::beside::Beside;
+use crate::failed::Failed;
+use crate::step::{Ended, Step};
 
 /// What came of a step.
 pub enum Outcome {
@@ -26,8 +26,34 @@ pub enum Outcome {
     Skipped(String),
 }
 
-/// One thing to check about the workspace at the given root.
-type Step<'a> = &'a dyn Fn(&Path) -> Outcome;
+/// Checks one thing about the workspace at the given root.
+pub type Work = fn(&Path) -> Outcome;
+
+impl Outcome {
+    /// Writes it to a file, from which another process reads it.
+    pub fn write(&self, file: &Path) -> io::Result<()> {
+        let (word, rest) = match self {
+            Outcome::Passed => ("passed", ""),
+            Outcome::Partly(what) => ("partly", &**what),
+            Outcome::Failed(why) => ("failed", &**why),
+            Outcome::Skipped(why) => ("skipped", &**why),
+        };
+        fs::write(file, format!("{word} {rest}"))
+    }
+
+    /// What was written, if anything was.
+    pub fn read(file: &Path) -> Option<Outcome> {
+        let text = fs::read_to_string(file).ok()?;
+        let (word, rest) = text.split_once(' ')?;
+        match word {
+            "passed" => Some(Outcome::Passed),
+            "partly" => Some(Outcome::Partly(rest.into())),
+            "failed" => Some(Outcome::Failed(rest.into())),
+            "skipped" => Some(Outcome::Skipped(rest.into())),
+            _ => None,
+        }
+    }
+}
 
 /// The cargo that runs us, in the workspace.
 pub fn cargo(root: &Path) -> Command {
@@ -70,97 +96,99 @@ pub fn canaries(root: &Path) -> Command {
     command
 }
 
-/// What goes on beside the steps after the tests of real processes: rows of checks. A check of the second row uses one core, one of the first both.
-fn rows_beside(root: &Path) -> [Vec<Check>; 2] {
-    let mut all = probed(root, ["canaries", "coverage", "hand_over"]);
-    all.arg("--no-run");
-    // Known bugs planted in the engines whose hand-overs of the permission are explored in every order.
-    let mut hand_overs = probed(root, ["hand_over"]);
-    hand_overs.arg("planted");
-    [
-        vec![
-            Check { name: "fuzz, built", work: crate::fuzz::build_command(root).map(|build| vec![build]).map_err(Outcome::Failed) },
-            Check { name: "canaries", work: Ok(vec![all, canaries(root)]) },
-            Check { name: "canaries, in every order", work: Ok(vec![hand_overs]) },
-            Check { name: "coverage", work: Ok(vec![probed(root, ["coverage"])]) },
-        ],
-        vec![Check { name: "loom", work: Ok(loom(root).into()) }, Check { name: "miri", work: crate::miri::check(root) }],
-    ]
+/// Everything that takes long with known bugs planted, built once.
+fn build_probed(root: &Path) -> Outcome {
+    finish(probed(root, ["canaries", "coverage", "hand_over"]).arg("--no-run"))
+}
+
+/// Known bugs planted in the engines whose hand-overs of the permission are explored in every order.
+fn planted_hand_overs(root: &Path) -> Outcome {
+    finish(probed(root, ["hand_over"]).arg("planted"))
+}
+
+const fn step(name: &'static str, usual: u32, work: Work) -> Step {
+    Step { name, usual, work }
+}
+
+fn clippy(root: &Path, what: &[&str]) -> Outcome {
+    finish(cargo(root).arg("clippy").args(what).args(["--", "--deny", "warnings"]))
+}
+
+fn tidy(root: &Path) -> Outcome {
+    match crate::tidy::run(root) {
+        code if code == ExitCode::SUCCESS => Outcome::Passed,
+        _ => Outcome::Failed("see above".into()),
+    }
+}
+
+/// One after another.
+const BEFORE: [Step; 11] = [
+    step("format", 1, |root| finish(cargo(root).args(["fmt", "--all", "--check"]))),
+    step("tidy", 50, tidy),
+    step("header", 1, crate::header::check),
+    step("lints", 50, |root| clippy(root, &["--workspace", "--all-targets"])),
+    // Not among all targets, as it is not run with them.
+    step("lints, of tests on RDMA", 1, |root| clippy(root, &["--workspace", "--test", "verbs"])),
+    step("lints, with probes", 10, |root| clippy(root, &["--package", "martlet-sim", "--all-targets", PROBED])),
+    step("docs", 20, |root| finish(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))),
+    step("deny", 40, crate::deny::check),
+    step("tests", 900, tests),
+    // Before others build beside.
+    step("package", 40, |root| crate::deb::run(root, crate::deb::Programs::Debug)),
+    // The last release is built, and its tests are of real processes.
+    step("upgrade", 400, |root| crate::upgrade::run(root, None)),
+];
+/// One after another, beside the rows: they do not hang on time as clusters of real processes do.
+const AFTER: [Step; 2] = [
+    step("fuzz", 120, fuzz),
+    // It has a limit of its own for each machine, which says more.
+    step("rdma", 700, crate::vm::check::run),
+];
+/// What goes on beside them. A step of the second row uses one core, one of the first both; the third waits for the network.
+const FIRST_ROW: [Step; 5] = [
+    step("fuzz, built", 120, |root| crate::fuzz::build_command(root).map_or_else(Outcome::Failed, |mut build| finish(&mut build))),
+    step("canaries, built", 360, build_probed),
+    step("canaries", 200, |root| finish(&mut canaries(root))),
+    step("canaries, in every order", 10, planted_hand_overs),
+    step("coverage", 60, |root| finish(&mut probed(root, ["coverage"]))),
+];
+const SECOND_ROW: [Step; 2] =
+    [step("loom", 130, |root| one_by_one(Ok(loom(root).into()))), step("miri", 300, |root| one_by_one(crate::miri::check(root)))];
+const THIRD_ROW: [Step; 1] = [step("advisories", 60, crate::deny::advisories)];
+const ROWS: [&[Step]; 3] = [&FIRST_ROW, &SECOND_ROW, &THIRD_ROW];
+
+/// All of them.
+pub fn steps() -> impl Iterator<Item = Step> {
+    BEFORE.into_iter().chain(AFTER).chain(ROWS.into_iter().flatten().copied())
 }
 
 /// Runs every step, even after one has failed: one run shows all that is wrong.
-pub fn run(root: &Path) -> ExitCode {
-    let under_way = Cell::new(None);
-    let failed = RefCell::new(Vec::new());
-    let tests = |root: &Path| {
-        let (outcome, tests) = tests(root);
-        failed.replace(tests);
-        outcome
-    };
-    let deny = |root: &Path| {
-        let (outcome, advisories) = crate::deny::check(root);
-        under_way.set(advisories);
-        outcome
-    };
-    // The network is not waited for before everything else is done.
-    let advisories = |_: &Path| match under_way.take() {
-        Some(advisories) => advisories.finish(),
-        None => Outcome::Skipped("cargo-deny could not be run, see above".into()),
-    };
-    let steps: [(&str, Step); 14] = [
-        ("format", &|root| finish(cargo(root).args(["fmt", "--all", "--check"]))),
-        ("tidy", &|root| match crate::tidy::run(root) {
-            code if code == ExitCode::SUCCESS => Outcome::Passed,
-            _ => Outcome::Failed("see above".into()),
-        }),
-        ("header", &crate::header::check),
-        ("lints", &|root| finish(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))),
-        // Not among all targets, as it is not run with them.
-        ("lints, of tests on RDMA", &|root| {
-            finish(cargo(root).args(["clippy", "--workspace", "--test", "verbs", "--", "--deny", "warnings"]))
-        }),
-        ("lints, with probes", &|root| {
-            finish(cargo(root).args(["clippy", "--package", "martlet-sim", "--all-targets", PROBED, "--", "--deny", "warnings"]))
-        }),
-        ("docs", &|root| finish(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))),
-        ("deny", &deny),
-        ("tests", &tests),
-        // Before others build beside.
-        ("package", &|root| crate::deb::run(root, crate::deb::Programs::Debug)),
-        ("upgrade", &|root| crate::upgrade::run(root, None)),
-        ("fuzz", &fuzz),
-        ("rdma", &crate::vm::check::run),
-        ("advisories", &advisories),
-    ];
-    let scratch = match Scratch::new("beside") {
+pub fn run() -> ExitCode {
+    let scratch = match Scratch::new("steps") {
         Ok(scratch) => scratch,
         Err(error) => {
-            eprintln!("cannot make a directory for what checks print: {error}");
+            eprintln!("cannot make a directory for what steps print: {error}");
             return ExitCode::FAILURE;
         }
     };
-    let mut beside = None;
     let mut summary = Summary::default();
-    for (name, step) in steps {
-        println!("== {name}");
-        let start = Instant::now();
-        let outcome = step(root);
-        summary.add(name, outcome, start.elapsed().as_secs_f64());
-        // What follows does not hang on time as clusters of real processes do.
-        if name == "upgrade" {
-            let rows = rows_beside(root);
-            let names: Vec<&str> = rows.iter().flatten().map(|check| check.name).collect();
-            println!("== beside what follows, shown when they have ended: {}", names.join("; "));
-            beside = Some(Beside::start(rows, scratch.path()));
-        }
+    let next = |summary: &mut Summary, step: Step| {
+        println!("== {}", step.name);
+        summary.add(step.run(scratch.path()));
+    };
+    BEFORE.into_iter().for_each(|step| next(&mut summary, step));
+    let names: Vec<&str> = ROWS.into_iter().flatten().map(|step| step.name).collect();
+    println!("== beside what follows, shown when they have ended: {}", names.join("; "));
+    let beside = Beside::start(ROWS, scratch.path());
+    for step in AFTER {
+        next(&mut summary, step);
         // Not in the midst of what a step prints.
-        beside.iter().flat_map(Beside::ended).for_each(|ended| summary.add_shown(ended));
+        beside.ended().for_each(|ended| summary.add_shown(ended));
     }
-    beside.into_iter().flat_map(Beside::rest).for_each(|ended| summary.add_shown(ended));
-    let failed = failed.take();
-    if !failed.is_empty() {
+    beside.rest().for_each(|ended| summary.add_shown(ended));
+    if !summary.tests.is_empty() {
         println!("== what tests that failed have said");
-        failed.iter().for_each(Failed::show);
+        summary.tests.iter().for_each(Failed::show);
     }
     println!("== summary");
     for line in summary.lines {
@@ -174,10 +202,14 @@ pub fn run(root: &Path) -> ExitCode {
 struct Summary {
     lines: Vec<String>,
     failed: bool,
+    /// Tests that failed.
+    tests: Vec<Failed>,
 }
 
 impl Summary {
-    fn add(&mut self, name: &str, outcome: Outcome, seconds: f64) {
+    fn add(&mut self, ended: Ended) {
+        let Ended { name, outcome, seconds, failed, .. } = ended;
+        self.tests.extend(failed);
         self.lines.push(match outcome {
             Outcome::Passed => format!("   passed   {name} ({seconds:.0} s)"),
             Outcome::Partly(what) => format!("   PARTLY   {name} ({seconds:.0} s): {what}"),
@@ -192,12 +224,13 @@ impl Summary {
     /// One that has gone on beside others: what it has printed is shown now.
     fn add_shown(&mut self, ended: Ended) {
         println!("== {}, beside others", ended.name);
-        ended.show();
-        self.add(ended.name, ended.outcome, ended.seconds);
+        // A reader that cannot be shown it has the summary still.
+        let _ = io::stdout().write_all(&ended.said);
+        self.add(ended);
     }
 }
 
-/// Runs commands one by one until one fails.
+/// Runs commands one by one until one does not pass.
 pub fn one_by_one(commands: Result<Vec<Command>, Outcome>) -> Outcome {
     match commands {
         Ok(commands) => {
@@ -227,11 +260,11 @@ fn fuzz(root: &Path) -> Outcome {
     }
 }
 
-/// The tests, with a directory of their own for temporary files, so that what they leave behind is seen; and what failed ones have said.
-fn tests(root: &Path) -> (Outcome, Vec<Failed>) {
+/// The tests, with a directory of their own for temporary files, so that what they leave behind is seen.
+fn tests(root: &Path) -> Outcome {
     let scratch = match Scratch::new("ci") {
         Ok(scratch) => scratch,
-        Err(error) => return (Outcome::Failed(format!("cannot make a directory for temporary files: {error}")), Vec::new()),
+        Err(error) => return Outcome::Failed(format!("cannot make a directory for temporary files: {error}")),
     };
     for (tool, package) in [("redis-server", "redis-server"), ("redis-cli", "redis-tools"), ("redis-benchmark", "redis-tools")] {
         if !on_path(tool) {
@@ -245,7 +278,7 @@ fn tests(root: &Path) -> (Outcome, Vec<Failed>) {
     // have the features that tests ask for, and are built once.
     let built = finish(cargo(root).args(["build", "--workspace", "--all-targets"]));
     if !matches!(built, Outcome::Passed) {
-        return (built, Vec::new());
+        return built;
     }
     let target = target_directory(root);
     let directories = [target.join("debug"), target.join("tmp")];
@@ -253,21 +286,20 @@ fn tests(root: &Path) -> (Outcome, Vec<Failed>) {
     let mut test = cargo(root);
     // What tests have built besides is part of a whole that stands already.
     test.args(["test", "--workspace", "--no-fail-fast"]).env("TMPDIR", scratch.path()).env("MARTLET_BUILT_WORKSPACE", "1");
-    let (outcome, failed) = failed::run(&mut test);
+    let outcome = finish(&mut test);
     let mut left: Vec<String> =
         processes_from(&directories).difference(&before).map(|(pid, exe)| format!("process {pid} ({})", exe.display())).collect();
     left.extend(scratch.entries().into_iter().map(|path| format!("file {}", path.display())));
     if left.is_empty() {
-        return (outcome, failed);
+        return outcome;
     }
     for thing in &left {
         println!("   left behind: {thing}");
     }
-    let outcome = match outcome {
+    match outcome {
         Outcome::Passed => Outcome::Failed(format!("the tests left {} thing(s) behind", left.len())),
         other => other,
-    };
-    (outcome, failed)
+    }
 }
 
 /// Whether the shell would find this program.

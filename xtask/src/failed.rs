@@ -1,9 +1,6 @@
-//! Runs tests, shows what they print, and keeps what failed ones have said: thousands of lines may follow it, and it is what a reader looks for.
+//! Listens to what tests print: keeps what failed ones have said, since thousands of lines may follow it, and it is what a reader looks for; and which have ended.
 
-use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::process::{Command, Stdio};
-
-use crate::ci::Outcome;
+use std::collections::BTreeSet;
 
 /// Lines shown of what one test has said; the panic is among the last, behind what the test's processes said.
 const LINES: usize = 60;
@@ -28,42 +25,21 @@ impl Failed {
     }
 }
 
-/// Runs a test command to its end and shows its standard output as it comes.
-pub fn run(command: &mut Command) -> (Outcome, Vec<Failed>) {
-    let program = command.get_program().to_owned();
-    let cannot_run = |error: io::Error| Outcome::Failed(format!("cannot run {}: {error}", program.display()));
-    let mut child = match command.stdout(Stdio::piped()).spawn() {
-        Ok(child) => child,
-        Err(error) => return (cannot_run(error), Vec::new()),
-    };
-    let mut failed = Listener::default();
-    let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-    let mut line = Vec::new();
-    // What is printed need not be UTF-8. An end that cannot be read any more is seen by the status.
-    while matches!(lines.read_until(b'\n', &mut line), Ok(1..)) {
-        // A reader that cannot be shown it has the summary still.
-        let _ = io::stdout().write_all(&line);
-        failed.hear(String::from_utf8_lossy(&line).trim_end_matches('\n'));
-        line.clear();
-    }
-    let outcome = match child.wait() {
-        Ok(status) if status.success() => Outcome::Passed,
-        Ok(status) => Outcome::Failed(status.to_string()),
-        Err(error) => cannot_run(error),
-    };
-    (outcome, failed.failed)
-}
-
 /// Finds failed tests in what libtest prints: `---- NAME stdout ----`, what the test said, then the next one or a list of their names below `failures:`.
 #[derive(Default)]
-struct Listener {
-    failed: Vec<Failed>,
+pub struct Listener {
+    /// Those that failed, of all test binaries so far.
+    pub failed: Vec<Failed>,
+    /// Those that have ended, of the test binary that runs.
+    pub over: BTreeSet<String>,
     /// Lines belong to the last test of the list.
     in_midst: bool,
 }
 
 impl Listener {
-    fn hear(&mut self, line: &str) {
+    /// Takes the next line.
+    pub fn hear(&mut self, line: &str) {
+        self.hear_of_an_end(line);
         let name = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"));
         if let Some(name) = name {
             self.failed.push(Failed { name: name.into(), said: Vec::new() });
@@ -74,6 +50,15 @@ impl Listener {
             && let Some(last) = self.failed.last_mut()
         {
             last.said.push(line.into());
+        }
+    }
+
+    /// `test NAME ... ok`, with ` - should panic` before the dots of some.
+    fn hear_of_an_end(&mut self, line: &str) {
+        if line.starts_with("running ") && line.trim_end_matches('s').ends_with(" test") {
+            self.over.clear();
+        } else if let Some((name, _)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
+            self.over.insert(name.strip_suffix(" - should panic").unwrap_or(name).into());
         }
     }
 }
@@ -92,9 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_of_a_test_command_is_told() {
-        let (outcome, failed) = run(Command::new("sh").args(["-c", "exit 101"]));
-        assert!(matches!(outcome, Outcome::Failed(why) if why.contains("101")) && failed.is_empty());
-        assert!(matches!(run(&mut Command::new("true")).0, Outcome::Passed));
+    fn what_has_ended_of_the_binary_that_runs_is_known() {
+        let mut listener = Listener::default();
+        let mut over = |printed: &str| {
+            printed.lines().for_each(|line| listener.hear(line));
+            listener.over.iter().cloned().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(over("running 3 tests\ntest a::b ... ok\ntest c - should panic ... ok"), "a::b c");
+        assert_eq!(over("test d has been running for over 60 seconds\ntest d ... FAILED"), "a::b c d");
+        assert_eq!(over("running 1 test\ntest e ... ignored, for a reason"), "e");
     }
 }

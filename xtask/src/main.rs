@@ -9,8 +9,10 @@ mod deny;
 mod failed;
 mod fuzz;
 mod header;
+mod limit;
 mod miri;
 mod net;
+mod step;
 mod tidy;
 mod tools;
 mod upgrade;
@@ -54,7 +56,10 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let rest: Vec<String>;
     match args.next().as_deref() {
-        Some("ci") => ci::run(&root),
+        Some("ci") => ci::run(),
+        // Parts of `ci`, see `step`.
+        Some("step") => step::keep(&args.collect::<Vec<_>>()),
+        Some("work") => step::work(&root, ci::steps(), &args.collect::<Vec<_>>()),
         Some("tidy") => tidy::run(&root),
         Some("encodings") => {
             rest = args.collect();

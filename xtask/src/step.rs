@@ -1,0 +1,244 @@
+//! A step of `cargo xtask ci` in processes of its own, so that it can be ended with all that it has started.
+//!
+//! | process | what it does |
+//! |---|---|
+//! | `xtask ci` | shows what the step prints, and ends it when its time is up |
+//! | `xtask step NAME FILE` | adopts whatever loses its parent below it, and ends what is left when the work is done |
+//! | `xtask work NAME FILE` | does the work, and writes to FILE what came of it |
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, WaitOptions};
+
+use crate::ci::{Outcome, Work};
+use crate::failed::{Failed, Listener};
+use crate::limit::{self, End};
+
+/// A step may take this long whatever it takes as a rule: machines are slow at times.
+const LEAST: Duration = Duration::from_secs(15 * 60);
+/// How many times as long as a rule it may take.
+const GENEROSITY: u32 = 3;
+/// How long to wait for the last words of a step that has ended.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How far a step stands back that goes on beside others. With ten it has a ninth of what somebody else has who wants the same core; a core that nobody wants is
+/// its own.
+const NICENESS: i32 = 10;
+/// The environment's word that a step stands back.
+const STANDS_BACK: &str = "MARTLET_XTASK_STANDS_BACK";
+/// Ourselves, even when the file has been built anew since.
+const OURSELVES: &str = "/proc/self/exe";
+
+/// One thing to check about the workspace.
+#[derive(Clone, Copy)]
+pub struct Step {
+    /// Its name in the summary.
+    pub name: &'static str,
+    /// What it takes on two cores that are free, about, in seconds.
+    pub usual: u32,
+    /// What it does with the workspace at the given root.
+    pub work: Work,
+}
+
+/// What came of a step.
+pub struct Ended {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it holds.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub seconds: f64,
+    /// Tests of it that failed.
+    pub failed: Vec<Failed>,
+    /// What it has printed, if that was not shown as it came.
+    pub said: Vec<u8>,
+}
+
+impl Step {
+    fn limit(&self) -> Duration {
+        LEAST.max(Duration::from_secs(self.usual.into()) * GENEROSITY)
+    }
+
+    /// Runs it and shows what it prints as it comes.
+    pub fn run(&self, scratch: &Path) -> Ended {
+        self.take(
+            |listener| {
+                let mut child = self.command(scratch).stdout(Stdio::piped()).spawn()?;
+                let said = child.stdout.take().expect("piped");
+                let (done, is_done) = mpsc::channel();
+                let heard = listener.clone();
+                thread::spawn(move || {
+                    let _ = hear(BufReader::new(said), &heard);
+                    let _ = done.send(());
+                });
+                let end = self.watch(&mut child, || lock(listener).over.clone());
+                // Somebody whom nothing can end may keep the pipe.
+                let _ = is_done.recv_timeout(LAST_WORDS);
+                Ok((end?, None))
+            },
+            scratch,
+        )
+    }
+
+    /// Runs it, standing back, and keeps what it prints.
+    pub fn run_quietly(&self, scratch: &Path) -> Ended {
+        self.take(
+            |listener| {
+                let path = scratch.join(format!("{}.said", self.name));
+                let output = File::create(&path)?;
+                let errors = output.try_clone()?;
+                let mut child = self.command(scratch).env(STANDS_BACK, "1").stdin(Stdio::null()).stdout(output).stderr(errors).spawn()?;
+                let listen = || {
+                    let mut listener = Listener::default();
+                    let said = fs::read(&path).unwrap_or_default();
+                    String::from_utf8_lossy(&said).lines().for_each(|line| listener.hear(line));
+                    (listener, said)
+                };
+                let end = self.watch(&mut child, || listen().0.over)?;
+                let (heard, said) = listen();
+                *lock(listener) = heard;
+                Ok((end, Some(said)))
+            },
+            scratch,
+        )
+    }
+
+    fn command(&self, scratch: &Path) -> Command {
+        let mut command = Command::new(OURSELVES);
+        command.args(["step", self.name]).arg(self.file(scratch));
+        command
+    }
+
+    /// Where what came of it is written.
+    fn file(&self, scratch: &Path) -> PathBuf {
+        scratch.join(self.name)
+    }
+
+    fn watch(&self, child: &mut Child, over: impl Fn() -> BTreeSet<String>) -> io::Result<End> {
+        let end = Instant::now() + self.limit();
+        limit::watch(child, || Instant::now() >= end, over)
+    }
+
+    /// What comes of it, and how long that takes.
+    fn take(&self, run: impl FnOnce(&Arc<Mutex<Listener>>) -> io::Result<(End, Option<Vec<u8>>)>, scratch: &Path) -> Ended {
+        let start = Instant::now();
+        let listener = Arc::default();
+        let (outcome, said) = match run(&listener) {
+            Err(error) => (Outcome::Failed(format!("cannot run it: {error}")), None),
+            Ok((End::Ended(status), said)) => (
+                Outcome::read(&self.file(scratch)).unwrap_or_else(|| Outcome::Failed(format!("it ended without a result: {status}"))),
+                said,
+            ),
+            Ok((End::Late { tests, processes, pids }, mut said)) => {
+                remove_files_of(&pids);
+                let mut word = format!("== {} was ended after {} s, with all its processes:\n", self.name, start.elapsed().as_secs());
+                processes.iter().for_each(|line| word.push_str(&format!("   {line}\n")));
+                tests.iter().for_each(|test| word.push_str(&format!("   in the midst of test {test}\n")));
+                match &mut said {
+                    None => print!("{word}"),
+                    Some(said) => said.extend_from_slice(word.as_bytes()),
+                }
+                (late(self.limit(), &tests), said)
+            }
+        };
+        let failed = std::mem::take(&mut lock(&listener).failed);
+        Ended { name: self.name, outcome, seconds: start.elapsed().as_secs_f64(), failed, said: said.unwrap_or_default() }
+    }
+}
+
+/// Removes the temporary directories of processes that were ended before they could.
+fn remove_files_of(pids: &[u32]) {
+    let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().filter_map(Result::ok);
+    for path in entries.map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // `martlet-WHAT-PID` of `Scratch`, and `martlet-vm-PID-THREAD`.
+        if name.starts_with("martlet-") && name.split('-').skip(2).any(|word| word.parse().is_ok_and(|pid| pids.contains(&pid))) {
+            // Nothing better can be done about a directory that will not go away.
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+/// A step that has not ended in time.
+fn late(limit: Duration, tests: &[String]) -> Outcome {
+    let midst = if tests.is_empty() { "no test; its processes are named above".into() } else { tests.join(", ") };
+    Outcome::Failed(format!("it has not ended in {} minutes, in the midst of {midst}", limit.as_secs() / 60))
+}
+
+fn lock(listener: &Mutex<Listener>) -> MutexGuard<'_, Listener> {
+    listener.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Shows what is printed, line by line, and listens. What is printed need not be UTF-8.
+fn hear(mut lines: impl io::BufRead, listener: &Mutex<Listener>) -> io::Result<()> {
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        // A reader that cannot be shown it has the summary still.
+        let _ = io::stdout().write_all(&line);
+        lock(listener).hear(String::from_utf8_lossy(&line).trim_end_matches('\n'));
+        line.clear();
+    }
+    Ok(())
+}
+
+/// `xtask step NAME FILE`.
+pub fn keep(arguments: &[String]) -> ExitCode {
+    match keeper(arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: cannot run the step {arguments:?}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn keeper(arguments: &[String]) -> io::Result<ExitCode> {
+    let own = rustix::process::getpid();
+    rustix::process::set_child_subreaper(Some(own))?;
+    if std::env::var_os(STANDS_BACK).is_some() {
+        rustix::process::nice(NICENESS)?;
+    }
+    let work = Command::new(OURSELVES).arg("work").args(arguments).spawn()?;
+    let work = Pid::from_child(&work);
+    // Orphans too are taken leave of at once: there are tests that wait until a process is gone.
+    let status = loop {
+        match rustix::process::wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid == work => break status,
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let root = std::process::id();
+    let left = limit::below(root);
+    if !left.is_empty() {
+        println!("   left behind by the step, and ended now:");
+        left.iter().flat_map(limit::Process::describe).for_each(|line| println!("   {line}"));
+        limit::end_below(root);
+    }
+    Ok(if status.exit_status() == Some(0) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// `xtask work NAME FILE`.
+pub fn work(root: &Path, steps: impl IntoIterator<Item = Step>, arguments: &[String]) -> ExitCode {
+    let [name, file] = arguments else { return usage(arguments) };
+    let Some(step) = steps.into_iter().find(|step| step.name == name) else { return usage(arguments) };
+    let outcome = (step.work)(root);
+    match outcome.write(Path::new(file)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: cannot write {file}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage(arguments: &[String]) -> ExitCode {
+    eprintln!("xtask: {arguments:?}: allowed are the name of a step of `ci` and a file; `cargo xtask ci` runs it");
+    ExitCode::from(2)
+}
