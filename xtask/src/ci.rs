@@ -2,7 +2,7 @@
 //!
 //! The machine with RDMA devices waits most of the time: others go on beside it ([`crate::beside`]), to whose outcome time means nothing, and stand back. Not beside
 //! the tests: a leader of real processes loses the lead when something else has its core, stand back as it may. What is beside others builds into directories of
-//! its own, so that nobody waits for cargo's locks.
+//! its own, so that nobody waits for cargo's locks. Each step has a limit ([`crate::step`]), so that a test that waits for ever costs its step and nothing else.
 
 use std::collections::BTreeSet;
 use std::fs;
