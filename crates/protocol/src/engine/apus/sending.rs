@@ -189,6 +189,7 @@ impl Sending {
                 basics::Mark::ApusSends.reach();
             }
         }
+        // Of the state. Entries go as they come: those that are overwritten before they are sent cost the whole transfer.
         let mut budget = desk.config.transfer_budget_bytes;
         while self.begun && budget > 0 {
             if self.posted < self.part.len() {
@@ -210,7 +211,6 @@ impl Sending {
                     let put = desk.put(writer, header.kind, header.count, header.index, &payload[HEADER_BYTES..], peer, fabric);
                     (put, Mark { index: header.last(), position: next })
                 });
-                budget = budget.saturating_sub(payload.len());
                 *desk.buffer = payload;
                 let Some((true, sent)) = put else { return Ok(()) };
                 (self.sent, self.told) = (sent, desk.log.committed().index);

@@ -453,6 +453,7 @@ impl Dare {
                 basics::Mark::DareServes.reach();
             }
         }
+        // Of the state. Entries go as they come: those that are overwritten before they are sent cost the whole recovery.
         let mut budget = self.config.transfer_budget_bytes;
         while serving.begun && budget > 0 {
             if serving.posted < serving.part.len() {
@@ -477,7 +478,6 @@ impl Dare {
                     let header = Header { beside: self.log.committed().index.0, ..header };
                     (self.put_record(serving, &header, &payload[HEADER_BYTES..], fabric), header.last(), next)
                 });
-                budget = budget.saturating_sub(payload.len());
                 self.serving_buffer = payload;
                 let Some((true, index, position)) = put else { return Ok(()) };
                 (serving.sent, serving.told) = (Mark { index, position }, self.log.committed().index);

@@ -192,6 +192,7 @@ impl Teaching {
                 basics::Mark::MuTeaches.reach();
             }
         }
+        // Of the state. Entries go as they come: those that are overwritten before they are sent cost the whole lesson.
         let mut budget = desk.config.transfer_budget_bytes;
         while self.begun && budget > 0 {
             if self.posted < self.part.len() {
@@ -214,7 +215,6 @@ impl Teaching {
                 let body = std::mem::take(desk.buffer);
                 desk.fill(header.kind, header.count, header.index, &body[HEADER_BYTES..]);
                 let pushed = lesson.push(fabric, peer, desk.record);
-                budget = budget.saturating_sub(body.len());
                 *desk.buffer = body;
                 if !pushed {
                     return Ok(());

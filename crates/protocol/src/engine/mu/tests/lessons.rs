@@ -223,6 +223,27 @@ fn a_teacher_that_has_been_taught_anew_begins_anew() {
     c.assert_level();
 }
 
+/// An entry that is overwritten before it has been sent costs the whole lesson: so entries do not wait for what a turn sends of the state.
+#[test]
+fn a_lesson_keeps_up_with_a_log_that_grows_by_more_each_turn_than_is_sent_of_the_state() {
+    let (mut c, learner, _) = joining(tiny_but(|config| {
+        config.shared.transfer_budget_bytes = 50;
+        config.shared.state_ring_bytes = config.shared.log_ring_bytes;
+    }));
+    c.padding = 80;
+    let mut turns = 0;
+    c.until("it is taught while more is written", |c| {
+        turns += 1;
+        assert!(turns < 10_000, "{} lessons", c.nodes[learner].engine.wishes);
+        if turns % 2 == 0 {
+            c.write(0);
+        }
+        c.taught(learner) == 1
+    });
+    c.until("all are level", |c| c.is_level());
+    c.assert_level();
+}
+
 #[test]
 fn who_is_taught_by_somebody_else_is_taught_by_the_first_no_longer() {
     let (mut c, learner, teacher) = joining(tiny());
