@@ -140,6 +140,7 @@ fn become_replica(node: u16) {
     start(node, board, table);
     with(|replica| {
         (replica.round, replica.wait, replica.is_newborn) = (round, wait, true);
+        replica.board.begin(replica.own);
         (replica.heard, replica.children) = (heard, children);
         for slot in slots {
             if let Some(connection) = replica.table.get_mut(slot) {

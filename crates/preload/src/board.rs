@@ -99,6 +99,9 @@ struct Words {
     /// Replicas that are being born, by node: the first round that each lacks, or 0; and since when, on the monotonic clock.
     expected: [AtomicU64; NODES],
     expected_since_ns: [AtomicU64; NODES],
+    /// The processes of those that have begun, by node, or 0; and when they started, in clock ticks since the host did.
+    newborn: [AtomicU64; NODES],
+    newborn_started: [AtomicU64; NODES],
     /// The round that a leader collects, by node: what stands in the log before it has been taken out of the kernel.
     collecting: [AtomicU64; NODES],
     /// How often leaders have shown that they lead.
@@ -229,8 +232,28 @@ impl Board {
         self.words.expected[usize::from(node)].store(round, Ordering::Release);
     }
 
-    /// It has been told all of them.
+    /// The replica that is being born is this process.
+    pub fn begin(&self, own: Holder) {
+        let node = usize::from(own.node);
+        self.words.newborn[node].store(0, Ordering::Relaxed);
+        self.words.newborn_started[node].store(own.started, Ordering::Release);
+        self.words.newborn[node].store(own.pid as u64, Ordering::Release);
+    }
+
+    /// The processes of the replicas that are being born, as far as they have begun.
+    pub fn newborn(&self) -> Vec<Holder> {
+        let of = |node: usize| {
+            let pid = self.words.newborn[node].load(Ordering::Acquire) as i32;
+            let started = self.words.newborn_started[node].load(Ordering::Acquire);
+            let expected = self.words.expected[node].load(Ordering::Acquire) != 0;
+            (expected && pid != 0).then_some(Holder { node: node as u16, pid, started })
+        };
+        (0..NODES).filter_map(of).collect()
+    }
+
+    /// It has been told all of them, or has died.
     pub fn arrived(&self, node: u16) {
+        self.words.newborn[usize::from(node)].store(0, Ordering::Release);
         self.words.expected[usize::from(node)].store(0, Ordering::Release);
     }
 
@@ -529,6 +552,13 @@ mod tests {
         board.arrived(4);
         assert_eq!(board.first_lacked(10), Some(100));
         assert_eq!(board.first_lacked(5 + EXPECTED_NS), None);
+        // Its process is known once it has begun.
+        let own = Holder { node: 3, pid: 10, started: 5 };
+        assert_eq!(board.newborn(), []);
+        board.begin(own);
+        assert_eq!(board.newborn(), [own]);
+        board.arrived(3);
+        assert_eq!((board.newborn(), board.lacking()), (vec![], 0));
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! | `replay`, `machine` | rounds on their way from the log to the server, and to newcomers |
 //! | `replica` | what a replica does in its node's turns, and as a follower |
 //! | `leading` | how a leader collects rounds, and sends |
+//! | `pace` | how fast, while a newcomer is far behind |
 //! | `takeover` | how a follower becomes the leader, with all connections |
 //! | `answers` | what the system answers to the leader's server beside that, and how the others are told |
 //! | `files` | the files that the server writes |
@@ -45,6 +46,7 @@ mod hooks;
 mod leading;
 mod machine;
 mod main_thread;
+mod pace;
 mod process;
 mod replay;
 mod replica;

@@ -13,6 +13,8 @@ use crate::entry::Entry;
 /// How many bytes of rounds are kept at least, where there are so many.
 const KEPT_BYTES: usize = 16 << 20;
 /// How many are kept at most, for a newcomer that is on its way: what a busy server may be sent while one is taught.
+///
+/// A leader slows down long before ([`Pace`](crate::pace::Pace)).
 const MOST_KEPT_BYTES: usize = 1 << 30;
 
 /// The rounds of one replica.
@@ -33,6 +35,8 @@ pub struct Replay {
     heard: bool,
     /// It has been taught what others know, since it was forked.
     taught: bool,
+    /// How often it has been taught what follows on what it knows, or what it knew already.
+    lessons: u64,
 }
 
 impl Replay {
@@ -64,6 +68,19 @@ impl Replay {
     /// Whether it has been taught what others know, since it was forked.
     pub fn is_taught(&self) -> bool {
         self.taught
+    }
+
+    /// How often it has been taught what follows on what it knows, or what it knew already: as long as that goes on it may come to what it lacks.
+    pub fn lessons(&self) -> u64 {
+        self.lessons
+    }
+
+    /// How many bytes of rounds a newcomer lacks, of those that are kept; `None`: none is on its way.
+    pub fn lacked_bytes(&self) -> Option<usize> {
+        let lacked = self.lacked?;
+        let count = (self.last() + 1).saturating_sub(lacked).min(self.kept.len() as u64);
+        // About: rounds are taken for equally long.
+        Some(if count == 0 { 0 } else { (self.kept_bytes as u128 * u128::from(count) / self.kept.len() as u128) as usize })
     }
 
     /// Whether nothing is lacked any more: the log tells of rounds, and all before those are known.
@@ -156,13 +173,16 @@ impl Replay {
     /// When the bytes are no such part. All rounds before the fault have been taken.
     pub fn install(&mut self, mut part: &[u8]) -> Result<(), UnreadablePart> {
         self.taught = true;
+        let mut follows = true;
         while !part.is_empty() {
             let (len, rest) = part.split_first_chunk::<4>().ok_or(UnreadablePart)?;
             let (round, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or(UnreadablePart)?;
             let Ok(Entry::Round(header)) = Entry::decode(round) else { return Err(UnreadablePart) };
+            follows &= header.number <= self.last() + 1;
             self.learn(header.number, round);
             part = rest;
         }
+        self.lessons += u64::from(follows);
         Ok(())
     }
 }
@@ -256,6 +276,31 @@ mod tests {
             }
             let mut part = Vec::new();
             assert_eq!(teacher.part(0, 1, &mut part), Some(first + 1));
+        }
+    }
+
+    #[test]
+    fn what_is_known_already_is_a_lesson_and_what_leaves_a_gap_is_none() {
+        let (mut teacher, mut fork) = (Replay::new(), Replay::new());
+        for number in 1..=9 {
+            teacher.take_own(number, &round(number));
+        }
+        let part = |teacher: &Replay, from: u64| {
+            let mut part = Vec::new();
+            teacher.part(from, 1, &mut part);
+            part
+        };
+        // Taught for another's sake, which lacks more.
+        (1..=3).for_each(|number| fork.take(number, &round(number)));
+        for (from, last, lessons) in [(1, 3, 1), (2, 3, 2), (4, 4, 3), (7, 4, 3), (5, 5, 4)] {
+            assert_eq!(fork.install(&part(&teacher, from)), Ok(()));
+            assert_eq!((fork.last(), fork.lessons()), (last, lessons), "from {from} on");
+        }
+        // What a newcomer lacks, in bytes.
+        assert_eq!(teacher.lacked_bytes(), None);
+        for (lacked, rounds) in [(10, 0), (9, 1), (4, 6), (1, 9)] {
+            teacher.expect(Some(lacked));
+            assert_eq!(teacher.lacked_bytes(), Some(rounds * round(1).len()));
         }
     }
 

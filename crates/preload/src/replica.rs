@@ -20,14 +20,17 @@ use crate::entry::{End, Entry, Record};
 use crate::fault::{self, Void};
 use crate::machine::{Machine, OWN, with_replay};
 use crate::main_thread::Confined;
+use crate::pace::Pace;
 use crate::socket::{self, Pipe, Poller};
 use crate::stream::Stream;
 use crate::sys::die;
 use crate::table::{Connection, Table};
-use crate::{clock, fiber, threads};
+use crate::{clock, fiber, process, threads};
 
 /// How often a leader looks who counts for commits, and one that waits for its first turn whether it has come, in nanoseconds.
 const LOOK_NS: u64 = 10_000_000;
+/// How often a leader looks that waits for a newcomer, in nanoseconds.
+const PACE_NS: u64 = 1_000_000;
 /// For how long a newcomer that has been taught waits for rounds that it lacks all the same, in nanoseconds.
 const GAP_NS: u64 = 10_000_000_000;
 /// For how long one waits to be taught. It is given the state when it is there as a whole, and hears of rounds before that.
@@ -92,6 +95,8 @@ pub struct Lead {
     pub looked_ns: u64,
     /// What was last said of that.
     pub said: Said,
+    /// How fast it collects.
+    pub pace: Pace,
 }
 
 /// What a leader says of its replicas, a bit for each node.
@@ -119,6 +124,7 @@ impl Lead {
             is_settled: false,
             looked_ns: 0,
             said: Said::default(),
+            pace: Pace::default(),
         }
     }
 }
@@ -154,8 +160,8 @@ pub struct Replica {
     pub fork: Option<u16>,
     /// The one that `martlet run` wants forked as soon as it can be.
     fork_wanted: Option<u16>,
-    /// The last round before some that wait for others, and since when it is that.
-    gap_since: Option<(u64, u64)>,
+    /// The last round before some that wait for others and how often it has been taught, and since when both are that.
+    gap_since: Option<((u64, u64), u64)>,
     /// Whether anyone leads, as it has seen it.
     led: Led,
 }
@@ -379,8 +385,14 @@ impl Replica {
             return Step::GiveWay;
         }
         self.tell_group(here);
+        if !self.may_collect() {
+            return Step::Return(Turn::IdleFor(Duration::from_nanos(PACE_NS)));
+        }
         match self.collect() {
             Some(len) => {
+                if let Role::Leads(lead) = &mut self.role {
+                    lead.pace.collected();
+                }
                 // SAFETY: as above.
                 let stage = unsafe { self.board.own_stage(self.node) };
                 let outcome = Rc::new(Cell::new(None));
@@ -432,10 +444,10 @@ impl Replica {
             return;
         }
         let now = clock::real().monotonic_ns;
-        let last = with_replay(|replay| replay.last());
+        let state = with_replay(|replay| (replay.last(), replay.lessons()));
         // As long as it is taught, however slowly, there is hope.
-        self.gap_since.take_if(|(before, _)| *before != last);
-        let (_, since) = *self.gap_since.get_or_insert((last, now));
+        self.gap_since.take_if(|(before, _)| *before != state);
+        let ((last, _), since) = *self.gap_since.get_or_insert((state, now));
         if now.saturating_sub(since) > if with_replay(|replay| replay.is_taught()) { GAP_NS } else { TAUGHT_NS } {
             die(&format!(
                 "it has been told no round behind {last} and needs those up to {}: they are not kept any more, it came too late",
@@ -444,12 +456,27 @@ impl Replica {
         }
     }
 
+    /// Whether the next round is to come now, or when a newcomer has been told more.
+    fn may_collect(&mut self) -> bool {
+        let Role::Leads(lead) = &mut self.role else { return false };
+        let now = clock::real().monotonic_ns;
+        let lacked = self.board.first_lacked(now);
+        let bytes = with_replay(|replay| replay.lacked_bytes());
+        lead.pace.permits(now, lacked.zip(bytes))
+    }
+
     /// Says who counts for commits, when that has changed; and has rounds made for those that lack some.
     fn tell_group(&mut self, here: &mut Here<'_, Machine>) {
         let Role::Leads(lead) = &mut self.role else { return };
         let now = clock::real().monotonic_ns;
         if now.saturating_sub(lead.looked_ns) < LOOK_NS {
             return;
+        }
+        for born in self.board.newborn() {
+            // What it lacked nobody need keep any more, nor tell another newcomer.
+            if !process::runs(born.pid, born.started) {
+                self.board.arrived(born.node);
+            }
         }
         let group = group(here);
         // One may count before it has been taught.
