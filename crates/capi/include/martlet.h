@@ -125,7 +125,7 @@ typedef struct martlet_options {
     // Where clients of this program reach this process, as host:port: what the others tell those who ask for the leader. The program
     // listens there itself. NULL: the address in the cluster's file.
     const char *listen;
-    // How commands are replicated: "primary-backup", "mu", "dare", "apus" or "hsuc", the same for all replicas; NULL: as the cluster's file says.
+    // How commands are replicated: "primary-backup", "mu", "dare", "apus", "hsuc" or "huc", the same for all replicas; NULL: as the cluster's file says.
     const char *engine;
     // What an acknowledged command outlives: "memory", "async" or "sync", the same for all replicas; NULL: as the cluster's file says. Beyond memory the
     // engine has to be mu or apus.

@@ -157,7 +157,9 @@ fn a_start_names_what_is_missing() {
         ("`options->listen` is not UTF-8", (|o, _| o.listen = c"\xff".as_ptr()) as Change),
         ("`options->directory` is not UTF-8", |o, _| o.directory = c"\xff".as_ptr()),
         ("`options->durability`: the durability is \"disk\"; allowed are memory, async, sync", |o, _| o.durability = c"disk".as_ptr()),
-        ("`options->engine`: the engine is \"raft\"; allowed are primary-backup, mu, dare, apus, hsuc", |o, _| o.engine = c"raft".as_ptr()),
+        ("`options->engine`: the engine is \"raft\"; allowed are primary-backup, mu, dare, apus, hsuc, huc", |o, _| {
+            o.engine = c"raft".as_ptr()
+        }),
         ("`options->idle`: what a thread does without work is \"nap\"; allowed are", |o, _| o.idle = c"nap".as_ptr()),
         ("`options->pin`: the cores are \"0;1\"; allowed are", |o, _| o.pin = c"0;1".as_ptr()),
         ("`options->priority`: the priority is \"high\"; allowed are", |o, _| o.priority = c"high".as_ptr()),

@@ -40,7 +40,7 @@ enum What {
         /// How many times a leader is killed during the second half of the load
         #[arg(long, default_value_t = 3)]
         kills: u32,
-        /// How orders are replicated: primary-backup, mu, dare, apus or hsuc
+        /// How orders are replicated: primary-backup, mu, dare, apus, hsuc or huc
         #[arg(long, default_value_t)]
         engine: EngineKind,
         /// Where each node serves its clients

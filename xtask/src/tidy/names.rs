@@ -23,12 +23,13 @@ struct Subject {
 /// In how many files a name may stand outside its own folder.
 const AT_MOST: usize = 6;
 
-const SUBJECTS: [Subject; 8] = [
+const SUBJECTS: [Subject; 9] = [
     Subject { name: "primary-backup", module: "primary_backup", types: "PrimaryBackup", registry: ENGINES, at_most: AT_MOST },
     Subject { name: "mu", module: "mu", types: "Mu", registry: ENGINES, at_most: AT_MOST },
     Subject { name: "dare", module: "dare", types: "Dare", registry: ENGINES, at_most: AT_MOST },
     Subject { name: "apus", module: "apus", types: "Apus", registry: ENGINES, at_most: AT_MOST },
     Subject { name: "hsuc", module: "hsuc", types: "Hsuc", registry: ENGINES, at_most: AT_MOST },
+    Subject { name: "huc", module: "huc", types: "Huc", registry: ENGINES, at_most: AT_MOST },
     Subject { name: "shm", module: "shm", types: "Shm", registry: FABRICS, at_most: AT_MOST },
     Subject { name: "ethernet", module: "ethernet", types: "Ethernet", registry: FABRICS, at_most: AT_MOST },
     Subject { name: "verbs", module: "verbs", types: "Verbs", registry: FABRICS, at_most: AT_MOST },

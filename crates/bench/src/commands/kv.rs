@@ -29,7 +29,7 @@ use crate::trial::testbed::Testbed;
 /// memory that a key takes. What is not installed is said to be skipped.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How requests are replicated: primary-backup, mu, dare, apus or hsuc.
+    /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc.
     #[arg(long, default_value_t)]
     engine: EngineKind,
     /// How many requests of each kind.

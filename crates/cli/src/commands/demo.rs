@@ -27,7 +27,7 @@ pub struct Arguments {
     /// How often to kill the primary.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<u64>(1..=1000))]
     kills: u64,
-    /// How requests are replicated: primary-backup, mu, dare, apus or hsuc.
+    /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc.
     #[arg(long, default_value_t)]
     engine: EngineKind,
     /// Where the load gets its chance from; drawn anew if not given.

@@ -49,7 +49,7 @@ pub struct Arguments {
     /// The first port of the Redis protocol, for such clients.
     #[arg(long, value_name = "PORT", default_value_t = 27711, value_parser = number::<u16>(1..=65000))]
     redis_port: u16,
-    /// How requests are replicated: primary-backup, mu, dare, apus or hsuc.
+    /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc.
     #[arg(long, default_value_t)]
     engine: EngineKind,
     /// What an acknowledged request outlives: memory, async or sync; the last two with --engine mu or apus.

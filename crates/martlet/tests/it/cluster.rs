@@ -39,6 +39,7 @@ macro_rules! in_every_way {
         in_every_way!(@ apus_on_commit, Apus, Committed: $($test),+);
         in_every_way!(@ hsuc, Hsuc, Speculative: $($test),+);
         in_every_way!(@ hsuc_on_commit, Hsuc, Committed: $($test),+);
+        in_every_way!(@ huc, Huc, Committed: $($test),+);
     };
     (@ $name:ident, $engine:ident, $execution:ident: $($test:ident),+) => {
         mod $name {
@@ -50,7 +51,7 @@ macro_rules! in_every_way {
 }
 pub(crate) use in_every_way;
 
-/// Each of these, with every engine, as a test of its own. What `hsuc` reads by quorum it reads as `primary-backup` does; simulated lives have both.
+/// Each of these, with every engine, as a test of its own. What `hsuc` and `huc` read by quorum they read as `primary-backup` does; simulated lives have them all.
 macro_rules! with_every_engine {
     ($($test:ident),+ $(,)?) => {
         mod primary_backup {

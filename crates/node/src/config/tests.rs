@@ -580,5 +580,5 @@ fn the_engine_is_named_in_the_cluster_file_whatever_the_fabric() {
     config.fabric = FabricKind::Verbs;
     assert!(Cluster::new(config).is_ok());
     let unknown = "paxos".parse::<EngineKind>().expect_err("no engine of ours");
-    assert_eq!(unknown, "the engine is \"paxos\"; allowed are primary-backup, mu, dare, apus, hsuc");
+    assert_eq!(unknown, "the engine is \"paxos\"; allowed are primary-backup, mu, dare, apus, hsuc, huc");
 }

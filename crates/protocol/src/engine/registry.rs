@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Apus, Dare, Engine, Hsuc, Mu, PrimaryBackup};
+use super::{Apus, Dare, Engine, Hsuc, Huc, Mu, PrimaryBackup};
 use crate::membership::Authority;
 
 /// What decides which replica leads.
@@ -101,6 +101,8 @@ engines! {
     Apus,
     /// Views and leases say which replica acts, every replica acknowledges what is committed; all but one may fail.
     Hsuc,
+    /// Views and leases say which replica acts, what stands in every replica's memory is committed; all but one may fail.
+    Huc,
 }
 
 /// Runs an expression with `$engine` standing for the type of the engine `$kind`: the one place where a name in a configuration becomes a type.
@@ -126,6 +128,10 @@ macro_rules! with_engine {
             }
             $crate::engine::EngineKind::Hsuc => {
                 type $engine = $crate::engine::Hsuc;
+                $body
+            }
+            $crate::engine::EngineKind::Huc => {
+                type $engine = $crate::engine::Huc;
                 $body
             }
         }
@@ -182,7 +188,7 @@ mod tests {
         }
         assert_eq!(
             "paxos".parse::<EngineKind>(),
-            Err("the engine is \"paxos\"; allowed are primary-backup, mu, dare, apus, hsuc".to_owned())
+            Err("the engine is \"paxos\"; allowed are primary-backup, mu, dare, apus, hsuc, huc".to_owned())
         );
     }
 }

@@ -86,7 +86,12 @@ pub fn bugs() -> Vec<Bug> {
         name if name.starts_with("apus-") => "apus",
         _ => "host",
     };
-    let protocol = Canary::ALL.iter().map(|canary| bug(canary.name(), canary.meaning(), of_engine(canary.name())));
+    // What a broadcast has to promise, where leaders execute what it has brought to all.
+    let of_broadcast = ["fastest-backup", "unread-lanes", "unshared-tail", "hsuc-eager-learner", "hsuc-unheld-start"];
+    let protocol = Canary::ALL.iter().flat_map(|canary| {
+        let also = of_broadcast.contains(&canary.name()).then_some("huc");
+        std::iter::once(of_engine(canary.name())).chain(also).map(|kind| bug(canary.name(), canary.meaning(), kind))
+    });
     // Every engine stands on the fabric.
     let fabric = canary::Canary::ALL.iter();
     let fabric = fabric.flat_map(|canary| ["host", "mu"].map(|kind| bug(canary.name(), canary.meaning(), kind)));

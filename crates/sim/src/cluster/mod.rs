@@ -24,7 +24,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use martlet_fabric::sim::Span;
-use martlet_protocol::engine::{Apus, Dare, Hsuc, Mu, PrimaryBackup};
+use martlet_protocol::engine::{Apus, Dare, Hsuc, Huc, Mu, PrimaryBackup};
 use martlet_protocol::replica::Execution;
 
 pub use faults::{FAULTS, Fault, Mask, Masks};
@@ -175,6 +175,20 @@ pub const SPECIAL: &[Kind] = &[
         ground: Ground::Network,
         disks: false,
         live: |plan, settings| Cluster::<Hsuc, false>::new(plan, Settings { execution: Execution::Committed, ..settings }).live(),
+    },
+    Kind {
+        name: "huc",
+        about: "huc on one host with shared memory, whose leader executes what is committed",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, settings| Cluster::<Huc, true>::new(plan, Settings { execution: Execution::Committed, ..settings }).live(),
+    },
+    Kind {
+        name: "huc-network",
+        about: "the same on hosts with one-sided operations between them",
+        ground: Ground::Network,
+        disks: false,
+        live: |plan, settings| Cluster::<Huc, false>::new(plan, Settings { execution: Execution::Committed, ..settings }).live(),
     },
     Kind {
         name: "dare-contest",

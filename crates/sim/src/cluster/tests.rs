@@ -80,7 +80,7 @@ fn no_life_with_disks_violates_anything() {
 /// Lives whose leaders execute what is committed.
 #[test]
 fn no_life_that_executes_on_commit_violates_anything() {
-    for name in ["mu-on-commit", "mu-on-commit-network", "hsuc-on-commit", "hsuc-on-commit-network"] {
+    for name in ["mu-on-commit", "mu-on-commit-network", "hsuc-on-commit", "hsuc-on-commit-network", "huc", "huc-network"] {
         let kind = Kind::named(name).expect("there is one");
         let mut replies = 0;
         for seed in 0..60 {

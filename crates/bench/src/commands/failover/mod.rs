@@ -43,7 +43,7 @@ use writer::{PATIENCE, Writer};
 /// Example: martlet bench failover --failovers 200 --json
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// How requests are replicated: primary-backup, mu, dare, apus or hsuc.
+    /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc.
     #[arg(long, default_value_t)]
     engine: EngineKind,
     /// What happens to the primary. One that is paused goes on when another has acknowledged a write.

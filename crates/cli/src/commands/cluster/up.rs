@@ -47,7 +47,7 @@ pub struct Arguments {
     /// On a fabric of several hosts: node I meets the others on this port of 127.0.0.1 plus I [default: 7611].
     #[arg(long, value_name = "PORT", value_parser = number::<u16>(1..))]
     fabric_port: Option<u16>,
-    /// How requests are replicated: primary-backup, mu, dare, apus or hsuc [default: primary-backup].
+    /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc [default: primary-backup].
     #[arg(long)]
     engine: Option<EngineKind>,
     /// What an acknowledged request outlives: memory, the failure of all nodes but one, one after the other, or with --engine mu of a minority; async

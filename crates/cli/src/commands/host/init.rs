@@ -29,7 +29,7 @@ pub struct Arguments {
     /// Let Redis clients in without a password: where only those reach the port who may.
     #[arg(long)]
     no_password: bool,
-    /// How requests are replicated: primary-backup, mu, dare, apus or hsuc.
+    /// How requests are replicated: primary-backup, mu, dare, apus, hsuc or huc.
     #[arg(long, default_value = "mu")]
     engine: EngineKind,
     /// What an acknowledged request outlives: memory, the failure of a minority of the hosts; async and sync, with --engine mu or apus, also a loss of power of all

@@ -7,6 +7,7 @@ use martlet_fabric::PeerId;
 
 use super::world::{World, WorldOf, peer, tiny};
 use crate::engine::hsuc::ByAcknowledgement;
+use crate::engine::huc::ByBroadcast;
 use crate::engine::view_log::{Config, Event, Rule};
 use crate::membership::Roles;
 use crate::replica::{Execution, Standing};
@@ -310,6 +311,12 @@ fn nothing_acknowledged_is_lost_where_replicas_acknowledge() {
     let run = |execution| (0..1000).map(move |seed| -> WorldOf<ByAcknowledgement> { run(seed, execution, false) });
     live(run(Execution::Speculative), 1000);
     live(run(Execution::Committed), 1000);
+}
+
+/// FiDe's HUC: what stands in all memories counts, and is executed then.
+#[test]
+fn nothing_acknowledged_is_lost_where_leaders_execute_what_stands_everywhere() {
+    live((0..1000).map(|seed| -> WorldOf<ByBroadcast> { run(seed, Execution::Committed, false) }), 1000);
 }
 
 /// HSUC decides by what replicas have said, and no lease has a part in it. Reads have: nobody asks for any here.

@@ -1,0 +1,34 @@
+//! The `huc` engine: heartbeat uniform consensus (FiDe section 4.1, appendix A.4) as a log behind views.
+//!
+//! A [log behind views](super::view_log) in which a replica holds what stands in its memory: the leader's choice goes to all by fail-consistent broadcast, which over lanes is one write
+//! into every replica's memory, and what has come to all is decided. `docs/huc.md` says why that is the paper's broadcast, and what is different from the neighbouring engines. One
+//! decision by itself is [`agreement::huc`](crate::agreement::huc).
+
+#[cfg(test)]
+mod tests;
+
+use super::view_log::{Holds, Rule, ViewLog};
+use super::{CommitRule, Leadership, Traits};
+
+pub use super::view_log::{Config, Event, LaneFault, MIN_RING_BYTES, layout};
+
+/// The engine.
+pub type Huc = ViewLog<ByBroadcast>;
+
+/// What stands in the memory of every replica is committed. The primary executes ahead, or on commit.
+#[derive(Clone, Copy, Debug)]
+pub enum ByBroadcast {}
+
+impl Rule for ByBroadcast {
+    const TRAITS: Traits = Traits {
+        name: "huc",
+        leadership: Leadership::Views,
+        commit: CommitRule::EveryReplica,
+        has_journal: false,
+        hands_over_by_name: false,
+        has_places: false,
+        executes_on_commit: true,
+        prefers_lowest: false,
+    };
+    const HOLDS: Holds = Holds::Written;
+}
