@@ -86,7 +86,11 @@ impl NodeEngine for Dare {
     fn config(cluster: &Cluster, sizes: Sizes, _: u64) -> dare::Config {
         let (shared, usual) = (shared(cluster, sizes), dare::Config::default());
         let (election_ns, rank_ns) = election(&shared, (usual.election_ns, usual.rank_ns));
-        dare::Config { shared, election_ns, rank_ns, places: 0, zombies_ns: 0 }
+        let group = &cluster.config().group;
+        // No longer than is stated, whatever the leader's clock does within its bounds.
+        let clocks = ClockBounds { drift_ppm: cluster.config().clock_drift_ppm(), ..ClockBounds::default() };
+        let zombies_ns = clocks.shortened(group.zombies_us * 1_000);
+        dare::Config { shared, election_ns, rank_ns, places: group.places.into(), zombies_ns }
     }
 }
 

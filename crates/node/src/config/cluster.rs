@@ -18,6 +18,7 @@ use super::Secret;
 use super::durability::DurabilityConfig;
 use super::error::{Checker, ConfigError};
 use super::fabric::{EthernetConfig, VerbsConfig};
+use super::group::GroupConfig;
 use super::recovery::RecoveryConfig;
 
 /// What all processes of a cluster agree on: the same file, or the same words, for each of them.
@@ -76,6 +77,9 @@ pub struct ClusterConfig {
     /// What outlives a loss of power at all nodes at once.
     #[serde(default, skip_serializing_if = "DurabilityConfig::is_default")]
     pub durability: DurabilityConfig,
+    /// How large the group of replicas is, and who counts in it, with engines that leave that to the cluster.
+    #[serde(default, skip_serializing_if = "GroupConfig::is_default")]
+    pub group: GroupConfig,
     /// How it was last founded again from one node, if it ever was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryConfig>,
@@ -283,6 +287,7 @@ impl ClusterConfig {
             execution: Execution::default(),
             service: None,
             durability: DurabilityConfig::default(),
+            group: GroupConfig::default(),
             recovery: None,
             nodes,
         }
@@ -375,6 +380,7 @@ impl ClusterConfig {
             return Err(check.refuse("execution", format_args!("\"{}\"", self.execution), allowed));
         }
         self.durability.validate(self.engine, &check)?;
+        self.group.validate(self.engine, self.fabric, &check)?;
         self.verbs.validate(&check)?;
         self.ethernet.validate(&check)?;
         self.recovery.iter().try_for_each(|recovery| recovery.validate(&check))?;

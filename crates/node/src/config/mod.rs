@@ -9,6 +9,7 @@ mod cluster;
 mod durability;
 mod error;
 mod fabric;
+mod group;
 mod listing;
 mod node;
 mod recovery;
@@ -23,6 +24,7 @@ pub use cluster::{ClusterConfig, DetectorConfig, ElectionConfig, NodeEntry, Role
 pub use durability::{DurabilityConfig, DurabilityKind};
 pub use error::ConfigError;
 pub use fabric::*;
+pub use group::GroupConfig;
 pub use node::{Bytes, Idle, NodeConfig, Pin, Priority, Reads, RedisConfig, ThreadPlan, ThreadsConfig, UseWarden, WardenConfig};
 pub use recovery::RecoveryConfig;
 pub use secret::Secret;

@@ -111,6 +111,28 @@ fn replies_wait_for_a_majority_where_nodes_can_be_on_several_hosts_and_where_the
     assert_eq!(of(FabricKind::Ethernet), [true, false, true]);
 }
 
+#[test]
+fn the_size_of_a_group_and_who_counts_in_it_are_the_engines_to_use() {
+    let dir = Dir::new("group");
+    let load = |fabric, group: GroupConfig| {
+        let mut config = ClusterConfig { engine: EngineKind::Dare, fabric, group, ..three() };
+        for node in config.nodes.iter_mut().filter(|_| fabric.traits().needs_address) {
+            node.address = format!("10.0.0.{}:7600", node.number + 1);
+        }
+        Cluster::load(&dir.file("cluster.toml", &config.to_toml())).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let group = |places, zombies_us| GroupConfig { places, zombies_us };
+    assert_eq!(load(FabricKind::Shm, group(16, 60_000_000)), Ok(()));
+    assert_eq!(load(FabricKind::Ethernet, group(16, 0)), Ok(()));
+    let refused = |fabric, group, why: &str| {
+        let error = load(fabric, group).expect_err(why);
+        assert!(error.contains(why), "{error}");
+    };
+    refused(FabricKind::Shm, group(17, 0), "group.places is 17; allowed: 0 to 16");
+    refused(FabricKind::Shm, group(0, 60_000_001), "group.zombies_us is 60000001; allowed: 0 to 60000000");
+    refused(FabricKind::Ethernet, group(0, 1), "group.zombies_us is 1; allowed: 0 where fabric is \"ethernet\"");
+}
+
 /// The page with every key says what holds without it.
 #[test]
 fn the_page_of_keys_shows_the_defaults() {
@@ -419,6 +441,16 @@ fn each_wrong_key_of_a_cluster_file_is_named_with_its_value_and_what_is_allowed(
         ("[detector]", &election(100, 1), "election.recovery is 1; allowed: 2 to 6"),
         ("log_ring_bytes = 4194304", "log_ring_bytes = 100000", "sizes.log_ring_bytes is 100000; allowed: a power of two from 65536"),
         ("client_ring_bytes = 262144", "client_ring_bytes = 1024", "sizes.client_ring_bytes is 1024; allowed: a power of two from 4096"),
+        (
+            "[detector]",
+            "[group]\nplaces = 3\n\n[detector]",
+            "group.places is 3; allowed: 0 with the engine \"primary-backup\"; more with dare",
+        ),
+        (
+            "[detector]",
+            "[group]\nzombies_us = 5\n\n[detector]",
+            "group.zombies_us is 5; allowed: 0 with the engine \"primary-backup\"; more",
+        ),
         ("number = 1", "number = 0", "node[1].number is 0; allowed: 0 to 15, each number once"),
         ("number = 1", "number = 16", "node[1].number is 16; allowed: 0 to 15, each number once"),
         ("127.0.0.1:7712", "127.0.0.1", "node[1].redis is \"127.0.0.1\"; allowed: host:port"),

@@ -40,6 +40,8 @@ pub struct Traits {
     pub hands_over_by_name: bool,
     /// Whether an operator can say how many places its group has, filled or not.
     pub has_places: bool,
+    /// Whether a leader can count what it writes into the memory of the dead.
+    pub counts_zombies: bool,
     /// Whether a leader can execute on commit: [`Execution::Committed`](crate::replica::Execution::Committed).
     pub executes_on_commit: bool,
     /// Whether the replica with the lowest id leads whenever it can, so that a leader that comes back takes the lead again.

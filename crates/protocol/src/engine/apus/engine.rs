@@ -26,6 +26,7 @@ impl Engine for Apus {
         has_journal: true,
         hands_over_by_name: true,
         has_places: false,
+        counts_zombies: false,
         executes_on_commit: true,
         prefers_lowest: false,
     };

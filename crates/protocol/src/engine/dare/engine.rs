@@ -23,6 +23,7 @@ impl Engine for Dare {
         has_journal: false,
         hands_over_by_name: true,
         has_places: true,
+        counts_zombies: true,
         executes_on_commit: true,
         prefers_lowest: false,
     };

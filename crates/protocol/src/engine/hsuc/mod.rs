@@ -27,6 +27,7 @@ impl Rule for ByAcknowledgement {
         has_journal: false,
         hands_over_by_name: false,
         has_places: false,
+        counts_zombies: false,
         executes_on_commit: true,
         prefers_lowest: false,
     };

@@ -21,6 +21,7 @@ impl Engine for Mu {
         has_journal: true,
         hands_over_by_name: true,
         has_places: false,
+        counts_zombies: false,
         executes_on_commit: true,
         prefers_lowest: true,
     };

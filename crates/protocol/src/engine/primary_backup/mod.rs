@@ -23,6 +23,7 @@ impl Rule for ByMemory {
         has_journal: false,
         hands_over_by_name: false,
         has_places: false,
+        counts_zombies: false,
         executes_on_commit: false,
         prefers_lowest: false,
     };

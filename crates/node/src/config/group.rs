@@ -1,0 +1,47 @@
+//! How large the group of an engine's replicas is, and who counts in it (`docs/dare.md`).
+
+use martlet_fabric::FabricKind;
+use martlet_protocol::basics::layout::MAX_MEMBERS;
+use martlet_protocol::engine::EngineKind;
+use serde::{Deserialize, Serialize};
+
+use super::error::{Checker, ConfigError};
+
+/// What makes a majority, with engines that leave that to the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GroupConfig {
+    /// How many places the group has when the cluster is founded, filled or not: a majority is one of places. Later `martlet cluster resize` says so. 0: as many as members.
+    pub places: u16,
+    /// For how long, in microseconds, a leader counts what it writes into the memory of a replica whose process is dead, where those that live are no majority. 0: not at all.
+    pub zombies_us: u64,
+}
+
+impl GroupConfig {
+    /// A minute: in that time an operator, or whoever starts nodes again, has brought up others.
+    pub const MAX_ZOMBIES_US: u64 = 60_000_000;
+
+    /// Whether it says nothing beyond what holds anyway.
+    pub(super) fn is_default(&self) -> bool {
+        *self == GroupConfig::default()
+    }
+
+    pub(super) fn validate(&self, engine: EngineKind, fabric: FabricKind, check: &Checker<'_>) -> Result<(), ConfigError> {
+        if self.places > 0 && !engine.traits().has_places {
+            let allowed =
+                format_args!("0 with the engine {:?}; more with {}", engine.name(), EngineKind::names_with(|traits| traits.has_places));
+            return Err(check.refuse("group.places", self.places, allowed));
+        }
+        check.range("group.places", self.places.into(), 0..=MAX_MEMBERS as u64)?;
+        if self.zombies_us > 0 && !engine.traits().counts_zombies {
+            let allowed =
+                format_args!("0 with the engine {:?}; more with {}", engine.name(), EngineKind::names_with(|traits| traits.counts_zombies));
+            return Err(check.refuse("group.zombies_us", self.zombies_us, allowed));
+        }
+        if self.zombies_us > 0 && !fabric.traits().certain_deaths {
+            let allowed = format_args!("0 where fabric is \"{fabric}\", over which nobody reaches the memory of the dead");
+            return Err(check.refuse("group.zombies_us", self.zombies_us, allowed));
+        }
+        check.range("group.zombies_us", self.zombies_us, 0..=Self::MAX_ZOMBIES_US)
+    }
+}
