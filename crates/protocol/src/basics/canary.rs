@@ -140,6 +140,10 @@ probes! {
         DareNoFlush = "dare-no-flush",
         /// A process that is to come, and recovers, counts for a leader of `dare` like any other (DARE section 3.4).
         DareExtendedVotes = "dare-extended-votes",
+        /// A candidate of `dare` takes the dead for those that hear no leader and vote for it (DARE section 5).
+        DareZombieVotes = "dare-zombie-votes",
+        /// A leader of `dare` counts the memory of the dead for ever (20).
+        DareForeverZombie = "dare-forever-zombie",
         /// A replica of `apus` acknowledges with durability `sync` what it has not kept (APUS section 4.1, B1 and B2).
         ApusEarlyAck = "apus-early-ack",
         /// A backup of `apus` acknowledges to a new leader only what it has not acknowledged to an earlier one (21).

@@ -39,6 +39,11 @@ pub(super) struct Election {
 }
 
 impl Election {
+    /// Whether a leader is heard, and nothing is under way.
+    pub fn is_at_rest(&self) -> bool {
+        self.leader.is_some() && self.look.is_none() && self.deciding.is_none()
+    }
+
     /// When there is something to do by itself.
     /// `deference`: until when it holds back for another one.
     pub fn deadline(&self, deference: Option<Time>) -> Time {
@@ -263,8 +268,9 @@ impl Dare {
         let Some(decision) = &self.election.deciding else { return false };
         let (term, choice, late) = (decision.term, decision.choice, now.since(decision.since) > self.config.silence_ns);
         // A candidate knows whose majorities it takes, and a voter how many at least.
-        let stands = |id: ProcessId| decision.at.contains(&id);
-        let is_durable = decision.at.len() + 1 >= decision.quorum && (choice != PeerId::SELF || self.is_majority(true, stands));
+        let stands = |id: ProcessId| decision.at.contains(&id) || self.votes_as_zombie(id);
+        let zombies = self.peers.iter().filter(|p| self.votes_as_zombie(p.process)).count();
+        let is_durable = decision.at.len() + zombies + 1 >= decision.quorum && (choice != PeerId::SELF || self.is_majority(true, stands));
         if self.access.purpose.is_some() || term != self.term || late {
             self.election.deciding = None;
             return true;
@@ -385,7 +391,7 @@ impl Dare {
         }
         self.election.seen_term = seen;
         Mark::DareLooks.reach();
-        if !self.is_majority(true, |id| hear_none.contains(&id)) {
+        if !self.is_majority(true, |id| hear_none.contains(&id) || self.votes_as_zombie(id)) {
             // Those that sleep have not looked themselves.
             hear_some.into_iter().for_each(|peer| self.nudges.at_once(peer));
             self.election.retry = now.after(self.config.rank_ns);

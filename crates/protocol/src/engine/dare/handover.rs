@@ -16,7 +16,8 @@ impl Dare {
     /// When this process does not lead, nobody can succeed it who is asked for, or it is handing over to another one.
     pub(super) fn begin_hand_over(&mut self, to: Option<NodeId>) -> Result<(), HandOverError> {
         let Some(reign) = self.reign.as_ref().filter(|reign| reign.is_leading()) else { return Err(HandOverError::NotLeading) };
-        let able = reign.followers.iter().filter(|f| f.votes() && f.holds && f.is_following());
+        // Those that live would not suffice to elect anybody: the leader that counts zombies is the last one that can lead.
+        let able = reign.followers.iter().filter(|f| !reign.counts_zombies() && f.votes() && f.holds && f.is_following());
         let able = able.filter(|f| self.peers.iter().any(|p| p.id == f.peer && p.watch.is_alive()));
         self.hand_over.begin(to, able.map(|f| (f.process, f.acked)))
     }
@@ -28,7 +29,7 @@ impl Dare {
         let Some(to) = self.hand_over.wish() else { return };
         let Some(reign) = self.reign.as_ref().filter(|reign| reign.is_leading()) else { return };
         let alive = self.peer_of(to).filter(|peer| peer.watch.is_alive()).map(|peer| peer.id);
-        let follower = reign.followers.iter().find(|f| Some(f.peer) == alive && f.votes());
+        let follower = reign.followers.iter().find(|f| Some(f.peer) == alive && f.votes() && !reign.counts_zombies());
         let (Some(successor), Some(follower)) = (alive, follower) else {
             Mark::DareSuccessorLost.reach();
             self.hand_over.end();

@@ -283,7 +283,8 @@ impl Reign {
         let Some(group) = cx.log.group() else { return false };
         let votes: Vec<ProcessId> =
             self.followers.iter().filter(|f| Dare::has_granted(cx.fabric, f.peer, f.grant)).map(|f| f.process).collect();
-        if !group.is_majority(|id| id == self.me || votes.contains(&id)) {
+        let bought = |id: ProcessId| Canary::DareZombieVotes.is_planted() && cx.peers.iter().any(|p| p.process == id && p.watch.certain);
+        if !group.is_majority(|id| id == self.me || votes.contains(&id) || bought(id)) {
             return false;
         }
         cx.events.push_back(Event::Permitted);

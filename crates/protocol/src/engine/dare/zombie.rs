@@ -11,9 +11,10 @@
 use martlet_fabric::PeerId;
 
 use super::follower::{Follower, Phase};
+use super::Dare;
 use super::leading::Reign;
 use super::log::Log;
-use crate::basics::{LogIndex, Mark, ProcessId, Time};
+use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time};
 use crate::replica::group::Group;
 
 /// What a leader knows of its zombies.
@@ -25,6 +26,24 @@ pub(super) struct Zombies {
     count: bool,
 }
 
+impl Dare {
+    /// The processes that are dead, and whose memory counts for a majority of this leader's log writes at present.
+    pub fn counted_zombies(&self) -> impl Iterator<Item = ProcessId> + '_ {
+        let followers = self.reign.iter().flat_map(|reign| &reign.followers);
+        followers.filter(|f| f.is_zombie() && f.counts && f.is_following()).map(|f| f.process)
+    }
+
+    /// Whether this server hears a leader, and has nothing to do with an election, be it as voter or for itself.
+    pub fn is_at_rest(&self) -> bool {
+        self.election.is_at_rest() && self.access.purpose.is_none() && self.reign.is_none()
+    }
+
+    /// Whether a server is known to be dead, and a planted bug has it vote all the same.
+    pub(super) fn votes_as_zombie(&self, process: ProcessId) -> bool {
+        Canary::DareZombieVotes.is_planted() && self.peers.iter().any(|p| p.process == process && p.watch.certain)
+    }
+}
+
 impl Reign {
     /// The process of this peer is dead for certain. Where its log was being written its memory may count for as long as `zombies_ns` from now on; otherwise it counts for nothing.
     pub(super) fn note_death(&mut self, peer: PeerId, now: Time, zombies_ns: u64) {
@@ -34,6 +53,11 @@ impl Reign {
         (follower.zombie_until, follower.counts) = (Some(now.after(zombies_ns)), self.zombies.count);
         self.zombies.any = true;
         self.quorums.forget();
+    }
+
+    /// Whether it counts zombies: those that live do not suffice.
+    pub(super) fn counts_zombies(&self) -> bool {
+        self.zombies.count
     }
 
     /// Lets go of the zombies whose time is over, that have left the group, or whose memory answers no more, and sees whether the others count.
@@ -50,7 +74,7 @@ impl Reign {
         for at in 0..self.followers.len() {
             let follower = &self.followers[at];
             let Some(until) = follower.zombie_until else { continue };
-            let is_over = now >= until;
+            let is_over = now >= until && !Canary::DareForeverZombie.is_planted();
             if is_over || !follower.is_following() || !group.is_some_and(|group| group.contains(follower.process)) {
                 if is_over {
                     Mark::DareZombieEnds.reach();

@@ -107,6 +107,7 @@ fn dare_5_a_zombie_is_kept_as_long_as_the_others_do_not_suffice_and_then_replace
     cluster.run(ZOMBIES_NS);
     let has = |c: &Cluster, n: usize| c.nodes[leader].engine.group().is_some_and(|group| group.contains(id(n)));
     assert!(has(&cluster, zombie), "a removal counts at once, and could not be committed");
+    assert_eq!(cluster.nodes[leader].engine.hand_over(None), Err(HandOverError::NoSuccessor), "nobody else could be elected");
     cluster.spawn(None);
     cluster.write(leader);
     cluster.world.resume(slow);
