@@ -74,6 +74,8 @@ pub fn bugs() -> Vec<Bug> {
         "dare-counts-refused" | "dare-naive-adjust" | "dare-double-vote" => "dare-contest",
         // Elsewhere a group only ever follows its members, one at a time.
         "dare-extended-votes" => "dare-resize",
+        // Nobody counts the dead elsewhere.
+        "dare-zombie-votes" | "dare-forever-zombie" => "dare-zombies",
         name if name.starts_with("dare-") => "dare",
         // The lease hides elsewhere that a primary which others have left commits.
         "hsuc-written-is-held" => "hsuc-stopped-writer",

@@ -18,6 +18,14 @@ pub trait Engine: engine::Durable {
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool;
     /// Whether these can go on by themselves, also when any of the newcomers is taken in; `all` are all who run.
     fn suffice(these: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)], newcomers: &[ProcessId]) -> bool;
+    /// The dead whose memory counts for what it replicates as leader.
+    fn counted_zombies(&self) -> Vec<ProcessId> {
+        Vec::new()
+    }
+    /// Whether it hears a leader, and has nothing to do with an election.
+    fn is_at_rest(&self) -> bool {
+        false
+    }
     /// How it stands, in a line, for somebody who looks for a mistake.
     fn describe(&self) -> String;
 }
@@ -216,7 +224,17 @@ impl Engine for Mu {
 impl Engine for Dare {
     fn config(settings: &Settings, _: bool, _: u64) -> dare::Config {
         let beat = settings.heartbeat_interval_ns;
-        dare::Config { shared: shared(settings), election_ns: beat, rank_ns: beat / 2, places: 0, zombies_ns: 0 }
+        // What is stated is true time, whatever the leader's clock does.
+        let zombies_ns = settings.clocks.shortened(settings.zombies_ns);
+        dare::Config { shared: shared(settings), election_ns: beat, rank_ns: beat / 2, places: 0, zombies_ns }
+    }
+
+    fn counted_zombies(&self) -> Vec<ProcessId> {
+        Dare::counted_zombies(self).collect()
+    }
+
+    fn is_at_rest(&self) -> bool {
+        Dare::is_at_rest(self)
     }
 
     fn can_lose(victim: ProcessId, able: &[(ProcessId, &Self)], all: &[(ProcessId, &Self)]) -> bool {

@@ -132,6 +132,9 @@ const WARDENS: &str = "wardens";
 /// The kinds in which an operator resizes the group.
 const RESIZING: [&str; 2] = ["dare-resize", "dare-resize-network"];
 
+/// The kind in which zombies count.
+const ZOMBIES: &str = "dare-zombies";
+
 /// Lives in which something happens that default lives hardly ever come to, or never: for those who ask for them by name, and for canaries.
 pub const SPECIAL: &[Kind] = &[
     Kind {
@@ -210,6 +213,13 @@ pub const SPECIAL: &[Kind] = &[
         ground: Ground::Network,
         disks: false,
         live: |plan, settings| Cluster::<Dare, false>::new(plan, settings).live(),
+    },
+    Kind {
+        name: ZOMBIES,
+        about: "dare on one host, where the memory of those that were killed counts for a while",
+        ground: Ground::Host,
+        disks: false,
+        live: |plan, settings| Cluster::<Dare, true>::new(plan, settings).live(),
     },
     Kind {
         name: "apus-disks",
@@ -321,6 +331,9 @@ impl Kind {
         }
         if RESIZING.contains(&self.name) {
             settings.add_resizes(&mut stream(plan.seed, "resizes", 0));
+        }
+        if self.name == ZOMBIES {
+            settings.add_zombies(&mut stream(plan.seed, "zombies", 0));
         }
         if let Some(canary) = plan.canary {
             settings.canary = Some(canary);

@@ -29,6 +29,8 @@ pub enum Property {
     Acknowledged,
     /// What the clients saw has an order.
     Linearizable,
+    /// The memory of the dead counts for no longer than is stated.
+    ZombiesEnd,
     /// When nothing moves any more, all replicas are equal.
     ReplicasEqual,
     /// What a node holds does not grow with what it has lived through.
@@ -57,6 +59,7 @@ impl Property {
             Property::FencingTokens => "fencing-tokens-grow",
             Property::Acknowledged => "acknowledged-writes-stay",
             Property::Linearizable => "linearizable",
+            Property::ZombiesEnd => "zombies-end",
             Property::ReplicasEqual => "replicas-equal",
             Property::BoundedMemory => "bounded-memory",
             Property::Recovery => "recovery",

@@ -101,6 +101,8 @@ pub struct Settings {
     pub wardens: Option<Wardens>,
     /// What the nodes' disks are like, where they have any.
     pub disks: Option<Disks>,
+    /// For how long the memory of the dead counts, in nanoseconds; 0: not at all.
+    pub zombies_ns: u64,
     /// A mistake made on purpose.
     pub canary: Option<Canary>,
 }
@@ -162,7 +164,7 @@ impl Settings {
         }
         let lease_ns = chance.u64(20_000..150_000);
         let mut every_ns = [None; FAULTS];
-        let drawn_later = [Fault::HandOver, Fault::PowerLoss, Fault::Shutdown, Fault::Forgery, Fault::Resize];
+        let drawn_later = [Fault::HandOver, Fault::PowerLoss, Fault::Shutdown, Fault::Forgery, Fault::Resize, Fault::Zombies];
         for fault in Fault::ALL.into_iter().filter(|fault| fault.is_event() && !drawn_later.contains(fault)) {
             every_ns[fault as usize] = mean_ns(chance, temper, ground, fault);
         }
@@ -224,6 +226,7 @@ impl Settings {
             upgrades: 0,
             wardens: None,
             disks: None,
+            zombies_ns: 0,
             canary: None,
             faults,
         };
@@ -300,6 +303,23 @@ impl Settings {
         let both = Roles::COORDINATOR.with(Roles::REPLICA);
         self.roles.resize(self.roles.len().max(chance.usize(4..=6)), both);
         self.nodes = self.roles.len() as u16;
+    }
+
+    /// The memory of the dead counts. In half of the lives so briefly that it may not be enough, and in the others so many die at one time that it has to. With chance of its own.
+    pub fn add_zombies(&mut self, chance: &mut Rng) {
+        let both = Roles::COORDINATOR.with(Roles::REPLICA);
+        self.nodes = chance.u16(3..=5);
+        self.roles = vec![both; usize::from(self.nodes)];
+        // Those that live decide views by themselves.
+        self.worn = false;
+        if chance.bool() {
+            self.zombies_ns = chance.u64(20_000..200_000);
+            self.set_every_ns(Fault::Kill, chance.u64(150_000..400_000));
+            self.set_every_ns(Fault::Pause, chance.u64(50_000..150_000));
+        } else {
+            self.zombies_ns = 50_000_000;
+            self.set_every_ns(Fault::Zombies, chance.u64(150_000..600_000));
+        }
     }
 
     /// Brings the easy faults closer together, where too few would happen.
@@ -393,6 +413,7 @@ impl Settings {
             upgrades: 0,
             wardens: None,
             disks: None,
+            zombies_ns: 0,
             canary: None,
             faults: Faults { turn: Span(400, 600), ..Faults::calm() },
         }

@@ -10,8 +10,8 @@
 
 use martlet_fabric::PeerId;
 
-use super::follower::{Follower, Phase};
 use super::Dare;
+use super::follower::{Follower, Phase};
 use super::leading::Reign;
 use super::log::Log;
 use crate::basics::{Canary, LogIndex, Mark, ProcessId, Time};

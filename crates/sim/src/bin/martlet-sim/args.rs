@@ -30,7 +30,7 @@ pub struct Args {
 
     /// The kinds of cluster, each of which lives every seed [default: the one of the first ten that the seed says, in turn]: host (shared memory) and
     /// network (one-sided operations between hosts), with primary-backup; mu and mu-network, with mu; dare and dare-network, with dare; apus and apus-network, with apus; hsuc and hsuc-network, with hsuc; huc and huc-network, with huc, and hsuc-on-commit, hsuc-on-commit-network, mu-on-commit and
-    /// mu-on-commit-network, whose leaders execute what is committed; mu-disks, mu-disks-network, apus-disks and apus-disks-network, whose nodes lose their power, and are asked to end all at once, and have disks; two-end, where two of three of them are asked to end; dare-contest, where processes of dare are stopped at any single step, again and again; wardens, where each host has one, and certificates of deaths are forged; clocks, where a primary is stopped just after it has renewed its lease; stopped-clock, where its clock stops with it, and it
+    /// mu-on-commit-network, whose leaders execute what is committed; mu-disks, mu-disks-network, apus-disks and apus-disks-network, whose nodes lose their power, and are asked to end all at once, and have disks; two-end, where two of three of them are asked to end; dare-contest, where processes of dare are stopped at any single step, again and again; dare-zombies, where the memory of the dead counts for a while; wardens, where each host has one, and certificates of deaths are forged; clocks, where a primary is stopped just after it has renewed its lease; stopped-clock, where its clock stops with it, and it
     /// is then asked for a read by quorum.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     cluster: Vec<&'static Kind>,

@@ -39,6 +39,8 @@ pub enum Fault {
     Forgery,
     /// An operator wants the group to have another number of places (kinds that resize).
     Resize,
+    /// The processors of so many replicas die at one time that those that live are no majority; the memories answer (kinds that count zombies).
+    Zombies,
     /// Lost datagrams.
     Drop,
     /// Datagrams that come twice.
@@ -90,6 +92,7 @@ impl Fault {
         Fault::Shutdown,
         Fault::Forgery,
         Fault::Resize,
+        Fault::Zombies,
         Fault::Drop,
         Fault::Repeat,
         Fault::Delay,
@@ -108,7 +111,7 @@ impl Fault {
 
     /// Whether it happens at moments of its own, so that one of them can be left out.
     pub const fn is_event(self) -> bool {
-        (self as usize) <= Fault::Resize as usize
+        (self as usize) <= Fault::Zombies as usize
     }
 
     /// Whether it takes a network.
@@ -137,6 +140,7 @@ impl Fault {
             Fault::Shutdown => "shutdown",
             Fault::Forgery => "forgery",
             Fault::Resize => "resize",
+            Fault::Zombies => "zombies",
             Fault::Drop => "drop",
             Fault::Repeat => "repeat",
             Fault::Delay => "delay",

@@ -7,7 +7,7 @@ use martlet_fabric::NodeId;
 use martlet_fabric::sim::Faults;
 use martlet_protocol::basics::layout::life::OWNER_DIED;
 use martlet_protocol::membership::Roles;
-use martlet_protocol::replica::{HandOverError, Standing};
+use martlet_protocol::replica::{HandOverError, HandOverState, Standing};
 
 use super::Fault;
 use crate::cluster::engine::Engine;
@@ -181,6 +181,10 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
             Fault::HandOver => {
                 let Some(leader) = self.leader().filter(|p| !self.world.is_paused(*p)) else { return false };
                 let to = chance.bool().then(|| NodeId(chance.u16(..self.settings.nodes)));
+                // Where a majority has died, and the leader has yet to see that, nobody could succeed it.
+                if self.settings.zombies_ns > 0 && !self.all_members_live(leader) {
+                    return false;
+                }
                 let engine = &mut self.nodes[leader].as_mut().expect("it lives").host.engine;
                 match engine.hand_over(to) {
                     Ok(()) => {
@@ -203,16 +207,50 @@ impl<E: Engine, const HOST: bool> Cluster<E, HOST> {
                 let Some(leader) = self.leader().filter(|p| !self.world.is_paused(*p)) else { return false };
                 let wanted = chance.usize(0..=usize::from(self.settings.nodes));
                 // Nobody makes a group smaller while some of it are dead, known to be or not.
-                let engine = &self.nodes[leader].as_ref().expect("it lives").host.engine;
-                let all_live = engine.committed_group().iter().all(|id| self.nodes.iter().flatten().any(|n| n.me() == *id));
-                if !all_live && wanted < engine.committed_group().len() {
+                let members = self.nodes[leader].as_ref().expect("it lives").engine().committed_group().len();
+                if !self.all_members_live(leader) && wanted < members {
                     return false;
                 }
                 self.tell(|c| format!("{fault}/{nth}: {} is to have {wanted} places", c.name(leader)));
                 self.resize(leader, wanted)
             }
+            Fault::Zombies => self.zombify(nth, chance),
             _ => unreachable!("{fault} is no single event"),
         }
+    }
+
+    /// Whether all members of the group that this process knows to be committed live.
+    fn all_members_live(&self, process: usize) -> bool {
+        let engine = self.nodes[process].as_ref().expect("it lives").engine();
+        engine.committed_group().iter().all(|id| self.nodes.iter().flatten().any(|n| n.me() == *id))
+    }
+
+    /// Kills so many members at one time that the others are no majority, the leader among those. Only where nothing is under way that takes a majority which lives.
+    fn zombify(&mut self, nth: u32, chance: &mut Rng) -> bool {
+        let Some(leader) = self.leader() else { return false };
+        let engine = self.nodes[leader].as_ref().expect("it lives").engine();
+        let (me, last, group) = (self.name(leader), engine.last(), engine.committed_group().to_vec());
+        let rests = |p: usize| {
+            let engine = self.nodes[p].as_ref().expect("it lives").engine();
+            engine.is_at_rest() && engine.standing() == Standing::Backup { primary: Some(me) } && engine.committed_group() == group
+        };
+        let well = |p: usize| self.nodes[p].as_ref().is_some_and(|n| !n.is_leaving() && !n.dying && !n.over && n.core().is_member());
+        let calm = engine.committed() == last && engine.hand_over_state().is_none_or(|state| state != HandOverState::UnderWay);
+        let mut victims: Vec<usize> = self.alive().filter(|p| *p != leader && group.contains(&self.name(*p))).collect();
+        let others_rest = self.alive().all(|p| well(p) && (p == leader || rests(p)));
+        if group.len() < 2 || victims.len() + 1 != group.len() || !calm || !others_rest || !group.contains(&me) {
+            return false;
+        }
+        chance.shuffle(&mut victims);
+        victims.truncate(chance.usize(group.len() / 2 + group.len() % 2..group.len()));
+        for victim in victims {
+            let node = self.name(victim).node.0;
+            self.tell(|c| format!("{}/{nth}: the processor of {} dies", Fault::Zombies, c.name(victim)));
+            self.kills += 1;
+            self.end(victim, false);
+            self.restart_later(node, chance);
+        }
+        true
     }
 
     /// The leader is asked for another size of the group. Returns whether it has taken that.

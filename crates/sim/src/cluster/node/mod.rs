@@ -89,6 +89,10 @@ pub struct Node<E, const HOST: bool> {
     pub comes_back_as: Option<u64>,
     /// While it knows no view, in lives with disks: who founds the cluster.
     founding: Option<Founding<Claim>>,
+    /// When its turn began, in true time.
+    turn_begun: u64,
+    /// Since when it has counted the memory of the dead, in true time.
+    zombies: Vec<(ProcessId, u64)>,
 }
 
 /// What stands around a simulated process: a clock that is wrong within bounds, and somebody who looks on.
@@ -182,6 +186,8 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
             returns: false,
             comes_back_as: None,
             founding: None,
+            turn_begun: 0,
+            zombies: Vec::new(),
         };
         (0..at_once).for_each(|_| node.begin_thread());
         node
@@ -404,6 +410,9 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
 
     /// One turn of the duty cycle or, if it is broken off between two steps, a part of it. `place`: in lives with disks.
     pub fn turn(&mut self, true_now: u64, settings: &Settings, chance: &mut Rng, mut place: Option<&mut Place<'_, HOST>>) -> Turn {
+        if !self.is_mid_turn() {
+            self.turn_begun = true_now;
+        }
         if !self.is_mid_turn()
             && let Some(place) = &mut place
         {
@@ -440,6 +449,7 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         }
         self.over |= (self.host.unfit || self.host.member.excluded) && !self.is_leaving();
         self.get_on_with_leaving(true_now, chance);
+        self.note_zombies(true_now, settings.zombies_ns);
         self.note_entries();
         self.note_contradictions();
         self.host.invariants();
@@ -458,6 +468,25 @@ impl<E: Engine, const HOST: bool> Node<E, HOST> {
         // What woke it may not have been looked at.
         let due = if turn.short { due.min(true_now + settings.pace.short_turns_ns) } else { due };
         Turn { due: due.max(true_now + LEAST_GAP_NS), active }
+    }
+
+    /// Whether the memory of the dead counts for longer than is stated: at the end of a turn, all of which has happened since it began.
+    fn note_zombies(&mut self, true_now: u64, zombies_ns: u64) {
+        let counted = self.engine().counted_zombies();
+        for id in counted {
+            let since = match self.zombies.iter().find(|(known, _)| *known == id) {
+                Some((_, since)) => *since,
+                None => {
+                    self.zombies.push((id, true_now));
+                    true_now
+                }
+            };
+            let counts_ns = self.turn_begun.saturating_sub(since);
+            if counts_ns > zombies_ns {
+                let what = format!("{} counts the memory of {id}, which is dead, for {counts_ns} ns; allowed is {zombies_ns}", self.me());
+                self.notable.push(Notable::Wrong(Property::ZombiesEnd, what));
+            }
+        }
     }
 
     /// Nobody here lies: who hears of two views of one number, or of a value that is no view, has come upon a mistake of ours.
