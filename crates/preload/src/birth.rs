@@ -4,7 +4,7 @@
 //! are written.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -30,10 +30,12 @@ pub struct Run {
     pub name: String,
     /// The cluster that its replicas are.
     cluster: Option<Cluster>,
-    /// The server's epoll instance, once a captured descriptor is there.
-    pub epoll: Option<RawFd>,
-    /// What else it waits for there.
-    pub internal: BTreeMap<RawFd, libc::epoll_event>,
+    /// The server's epoll instances with captured descriptors: one, unless its threads take turns.
+    pub epolls: BTreeSet<RawFd>,
+    /// What else it waits for, by instance and descriptor.
+    pub internal: BTreeMap<(RawFd, RawFd), libc::epoll_event>,
+    /// The counters by which its threads wake each other, and their flags.
+    pub counters: BTreeMap<RawFd, i32>,
     /// The captured descriptors before the birth.
     pub early: Table,
     /// Where the server's output goes, and its errors.
@@ -225,20 +227,27 @@ pub fn show_output(shown: bool) {
 
 /// Closes what was the parent's own: its connections, which this process only knows, and the descriptors of its node. Of its memory the node's fabric has seen to.
 fn close_parents_own(table: &Table) -> io::Result<()> {
-    let epoll = with_run(|run| run.epoll).flatten();
-    let is_own = |fd: RawFd| fd > 2 && !table.listeners.contains_key(&fd) && Some(fd) != epoll;
+    let (epolls, counters) = with_run(|run| {
+        let waits = run.internal.keys().map(|(epoll, _)| *epoll);
+        (waits.chain(run.epolls.iter().copied()).collect::<BTreeSet<_>>(), run.counters.clone())
+    })
+    .unwrap_or_default();
+    let is_own = |fd: RawFd| fd > 2 && !table.listeners.contains_key(&fd) && !epolls.contains(&fd) && !counters.contains_key(&fd);
     process::close_what_links_to(&["socket:", "anon_inode:", "/memfd:martlet"], is_own)?;
-    // The parent's instance would be shared.
-    if let Some(epoll) = epoll {
+    // The parent's would be shared. All threads wait, so no counter counts anything.
+    for (fd, flags) in counters {
+        sys::move_to(sys::counter(flags)?, fd)?;
+    }
+    for epoll in epolls {
         let Poller(fresh) = Poller::new()?;
         sys::move_to(fresh, epoll)?;
-        with_run(|run| {
-            for (fd, event) in &run.internal {
-                let mut event = *event;
-                // SAFETY: the pointer is to an event.
-                unsafe { libc::syscall(libc::SYS_epoll_ctl, epoll, libc::EPOLL_CTL_ADD, *fd, &mut event) };
-            }
-        });
     }
+    with_run(|run| {
+        for ((epoll, fd), event) in &run.internal {
+            let mut event = *event;
+            // SAFETY: the pointer is to an event.
+            unsafe { libc::syscall(libc::SYS_epoll_ctl, *epoll, libc::EPOLL_CTL_ADD, *fd, &mut event) };
+        }
+    });
     Ok(())
 }

@@ -28,7 +28,8 @@ static CONTEXTS: Confined<Contexts> = Confined::new(Contexts {
     stack: Cell::new(std::ptr::null_mut()),
 });
 
-fn blank() -> Box<libc::ucontext_t> {
+/// A context that a switch fills.
+pub fn blank() -> Box<libc::ucontext_t> {
     // SAFETY: all zeros are a valid value, which getcontext or swapcontext fills before it is used.
     Box::new(unsafe { std::mem::zeroed() })
 }
@@ -39,6 +40,26 @@ fn blank() -> Box<libc::ucontext_t> {
 /// When there is no memory.
 pub fn prepare(body: fn()) -> io::Result<()> {
     let contexts = CONTEXTS.get();
+    let (context, base) = context(enter)?;
+    let old = contexts.stack.replace(base);
+    if !old.is_null() {
+        // SAFETY: it was mapped here, before a fork; this thread runs on the server's stack, and nothing will go back to that one.
+        unsafe { libc::munmap(old, STACK_BYTES + GUARD_BYTES) };
+    }
+    contexts.body.set(Some(body));
+    // SAFETY: this thread alone reaches the contexts, and nothing will go back to those that are replaced.
+    unsafe {
+        *contexts.library.get() = Some(context);
+        *contexts.server.get() = Some(blank());
+    }
+    Ok(())
+}
+
+/// A context that runs `entry`, which must not return, on a stack of its own; and where that stack begins, with what nothing may touch below it.
+///
+/// # Errors
+/// When there is no memory.
+pub fn context(entry: extern "C" fn()) -> io::Result<(Box<libc::ucontext_t>, *mut libc::c_void)> {
     let len = STACK_BYTES + GUARD_BYTES;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
     // SAFETY: the kernel chooses a free range.
@@ -46,26 +67,18 @@ pub fn prepare(body: fn()) -> io::Result<()> {
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the lowest part of the range just mapped.
-    unsafe { libc::mprotect(base, GUARD_BYTES, libc::PROT_NONE) };
-    let old = contexts.stack.replace(base);
-    if !old.is_null() {
-        // SAFETY: it was mapped here, before a fork; this thread runs on the server's stack, and nothing will go back to that one.
-        unsafe { libc::munmap(old, len) };
-    }
-    contexts.body.set(Some(body));
     let mut context = blank();
-    // SAFETY: getcontext fills the context, whose stack is the range above the guard; makecontext has it call `enter` there. The context stays in its box.
+    // SAFETY: the guard is the lowest part of the range just mapped. getcontext fills the context, whose stack is the range above; makecontext has it call `entry` there. The context
+    // stays in its box.
     unsafe {
+        libc::mprotect(base, GUARD_BYTES, libc::PROT_NONE);
         libc::getcontext(&mut *context);
         context.uc_stack.ss_sp = base.byte_add(GUARD_BYTES);
         context.uc_stack.ss_size = STACK_BYTES;
         context.uc_link = std::ptr::null_mut();
-        libc::makecontext(&mut *context, enter, 0);
-        *contexts.library.get() = Some(context);
-        *contexts.server.get() = Some(blank());
+        libc::makecontext(&mut *context, entry, 0);
     }
-    Ok(())
+    Ok((context, base))
 }
 
 extern "C" fn enter() {

@@ -62,7 +62,8 @@ impl Replica {
         // SAFETY: this process is that replica and leads; the one other reference is taken when this one is gone.
         let stage = unsafe { self.board.own_stage(self.node) };
         self.board.collect(self.node, self.round + 1);
-        let mut writer = Writer::new(stage, self.round + 1, clock::stamp());
+        let stamp = clock::stamp();
+        let mut writer = Writer::new(stage, self.round + 1, stamp);
         let mut ready = Ready { most: self.wait.most.min(MOST_READY), ..Ready::default() };
         let Role::Leads(lead) = &mut self.role else { return None };
         for number in std::mem::take(&mut lead.signals) {
@@ -78,7 +79,8 @@ impl Replica {
         for (fd, events) in ready.order {
             writer.add(&Record::Ready { fd, events });
         }
-        let is_over = self.wait.until_ns.is_some_and(|until| clock::real().monotonic_ns >= until);
+        // By the time that the server will see.
+        let is_over = self.wait.until_ns.is_some_and(|until| stamp.monotonic_ns >= until);
         let Role::Leads(lead) = &mut self.role else { return None };
         let due = std::mem::take(&mut lead.is_due);
         (writer.records() > 0 || is_over || due).then(|| writer.len())

@@ -22,6 +22,7 @@
 //! | `fault` | requests that crash the server |
 //! | `board` | memory that outlives each replica |
 //! | `birth`, `threads` | how replicas are forked, and the server's helpers in a fork |
+//! | `turnstile` | several threads of a server, one at a time |
 //! | `fiber`, `main_thread` | the captured thread, its two stacks, and what is its alone |
 //! | `clock` | the time that the server sees |
 //! | `control` | what replicas and `martlet run` tell each other |
@@ -58,3 +59,4 @@ mod sys;
 mod table;
 mod takeover;
 mod threads;
+mod turnstile;

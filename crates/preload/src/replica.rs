@@ -144,8 +144,8 @@ pub struct Replica {
     /// The last round that its server has been given.
     pub round: u64,
     pub wait: Wait,
-    /// What the server is to be told.
-    pub delivery: Vec<libc::epoll_event>,
+    /// What the server is to be told, and at which epoll instance.
+    pub delivery: Vec<(RawFd, libc::epoll_event)>,
     /// Signals that it is to be given first.
     pub signals: Vec<i32>,
     /// What its server is not to be given of the round that it executes.
@@ -545,7 +545,7 @@ impl Replica {
                 }
                 let has_ended = slot.and_then(|slot| self.table.get(slot)).is_some_and(|connection| connection.stream.has_ended());
                 let ended = if has_ended { interest.events & libc::EPOLLRDHUP as u32 } else { 0 };
-                self.delivery.push(libc::epoll_event { events: events | ended, u64: interest.data });
+                self.delivery.push((interest.epoll, libc::epoll_event { events: events | ended, u64: interest.data }));
             }
         }
     }

@@ -106,6 +106,29 @@ pub unsafe fn fork() -> libc::pid_t {
     unsafe { real() }
 }
 
+/// Waits for so long.
+pub fn sleep(ns: u64) {
+    let time = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+    // SAFETY: it points to a time, and nothing is written.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &time, 0usize) };
+}
+
+/// What is ready at an epoll instance, without waiting. Returns how many of `events` there are.
+pub fn ready_at(epoll: RawFd, events: &mut [libc::epoll_event]) -> usize {
+    // SAFETY: it points to so many events.
+    let ready = unsafe { libc::syscall(libc::SYS_epoll_pwait, epoll, events.as_mut_ptr(), events.len(), 0, 0usize, 8usize) };
+    usize::try_from(ready).unwrap_or(0)
+}
+
+/// A counter that descriptors lead to (`eventfd`), which counts nothing so far.
+///
+/// # Errors
+/// As `eventfd`.
+pub fn counter(flags: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: the call makes a descriptor, which goes nowhere else.
+    unsafe { owned(libc::syscall(libc::SYS_eventfd2, 0, flags)) }
+}
+
 /// Closes a descriptor.
 pub fn close(fd: RawFd) -> c_long {
     // SAFETY: whoever asks for it owns it.

@@ -43,6 +43,8 @@ pub struct Interest {
     pub events: u32,
     /// What comes back with them.
     pub data: u64,
+    /// At which epoll instance.
+    pub epoll: RawFd,
 }
 
 impl Interest {
@@ -81,7 +83,7 @@ pub struct Table {
     pub listeners: BTreeMap<RawFd, VecDeque<u32>>,
     /// Those that the server has closed since it waited last.
     pub withdrawn: BTreeMap<RawFd, Withdrawn>,
-    /// What the server waits for, at its one epoll instance.
+    /// What the server waits for.
     pub interests: BTreeMap<RawFd, Interest>,
     /// The connections that it waits to be able to write to; of those that are waited for edge-triggered, where there has been no room since it was told of some.
     pub wants_room: BTreeSet<u32>,
@@ -212,7 +214,7 @@ mod tests {
     fn what_is_closed_is_waited_for_no_more() {
         let mut table = Table::default();
         table.put(0, connection(1));
-        let interest = Interest { events: (libc::EPOLLIN | libc::EPOLLOUT) as u32, data: 7 };
+        let interest = Interest { events: (libc::EPOLLIN | libc::EPOLLOUT) as u32, data: 7, epoll: 5 };
         assert_eq!(table.set_interest(FIRST_FD, Some(interest)), None);
         assert!(table.wants_room.contains(&0));
         assert_eq!(table.set_interest(FIRST_FD, None), Some(interest));

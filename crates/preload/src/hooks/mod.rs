@@ -27,7 +27,7 @@ use crate::serving::Change;
 use crate::stream::Found;
 use crate::sys::{die, fail, set_errno};
 use crate::table::{Interest, Table};
-use crate::{clock, fault, fiber, socket, sys, threads};
+use crate::{clock, fault, fiber, socket, sys, threads, turnstile};
 
 /// Runs the library's code for a captured descriptor: `body` gets the replica and the connection's slot. `None`: it is not captured.
 fn on_connection<R>(fd: RawFd, body: impl FnOnce(&mut crate::replica::Replica, u32) -> R) -> Option<R> {
@@ -180,6 +180,19 @@ unsafe extern "C" fn sendto(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller gives a message, whose vectors are so many, each of so many bytes.
+    let given = unsafe { message.as_ref() }
+        .filter(|message| message.msg_controllen == 0 && flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == 0);
+    if let Some(given) = given.filter(|_| in_server() && fd >= crate::table::FIRST_FD) {
+        // SAFETY: as above.
+        let parts: Vec<&[u8]> = unsafe {
+            let vectors = std::slice::from_raw_parts(given.msg_iov, given.msg_iovlen);
+            vectors.iter().map(|vector| bytes(vector.iov_base, vector.iov_len)).collect()
+        };
+        if let Some(written) = write_from(fd, &parts) {
+            return written;
+        }
+    }
     refuse(fd, "sendmsg");
     kernel!(SYS_sendmsg, fd, message, flags) as ssize_t
 }
@@ -266,7 +279,9 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
             return 0;
         }
         with_run(|run| {
-            run.internal.remove(&fd);
+            run.internal.retain(|(epoll, waited), _| *epoll != fd && *waited != fd);
+            run.epolls.remove(&fd);
+            run.counters.remove(&fd);
             run.early.listeners.remove(&fd);
             run.early.interests.remove(&fd);
         });
@@ -450,18 +465,18 @@ fn change_interest(epoll: c_int, operation: c_int, fd: c_int, event: Option<libc
     let captured = with(|replica| replica.table.captures(fd)).or_else(|| with_run(|run| run.early.captures(fd)));
     if captured != Some(true) {
         with_run(|run| match event {
-            Some(event) if operation != libc::EPOLL_CTL_DEL && run.epoll.is_none_or(|known| known == epoll) => {
-                run.internal.insert(fd, event);
+            Some(event) if operation != libc::EPOLL_CTL_DEL => {
+                run.internal.insert((epoll, fd), event);
             }
             _ => {
-                run.internal.remove(&fd);
+                run.internal.remove(&(epoll, fd));
             }
         });
         return None;
     }
-    let mut interest = Interest { events: 0, data: 0 };
+    let mut interest = Interest { events: 0, data: 0, epoll };
     if let Some(event) = event {
-        interest = Interest { events: event.events, data: event.u64 };
+        interest = Interest { events: event.events, data: event.u64, epoll };
     }
     if interest.events & libc::EPOLLONESHOT as u32 != 0 {
         die("the server waits for a connection once, which this version does not capture");
@@ -473,7 +488,8 @@ fn change_interest(epoll: c_int, operation: c_int, fd: c_int, event: Option<libc
         _ => return Some(Err(libc::EINVAL)),
     };
     with_run(|run| {
-        if *run.epoll.get_or_insert(epoll) != epoll {
+        run.epolls.insert(epoll);
+        if run.epolls.len() > 1 && !turnstile::is_on() {
             die("the server waits for connections at two epoll instances, which this version does not capture");
         }
     });
@@ -503,8 +519,16 @@ unsafe extern "C" fn epoll_pwait(
 ) -> c_int {
     if in_server() {
         let library = InLibrary::enter();
+        if turnstile::is_on() {
+            let waited = turnstile::wait_at(epoll, usize::try_from(most).unwrap_or(0), timeout_ms);
+            for (at, event) in waited.iter().flatten().enumerate() {
+                // SAFETY: the caller gives room for `most` events, and no more are delivered.
+                unsafe { events.add(at).write_unaligned(*event) };
+            }
+            return waited.map_or_else(fail, |waited| waited.len() as c_int);
+        }
         if let Some((delivered, signals)) = wait(epoll, most, timeout_ms) {
-            for (at, event) in delivered.iter().enumerate() {
+            for (at, (_, event)) in delivered.iter().enumerate() {
                 // SAFETY: the caller gives room for `most` events, and no more are delivered.
                 unsafe { events.add(at).write_unaligned(*event) };
             }
@@ -520,9 +544,12 @@ unsafe extern "C" fn epoll_pwait(
     kernel!(SYS_epoll_pwait, epoll, events, most, timeout_ms, mask, 8usize) as c_int
 }
 
+/// What there is at epoll instances.
+type Events = Vec<(RawFd, libc::epoll_event)>;
+
 /// Waits at the server's epoll instance: gives way to the node. `None`: it is not captured, or there are no replicas so far.
-fn wait(epoll: c_int, most: c_int, timeout_ms: c_int) -> Option<(Vec<libc::epoll_event>, Vec<c_int>)> {
-    if with_run(|run| run.epoll == Some(epoll)) != Some(true) {
+fn wait(epoll: c_int, most: c_int, timeout_ms: c_int) -> Option<(Events, Vec<c_int>)> {
+    if with_run(|run| run.epolls.contains(&epoll)) != Some(true) {
         return None;
     }
     if !birth::is_born() {
@@ -619,12 +646,26 @@ unsafe extern "C" fn pthread_create(
 ) -> c_int {
     let is_helper = in_server();
     let _library = is_helper.then(InLibrary::enter);
+    if is_helper && turnstile::is_on() {
+        return match turnstile::start(routine, argument) {
+            Ok(number) => {
+                // SAFETY: the caller gives a place for it.
+                unsafe { thread.write(number) };
+                0
+            }
+            Err(error) => sys::errno_of(error),
+        };
+    }
     // SAFETY: as the caller promises.
     unsafe { threads::start(thread, attributes, routine, argument, is_helper) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pthread_cond_wait(condition: *mut libc::pthread_cond_t, mutex: *mut libc::pthread_mutex_t) -> c_int {
+    if let Some(_library) = takes_turns() {
+        // SAFETY: as the caller promises.
+        return unsafe { turnstile::wait_for(condition, mutex) };
+    }
     // SAFETY: as the caller promises.
     unsafe { threads::wait(condition, mutex) }
 }
@@ -632,13 +673,80 @@ unsafe extern "C-unwind" fn pthread_cond_wait(condition: *mut libc::pthread_cond
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_cond_signal(condition: *mut libc::pthread_cond_t) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { threads::wake(condition, false) }
+    unsafe { wake(condition, false) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_cond_broadcast(condition: *mut libc::pthread_cond_t) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { threads::wake(condition, true) }
+    unsafe { wake(condition, true) }
+}
+
+/// # Safety
+/// As for `pthread_cond_signal`.
+unsafe fn wake(condition: *mut libc::pthread_cond_t, all: bool) -> c_int {
+    if let Some(_library) = takes_turns() {
+        turnstile::wake(condition, all);
+        return 0;
+    }
+    // SAFETY: as the caller promises.
+    unsafe { threads::wake(condition, all) }
+}
+
+/// In the library's code, if the server's threads take turns and one of them calls.
+fn takes_turns() -> Option<InLibrary> {
+    let library = in_server().then(InLibrary::enter)?;
+    turnstile::is_on().then_some(library)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_mutex_lock(mutex: *mut libc::pthread_mutex_t) -> c_int {
+    if let Some(_library) = takes_turns() {
+        // SAFETY: as the caller promises.
+        return unsafe { turnstile::lock(mutex) };
+    }
+    // SAFETY: as the caller promises.
+    unsafe { turnstile::real_lock(mutex) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_join(thread: libc::pthread_t, result: *mut *mut c_void) -> c_int {
+    static REAL: sys::Real = sys::Real::versioned(c"pthread_join", c"GLIBC_2.2.5");
+    type Function = unsafe extern "C" fn(libc::pthread_t, *mut *mut c_void) -> c_int;
+    if let Some(_library) = takes_turns()
+        && turnstile::has(thread)
+    {
+        let given = turnstile::join(thread);
+        if !result.is_null() {
+            // SAFETY: the caller gives a place for it.
+            unsafe { result.write(given) };
+        }
+        return 0;
+    }
+    // SAFETY: it is the C library's function of that name and version, which has this type; the rest as the caller promises.
+    unsafe { std::mem::transmute::<*mut c_void, Function>(REAL.address())(thread, result) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn usleep(us: libc::useconds_t) -> c_int {
+    let ns = u64::from(us) * 1_000;
+    match takes_turns() {
+        Some(_library) => turnstile::sleep(ns),
+        None => sys::sleep(ns),
+    }
+    0
+}
+
+/// By counters a server's threads wake each other. Each replica has its own.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn eventfd(first: std::ffi::c_uint, flags: c_int) -> c_int {
+    let fd = kernel!(SYS_eventfd2, first, flags) as c_int;
+    if fd >= 0
+        && let Some(_library) = takes_turns()
+    {
+        with_run(|run| run.counters.insert(fd, flags));
+    }
+    fd
 }
 
 #[unsafe(no_mangle)]
@@ -647,6 +755,9 @@ unsafe extern "C" fn pthread_setname_np(thread: libc::pthread_t, name: *const st
     type Function = unsafe extern "C" fn(libc::pthread_t, *const std::ffi::c_char) -> c_int;
     // SAFETY: the caller gives a text that ends with a zero byte; it is the C library's function of that name, which has this type.
     unsafe {
+        if takes_turns().is_some() {
+            return 0;
+        }
         if thread == libc::pthread_self() {
             threads::name(std::ffi::CStr::from_ptr(name).to_bytes());
         }
@@ -681,7 +792,10 @@ extern "C" fn load() {
     let (Ok(name), Ok(cluster)) = (std::env::var("MARTLET_RUN"), std::env::var("MARTLET_RUN_CLUSTER")) else { return };
     // What the server starts is nobody's replica.
     let refused = std::env::var("MARTLET_RUN_REFUSED").ok();
-    for variable in ["MARTLET_RUN", "MARTLET_RUN_CLUSTER", "MARTLET_RUN_REFUSED", "LD_PRELOAD"] {
+    if std::env::var_os("MARTLET_RUN_TURNSTILE").is_some() {
+        turnstile::enable();
+    }
+    for variable in ["MARTLET_RUN", "MARTLET_RUN_CLUSTER", "MARTLET_RUN_REFUSED", "MARTLET_RUN_TURNSTILE", "LD_PRELOAD"] {
         // SAFETY: this process has one thread so far.
         unsafe { std::env::remove_var(variable) };
     }

@@ -2,6 +2,7 @@
 
 mod host;
 mod library;
+mod memcached;
 mod nginx;
 mod program;
 mod redis;
@@ -45,7 +46,7 @@ const LEADERLESS: Duration = Duration::from_secs(30);
 /// the same. When the leader dies, another one goes on with its connections, at the very byte; a new replica is forked in its place. The command stays in the foreground
 /// and ends with the server's exit code. SIGTERM and Ctrl-C are passed on to the server.
 ///
-/// So far this is for Redis 7.0, Valkey, and nginx that serves files. docs/run.md says what is promised, and what is not.
+/// So far this is for Redis 7.0, Valkey, memcached, and nginx that serves files. docs/run.md says what is promised, and what is not.
 ///
 /// Example: martlet run -- redis-server --port 6379
 #[derive(Debug, Args)]
@@ -73,7 +74,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     if profile.is_none() && !arguments.untried {
         let path = path.display();
         return Err(Fail::usage(format_args!(
-            "nothing is known of {path}; known are redis-server, valkey-server and nginx; --untried runs it all the same"
+            "nothing is known of {path}; known are redis-server, valkey-server, nginx and memcached; --untried runs it all the same"
         )));
     }
     let pid_file = profile.as_ref().map(|profile| (profile.check)(&path, rest)).transpose()?.flatten();
@@ -87,6 +88,9 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
         command.args(profile.arguments);
         if let Some(refused) = profile.refused {
             command.env("MARTLET_RUN_REFUSED", refused());
+        }
+        if profile.takes_turns {
+            command.env("MARTLET_RUN_TURNSTILE", "1");
         }
         supervisor.say(
             format_args!("{} runs {}", path.display(), profile.says),

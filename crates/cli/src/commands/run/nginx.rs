@@ -13,6 +13,7 @@ pub const PROFILE: Profile = Profile {
     says: "in the foreground, with one process for all requests",
     check,
     refused: None,
+    takes_turns: false,
 };
 
 /// Why what needs a connection of the server's own is refused.

@@ -93,6 +93,8 @@ pub struct Profile {
     pub check: fn(&Path, &[String]) -> Outcome<Option<PathBuf>>,
     /// Which requests are refused while it serves, as the library reads it; `None`: it does not speak the protocol of Redis.
     pub refused: Option<fn() -> String>,
+    /// Whether its threads are to run one at a time, in one order: one of them executes requests, and others matter to it.
+    pub takes_turns: bool,
 }
 
 /// Of a program of this name.
@@ -101,6 +103,7 @@ pub fn profile(path: &Path) -> Option<Profile> {
     match name {
         "redis-server" | "valkey-server" => Some(super::redis::PROFILE),
         "nginx" => Some(super::nginx::PROFILE),
+        "memcached" => Some(super::memcached::PROFILE),
         _ => None,
     }
 }

@@ -14,6 +14,7 @@ pub const PROFILE: Profile = Profile {
     says: "in the foreground, with one thread for requests, and writes no log to syslog",
     check: |_, arguments| check(arguments),
     refused: Some(refused),
+    takes_turns: false,
 };
 
 /// How deep configuration files may include each other.

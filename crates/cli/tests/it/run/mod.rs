@@ -1,5 +1,6 @@
 //! An unmodified redis-server in three replicas, whose leader is killed.
 
+mod memcached;
 mod nginx;
 mod saved;
 mod software;

@@ -1,0 +1,311 @@
+//! A server's own threads, where several of them matter: they run one at a time, in the same order at every replica.
+//!
+//! All of them run on the captured thread, each on a stack of its own, and give way only where a thread waits: for events, for a condition, for a lock, for a time, for
+//! another one's end. Which one goes on then follows from the log and from what the threads have done, so it is the same at every replica. A fork has all of them, since
+//! they are nothing but memory. It costs the parallelism.
+//!
+//! They share what the C library keeps for one thread: variables of a thread, its name, its number, and the owner of a recursive lock. A server for which those matter
+//! cannot be run so.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{c_int, c_void};
+use std::os::fd::RawFd;
+
+use crate::birth::{self, with_run};
+use crate::main_thread::{self, Confined};
+use crate::replica::{Wait, with};
+use crate::sys::{self, Real, die};
+use crate::{clock, fiber, threads};
+
+/// A thread's routine.
+pub type Routine = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It can go on, or does.
+    Ready,
+    /// To be woken.
+    Condition(*mut libc::pthread_cond_t),
+    Lock(*mut libc::pthread_mutex_t),
+    /// For its time alone.
+    Time,
+    /// For events at an epoll instance, so many at most.
+    Events(RawFd, usize),
+    /// For the end of another one.
+    End(usize),
+    /// It has ended.
+    Ended,
+}
+
+/// A thread.
+struct Thread {
+    /// Where it stands while another one runs. It stays where it is.
+    context: *mut libc::ucontext_t,
+    state: State,
+    /// Until when it waits at most, on the clock that the server sees.
+    until_ns: Option<u64>,
+    routine: Option<(Routine, *mut c_void)>,
+    result: *mut c_void,
+}
+
+/// All of them.
+struct Threads {
+    all: Vec<Thread>,
+    current: usize,
+    /// What rounds have told of, and nobody has been given so far.
+    delivered: Vec<(RawFd, libc::epoll_event)>,
+}
+
+static THREADS: Confined<RefCell<Option<Threads>>> = Confined::new(RefCell::new(None));
+/// Whether the first thread is to hear that a signal has interrupted it.
+static IS_INTERRUPTED: Confined<Cell<bool>> = Confined::new(Cell::new(false));
+
+static LOCK: Real = Real::versioned(c"__pthread_mutex_lock", c"GLIBC_2.2.5");
+static TRY_LOCK: Real = Real::versioned(c"__pthread_mutex_trylock", c"GLIBC_2.2.5");
+
+fn with_threads<R>(use_them: impl FnOnce(&mut Threads) -> R) -> Option<R> {
+    THREADS.get().borrow_mut().as_mut().map(use_them)
+}
+
+/// The server's threads take turns from here on. The calling one is the first.
+pub fn enable() {
+    let first =
+        Thread { context: Box::into_raw(fiber::blank()), state: State::Ready, until_ns: None, routine: None, result: std::ptr::null_mut() };
+    *THREADS.get().borrow_mut() = Some(Threads { all: vec![first], current: 0, delivered: Vec::new() });
+}
+
+/// Whether they do. For the captured thread.
+pub fn is_on() -> bool {
+    THREADS.get().borrow().is_some()
+}
+
+/// Starts a thread, which runs when the calling one waits. Returns its number.
+///
+/// # Errors
+/// When there is no memory.
+pub fn start(routine: Routine, argument: *mut c_void) -> std::io::Result<libc::pthread_t> {
+    let context = Box::into_raw(fiber::context(enter)?.0);
+    let thread = Thread { context, state: State::Ready, until_ns: None, routine: Some((routine, argument)), result: std::ptr::null_mut() };
+    Ok(with_threads(|threads| {
+        threads.all.push(thread);
+        number_of(threads.all.len() - 1)
+    })
+    .unwrap_or_default())
+}
+
+/// No number of the C library's, which are addresses.
+fn number_of(at: usize) -> libc::pthread_t {
+    at as libc::pthread_t
+}
+
+/// Whether this is the number of a thread that was started here.
+pub fn has(number: libc::pthread_t) -> bool {
+    with_threads(|threads| number > 0 && (number as usize) < threads.all.len()) == Some(true)
+}
+
+extern "C" fn enter() {
+    let routine = with_threads(|threads| threads.all[threads.current].routine.take()).flatten();
+    let Some((routine, argument)) = routine else { die("a thread of the server's has nothing to do") };
+    main_thread::capture();
+    let result = routine(argument);
+    main_thread::release();
+    with_threads(|threads| {
+        let current = threads.current;
+        threads.all[current].result = result;
+    });
+    block(State::Ended, None);
+    die("a thread of the server's goes on after its end");
+}
+
+/// The calling thread waits for the end of another one. Returns what that has returned.
+pub fn join(number: libc::pthread_t) -> *mut c_void {
+    let at = number as usize;
+    block(State::End(at), None);
+    with_threads(|threads| threads.all[at].result).unwrap_or(std::ptr::null_mut())
+}
+
+/// The time by which threads wait: it is the server's, and the same at every replica.
+fn now_ns() -> u64 {
+    clock::shown().monotonic_ns
+}
+
+/// The calling thread waits for so long.
+pub fn sleep(ns: u64) {
+    block(State::Time, Some(now_ns() + ns));
+}
+
+/// # Safety
+/// As for `pthread_mutex_trylock`.
+unsafe fn try_lock(mutex: *mut libc::pthread_mutex_t) -> c_int {
+    // SAFETY: it is the C library's function of that name and version, which has this type; the rest as the caller promises.
+    unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut libc::pthread_mutex_t) -> c_int>(TRY_LOCK.address())(mutex) }
+}
+
+/// Takes a lock as the C library does, for whom it does.
+///
+/// # Safety
+/// As for `pthread_mutex_lock`.
+pub unsafe fn real_lock(mutex: *mut libc::pthread_mutex_t) -> c_int {
+    // SAFETY: as above.
+    unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut libc::pthread_mutex_t) -> c_int>(LOCK.address())(mutex) }
+}
+
+/// Takes a lock, when the thread that has it gives it back.
+///
+/// # Safety
+/// As for `pthread_mutex_lock`.
+pub unsafe fn lock(mutex: *mut libc::pthread_mutex_t) -> c_int {
+    // SAFETY: as the caller promises.
+    match unsafe { try_lock(mutex) } {
+        libc::EBUSY => {
+            // It is taken for this thread before it goes on.
+            block(State::Lock(mutex), None);
+            0
+        }
+        result => result,
+    }
+}
+
+/// Waits for a condition.
+///
+/// # Safety
+/// As for `pthread_cond_wait`.
+pub unsafe fn wait_for(condition: *mut libc::pthread_cond_t, mutex: *mut libc::pthread_mutex_t) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { libc::pthread_mutex_unlock(mutex) };
+    block(State::Condition(condition), None);
+    // SAFETY: as the caller promises.
+    unsafe { lock(mutex) }
+}
+
+/// Wakes a thread that waits for a condition, or all that do.
+pub fn wake(condition: *mut libc::pthread_cond_t, all: bool) {
+    with_threads(|threads| {
+        let waiting = threads.all.iter_mut().filter(|thread| thread.state == State::Condition(condition));
+        waiting.take(if all { usize::MAX } else { 1 }).for_each(|thread| thread.state = State::Ready);
+    });
+}
+
+/// Waits for events at an epoll instance.
+///
+/// # Errors
+/// The errno why there are none.
+pub fn wait_at(epoll: RawFd, most: usize, timeout_ms: c_int) -> Result<Vec<libc::epoll_event>, c_int> {
+    if timeout_ms != 0 {
+        let until_ns = u64::try_from(timeout_ms).ok().map(|ms| now_ns() + ms * 1_000_000);
+        block(State::Events(epoll, most), until_ns);
+    }
+    if with_threads(|threads| threads.current) == Some(0) && IS_INTERRUPTED.get().take() {
+        return Err(libc::EINTR);
+    }
+    let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; most];
+    let own = sys::ready_at(epoll, &mut events);
+    events.truncate(own);
+    with_threads(|threads| {
+        threads.delivered.retain(|(at, event)| {
+            let is_given = *at == epoll && events.len() < most;
+            if is_given {
+                events.push(*event);
+            }
+            !is_given
+        });
+    });
+    Ok(events)
+}
+
+/// The calling thread waits. Returns when it is its turn again.
+fn block(state: State, until_ns: Option<u64>) {
+    let own = with_threads(|threads| {
+        let own = threads.current;
+        (threads.all[own].state, threads.all[own].until_ns) = (state, until_ns);
+        own
+    });
+    loop {
+        if let Some((from, to)) = with_threads(Threads::choose).flatten() {
+            if from != to {
+                // SAFETY: this thread alone reaches the contexts, which stay where they are. The one that is gone to was made for a new thread, or left by this very call.
+                unsafe { libc::swapcontext(from, to) };
+            }
+            debug_assert_eq!(with_threads(|threads| threads.current), own, "it is this one's turn");
+            return;
+        }
+        idle();
+    }
+}
+
+impl Threads {
+    /// The next thread after the calling one that can go on has its turn. Returns where the two stand; `None`: all wait.
+    fn choose(&mut self) -> Option<(*mut libc::ucontext_t, *mut libc::ucontext_t)> {
+        let count = self.all.len();
+        let next = (1..=count).map(|step| (self.current + step) % count).find(|at| self.can_go_on(*at))?;
+        let from = self.all[self.current].context;
+        (self.all[next].state, self.all[next].until_ns) = (State::Ready, None);
+        self.current = next;
+        Some((from, self.all[next].context))
+    }
+
+    fn can_go_on(&self, at: usize) -> bool {
+        let thread = &self.all[at];
+        let is_due = || thread.until_ns.is_some_and(|until| until <= now_ns());
+        match thread.state {
+            State::Ready => true,
+            State::Condition(_) | State::Ended => false,
+            State::Time => is_due(),
+            // SAFETY: the thread is in a call for that lock.
+            State::Lock(mutex) => unsafe { try_lock(mutex) != libc::EBUSY },
+            State::End(other) => self.all.get(other).is_none_or(|other| other.state == State::Ended),
+            State::Events(epoll, _) => {
+                let is_told = self.delivered.iter().any(|(at, _)| *at == epoll) || (at == 0 && IS_INTERRUPTED.get().get());
+                let mut one = [libc::epoll_event { events: 0, u64: 0 }];
+                is_told || is_due() || sys::ready_at(epoll, &mut one) > 0
+            }
+        }
+    }
+
+    /// What the server waits for, as a whole.
+    fn wait(&self) -> Wait {
+        let most = |thread: &Thread| if let State::Events(_, most) = thread.state { Some(most) } else { None };
+        Wait {
+            most: self.all.iter().filter_map(most).min().unwrap_or(1),
+            until_ns: self.all.iter().filter_map(|thread| thread.until_ns).min(),
+        }
+    }
+
+    fn waits_at(&self, epoll: RawFd) -> bool {
+        self.all.iter().any(|thread| matches!(thread.state, State::Events(at, _) if at == epoll))
+    }
+}
+
+/// All threads wait: until there is a round, or, where there are no replicas so far, until one's time has come.
+fn idle() {
+    let wait = with_threads(|threads| threads.wait()).unwrap_or_default();
+    if !birth::is_born() {
+        let epolls = with_run(|run| run.epolls.clone()).unwrap_or_default();
+        if with_threads(|threads| epolls.iter().any(|epoll| threads.waits_at(*epoll))) == Some(true) && threads::all_rest() {
+            return birth::bear();
+        }
+        let Some(until_ns) = wait.until_ns else { die("all threads of the server wait for each other") };
+        return sys::sleep(until_ns.saturating_sub(now_ns()));
+    }
+    with(|replica| {
+        replica.come_back();
+        replica.wait = wait;
+    });
+    fiber::to_library();
+    if let Some(node) = with(|replica| replica.fork.take()).flatten() {
+        birth::fork(node);
+        return;
+    }
+    let given = with(|replica| (std::mem::take(&mut replica.delivery), std::mem::take(&mut replica.signals)));
+    let Some((delivered, signals)) = given else { return };
+    // What nobody waits for is told of again.
+    with_threads(|threads| threads.delivered = delivered);
+    for number in signals {
+        main_thread::capture();
+        // SAFETY: a plain call; a handler is the server's.
+        unsafe { libc::raise(number) };
+        main_thread::release();
+        IS_INTERRUPTED.get().set(true);
+    }
+}
