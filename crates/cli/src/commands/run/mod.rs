@@ -20,6 +20,7 @@ use clap::Args;
 use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_cluster::interrupt::Interrupt;
 use martlet_cluster::output::{self, Format};
+use martlet_node::config::EngineKind;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
@@ -54,6 +55,9 @@ pub struct Arguments {
     /// The library to load into the server; without it, what this program carries, or the one beside it or in ../lib.
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
+    /// How requests are replicated: mu, dare or apus [default: mu].
+    #[arg(long, value_name = "NAME")]
+    engine: Option<EngineKind>,
     /// A directory by which `martlet status --dir` and `martlet top --dir` show the replicas, made for as long as the server runs.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -67,6 +71,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, format: Format) -> Outcome {
     let [name, rest @ ..] = &arguments.server[..] else { return Err(Fail::usage("which server?")) };
+    let engine = service::engine(arguments.engine)?;
     let path = program::find(name)?;
     program::check(&path)?;
     let library = Library::find(arguments.preload.as_deref())?;
@@ -97,7 +102,7 @@ pub fn run(arguments: &Arguments, format: Format) -> Outcome {
             || json!({"event": "started", "server": path, "profile": profile.says}),
         );
     }
-    let config = service::config(&supervisor.name)?;
+    let config = service::config(&supervisor.name, engine)?;
     let _shown = arguments.dir.as_deref().map(|path| service::Shown::write(path, &config, &arguments.server.join(" "))).transpose()?;
     command.env("MARTLET_RUN_CLUSTER", config.to_toml());
     // What a terminal sends to a group of processes is this one's to pass on.

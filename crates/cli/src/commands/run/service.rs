@@ -1,19 +1,32 @@
 //! What the replicas of a server are to each other: a cluster, whose nodes this command does not start.
 
 use martlet_cluster::directory::{Directory, Lock};
-use martlet_cluster::fail::{Context as _, Outcome};
+use martlet_cluster::fail::{Context as _, Fail, Outcome};
 use martlet_node::config::{ClusterConfig, ElectionConfig, EngineKind, Key, NodeEntry};
 use martlet_protocol::basics::layout::MAX_MEMBERS;
+use martlet_protocol::engine::Traits;
 use martlet_protocol::replica::Execution;
+
+/// The engine that is asked for, or else the first that can. A server cannot take back what it has executed, so its leader has to execute what is committed. And who counts for
+/// commits has to be told: by it a replica is said to be there, and a number to be free again.
+pub fn engine(asked: Option<EngineKind>) -> Outcome<EngineKind> {
+    let can = |traits: &Traits| traits.executes_on_commit && traits.commits_by_majority();
+    match asked {
+        Some(engine) if !can(&engine.traits()) => Err(Fail::usage(format_args!(
+            "--engine is {engine}; replicas of a server need one whose leader executes what is committed, and which says of whom a majority commits: {}",
+            EngineKind::names_with(can)
+        ))),
+        asked => Ok(asked.unwrap_or_else(|| EngineKind::first_with(can))),
+    }
+}
 
 /// The cluster. A replica that stands still is taken for gone only after seconds: a server may take that long over one request, and a death is seen by the kernel's word
 /// anyhow. One that leads stays the leader, since a replica that has led can't follow.
-pub fn config(name: &str) -> Outcome<ClusterConfig> {
+pub fn config(name: &str, engine: EngineKind) -> Outcome<ClusterConfig> {
     let nodes = (0..MAX_MEMBERS as u16).map(NodeEntry::new).collect();
     let mut config = ClusterConfig::new(format!("run-{name}"), nodes);
     config.key = Some(Key::generate().context("cannot draw a key")?.to_hex().into());
-    config.engine =
-        EngineKind::ALL.into_iter().find(|engine| engine.traits().executes_on_commit).expect("an engine that executes on commit");
+    config.engine = engine;
     config.execution = Execution::Committed;
     config.election = Some(ElectionConfig { heartbeat_us: 20_000, cap: 250, failure: 1, recovery: 2, leader_stays: true });
     config.detector.broadcast_timeout_us = 10_000_000;
@@ -42,5 +55,36 @@ impl Drop for Shown {
     fn drop(&mut self) {
         // What is left shows a service that does not run, and is replaced by the next.
         let _ = self.directory.purge();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use martlet_node::config::Cluster;
+
+    use super::*;
+
+    #[test]
+    fn a_server_is_replicated_by_engines_that_can_and_others_are_refused_with_those() {
+        for engine in EngineKind::ALL {
+            match service_of(engine) {
+                Ok(config) => assert!(config.engine == engine && config.execution == Execution::Committed, "{engine}"),
+                Err(why) => assert_eq!(
+                    why,
+                    format!(
+                        "--engine is {engine}; replicas of a server need one whose leader executes what is committed, and which says of whom a majority commits: \
+                         mu, dare, apus"
+                    )
+                ),
+            }
+        }
+        assert_eq!(engine(None).map_err(|fail| fail.to_string()), Ok(EngineKind::Mu));
+    }
+
+    /// The cluster, as a node reads it.
+    fn service_of(asked: EngineKind) -> Result<ClusterConfig, String> {
+        let config = engine(Some(asked)).and_then(|engine| config("test", engine)).map_err(|fail| fail.to_string())?;
+        Cluster::new(config.clone()).map_err(|error| error.to_string())?;
+        Ok(config)
     }
 }
