@@ -200,7 +200,8 @@ mod tests {
         let end = watch(&mut child, || orphan.exists(), BTreeSet::new).expect("children can be waited for");
         let End::Late { tests, processes, pids } = end else { panic!("{end:?}") };
         let orphan: u32 = fs::read_to_string(&orphan).expect("written").trim().parse().expect("a number");
-        assert!(processes.iter().any(|line| line.starts_with(&format!("process {orphan}, of {pid}: sh -c"))), "{processes:?}");
+        let is_named = |line: &String| line.starts_with(&format!("process {orphan}, of ")) && line.contains(": sh -c");
+        assert!(processes.iter().any(is_named), "{processes:?}");
         for pid in [pid, orphan] {
             assert!(Process::read(pid).is_none(), "process {pid} goes on");
         }
@@ -214,6 +215,7 @@ mod tests {
         let orphan: PathBuf = scratch.path().join("orphan");
         let mut child = start(&orphan);
         while !orphan.exists() {
+            assert!(child.try_wait().expect("it is ours").is_none(), "it has ended");
             thread::sleep(LOOK);
         }
         let process = Process::read(child.id()).expect("it never ends");

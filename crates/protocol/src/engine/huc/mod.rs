@@ -1,7 +1,7 @@
 //! The `huc` engine: heartbeat uniform consensus (FiDe section 4.1, appendix A.4) as a log behind views.
 //!
 //! A [log behind views](super::view_log) in which a replica holds what stands in its memory: the leader's choice goes to all by fail-consistent broadcast, which over lanes is one write
-//! into every replica's memory, and what has come to all is decided. `docs/huc.md` says why that is the paper's broadcast, and what is different from the neighbouring engines. One
+//! into every replica's memory, and what has come to all is decided, if the view was active after that. `docs/huc.md` says why that is the paper's broadcast, and what is different from the neighbouring engines. One
 //! decision by itself is [`agreement::huc`](crate::agreement::huc).
 
 #[cfg(test)]
